@@ -1,0 +1,21 @@
+"""Differentially private low-rank matrix estimation for scikit-learn."""
+
+from skdp.decomposition import DPPCA
+from skdp.exceptions import (
+    BudgetExceededError,
+    PrivacyError,
+    PrivacyUnitWarning,
+    PrivacyWarning,
+)
+from skdp.privacy.receipts import PrivacySpent
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "DPPCA",
+    "BudgetExceededError",
+    "PrivacyError",
+    "PrivacySpent",
+    "PrivacyUnitWarning",
+    "PrivacyWarning",
+]

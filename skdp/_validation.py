@@ -1,0 +1,83 @@
+"""Parameter checks in scikit-learn's wording. They are always on, whatever its configuration."""
+
+import math
+from collections.abc import Mapping
+from numbers import Integral, Real
+
+__all__ = ["check_bool", "check_int", "check_option", "check_real", "check_split"]
+
+
+def _fail(estimator, name, expected, value):
+    raise ValueError(
+        f"The {name!r} parameter of {type(estimator).__name__} must be {expected}. "
+        f"Got {value!r} instead."
+    )
+
+
+def _is_real(value):
+    return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def check_real(estimator, name, low, high, *, closed="neither", also=()):
+    """Return a float parameter in the interval (or one of the strings `also`).
+
+    `closed` says which ends belong to it: "neither", "left", "right" or "both". NaN, booleans and
+    strings are errors.
+    """
+    value = getattr(estimator, name)
+    if isinstance(value, str) and value in also:
+        return value
+    left = "[" if closed in ("left", "both") else "("
+    right = "]" if closed in ("right", "both") else ")"
+    expected = f"a float in the range {left}{float(low)}, {float(high)}{right}"
+    if also:
+        expected += f" or a str among {set(also)}"
+    if not _is_real(value):
+        _fail(estimator, name, expected, value)
+    above = value >= low if left == "[" else value > low
+    below = value <= high if right == "]" else value < high
+    if not (above and below):
+        _fail(estimator, name, expected, value)
+    return float(value)
+
+
+def check_int(estimator, name, low, *, also=(), none=False):
+    """Return an integer parameter of at least `low` (or None, or one of the strings `also`)."""
+    value = getattr(estimator, name)
+    if (none and value is None) or (isinstance(value, str) and value in also):
+        return value
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < low:
+        extra = (" or None" if none else "") + (f" or a str among {set(also)}" if also else "")
+        _fail(estimator, name, f"an int in the range [{low}, inf){extra}", value)
+    return int(value)
+
+
+def check_option(estimator, name, options):
+    """Return a string parameter that is one of `options`."""
+    value = getattr(estimator, name)
+    if not isinstance(value, str) or value not in options:
+        _fail(estimator, name, f"a str among {set(options)}", value)
+    return value
+
+
+def check_bool(estimator, name):
+    """Return a boolean parameter."""
+    value = getattr(estimator, name)
+    if not isinstance(value, bool):
+        _fail(estimator, name, "an instance of 'bool'", value)
+    return value
+
+
+def check_split(estimator, defaults, name="budget_split"):
+    """Return shares that sum to 1: the defaults, or the caller's for exactly those releases."""
+    value = getattr(estimator, name)
+    if isinstance(value, str) and value == "auto":
+        shares = dict(defaults)
+    else:
+        if not isinstance(value, Mapping) or set(value) != set(defaults):
+            _fail(estimator, name, f"'auto' or a dict with the keys {sorted(defaults)}", value)
+        if not all(_is_real(share) and 0 < share < math.inf for share in value.values()):
+            _fail(estimator, name, "a dict of positive shares", value)
+        shares = {key: float(share) for key, share in value.items()}
+    total = math.fsum(shares.values())
+    return {key: share / total for key, share in shares.items()}

@@ -1,0 +1,101 @@
+"""What all estimators share: opening and closing a session, receipts, tags, atomic fits."""
+
+import functools
+import math
+import warnings
+
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from skdp._validation import check_option, check_real
+from skdp.exceptions import PrivacyWarning
+from skdp.privacy.budget import PrivacyBudget
+from skdp.privacy.random import make_source
+from skdp.privacy.receipts import privacy_card
+from skdp.privacy.session import PrivacySession
+
+__all__ = ["BaseDPEstimator", "atomic"]
+
+
+def atomic(fit):
+    """Decorate a fit: if it raises, the estimator is left exactly as it was."""
+
+    @functools.wraps(fit)
+    def wrapper(self, *args, **kwargs):
+        before = vars(self).copy()
+        try:
+            return fit(self, *args, **kwargs)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return wrapper
+
+
+class BaseDPEstimator(BaseEstimator):
+    """Base of the estimators: a budget, a session, a receipt.
+
+    Subclasses list the privacy units they have in ``_privacy_units`` (unit -> adjacencies) and have
+    the parameters ``epsilon``, ``delta``, ``adjacency`` and ``random_state``.
+    """
+
+    _doc_link_module = "skdp"
+    _doc_link_template = "https://skdp.readthedocs.io/en/stable/api/{estimator_module}.{estimator_name}.html"
+    _privacy_units = {"row": ("add_remove", "replace")}
+    _pure_dp = False  # whether delta=0 is offered
+
+    def _doc_link_url_param_generator(self):
+        module = type(self).__module__.rpartition("._")[0] or type(self).__module__
+        return {"estimator_module": module, "estimator_name": type(self).__name__}
+
+    def _open_session(self, *, pure_epsilon=0.0):
+        """Check the privacy parameters and open the session of one fit; nothing is read."""
+        name = type(self).__name__
+        epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
+        delta = check_real(self, "delta", 0, 1, closed="left")
+        if delta == 0 and epsilon != math.inf and not self._offers_pure_dp():
+            raise ValueError(
+                f"The 'delta' parameter of {name} must be a float in the range (0, 1): these "
+                "settings have no pure differential privacy. Got 0 instead."
+            )
+        unit = getattr(self, "privacy_unit", "row")
+        adjacency = check_option(self, "adjacency", self._privacy_units[unit])
+        source = make_source(self.random_state, name)
+        budget = PrivacyBudget(epsilon, delta, pure_epsilon)
+        self._warn_if_weak(epsilon, source.seeded)
+        return PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)
+
+    def _offers_pure_dp(self):
+        return self._pure_dp
+
+    def _warn_if_weak(self, epsilon, seeded):
+        name = type(self).__name__
+        if epsilon == math.inf:
+            message = f"{name} adds no noise with epsilon=inf: the result is not private."
+            warnings.warn(message, PrivacyWarning, stacklevel=4)
+        elif seeded:
+            message = (
+                f"{name} was given a random_state: whoever knows it can remove the noise. The "
+                "result is not private; use random_state=None."
+            )
+            warnings.warn(message, PrivacyWarning, stacklevel=4)
+
+    def _close_session(self, session, attributes):
+        """Set the fitted attributes (all of them public) and the receipt."""
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        self.privacy_spent_ = session.spent()
+        self.ledger_ = session.ledger
+        return self
+
+    def privacy_card(self):
+        """Return the receipt and its ledger, to print or to show in a notebook.
+
+        Returns
+        -------
+        card : privacy_card
+            ``str(card)`` is text; notebooks show a table.
+        """
+        check_is_fitted(self, "privacy_spent_")
+        return privacy_card(type(self).__name__, self.privacy_spent_, self.ledger_)

@@ -1,0 +1,373 @@
+"""Principal component analysis with differential privacy."""
+
+import math
+
+import numpy as np
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from skdp._validation import check_bool, check_int, check_option, check_real, check_split
+from skdp.base import BaseDPEstimator, atomic
+from skdp.decomposition._base import FLOATS, LinearTransformMixin, as_input_dtype
+from skdp.privacy.session import Ask
+from skdp.queries.rows import RowQuery
+from skdp.solvers.postprocess import (
+    ReleasedMoment,
+    log_likelihood_rows,
+    model_covariance,
+    model_precision,
+    pca_attributes,
+    split_moment,
+)
+from skdp.solvers.quantiles import private_quantile
+
+_SOLVERS = ("auto", "full", "covariance_eigh", "arpack", "randomized", "gram")
+_CLIP_QUANTILE = 0.9
+_CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
+
+
+class DPPCA(LinearTransformMixin, BaseDPEstimator):
+    """Principal component analysis with (epsilon, delta)-differential privacy for one row.
+
+    The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
+    (or replacing, see `adjacency`) one row of X, whatever the data are: rows longer than
+    `clip_norm` are scaled down, and one noisy release of the second moment pays for every
+    attribute. Not covered: ``transform`` of private rows, and scores on private rows.
+
+    Parameters
+    ----------
+    n_components : int, float, "mle", "auto" or None, default=None
+        Number of components. An int is public; None is the number of features. A float in (0, 1)
+        is a share of the variance, "mle" is Minka's choice, "auto" counts the eigenvalues above
+        the edge of the noise: these three are decided on released values and cost nothing.
+    copy : bool, default=True
+        Kept for compatibility; X is never modified.
+    whiten : bool, default=False
+        Divide the projections by the released standard deviations.
+    svd_solver : {"auto", "full", "covariance_eigh", "arpack", "randomized", "gram"}, \
+default="auto"
+        All choose the release of the second moment ("gram") here.
+    tol : float, default=0.0
+        Kept for compatibility; nothing stops early on private values.
+    iterated_power : int or "auto", default="auto"
+        Kept for compatibility.
+    n_oversamples : int, default=10
+        Kept for compatibility.
+    power_iteration_normalizer : {"auto", "QR"}, default="auto"
+        "LU" and "none" have no bounded sensitivity and are refused.
+    random_state : int, Generator, RandomState or None, default=None
+        None draws noise from the operating system. Anything else makes the noise reproducible,
+        which is not private: it warns and is flagged in the receipt.
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of rows.
+    clip_norm : float or "auto", default="auto"
+        Largest norm of a row (after subtracting a public `center`). "auto" spends 5% of the budget
+        on a private 0.9-quantile of the norms. A number is free, and right for normalised rows.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        With "add_remove" the number of rows is private too; with "replace" it is public.
+    center : {"dp", "none"} or array of shape (n_features,), default="dp"
+        "dp" releases the mean with the moment; "none" takes the rows as centred; an array is a
+        public centre, subtracted for free.
+    budget_split : dict or "auto", default="auto"
+        Shares of the releases; its keys depend on the other parameters and are named in the error.
+    n_jobs : int or None, default=None
+        Threads for the pass over the rows; it never changes the result.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Principal axes, by decreasing variance. Signs come from the axes themselves.
+    explained_variance_ : ndarray of shape (n_components,)
+        Released variances, with the push of the noise taken off.
+    explained_variance_ratio_ : ndarray of shape (n_components,)
+        Their share of the released total variance.
+    singular_values_ : ndarray of shape (n_components,)
+        Singular values that belong to `explained_variance_`.
+    mean_ : ndarray of shape (n_features,)
+        Released mean, public centre, or zeros.
+    n_components_ : int
+        Number of components.
+    n_samples_ : int
+        Number of rows: released under "add_remove", exact under "replace".
+    noise_variance_ : float
+        Variance outside the components, per direction.
+    clip_norm_ : float
+        The clip norm that was used: given, or released.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, when X has names that are all strings.
+    privacy_spent_ : PrivacySpent
+        The receipt.
+    ledger_ : tuple of LedgerEntry
+        Each release with its sensitivity and noise scale.
+
+    See Also
+    --------
+    sklearn.decomposition.PCA : The estimator without privacy.
+
+    References
+    ----------
+    .. [1] Dwork, Talwar, Thakurta, Zhang, "Analyze Gauss: optimal bounds for privacy-preserving
+       principal component analysis", STOC 2014.
+    .. [2] Dong, Roth, Su, "Gaussian differential privacy", JRSS B, 2022.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp import DPPCA
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((5000, 3)) @ np.diag([3.0, 1.0, 0.3])
+    >>> pca = DPPCA(n_components=1, epsilon=1.0, clip_norm=5.0).fit(X)
+    >>> bool(abs(pca.components_[0, 0]) > 0.9)
+    True
+    >>> pca.privacy_spent_
+    (ε=1, δ=1e-06) row
+    """
+
+    def __init__(
+        self,
+        n_components=None,
+        *,
+        copy=True,
+        whiten=False,
+        svd_solver="auto",
+        tol=0.0,
+        iterated_power="auto",
+        n_oversamples=10,
+        power_iteration_normalizer="auto",
+        random_state=None,
+        epsilon=1.0,
+        delta=1e-6,
+        clip_norm="auto",
+        adjacency="add_remove",
+        center="dp",
+        budget_split="auto",
+        n_jobs=None,
+    ):
+        self.n_components = n_components
+        self.copy = copy
+        self.whiten = whiten
+        self.svd_solver = svd_solver
+        self.tol = tol
+        self.iterated_power = iterated_power
+        self.n_oversamples = n_oversamples
+        self.power_iteration_normalizer = power_iteration_normalizer
+        self.random_state = random_state
+        self.epsilon = epsilon
+        self.delta = delta
+        self.clip_norm = clip_norm
+        self.adjacency = adjacency
+        self.center = center
+        self.budget_split = budget_split
+        self.n_jobs = n_jobs
+
+    @atomic
+    def fit(self, X, y=None):
+        """Fit the model; spends (`epsilon`, `delta`) once.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The private rows.
+        y : Ignored
+            Not used.
+
+        Returns
+        -------
+        self : DPPCA
+            The fitted estimator.
+        """
+        shares = self._check_parameters()
+        session = self._open_session()
+        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS)
+        d = X.shape[1]
+        self._check_n_components(*X.shape)
+        query = RowQuery(X, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        if not isinstance(self.center, str):
+            query = query.centered(check_center(self.center, d))
+        ask = Ask(session, query)
+        clip_norm = self._clip_norm_of(ask, shares)
+        n = query.n_rows if self.adjacency == "replace" else None
+        released = self._release(ask.clipped(clip_norm), clip_norm, d, n, shares)
+        attributes = self._attributes(released, n, session.budget.exact)
+        attributes["clip_norm_"] = clip_norm
+        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+
+    def fit_transform(self, X, y=None):
+        """Fit the model and project X. The projected private rows are not covered by epsilon.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The private rows.
+        y : Ignored
+            Not used.
+
+        Returns
+        -------
+        X_new : ndarray of shape (n_samples, n_components)
+            Projected rows.
+        """
+        return self.fit(X).transform(X)
+
+    # -- parameters ---------------------------------------------------------------------------------
+
+    def _check_parameters(self):
+        check_bool(self, "copy")
+        check_bool(self, "whiten")
+        check_option(self, "svd_solver", _SOLVERS)
+        check_option(self, "power_iteration_normalizer", ("auto", "QR", "LU", "none"))
+        if self.power_iteration_normalizer in ("LU", "none"):
+            raise ValueError(
+                f"power_iteration_normalizer={self.power_iteration_normalizer!r} has no bounded "
+                f"sensitivity; use 'QR' or 'auto'. Got {self.power_iteration_normalizer!r}."
+            )
+        check_real(self, "tol", 0, math.inf, closed="left")
+        check_int(self, "iterated_power", 0, also=("auto",))
+        check_int(self, "n_oversamples", 1)
+        check_clip_norm(self)
+        if isinstance(self.center, str):
+            check_option(self, "center", ("dp", "none"))
+        return check_split(self, self._default_shares())
+
+    def _default_shares(self):
+        shares = {"moment": 1.0} if self._centers() else {"gram": 1.0}
+        if not self._centers() and self.adjacency == "add_remove":
+            shares["count"] = 0.01
+        if self.clip_norm == "auto":
+            shares = {"clip_norm": 0.05} | {key: 0.95 * value for key, value in shares.items()}
+        return shares
+
+    def _centers(self):
+        return isinstance(self.center, str) and self.center == "dp"
+
+    def _check_n_components(self, n_samples, n_features):
+        rule = self.n_components
+        if isinstance(rule, str) and rule in ("mle", "auto"):
+            return
+        if isinstance(rule, float) and 0 < rule < 1:
+            return
+        if rule is not None:
+            check_int(self, "n_components", 1, also=("mle", "auto"), none=True)
+            check_at_most(self, rule, n_samples, n_features)
+
+    # -- releases -----------------------------------------------------------------------------------
+
+    def _clip_norm_of(self, ask, shares):
+        if self.clip_norm == "auto":
+            return private_quantile(ask, _CLIP_QUANTILE, shares["clip_norm"])
+        return float(self.clip_norm)
+
+    def _release(self, ask, clip_norm, d, n, shares):
+        """Release the second moment about the centre; everything after it is free."""
+        if self._centers():
+            corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
+            moment = ask.moment(corner, share=shares["moment"])
+            return split_moment(moment.value, corner, moment.noise_scale, clip_norm, n)
+        gram = ask.gram(share=shares["gram"])
+        if n is None:
+            count = ask.count(share=shares["count"])
+            n = max(1.0, float(count.value), 2 * count.noise_scale)
+        mean = np.zeros(d) if isinstance(self.center, str) else check_center(self.center, d)
+        return ReleasedMoment(gram.value, mean, n, gram.noise_scale)
+
+    def _attributes(self, released, n, exact):
+        d = len(released.mean)
+        rank = min(released.n, d)
+        limit = int(rank) if exact or n is not None else d
+        attributes = pca_attributes(released, self.n_components, limit, rank)
+        attributes["n_samples_"] = round(released.n)
+        return attributes
+
+    # -- the model, from released values --------------------------------------------------------------
+
+    def get_covariance(self):
+        """Return the covariance of the probabilistic model.
+
+        Returns
+        -------
+        cov : ndarray of shape (n_features, n_features)
+            Covariance, from released values.
+        """
+        check_is_fitted(self)
+        return model_covariance(self.components_, self.explained_variance_, self.noise_variance_)
+
+    def get_precision(self):
+        """Return the inverse of the model's covariance.
+
+        Returns
+        -------
+        precision : ndarray of shape (n_features, n_features)
+            Precision, from released values.
+        """
+        check_is_fitted(self)
+        return model_precision(self.components_, self.explained_variance_, self.noise_variance_)
+
+    def score_samples(self, X):
+        """Return the log-likelihood of each row; for private rows it is not covered by epsilon.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to score.
+
+        Returns
+        -------
+        ll : ndarray of shape (n_samples,)
+            Log-likelihood of each row.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=FLOATS, reset=False)
+        return log_likelihood_rows(X - self.mean_, self.get_precision())
+
+    def score(self, X, y=None):
+        """Return the mean log-likelihood; on private rows it is not covered by epsilon.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to score.
+        y : Ignored
+            Not used.
+
+        Returns
+        -------
+        ll : float
+            Mean log-likelihood.
+        """
+        return float(np.mean(self.score_samples(X)))
+
+
+def check_center(center, n_features):
+    """Return a public centre as a float array of the right length."""
+    center = check_array(center, ensure_2d=False, dtype=np.float64, input_name="center")
+    if center.shape != (n_features,):
+        raise ValueError(
+            f"The 'center' parameter must be 'dp', 'none' or an array of shape ({n_features},). "
+            f"Got an array of shape {center.shape} instead."
+        )
+    return center
+
+
+def check_clip_norm(estimator):
+    """Check `clip_norm`: positive, finite unless epsilon is infinite, or "auto"."""
+    value = check_real(estimator, "clip_norm", 0, math.inf, closed="right", also=("auto",))
+    if value == math.inf and estimator.epsilon != math.inf:
+        raise ValueError(
+            "clip_norm=inf leaves one row unbounded; it needs epsilon=inf. Use a number, or 'auto' "
+            "for a private quantile of the norms."
+        )
+
+
+def check_at_most(estimator, n_components, n_samples, n_features):
+    """Refuse more components than features (or rows, where the number of rows is public)."""
+    public_rows = estimator.adjacency == "replace" or estimator.epsilon == math.inf
+    limit = min(n_samples, n_features) if public_rows else n_features
+    if n_components > limit:
+        what = "min(n_samples, n_features)" if public_rows else "n_features"
+        raise ValueError(
+            f"n_components={n_components!r} must be between 1 and {what}={limit!r}. "
+            f"Got {n_components!r}."
+        )

@@ -1,0 +1,398 @@
+"""The gate: the one place where private data become public. Pay, then read, then add noise.
+
+A query hands over a `Bounded`: a public `Bound` and an unread answer. `PrivacySession` has four
+verbs (`release`, `accumulate`, `choose`, and `stream`); each is a `grant`, which checks the budget,
+writes the ledger line and fixes the public noise scale, followed by a read through
+`PrivacySession._read`, the only line of the package that runs a query's closure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.privacy import accounting, noise
+from skdp.privacy.accounting import Loss
+from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.random import NoiseSource
+from skdp.privacy.receipts import LedgerEntry, PrivacySpent
+
+__all__ = ["Accumulator", "Answer", "Ask", "Bound", "Bounded", "Grant", "PrivacySession"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+_SHARE_SLIP = 1e-9  # shares are sums of floats; the receipt states what was really spent
+_MAX_ROUNDING = 1 / 4  # rounding may take a quarter of the noise at most
+_CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What the public knows of a statistic before any data is touched.
+
+    Attributes
+    ----------
+    name : str
+        Name of the release, as it appears in the ledger.
+    shape : tuple of int
+        Shape of the answer.
+    l2 : float
+        Supremum over neighbours of the Frobenius norm of the change.
+    symmetric : bool
+        The change is a symmetric matrix: noise is (G + G')/2, off-diagonal variance half.
+    slack : float or None
+        Rounding, in steps, that `l2` does not cover. None: ``sqrt(size)``, a rounded float.
+    cross : float
+        Rounding that grows like ``1/sqrt(step)``: the answer changes by at most
+        ``l2/step + cross/sqrt(step) + slack`` steps.
+    l1 : float or None
+        Supremum of the l1 norm of the change, for Laplace noise (delta = 0); `l1_slack` steps of
+        rounding are not in it (None: size).
+    linf : float or None
+        For `choose`: supremum of (largest - smallest) change over the scores.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    l2: float
+    symmetric: bool = False
+    slack: float | None = None
+    cross: float = 0.0
+    l1: float | None = None
+    l1_slack: float | None = None
+    linf: float | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates of the answer."""
+        return math.prod(self.shape)
+
+    def l2_steps(self, step: float) -> float:
+        """Largest Frobenius norm of the change of the integer answer, in steps."""
+        slack = math.sqrt(self.size) if self.slack is None else self.slack
+        return self.l2 / step + self.cross / math.sqrt(step) + slack
+
+    def l1_steps(self, step: float) -> float:
+        """Largest l1 norm of the change of the integer answer, in steps."""
+        slack = float(self.size) if self.l1_slack is None else self.l1_slack
+        return math.inf if self.l1 is None else self.l1 / step + slack
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A bound, and a way to get the statistic that it bounds.
+
+    ``answer(step)`` is an int64 array in units of `step`; with ``step == 0.0`` (epsilon is
+    infinite) a float64 array. ``decode(value, step)``, if given, is applied to the noisy answer: a
+    public map that undoes a rounding of public factors.
+    """
+
+    bound: Bound
+    answer: Callable[[float], NDArray[Any]] = field(repr=False)
+    decode: Callable[[FloatArray, float], FloatArray] | None = field(default=None, repr=False)
+
+
+class Answer(NamedTuple):
+    """A public array and the (public) standard deviation of the noise in it."""
+
+    value: FloatArray
+    noise_scale: float
+
+
+def _check_positive(name: str, sensitivity: float) -> None:
+    if not 0 < sensitivity < math.inf:
+        raise PrivacyError(f"the sensitivity of {name!r} must be positive and finite")
+
+
+def gaussian_step(bound: Bound, mu: float) -> float:
+    """Return the step for which ``l2/step + cross/sqrt(step) + slack == mu * effective sigma``.
+
+    The noise always has the same integer scale; the step carries the budget. With u = 1/sqrt(step)
+    this is a quadratic in u.
+    """
+    _check_positive(bound.name, bound.l2)
+    slack = math.sqrt(bound.size) if bound.slack is None else bound.slack
+    room = mu * noise.EFFECTIVE_SIGMA - slack
+    if not room > 0 or slack > _MAX_ROUNDING * mu * noise.EFFECTIVE_SIGMA:
+        raise ValueError(
+            f"The budget is too small for the release {bound.name!r} of {bound.size} numbers: "
+            "rounding alone would exceed it. Use a larger 'epsilon' or fewer features."
+        )
+    u = (math.sqrt(bound.cross**2 + 4 * bound.l2 * room) - bound.cross) / (2 * bound.l2)
+    return (1 + 1e-12) / (u * u)
+
+
+def laplace_step(bound: Bound, epsilon: float) -> float:
+    """Return the step for which ``l1/step + slack == epsilon * integer Laplace scale``."""
+    if bound.l1 is None:
+        raise ValueError(
+            f"delta=0 needs a bound on the l1 norm, and the release {bound.name!r} has none. "
+            "Use delta > 0, or an option whose releases are counts or single vectors."
+        )
+    _check_positive(bound.name, bound.l1)
+    slack = float(bound.size) if bound.l1_slack is None else bound.l1_slack
+    room = epsilon * noise.LAPLACE_SCALE - slack
+    if slack > _MAX_ROUNDING * epsilon * noise.LAPLACE_SCALE:
+        raise ValueError(
+            f"The budget is too small for the release {bound.name!r} of {bound.size} numbers. "
+            "Use a larger 'epsilon' or fewer features."
+        )
+    return (1 + 1e-12) * bound.l1 / room
+
+
+def _wrapping_sum(exact: IntArray, drawn: IntArray) -> IntArray:
+    """Add modulo 2**64: an overflow is post-processing, never an error that tells of the data."""
+    total = exact.reshape(-1).view(np.uint64) + drawn.reshape(-1).view(np.uint64)
+    return total.view(np.int64).reshape(exact.shape)
+
+
+class Grant:
+    """Permission, already paid for, to open one statistic a fixed number of times."""
+
+    def __init__(
+        self,
+        session: PrivacySession,
+        bound: Bound,
+        mechanism: str,
+        step: float,
+        noise_scale: float,
+    ) -> None:
+        self._session = session
+        self._left = 1
+        self.bound = bound
+        self.mechanism = mechanism
+        self.step = step
+        self.noise_scale = noise_scale
+        self.serial = len(session.ledger)
+
+    def use(self) -> None:
+        """Take one opening; a second one would be a second release."""
+        if self._left <= 0:
+            raise PrivacyError(
+                f"{self.bound.name!r} was already opened; a second opening would be a second "
+                "release. Ask for a new grant."
+            )
+        self._left -= 1
+
+    def draw(self) -> IntArray:
+        """Draw the integer noise of one opening (zeros if epsilon is infinite)."""
+        bound = self.bound
+        if self.step == 0.0:
+            return np.zeros(bound.shape, np.int64)
+        words = self._session.source.words(self.serial, bound.name, self.noise_scale)
+        sampler = noise.integer_laplace if self._session.budget.pure else noise.integer_gaussian
+        return sampler(words, bound.shape)
+
+    def finish(self, total: NDArray[Any]) -> Answer:
+        """Turn a noisy integer total into the public answer (everything from here is free)."""
+        value = total.astype(np.float64) * (self.step or 1.0)
+        if self.bound.symmetric:
+            value = (value + value.T) / 2
+        return Answer(value, self.noise_scale)
+
+    def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
+        """Read once, add noise, return the public answer."""
+        self.use()
+        exact = self._session._read(answer, self)
+        if self.step == 0.0:
+            return self.finish(exact)
+        return self.finish(_wrapping_sum(exact, self.draw()))
+
+
+class Accumulator:
+    """Noise first, data later: the state is noisy from its birth and is opened once."""
+
+    def __init__(self, grant: Grant) -> None:
+        self._grant = grant
+        self._state: NDArray[Any] = grant.draw()
+
+    def add(self, answer: Callable[[float], NDArray[Any]]) -> None:
+        """Add one part of the data to the noisy state."""
+        part = self._grant._session._read(answer, self._grant)
+        if self._grant.step == 0.0:
+            self._state = self._state + part
+        else:
+            self._state = _wrapping_sum(self._state, part)
+
+    def open(self) -> Answer:
+        """Publish the state. Later calls raise: two openings would differ by exact data."""
+        self._grant.use()
+        return self._grant.finish(self._state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be pickled: two copies of one noisy state would be two releases."""
+        raise PrivacyError("an open accumulator cannot be copied or pickled; open it first.")
+
+
+class PrivacySession:
+    """The gate of one fit: what may be spent, what was spent, and the only reader of data.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        What this fit may spend.
+    source : NoiseSource
+        Where random words come from.
+    adjacency, unit : str
+        What the guarantee protects; recorded in the receipt.
+    """
+
+    def __init__(
+        self, budget: PrivacyBudget, *, source: NoiseSource, adjacency: str, unit: str
+    ) -> None:
+        self.budget = budget
+        self.source = source
+        self.adjacency = adjacency
+        self.unit = unit
+        self.ledger: tuple[LedgerEntry, ...] = ()
+        self._spent = {"gaussian": 0.0, "pure": 0.0}
+        self._draws = 0
+
+    # -- the only line of the package that runs private code ------------------------------------
+    def _read(self, answer: Callable[[float], NDArray[Any]], grant: Grant) -> NDArray[Any]:
+        exact = np.asarray(answer(grant.step))
+        expected = np.dtype(np.int64 if grant.step else np.float64)
+        if exact.shape != grant.bound.shape or exact.dtype != expected:
+            raise PrivacyError(f"the answer of {grant.bound.name!r} does not match its bound")
+        return exact
+
+    # -- paying, before any data is touched -------------------------------------------------------
+    def _pay(self, bound: Bound, kind: str, share: float) -> None:
+        left = 1.0 - self._spent[kind]
+        if not 0 < share <= left + _SHARE_SLIP:
+            raise BudgetExceededError(
+                f"{bound.name!r} asks for {share:.3g} of the {kind} budget; {left:.3g} is left."
+            )
+        if self._draws + bound.size > MAX_DRAWS:
+            raise BudgetExceededError(f"{bound.name!r} asks for more noise than a fit may draw.")
+        self._spent[kind] += share
+        self._draws += bound.size
+
+    def _scale(self, bound: Bound, share: float) -> tuple[str, float, float, Loss]:
+        """Return (mechanism, step, noise scale, loss) of a release with this share."""
+        budget = self.budget
+        if budget.exact:
+            return "none (epsilon is infinite)", 0.0, 0.0, Loss("gaussian", math.inf)
+        if budget.pure:
+            epsilon = budget.pure_epsilon * share
+            step = laplace_step(bound, epsilon)
+            spread = math.sqrt(2.0) * noise.LAPLACE_SCALE
+            return "laplace", step, step * spread, Loss("pure", epsilon)
+        mu = budget.mu * math.sqrt(share)
+        step = gaussian_step(bound, mu)
+        return "gaussian", step, step * noise.EFFECTIVE_SIGMA, Loss("gaussian", mu)
+
+    def grant(self, bound: Bound, share: float, *, note: str = "") -> Grant:
+        """Pay for one release; nothing is read yet.
+
+        Parameters
+        ----------
+        bound : Bound
+            The public bound of the statistic.
+        share : float
+            Share of the budget (of mu squared, or of epsilon when delta is 0).
+        note : str
+            Added to the mechanism's name in the ledger.
+
+        Returns
+        -------
+        Grant
+        """
+        mechanism, step, noise_scale, loss = self._scale(bound, share)
+        self._pay(bound, "pure" if self.budget.pure else "gaussian", share)
+        sensitivity = bound.l1 if self.budget.pure and bound.l1 is not None else bound.l2
+        grant = Grant(self, bound, mechanism + note, step, noise_scale)
+        self._record(bound.name, mechanism + note, sensitivity, noise_scale, loss)
+        return grant
+
+    def _record(self, *line: Any) -> None:
+        self.ledger += (LedgerEntry(*line),)
+
+    # -- the verbs ----------------------------------------------------------------------------------
+    def release(self, bounded: Bounded, share: float) -> Answer:
+        """Pay, read, add noise: one public answer."""
+        grant = self.grant(bounded.bound, share)
+        answer = grant.open(bounded.answer)
+        if bounded.decode is None or grant.step == 0.0:
+            return answer
+        return Answer(bounded.decode(answer.value, grant.step), answer.noise_scale)
+
+    def accumulate(self, bound: Bound, share: float) -> Accumulator:
+        """Pay and draw the noise now; data may be added later, in parts; opened once."""
+        return Accumulator(self.grant(bound, share, note=", noise first"))
+
+    def choose(self, bounded: Bounded, share: float) -> int:
+        """Choose an index by the exponential mechanism (large scores are likely).
+
+        `share` is a share of the budget's pure epsilon; the loss recorded is its range.
+        """
+        bound, budget = bounded.bound, self.budget
+        if bound.linf is None:
+            raise PrivacyError(f"{bound.name!r} has no bound on the range of one change")
+        if not budget.pure_epsilon > 0:
+            raise PrivacyError("this session has set no epsilon aside for an exponential mechanism")
+        eta = budget.pure_epsilon * share
+        self._pay(bound, "pure", share)
+        step = bound.linf * 2.0**-_CHOICE_BITS
+        rate = 0.0 if budget.exact else eta / (2.0**_CHOICE_BITS + 2)  # rounding moves two scores by a step
+        scale = math.inf if rate == 0 else step / rate
+        grant = Grant(self, bound, "exponential", step, 0.0 if budget.exact else scale)
+        loss = Loss("gaussian", math.inf) if budget.exact else Loss("range", eta)
+        self._record(bound.name, "exponential", bound.linf, grant.noise_scale, loss)
+        grant.use()
+        scores = self._read(bounded.answer, grant)
+        if budget.exact:
+            return int(np.argmax(scores))
+        words = self.source.words(grant.serial, bound.name, grant.noise_scale)
+        return noise.gumbel_choice(words, scores, rate)
+
+    # -- the receipt ----------------------------------------------------------------------------
+    def spent(self) -> PrivacySpent:
+        """Return the receipt of everything granted so far."""
+        budget = self.budget
+        losses = accounting.compose(entry.loss for entry in self.ledger)
+        if budget.exact:
+            epsilon = math.inf if losses else 0.0
+        else:
+            delta = budget.delta - budget.sampler_delta
+            epsilon = min(budget.epsilon, accounting.epsilon_from_losses(losses, delta))
+        return PrivacySpent(
+            epsilon=epsilon,
+            delta=budget.delta,
+            losses=losses,
+            adjacency=self.adjacency,
+            unit=self.unit,
+            seeded=self.source.seeded,
+        )
+
+
+class Ask:
+    """The public face of a query: every method is one release, or a narrowed `Ask`.
+
+    Solvers get an `Ask` and see public answers only: ``ask.gram(share=1.0)`` pays, reads, adds
+    noise and returns an `Answer`; ``ask.clipped(2.0)`` narrows the query and returns another `Ask`.
+    """
+
+    def __init__(self, session: PrivacySession, query: object) -> None:
+        self._session = session
+        self._query = query
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._query, name)
+
+        def ask(*public: Any, share: float | None = None) -> Any:
+            out = method(*public)
+            if not isinstance(out, Bounded):
+                return Ask(self._session, out)
+            if share is None:
+                raise TypeError(f"{name} is a release: it needs a share of the budget")
+            verb = self._session.release if out.bound.linf is None else self._session.choose
+            return verb(out, share)
+
+        return ask

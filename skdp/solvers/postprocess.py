@@ -1,0 +1,185 @@
+"""From released moments to the attributes of PCA. Everything here is free post-processing.
+
+Notation: A is the released second moment X'X of d features, n the released (or public) number of
+rows, s the standard deviation of the noise on A's diagonal (off the diagonal it is s / sqrt(2)).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from skdp.solvers.linalg import fix_signs, symmetric_noise_edge, top_eigenpairs
+
+__all__ = [
+    "ReleasedMoment",
+    "count_components",
+    "debias_eigenvalues",
+    "infer_dimension",
+    "log_likelihood_rows",
+    "model_covariance",
+    "model_precision",
+    "pca_attributes",
+    "split_moment",
+]
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ReleasedMoment:
+    """A released second moment about a public or released centre.
+
+    Attributes
+    ----------
+    scatter : array of shape (d, d)
+        Sum over rows of (x - mean)(x - mean)', noisy.
+    mean : array of shape (d,)
+        The centre.
+    n : float
+        Number of rows, public or released; at least 1.
+    noise_scale : float
+        Standard deviation of the noise on the diagonal of `scatter`.
+    """
+
+    scatter: FloatArray
+    mean: FloatArray
+    n: float
+    noise_scale: float
+
+
+def split_moment(
+    moment: FloatArray, corner: float, noise_scale: float, clip_norm: float, n: float | None
+) -> ReleasedMoment:
+    """Read X'X about its mean, the mean and n from a released [X, c]'[X, c].
+
+    With few rows the noise on n and on the sums can exceed them: n is kept above two standard
+    deviations of its noise and the mean inside the ball of the clip norm, both of them public.
+    """
+    sums = moment[:-1, -1] / corner
+    if n is None:
+        n = max(1.0, float(moment[-1, -1]) / corner**2, 2 * noise_scale / corner**2)
+    mean = sums / n
+    length = float(np.linalg.norm(mean))
+    if length > clip_norm:
+        mean = mean * (clip_norm / length)
+    scatter = moment[:-1, :-1] - n * np.outer(mean, mean)
+    return ReleasedMoment(scatter, mean, n, noise_scale)
+
+
+def debias_eigenvalues(values: FloatArray, edge: float) -> FloatArray:
+    """Undo the push of symmetric noise with spectral edge R: t -> t + R^2/(4t), then floor at 0."""
+    inside = np.maximum(values**2 - edge**2, 0.0)
+    return np.asarray(np.maximum((values + np.sqrt(inside)) / 2, 0.0))
+
+
+def infer_dimension(variances: FloatArray, n: float) -> int:
+    """Minka's maximum-likelihood choice of the dimension (NIPS 2000), from released variances."""
+    d = len(variances)
+    v = np.maximum(variances, 1e-15 * max(float(variances[0]), 1e-300))
+    scores = [_minka_score(v, k, n) for k in range(1, d)]
+    return 1 + int(np.argmax(scores)) if scores else 1
+
+
+def _minka_score(v: FloatArray, k: int, n: float) -> float:
+    d = len(v)
+    i = np.arange(1, k + 1)
+    log_volume = -k * math.log(2.0) + float(
+        np.sum(gammaln((d - i + 1) / 2) - math.log(math.pi) * (d - i + 1) / 2)
+    )
+    rest = max(1e-300, float(v[k:].sum()) / (d - k))
+    fit = -float(np.sum(np.log(v[:k]))) * n / 2 - math.log(rest) * n * (d - k) / 2
+    m = d * k - k * (k + 1) / 2
+    floored = np.where(np.arange(d) < k, v, rest)
+    a, b = np.triu_indices(d, 1)
+    used = a < k
+    a, b = a[used], b[used]
+    curvature = (1 / floored[b] - 1 / floored[a]) * (v[a] - v[b])
+    log_hessian = float(np.sum(np.log(np.maximum(curvature, 1e-300)) + math.log(n)))
+    laplace = math.log(2 * math.pi) * (m + k) / 2
+    return log_volume + fit + laplace - log_hessian / 2 - k * math.log(n) / 2
+
+
+def count_components(
+    rule: int | float | str | None, variances: FloatArray, n: float, edge: float, limit: int
+) -> int:
+    """Turn an `n_components` rule into a number, from public numbers and released variances."""
+    if rule is None:
+        return limit
+    if isinstance(rule, str):
+        if rule == "mle":
+            return min(limit, infer_dimension(variances, n))
+        return min(limit, max(1, int(np.count_nonzero(variances > edge))))
+    if isinstance(rule, float) and rule < 1.0:
+        ratios = np.cumsum(variances) / max(float(variances.sum()), 1e-300)
+        return min(limit, int(np.searchsorted(ratios, rule, side="right")) + 1)
+    return int(rule)
+
+
+def pca_attributes(
+    released: ReleasedMoment, rule: int | float | str | None, limit: int, rank: float
+) -> dict[str, FloatArray | float | int]:
+    """Return the fitted attributes of PCA.
+
+    `limit` is the largest number of components, `rank` the smaller of n and d: scikit-learn
+    averages the remaining variance over ``rank - n_components`` directions.
+    """
+    d = len(released.mean)
+    edge = symmetric_noise_edge(released.noise_scale, d)
+    values, vectors = top_eigenpairs(released.scatter, None if not isinstance(rule, int) else rule)
+    degrees = max(1.0, released.n - 1)
+    variances = debias_eigenvalues(values, edge) / degrees
+    counted = values / degrees if rule == "auto" else variances
+    k = count_components(rule, counted, released.n, edge / degrees, limit)
+    variances = variances[:k]
+    kept = float(variances.sum())
+    total = max(float(np.trace(released.scatter)) / degrees, kept)
+    spare = max(rank - k, 1.0) if rank > k else math.inf
+    return {
+        "components_": fix_signs(vectors[:, :k].T),
+        "explained_variance_": variances,
+        "explained_variance_ratio_": variances / total if total > 0 else np.zeros(k),
+        "singular_values_": np.sqrt(variances * degrees),
+        "noise_variance_": (total - kept) / spare,
+        "mean_": released.mean,
+        "n_components_": k,
+    }
+
+
+def model_covariance(
+    components: FloatArray, variances: FloatArray, noise_variance: float
+) -> FloatArray:
+    """Return the covariance of the probabilistic PCA model."""
+    excess = np.maximum(variances - noise_variance, 0.0)
+    covariance = (components.T * excess) @ components
+    covariance.flat[:: len(covariance) + 1] += noise_variance
+    return np.asarray(covariance)
+
+
+def model_precision(
+    components: FloatArray, variances: FloatArray, noise_variance: float
+) -> FloatArray:
+    """Return the inverse of `model_covariance`, through the small k x k system where it exists."""
+    k, d = components.shape
+    if k == 0:
+        return np.asarray(np.eye(d) / noise_variance)
+    if noise_variance == 0.0 or k == d:
+        covariance = model_covariance(components, variances, noise_variance)
+        return np.asarray(np.linalg.pinv(covariance, hermitian=True))
+    excess = np.maximum(variances - noise_variance, 0.0)
+    weights = excess / (noise_variance * (noise_variance + excess))
+    precision = -(components.T * weights) @ components
+    precision.flat[:: d + 1] += 1.0 / noise_variance
+    return np.asarray(precision)
+
+
+def log_likelihood_rows(centred: FloatArray, precision: FloatArray) -> FloatArray:
+    """Return the Gaussian log-likelihood of each centred row."""
+    d = centred.shape[1]
+    quadratic = np.einsum("ij,ij->i", centred, centred @ precision)
+    log_det = float(np.linalg.slogdet(precision)[1])
+    return np.asarray(-0.5 * (quadratic + d * math.log(2.0 * math.pi) - log_det))

@@ -1,0 +1,33 @@
+"""What every test needs: a fixed run of hypothesis, no display, and the right copy of skdp."""
+
+import os
+import sys
+from pathlib import Path
+
+import hypothesis
+import numpy
+import pytest
+import scipy
+import sklearn
+
+import skdp
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+# The same examples on every run and machine; no test fails because a machine is slow.
+hypothesis.settings.register_profile("skdp", derandomize=True, database=None, deadline=None)
+hypothesis.settings.load_profile("skdp")
+
+
+def pytest_report_header(config):
+    return [
+        f"skdp {skdp.__version__} from {Path(skdp.__file__).parent}",
+        f"numpy {numpy.__version__}, scipy {scipy.__version__}, sklearn {sklearn.__version__}",
+    ]
+
+
+def pytest_sessionstart(session):
+    """With SKDP_INSTALLED set, tests of the source tree would prove nothing about the wheel."""
+    inside = Path(skdp.__file__).resolve().is_relative_to(Path(sys.prefix).resolve())
+    if os.environ.get("SKDP_INSTALLED") and not inside:
+        pytest.exit(f"skdp is not the installed one: {skdp.__file__}", returncode=3)

@@ -1,0 +1,336 @@
+"""Imports point one way, private data is read in one place, and pieces stay small.
+
+The map is `ALLOWED`. Each rule is also shown to fail, on a module that breaks it.
+"""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import skdp
+
+PACKAGE = Path(skdp.__file__).parent
+MODULE_LINES, BODY_LINES = 400, 60
+
+COMMON = {"exceptions", "_validation"}
+ESTIMATOR = {"base", "queries", "solvers"} | COMMON
+# First part of a module's name below skdp -> what it may import from skdp, itself aside.
+ALLOWED = {
+    "exceptions": set(),
+    "_validation": {"exceptions"},
+    "privacy": {"exceptions"},
+    "solvers": {"exceptions"},
+    "queries": {"privacy", "solvers.linalg", "exceptions"},
+    "base": {"privacy"} | COMMON,
+    "decomposition": ESTIMATOR,
+    "regression": ESTIMATOR,
+    "graph": ESTIMATOR,
+    "federated": {"queries", "solvers", "privacy"} | COMMON,
+    "metrics": {"solvers"} | COMMON,
+    "theory": {"privacy", "solvers"} | COMMON,
+}
+# These may import everything; only the facade may import them.
+TOP = {"testing", "plotting", "model_selection", "datasets"}
+# What a query needs from the gate: words to describe a statistic, and no way to spend or to read.
+QUERY_WORDS = {"Bound", "Bounded", "SketchLaw", "Answer"}
+NUMERIC = {"numpy", "scipy"} | set(sys.stdlib_module_names)
+OPTIONAL = {"cryptography", "dask", "dp_accounting", "matplotlib", "mpmath", "pandas"}
+SKLEARN_IN_QUERIES = {"queries.blocks": "sklearn.utils.parallel"}
+READERS = {"privacy.session", "privacy.continual"}
+
+
+def violations(package):
+    """Return "module:line: what is wrong" for every broken rule under the folder `package`."""
+    return [
+        f"{name}:{line}: {message}"
+        for path in sorted(package.rglob("*.py"))
+        for name in [module_name(path, package)]
+        for line, message in sorted(set(broken_rules(path, name)))
+    ]
+
+
+def module_name(path, package):
+    parts = path.relative_to(package).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts) or "__init__"
+
+
+def broken_rules(path, name):
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    yield from import_rules(tree, name)
+    yield from gate_rules(tree, name)
+    yield from size_rules(tree, source)
+
+
+def imports(tree):
+    """Yield (node, imported module, imported name or None), for imports at any depth."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name, None
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node, "." * node.level + (node.module or ""), alias.name
+
+
+def import_rules(tree, name):
+    at_top = set(top_level_nodes(tree))
+    for node, module, member in imports(tree):
+        line = node.lineno
+        target = module if member is None else f"{module}.{member}"
+        root = module.split(".")[0]
+        if module.startswith("."):
+            yield line, "relative import"
+        elif root == "skdp":
+            yield from ((line, text) for text in inner_rules(name, module, member))
+        else:
+            yield from ((line, text) for text in outer_rules(name, module, target))
+            if root in OPTIONAL and node in at_top:
+                yield line, f"optional {root} is imported outside the function that needs it"
+
+
+def top_level_nodes(tree):
+    """Yield the statements that run on import, those under `if TYPE_CHECKING` aside."""
+    pending = list(tree.body)
+    while pending:
+        node = pending.pop()
+        yield node
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        pending.extend(ast.iter_child_nodes(node))
+
+
+def inner_rules(name, module, member):
+    """Check one import from skdp against the map."""
+    layer = name.split(".")[0]
+    if layer == "__init__" or layer in TOP:
+        return
+    if layer not in ALLOWED:
+        yield f"{layer} has no place in the map of tests/test_layers.py"
+        return
+    target = module.removeprefix("skdp").removeprefix(".")
+    full = ".".join(part for part in (target, member) if part)
+    permitted = ALLOWED[layer] | {layer}
+    if not any(is_within(choice, target) or is_within(choice, full) for choice in permitted):
+        yield f"{layer} imports skdp.{full}"
+    elif layer == "queries" and full.split(".")[0] == "privacy" and member not in QUERY_WORDS:
+        words = ", ".join(sorted(QUERY_WORDS))
+        yield f"queries imports {member or module}; from privacy it needs only {words}"
+
+
+def is_within(parent, name):
+    return name == parent or name.startswith(parent + ".")
+
+
+def is_hidden(part):
+    return part.startswith("_") and not part.endswith("__")
+
+
+def outer_rules(name, module, target):
+    """Check one import from another package."""
+    layer, root = name.split(".")[0], module.split(".")[0]
+    if root == "sklearn" and any(is_hidden(part) for part in target.split(".")):
+        yield f"private name of scikit-learn: {target}"
+    if target.endswith("check_random_state"):
+        yield "check_random_state: with None it is numpy's global state"
+    if target == "numpy.random.seed":
+        yield "numpy.random.seed"
+    if layer in {"privacy", "solvers"} and root not in NUMERIC | OPTIONAL:
+        yield f"{layer} imports {root}; it may use numpy and scipy"
+    if layer == "queries" and root == "sklearn" and SKLEARN_IN_QUERIES.get(name) != module:
+        yield f"{name} imports {module}"
+
+
+def gate_rules(tree, name):
+    """`_read` is touched by the session alone (and by the tools that audit it)."""
+    may_read = name in READERS or name.split(".")[0] == "testing"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            if node.attr == "_read" and not may_read:
+                yield node.lineno, "_read outside the session"
+            if node.attr == "check_random_state":
+                yield node.lineno, "check_random_state: with None it is numpy's global state"
+            if ast.unparse(node) in {"np.random.seed", "numpy.random.seed"}:
+                yield node.lineno, "numpy.random.seed"
+        elif isinstance(node, ast.Constant) and node.value == "_read" and not may_read:
+            yield node.lineno, "_read outside the session"
+
+
+def size_rules(tree, source):
+    lines = len(source.splitlines())
+    if lines > MODULE_LINES:
+        yield 1, f"{lines} lines; a module has at most {MODULE_LINES}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = body_length(node)
+            if length > BODY_LINES:
+                yield node.lineno, f"{node.name}: a body of {length} lines, at most {BODY_LINES}"
+
+
+def body_length(function):
+    """Count the lines of a function without its signature and docstring."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+def test_package_obeys_the_map():
+    assert violations(PACKAGE) == []
+
+
+def test_package_is_seen():
+    """An empty folder would obey every rule."""
+    names = {module_name(path, PACKAGE) for path in PACKAGE.rglob("*.py")}
+    assert {"__init__", "base", "privacy.session", "queries.rows", "decomposition._pca"} <= names
+
+
+def long_function(lines):
+    return "def f():\n    '''Say.'''\n" + "    x = 1\n" * lines
+
+
+PLANTED = {
+    "privacy-imports-sklearn": ("privacy/a.py", "import sklearn.utils", "privacy imports sklearn"),
+    "privacy-imports-joblib": (
+        "privacy/a.py",
+        "def f():\n    import joblib",
+        "privacy imports joblib",
+    ),
+    "privacy-imports-solvers": (
+        "privacy/a.py",
+        "from skdp.solvers import power",
+        "skdp.solvers.power",
+    ),
+    "privacy-imports-solvers-2": (
+        "privacy/a.py",
+        "from skdp import solvers",
+        "imports skdp.solvers",
+    ),
+    "privacy-imports-solvers-3": (
+        "privacy/a.py",
+        "import skdp.solvers.power",
+        "skdp.solvers.power",
+    ),
+    "privacy-imports-queries": (
+        "privacy/a.py",
+        "from skdp.queries.rows import R",
+        "skdp.queries.rows.R",
+    ),
+    "solvers-import-privacy": (
+        "solvers/a.py",
+        "from skdp.privacy import Answer",
+        "skdp.privacy.Answer",
+    ),
+    "solvers-import-sklearn": (
+        "solvers/a.py",
+        "from sklearn import utils",
+        "solvers imports sklearn",
+    ),
+    "queries-import-session": (
+        "queries/a.py",
+        "from skdp.privacy.session import PrivacySession",
+        "queries imports PrivacySession",
+    ),
+    "queries-import-module": (
+        "queries/a.py",
+        "from skdp.privacy import session",
+        "queries imports session",
+    ),
+    "queries-import-solver": (
+        "queries/a.py",
+        "from skdp.solvers.power import f",
+        "skdp.solvers.power.f",
+    ),
+    "queries-import-base": ("queries/a.py", "import skdp.base", "queries imports skdp.base"),
+    "queries-import-facade": ("queries/a.py", "import skdp", "queries imports skdp."),
+    "queries-import-sklearn": (
+        "queries/a.py",
+        "from sklearn.utils.parallel import delayed",
+        "queries.a",
+    ),
+    "blocks-import-sklearn": (
+        "queries/blocks.py",
+        "import sklearn.utils.extmath",
+        "queries.blocks",
+    ),
+    "base-imports-query": ("base.py", "from skdp.queries import rows", "base imports skdp.queries"),
+    "shell-imports-privacy": (
+        "graph/_a.py",
+        "import skdp.privacy.noise",
+        "graph imports skdp.privacy",
+    ),
+    "shell-imports-testing": (
+        "graph/_a.py",
+        "from skdp import testing",
+        "graph imports skdp.testing",
+    ),
+    "shell-imports-shell": (
+        "graph/_a.py",
+        "import skdp.regression",
+        "graph imports skdp.regression",
+    ),
+    "unknown-module": ("helpers.py", "import skdp.base", "helpers has no place"),
+    "relative": ("graph/_a.py", "from . import _b", "relative import"),
+    "hidden-module": ("base.py", "from sklearn.utils._tags import Tags", "private name"),
+    "hidden-package": ("base.py", "def f():\n    import sklearn._config", "private name"),
+    "hidden-member": ("base.py", "from sklearn.base import _fit_context", "private name"),
+    "optional-at-top": (
+        "base.py",
+        "try:\n    import pandas\nexcept ImportError:\n    pass",
+        "optional",
+    ),
+    "read-in-query": ("queries/a.py", "def f(s, b):\n    return s._read(b, 1)", "_read outside"),
+    "read-by-alias": ("base.py", "def f(s):\n    g = s._read\n    return g", "_read outside"),
+    "read-by-name": ("base.py", "def f(s):\n    return getattr(s, '_read')", "_read outside"),
+    "random-state": (
+        "base.py",
+        "from sklearn.utils import check_random_state",
+        "check_random_state",
+    ),
+    "random-state-2": (
+        "base.py",
+        "import sklearn\nsklearn.utils.check_random_state(0)",
+        "check_random",
+    ),
+    "seed": ("base.py", "import numpy as np\nnp.random.seed(0)", "numpy.random.seed"),
+    "seed-imported": ("base.py", "from numpy.random import seed", "numpy.random.seed"),
+    "long-module": ("base.py", "x = 1\n" * (MODULE_LINES + 1), "at most 400"),
+    "long-body": ("base.py", long_function(BODY_LINES + 1), "f: a body of 61 lines"),
+}
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_planted_violation_is_found(case, tmp_path):
+    where, source, message = PLANTED[case]
+    path = tmp_path / where
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(source, encoding="utf-8")
+    found = violations(tmp_path)
+    assert len(found) == 1
+    assert message in found[0]
+
+
+GOOD = {
+    "__init__.py": "from skdp.decomposition import DPPCA\nfrom skdp.plotting import f",
+    "privacy/session.py": "import numpy as np\nfrom skdp.privacy.noise import f\ns._read(b)",
+    "privacy/receipts.py": "def f():\n    import dp_accounting",
+    "solvers/power.py": "from scipy.linalg import eigh\nfrom skdp.solvers import linalg",
+    "queries/blocks.py": "from sklearn.utils.parallel import Parallel, delayed",
+    "queries/rows.py": "from skdp.privacy.session import Bound, Bounded\n"
+    "from skdp.solvers.linalg import f\nfrom skdp.queries.blocks import g",
+    "base.py": "from sklearn import __version__\nfrom skdp.privacy import PrivacySession",
+    "decomposition/_pca.py": "from typing import TYPE_CHECKING\nfrom skdp.base import Base\n"
+    "if TYPE_CHECKING:\n    import pandas",
+    "testing/_audit.py": "from skdp.decomposition import DPPCA\ns._read",
+    "solvers/long.py": long_function(BODY_LINES),
+}
+
+
+def test_good_package_has_no_violation(tmp_path):
+    for where, source in GOOD.items():
+        path = tmp_path / where
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source, encoding="utf-8")
+    assert violations(tmp_path) == []

@@ -1,0 +1,62 @@
+"""The README's code runs, and its test command is what `.ci/run` runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKE_ENVIRONMENT = "python3 -m venv .venv"
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def steps(command):
+    """Return the steps of a one-line command as they read inside its own environment."""
+    return [step.strip().removeprefix(".venv/bin/") for step in command.split("&&")]
+
+
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_code_block_runs(number, capsys):
+    code = blocks("python")[number]
+    exec(compile(code, f"README.md, python block {number}", "exec"), {"__name__": "readme"})
+    assert "print" not in code or capsys.readouterr().out
+
+
+def test_quickstart_is_ten_lines_on_the_first_screen():
+    lines = blocks("python")[0].strip().splitlines()
+    assert len(lines) <= 10
+    assert "from skdp import DPPCA" in lines
+    assert README.index("```python") < README.index("```bash") < README.index("\n## ")
+
+
+def test_two_commands_start_from_nothing():
+    commands = [block.strip() for block in blocks("bash")]
+    assert len(commands) == 2
+    for command in commands:
+        assert "\n" not in command
+        assert steps(command)[0] == MAKE_ENVIRONMENT
+        assert steps(command)[1].startswith("pip install")
+
+
+def test_main_command_names_an_existing_example():
+    program = steps(blocks("bash")[0].strip())[-1].removeprefix("python ")
+    assert (ROOT / program).is_file()
+
+
+def test_ci_runs_the_test_command_and_ends_with_it():
+    expected = steps(blocks("bash")[1].strip())[2:]
+    assert expected == ["ruff check .", "mypy", "pytest"]
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    code = [line for line in lines if line.strip() and not line.startswith("#")]
+    assert [line for line in code if line in expected] == expected
+    assert code[-1] == expected[-1]
+
+
+def test_links_to_files_exist():
+    targets = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert targets
+    assert [target for target in targets if not (ROOT / target).exists()] == []
