@@ -8,7 +8,6 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from skdp._validation import check_bool, check_int, check_option, check_real, check_split
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import FLOATS, LinearTransformMixin, as_input_dtype
-from skdp.privacy.session import Ask
 from skdp.queries.rows import RowQuery
 from skdp.solvers.postprocess import (
     ReleasedMoment,
@@ -187,7 +186,7 @@ default="auto"
         query = RowQuery(X, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
         if not isinstance(self.center, str):
             query = query.centered(check_center(self.center, d))
-        ask = Ask(session, query)
+        ask = session.ask(query)
         clip_norm = self._clip_norm_of(ask, shares)
         n = query.n_rows if self.adjacency == "replace" else None
         released = self._release(ask.clipped(clip_norm), clip_norm, d, n, shares)
@@ -212,7 +211,7 @@ default="auto"
         """
         return self.fit(X).transform(X)
 
-    # -- parameters ---------------------------------------------------------------------------------
+    # -- parameters ------------------------------------------------------------------------
 
     def _check_parameters(self):
         check_bool(self, "copy")
@@ -253,7 +252,7 @@ default="auto"
             check_int(self, "n_components", 1, also=("mle", "auto"), none=True)
             check_at_most(self, rule, n_samples, n_features)
 
-    # -- releases -----------------------------------------------------------------------------------
+    # -- releases --------------------------------------------------------------------------
 
     def _clip_norm_of(self, ask, shares):
         if self.clip_norm == "auto":
@@ -281,7 +280,7 @@ default="auto"
         attributes["n_samples_"] = round(released.n)
         return attributes
 
-    # -- the model, from released values --------------------------------------------------------------
+    # -- the model, from released values ---------------------------------------------------
 
     def get_covariance(self):
         """Return the covariance of the probabilistic model.

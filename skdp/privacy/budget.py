@@ -1,4 +1,4 @@
-"""What one fit may spend: a validated (epsilon, delta), turned into the numbers that noise needs."""
+"""What one fit may spend: a validated (epsilon, delta), and the numbers that noise needs."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ _NOT_COVERED = (
 )
 
 
-class privacy_card:  # noqa: N801 (read as a function: est.privacy_card())
+class privacy_card:
     """A receipt with its ledger, as text (`str`, `print`) and as HTML (notebooks)."""
 
     def __init__(self, title: str, spent: PrivacySpent, ledger: tuple[LedgerEntry, ...]) -> None:
@@ -130,8 +130,10 @@ class privacy_card:  # noqa: N801 (read as a function: est.privacy_card())
         lines = [f"{name:<{width}}  {value}" for name, value in facts]
         table = [_COLUMNS, *self._rows()]
         widths = [max(len(row[i]) for row in table) for i in range(len(_COLUMNS))]
-        lines += ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
-                  for row in table]
+        lines += [
+            "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
+            for row in table
+        ]
         return "\n".join([*lines, _NOT_COVERED])
 
     __repr__ = __str__

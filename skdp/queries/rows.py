@@ -19,14 +19,12 @@ from skdp.privacy.session import Bound, Bounded
 from skdp.queries.blocks import (
     Block,
     CenteredRows,
-    IntegerRows,
     RowSource,
     SelectedRows,
-    clip_rows,
-    row_norms,
     row_source,
     sum_rows,
 )
+from skdp.queries.integers import IntegerRows, clip_rows, row_norms
 
 __all__ = ["ADJACENCIES", "RowQuery"]
 
@@ -72,7 +70,9 @@ class RowQuery:
         self, rows: Any, *, clip_norm: float, adjacency: str, n_jobs: int | None = None
     ) -> None:
         if adjacency not in ADJACENCIES:
-            raise ValueError(f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r} instead.")
+            raise ValueError(
+                f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r} instead."
+            )
         self._source: RowSource = rows if hasattr(rows, "blocks") else row_source(rows)
         self._norms: FloatArray | None = None
         self.clip_norm = float(clip_norm)
@@ -80,12 +80,10 @@ class RowQuery:
         self.n_jobs = n_jobs
         self.n_features = self._source.n_features
 
-    # -- narrowed queries (public arguments) -----------------------------------------------------
+    # -- narrowed queries (public arguments) -----------------------------------------------
 
     def _narrowed(self, source: RowSource, clip_norm: float) -> RowQuery:
-        return RowQuery(
-            source, clip_norm=clip_norm, adjacency=self.adjacency, n_jobs=self.n_jobs
-        )
+        return RowQuery(source, clip_norm=clip_norm, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def clipped(self, clip_norm: float) -> RowQuery:
         """Return the same rows under a public clip norm."""
@@ -106,7 +104,7 @@ class RowQuery:
             raise ValueError("the number of rows is private under adjacency='add_remove'")
         return self._source.n_rows()
 
-    # -- factors of the two adjacencies ------------------------------------------------------------
+    # -- factors of the two adjacencies ----------------------------------------------------
 
     @property
     def _replace(self) -> bool:
@@ -126,7 +124,7 @@ class RowQuery:
     ) -> NDArray[Any]:
         return sum_rows(self._source, term, shape, exact=exact, n_jobs=self.n_jobs)
 
-    # -- counts and sums -------------------------------------------------------------------------
+    # -- counts and sums -------------------------------------------------------------------
 
     def count(self) -> Bounded:
         """Return the number of rows. One row changes it by 1."""
@@ -196,7 +194,7 @@ class RowQuery:
         )  # fmt: skip
         return Bounded(bound, answer)
 
-    # -- second moments: PSD, symmetric, no rounding beyond the rows --------------------------------
+    # -- second moments: PSD, symmetric, no rounding beyond the rows -----------------------
 
     def gram(self) -> Bounded:
         """Return X'X. One row: ||x x'||_F = ||x||^2 <= C^2; replace: PSD pair, sqrt(2) C^2."""
@@ -259,7 +257,7 @@ class RowQuery:
         l2 = radius * radius * self._psd(k)
         return Bounded(Bound("projected_gram", (k, k), l2, symmetric=True, slack=0.0), answer)
 
-    # -- products -------------------------------------------------------------------------------------
+    # -- products --------------------------------------------------------------------------
 
     def gram_product(self, V: FloatArray) -> Bounded:
         """Return X'(X V) for a public V.
@@ -273,9 +271,7 @@ class RowQuery:
 
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
-                return self._sum(
-                    lambda rows: _product(clip_rows(rows, C), V), (d, k), exact=False
-                )
+                return self._sum(lambda rows: _product(clip_rows(rows, C), V), (d, k), exact=False)
             rows_to_integers = IntegerRows(C, math.sqrt(step))
 
             def term(rows: Block) -> FloatArray:

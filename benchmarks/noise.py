@@ -1,0 +1,54 @@
+"""Draws per second on one core: ``python benchmarks/noise.py``.
+
+Words are included. numpy's float Gaussian is the yardstick, not an option: it is not private.
+"""
+
+import time
+
+import numpy as np
+
+from skdp.privacy.noise import gumbel_choice, integer_gaussian, integer_laplace
+from skdp.privacy.random import SeededSource, SystemSource
+
+N = 1 << 19
+REPEATS = 5
+
+
+def rate(call, n):
+    """Return calls per second in millions: n draws, the best of some repeats."""
+    call()
+    best = float("inf")
+    for _ in range(REPEATS):
+        start = time.process_time()
+        call()
+        best = min(best, time.process_time() - start)
+    return n / best / 1e6
+
+
+def main():
+    generator = np.random.default_rng()
+    scores = generator.integers(0, 1 << 40, 1000)
+    system, seeded = SystemSource().words("benchmark"), SeededSource(0).words("benchmark")
+    rows = [("numpy standard_normal (float, PCG64)", lambda: generator.standard_normal(N), N)]
+    for label, words in [("operating system", system), ("seeded", seeded)]:
+        rows += [
+            (f"{label}: 64-bit words", lambda w=words: [w(8192) for _ in range(N // 8192)], N),
+            (f"{label}: integer Gaussian, 4 levels", lambda w=words: integer_gaussian(w, (N,)), N),
+            (
+                f"{label}: integer Gaussian, 3 levels",
+                lambda w=words: integer_gaussian(w, (N,), 3),
+                N,
+            ),
+            (f"{label}: integer Laplace", lambda w=words: integer_laplace(w, (N,)), N),
+            (
+                f"{label}: choice, candidates (1000 a call)",
+                lambda w=words: gumbel_choice(w, scores, 1e-10),
+                1000,
+            ),
+        ]
+    for label, call, n in rows:
+        print(f"{label:45s} {rate(call, n):8.3f} million per second")
+
+
+if __name__ == "__main__":
+    main()
