@@ -352,10 +352,6 @@ def normalise_shares(shares: Mapping[str, float]) -> dict[str, float]:
     ----------
     shares : mapping of str to float
         Finite and > 0.
-
-    Returns
-    -------
-    dict of str to float
     """
     if not isinstance(shares, Mapping) or not shares:
         raise ValueError(f"shares must be a non-empty mapping of names to numbers. Got {shares!r}.")

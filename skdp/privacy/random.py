@@ -38,7 +38,7 @@ _DOMAIN: Final = b"skdp.privacy.random/1"
 
 
 class Words(Protocol):
-    """A callable that returns the next ``n`` independent uniform 64-bit words."""
+    """A callable that returns the next ``n`` independent uniform 64-bit words, to one thread."""
 
     def __call__(self, n: int, /) -> WordArray:
         """Return ``n`` words, dtype uint64."""

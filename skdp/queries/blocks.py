@@ -7,6 +7,7 @@ int64 across blocks, so nothing here depends on how the work was cut.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +31,7 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 
-_BLOCK_BYTES = 2**21  # a block of dense rows stays in the cache of one core
+_BLOCK_BYTES = 2**23  # large enough for BLAS, small beside the caches and the data
 _MAX_ROWS = 2**18  # public cap on the rows of a block: sums in it stay below 2**53
 
 
@@ -58,7 +59,7 @@ class RowSource(Protocol):
 
 def _cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:
     edges = np.linspace(start, stop, max(1, n) + 1).astype(int)
-    return [(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+    return [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
 
 
 class DenseRows:
@@ -121,8 +122,7 @@ class SparseRows:
         stored = self._X.indptr[a : b + 1]
         marks = [_cut[0] for _cut in _cuts(int(stored[0]), int(stored[-1]), n)][1:]
         edges = [a, *(a + np.searchsorted(stored, marks)), b]
-        pairs = zip(edges[:-1], edges[1:], strict=True)
-        return [SparseRows(self._X, int(i), int(j)) for i, j in pairs if j > i]
+        return [SparseRows(self._X, int(i), int(j)) for i, j in pairwise(edges) if j > i]
 
     def blocks(self) -> Iterator[Any]:
         """Yield CSR blocks of bounded memory; results do not depend on where they are cut."""

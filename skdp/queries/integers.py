@@ -20,6 +20,7 @@ from skdp.queries.blocks import Block
 __all__ = ["IntegerRows", "clip_rows", "row_norms"]
 
 FloatArray = NDArray[np.float64]
+_EXACT = 2.0**52  # sums of squares of integers below this are exact in any order
 
 
 def _square_norms(rows: Block) -> FloatArray:
@@ -119,22 +120,30 @@ class IntegerRows:
             squares = _square_norms(Z)
         over = np.flatnonzero(~(squares <= bound))  # NaN counts as over
         if over.size:
-            self._replace(Z, over, self._shrunk(_take(rows, over), rows.shape[1]))
+            known = squares[over] < _EXACT  # else the sum of squares was not exact
+            self._replace(Z, over[known], self._shrunk(_take(Z, over[known]), squares[over[known]]))
+            hard = over[~known]
+            if hard.size:
+                self._replace(Z, hard, self._shrunk_by_mantissas(_take(rows, hard)))
         return Z
 
     def _rounded(self, x: FloatArray) -> FloatArray:
         scaled = x * (1.0 / self.unit)
         return np.asarray(np.rint(scaled, out=scaled))
 
-    def _shrunk(self, rows: Block, n_features: int) -> Block:
-        """Clip rows that are too long, by exact arithmetic from each row alone."""
+    def _shrunk_by_mantissas(self, rows: Block) -> Block:
+        """Clip rows of any scale (or none: not finite), by way of exact integers of their own."""
+        integers, squares, _ = _mantissas(rows)
+        return self._shrunk(integers, np.maximum(squares, 1.0))
+
+    def _shrunk(self, integers: Block, squares: FloatArray) -> Block:
+        """Scale integer rows, with their exact squared norms, down to the bound."""
         bound, radius = self.square_bound, math.sqrt(self.square_bound)
-        integers, squares, exponents = _mantissas(rows)
-        lengths = np.sqrt(np.maximum(squares, 1.0))
         # Rounding moves a norm by .58 of a unit and by d/24 in the square: aim below the bound,
         # so that few rows need truncation, which shrinks every entry.
-        aim = max(radius - 1.25 - n_features / (24 * max(radius, 1.0)), 0.875 * radius)
-        Z = _apply(np.rint, _scale_rows(integers, self._factors(lengths, exponents, aim)))
+        aim = radius - 1.25 - integers.shape[1] / (24 * max(radius, 1.0))
+        factors = max(aim, 0.875 * radius) / np.sqrt(squares)
+        Z = _apply(np.rint, _scale_rows(integers, factors))
         squares = _square_norms(Z)
         over = np.flatnonzero(squares > bound)
         if over.size:
@@ -143,12 +152,6 @@ class IntegerRows:
             kept = _square_norms(truncated) <= bound
             self._replace(Z, over, _scale_rows(truncated, kept.astype(np.float64)))
         return Z
-
-    def _factors(self, lengths: FloatArray, exponents: NDArray[np.intc], aim: float) -> FloatArray:
-        """Scale to the aimed length, but never up: a row inside the ball keeps its length."""
-        with np.errstate(over="ignore"):
-            keep = np.ldexp(1.0 / self.unit, exponents)
-        return np.minimum(keep, aim / lengths)
 
     @staticmethod
     def _replace(Z: Block, which: NDArray[np.intp], rows: Block) -> None:

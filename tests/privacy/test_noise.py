@@ -75,7 +75,9 @@ def test_the_table_is_within_2_to_minus_116_of_the_discrete_gaussian():
         exact = [int(mpmath.floor(c * mpmath.mpf(2) ** BITS)) for c in cumulative[:3831]]
         assert exact == thresholds()
         padded = table_weights() + [0] * (7000 - 3832)
-        gaps = [abs(mpmath.mpf(w) / mpmath.mpf(2) ** BITS - p) for w, p in zip(padded, law)]
+        gaps = [
+            abs(mpmath.mpf(w) / mpmath.mpf(2) ** BITS - p) for w, p in zip(padded, law, strict=True)
+        ]
         distance = mpmath.fsum(gaps) / 2
         assert mpmath.mpf(2) ** -117 < distance < mpmath.mpf(2) ** -116.6
 
@@ -136,14 +138,14 @@ def test_every_cell_keeps_below_its_threshold_and_settles_ties(negative):
 
 
 def test_constants():
-    assert noise.SIGMA_INT == pytest.approx(1012522500.75, rel=1e-12)
-    assert noise.SHARE_SIGMA_INT == pytest.approx(6750150.005, rel=1e-9)
+    assert pytest.approx(1012522500.75, rel=1e-12) == noise.SIGMA_INT
+    assert pytest.approx(6750150.005, rel=1e-9) == noise.SHARE_SIGMA_INT
     assert noise.sigma_int(1) == 300.0
     assert noise.effective_sigma(1) == pytest.approx(math.sqrt(90000 - 1 / 12), rel=1e-15)
     assert noise.EFFECTIVE_SIGMA <= noise.SIGMA_INT
-    assert noise.DELTA_PER_DRAW == pytest.approx(6.26e-34, rel=1e-3)
+    assert pytest.approx(6.26e-34, rel=1e-3) == noise.DELTA_PER_DRAW
     assert noise.SHARE_DELTA_PER_DRAW < 5e-31
-    assert 2.0**30 == noise.LAPLACE_SCALE
+    assert noise.LAPLACE_SCALE == 2.0**30
 
 
 def test_sampler_delta():
@@ -164,7 +166,7 @@ def test_discrete_gaussian_is_a_rounded_normal(sigma):
             mpmath.ncdf((k - mpmath.mpf(1) / 2) / effective) for k in (*support, 16 * sigma + 1)
         ]
         cells = [b - a for a, b in itertools.pairwise(edges)]
-        distance = mpmath.fsum(abs(w / total - c) for w, c in zip(weights, cells)) / 2
+        distance = mpmath.fsum(abs(w / total - c) for w, c in zip(weights, cells, strict=True)) / 2
         assert 4.5e-4 < distance * sigma**4 <= 4.9e-4
 
 
@@ -221,7 +223,9 @@ def test_digits_of_the_laplace_are_exact():
                 law[-1] = ratio**4095
                 assert law[-1] < mpmath.mpf(2) ** -92
             q[place] = law
-            error = max(abs(m / (4096 * mpmath.mpf(2) ** bits) - p) for m, p in zip(mass, law))
+            error = max(
+                abs(m / (4096 * mpmath.mpf(2) ** bits) - p) for m, p in zip(mass, law, strict=True)
+            )
             assert error < mpmath.mpf(2) ** (26 - bits)
         for digits in [(0, 0, 0), (1, 2, 3), (4095, 17, 4094)]:
             value = sum(d * 4096**i for i, d in enumerate(digits))
@@ -329,7 +333,7 @@ def test_choice_has_the_exact_probabilities():
         weights = noise._choice_weights(SCORES, rate, 40, 1400)
         with mpmath.workprec(400):
             slope = mpmath.mpf(rate) * (1 - mpmath.mpf(10) ** -15)
-            for score, weight in zip(SCORES.tolist(), weights):
+            for score, weight in zip(SCORES.tolist(), weights, strict=True):
                 exact = mpmath.exp(-min(slope * (5 - score), 700))
                 assert abs(weight / (exact * mpmath.mpf(2) ** 1400) - 1) < mpmath.mpf(10) ** -40
                 assert weight > 0
@@ -389,7 +393,7 @@ def test_word_counts_do_not_depend_on_the_words(fill):
         assert sum(script.asked) == each * 5000 + 16
         assert max(script.asked) <= 6 * 2048  # memory: chunks of a constant size
     asked = [Script(fill=fill) for _ in range(3)]
-    for script, scores in zip(asked, (SCORES, SCORES * 1000, SCORES * 0)):
+    for script, scores in zip(asked, (SCORES, SCORES * 1000, SCORES * 0), strict=True):
         noise.gumbel_choice(script, scores, 1.0)
     assert asked[0].asked == asked[1].asked == asked[2].asked
 
@@ -444,6 +448,21 @@ def test_ties_of_the_laplace_are_refined_as_long_as_it_takes(place, depth):
             )
             assert drawn[0] == (cell if kept else dict(fresh._pairs)[cell])
             assert next(spare, None) is None
+
+
+def test_digits_of_the_laplace_fall_into_place():
+    def pick(value):  # fraction 0: the cell keeps its own value
+        return value << 1
+
+    digits = [pick(d) for d in (5, 1, 7, 2, 9, 3)]  # low, middle, top of the two geometrics
+    drawn = noise.integer_laplace(Script(*[0] * 16, *digits), (1,))
+    assert drawn[0] == (5 - 1) + (7 - 2) * 4096 + (9 - 3) * 4096**2
+
+
+def test_levels_of_the_gaussian_fall_into_place():
+    levels = [3 << 1, (4 << 1) | 1, 5 << 1, (6 << 1) | 1]  # cells and sign bits
+    drawn = noise.integer_gaussian(Script(*[0] * 16, *levels), (1,))
+    assert drawn[0] == ((3 * 150 - 4) * 150 + 5) * 150 - 6
 
 
 def test_the_top_digit_has_no_upper_end():

@@ -1,0 +1,225 @@
+"""Data for the checks: contrasting data sets that only private values tell apart."""
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn import config_context
+from sklearn.utils import get_tags
+
+__all__ = ["CONTRASTS", "FitData", "contrasting_data", "register_data", "settings_of"]
+
+
+class FitData(NamedTuple):
+    """What one call of ``fit`` gets.
+
+    Attributes
+    ----------
+    X : array or sparse matrix
+        The private matrix.
+    y : array or None
+        The target, if there is one.
+    fit_params : mapping
+        Further arguments of fit, for instance ``groups``.
+    assume_finite : bool
+        Fit under ``sklearn.config_context(assume_finite=True)``, so that NaN gets through.
+    """
+
+    X: Any
+    y: Any = None
+    fit_params: Mapping[str, Any] = MappingProxyType({})
+    assume_finite: bool = False
+
+    def fit(self, estimator):
+        """Fit the estimator on this data and return it."""
+        with config_context(assume_finite=self.assume_finite):
+            return estimator.fit(self.X, self.y, **self.fit_params)
+
+
+class Settings(NamedTuple):
+    """What the tools need to know of an estimator, all of it public."""
+
+    unit: str
+    adjacency: str
+    n_features: int
+    n_rows: int
+
+
+def settings_of(estimator) -> Settings:
+    """Read unit, adjacency and a fitting size of test data off an estimator."""
+    k = getattr(estimator, "n_components", None) or getattr(estimator, "rank", None)
+    k = k if isinstance(k, int) and not isinstance(k, bool) else 1
+    shape = getattr(estimator, "matrix_shape", None)
+    d = math.prod(shape) if shape is not None else max(5, k + 2)
+    unit = getattr(estimator, "privacy_unit", "row")
+    return Settings(unit, getattr(estimator, "adjacency", "add_remove"), d, max(40, 2 * d))
+
+
+CONTRASTS: dict[str, Callable[..., dict[str, dict[str, FitData]]]] = {}
+
+
+def register_data(unit: str):
+    """Decorate a function (estimator, rng) -> {family: {name: FitData}} as the data of a unit.
+
+    Within a family the data differ in private values alone (under row and group add_remove the
+    number of rows is one of them), and the first member is finite and ordinary.
+    """
+
+    def register(function):
+        CONTRASTS[unit] = function
+        return function
+
+    return register
+
+
+def contrasting_data(estimator, seed: int = 0) -> dict[str, dict[str, FitData]]:
+    """Return families of data sets among which a null release must see no difference.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its privacy unit and adjacency decide what is private.
+    seed : int, default=0
+        Seed of the data.
+
+    Returns
+    -------
+    families : dict of dict of FitData
+    """
+    unit = settings_of(estimator).unit
+    if unit not in CONTRASTS:
+        raise ValueError(
+            f"No test data for privacy_unit={unit!r}; register some with `register_data`. "
+            f"Known units: {sorted(CONTRASTS)}."
+        )
+    return CONTRASTS[unit](estimator, np.random.default_rng(seed))
+
+
+def _target(estimator, X, rng):
+    """Return y where the estimator needs one (scale and all of it are private)."""
+    if not get_tags(estimator).target_tags.required:
+        return None
+    if get_tags(estimator).estimator_type == "classifier":
+        return np.arange(X.shape[0]) % 2
+    return rng.standard_normal(X.shape[0]) * (1 + np.nanmax(np.abs(X)) / 10)
+
+
+def _with_bad(X, value, where):
+    X = X.copy()
+    X[where] = value
+    return X
+
+
+def _sparse_rows(rng, n, d):
+    return sp.csr_array(rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.4))
+
+
+@register_data("row")
+def _row_data(estimator, rng):
+    _, adjacency, d, n = settings_of(estimator)
+    X = rng.standard_normal((n, d)) * np.linspace(2.0, 0.2, d)
+    matrices = {
+        "ordinary": X,
+        "zeros": np.zeros_like(X),
+        "x1e6": 1e6 * X,
+        "x1e-6": 1e-6 * X,
+        "x1e150": 1e150 * X,
+        "x1e-200": 1e-200 * X,
+        "constant rows": np.ones_like(X),
+        "rank one": np.outer(X[:, 0], X[0]),
+        "one huge row": _with_bad(X, 1e12, 0),
+    }
+    if adjacency == "add_remove":
+        matrices["n + 1 rows"] = np.vstack([X, X[:1]])
+        matrices["2 n rows"] = np.vstack([X, 3 * X])
+    dense = {name: FitData(M, _target(estimator, M, rng)) for name, M in matrices.items()}
+    y = dense["ordinary"].y
+    for name, value in (("NaN row", np.nan), ("infinite row", np.inf)):
+        dense[name] = FitData(_with_bad(X, value, n // 2), y, assume_finite=True)
+    families = {"dense": dense}
+    if get_tags(estimator).input_tags.sparse:
+        S = _sparse_rows(rng, n, d)
+        hole = sp.csr_array(S.multiply(np.arange(n)[:, None] % 2))
+        empty = sp.csr_array((n, d))
+        rows = {"ordinary": S, "empty rows": hole, "empty": empty, "x1e6": 1e6 * S}
+        families["csr"] = {name: FitData(M, y) for name, M in rows.items()}
+    return families
+
+
+@register_data("group")
+def _group_data(estimator, rng):
+    _, adjacency, d, n = settings_of(estimator)
+    X, groups = rng.standard_normal((n, d)), np.arange(n) % 8
+    data = {
+        "ordinary": (X, groups),
+        "zeros": (np.zeros_like(X), groups),
+        "x1e6": (1e6 * X, groups),
+        "constant rows": (np.ones_like(X), groups),
+        "one large user": (X, np.where(np.arange(n) < n - 7, 0, groups)),
+    }
+    if adjacency == "add_remove":
+        data["one more user"] = (X, np.where(np.arange(n) == 0, 99, groups))
+        data["more rows"] = (np.vstack([X, X[:1]]), np.append(groups, 99))
+    return {
+        "dense": {
+            name: FitData(M, _target(estimator, M, rng), {"groups": g})
+            for name, (M, g) in data.items()
+        }
+    }
+
+
+def _bounds(estimator):
+    return getattr(estimator, "entry_bounds", None) or (-1.0, 1.0)
+
+
+def _as_families(estimator, matrices, bad=None):
+    dense = {name: FitData(M) for name, M in matrices.items()}
+    if bad is not None:
+        dense["NaN entry"] = FitData(bad, assume_finite=True)
+    families = {"dense": dense}
+    if get_tags(estimator).input_tags.sparse:
+        families["csr"] = {name: FitData(sp.csr_array(M)) for name, M in matrices.items()}
+    return families
+
+
+@register_data("entry")
+def _entry_data(estimator, rng):
+    _, _, d, n = settings_of(estimator)
+    low, high = _bounds(estimator)
+    X = rng.uniform(low, high, (n, d))
+    matrices = {
+        "ordinary": X, "zeros": np.zeros_like(X), "x1e6": 1e6 * X, "x1e-6": 1e-6 * X,
+        "constant": np.full_like(X, high), "one row": X * (np.arange(n) == 3)[:, None],
+    }  # fmt: skip
+    return _as_families(estimator, matrices, _with_bad(X, np.nan, (2, 1)))
+
+
+@register_data("edge")
+def _edge_data(estimator, rng):
+    n = settings_of(estimator).n_rows
+    low, high = _bounds(estimator)
+    A = np.triu((rng.random((n, n)) < 0.2) * rng.uniform(low, high, (n, n)), 1)
+    A = A + A.T
+    star = np.zeros((n, n))
+    star[0, 1:] = star[1:, 0] = high
+    full = np.full((n, n), float(high))
+    np.fill_diagonal(full, 0.0)
+    matrices = {"ordinary": A, "empty": np.zeros((n, n)), "star": star, "complete": full}
+    bad = A.copy()
+    bad[1, 2] = bad[2, 1] = np.nan
+    return _as_families(estimator, matrices, bad)
+
+
+@register_data("interaction")
+def _interaction_data(estimator, rng):
+    _, _, d, n = settings_of(estimator)
+    A = (rng.random((n, d)) < 0.3).astype(float)
+    one = np.zeros((n, d))
+    one[0] = 1.0
+    matrices = {"ordinary": A, "empty": np.zeros((n, d)), "full": np.ones((n, d)), "one row": one}
+    bad = A.copy()
+    bad[1, 2] = np.nan
+    return _as_families(estimator, matrices, bad)

@@ -1,0 +1,305 @@
+"""Hooks on the gate: replace what is read, fix the noise, record and replay a transcript.
+
+All hooks replace methods of `PrivacySession`, `Grant` and `SystemSource` while a ``with`` block
+runs. They act on the whole process: use them in tests, one at a time, never in production.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from skdp.privacy.accounting import Loss
+from skdp.privacy.random import SeededSource, SystemSource
+from skdp.privacy.session import Bound, Grant, PrivacySession
+
+__all__ = [
+    "Opening",
+    "Transcript",
+    "before_payment",
+    "fixed_noise",
+    "null_release",
+    "record_transcript",
+    "replaced",
+    "replay_answers",
+]
+
+
+@contextmanager
+def replaced(owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]):
+    """Replace a method of a class by ``make(original)`` while the block runs."""
+    inherited = name not in vars(owner)
+    raw = None if inherited else vars(owner)[name]
+    setattr(owner, name, make(getattr(owner, name)))
+    try:
+        yield
+    finally:
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, raw)
+
+
+@contextmanager
+def null_release(*, run: bool = False):
+    """Let every read return zeros: what comes out of a fit is then a function of public values.
+
+    Parameters
+    ----------
+    run : bool, default=False
+        Also run the private code and throw its answer away, so that its exceptions and warnings
+        (which anybody can see) can be compared too.
+    """
+
+    def make(original):
+        def read(self, answer, grant):
+            if run:
+                original(self, answer, grant)
+            return np.zeros(grant.bound.shape, np.int64 if grant.step else np.float64)
+
+        return read
+
+    with replaced(PrivacySession, "_read", make):
+        yield
+
+
+@contextmanager
+def fixed_noise(seed: int, *, scale_free: bool = False):
+    """Draw the system's random words from a keyed stream: no warning, no flag, same noise.
+
+    Parameters
+    ----------
+    seed : int
+        Key of the stream.
+    scale_free : bool, default=False
+        Leave the noise scale out of the key, so that fits of different scale get the same integers.
+    """
+    source = SeededSource(seed, "skdp.testing")
+
+    def make_words(original):
+        def words(self, *key):
+            kept = tuple(part for part in key if not (scale_free and isinstance(part, float)))
+            return source.words(*kept)
+
+        return words
+
+    with replaced(SystemSource, "words", make_words):
+        yield
+
+
+@contextmanager
+def before_payment(action: Callable[[int], None]):
+    """Call ``action(i)`` just before the i-th payment of the block (it may raise)."""
+    count = [0]
+
+    def make(original):
+        def pay(self, *args, **kwargs):
+            action(count[0])
+            count[0] += 1
+            return original(self, *args, **kwargs)
+
+        return pay
+
+    with replaced(PrivacySession, "_pay", make):
+        yield
+
+
+@dataclass
+class Opening:
+    """One opening of the gate, as only an auditor may see it.
+
+    Attributes
+    ----------
+    bound : Bound
+        The public bound of the statistic.
+    mechanism : str
+        "gaussian", "laplace", "exponential", or "none (epsilon is infinite)", and notes.
+    step, noise_scale : float
+        Unit of the integers, standard deviation that is claimed.
+    loss : Loss or None
+        What the ledger charges; None if the data were read without a ledger line.
+    exact : ndarray
+        The exact answer in steps (int64), or the float answer where epsilon is infinite.
+    total : ndarray or None
+        The noisy answer in steps, before anything is done to it.
+    value : ndarray, int or None
+        What became public: the noisy array, or the index that was chosen.
+    n_reads : int
+        How often the data were read for it.
+    serial : int
+        Number of its ledger line.
+    """
+
+    bound: Bound
+    mechanism: str
+    step: float
+    noise_scale: float
+    loss: Loss | None
+    exact: np.ndarray
+    total: Any = None
+    value: Any = None
+    n_reads: int = 0
+    serial: int = 0
+
+    @property
+    def claimed_mu(self) -> float:
+        """Gaussian-DP parameter that the ledger charges (0 for other kinds)."""
+        return self.loss.value if self.loss and self.loss.kind == "gaussian" else 0.0
+
+    def residual(self) -> np.ndarray:
+        """Return (answer - exact) / noise scale: standard normal (or Laplace) if all is well."""
+        exact = np.asarray(self.exact, np.float64)
+        if self.bound.symmetric:
+            exact = (exact + exact.T) / 2
+        return np.asarray((np.asarray(self.value) - exact * self.step) / self.noise_scale)
+
+
+@dataclass
+class Transcript:
+    """Everything that passed the gate in one block.
+
+    Attributes
+    ----------
+    openings : list of Opening
+        In the order in which they became public.
+    faults : list of str
+        Reads that nobody had paid for, and reads after the opening.
+    """
+
+    openings: list[Opening] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def __iter__(self):
+        return iter(self.openings)
+
+    def __len__(self):
+        return len(self.openings)
+
+
+class _Recorder:
+    """Records every opening; with a script, hands out the answers of an earlier transcript."""
+
+    def __init__(self, script: Transcript | None = None) -> None:
+        self.transcript = Transcript()
+        self.script = None if script is None else list(script.openings)
+        self._pending: dict[Grant, Opening] = {}
+        self._closed: set[Grant] = set()
+
+    def _opening(self, grant: Grant) -> Opening:
+        if grant not in self._pending:
+            ledger = grant._session.ledger
+            loss = ledger[grant.serial].loss if grant.serial < len(ledger) else None
+            exact = np.zeros(grant.bound.shape, np.int64 if grant.step else np.float64)
+            self._pending[grant] = Opening(
+                grant.bound, grant.mechanism, grant.step, grant.noise_scale, loss, exact,
+                serial=grant.serial,
+            )  # fmt: skip
+        return self._pending[grant]
+
+    def _close(self, grant: Grant, total: Any, value: Any) -> Any:
+        opening = self._opening(grant)
+        del self._pending[grant]
+        self._closed.add(grant)
+        opening.total, opening.value = total, value
+        index = len(self.transcript)
+        self.transcript.openings.append(opening)
+        if self.script is None:
+            return value
+        if index >= len(self.script) or self.script[index].bound != opening.bound:
+            raise AssertionError(
+                f"the neighbour asks for release {index} {opening.bound}, which the first data set "
+                "did not: the sequence of releases depends on private data"
+            )
+        return self.script[index].value
+
+    def read(self, original):
+        def hooked(session, answer, grant):
+            name = grant.bound.name
+            if grant in self._closed and grant._left < 0:
+                self.transcript.faults.append(f"{name!r} was read after it was opened")
+            opening = self._opening(grant)
+            if opening.loss is None:
+                self.transcript.faults.append(f"{name!r} was read before it was paid for")
+            exact = original(session, answer, grant)
+            opening.exact = opening.exact + exact
+            opening.n_reads += 1
+            return exact
+
+        return hooked
+
+    def finish(self, original):
+        def hooked(grant, total):
+            answer = original(grant, total)
+            value = self._close(grant, np.array(total), answer.value)
+            return answer._replace(value=np.array(value))
+
+        return hooked
+
+    def choose(self, original):
+        def hooked(session, bounded, share):
+            index = original(session, bounded, share)
+            grant = list(self._pending)[-1]
+            return self._close(grant, None, index)
+
+        return hooked
+
+    def draw(self, original):
+        def hooked(grant):
+            if self.script is None:
+                return original(grant)
+            return np.zeros(grant.bound.shape, np.int64)
+
+        return hooked
+
+
+@contextmanager
+def _recording(recorder: _Recorder):
+    with ExitStack() as stack:
+        stack.enter_context(replaced(PrivacySession, "_read", recorder.read))
+        stack.enter_context(replaced(PrivacySession, "choose", recorder.choose))
+        stack.enter_context(replaced(Grant, "finish", recorder.finish))
+        stack.enter_context(replaced(Grant, "draw", recorder.draw))
+        yield recorder.transcript
+
+
+def record_transcript():
+    """Record every opening of the gate while the block runs.
+
+    Yields
+    ------
+    transcript : Transcript
+        Filled as the fit goes on. It holds exact private answers: keep it as secret as the data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp import DPPCA
+    >>> from skdp.testing import record_transcript
+    >>> X = np.random.default_rng(0).standard_normal((50, 3))
+    >>> with record_transcript() as transcript:
+    ...     pca = DPPCA(n_components=1, clip_norm=1.0).fit(X)
+    >>> [opening.bound.name for opening in transcript]
+    ['moment']
+    """
+    return _recording(_Recorder())
+
+
+def replay_answers(transcript: Transcript):
+    """Run a fit on a neighbour *at the answers released to the first data set*, and record it.
+
+    Without this an adaptive method goes another way on the neighbour and the shift of its second
+    step means nothing.
+
+    Parameters
+    ----------
+    transcript : Transcript
+        Recorded on the first data set.
+
+    Yields
+    ------
+    neighbour : Transcript
+        The exact answers of the neighbour, beside the answers of the first data set.
+    """
+    return _recording(_Recorder(transcript))
