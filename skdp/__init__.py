@@ -7,6 +7,7 @@ from skdp.exceptions import (
     PrivacyUnitWarning,
     PrivacyWarning,
 )
+from skdp.privacy.ledger import PrivacyLedger
 from skdp.privacy.receipts import PrivacySpent
 
 __version__ = "0.1.0.dev0"
@@ -15,6 +16,7 @@ __all__ = [
     "DPPCA",
     "BudgetExceededError",
     "PrivacyError",
+    "PrivacyLedger",
     "PrivacySpent",
     "PrivacyUnitWarning",
     "PrivacyWarning",

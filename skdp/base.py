@@ -1,14 +1,16 @@
-"""What all estimators share: opening and closing a session, receipts, tags, atomic fits."""
+"""What all estimators share: opening and closing a session, receipts, ledgers, atomic fits."""
 
 import functools
 import math
 import warnings
+from contextvars import ContextVar
 
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._validation import check_option, check_real
 from skdp.exceptions import PrivacyWarning
+from skdp.privacy import ledger
 from skdp.privacy.budget import PrivacyBudget
 from skdp.privacy.random import make_source
 from skdp.privacy.receipts import privacy_card
@@ -17,18 +19,31 @@ from skdp.privacy.session import PrivacySession
 __all__ = ["BaseDPEstimator", "atomic"]
 
 
+# Sessions opened by the fit that runs in this context.
+_OPENED = ContextVar("skdp_opened", default=None)
+
+
 def atomic(fit):
-    """Decorate a fit: if it raises, the estimator is left exactly as it was."""
+    """Decorate a fit: if it raises, the estimator is left exactly as it was.
+
+    In a PrivacyLedger it then spends nothing, or what it had been granted before it failed.
+    """
 
     @functools.wraps(fit)
     def wrapper(self, *args, **kwargs):
         before = vars(self).copy()
+        opened = []
+        outer = _OPENED.set(opened)
         try:
             return fit(self, *args, **kwargs)
         except BaseException:
             vars(self).clear()
             vars(self).update(before)
+            for session in opened:
+                ledger.settle(session, "failed")
             raise
+        finally:
+            _OPENED.reset(outer)
 
     return wrapper
 
@@ -41,16 +56,22 @@ class BaseDPEstimator(BaseEstimator):
     """
 
     _doc_link_module = "skdp"
-    _doc_link_template = "https://skdp.readthedocs.io/en/stable/api/{estimator_module}.{estimator_name}.html"
+    _doc_link_template = (
+        "https://skdp.readthedocs.io/en/stable/api/{estimator_module}.{estimator_name}.html"
+    )
     _privacy_units = {"row": ("add_remove", "replace")}
     _pure_dp = False  # whether delta=0 is offered
+    _ledger_stamp = ()  # set on clones and pickles made inside a PrivacyLedger
 
     def _doc_link_url_param_generator(self):
         module = type(self).__module__.rpartition("._")[0] or type(self).__module__
         return {"estimator_module": module, "estimator_name": type(self).__name__}
 
     def _open_session(self, *, pure_epsilon=0.0):
-        """Check the privacy parameters and open the session of one fit; nothing is read."""
+        """Check the privacy parameters and open the session of one fit; nothing is read.
+
+        Inside a PrivacyLedger the whole budget is charged here, or refused.
+        """
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
         delta = check_real(self, "delta", 0, 1, closed="left")
@@ -63,8 +84,12 @@ class BaseDPEstimator(BaseEstimator):
         adjacency = check_option(self, "adjacency", self._privacy_units[unit])
         source = make_source(self.random_state, name)
         budget = PrivacyBudget(epsilon, delta, pure_epsilon)
+        session = PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)
+        ledger.charge(session, name, self._ledger_stamp, getattr(self, "sensitivity", None))
+        if (opened := _OPENED.get()) is not None:
+            opened.append(session)
         self._warn_if_weak(epsilon, source.seeded)
-        return PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)
+        return session
 
     def _offers_pure_dp(self):
         return self._pure_dp
@@ -87,7 +112,19 @@ class BaseDPEstimator(BaseEstimator):
             setattr(self, name, value)
         self.privacy_spent_ = session.spent()
         self.ledger_ = session.ledger
+        ledger.settle(session)
         return self
+
+    def __sklearn_clone__(self):
+        copy = super().__sklearn_clone__()
+        if stamp := ledger.stamp(self._ledger_stamp):
+            copy._ledger_stamp = stamp
+        return copy
+
+    def __getstate__(self):
+        state = super().__getstate__()
+        stamp = ledger.stamp(self._ledger_stamp, pickled=True)
+        return dict(state, _ledger_stamp=stamp) if stamp else state
 
     def privacy_card(self):
         """Return the receipt and its ledger, to print or to show in a notebook.

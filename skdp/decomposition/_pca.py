@@ -291,7 +291,7 @@ default="auto"
             Covariance, from released values.
         """
         check_is_fitted(self)
-        return model_covariance(self.components_, self.explained_variance_, self.noise_variance_)
+        return model_covariance(*self._model())
 
     def get_precision(self):
         """Return the inverse of the model's covariance.
@@ -302,7 +302,13 @@ default="auto"
             Precision, from released values.
         """
         check_is_fitted(self)
-        return model_precision(self.components_, self.explained_variance_, self.noise_variance_)
+        return model_precision(*self._model())
+
+    def _model(self):
+        components = self.components_
+        if self.whiten:  # scikit-learn scales the axes of a whitened model, and so do we
+            components = components * np.sqrt(self.explained_variance_)[:, None]
+        return components, self.explained_variance_, self.noise_variance_
 
     def score_samples(self, X):
         """Return the log-likelihood of each row; for private rows it is not covered by epsilon.

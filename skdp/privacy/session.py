@@ -147,7 +147,7 @@ class PrivacySession:
         return exact
 
     # -- paying, before any data is touched ------------------------------------------------
-    def _pay(self, bound: Bound, kind: str, share: float) -> None:
+    def _check_affordable(self, bound: Bound, kind: str, share: float) -> None:
         left = 1.0 - self._spent[kind]
         if not 0 < share <= left + _SHARE_SLIP:
             raise BudgetExceededError(
@@ -155,6 +155,8 @@ class PrivacySession:
             )
         if self._draws + bound.size > MAX_DRAWS:
             raise BudgetExceededError(f"{bound.name!r} asks for more noise than a fit may draw.")
+
+    def _pay(self, bound: Bound, kind: str, share: float) -> None:
         self._spent[kind] += share
         self._draws += bound.size
 
@@ -188,8 +190,10 @@ class PrivacySession:
         -------
         Grant
         """
+        kind = "pure" if self.budget.pure else "gaussian"
+        self._check_affordable(bound, kind, share)
         mechanism, step, noise_scale, loss = self._scale(bound, share)
-        self._pay(bound, "pure" if self.budget.pure else "gaussian", share)
+        self._pay(bound, kind, share)
         sensitivity = bound.l1 if self.budget.pure and bound.l1 is not None else bound.l2
         grant = Grant(self, bound, mechanism + note, step, noise_scale)
         self._record(bound.name, mechanism + note, sensitivity, noise_scale, loss)
@@ -222,6 +226,7 @@ class PrivacySession:
         if not budget.pure_epsilon > 0:
             raise PrivacyError("this session has set no epsilon aside for an exponential mechanism")
         eta = budget.pure_epsilon * share
+        self._check_affordable(bound, "pure", share)
         self._pay(bound, "pure", share)
         step = bound.linf * 2.0**-_CHOICE_BITS
         rate = (

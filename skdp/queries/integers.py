@@ -121,29 +121,25 @@ class IntegerRows:
         over = np.flatnonzero(~(squares <= bound))  # NaN counts as over
         if over.size:
             known = squares[over] < _EXACT  # else the sum of squares was not exact
-            self._replace(Z, over[known], self._shrunk(_take(Z, over[known]), squares[over[known]]))
-            hard = over[~known]
+            easy, hard = over[known], over[~known]
+            lengths = np.sqrt(squares[easy]) * self.unit
+            self._replace(Z, easy, self._shrunk(_take(rows, easy), lengths))
             if hard.size:
-                self._replace(Z, hard, self._shrunk_by_mantissas(_take(rows, hard)))
+                integers, exact, _ = _mantissas(_take(rows, hard))
+                self._replace(Z, hard, self._shrunk(integers, np.sqrt(np.maximum(exact, 1.0))))
         return Z
 
     def _rounded(self, x: FloatArray) -> FloatArray:
         scaled = x * (1.0 / self.unit)
         return np.asarray(np.rint(scaled, out=scaled))
 
-    def _shrunk_by_mantissas(self, rows: Block) -> Block:
-        """Clip rows of any scale (or none: not finite), by way of exact integers of their own."""
-        integers, squares, _ = _mantissas(rows)
-        return self._shrunk(integers, np.maximum(squares, 1.0))
-
-    def _shrunk(self, integers: Block, squares: FloatArray) -> Block:
-        """Scale integer rows, with their exact squared norms, down to the bound."""
+    def _shrunk(self, rows: Block, lengths: FloatArray) -> Block:
+        """Scale rows of given lengths (each from its row alone) down to the bound."""
         bound, radius = self.square_bound, math.sqrt(self.square_bound)
-        # Rounding moves a norm by .58 of a unit and by d/24 in the square: aim below the bound,
-        # so that few rows need truncation, which shrinks every entry.
-        aim = radius - 1.25 - integers.shape[1] / (24 * max(radius, 1.0))
-        factors = max(aim, 0.875 * radius) / np.sqrt(squares)
-        Z = _apply(np.rint, _scale_rows(integers, factors))
+        # Rounding moves a length by .6 of a unit, twice, and its square by d/12: aim below the
+        # bound, so that few rows need truncation, which shrinks every entry.
+        aim = max(radius - 2.5 - rows.shape[1] / (24 * max(radius, 1.0)), 0.875 * radius)
+        Z = _apply(np.rint, _scale_rows(rows, aim / lengths))
         squares = _square_norms(Z)
         over = np.flatnonzero(squares > bound)
         if over.size:

@@ -236,10 +236,14 @@ class RowQuery:
         return Bounded(bound, answer, lambda value, step: _exact_corner(value, c, step))
 
     def projected_gram(self, V: FloatArray) -> Bounded:
-        """Return V'X'XV. One row: ||V'x||^2 <= C^2 ||V||^2, PSD; replace sqrt(2), 1 if k = 1."""
+        """Return V'X'XV, for a public V with largest singular values s1 >= s2.
+
+        One row: ||V'x||^2 <= C^2 s1^2. Replace: xx' - yy' = a uu' - b ww' with u, w orthonormal and
+        a, b in [0, C^2], so ||V'(xx' - yy')V||^2 <= C^4 (|V'u|^4 + |V'w|^4) <= C^4 (s1^4 + s2^4).
+        """
         k, C = V.shape[1], self.clip_norm
         grid = PublicMatrix(V)
-        radius = C * grid.norm
+        radius = C * grid.norms[0]
 
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
@@ -254,7 +258,7 @@ class RowQuery:
 
             return self._sum(term, (k, k), exact=True)
 
-        l2 = radius * radius * self._psd(k)
+        l2 = C * C * (math.hypot(*grid.norms**2) if self._replace else grid.norms[0] ** 2)
         return Bounded(Bound("projected_gram", (k, k), l2, symmetric=True, slack=0.0), answer)
 
     # -- products --------------------------------------------------------------------------
@@ -262,9 +266,10 @@ class RowQuery:
     def gram_product(self, V: FloatArray) -> Bounded:
         """Return X'(X V) for a public V.
 
-        One row: ||x x'V||_F <= C^2 ||V||_2. Replace: ||(xx' - yy')V||_F <= sqrt(2) C^2 ||V||_2,
-        and C^2 ||V|| for one column, as ||xx' - yy'||_2 <= C^2. In integers a row gives z p' with
-        p = rint(V'z): rounding p moves it by ||z|| sqrt(k)/2 at most, for each row that changed.
+        One row: ||x x'V||_F <= C^2 s1 with s1 >= s2 the largest singular values of V. Replace: with
+        xx' - yy' as in `projected_gram`, C^2 sqrt(|V'u|^2 + |V'w|^2) <= C^2 sqrt(s1^2 + s2^2) (Ky
+        Fan). In integers a row gives z p' with p = rint(V'z): rounding p moves it by at most
+        ||z|| sqrt(k)/2, for each row that changed.
         """
         d, (_, k), C = self.n_features, V.shape, self.clip_norm
         grid = PublicMatrix(V)
@@ -284,7 +289,7 @@ class RowQuery:
         bound = Bound(
             "gram_product",
             (d, k),
-            C * C * grid.norm * self._psd(k),
+            C * C * (math.hypot(*grid.norms) if self._replace else grid.norms[0]),
             slack=0.0,
             cross=self._rows_changed * C * math.sqrt(k) / 2,
         )
@@ -321,13 +326,19 @@ def _exact_corner(moment: FloatArray, corner: float, step: float) -> FloatArray:
 
 
 class PublicMatrix:
-    """A public matrix on a grid (rounding it is free), so that products with integers are exact."""
+    """A public matrix on a grid (rounding it is free), so that products with integers are exact.
+
+    `norms` holds its two largest singular values.
+    """
 
     def __init__(self, V: FloatArray) -> None:
         V = np.asarray(V, np.float64)
         self._bits = _V_BITS - math.frexp(float(np.linalg.norm(V, 2)))[1]
         self._V = np.rint(np.ldexp(V, self._bits))
-        self.norm = math.ldexp(float(np.linalg.norm(self._V, 2)), -self._bits) * (1 + 1e-9)
+        largest = np.zeros(2)
+        values = np.linalg.svd(self._V, compute_uv=False)[:2]
+        largest[: len(values)] = np.ldexp(values, -self._bits) * (1 + 1e-9)
+        self.norms: FloatArray = largest
 
     def multiply(self, Z: Block) -> FloatArray:
         """Return Z V for integer rows Z, without rounding."""

@@ -171,10 +171,9 @@ def model_precision(
         covariance = model_covariance(components, variances, noise_variance)
         return np.asarray(np.linalg.pinv(covariance, hermitian=True))
     excess = np.maximum(variances - noise_variance, 0.0)
-    weights = excess / (noise_variance * (noise_variance + excess))
-    precision = -(components.T * weights) @ components
-    precision.flat[:: d + 1] += 1.0 / noise_variance
-    return np.asarray(precision)
+    scaled = components * np.sqrt(excess)[:, None]
+    inner = scaled @ scaled.T + noise_variance * np.eye(k)
+    return np.asarray((np.eye(d) - scaled.T @ np.linalg.solve(inner, scaled)) / noise_variance)
 
 
 def log_likelihood_rows(centred: FloatArray, precision: FloatArray) -> FloatArray:

@@ -185,7 +185,8 @@ class _Recorder:
         self.transcript = Transcript()
         self.script = None if script is None else list(script.openings)
         self._pending: dict[Grant, Opening] = {}
-        self._closed: set[Grant] = set()
+        self._closings: dict[Grant, int] = {}
+        self._allowed: dict[Grant, int] = {}
 
     def _opening(self, grant: Grant) -> Opening:
         if grant not in self._pending:
@@ -201,7 +202,11 @@ class _Recorder:
     def _close(self, grant: Grant, total: Any, value: Any) -> Any:
         opening = self._opening(grant)
         del self._pending[grant]
-        self._closed.add(grant)
+        closings = self._closings[grant] = self._closings.get(grant, 0) + 1
+        self._allowed.setdefault(grant, closings + grant._left)
+        if opening.n_reads > 1 and "noise first" not in opening.mechanism:
+            name, n = opening.bound.name, opening.n_reads
+            self.transcript.faults.append(f"{name!r} was read {n} times for one opening")
         opening.total, opening.value = total, value
         index = len(self.transcript)
         self.transcript.openings.append(opening)
@@ -217,7 +222,7 @@ class _Recorder:
     def read(self, original):
         def hooked(session, answer, grant):
             name = grant.bound.name
-            if grant in self._closed and grant._left < 0:
+            if self._closings.get(grant, 0) >= self._allowed.get(grant, 1):
                 self.transcript.faults.append(f"{name!r} was read after it was opened")
             opening = self._opening(grant)
             if opening.loss is None:

@@ -11,7 +11,14 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.base import clone
 
-__all__ = ["Outcome", "difference", "documented_attributes", "fitted_attributes", "fresh", "outcome"]
+__all__ = [
+    "Outcome",
+    "difference",
+    "documented_attributes",
+    "fitted_attributes",
+    "fresh",
+    "outcome",
+]
 
 _SKLEARN_STATE = {"_sklearn_output_config", "_metadata_request"}
 PRIVATE = "_private"  # per-user parts that are never published (joint differential privacy)

@@ -1,0 +1,441 @@
+"""One budget over many fits: a ledger that every fit inside it must pay, before data are touched.
+
+A fit finds its ledgers by three routes, and pays all of them: the context it runs in (nested
+``with`` blocks, asyncio tasks), the stamp that a clone or a pickle made inside carries, and, where
+there is neither (a worker thread), every ledger that is open in the process. A stamp whose ledger
+is not here is an error: a charge is never lost by going elsewhere.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import os
+import secrets
+import threading
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import NoReturn
+from weakref import WeakKeyDictionary
+
+from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.privacy import accounting, noise
+from skdp.privacy.accounting import Loss
+from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.receipts import PrivacySpent
+from skdp.privacy.session import PrivacySession
+
+__all__ = ["LedgerFit", "PrivacyLedger", "charge", "settle", "stamp"]
+
+ADJACENCIES = ("add_remove", "replace")
+# A replacement is a removal and an addition in these units, so it costs at most twice as much.
+_REPLACEABLE = ("row", "group", "interaction", "entry", "edge")
+# Here the caller's `sensitivity` is part of what a neighbour is.
+_NORM_UNITS = ("rank_one", "frobenius", "spectral")
+UNITS = (*_REPLACEABLE, "label", *_NORM_UNITS)
+_SLIP = 2.0**-48  # epsilons of pure fits are sums of floats
+
+_ELSEWHERE = (
+    "it was cloned or pickled inside a PrivacyLedger that lives in another process, where this fit "
+    "cannot be charged. Use n_jobs=1 or joblib.parallel_backend('threading'); for an estimator "
+    "loaded from a file, make a new one from its parameters."
+)
+_CLOSED = (
+    "it belongs to a PrivacyLedger that is closed. To fit it outside, use "
+    "sklearn.base.clone(estimator); to charge it, open the ledger again."
+)
+
+
+@dataclass(frozen=True)
+class LedgerFit:
+    """One fit, as its ledger sees it: every field is public.
+
+    `losses` is what is charged, `factor` included: the whole budget while `state` is "open", what
+    was granted once it is "fitted" or "failed" (failing before the first release costs nothing).
+    """
+
+    estimator: str
+    unit: str
+    adjacency: str
+    losses: tuple[Loss, ...]
+    seeded: bool
+    sensitivity: float | None  # the caller's contract, in the units that have one
+    state: str = "open"
+    factor: float = 1.0  # 2 for an add_remove fit in a replace ledger
+
+
+def _planned(budget: PrivacyBudget) -> tuple[Loss, ...]:
+    """Everything that a budget may grant: bounded-range parts count as pure."""
+    return accounting.compose([("gaussian", budget.mu), ("pure", budget.pure_epsilon)])
+
+
+def _times(losses: Iterable[Loss], factor: float) -> tuple[Loss, ...]:
+    """Losses for data sets that are `factor` neighbours apart: mu, epsilon and range all add up."""
+    return tuple(Loss(kind, factor * value) for kind, value in losses)
+
+
+def _text(losses: Iterable[Loss]) -> str:
+    words = {"gaussian": "mu", "pure": "pure epsilon", "range": "range"}
+    return ", ".join(f"{words[kind]}={value:.4g}" for kind, value in losses) or "nothing"
+
+
+class PrivacyLedger:
+    """One budget for all fits inside a ``with`` block, charged before any data are touched.
+
+    Everything released inside satisfies (`epsilon`, `delta`)-differential privacy as a whole, in
+    one privacy unit and one adjacency. Losses compose exactly: Gaussian fits as the root of the sum
+    of their squared mu; the epsilons of the fits are never added, and a fit's own delta only sets
+    its noise. All fits count as fits to the same people: folds and disjoint parts get no discount.
+    Not covered: scores on private rows (so a choice made by an exact score), projected private
+    rows, and estimators without privacy.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Total budget, in (0, inf) and [0, 1). With delta=0 only fits with delta=0 can be paid.
+    adjacency : {"add_remove", "replace"} or None, default=None
+        None: the first fit decides. A "replace" ledger takes "add_remove" fits at twice their loss
+        (a replacement is a removal and an addition); the reverse is refused.
+    unit : str or None, default=None
+        Privacy unit of all fits; None: the first fit decides. That groups stay the same groups is
+        up to the caller.
+    allow_seeded : bool, default=False
+        Take fits with a `random_state`, which are not private; `spent` is then flagged.
+
+    Notes
+    -----
+    A fit reserves its budget when it starts and settles to what it was granted when it ends. One
+    that fails before its first release spends nothing. One that fails later keeps what it was
+    granted: that it failed, and how, is a function of the answers.
+
+    A refused fit raises and touches no data. Whoever swallows the error (a grid search makes it a
+    nan score) meets it again at the end of the block. To stop in time, ask `remaining`.
+
+    Threads are charged. Other processes cannot be: an estimator that was cloned or pickled inside
+    the block raises PrivacyError there, and so does every fit in a forked child. The limit: an
+    estimator that a fresh worker process builds from nothing knows no ledger.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp import DPPCA, PrivacyLedger
+    >>> X = np.random.default_rng(0).standard_normal((1000, 3))
+    >>> with PrivacyLedger(epsilon=3.0, delta=1e-5) as ledger:
+    ...     for n_components in (1, 2):
+    ...         pca = DPPCA(n_components, epsilon=1.0, clip_norm=3.0).fit(X)
+    >>> len(ledger.entries), round(ledger.spent.mu / pca.privacy_spent_.mu, 6)
+    (2, 1.414214)
+    """
+
+    def __init__(
+        self,
+        epsilon: float,
+        delta: float,
+        *,
+        adjacency: str | None = None,
+        unit: str | None = None,
+        allow_seeded: bool = False,
+    ) -> None:
+        budget = PrivacyBudget(epsilon, delta)
+        if budget.exact:
+            raise ValueError("'epsilon' of a PrivacyLedger must be finite. Got inf instead.")
+        for name, value, options in (("adjacency", adjacency, ADJACENCIES), ("unit", unit, UNITS)):
+            if value is not None and value not in options:
+                raise ValueError(f"{name!r} must be None or one of {options}. Got {value!r}.")
+        if not isinstance(allow_seeded, bool):
+            raise ValueError(f"'allow_seeded' must be True or False. Got {allow_seeded!r} instead.")
+        self.epsilon = budget.epsilon
+        self.delta = budget.delta
+        self.allow_seeded = allow_seeded
+        self._adjacency = adjacency
+        self._unit = unit
+        self._entries: dict[int, LedgerFit] = {}
+        self._serial = 0
+        self._refused: list[tuple[bool, str]] = []
+        self._lock = threading.RLock()
+        self._token = f"{os.getpid()}-{secrets.token_hex(8)}"
+
+    # -- the block --------------------------------------------------------------------------------
+    def __enter__(self) -> PrivacyLedger:
+        if _pid(self._token) != os.getpid():
+            raise PrivacyError("a PrivacyLedger works in the process that made it only.")
+        with self._lock:
+            if self._token in _OPEN:
+                raise PrivacyError("this PrivacyLedger is open already.")
+            _OPEN[self._token] = self
+        self._refused.clear()
+        _ACTIVE.set((*_ACTIVE.get(), self._token))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _OPEN.pop(self._token, None)
+        _ACTIVE.set(tuple(token for token in _ACTIVE.get() if token != self._token))
+        if kind is not None or not self._refused:
+            return
+        for_budget = [text for budget, text in self._refused if budget]
+        first = (for_budget or [text for _, text in self._refused])[0]
+        raise (BudgetExceededError if for_budget else PrivacyError)(
+            f"{len(self._refused)} fit(s) inside this PrivacyLedger were refused and the error was "
+            f"swallowed (a grid search turns it into a nan score). First: {first}"
+        )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivacyError("a PrivacyLedger cannot be copied or pickled: it would be spent twice.")
+
+    # -- what is left -----------------------------------------------------------------------------
+    def _limits(self, fits: int) -> tuple[float, float]:
+        """Largest epsilon to claim after so many Gaussian fits, and the delta left by the sampler.
+
+        Total variations add up over fits; what they cost in delta depends on the total epsilon.
+        """
+        if fits == 0 or self.delta == 0:
+            return self.epsilon, self.delta
+        draws = fits * MAX_DRAWS
+        room = self.delta / (2 * draws * noise.DELTA_PER_DRAW) - 1
+        limit = min(self.epsilon, math.log(room)) if room > 1 else 0.0
+        return limit, math.nextafter(self.delta - noise.sampler_delta(limit, draws), -1.0)
+
+    def _total(self) -> tuple[list[Loss], int]:
+        """All losses, and the number of fits that draw Gaussian noise."""
+        entries = self._entries.values()
+        gaussian = sum(any(loss.kind == "gaussian" for loss in line.losses) for line in entries)
+        return [loss for line in entries for loss in line.losses], gaussian
+
+    def _affords(self, more: Iterable[Loss] = ()) -> bool:
+        losses, fits = self._total()
+        extra = tuple(more)
+        fits += any(loss.kind == "gaussian" for loss in extra)
+        limit, left = self._limits(fits)
+        if self.delta == 0:
+            return accounting.epsilon_from_losses([*losses, *extra], 0.0) <= limit * (1 + _SLIP)
+        return accounting.delta_from_losses([*losses, *extra], limit) <= left
+
+    def remaining(self) -> float:
+        """Return the largest epsilon that one more fit can have.
+
+        Returns
+        -------
+        float
+            Affordable (tried, not estimated) for a fit of Gaussian releases with the ledger's
+            delta and adjacency; 0.0 if there is none. With ``delta=0``, for a pure fit.
+        """
+        with self._lock:
+            low, high = 0.0, self.epsilon
+            middle = high
+            while high - low > 1e-12 * self.epsilon:
+                enough = self._affords(_planned(PrivacyBudget(middle, self.delta)))
+                low, high = (middle, high) if enough else (low, middle)
+                middle = (low + high) / 2
+            return low
+
+    # -- charging, called through `charge` and `settle` -------------------------------------------
+    def _reserve(self, fit: LedgerFit) -> int:
+        """Charge the whole budget of a fit that is about to start, or refuse."""
+        with self._lock:
+            try:
+                self._check_kind(fit)
+                factor = self._factor(fit)
+                losses = _times(fit.losses, factor)
+                if not self._affords(losses):
+                    raise BudgetExceededError(
+                        f"{fit.estimator} asks for {_text(losses)}; this PrivacyLedger has room "
+                        f"for epsilon={self.remaining():.4g} at delta={self.delta:.3g}. The data "
+                        "were not touched. Use a smaller 'epsilon', fewer fits, or a larger ledger."
+                    )
+            except PrivacyError as error:
+                self._refused.append((isinstance(error, BudgetExceededError), str(error)))
+                raise
+            self._serial += 1
+            self._entries[self._serial] = replace(fit, losses=losses, factor=factor)
+            return self._serial
+
+    def _check_kind(self, fit: LedgerFit) -> None:
+        if any(math.isinf(loss.value) for loss in fit.losses):
+            raise PrivacyError(
+                f"{fit.estimator} has epsilon=inf: it adds no noise, which no PrivacyLedger can "
+                "pay. Use a finite 'epsilon', or fit it outside."
+            )
+        if fit.seeded and not self.allow_seeded:
+            raise PrivacyError(
+                f"{fit.estimator} was given a random_state: whoever knows it can remove the "
+                "noise. Use random_state=None, or PrivacyLedger(..., allow_seeded=True) for tests."
+            )
+
+    def _meaning(self) -> tuple[str | None, str | None, float | None]:
+        """Unit, adjacency and sensitivity: as given, else as the oldest fit that was charged."""
+        first = next(iter(self._entries.values()), None)
+        if first is None:
+            return self._unit, self._adjacency, None
+        meant = "replace" if first.factor > 1 else first.adjacency
+        return self._unit or first.unit, self._adjacency or meant, first.sensitivity
+
+    def _factor(self, fit: LedgerFit) -> float:
+        """How many neighbours of the fit one neighbour of the ledger is; an error if unknown."""
+        unit, adjacency, sensitivity = self._meaning()
+        if fit.unit != (unit or fit.unit):
+            raise PrivacyError(
+                f"{fit.estimator} protects one {fit.unit}, and this PrivacyLedger one {unit}: the "
+                "two do not add up. Use one privacy unit, or one ledger for each."
+            )
+        if sensitivity is not None and fit.sensitivity != sensitivity:
+            raise PrivacyError(
+                f"{fit.estimator} has sensitivity={fit.sensitivity!r}, and this PrivacyLedger "
+                f"{sensitivity!r}: neighbours mean different things. Use one 'sensitivity'."
+            )
+        if fit.adjacency == (adjacency or fit.adjacency):
+            return 1.0
+        if (fit.adjacency, adjacency) == ADJACENCIES and fit.unit in _REPLACEABLE:
+            return 2.0
+        raise PrivacyError(
+            f"{fit.estimator} has adjacency={fit.adjacency!r}, and this PrivacyLedger "
+            f"{adjacency!r}. Use one adjacency, or PrivacyLedger(..., adjacency='replace'), which "
+            "takes add_remove fits at twice their loss."
+        )
+
+    def _settle(self, key: int, granted: tuple[Loss, ...], state: str) -> None:
+        """Replace a reservation by what was granted; nothing granted is nothing spent."""
+        with self._lock:
+            fit = self._entries[key]
+            if not granted and state == "failed":
+                del self._entries[key]
+                return
+            losses = _times(granted, fit.factor)
+            self._entries[key] = replace(fit, losses=losses, state=state)
+            if fit.state != "open" and not self._affords():
+                text = f"{fit.estimator} released more after its charge was settled."
+                self._refused.append((True, text))
+                raise BudgetExceededError(text)
+
+    # -- what was spent ---------------------------------------------------------------------------
+    @property
+    def entries(self) -> tuple[LedgerFit, ...]:
+        """The fits that were charged, oldest first."""
+        with self._lock:
+            return tuple(self._entries.values())
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why fits were refused, since the ledger was last opened."""
+        return tuple(text for _, text in self._refused)
+
+    @property
+    def spent(self) -> PrivacySpent:
+        """The receipt of everything so far, fits that still run with their whole budget."""
+        with self._lock:
+            losses, fits = self._total()
+            limit, left = self._limits(fits)
+            epsilon = accounting.epsilon_from_losses(losses, left)
+            if self._affords():
+                epsilon = min(epsilon, limit)
+            unit, adjacency, _ = self._meaning()
+            seeded = any(line.seeded for line in self._entries.values())
+        parts = accounting.compose(losses)
+        meaning = (adjacency or ADJACENCIES[0], unit or UNITS[0])
+        return PrivacySpent(epsilon, self.delta, parts, *meaning, seeded)
+
+    def _table(self) -> list[tuple[str, ...]]:
+        table = [("fit", "estimator", "unit", "adjacency", "loss", "state")]
+        for i, fit in enumerate(self.entries, 1):
+            adjacency = fit.adjacency + (" (twice)" if fit.factor > 1 else "")
+            state = fit.state + (" SEEDED" if fit.seeded else "")
+            table.append((str(i), fit.estimator, fit.unit, adjacency, _text(fit.losses), state))
+        return table
+
+    def _summary(self) -> str:
+        spent = self.spent
+        return (
+            f"Budget epsilon={self.epsilon:.4g}, delta={self.delta:.3g}; spent "
+            f"{_text(spent.losses)}: {spent.sentence()} Left for one more fit: "
+            f"epsilon={self.remaining():.4g}. Refused: {len(self.refusals)}."
+        )
+
+    def report(self) -> str:
+        """Return the charged fits as aligned text, with what was spent and what is left.
+
+        Returns
+        -------
+        str
+            Notebooks show the ledger itself as a table.
+        """
+        table = self._table()
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+        return "\n".join([*lines, self._summary()])
+
+    def _repr_html_(self) -> str:
+        cells = [[f"<td>{html.escape(cell)}</td>" for cell in row] for row in self._table()]
+        rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
+        return f"<table>{rows}</table><p>{html.escape(self._summary())}</p>"
+
+    def __repr__(self) -> str:
+        return f"PrivacyLedger(epsilon={self.epsilon!r}, delta={self.delta!r})"
+
+
+# -- how a fit finds its ledgers ------------------------------------------------------------------
+_OPEN: dict[str, PrivacyLedger] = {}  # strong: a ledger that nobody closes is still charged
+_ACTIVE: ContextVar[tuple[str, ...]] = ContextVar("skdp_ledgers", default=())
+_KEYS: WeakKeyDictionary[PrivacySession, list[tuple[PrivacyLedger, int]]] = WeakKeyDictionary()
+
+
+def _pid(token: str) -> int:
+    """Process of a token; 0 marks a ledger that was closed when its stamp was pickled."""
+    return int(token.partition("-")[0])
+
+
+def _find(token: str, name: str) -> PrivacyLedger:
+    ours = _pid(token) == os.getpid()  # a forked child has a copy of _OPEN, and its own number
+    if ours and token in _OPEN:
+        return _OPEN[token]
+    reason = _CLOSED if ours or _pid(token) == 0 else _ELSEWHERE
+    raise PrivacyError(f"{name} cannot be fitted here: {reason}")
+
+
+def stamp(old: tuple[str, ...], *, pickled: bool = False) -> tuple[str, ...]:
+    """Return the tokens that a clone (or a pickle) made here, of an estimator with `old`, carries.
+
+    A clone is released from ledgers that are closed. Pickles are often made by a helper thread,
+    hence with no context: they then carry every ledger that is open in the process.
+    """
+    kept = [token for token in old if _pid(token) not in (os.getpid(), 0) or token in _OPEN]
+    here = [token for token in _ACTIVE.get() if token in _OPEN]
+    if pickled:
+        here = here or ([] if kept else list(_OPEN))
+        here += [f"0-{token.partition('-')[2]}" for token in old if token not in kept]
+    return tuple(dict.fromkeys([*kept, *here]))
+
+
+def charge(
+    session: PrivacySession,
+    name: str,
+    stamp: tuple[str, ...] = (),
+    sensitivity: float | None = None,
+) -> None:
+    """Charge the whole budget of a session to each of its ledgers, or to none and raise."""
+    tokens = dict.fromkeys((*_ACTIVE.get(), *stamp)) or list(_OPEN)
+    ledgers = [_find(token, name) for token in tokens]
+    kind = (session.unit, session.adjacency, _planned(session.budget), session.source.seeded)
+    fit = LedgerFit(name, *kind, sensitivity if session.unit in _NORM_UNITS else None)
+    keys: list[tuple[PrivacyLedger, int]] = []
+    try:
+        for ledger in ledgers:
+            keys.append((ledger, ledger._reserve(fit)))
+    except BaseException:
+        for ledger, key in keys:
+            ledger._settle(key, (), "failed")
+        raise
+    if keys:
+        _KEYS[session] = keys
+
+
+def settle(session: PrivacySession, state: str = "fitted") -> None:
+    """Bring the charge of a session down to what it was granted; call it when the fit ends."""
+    granted = accounting.compose(entry.loss for entry in session.ledger)
+    for ledger, key in _KEYS.get(session, ()):
+        ledger._settle(key, granted, state)

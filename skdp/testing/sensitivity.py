@@ -1,0 +1,417 @@
+"""Sensitivity fuzz: does a query change by at most what it claims? Deterministic, no noise.
+
+The gate adds noise for the change that `Bound.l2_steps` (or `l1_steps`, or `linf`) claims, in
+integer steps. Here that claim is attacked, in the same integers, with hostile neighbours and hill
+climbing. A ratio above 1 is a privacy bug; a ratio far below 1 is wasted noise.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from joblib import parallel_config
+
+from skdp.privacy.session import Bound, Bounded, gaussian_step, laplace_step
+from skdp.testing._neighbours import NEIGHBOURS, Neighbours
+
+__all__ = ["SensitivityReport", "check_lazy", "check_order_invariance", "check_sensitivity"]
+
+TOLERANCE = 1e-9
+_CHOICE = 2.0**32  # steps of the range of a choice, see PrivacySession.choose
+_MU = (0.02, 0.3, 2.0)  # epsilon from about .07 to 11 at delta = 1e-6
+
+
+@dataclass
+class SensitivityReport:
+    """What a sensitivity fuzz found.
+
+    Attributes
+    ----------
+    name : str
+        Name of the release.
+    ratios : dict
+        Largest realised / claimed change, by norm: "l2", "l1", "linf" where the bound has them.
+    worst : str
+        The neighbour that reached `ratio`.
+    pair : tuple
+        That pair of data sets.
+    step : float
+        The step at which it was reached.
+    n_pairs : int
+        Pairs of data sets tried.
+    """
+
+    name: str
+    ratios: dict[str, float] = field(default_factory=dict)
+    worst: str = ""
+    pair: tuple = field(default=(), repr=False)
+    step: float = 0.0
+    n_pairs: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Largest realised / claimed change over all norms."""
+        return max(self.ratios.values(), default=0.0)
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{norm} {ratio:.6f}" for norm, ratio in self.ratios.items())
+        return f"{self.name}: {parts} ({self.n_pairs} pairs; worst: {self.worst})"
+
+
+def _dense_csr(X):
+    return sp.csr_array(X)
+
+
+def _csr_with_duplicates(X):
+    """CSR in which every entry is stored as two halves, in reverse order, flagged canonical."""
+    whole = sp.coo_array(X)
+    row, column = (np.concatenate([part, part]) for part in whole.coords)
+    order = np.argsort(row, kind="stable")[::-1]
+    order = order[np.argsort(row[order], kind="stable")]
+    halves = np.concatenate([whole.data, whole.data])
+    counts = np.bincount(row, minlength=X.shape[0])
+    # Half of a subnormal would be rounded: those entries are stored whole, next to a zero.
+    first = np.arange(len(halves)) < len(whole.data)
+    small = np.abs(halves) < 1e-290
+    halves = np.where(small, np.where(first, halves, 0.0), halves / 2)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    return sp.csr_array((halves[order], column[order], indptr), shape=X.shape)
+
+
+def _csr_with_zeros(X):
+    """CSR in which every entry is stored, zeros too."""
+    n, d = X.shape
+    indptr = np.arange(0, n * d + 1, d)
+    return sp.csr_array((X.ravel().copy(), np.tile(np.arange(d), n), indptr), shape=X.shape)
+
+
+FORMATS: dict[str, Callable[[np.ndarray], Any]] = {
+    "dense": np.asarray,
+    "csr": _dense_csr,
+    "csr with duplicates": _csr_with_duplicates,
+    "csr with explicit zeros": _csr_with_zeros,
+}
+
+
+def _formatted(data, to):
+    return (to(data[0]), *data[1:]) if isinstance(data, tuple) else to(data)
+
+
+class _Attack:
+    """Evaluates pairs against the claims of one release."""
+
+    def __init__(self, make_query, release, public, budgets) -> None:
+        self.make_query, self.release, self.public = make_query, release, public
+        self.budgets = budgets
+        self.report = SensitivityReport(str(release))
+        self._cached: tuple[Any, str, dict] = (None, "", {})
+
+    def bounded(self, data) -> Bounded:
+        query = self.make_query(data)
+        if callable(self.release):
+            return self.release(query, *self.public)
+        return getattr(query, self.release)(*self.public)
+
+    def claims(self, bound: Bound) -> list[tuple[str, float, float]]:
+        """Return (norm, step, claimed change in steps)."""
+        if bound.linf is not None:
+            return [("linf", bound.linf / _CHOICE, _CHOICE + 2)]
+        out = []
+        for mu in self.budgets:
+            step = gaussian_step(bound, mu)
+            out.append(("l2", step, bound.l2_steps(step)))
+            if bound.l1 is not None:
+                step = laplace_step(bound, mu)
+                out.append(("l1", step, bound.l1_steps(step)))
+        return out
+
+    def answer(self, bounded: Bounded, step: float) -> np.ndarray:
+        value = np.asarray(bounded.answer(step))
+        bound = bounded.bound
+        if value.dtype != np.int64 or value.shape != bound.shape:
+            raise AssertionError(
+                f"{bound.name}: answer(step) must be int64 of shape {bound.shape}. "
+                f"Got {value.dtype} of {value.shape}."
+            )
+        if bound.symmetric and not np.array_equal(value, value.T):
+            raise AssertionError(f"{bound.name}: the bound says symmetric, the answer is not")
+        return value
+
+    def _answers(self, data, name, claims, bounded) -> list[np.ndarray]:
+        key = id(data)
+        if self._cached[0] is data and self._cached[1] == name:
+            return self._cached[2][key]
+        return [self.answer(bounded, step) for _, step, _ in claims]
+
+    def ratio(self, first, second, form: str) -> tuple[float, str, float]:
+        """Return the largest (ratio, norm, step) of one pair, and keep the record."""
+        to = FORMATS[form]
+        a = self.bounded(_formatted(first, to))
+        b = self.bounded(_formatted(second, to))
+        if a.bound != b.bound:
+            raise AssertionError(f"the bound depends on private data: {a.bound} and {b.bound}")
+        claims = self.claims(a.bound)
+        before = self._answers(first, form, claims, a)
+        self._cached = (first, form, {id(first): before})
+        best = (0.0, "", 0.0)
+        for (norm, step, claimed), x in zip(claims, before, strict=True):
+            shift = (self.answer(b, step).astype(np.longdouble) - x).ravel()
+            ratio = float(_size(shift, norm)) / claimed
+            self.report.ratios[norm] = max(self.report.ratios.get(norm, 0.0), ratio)
+            best = max(best, (ratio, norm, step))
+        self.report.n_pairs += 1
+        self.report.name = a.bound.name
+        return best
+
+    def try_pair(self, first, second, form, name) -> float:
+        ratio, norm, step = self.ratio(first, second, form)
+        if ratio >= self.report.ratio and ratio > 0:
+            report = self.report
+            report.worst, report.pair = f"{name} ({form}, {norm})", (first, second)
+            report.step = step
+        return ratio
+
+
+def _size(shift, norm):
+    if not shift.size:
+        return 0.0
+    if norm == "l2":
+        largest = np.abs(shift).max() or 1.0
+        return largest * np.sqrt(np.sum((shift / largest) ** 2))
+    return np.abs(shift).sum() if norm == "l1" else shift.max() - shift.min()
+
+
+def _directions(public) -> list[np.ndarray]:
+    """Return singular vectors of the public matrices: where a product is most sensitive."""
+    out: list[np.ndarray] = []
+    for argument in public:
+        if isinstance(argument, np.ndarray) and argument.ndim == 2 and argument.size:
+            U, _, Wt = np.linalg.svd(argument, full_matrices=False)
+            out += [*U.T[:3], U.T[-1], *Wt[:1]]
+        elif isinstance(argument, np.ndarray) and argument.ndim == 1:
+            out.append(argument)
+    return out
+
+
+def _bases(shape, rng, scale):
+    n, d = shape
+    yield scale * rng.standard_normal((n, d)) / np.sqrt(d)
+    yield np.zeros((n, d))
+    yield 1e3 * scale * np.outer(rng.standard_normal(n), rng.standard_normal(d))
+
+
+def _climb(attack: _Attack, family: Neighbours, starts, n_steps: int, rng) -> None:
+    for name, theta, best in starts:
+        size = 0.5
+        for _ in range(n_steps):
+            moved = family.perturb(theta, rng, size)
+            ratio = attack.try_pair(*family.pair(moved), "dense", f"climbed from {name}")
+            if ratio > best:
+                theta, best = moved, ratio
+            else:
+                size *= 0.85
+
+
+def check_sensitivity(
+    make_query: Callable[[Any], Any],
+    release: str | Callable[..., Bounded],
+    *public: Any,
+    unit: str = "row",
+    adjacency: str = "add_remove",
+    shape: tuple[int, int] = (7, 4),
+    bases: Iterable[np.ndarray] | None = None,
+    scale: float = 1.0,
+    entry_bounds: tuple[float, float] = (-1.0, 1.0),
+    formats: Iterable[str] = tuple(FORMATS),
+    budgets: Iterable[float] = _MU,
+    max_starts: int | None = None,
+    n_climb: int = 40,
+    seed: int = 0,
+) -> SensitivityReport:
+    """Attack the claimed sensitivity of one release; raise if a neighbour changes it by more.
+
+    For every neighbour the integer answers are compared at several steps (budgets) with
+    `Bound.l2_steps`, `Bound.l1_steps` and, for a choice, the range `Bound.linf`. Deterministic: a
+    given seed tries the same pairs.
+
+    Parameters
+    ----------
+    make_query : callable
+        Data -> query object. The data are a matrix, or ``(X, groups)`` for unit "group".
+    release : str or callable
+        Name of a method that returns a `Bounded`, or a function of (query, *public).
+    *public : object
+        Public arguments of the method. Singular vectors of matrices are attacked.
+    unit : str, default="row"
+        Privacy unit: "row", "group", "entry", "edge", "interaction", or a registered one.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        What neighbours differ in.
+    shape : tuple of int, default=(7, 4)
+        Shape of the default bases: random rows, zeros, and huge rows of rank one.
+    bases : iterable of ndarray, optional
+        Data that neighbours share, instead of the default ones.
+    scale : float, default=1.0
+        The public bound on one contribution (clip norm): rows of that size are the interesting ones.
+    entry_bounds : tuple of float, default=(-1, 1)
+        Bounds of one entry, for units "entry" and "edge".
+    formats : iterable of str
+        Among "dense", "csr", "csr with duplicates" and "csr with explicit zeros"; taken in turn.
+    budgets : iterable of float
+        Values of mu (and of epsilon for Laplace) that fix the steps.
+    max_starts : int, optional
+        Cut the list of hostile neighbours of each base.
+    n_climb : int, default=40
+        Steps of hill climbing from each of the three worst neighbours of a base.
+    seed : int, default=0
+        Seed of bases and neighbours.
+
+    Returns
+    -------
+    report : SensitivityReport
+
+    Raises
+    ------
+    AssertionError
+        If a ratio exceeds 1 + 1e-9, or if bound, dtype, shape or symmetry depend on data.
+
+    Examples
+    --------
+    >>> from skdp.queries.rows import RowQuery
+    >>> from skdp.testing import check_sensitivity
+    >>> report = check_sensitivity(
+    ...     lambda X: RowQuery(X, clip_norm=1.0, adjacency="add_remove"), "gram"
+    ... )
+    >>> 0.999 < report.ratio <= 1.0
+    True
+    """
+    rng = np.random.default_rng(seed)
+    attack = _Attack(make_query, release, public, tuple(budgets))
+    turns = cycle(tuple(formats))
+    for base in _bases(shape, rng, scale) if bases is None else bases:
+        family = NEIGHBOURS[unit](
+            base, adjacency, scale=scale, directions=_directions(public), bounds=entry_bounds
+        )
+        tried = []
+        form = next(turns)
+        for index, (name, theta) in enumerate(islice(family.starts(rng), max_starts)):
+            if index % 16 == 0:  # one format for a run of pairs: the base is evaluated once
+                form = next(turns)
+            ratio = attack.try_pair(*family.pair(theta), form, name)
+            tried.append((name, theta, ratio))
+        tried.sort(key=lambda item: -item[2])
+        _climb(attack, family, tried[:3], n_climb, rng)
+    report = attack.report
+    if not report.ratio <= 1 + TOLERANCE:
+        raise AssertionError(f"a neighbour changes the release by more than is claimed: {report}")
+    return report
+
+
+def check_order_invariance(
+    make_query: Callable[[Any], Any],
+    release: str | Callable[..., Bounded],
+    *public: Any,
+    data: np.ndarray,
+    mu: float = 0.3,
+    permute: bool = True,
+    seed: int = 0,
+) -> None:
+    """Check that integer answers are the same bits for every row order, block size and thread count.
+
+    A float sum is not: one row more can then move all roundings, which no bound covers.
+
+    Parameters
+    ----------
+    make_query : callable
+        Matrix -> query object.
+    release : str or callable
+        As in `check_sensitivity`.
+    *public : object
+        Public arguments of the method.
+    data : ndarray
+        Rows, enough to fill several blocks of 16 rows.
+    mu : float, default=0.3
+        Budget that fixes the step.
+    permute : bool, default=True
+        Whether the statistic is a sum over rows (then their order cannot matter).
+    seed : int, default=0
+        Seed of the permutation.
+    """
+    attack = _Attack(make_query, release, public, (mu,))
+    bound = attack.bounded(data).bound
+    steps = [step for _, step, _ in attack.claims(bound)]
+
+    def answers(X):
+        return [attack.answer(attack.bounded(X), step) for step in steps]
+
+    def same(other, what):
+        if not all(np.array_equal(a, b) for a, b in zip(expected, other, strict=True)):
+            raise AssertionError(f"{bound.name}: the exact answer depends on {what}")
+
+    expected = answers(data)
+    if permute:
+        order = np.random.default_rng(seed).permutation(len(data))
+        same(answers(data[order]), "the order of rows")
+        same(answers(np.asfortranarray(data)[::-1]), "the order of rows or of memory")
+    with _small_blocks():
+        same(answers(data), "the size of a block")
+    for n_jobs in (1, 2, 3):
+        with parallel_config(backend="threading", n_jobs=n_jobs):
+            same(answers(data), f"n_jobs={n_jobs}")
+    with _small_blocks(), parallel_config(backend="threading", n_jobs=2):
+        same(answers(sp.csr_array(data)), "the format, block size or number of threads")
+
+
+class _small_blocks:  # noqa: N801 (a context manager)
+    """Cut rows into the smallest blocks."""
+
+    def __enter__(self):
+        from skdp.queries import blocks
+
+        self._blocks, self._bytes = blocks, blocks._BLOCK_BYTES
+        blocks._BLOCK_BYTES = 64
+
+    def __exit__(self, *_):
+        self._blocks._BLOCK_BYTES = self._bytes
+
+
+def check_lazy(
+    make_query: Callable[[Any], Any],
+    release: str | Callable[..., Bounded],
+    *public: Any,
+    data: np.ndarray,
+    mu: float = 0.3,
+) -> None:
+    """Check that a release computes nothing before the gate asks for it.
+
+    The data are overwritten in place between the promise and the reading: a value that was
+    computed before it was paid for still shows the old data.
+
+    Parameters
+    ----------
+    make_query : callable
+        Matrix -> query object; it must keep a reference to a float64 array, as `RowQuery` does.
+    release : str or callable
+        As in `check_sensitivity`.
+    *public : object
+        Public arguments of the method.
+    data : ndarray
+        A matrix; it is not modified.
+    mu : float, default=0.3
+        Budget that fixes the step.
+    """
+    attack = _Attack(make_query, release, public, (mu,))
+    early, late = np.array(data, np.float64), -0.5 * np.array(data[::-1], np.float64)
+    late[: len(late) // 2] = 0.0
+    expected = attack.bounded(late)
+    step = attack.claims(expected.bound)[0][1]
+    truth = attack.answer(expected, step)
+    changed = not np.array_equal(attack.answer(attack.bounded(early.copy()), step), truth)
+    promised = attack.bounded(early)
+    early[...] = late
+    if changed and not np.array_equal(attack.answer(promised, step), truth):
+        raise AssertionError(
+            f"{expected.bound.name}: the value was computed before it was paid for"
+        )

@@ -1,0 +1,202 @@
+"""DPPCA: limits, utility, parameters, errors."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+
+from skdp import DPPCA, PrivacyWarning
+from skdp.privacy.session import PrivacySession
+
+X = load_digits().data[:, 1:20]
+ATTRIBUTES = [
+    "components_",
+    "explained_variance_",
+    "explained_variance_ratio_",
+    "singular_values_",
+    "mean_",
+    "noise_variance_",
+    "n_components_",
+    "n_samples_",
+    "n_features_in_",
+]
+
+
+def exact(**kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return DPPCA(epsilon=math.inf, clip_norm=math.inf, **kwargs).fit(X)
+
+
+def seeded(*args, data=X, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return DPPCA(*args, random_state=0, **kwargs).fit(data)
+
+
+@pytest.mark.parametrize("n_components", [None, 1, 5, 0.8, 0.999, "mle"])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("whiten", [False, True])
+def test_equals_scikit_learn_without_noise(n_components, adjacency, whiten):
+    ours = exact(n_components=n_components, adjacency=adjacency, whiten=whiten)
+    theirs = PCA(n_components, svd_solver="full", whiten=whiten).fit(X)
+    for name in ATTRIBUTES:
+        assert np.allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-6, atol=1e-6), name
+    assert np.allclose(ours.transform(X), theirs.transform(X), atol=1e-6)
+    assert np.allclose(ours.get_covariance(), theirs.get_covariance(), atol=1e-6)
+    assert np.allclose(ours.get_precision(), theirs.get_precision(), atol=1e-6)
+    assert np.allclose(ours.score_samples(X), theirs.score_samples(X), atol=1e-6)
+    assert np.isclose(ours.score(X), theirs.score(X))
+    Z = theirs.transform(X)
+    assert np.allclose(ours.inverse_transform(Z), theirs.inverse_transform(Z), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "container", [sp.csr_array, sp.csr_matrix, sp.csc_array, np.asfortranarray]
+)
+def test_containers_agree(container):
+    with pytest.warns(PrivacyWarning):
+        pca = DPPCA(3, epsilon=math.inf, clip_norm=math.inf).fit(container(X))
+    assert np.allclose(pca.components_, exact(n_components=3).components_, atol=1e-8)
+    assert np.allclose(pca.transform(container(X)), exact(n_components=3).transform(X), atol=1e-6)
+
+
+def test_public_centre_and_no_centre():
+    centre = X.mean(axis=0)
+    with pytest.warns(PrivacyWarning):
+        given = DPPCA(4, epsilon=math.inf, clip_norm=math.inf, center=centre).fit(X)
+    assert np.allclose(given.components_, exact(n_components=4).components_, atol=1e-7)
+    assert np.array_equal(given.mean_, centre)
+    with pytest.warns(PrivacyWarning):
+        none = DPPCA(4, epsilon=math.inf, clip_norm=math.inf, center="none").fit(X - centre)
+    assert np.allclose(none.components_, given.components_, atol=1e-7)
+    assert not none.mean_.any()
+
+
+def captured(pca, rows):
+    return np.sum((rows @ pca.components_.T) ** 2) / np.sum(rows**2)
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "floor"),
+    [("add_remove", (0.44, 0.515, 0.543)), ("replace", (0.37, 0.485, 0.533))],
+)
+def test_captured_share_of_digits(adjacency, floor):
+    digits = load_digits().data
+    rows = digits / np.linalg.norm(digits, axis=1, keepdims=True)
+    rows = rows - rows.mean(axis=0)
+    rows /= np.linalg.norm(rows, axis=1).max()
+    for epsilon, least in zip((0.5, 1.0, 2.0), floor, strict=True):
+        fits = [
+            DPPCA(5, epsilon=epsilon, clip_norm=1.0, center="none", adjacency=adjacency).fit(rows)
+            for _ in range(8)
+        ]
+        shares = [captured(pca, rows) for pca in fits]
+        # 6 standard errors below the goal: unseeded noise, so a sixth-sigma event is a bug
+        assert np.mean(shares) >= least - 6 * np.std(shares) / math.sqrt(8)
+
+
+def test_mean_and_variances_on_many_rows():
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((200_000, 4)) * [2.0, 1.0, 0.5, 0.25] + [1.0, 0, 0, -1.0]
+    pca = seeded(data=rows, clip_norm=8.0)
+    assert np.allclose(pca.mean_, rows.mean(axis=0), atol=0.01)
+    assert np.allclose(pca.explained_variance_, [4.0, 1.0, 0.25, 0.0625], rtol=0.05)
+    assert abs(pca.n_samples_ - 200_000) < 200
+    assert 0.99 < pca.explained_variance_ratio_.sum() <= 1.0
+
+
+def test_automatic_clip_norm():
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((5000, 6)) * 37.0
+    pca = seeded(data=rows)
+    quantile = np.quantile(np.linalg.norm(rows, axis=1), 0.9)
+    assert quantile / 1.5 < pca.clip_norm_ < quantile * 1.5
+    assert sum(entry.loss.value**2 for entry in pca.ledger_[:-1]) == pytest.approx(
+        0.05 * pca.privacy_spent_.mu**2
+    )
+
+
+def test_auto_components_count_what_rises_above_the_noise():
+    rng = np.random.default_rng(2)
+    rows = rng.standard_normal((50_000, 30)) * 0.02
+    rows[:, :3] += rng.standard_normal((50_000, 3))
+    assert seeded("auto", data=rows, clip_norm=3.0).n_components_ == 3
+
+
+def test_float32_is_kept_and_used_only_at_the_end():
+    pca = seeded(3, data=X.astype(np.float32))
+    assert pca.components_.dtype == np.float32
+    assert pca.transform(X.astype(np.float32)).dtype == np.float32
+
+
+def test_number_of_rows_public_or_released():
+    with pytest.warns(PrivacyWarning):
+        assert DPPCA(2, adjacency="replace", random_state=1).fit(X).n_samples_ == len(X)
+    counts = {DPPCA(2, epsilon=0.1).fit(X).n_samples_ for _ in range(5)}
+    assert len(counts) > 1
+
+
+def test_signs_come_from_the_components():
+    pca = seeded(4)
+    largest = np.argmax(np.abs(pca.components_), axis=1)
+    assert (pca.components_[np.arange(4), largest] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"epsilon": 0}, r"The 'epsilon' parameter of DPPCA must be a float in the range"),
+        ({"epsilon": "1"}, "epsilon"),
+        ({"epsilon": True}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"delta": 0}, "pure differential privacy"),
+        ({"adjacency": "swap"}, "adjacency"),
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"clip_norm": math.inf}, "epsilon=inf"),
+        ({"center": "mean"}, "center"),
+        ({"center": np.zeros(3)}, "center"),
+        ({"n_components": 0}, "n_components"),
+        ({"n_components": 1.5}, "n_components"),
+        ({"n_components": 20}, "n_components=20 must be between 1 and n_features=19"),
+        ({"n_components": "all"}, "n_components"),
+        ({"svd_solver": "magic"}, "svd_solver"),
+        ({"power_iteration_normalizer": "LU"}, "no bounded sensitivity"),
+        ({"whiten": 1}, "whiten"),
+        ({"budget_split": {"gram": 1}}, "clip_norm"),
+        ({"budget_split": {"clip_norm": 0, "moment": 1}}, "positive"),
+        ({"random_state": "seed"}, "random_state"),
+    ],
+)
+def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match, monkeypatch):
+    monkeypatch.setattr(PrivacySession, "_read", None)
+    pca = DPPCA(**kwargs)
+    with pytest.raises(ValueError, match=match):
+        pca.fit(X)
+    assert not [name for name in vars(pca) if name.endswith("_")]
+
+
+def test_a_failed_refit_leaves_the_old_fit():
+    pca = seeded(2)
+    before = vars(pca).copy()
+    pca.set_params(n_components=500, random_state=None)
+    with pytest.raises(ValueError, match="n_components"):
+        pca.fit(X[:, :10])
+    assert vars(pca) == before | {"n_components": 500, "random_state": None}
+
+
+def test_more_components_than_public_rows():
+    with pytest.raises(ValueError, match="min\\(n_samples, n_features\\)=3"):
+        DPPCA(4, adjacency="replace").fit(X[:3])
+    assert DPPCA(4).fit(X[:3]).n_components_ == 4  # the number of rows is private
+
+
+def test_budget_split():
+    pca = seeded(2, budget_split={"clip_norm": 1, "moment": 3})
+    spent = [entry.loss.value**2 for entry in pca.ledger_ if entry.name == "norm_quantile"]
+    assert sum(spent) == pytest.approx(pca.privacy_spent_.mu**2 / 4)

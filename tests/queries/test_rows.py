@@ -1,0 +1,203 @@
+"""Row queries: bounds that hold and are attained, sums that are exact in any order."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.queries import blocks
+from skdp.queries.rows import RowQuery
+
+D, K = 5, 3
+V = np.linalg.qr(np.random.default_rng(9).standard_normal((D, K)))[0]
+SKEWED = V * np.array([3.0, 1.0, 0.2])
+STEPS = [1e-9, 1e-5]
+
+
+def rows_of_all_scales(seed, n):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, D)) * 10.0 ** rng.uniform(-7, 7, (n, 1))
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+    return np.vstack([X, unit, V.T, -V.T, np.eye(D), 1e9 * V.T, np.zeros((1, D))])
+
+
+def query(X, adjacency, C=1.0, **kwargs):
+    return RowQuery(X, clip_norm=C, adjacency=adjacency, **kwargs)
+
+
+RELEASES = {
+    "gram": lambda q: q.gram(),
+    "moment": lambda q: q.moment(0.5),
+    "moment_wide": lambda q: q.moment(1.7),
+    "projected_gram": lambda q: q.projected_gram(V),
+    "projected_gram_skewed": lambda q: q.projected_gram(SKEWED),
+    "projected_gram_line": lambda q: q.projected_gram(V[:, :1]),
+    "gram_product": lambda q: q.gram_product(V),
+    "gram_product_skewed": lambda q: q.gram_product(SKEWED),
+    "gram_product_line": lambda q: q.gram_product(V[:, :1]),
+    "sums": lambda q: q.sums(),
+    "norms_below": lambda q: q.norms_below(1.0, 0.9),
+    "count": lambda q: q.count(),
+}
+
+
+def neighbours(adjacency):
+    """Pairs of one row (or none): sums are over rows, so a pair of single rows is enough."""
+    X = rows_of_all_scales(0, 60)
+    if adjacency == "add_remove":
+        for x in X:
+            yield x[None], np.zeros((0, D))
+        return
+    for i, x in enumerate(X):
+        yield x[None], -x[None]
+        yield x[None], X[(7 * i + 3) % len(X)][None]
+        turned = np.roll(x, 1) * np.where(np.arange(D) % 2, 1, -1)
+        yield x[None], turned[None]
+    for x in np.linalg.qr(V)[0].T:
+        for y in V.T:
+            yield x[None], y[None]
+    for angle in np.linspace(0, math.pi, 50):  # x.y = -c^2 is the worst pair of a moment
+        y = math.cos(angle) * V[:, 0] + math.sin(angle) * V[:, 1]
+        yield V[:, :1].T, y[None]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("name", RELEASES)
+def test_sensitivity_holds_and_is_attained(name, adjacency, step):
+    if (name, adjacency) == ("count", "replace"):
+        pytest.skip("the count is public")
+    worst = worst_l1 = 0.0
+    for a, b in neighbours(adjacency):
+        left, right = RELEASES[name](query(a, adjacency)), RELEASES[name](query(b, adjacency))
+        change = np.abs(left.answer(step) - right.answer(step)).astype(np.float64)
+        worst = max(worst, float(np.linalg.norm(change)) / left.bound.l2_steps(step))
+        worst_l1 = max(worst_l1, float(change.sum()) / left.bound.l1_steps(step))
+    assert worst <= 1.0
+    assert worst >= 0.95
+    assert worst_l1 <= 1.0
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_neighbour_among_many_rows(name):
+    """The same bounds inside a larger data set, at several places."""
+    X = rows_of_all_scales(1, 80)
+    whole = RELEASES[name](query(X, "add_remove"))
+    for i in range(0, len(X), 11):
+        without = RELEASES[name](query(np.delete(X, i, axis=0), "add_remove"))
+        change = (whole.answer(1e-9) - without.answer(1e-9)).astype(np.float64)
+        assert np.linalg.norm(change) <= whole.bound.l2_steps(1e-9)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", RELEASES)
+def test_answers_are_the_same_bits_in_any_order(name, sparse, monkeypatch):
+    X = np.random.default_rng(2).standard_normal((3000, D)) * 2
+    make = sp.csr_array if sparse else np.asarray
+    permuted = X[np.random.default_rng(3).permutation(len(X))]
+    expected = RELEASES[name](query(make(X), "add_remove")).answer(1e-8)
+    assert np.array_equal(
+        RELEASES[name](query(make(permuted), "add_remove", n_jobs=3)).answer(1e-8), expected
+    )
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**11)
+    assert np.array_equal(
+        RELEASES[name](query(make(permuted), "add_remove")).answer(1e-8), expected
+    )
+
+
+def test_float_sums_are_not_the_same_bits():
+    """The control: what the integers are for."""
+    X = np.random.default_rng(2).standard_normal((3000, D))
+    permuted = X[np.random.default_rng(3).permutation(len(X))]
+    assert not np.array_equal(X.T @ X, permuted.T @ permuted)
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_integer_answers_approach_the_exact_ones(name):
+    X = np.random.default_rng(4).standard_normal((500, D))
+    bounded = RELEASES[name](query(X, "add_remove"))
+    exact = bounded.answer(0.0)
+    assert exact.dtype == np.float64
+    step = 1e-9
+    value = bounded.answer(step) * step
+    if bounded.decode is not None:
+        value = bounded.decode(value, step)
+    assert np.allclose(value, exact, rtol=2e-4, atol=0.05)
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_sparse_dense_memmap_and_dtypes_agree(name, tmp_path):
+    X = np.random.default_rng(5).standard_normal((200, D)).astype(np.float32)
+    X[X < 0.2] = 0
+    path = tmp_path / "rows.npy"
+    np.save(path, X)
+    answers = [
+        RELEASES[name](query(rows, "add_remove")).answer(1e-8)
+        for rows in (
+            X,
+            X.astype(np.float64),
+            np.asfortranarray(X),
+            sp.csr_array(X),
+            sp.csr_matrix(X),
+            np.load(path, mmap_mode="r"),
+        )
+    ]
+    assert all(np.array_equal(answer, answers[0]) for answer in answers)
+
+
+def duplicated(X, times):
+    """A CSR array that stores each entry `times` times, 1/times of it each, and claims otherwise."""
+    csr = sp.csr_array(X)
+    data = np.repeat(csr.data / times, times)
+    indices = np.repeat(csr.indices, times)
+    out = sp.csr_array((data, indices, csr.indptr * times), shape=csr.shape)
+    out.has_canonical_format = True
+    return out
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_duplicate_entries_are_summed_first(name):
+    X = np.where(rows_of_all_scales(6, 10) > 0, 1.0, 0.0)
+    expected = RELEASES[name](query(sp.csr_array(X), "add_remove")).answer(1e-8)
+    sneaky = duplicated(X, 4)
+    assert np.array_equal(RELEASES[name](query(sneaky, "add_remove")).answer(1e-8), expected)
+    assert sneaky.data.size == 4 * sp.csr_array(X).data.size  # the input is left as it was
+
+
+def test_hundred_duplicates_do_not_pass_the_clip():
+    X = sp.csr_array((np.ones(100), np.zeros(100, int), [0, 100]), shape=(1, D))
+    X.has_canonical_format = True
+    bounded = query(X, "add_remove").gram()
+    assert np.linalg.norm(bounded.answer(1e-6).astype(float)) <= bounded.bound.l2_steps(1e-6)
+
+
+def test_narrowed_queries():
+    X = np.random.default_rng(7).standard_normal((50, D))
+    center = np.arange(D) / 4
+    kept = np.array([0, 3])
+    full = query(X, "add_remove", C=math.inf)
+    assert np.allclose(full.centered(center).gram().answer(0.0), (X - center).T @ (X - center))
+    sparse = query(sp.csr_array(X), "add_remove", C=math.inf).centered(center)
+    assert np.allclose(sparse.gram().answer(0.0), (X - center).T @ (X - center))
+    assert np.allclose(full.columns(kept).gram().answer(0.0), (X.T @ X)[np.ix_(kept, kept)])
+    clipped = full.clipped(0.5).gram().answer(0.0)
+    assert np.trace(clipped) <= 50 * 0.25 + 1e-9
+
+
+def test_number_of_rows_is_public_only_under_replace():
+    X = np.ones((4, D))
+    assert query(X, "replace").n_rows == 4
+    with pytest.raises(ValueError, match="private"):
+        _ = query(X, "add_remove").n_rows
+    with pytest.raises(ValueError, match="public"):
+        query(X, "replace").count()
+    with pytest.raises(ValueError, match="adjacency"):
+        query(X, "neighbour")
+
+
+def test_no_rows_is_no_trouble():
+    for name in RELEASES:
+        for rows in (np.zeros((0, D)), sp.csr_array((0, D))):
+            bounded = RELEASES[name](query(rows, "add_remove"))
+            assert not bounded.answer(1e-8).any()
