@@ -2,6 +2,7 @@
 
 import functools
 import math
+import os
 import warnings
 from contextvars import ContextVar
 
@@ -46,6 +47,20 @@ def atomic(fit):
             _OPENED.reset(outer)
 
     return wrapper
+
+
+def ledger_stamp(old, *, pickled=False):
+    """Return the tokens that a clone (or a pickle) made here, of an estimator with `old`, carries.
+
+    A clone is released from ledgers that are closed. Pickles are often made by a helper thread,
+    hence with no context: they then carry every ledger that is open in the process.
+    """
+    kept = [t for t in old if t in ledger.OPEN or ledger.home(t) not in (os.getpid(), 0)]
+    here = [t for t in ledger.ACTIVE.get() if t in ledger.OPEN]
+    if pickled:
+        here = here or ([] if kept else list(ledger.OPEN))
+        here += ["0-" + t.partition("-")[2] for t in old if t not in kept]
+    return tuple(dict.fromkeys([*kept, *here]))
 
 
 class BaseDPEstimator(BaseEstimator):
@@ -117,13 +132,13 @@ class BaseDPEstimator(BaseEstimator):
 
     def __sklearn_clone__(self):
         copy = super().__sklearn_clone__()
-        if stamp := ledger.stamp(self._ledger_stamp):
+        if stamp := ledger_stamp(self._ledger_stamp):
             copy._ledger_stamp = stamp
         return copy
 
     def __getstate__(self):
         state = super().__getstate__()
-        stamp = ledger.stamp(self._ledger_stamp, pickled=True)
+        stamp = ledger_stamp(self._ledger_stamp, pickled=True)
         return dict(state, _ledger_stamp=stamp) if stamp else state
 
     def privacy_card(self):

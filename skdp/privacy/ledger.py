@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import NoReturn
 from weakref import WeakKeyDictionary
 
@@ -27,23 +26,21 @@ from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.receipts import PrivacySpent
 from skdp.privacy.session import PrivacySession
 
-__all__ = ["LedgerFit", "PrivacyLedger", "charge", "settle", "stamp"]
+__all__ = ["LedgerFit", "PrivacyLedger", "charge", "home", "settle"]
 
 ADJACENCIES = ("add_remove", "replace")
 # A replacement is a removal and an addition in these units, so it costs at most twice as much.
 _REPLACEABLE = ("row", "group", "interaction", "entry", "edge")
-# Here the caller's `sensitivity` is part of what a neighbour is.
 _NORM_UNITS = ("rank_one", "frobenius", "spectral")
 UNITS = (*_REPLACEABLE, "label", *_NORM_UNITS)
-_SLIP = 2.0**-48  # epsilons of pure fits are sums of floats
 
 _ELSEWHERE = (
-    "it was cloned or pickled inside a PrivacyLedger that lives in another process, where this fit "
-    "cannot be charged. Use n_jobs=1 or joblib.parallel_backend('threading'); for an estimator "
-    "loaded from a file, make a new one from its parameters."
+    "belongs to a PrivacyLedger of another process, which cannot be charged from here. Use "
+    "n_jobs=1 or joblib.parallel_config('threading'); for an estimator loaded from a file, make a "
+    "new one from its parameters."
 )
 _CLOSED = (
-    "it belongs to a PrivacyLedger that is closed. To fit it outside, use "
+    "belongs to a PrivacyLedger that is closed. To fit it outside, use "
     "sklearn.base.clone(estimator); to charge it, open the ledger again."
 )
 
@@ -54,6 +51,7 @@ class LedgerFit:
 
     `losses` is what is charged, `factor` included: the whole budget while `state` is "open", what
     was granted once it is "fitted" or "failed" (failing before the first release costs nothing).
+    `unit` names the sensitivity where that is part of what a neighbour is.
     """
 
     estimator: str
@@ -61,7 +59,6 @@ class LedgerFit:
     adjacency: str
     losses: tuple[Loss, ...]
     seeded: bool
-    sensitivity: float | None  # the caller's contract, in the units that have one
     state: str = "open"
     factor: float = 1.0  # 2 for an add_remove fit in a replace ledger
 
@@ -77,8 +74,7 @@ def _times(losses: Iterable[Loss], factor: float) -> tuple[Loss, ...]:
 
 
 def _text(losses: Iterable[Loss]) -> str:
-    words = {"gaussian": "mu", "pure": "pure epsilon", "range": "range"}
-    return ", ".join(f"{words[kind]}={value:.4g}" for kind, value in losses) or "nothing"
+    return ", ".join(f"{kind} {value:.4g}" for kind, value in losses) or "nothing"
 
 
 class PrivacyLedger:
@@ -113,9 +109,9 @@ class PrivacyLedger:
     A refused fit raises and touches no data. Whoever swallows the error (a grid search makes it a
     nan score) meets it again at the end of the block. To stop in time, ask `remaining`.
 
-    Threads are charged. Other processes cannot be: an estimator that was cloned or pickled inside
-    the block raises PrivacyError there, and so does every fit in a forked child. The limit: an
-    estimator that a fresh worker process builds from nothing knows no ledger.
+    Threads are charged. In other processes, an estimator that was cloned or pickled inside the
+    block raises PrivacyError, and so does every fit in a forked child. The limit: an estimator that
+    a fresh process builds from nothing knows no ledger.
 
     Examples
     --------
@@ -146,42 +142,34 @@ class PrivacyLedger:
                 raise ValueError(f"{name!r} must be None or one of {options}. Got {value!r}.")
         if not isinstance(allow_seeded, bool):
             raise ValueError(f"'allow_seeded' must be True or False. Got {allow_seeded!r} instead.")
-        self.epsilon = budget.epsilon
-        self.delta = budget.delta
+        self.epsilon, self.delta = budget.epsilon, budget.delta
         self.allow_seeded = allow_seeded
-        self._adjacency = adjacency
-        self._unit = unit
+        self._adjacency, self._unit = adjacency, unit
         self._entries: dict[int, LedgerFit] = {}
         self._serial = 0
-        self._refused: list[tuple[bool, str]] = []
+        self._refused: list[tuple[type[PrivacyError], str]] = []  # no tracebacks: they hold X
         self._lock = threading.RLock()
         self._token = f"{os.getpid()}-{secrets.token_hex(8)}"
 
-    # -- the block --------------------------------------------------------------------------------
     def __enter__(self) -> PrivacyLedger:
-        if _pid(self._token) != os.getpid():
+        if home(self._token) != os.getpid():
             raise PrivacyError("a PrivacyLedger works in the process that made it only.")
         with self._lock:
-            if self._token in _OPEN:
+            if self._token in OPEN:
                 raise PrivacyError("this PrivacyLedger is open already.")
-            _OPEN[self._token] = self
+            OPEN[self._token] = self
         self._refused.clear()
-        _ACTIVE.set((*_ACTIVE.get(), self._token))
+        ACTIVE.set((*ACTIVE.get(), self._token))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        _OPEN.pop(self._token, None)
-        _ACTIVE.set(tuple(token for token in _ACTIVE.get() if token != self._token))
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        OPEN.pop(self._token, None)
+        ACTIVE.set(tuple(token for token in ACTIVE.get() if token != self._token))
         if kind is not None or not self._refused:
             return
-        for_budget = [text for budget, text in self._refused if budget]
-        first = (for_budget or [text for _, text in self._refused])[0]
-        raise (BudgetExceededError if for_budget else PrivacyError)(
+        for_budget = [refusal for refusal in self._refused if refusal[0] is BudgetExceededError]
+        error, first = (for_budget or self._refused)[0]
+        raise error(
             f"{len(self._refused)} fit(s) inside this PrivacyLedger were refused and the error was "
             f"swallowed (a grid search turns it into a nan score). First: {first}"
         )
@@ -189,33 +177,27 @@ class PrivacyLedger:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivacyError("a PrivacyLedger cannot be copied or pickled: it would be spent twice.")
 
-    # -- what is left -----------------------------------------------------------------------------
     def _limits(self, fits: int) -> tuple[float, float]:
-        """Largest epsilon to claim after so many Gaussian fits, and the delta left by the sampler.
-
-        Total variations add up over fits; what they cost in delta depends on the total epsilon.
-        """
+        """Largest epsilon to claim after Gaussian fits, and the delta left by the sampler."""
         if fits == 0 or self.delta == 0:
             return self.epsilon, self.delta
-        draws = fits * MAX_DRAWS
+        draws = fits * MAX_DRAWS  # total variations add up; their price is set by the total epsilon
         room = self.delta / (2 * draws * noise.DELTA_PER_DRAW) - 1
         limit = min(self.epsilon, math.log(room)) if room > 1 else 0.0
         return limit, math.nextafter(self.delta - noise.sampler_delta(limit, draws), -1.0)
 
-    def _total(self) -> tuple[list[Loss], int]:
+    def _total(self, more: tuple[Loss, ...] = ()) -> tuple[list[Loss], int]:
         """All losses, and the number of fits that draw Gaussian noise."""
-        entries = self._entries.values()
-        gaussian = sum(any(loss.kind == "gaussian" for loss in line.losses) for line in entries)
-        return [loss for line in entries for loss in line.losses], gaussian
+        fits = [*(fit.losses for fit in self._entries.values()), more]
+        gaussian = sum(any(kind == "gaussian" for kind, _ in losses) for losses in fits)
+        return [loss for losses in fits for loss in losses], gaussian
 
-    def _affords(self, more: Iterable[Loss] = ()) -> bool:
-        losses, fits = self._total()
-        extra = tuple(more)
-        fits += any(loss.kind == "gaussian" for loss in extra)
+    def _affords(self, more: tuple[Loss, ...] = ()) -> bool:
+        losses, fits = self._total(more)
         limit, left = self._limits(fits)
-        if self.delta == 0:
-            return accounting.epsilon_from_losses([*losses, *extra], 0.0) <= limit * (1 + _SLIP)
-        return accounting.delta_from_losses([*losses, *extra], limit) <= left
+        if self.delta == 0:  # the epsilons of pure fits add up in floats
+            return accounting.epsilon_from_losses(losses, 0.0) <= limit * (1 + 2.0**-48)
+        return accounting.delta_from_losses(losses, limit) <= left
 
     def remaining(self) -> float:
         """Return the largest epsilon that one more fit can have.
@@ -227,8 +209,7 @@ class PrivacyLedger:
             delta and adjacency; 0.0 if there is none. With ``delta=0``, for a pure fit.
         """
         with self._lock:
-            low, high = 0.0, self.epsilon
-            middle = high
+            low, middle, high = 0.0, self.epsilon, self.epsilon
             while high - low > 1e-12 * self.epsilon:
                 enough = self._affords(_planned(PrivacyBudget(middle, self.delta)))
                 low, high = (middle, high) if enough else (low, middle)
@@ -250,7 +231,7 @@ class PrivacyLedger:
                         "were not touched. Use a smaller 'epsilon', fewer fits, or a larger ledger."
                     )
             except PrivacyError as error:
-                self._refused.append((isinstance(error, BudgetExceededError), str(error)))
+                self._refused.append((type(error), str(error)))
                 raise
             self._serial += 1
             self._entries[self._serial] = replace(fit, losses=losses, factor=factor)
@@ -268,26 +249,20 @@ class PrivacyLedger:
                 "noise. Use random_state=None, or PrivacyLedger(..., allow_seeded=True) for tests."
             )
 
-    def _meaning(self) -> tuple[str | None, str | None, float | None]:
-        """Unit, adjacency and sensitivity: as given, else as the oldest fit that was charged."""
+    def _meaning(self) -> tuple[str | None, str | None]:
+        """Unit and adjacency: as given, else those of the oldest fit that was charged."""
         first = next(iter(self._entries.values()), None)
         if first is None:
-            return self._unit, self._adjacency, None
-        meant = "replace" if first.factor > 1 else first.adjacency
-        return self._unit or first.unit, self._adjacency or meant, first.sensitivity
+            return self._unit, self._adjacency
+        return first.unit, self._adjacency or ("replace" if first.factor > 1 else first.adjacency)
 
     def _factor(self, fit: LedgerFit) -> float:
         """How many neighbours of the fit one neighbour of the ledger is; an error if unknown."""
-        unit, adjacency, sensitivity = self._meaning()
-        if fit.unit != (unit or fit.unit):
+        unit, adjacency = self._meaning()
+        if unit is not None and unit not in (fit.unit, fit.unit.partition(" ")[0]):
             raise PrivacyError(
                 f"{fit.estimator} protects one {fit.unit}, and this PrivacyLedger one {unit}: the "
                 "two do not add up. Use one privacy unit, or one ledger for each."
-            )
-        if sensitivity is not None and fit.sensitivity != sensitivity:
-            raise PrivacyError(
-                f"{fit.estimator} has sensitivity={fit.sensitivity!r}, and this PrivacyLedger "
-                f"{sensitivity!r}: neighbours mean different things. Use one 'sensitivity'."
             )
         if fit.adjacency == (adjacency or fit.adjacency):
             return 1.0
@@ -308,12 +283,11 @@ class PrivacyLedger:
                 return
             losses = _times(granted, fit.factor)
             self._entries[key] = replace(fit, losses=losses, state=state)
-            if fit.state != "open" and not self._affords():
-                text = f"{fit.estimator} released more after its charge was settled."
-                self._refused.append((True, text))
-                raise BudgetExceededError(text)
+            if fit.state != "open" and losses != fit.losses and not self._affords():
+                error = BudgetExceededError(f"{fit.estimator} released more after it was settled.")
+                self._refused.append((BudgetExceededError, str(error)))
+                raise error
 
-    # -- what was spent ---------------------------------------------------------------------------
     @property
     def entries(self) -> tuple[LedgerFit, ...]:
         """The fits that were charged, oldest first."""
@@ -334,13 +308,12 @@ class PrivacyLedger:
             epsilon = accounting.epsilon_from_losses(losses, left)
             if self._affords():
                 epsilon = min(epsilon, limit)
-            unit, adjacency, _ = self._meaning()
-            seeded = any(line.seeded for line in self._entries.values())
-        parts = accounting.compose(losses)
-        meaning = (adjacency or ADJACENCIES[0], unit or UNITS[0])
-        return PrivacySpent(epsilon, self.delta, parts, *meaning, seeded)
+            unit, adjacency = self._meaning()
+            seeded = any(fit.seeded for fit in self._entries.values())
+        meaning = adjacency or ADJACENCIES[0], unit or UNITS[0]
+        return PrivacySpent(epsilon, self.delta, accounting.compose(losses), *meaning, seeded)
 
-    def _table(self) -> list[tuple[str, ...]]:
+    def _table(self) -> list[tuple[str, str, str, str, str, str]]:
         table = [("fit", "estimator", "unit", "adjacency", "loss", "state")]
         for i, fit in enumerate(self.entries, 1):
             adjacency = fit.adjacency + (" (twice)" if fit.factor > 1 else "")
@@ -379,49 +352,35 @@ class PrivacyLedger:
 
 
 # -- how a fit finds its ledgers ------------------------------------------------------------------
-_OPEN: dict[str, PrivacyLedger] = {}  # strong: a ledger that nobody closes is still charged
-_ACTIVE: ContextVar[tuple[str, ...]] = ContextVar("skdp_ledgers", default=())
+OPEN: dict[str, PrivacyLedger] = {}  # strong: a ledger that nobody closes is still charged
+ACTIVE: ContextVar[tuple[str, ...]] = ContextVar("skdp_ledgers", default=())
 _KEYS: WeakKeyDictionary[PrivacySession, list[tuple[PrivacyLedger, int]]] = WeakKeyDictionary()
 
 
-def _pid(token: str) -> int:
-    """Process of a token; 0 marks a ledger that was closed when its stamp was pickled."""
+def home(token: str) -> int:
+    """Return the process of a token; 0 marks a ledger closed before its stamp was pickled."""
     return int(token.partition("-")[0])
 
 
 def _find(token: str, name: str) -> PrivacyLedger:
-    ours = _pid(token) == os.getpid()  # a forked child has a copy of _OPEN, and its own number
-    if ours and token in _OPEN:
-        return _OPEN[token]
-    reason = _CLOSED if ours or _pid(token) == 0 else _ELSEWHERE
-    raise PrivacyError(f"{name} cannot be fitted here: {reason}")
-
-
-def stamp(old: tuple[str, ...], *, pickled: bool = False) -> tuple[str, ...]:
-    """Return the tokens that a clone (or a pickle) made here, of an estimator with `old`, carries.
-
-    A clone is released from ledgers that are closed. Pickles are often made by a helper thread,
-    hence with no context: they then carry every ledger that is open in the process.
-    """
-    kept = [token for token in old if _pid(token) not in (os.getpid(), 0) or token in _OPEN]
-    here = [token for token in _ACTIVE.get() if token in _OPEN]
-    if pickled:
-        here = here or ([] if kept else list(_OPEN))
-        here += [f"0-{token.partition('-')[2]}" for token in old if token not in kept]
-    return tuple(dict.fromkeys([*kept, *here]))
+    ours = home(token) == os.getpid()  # a forked child has a copy of OPEN, and its own number
+    if ours and token in OPEN:
+        return OPEN[token]
+    reason = _CLOSED if ours or home(token) == 0 else _ELSEWHERE
+    raise PrivacyError(f"{name} {reason}")
 
 
 def charge(
-    session: PrivacySession,
-    name: str,
-    stamp: tuple[str, ...] = (),
-    sensitivity: float | None = None,
+    session: PrivacySession, name: str, stamp: Iterable[str] = (), sensitivity: object = None
 ) -> None:
     """Charge the whole budget of a session to each of its ledgers, or to none and raise."""
-    tokens = dict.fromkeys((*_ACTIVE.get(), *stamp)) or list(_OPEN)
+    tokens = dict.fromkeys((*ACTIVE.get(), *stamp)) or list(OPEN)
     ledgers = [_find(token, name) for token in tokens]
-    kind = (session.unit, session.adjacency, _planned(session.budget), session.source.seeded)
-    fit = LedgerFit(name, *kind, sensitivity if session.unit in _NORM_UNITS else None)
+    unit = session.unit
+    if unit in _NORM_UNITS:  # the caller's `sensitivity` is part of what a neighbour is
+        unit += f" change of norm at most {sensitivity!r}"
+    losses = _planned(session.budget)
+    fit = LedgerFit(name, unit, session.adjacency, losses, session.source.seeded)
     keys: list[tuple[PrivacyLedger, int]] = []
     try:
         for ledger in ledgers:

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from skdp.queries.blocks import Block
 
-__all__ = ["IntegerRows", "clip_rows", "row_norms"]
+__all__ = ["IntegerRows", "clip_rows", "row_norms", "square_norms"]
 
 FloatArray = NDArray[np.float64]
 _EXACT = 2.0**52  # sums of squares of integers below this are exact in any order
 
 
-def _square_norms(rows: Block) -> FloatArray:
+def square_norms(rows: Block) -> FloatArray:
     """Squared norm of each row. Exact, in any order, where entries are integers and it is < 2**53.
 
     Never through BLAS, whose bits depend on where a row stands in the block.
@@ -86,7 +86,7 @@ def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
         integers = sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
     else:
         integers = np.rint(np.ldexp(np.where(good[:, None], rows, 0.0), shift[:, None]))
-    return integers, _square_norms(integers), exponents - bits
+    return integers, square_norms(integers), exponents - bits
 
 
 def row_norms(rows: Block) -> FloatArray:
@@ -117,7 +117,7 @@ class IntegerRows:
         bound = self.square_bound
         with np.errstate(over="ignore", invalid="ignore"):
             Z = _apply(self._rounded, rows)
-            squares = _square_norms(Z)
+            squares = square_norms(Z)
         over = np.flatnonzero(~(squares <= bound))  # NaN counts as over
         if over.size:
             known = squares[over] < _EXACT  # else the sum of squares was not exact
@@ -140,12 +140,12 @@ class IntegerRows:
         # bound, so that few rows need truncation, which shrinks every entry.
         aim = max(radius - 2.5 - rows.shape[1] / (24 * max(radius, 1.0)), 0.875 * radius)
         Z = _apply(np.rint, _scale_rows(rows, aim / lengths))
-        squares = _square_norms(Z)
+        squares = square_norms(Z)
         over = np.flatnonzero(squares > bound)
         if over.size:
             smaller = radius / np.sqrt(squares[over]) * (1 - 2.0**-40)
             truncated = _apply(np.trunc, _scale_rows(_take(Z, over), smaller))
-            kept = _square_norms(truncated) <= bound
+            kept = square_norms(truncated) <= bound
             self._replace(Z, over, _scale_rows(truncated, kept.astype(np.float64)))
         return Z
 
@@ -163,5 +163,5 @@ def clip_rows(rows: Block, clip_norm: float) -> Block:
     """Scale float rows to norm at most `clip_norm` (epsilon is infinite: nothing is protected)."""
     if math.isinf(clip_norm):
         return rows
-    norms = np.sqrt(_square_norms(rows))
+    norms = np.sqrt(square_norms(rows))
     return _scale_rows(rows, np.minimum(1.0, clip_norm / np.maximum(norms, 1e-300)))

@@ -25,6 +25,7 @@ from skdp.queries.blocks import (
     sum_rows,
 )
 from skdp.queries.integers import IntegerRows, clip_rows, row_norms
+from skdp.queries.tangent import TangentQuery
 
 __all__ = ["ADJACENCIES", "RowQuery"]
 
@@ -103,6 +104,17 @@ class RowQuery:
         if not self._replace:
             raise ValueError("the number of rows is private under adjacency='add_remove'")
         return self._source.n_rows()
+
+    def tangent(self, V: FloatArray, scale: float) -> TangentQuery:
+        """Return the query that splits X'X V at the public subspace V."""
+        return TangentQuery(
+            self._source,
+            V,
+            scale,
+            clip_norm=self.clip_norm,
+            adjacency=self.adjacency,
+            n_jobs=self.n_jobs,
+        )
 
     # -- factors of the two adjacencies ----------------------------------------------------
 

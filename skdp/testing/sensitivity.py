@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from joblib import parallel_config
 
 from skdp.privacy.session import Bound, Bounded, gaussian_step, laplace_step
+from skdp.testing._formats import FORMATS, formatted, small_blocks
 from skdp.testing._neighbours import NEIGHBOURS, Neighbours
 
 __all__ = ["SensitivityReport", "check_lazy", "check_order_invariance", "check_sensitivity"]
@@ -59,45 +60,6 @@ class SensitivityReport:
     def __str__(self) -> str:
         parts = ", ".join(f"{norm} {ratio:.6f}" for norm, ratio in self.ratios.items())
         return f"{self.name}: {parts} ({self.n_pairs} pairs; worst: {self.worst})"
-
-
-def _dense_csr(X):
-    return sp.csr_array(X)
-
-
-def _csr_with_duplicates(X):
-    """CSR in which every entry is stored as two halves, in reverse order, flagged canonical."""
-    whole = sp.coo_array(X)
-    row, column = (np.concatenate([part, part]) for part in whole.coords)
-    order = np.argsort(row, kind="stable")[::-1]
-    order = order[np.argsort(row[order], kind="stable")]
-    halves = np.concatenate([whole.data, whole.data])
-    counts = np.bincount(row, minlength=X.shape[0])
-    # Half of a subnormal would be rounded: those entries are stored whole, next to a zero.
-    first = np.arange(len(halves)) < len(whole.data)
-    small = np.abs(halves) < 1e-290
-    halves = np.where(small, np.where(first, halves, 0.0), halves / 2)
-    indptr = np.concatenate([[0], np.cumsum(counts)])
-    return sp.csr_array((halves[order], column[order], indptr), shape=X.shape)
-
-
-def _csr_with_zeros(X):
-    """CSR in which every entry is stored, zeros too."""
-    n, d = X.shape
-    indptr = np.arange(0, n * d + 1, d)
-    return sp.csr_array((X.ravel().copy(), np.tile(np.arange(d), n), indptr), shape=X.shape)
-
-
-FORMATS: dict[str, Callable[[np.ndarray], Any]] = {
-    "dense": np.asarray,
-    "csr": _dense_csr,
-    "csr with duplicates": _csr_with_duplicates,
-    "csr with explicit zeros": _csr_with_zeros,
-}
-
-
-def _formatted(data, to):
-    return (to(data[0]), *data[1:]) if isinstance(data, tuple) else to(data)
 
 
 class _Attack:
@@ -149,8 +111,8 @@ class _Attack:
     def ratio(self, first, second, form: str) -> tuple[float, str, float]:
         """Return the largest (ratio, norm, step) of one pair, and keep the record."""
         to = FORMATS[form]
-        a = self.bounded(_formatted(first, to))
-        b = self.bounded(_formatted(second, to))
+        a = self.bounded(formatted(first, to))
+        b = self.bounded(formatted(second, to))
         if a.bound != b.bound:
             raise AssertionError(f"the bound depends on private data: {a.bound} and {b.bound}")
         claims = self.claims(a.bound)
@@ -355,26 +317,13 @@ def check_order_invariance(
         order = np.random.default_rng(seed).permutation(len(data))
         same(answers(data[order]), "the order of rows")
         same(answers(np.asfortranarray(data)[::-1]), "the order of rows or of memory")
-    with _small_blocks():
+    with small_blocks():
         same(answers(data), "the size of a block")
     for n_jobs in (1, 2, 3):
         with parallel_config(backend="threading", n_jobs=n_jobs):
             same(answers(data), f"n_jobs={n_jobs}")
-    with _small_blocks(), parallel_config(backend="threading", n_jobs=2):
+    with small_blocks(), parallel_config(backend="threading", n_jobs=2):
         same(answers(sp.csr_array(data)), "the format, block size or number of threads")
-
-
-class _small_blocks:  # noqa: N801 (a context manager)
-    """Cut rows into the smallest blocks."""
-
-    def __enter__(self):
-        from skdp.queries import blocks
-
-        self._blocks, self._bytes = blocks, blocks._BLOCK_BYTES
-        blocks._BLOCK_BYTES = 64
-
-    def __exit__(self, *_):
-        self._blocks._BLOCK_BYTES = self._bytes
 
 
 def check_lazy(

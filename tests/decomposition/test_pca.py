@@ -170,7 +170,7 @@ def test_signs_come_from_the_components():
         ({"whiten": 1}, "whiten"),
         ({"budget_split": {"gram": 1}}, "clip_norm"),
         ({"budget_split": {"clip_norm": 0, "moment": 1}}, "positive"),
-        ({"random_state": "seed"}, "random_state"),
+        ({"random_state": "seed"}, "cannot be used to seed"),
     ],
 )
 def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match, monkeypatch):

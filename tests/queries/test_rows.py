@@ -147,7 +147,7 @@ def test_sparse_dense_memmap_and_dtypes_agree(name, tmp_path):
 
 
 def duplicated(X, times):
-    """A CSR array that stores each entry `times` times, 1/times of it each, and claims otherwise."""
+    """A CSR array that stores each entry in `times` equal parts, and claims it does not."""
     csr = sp.csr_array(X)
     data = np.repeat(csr.data / times, times)
     indices = np.repeat(csr.indices, times)

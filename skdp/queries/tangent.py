@@ -1,0 +1,175 @@
+"""The split of a second moment at a public subspace: core and tangent part in one release.
+
+Notation: V is d x p, public, with orthonormal columns; a row x (||x|| <= C) splits into a = V'x and
+r = x - V a. Its share of X'X V is (V a + r) a'. Scaling the core V a a' by 1/scale before the
+release leaves b a' with b = r + V a / scale, of Frobenius norm ||a|| ||b||: half of C^2 at most
+where the core is scaled away, against C^2 for the whole product.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.privacy.session import Bound, Bounded
+from skdp.queries.blocks import Block, RowSource, sum_rows
+from skdp.queries.integers import IntegerRows, clip_rows, square_norms
+
+__all__ = ["TangentQuery", "tangent_bound"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+_V_BITS = 26
+_SIZE_UNIT = 2.0**-20  # unit of a row when only its sizes are asked for
+_LOOSE = 1 + 1e-6  # V is orthonormal to 1e-7 on its grid
+
+
+def tangent_bound(clip_norm: float, scale: float) -> float:
+    """Return the largest ||a|| ||b|| over rows of norm `clip_norm`.
+
+    With t = ||a||^2 / C^2 it is C^2 sqrt(t (1 - t + t/scale^2)), largest at t = 1/(2(1 - 1/s^2)),
+    inside [0, 1] for scale >= sqrt(2): C^2 / (2 sqrt(1 - 1/scale^2)). Below, at t = 1: C^2/scale.
+    """
+    if scale < math.sqrt(2):
+        return clip_norm**2 / scale
+    return clip_norm**2 / (2 * math.sqrt(1 - scale**-2))
+
+
+class TangentQuery:
+    """Core and tangent parts of X'X V for a public V, each row clipped to a public size.
+
+    Parameters
+    ----------
+    source : RowSource
+        The private rows.
+    V : array of shape (n_features, p)
+        Public, with orthonormal columns.
+    scale : float
+        The core is divided by it (``inf``: only the tangent part is released).
+    clip_norm, adjacency, n_jobs
+        As in `RowQuery`.
+    """
+
+    def __init__(
+        self,
+        source: RowSource,
+        V: FloatArray,
+        scale: float,
+        *,
+        clip_norm: float,
+        adjacency: str,
+        n_jobs: int | None,
+    ) -> None:
+        self._source = source
+        self._sizes: FloatArray | None = None
+        self._V = np.asarray(V, np.float64)
+        self._grid = np.rint(np.ldexp(self._V, _V_BITS))
+        self._removed = 1 - 1 / scale
+        self.clip_norm = clip_norm
+        self.n_jobs = n_jobs
+        self.largest = tangent_bound(clip_norm, scale) * _LOOSE
+        self._rows_changed = 2.0 if adjacency == "replace" else 1.0
+
+    def _split(self, Z: Block) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return V'z, ||b|| and the size ||V'z|| ||b|| of integer rows, each from its row alone."""
+        A = np.asarray(Z @ self._grid)
+        np.ldexp(A, -_V_BITS, out=A)
+        squares = np.einsum("ij,ij->i", A, A)
+        kept = self._removed * (2 - self._removed)
+        b = np.sqrt(np.maximum(square_norms(Z) - kept * squares, 0.0) + 1e-6 * squares)
+        return A, b, np.sqrt(squares) * b
+
+    def _all_sizes(self) -> FloatArray:
+        """Sizes of all rows in units of clip_norm**2, kept for the steps of one search."""
+        if self._sizes is None:
+            unit = self.clip_norm * _SIZE_UNIT
+            to_integers = IntegerRows(self.clip_norm, unit)
+            sizes = [self._split(to_integers(rows))[2] for rows in self._source.blocks()]
+            self._sizes = np.concatenate(sizes) * _SIZE_UNIT**2 if sizes else np.zeros(0)
+        return self._sizes
+
+    def norms_below(self, threshold: float, quantile: float) -> Bounded:
+        """Return the sum over rows of (1[size <= threshold C^2] - quantile): see `RowQuery`."""
+        q, one = float(quantile), self._rows_changed
+
+        def answer(step: float) -> NDArray[Any]:
+            sizes = self._all_sizes()
+            below = int(np.count_nonzero(sizes <= threshold))
+            if step == 0.0:
+                return np.asarray(below - q * len(sizes))
+            total = below * round((1 - q) / step) + (len(sizes) - below) * round(-q / step)
+            return np.asarray(total, np.int64)
+
+        size = 1.0 if one == 2.0 else max(q, 1 - q)
+        return Bounded(
+            Bound("size_quantile", (), size, slack=one / 2, l1=size, l1_slack=one / 2), answer
+        )
+
+    def product(self, clip_level: float) -> Bounded:
+        """Return the sum of w b a', w = min(1, clip_level / (||a|| ||b||)).
+
+        One row: at most L = min(clip_level, largest size); replace: 2 L (x and its mirror image in
+        the tangent part are antipodal there). In integers a row gives (z - V' rint(V'z)) p' with
+        p = rint(w V'z): rounding p costs ||z|| sqrt(p)/2, rounding V'z costs sqrt(p)/2 ||p||, and
+        rounding the d x p result sqrt(d p).
+        """
+        d, p = self._V.shape
+        level = min(float(clip_level), self.largest)
+
+        def answer(step: float) -> NDArray[Any]:
+            if step == 0.0:
+                return self._float_product(level)
+            unit = math.sqrt(step)
+            to_integers = IntegerRows(self.clip_norm, unit)
+
+            def term(rows: Block) -> FloatArray:
+                Z = to_integers(rows)
+                A, _, sizes = self._split(Z)
+                with np.errstate(divide="ignore"):
+                    weights = np.minimum(1.0, (level / step) / sizes)
+                P = np.rint(A * weights[:, None])
+                return np.vstack([np.asarray(Z.T @ P), np.rint(A).T @ P])
+
+            total = sum_rows(self._source, term, (d + p, p), exact=True, n_jobs=self.n_jobs)
+            removed = np.rint(self._grid * self._removed)
+            return total[:d] - _shifted_product(removed, total[d:])
+
+        one, C = self._rows_changed, self.clip_norm
+        bound = Bound(
+            "tangent_product",
+            (d, p),
+            one * level * _LOOSE,
+            slack=math.sqrt(d * p),
+            cross=one * C * math.sqrt(p),
+        )
+        return Bounded(bound, answer)
+
+    def _float_product(self, level: float) -> FloatArray:
+        def term(rows: Block) -> FloatArray:
+            clipped = clip_rows(rows, self.clip_norm)
+            A = np.asarray(clipped @ self._V)
+            squares = np.einsum("ij,ij->i", A, A)
+            kept = self._removed * (2 - self._removed)
+            b = np.sqrt(np.maximum(square_norms(clipped) - kept * squares, 0.0))
+            sizes = np.sqrt(squares) * b
+            with np.errstate(divide="ignore", invalid="ignore"):
+                weights = np.where(sizes > level, level / sizes, 1.0)
+            return np.asarray(clipped.T @ (A * weights[:, None]))
+
+        Y = sum_rows(self._source, term, self._V.shape, exact=False, n_jobs=self.n_jobs)
+        return np.asarray(Y - self._removed * self._V @ (self._V.T @ Y))
+
+
+def _shifted_product(grid: FloatArray, K: IntArray) -> IntArray:
+    """Return floor(grid K / 2**26) for an integer grid below 2**27 and any int64 K, exactly.
+
+    K is cut into limbs of 20 bits, whose products with the grid stay below 2**53. The result is
+    taken modulo 2**64, as every integer total is.
+    """
+    low, middle, high = K & 0xFFFFF, (K >> 20) & 0xFFFFF, K >> 40
+    L0, L1, L2 = ((grid @ limb.astype(np.float64)).astype(np.int64) for limb in (low, middle, high))
+    carried = (L0 >> 20) + L1  # floor(grid (K mod 2**40) / 2**20)
+    return np.asarray((carried >> 6) + (L2 << 14))

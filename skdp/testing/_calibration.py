@@ -1,0 +1,181 @@
+"""Calibration of the noise of a fit: does it have the scale and independence that it claims?"""
+
+import math
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from skdp.exceptions import PrivacyWarning
+from skdp.testing._data import FitData
+from skdp.testing._hooks import Opening, Transcript, record_transcript
+from skdp.testing._outcomes import fresh
+from skdp.testing._statistics import SIX_SIGMA, cosine_pvalue, scale_pvalue
+
+__all__ = ["CalibrationReport", "as_fit", "calibration", "check_calibration"]
+
+Fit = Callable[[Any], Any]
+
+
+def as_fit(fit) -> Fit:
+    """Return a function of the data: an estimator is cloned and fitted, a function is itself."""
+    if not hasattr(fit, "get_params"):
+        return fit
+
+    def run(data):
+        data = data if isinstance(data, FitData) else FitData(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)
+            return data.fit(fresh(fit))
+
+    return run
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    """P-values of the tests of the noise.
+
+    Attributes
+    ----------
+    pvalues : dict of float
+        Name of the test -> two-sided p-value.
+    n_values : int
+        Independent noise values seen.
+    """
+
+    pvalues: dict[str, float] = field(repr=False)
+    n_values: int
+
+    @property
+    def pvalue(self) -> float:
+        """Smallest p-value times the number of tests."""
+        return min(1.0, min(self.pvalues.values(), default=1.0) * len(self.pvalues))
+
+    @property
+    def worst(self) -> str:
+        """Name of the test with the smallest p-value."""
+        return min(self.pvalues, key=self.pvalues.__getitem__, default="")
+
+    def check(self, alpha: float = SIX_SIGMA) -> "CalibrationReport":
+        """Raise AssertionError if the noise is not what the receipt claims; else return self."""
+        if self.pvalue < alpha:
+            raise AssertionError(
+                f"the noise is not as claimed: {self.worst}, p = {self.pvalues[self.worst]:.1e}"
+            )
+        return self
+
+
+def _independent(opening: Opening) -> tuple[np.ndarray, np.ndarray]:
+    """Return (residuals in standard units, their columns), each independent value once.
+
+    (G + G')/2 has half the variance off the diagonal, and each value there appears twice.
+    """
+    residual = np.atleast_1d(opening.residual())
+    columns = np.broadcast_to(np.arange(residual.shape[-1]), residual.shape)
+    if not opening.bound.symmetric:
+        return residual.ravel(), columns.ravel()
+    upper = np.triu_indices(len(residual))
+    scale = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+    return residual[upper] * scale, columns[upper]
+
+
+def _squares(opening: Opening, residual: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return terms that are chi-square, and the degrees of freedom of each."""
+    if opening.loss and opening.loss.kind == "pure":
+        return 2 * math.sqrt(2.0) * np.abs(residual), 2.0  # |Laplace| is exponential
+    return residual**2, 1.0
+
+
+def _scale_tests(openings, residuals, columns, tests) -> None:
+    for opening, residual, column in zip(openings, residuals, columns, strict=True):
+        name = f"{opening.bound.name}[{opening.serial}]"
+        terms, degrees = _squares(opening, residual)
+        tests.setdefault(f"scale of {name}", []).append((terms.sum(), degrees * terms.size))
+        if opening.bound.symmetric:
+            starts = np.cumsum([0, *range(len(opening.exact), 1, -1)])  # of each row of the triangle
+            inside = (terms[starts].sum(), degrees * len(starts))
+            tests.setdefault(f"diagonal of {name}", []).append(inside)
+        for c in np.unique(column):
+            part = terms[column == c]
+            tests.setdefault(f"column {c} of {name}", []).append((part.sum(), degrees * part.size))
+
+
+def _reuse_tests(residuals, names) -> dict[str, float]:
+    """Noise that appears twice: cosine between openings, and equality where they are short."""
+    out: dict[str, float] = {}
+    for i, a in enumerate(residuals):
+        for j in range(i):
+            b = residuals[j]
+            size = min(a.size, b.size)
+            if size >= 8:
+                out[f"{names[j]} against {names[i]}"] = cosine_pvalue(a[:size], b[:size])
+            elif np.allclose(a[:size], b[:size], rtol=1e-7, atol=0):
+                out[f"{names[j]} equals {names[i]}"] = 0.0
+    return out
+
+
+def calibration(transcripts: Transcript | Iterable[Transcript]) -> CalibrationReport:
+    """Test that (answer - exact) / noise scale is what the receipt claims.
+
+    Tests, all exact for Gaussian and Laplace noise: the scale of all values and of each release,
+    of each column and of the diagonal (chi-square), and reuse of noise between releases and
+    between fits (cosine, t). Power: with N values a scale wrong by a factor f is found if
+    ``|f^2 - 1| > 6 sqrt(2/N)`` or so: 1/sqrt(2) needs 300 values, 10% needs 3600 at six sigma.
+    Pass several fits where one has few.
+
+    Parameters
+    ----------
+    transcripts : Transcript or iterable of Transcript
+        From `record_transcript`; several must come from the same estimator.
+
+    Returns
+    -------
+    report : CalibrationReport
+    """
+    transcripts = [transcripts] if isinstance(transcripts, Transcript) else list(transcripts)
+    tests: dict[str, list[tuple[float, float]]] = {}
+    everything, names = [], []
+    for index, transcript in enumerate(transcripts):
+        openings = [o for o in transcript if o.step and o.total is not None]
+        parts = [_independent(opening) for opening in openings]
+        residuals = [part[0] for part in parts]
+        _scale_tests(openings, residuals, [part[1] for part in parts], tests)
+        everything += residuals
+        names += [f"{o.bound.name}[{o.serial}] of fit {index}" for o in openings]
+    pvalues = {
+        name: scale_pvalue(sum(s for s, _ in terms), sum(n for _, n in terms))
+        for name, terms in tests.items()
+    }
+    whole = [term for name, terms in tests.items() if name.startswith("scale") for term in terms]
+    pvalues["scale of all noise"] = scale_pvalue(sum(s for s, _ in whole), sum(n for _, n in whole))
+    pvalues |= _reuse_tests(everything, names)
+    return CalibrationReport(pvalues, sum(r.size for r in everything))
+
+
+def check_calibration(fit, data, n_fits: int = 3, alpha: float = SIX_SIGMA) -> CalibrationReport:
+    """Fit a few times and raise unless the noise has the scale and independence it claims.
+
+    Parameters
+    ----------
+    fit : estimator or callable
+        As in `transcript_audit`.
+    data : FitData or array
+        What to fit on; the tests do not depend on it.
+    n_fits : int, default=3
+        Number of fits.
+    alpha : float
+        Chance of a false alarm, all tests together. Default: six sigma.
+
+    Returns
+    -------
+    report : CalibrationReport
+    """
+    run = as_fit(fit)
+    transcripts = []
+    for _ in range(n_fits):
+        with record_transcript() as transcript:
+            run(data)
+        transcripts.append(transcript)
+    return calibration(transcripts).check(alpha)

@@ -1,0 +1,304 @@
+"""Checks of receipts, entropy, budgets, state, pickling, parallel fits, inputs and scaling."""
+
+import math
+import pickle
+import warnings
+
+import joblib
+import numpy as np
+import scipy.sparse as sp
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.utils import get_tags
+
+from skdp.exceptions import PrivacyWarning
+from skdp.privacy import accounting
+from skdp.testing._data import FitData, contrasting_data, settings_of
+from skdp.testing._hooks import fixed_noise, record_transcript
+from skdp.testing._null_checks import not_private, skip
+from skdp.testing._outcomes import (
+    difference,
+    documented_attributes,
+    fitted_attributes,
+    fresh,
+    outcome,
+)
+from skdp.testing._statistics import SIX_SIGMA, cosine_pvalue
+from skdp.testing.audit import check_calibration, transcript_audit, worst_case_pair
+
+__all__ = [
+    "check_bad_budgets",
+    "check_documented_attributes",
+    "check_input_unmodified",
+    "check_joblib",
+    "check_noise_calibration",
+    "check_pickle_and_clone",
+    "check_receipt",
+    "check_scaling",
+    "check_seeded_noise",
+    "check_system_entropy",
+    "check_worst_case_pair",
+]
+
+_SLIP = 1 + 1e-6
+BAD_EPSILONS = (math.nan, 0, 0.0, -1, -math.inf, True, "1", None, [1.0])
+BAD_DELTAS = (math.nan, -1, -1e-9, 1, 1.5, math.inf, True, "0", None)
+
+
+def ordinary(estimator) -> FitData:
+    """Return ordinary dense data for this estimator."""
+    return contrasting_data(estimator)["dense"]["ordinary"]
+
+
+def _fitted(estimator, data=None, **params):
+    """Fit a clone that draws private noise, without the warnings that its own parameters bring."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return (ordinary(estimator) if data is None else data).fit(fresh(estimator, **params))
+
+
+def _results(estimator):
+    """Return the fitted arrays and numbers: what noise shows in."""
+    kept = fitted_attributes(estimator)
+    return {name: v for name, v in kept.items() if isinstance(v, np.ndarray | float)}
+
+
+def check_receipt(name, estimator):
+    """The ledger adds up to the receipt, and the receipt to at most the budget.
+
+    Each line's noise is at least what its loss needs for its sensitivity; each opening of the gate
+    has one line and one reading.
+    """
+    with record_transcript() as transcript:
+        fitted = _fitted(estimator)
+    spent, ledger = fitted.privacy_spent_, fitted.ledger_
+    if transcript.faults:
+        raise AssertionError(f"{name}: {transcript.faults}")
+    if len(transcript) != len(ledger):
+        raise AssertionError(f"{name}: {len(ledger)} ledger lines, {len(transcript)} openings")
+    losses = accounting.compose(line.loss for line in ledger)
+    if losses != spent.losses:
+        raise AssertionError(f"{name}: the ledger has {losses}, the receipt {spent.losses}")
+    if spent.epsilon > fitted.epsilon or spent.delta > fitted.delta:
+        raise AssertionError(f"{name}: {spent} exceeds the budget")
+    if (spent.unit, spent.adjacency) != settings_of(estimator)[:2]:
+        raise AssertionError(f"{name}: the receipt is for {spent.unit} {spent.adjacency}")
+    if not_private(estimator):
+        return
+    needed = accounting.delta_from_losses(losses, spent.epsilon * _SLIP)
+    if needed > spent.delta * _SLIP:
+        raise AssertionError(f"{name}: the ledger costs delta = {needed}, the receipt says {spent}")
+    for line in ledger:
+        factor = math.sqrt(2.0) if line.loss.kind == "pure" else 1.0
+        if factor * line.sensitivity > line.loss.value * line.noise_scale * _SLIP:
+            raise AssertionError(f"{name}: too little noise for its loss: {line}")
+
+
+def check_noise_calibration(name, estimator):
+    """The noise in what becomes public has the claimed scale, in all columns, and is never reused."""
+    if not_private(estimator):
+        return skip("epsilon is infinite")
+    check_calibration(estimator, ordinary(estimator), n_fits=4)
+    return None
+
+
+def check_worst_case_pair(name, estimator):
+    """The estimator's worst-case neighbours change no release by more than its receipt claims."""
+    if not_private(estimator):
+        return skip("epsilon is infinite")
+    transcript_audit(estimator, worst_case_pair(estimator)).check()
+    return None
+
+
+def check_system_entropy(name, estimator):
+    """Fits with random_state=None differ, whatever numpy's global state is, and leave it alone."""
+    if not_private(estimator):
+        return skip("epsilon is infinite")
+    state = np.random.get_state()  # noqa: NPY002
+    fits = []
+    for _ in range(2):
+        np.random.set_state(state)  # noqa: NPY002
+        fits.append(_fitted(estimator))
+        if difference(state, np.random.get_state()):  # noqa: NPY002
+            raise AssertionError(f"{name} uses numpy's global random state")
+    if difference(_results(fits[0]), _results(fits[1])) is None:
+        raise AssertionError(f"{name}: two fits with random_state=None are the same")
+    if any(fit.privacy_spent_.seeded for fit in fits):
+        raise AssertionError(f"{name}: random_state=None is flagged as seeded")
+    return None
+
+
+def _seeded(estimator, **params):
+    with record_transcript() as transcript, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fitted = ordinary(estimator).fit(clone(estimator).set_params(random_state=7, **params))
+    warned = any(issubclass(w.category, PrivacyWarning) for w in caught)
+    return fitted, transcript, warned
+
+
+def check_seeded_noise(name, estimator):
+    """A seed makes noise reproducible: it warns, the receipt is flagged, budgets share no noise."""
+    if not_private(estimator):
+        return skip("epsilon is infinite")
+    first, transcript, warned = _seeded(estimator)
+    again, _, _ = _seeded(estimator)
+    if not warned or not first.privacy_spent_.seeded:
+        raise AssertionError(f"{name}: a seeded fit must warn PrivacyWarning and be flagged")
+    if difference(_results(first), _results(again)):
+        raise AssertionError(f"{name}: two fits with the same seed differ")
+    _, other, _ = _seeded(estimator, epsilon=2.5 * estimator.epsilon)
+    for a, b in zip(transcript, other, strict=True):
+        if a.total is None:
+            continue
+        x, y = np.ravel(a.residual()), np.ravel(b.residual())
+        if np.allclose(x, y, rtol=1e-6) or (x.size >= 8 and cosine_pvalue(x, y) < SIX_SIGMA):
+            raise AssertionError(
+                f"{name}: one seed gives the same noise at two budgets ({a.bound.name}); the "
+                "difference of two fits would show exact data"
+            )
+    return None
+
+
+def check_bad_budgets(name, estimator):
+    """Bad epsilon and delta are refused, also where scikit-learn's own checks are switched off."""
+    data = ordinary(estimator)
+    bad = [("epsilon", v) for v in BAD_EPSILONS] + [("delta", v) for v in BAD_DELTAS]
+    for switched_off in (False, True):
+        for parameter, value in bad:
+            with (
+                config_context(skip_parameter_validation=switched_off),
+                record_transcript() as transcript,
+            ):
+                subject = fresh(estimator, **{parameter: value})
+                failure = outcome(subject, data).exception
+            if failure is None or not failure.startswith(("ValueError", "TypeError")):
+                raise AssertionError(f"{name}: {parameter}={value!r} must be refused. Got {failure!r}")
+            if len(transcript) or fitted_attributes(subject):
+                raise AssertionError(f"{name}: {parameter}={value!r} is refused too late")
+
+
+def check_documented_attributes(name, estimator):
+    """What fit puts on the estimator stands in the "Attributes" section of its docstring.
+
+    scikit-learn's HTML display prints every public attribute; hidden ones get pickled.
+    """
+    documented = documented_attributes(type(estimator))
+    for family, data in contrasting_data(estimator).items():
+        extra = set(fitted_attributes(_fitted(estimator, data["ordinary"]))) - documented
+        if extra:
+            raise AssertionError(f"{name} fitted on {family} data has undocumented {sorted(extra)}")
+
+
+def check_pickle_and_clone(name, estimator):
+    """A pickle holds the same public values; a clone holds none, and no trace of a fit."""
+    fitted = _fitted(estimator)
+    copy = pickle.loads(pickle.dumps(fitted))
+    found = difference(fitted_attributes(fitted), fitted_attributes(copy))
+    if found:
+        raise AssertionError(f"{name}: a pickled copy differs: {found}")
+    bare = clone(fitted)
+    if fitted_attributes(bare):
+        raise AssertionError(f"{name}: a clone keeps {sorted(fitted_attributes(bare))}")
+    for key, value in fitted.get_params(deep=False).items():
+        if difference(value, bare.get_params(deep=False)[key]):
+            raise AssertionError(f"{name}: fit or clone changes the parameter {key!r}")
+
+
+def _fit_quietly(estimator, data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return data.fit(clone(estimator))
+
+
+def check_joblib(name, estimator):
+    """Fits in threads and in worker processes work, differ, and carry their receipts."""
+    data, subject = ordinary(estimator), fresh(estimator)
+    seeded = clone(estimator).set_params(random_state=3)
+    here = _results(_fit_quietly(seeded, data))
+    for backend in ("threading", "loky"):
+        jobs = [joblib.delayed(_fit_quietly)(e, data._replace(fit_params=dict(data.fit_params)))
+                for e in (subject, subject, seeded)]  # fmt: skip
+        first, second, repeated = joblib.Parallel(n_jobs=2, backend=backend)(jobs)
+        if not not_private(estimator) and not difference(_results(first), _results(second)):
+            raise AssertionError(f"{name}: two {backend} workers draw the same noise")
+        if difference(here, _results(repeated)):
+            raise AssertionError(f"{name}: a seeded fit depends on the {backend} backend")
+        if difference(first.privacy_spent_, second.privacy_spent_):
+            raise AssertionError(f"{name}: receipts differ between {backend} workers")
+
+
+def _inputs(X, sparse):
+    yield "float64", X.copy()
+    yield "float32", X.astype(np.float32)
+    yield "column-major", np.asfortranarray(X)
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    yield "read-only", frozen
+    if sparse:
+        yield "csr", sp.csr_array(X)
+        yield "csc", sp.csc_matrix(X)
+        yield "csr float32", sp.csr_matrix(X.astype(np.float32))
+        rows = sp.csr_array(X)
+        doubled = (np.repeat(rows.data / 2, 2), np.repeat(rows.indices, 2), 2 * rows.indptr)
+        yield "csr with duplicates", sp.csr_array(doubled, shape=X.shape)
+
+
+def _bytes(X):
+    parts = (X.data, X.indices, X.indptr) if sp.issparse(X) else (X,)
+    return [np.ascontiguousarray(part).tobytes() for part in parts]
+
+
+def check_input_unmodified(name, estimator):
+    """Fit never writes to X: dense, sparse, float32, column-major or read-only."""
+    data = ordinary(estimator)
+    params = {"copy": False} if "copy" in estimator.get_params(deep=False) else {}
+    for form, X in _inputs(np.asarray(data.X), get_tags(estimator).input_tags.sparse):
+        before = _bytes(X)
+        _fitted(estimator, data._replace(X=X), **params)
+        if _bytes(X) != before:
+            raise AssertionError(f"{name} modifies its {form} input")
+
+
+_SCALED = ("clip_norm", "clip_level", "center", "entry_bounds", "sensitivity")
+
+
+def _scaled_params(estimator, factor):
+    """Return the parameters in the unit of X times a factor; None if one is decided in the fit."""
+    out = {}
+    for name in _SCALED:
+        value = getattr(estimator, name, None)
+        if isinstance(value, str) and name == "clip_norm":
+            value = 1.0
+        if value is None or isinstance(value, str):
+            continue
+        out[name] = factor * np.asarray(value, float) if np.ndim(value) else factor * value
+        if isinstance(value, tuple):
+            out[name] = tuple(float(v) for v in out[name])
+    return out
+
+
+def check_scaling(name, estimator):
+    """fit(4 X, clip_norm=4 C) is fit(X, clip_norm=C) in other units: nothing has a hidden scale.
+
+    The integers of the noise are the same in both fits; each attribute must be multiplied by one
+    power of 4, the same for all its entries.
+    """
+    data = ordinary(estimator)
+    if settings_of(estimator).unit == "interaction" or data.y is not None:
+        return skip("no scale, or a target with a scale of its own")
+    with fixed_noise(1, scale_free=True):
+        one = _fitted(estimator, **_scaled_params(estimator, 1.0))
+        four = _fitted(estimator, data._replace(X=4.0 * data.X), **_scaled_params(estimator, 4.0))
+    small, large = _results(one), _results(four)
+    for key, value in small.items():
+        powers = [4.0**p * np.asarray(value, float) for p in range(-4, 5)]
+        if key == "clip_norm_":
+            powers = [4.0 * np.asarray(value)]
+        if value.__class__ is np.ndarray and value.dtype.kind not in "f":
+            continue
+        size = float(np.max(np.abs(large[key]), initial=1e-300))
+        if not any(np.allclose(large[key], p, rtol=1e-6, atol=1e-9 * size) for p in powers):
+            raise AssertionError(f"{name}: {key} does not scale with X: {value} and {large[key]}")
+    if difference(one.privacy_spent_, four.privacy_spent_):
+        raise AssertionError(f"{name}: the receipt depends on the scale")
+    return None

@@ -1,0 +1,209 @@
+"""Checks that nothing but released values can be seen: null releases, hostile rows, order of acts."""
+
+import math
+import warnings
+
+import numpy as np
+from sklearn.exceptions import SkipTestWarning
+from sklearn.utils import get_tags
+
+from skdp.exceptions import BudgetExceededError
+from skdp.testing._data import FitData, contrasting_data, settings_of
+from skdp.testing._hooks import before_payment, fixed_noise, null_release, record_transcript
+from skdp.testing._outcomes import difference, fitted_attributes, fresh, outcome
+
+__all__ = [
+    "check_bad_rows",
+    "check_failed_fit",
+    "check_null_release",
+    "check_null_release_can_fail",
+    "check_pays_first",
+    "check_tiny_epsilon",
+]
+
+_SEED = 20240229
+
+
+def skip(reason):
+    """Say that a check does not apply."""
+    warnings.warn(reason, SkipTestWarning, stacklevel=3)
+
+
+def not_private(estimator) -> bool:
+    """Whether this instance adds no noise at all."""
+    return getattr(estimator, "epsilon", 1.0) == math.inf
+
+
+def _compare(name, family, estimator, reference, data, what):
+    seen = outcome(fresh(estimator), data)
+    found = difference(tuple(reference), tuple(seen))
+    if found:
+        part = ("attributes", "warnings", "exception")[int(found[0])]
+        raise AssertionError(
+            f"{type(estimator).__name__} shows private data: with {what}, {family} data "
+            f"'{name}' differ from 'ordinary' in {part}: {found[3:]}"
+        )
+
+
+def check_null_release(name, estimator):
+    """Replace every answer by zeros and fix the noise: contrasting data must look the same.
+
+    Attributes, warnings and exceptions are compared bit by bit, with the private code not run at
+    all and with its answers thrown away. Whatever differs is seen by nobody's leave.
+    """
+    if not_private(estimator):
+        return skip("epsilon is infinite")
+    for family, data in contrasting_data(estimator).items():
+        for run in (False, True):
+            what = "answers thrown away" if run else "nothing read"
+            with fixed_noise(_SEED), null_release(run=run):
+                reference = outcome(fresh(estimator), data["ordinary"])
+                if reference.exception is not None:
+                    raise AssertionError(f"{name} fails on ordinary data: {reference.exception}")
+                for contrast, item in data.items():
+                    _compare(contrast, family, estimator, reference, item, what)
+    return None
+
+
+def check_null_release_can_fail(name, estimator):
+    """The same data at a huge epsilon, with real answers, must look different."""
+    for family, data in contrasting_data(estimator).items():
+        with fixed_noise(_SEED):
+            strong = {} if not_private(estimator) else {"epsilon": 1e4}
+            seen = {key: outcome(fresh(estimator, **strong), item) for key, item in data.items()}
+        reference = seen.pop("ordinary").attributes
+        for attributes in (reference, *(other.attributes for other in seen.values())):
+            attributes.pop("ledger_", None)
+        if not any(difference(reference, other.attributes) for other in seen.values()):
+            raise AssertionError(
+                f"{name}: no {family} data set changes the fit, even with epsilon=1e4; the null "
+                "release check could not fail"
+            )
+
+
+def check_bad_rows(name, estimator):
+    """A row of NaN or inf under assume_finite contributes nothing, poisons nothing, shows nothing.
+
+    With the noise fixed, fits must be finite, and the same whatever the bad values are.
+    """
+    settings = settings_of(estimator)
+    if settings.unit != "row" or not_private(estimator):
+        return skip("covered by the null release for this unit")
+    base = contrasting_data(estimator)["dense"]["ordinary"]
+    rows = {"NaN": np.full(settings.n_features, np.nan)}
+    rows["inf"] = np.full(settings.n_features, np.inf)
+    rows["one -inf"] = np.where(np.arange(settings.n_features) == 1, -np.inf, 3.0)
+    rows["one NaN"] = np.where(np.arange(settings.n_features) == 0, np.nan, -1e12)
+    reference = None
+    with fixed_noise(_SEED):
+        for bad, row in rows.items():
+            X = np.array(base.X)
+            X[len(X) // 2] = row
+            seen = outcome(fresh(estimator), FitData(X, base.y, base.fit_params, True))
+            if seen.exception or seen.warnings:
+                raise AssertionError(f"{name} with a {bad} row: {seen.exception or seen.warnings}")
+            for key, value in seen.attributes.items():
+                floats = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+                if (floats or isinstance(value, float)) and not np.all(np.isfinite(value)):
+                    raise AssertionError(f"{name} with a {bad} row: {key} is not finite")
+            reference = seen if reference is None else reference
+            found = difference(reference.attributes, seen.attributes)
+            if found:
+                raise AssertionError(f"{name}: a {bad} row can be told from a NaN row: {found}")
+    return None
+
+
+def check_tiny_epsilon(name, estimator):
+    """With epsilon = 1e-9 the fit is the same for all data, up to what delta alone allows.
+
+    The noise is fixed; delta = 1e-6 leaves mu = 2.5e-6, so a statistic of a few dozen rows moves by
+    less than a thousandth of its noise.
+    """
+    if not_private(estimator):
+        return skip("epsilon is infinite")
+    tiny = {"epsilon": 1e-9}
+    if getattr(estimator, "delta", 0) != 0:
+        tiny["delta"] = 1e-6
+    data = contrasting_data(estimator)["dense"]
+    with fixed_noise(_SEED):
+        seen = {
+            key: outcome(fresh(estimator, **tiny), item)
+            for key, item in data.items()
+            if key in ("ordinary", "zeros", "x1e6", "x1e-6", "empty", "star", "one row")
+        }
+    reference = seen["ordinary"]
+    for key, other in seen.items():
+        if (reference.exception, reference.warnings) != (other.exception, other.warnings):
+            raise AssertionError(f"{name} with epsilon=1e-9: '{key}' differs in errors or warnings")
+        for attribute, value in reference.attributes.items():
+            if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+                continue
+            size = float(np.max(np.abs(value), initial=1e-300))
+            moved = np.max(np.abs(value - other.attributes[attribute]), initial=0.0)
+            if moved > 0.02 * size:
+                raise AssertionError(f"{name} with epsilon=1e-9: {attribute} depends on X ('{key}')")
+    return None
+
+
+def _failing_read(count):
+    def action(index):
+        if index == count:
+            raise BudgetExceededError("refused by skdp.testing")
+
+    return action
+
+
+def check_failed_fit(name, estimator):
+    """A fit that fails anywhere leaves the estimator as it was: no attribute, no receipt.
+
+    Each payment is refused in turn, on a new estimator and on a fitted one; so is a hostile X.
+    """
+    data = contrasting_data(estimator)["dense"]["ordinary"]
+    with warnings.catch_warnings(), record_transcript() as transcript:
+        warnings.simplefilter("ignore")
+        fitted = data.fit(fresh(estimator))
+    before = fitted_attributes(fitted)
+    refusals = [(_failing_read(i), data) for i in range(min(len(transcript), 12))]
+    hostile = (np.zeros(3), "rows", None, np.full((3, settings_of(estimator).n_features), np.nan))
+    refusals += [(lambda index: None, data._replace(X=X)) for X in hostile]
+    for action, item in refusals:
+        for subject, state in ((fresh(estimator), {}), (fitted, before)):
+            with before_payment(action), record_transcript() as seen:
+                failure = outcome(subject, item).exception
+            if failure is None:
+                raise AssertionError(f"{name}: fit succeeds although it was refused or got {item.X!r}")
+            found = difference(state, fitted_attributes(subject))
+            if found:
+                raise AssertionError(f"{name}: a failed fit leaves a trace: {found}")
+            if item is not data and len(seen):
+                raise AssertionError(f"{name}: a fit on {item.X!r} released something")
+
+
+def check_pays_first(name, estimator):
+    """Nothing private is computed before it is paid for.
+
+    The rows are overwritten in place at the first payment: the fit must be that of the new rows,
+    bit by bit. (An estimator that needs a copy of dense float64 rows cannot pass; it should say
+    why in `expected_failed_checks`.)
+    """
+    if not_private(estimator) or get_tags(estimator).target_tags.required:
+        return skip("needs noise, and no target")
+    data = contrasting_data(estimator)["dense"]
+    early, late = data["ordinary"], data["ordinary"]
+    late = late._replace(X=np.ascontiguousarray(0.5 * np.roll(late.X, 1, axis=1)))
+    if settings_of(estimator).unit in ("edge", "interaction"):
+        late = late._replace(X=np.zeros_like(late.X))
+    moving = early._replace(X=np.array(early.X, np.float64, order="C"))
+
+    def overwrite(index):
+        if index == 0:
+            moving.X[...] = late.X
+
+    with fixed_noise(_SEED):
+        expected = outcome(fresh(estimator), late)
+        with before_payment(overwrite):
+            seen = outcome(fresh(estimator), moving)
+    found = difference(tuple(expected), tuple(seen))
+    if found:
+        raise AssertionError(f"{name}: private data were used before they were paid for: {found}")
+    return None

@@ -1,0 +1,151 @@
+"""Worst-case pairs of data sets: where the change that a release claims is reached."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from skdp.testing._data import FitData, settings_of
+
+__all__ = ["CANDIDATES", "candidate_pairs", "register_pairs"]
+
+_HUGE = 1e15  # beyond every private clip norm: shifts each step of the search for it, then is clipped
+
+CANDIDATES: dict[object, Callable[..., Iterator[tuple[str, FitData, FitData]]]] = {}
+
+
+def register_pairs(key):
+    """Decorate a function estimator -> iterator of (name, data, neighbour).
+
+    Parameters
+    ----------
+    key : str or type
+        A privacy unit, or the class of an estimator (which goes before its unit).
+    """
+
+    def register(function):
+        CANDIDATES[key] = function
+        return function
+
+    return register
+
+
+def candidate_pairs(estimator) -> Iterator[tuple[str, FitData, FitData]]:
+    """Yield (name, data, neighbour): hostile neighbours for this estimator's privacy unit.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its class, unit and adjacency choose the pairs.
+    """
+    unit = settings_of(estimator).unit
+    for key in (*type(estimator).__mro__, unit):
+        if key in CANDIDATES:
+            return CANDIDATES[key](estimator)
+    raise ValueError(f"No worst-case pairs for {type(estimator).__name__} and unit {unit!r}.")
+
+
+def _row_bases(estimator):
+    """Few zero rows on as few columns as it takes (V is square there), and ordinary rows."""
+    k = getattr(estimator, "n_components", None)
+    narrow = max(2, k) if isinstance(k, int) and not isinstance(k, bool) else 3
+    center = getattr(estimator, "center", None)
+    fixed = None if center is None or isinstance(center, str) else np.asarray(center, float)
+    settings = settings_of(estimator)
+    d = narrow if fixed is None else len(fixed)
+    origin = np.zeros(d) if fixed is None else fixed
+    yield origin, np.tile(origin, (d + 2, 1))
+    if fixed is None:
+        rng = np.random.default_rng(0)
+        yield np.zeros(settings.n_features), rng.standard_normal((30, settings.n_features))
+
+
+@register_pairs("row")
+def _row_pairs(estimator):
+    replace = settings_of(estimator).adjacency == "replace"
+    for origin, base in _row_bases(estimator):
+        d = len(origin)
+        spike, other = _HUGE * np.eye(d)[0], _HUGE * np.eye(d)[min(1, d - 1)]
+        flat = np.full(d, _HUGE / math.sqrt(d))
+        if not replace:
+            rows = {"a huge row": spike, "a huge flat row": flat, "a NaN row": spike * np.nan}
+            for name, row in rows.items():
+                more = np.vstack([base, origin + row])
+                yield name, FitData(base), FitData(more, assume_finite=True)
+            continue
+        obtuse = -0.25 * spike + math.sqrt(1 - 0.0625) * other
+        partners = {"orthogonal": other, "antipodal": -spike, "obtuse": obtuse, "absent": 0 * spike}
+        for name, row in partners.items():
+            first, second = base.copy(), base.copy()
+            first[-1], second[-1] = origin + spike, origin + row
+            yield f"huge rows, {name}", FitData(first), FitData(second)
+
+
+@register_pairs("group")
+def _group_pairs(estimator):
+    settings = settings_of(estimator)
+    replace = settings.adjacency == "replace"
+    for origin, base in _row_bases(estimator):
+        d = len(origin)
+        groups = np.arange(len(base)) % 3
+        for name, rows in (("one huge row", _HUGE * np.eye(d)[:1]), ("huge rows", _HUGE * np.eye(d))):
+            labels = np.append(groups, np.full(len(rows), 3))
+            more = FitData(np.vstack([base, rows]), None, {"groups": labels})
+            if replace:
+                turned = FitData(np.vstack([base, -rows]), None, {"groups": labels})
+                yield f"{name}, antipodal", more, turned
+            else:
+                yield name, FitData(base, None, {"groups": groups}), more
+
+
+def _small(estimator):
+    k = getattr(estimator, "n_components", None)
+    return max(2, k) if isinstance(k, int) and not isinstance(k, bool) else 3
+
+
+def _ends(estimator):
+    low, high = getattr(estimator, "entry_bounds", None) or (-1.0, 1.0)
+    if settings_of(estimator).adjacency == "replace":
+        return low, high
+    return 0.0, (high if abs(high) >= abs(low) else low)
+
+
+@register_pairs("entry")
+def _entry_pairs(estimator):
+    d = max(2, _small(estimator) + 1)
+    old, new = _ends(estimator)
+    for name, fill in (("empty", 0.0), ("full", new)):
+        X = np.full((d + 2, d), float(fill))
+        X[0, 0] = old
+        Y = X.copy()
+        Y[0, 0] = new
+        yield f"one entry of an otherwise {name} matrix", FitData(X), FitData(Y)
+
+
+@register_pairs("edge")
+def _edge_pairs(estimator):
+    n = max(4, _small(estimator) + 2)
+    old, new = _ends(estimator)
+    for name, fill in (("empty", 0.0), ("complete", new)):
+        X = np.full((n, n), float(fill))
+        np.fill_diagonal(X, 0.0)
+        X[0, 1] = X[1, 0] = old
+        Y = X.copy()
+        Y[0, 1] = Y[1, 0] = new
+        yield f"one edge of an otherwise {name} graph", FitData(X), FitData(Y)
+
+
+@register_pairs("interaction")
+def _interaction_pairs(estimator):
+    d = max(3, _small(estimator) + 1)
+    floor = int(getattr(estimator, "degree_floor", 1) or 1)
+    replace = settings_of(estimator).adjacency == "replace"
+    for degree in {0, 1, min(floor - 1, d - 2), d - 2}:
+        if degree < 0:
+            continue
+        X = np.zeros((d + 2, d))
+        X[0, 2 : 2 + degree] = 1.0
+        Y = X.copy()
+        Y[0, 0] = 1.0
+        X[0, 1] = float(replace)
+        yield f"degree {degree}", FitData(X), FitData(Y)

@@ -1,0 +1,162 @@
+"""Privacy checks for any estimator with the interface of `skdp.base.BaseDPEstimator`.
+
+They complement scikit-learn's `parametrize_with_checks`: that one asks whether an estimator is a
+good scikit-learn estimator, this one whether it keeps its privacy promise. Each check is a public
+function ``check(name, estimator)`` that raises AssertionError and says what can be seen.
+
+The checks hook into the gate (`PrivacySession`): an estimator that releases numbers by other means
+is not covered, except by the checks that compare whole fits.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from sklearn.base import clone
+
+from skdp.testing._fit_checks import (
+    check_bad_budgets,
+    check_documented_attributes,
+    check_input_unmodified,
+    check_joblib,
+    check_noise_calibration,
+    check_pickle_and_clone,
+    check_receipt,
+    check_scaling,
+    check_seeded_noise,
+    check_system_entropy,
+    check_worst_case_pair,
+)
+from skdp.testing._null_checks import (
+    check_bad_rows,
+    check_failed_fit,
+    check_null_release,
+    check_null_release_can_fail,
+    check_pays_first,
+    check_tiny_epsilon,
+)
+
+__all__ = [
+    "CHECKS",
+    "check_bad_budgets",
+    "check_bad_rows",
+    "check_documented_attributes",
+    "check_failed_fit",
+    "check_input_unmodified",
+    "check_joblib",
+    "check_noise_calibration",
+    "check_null_release",
+    "check_null_release_can_fail",
+    "check_pays_first",
+    "check_pickle_and_clone",
+    "check_receipt",
+    "check_scaling",
+    "check_seeded_noise",
+    "check_system_entropy",
+    "check_tiny_epsilon",
+    "check_worst_case_pair",
+    "dp_estimator_checks",
+    "parametrize_with_dp_checks",
+]
+
+Check = Callable[[str, Any], None]
+
+CHECKS: tuple[Check, ...] = (
+    check_null_release,
+    check_null_release_can_fail,
+    check_bad_rows,
+    check_pays_first,
+    check_receipt,
+    check_noise_calibration,
+    check_worst_case_pair,
+    check_system_entropy,
+    check_seeded_noise,
+    check_bad_budgets,
+    check_failed_fit,
+    check_documented_attributes,
+    check_pickle_and_clone,
+    check_joblib,
+    check_input_unmodified,
+    check_scaling,
+    check_tiny_epsilon,
+)
+
+
+def dp_estimator_checks(
+    estimator: Any, *, expected_failed_checks: Mapping[str, str] | None = None
+) -> Iterator[tuple[Any, Callable[[Any], None]]]:
+    """Yield (estimator, check) for all privacy checks; ``check(estimator)`` runs one.
+
+    Parameters
+    ----------
+    estimator : estimator
+        An instance; every check gets a clone. The data are made by the factory registered for its
+        privacy unit (see `register_data`).
+    expected_failed_checks : mapping, optional
+        Names of checks that are left out, and the reason for each.
+
+    Yields
+    ------
+    estimator, check : estimator, callable
+
+    Examples
+    --------
+    >>> from skdp import DPPCA
+    >>> from skdp.testing import dp_estimator_checks
+    >>> for estimator, check in dp_estimator_checks(DPPCA(n_components=1)):
+    ...     if "null_release" in check.func.__name__:
+    ...         check(estimator)
+    """
+    left_out = dict(expected_failed_checks or {})
+    unknown = set(left_out) - {check.__name__ for check in CHECKS}
+    if unknown:
+        raise ValueError(f"expected_failed_checks has unknown names {sorted(unknown)}.")
+    name = type(estimator).__name__
+    for check in CHECKS:
+        if check.__name__ not in left_out:
+            yield clone(estimator), partial(check, name)
+
+
+def _check_id(value: Any) -> Any:
+    if isinstance(value, partial):
+        return value.func.__name__
+    return repr(value).replace(" ", "").replace("\n", "") if hasattr(value, "get_params") else None
+
+
+def parametrize_with_dp_checks(
+    estimators: list[Any],
+    *,
+    expected_failed_checks: Callable[[Any], Mapping[str, str]] | None = None,
+) -> Any:
+    """Parametrize a pytest test with estimators and privacy checks.
+
+    Parameters
+    ----------
+    estimators : list of estimator instances
+        What to check.
+    expected_failed_checks : callable, optional
+        Estimator -> mapping of check names to reasons; those are marked as expected failures,
+        strictly: one that passes fails the test.
+
+    Returns
+    -------
+    decorator : pytest.mark.parametrize
+
+    Examples
+    --------
+    >>> from skdp import DPPCA
+    >>> from skdp.testing import parametrize_with_dp_checks
+    >>> @parametrize_with_dp_checks([DPPCA(), DPPCA(adjacency="replace")])
+    ... def test_keeps_its_promise(estimator, check):
+    ...     check(estimator)
+    """
+    import pytest
+
+    cases = []
+    for estimator in estimators:
+        expected = dict(expected_failed_checks(estimator) if expected_failed_checks else {})
+        for subject, check in dp_estimator_checks(estimator):
+            reason = expected.get(check.func.__name__)
+            marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
+            cases.append(pytest.param(subject, check, marks=marks))
+    return pytest.mark.parametrize("estimator, check", cases, ids=_check_id)

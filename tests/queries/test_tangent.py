@@ -1,0 +1,111 @@
+"""The tangent split: bounds, exactness, and the identity with the plain product."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.queries.rows import RowQuery
+from skdp.queries.tangent import _shifted_product, tangent_bound
+
+D, P = 6, 2
+V = np.linalg.qr(np.random.default_rng(0).standard_normal((D, P)))[0]
+
+
+def tangent(X, scale, adjacency="add_remove", **kwargs):
+    return RowQuery(X, clip_norm=1.0, adjacency=adjacency, **kwargs).tangent(V, scale)
+
+
+def hard_rows():
+    """Rows with a given share of their norm inside V, at many scales."""
+    rng = np.random.default_rng(1)
+    outside = np.linalg.qr(np.hstack([V, rng.standard_normal((D, D - P))]))[0][:, P:]
+    for share in np.linspace(0, 1, 21):
+        for _ in range(6):
+            a = rng.standard_normal(P)
+            r = rng.standard_normal(D - P)
+            x = math.sqrt(share) * V @ (a / np.linalg.norm(a))
+            x += math.sqrt(1 - share) * outside @ (r / np.linalg.norm(r))
+            yield x * 10.0 ** rng.uniform(-7, 7)
+            yield x
+
+
+def mirrored(x):
+    return 2 * V @ (V.T @ x) - x
+
+
+@pytest.mark.parametrize("step", [1e-9, 1e-7])
+@pytest.mark.parametrize("level", [0.03, 0.3, 9.0])
+@pytest.mark.parametrize("scale", [1.0, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_sensitivity_holds_and_is_attained(adjacency, scale, level, step):
+    worst = 0.0
+    rows = list(hard_rows())
+    for i, x in enumerate(rows):
+        others = [None] if adjacency == "add_remove" else [mirrored(x), -x, rows[(5 * i + 2) % 200]]
+        for y in others:
+            pair = [np.zeros((0, D)) if row is None else row[None] for row in (x, y)]
+            left, right = (tangent(row, scale, adjacency).product(level) for row in pair)
+            change = (left.answer(step) - right.answer(step)).astype(np.float64)
+            worst = max(worst, float(np.linalg.norm(change)) / left.bound.l2_steps(step))
+    assert worst <= 1.0
+    # Under replace with a kept core and hardly any clipping the factor 2 is not attained: two
+    # cores never cancel.
+    attained = 0.95 if adjacency == "add_remove" or scale == math.inf or level < 0.3 else 0.55
+    assert worst >= attained
+
+
+def test_bound_on_sizes_is_attained():
+    t = np.linspace(0, 1, 100_001)
+    for scale in (1.0, 1.2, 2.0, 3.0, 50.0):
+        sizes = np.sqrt(t * (1 - t + t / scale**2))
+        assert sizes.max() == pytest.approx(tangent_bound(1.0, scale), rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, math.inf])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_matches_the_float_computation(scale, sparse):
+    X = np.random.default_rng(2).standard_normal((400, D)) / 3
+    rows = sp.csr_array(X) if sparse else X
+    bounded = tangent(rows, scale).product(0.2)
+    step = 1e-9
+    assert np.allclose(bounded.answer(step) * step, bounded.answer(0.0), atol=1e-2)
+    whole = tangent(rows, scale).product(math.inf).answer(0.0)
+    clipped = X / np.maximum(1, np.linalg.norm(X, axis=1))[:, None]
+    Y = clipped.T @ clipped @ V
+    assert np.allclose(whole, Y - (1 - 1 / scale) * V @ (V.T @ Y))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_same_bits_in_any_order(sparse):
+    X = np.random.default_rng(3).standard_normal((3000, D))
+    make = sp.csr_array if sparse else np.asarray
+    permuted = make(X[np.random.default_rng(4).permutation(len(X))])
+    for ask in (lambda q: q.product(0.1), lambda q: q.norms_below(0.1, 0.5)):
+        a = ask(tangent(make(X), 3.0)).answer(1e-8)
+        assert np.array_equal(a, ask(tangent(permuted, 3.0, n_jobs=2)).answer(1e-8))
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_quantile_indicator_bound(adjacency):
+    rows = list(hard_rows())
+    worst = 0.0
+    for x in rows:
+        y = np.zeros((0, D)) if adjacency == "add_remove" else V[:, :1].T
+        a = tangent(x[None], 3.0, adjacency).norms_below(0.2, 0.6)
+        b = tangent(y, 3.0, adjacency).norms_below(0.2, 0.6)
+        worst = max(worst, abs(int(a.answer(1e-6)) - int(b.answer(1e-6))) / a.bound.l2_steps(1e-6))
+    assert 0.95 <= worst <= 1.0
+
+
+def test_shifted_product_is_exact():
+    rng = np.random.default_rng(5)
+    grid = rng.integers(-(2**26), 2**26, (7, 3)).astype(np.float64)
+    for bits in (3, 25, 45, 61):
+        K = rng.integers(-(2**bits), 2**bits, (3, 3))
+        exact = [
+            [sum(int(grid[i, m]) * int(K[m, j]) for m in range(3)) >> 26 for j in range(3)]
+            for i in range(7)
+        ]
+        assert np.array_equal(_shifted_product(grid, K), np.array(exact))
