@@ -1,4 +1,14 @@
-"""Tools to check that an estimator keeps its privacy promise: for this package and for your own."""
+"""Tools to check that an estimator keeps its privacy promise: for this package and for your own.
+
+Three tiers, sharpest first:
+
+- `check_sensitivity` attacks the claimed sensitivity of a query with hostile neighbours. No noise.
+- `transcript_audit` and `check_calibration` look at everything that passed the gate in one fit.
+- `audit` repeats fits and bounds the privacy parameter from below with confidence.
+
+`dp_estimator_checks` runs what applies to any estimator; the checks themselves are in
+`skdp.testing.checks`. Everything here sees exact private answers: for tests, never in production.
+"""
 
 from skdp.testing._data import FitData, contrasting_data, register_data
 from skdp.testing._hooks import (
@@ -28,10 +38,45 @@ from skdp.testing.audit import (
     transcript_audit,
     worst_case_pair,
 )
+from skdp.testing.checks import dp_estimator_checks, parametrize_with_dp_checks
 from skdp.testing.sensitivity import (
     SensitivityReport,
     check_lazy,
     check_order_invariance,
     check_sensitivity,
 )
-from skdp.testing.checks import dp_estimator_checks, parametrize_with_dp_checks
+
+__all__ = [
+    "AuditReport",
+    "CalibrationReport",
+    "FitData",
+    "Neighbours",
+    "Opening",
+    "SensitivityReport",
+    "StepAudit",
+    "Transcript",
+    "TranscriptReport",
+    "audit",
+    "calibration",
+    "candidate_pairs",
+    "check_calibration",
+    "check_lazy",
+    "check_order_invariance",
+    "check_sensitivity",
+    "contrasting_data",
+    "distribution_free_mu",
+    "dp_estimator_checks",
+    "epsilon_lower_bound",
+    "fixed_noise",
+    "gaussian_mu",
+    "null_release",
+    "parametrize_with_dp_checks",
+    "record_transcript",
+    "register_data",
+    "register_neighbours",
+    "register_pairs",
+    "replay_answers",
+    "runs_needed",
+    "transcript_audit",
+    "worst_case_pair",
+]

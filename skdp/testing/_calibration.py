@@ -1,5 +1,7 @@
-"""Calibration of the noise of a fit: does it have the scale and independence that it claims?"""
+"""Calibration of the noise of a fit: has it the scale and the independence that it claims."""
 
+import copy
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterable
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from skdp.exceptions import PrivacyWarning
+from skdp.privacy import noise
 from skdp.testing._data import FitData
 from skdp.testing._hooks import Opening, Transcript, record_transcript
 from skdp.testing._outcomes import fresh
@@ -17,6 +20,8 @@ from skdp.testing._statistics import SIX_SIGMA, cosine_pvalue, scale_pvalue
 __all__ = ["CalibrationReport", "as_fit", "calibration", "check_calibration"]
 
 Fit = Callable[[Any], Any]
+_LONG = 8  # values in a release that are enough for a cosine
+_ENOUGH, _MOST_FITS = 800, 100
 
 
 def as_fit(fit) -> Fit:
@@ -24,11 +29,13 @@ def as_fit(fit) -> Fit:
     if not hasattr(fit, "get_params"):
         return fit
 
+    template = fresh(fit)
+
     def run(data):
         data = data if isinstance(data, FitData) else FitData(data)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)
-            return data.fit(fresh(fit))
+            return data.fit(copy.copy(template))  # a clone takes as long as a small fit
 
     return run
 
@@ -94,7 +101,7 @@ def _scale_tests(openings, residuals, columns, tests) -> None:
         terms, degrees = _squares(opening, residual)
         tests.setdefault(f"scale of {name}", []).append((terms.sum(), degrees * terms.size))
         if opening.bound.symmetric:
-            starts = np.cumsum([0, *range(len(opening.exact), 1, -1)])  # of each row of the triangle
+            starts = np.cumsum([0, *range(len(opening.exact), 1, -1)])  # rows of the triangle
             inside = (terms[starts].sum(), degrees * len(starts))
             tests.setdefault(f"diagonal of {name}", []).append(inside)
         for c in np.unique(column):
@@ -103,16 +110,18 @@ def _scale_tests(openings, residuals, columns, tests) -> None:
 
 
 def _reuse_tests(residuals, names) -> dict[str, float]:
-    """Noise that appears twice: cosine between openings, and equality where they are short."""
+    """Noise that appears twice: cosine between long openings, equal integers in short ones."""
     out: dict[str, float] = {}
-    for i, a in enumerate(residuals):
-        for j in range(i):
-            b = residuals[j]
-            size = min(a.size, b.size)
-            if size >= 8:
-                out[f"{names[j]} against {names[i]}"] = cosine_pvalue(a[:size], b[:size])
-            elif np.allclose(a[:size], b[:size], rtol=1e-7, atol=0):
-                out[f"{names[j]} equals {names[i]}"] = 0.0
+    long = [i for i, residual in enumerate(residuals) if residual.size >= _LONG]
+    for i, j in itertools.combinations(long, 2):
+        size = min(residuals[i].size, residuals[j].size)
+        p = cosine_pvalue(residuals[i][:size], residuals[j][:size])
+        out[f"{names[i]} against {names[j]}"] = p
+    firsts = [float(np.rint(residual.flat[0] * noise.SIGMA_INT)) for residual in residuals]
+    equal = len(firsts) - len(set(firsts))
+    if equal:  # two draws are equal with probability 1 / (2 sqrt(pi) sigma) = 2.8e-10
+        pairs = len(firsts) * (len(firsts) - 1) / 2
+        out[f"{equal} repeated values"] = min(1.0, pairs * 2.8e-10) ** equal
     return out
 
 
@@ -154,7 +163,9 @@ def calibration(transcripts: Transcript | Iterable[Transcript]) -> CalibrationRe
     return CalibrationReport(pvalues, sum(r.size for r in everything))
 
 
-def check_calibration(fit, data, n_fits: int = 3, alpha: float = SIX_SIGMA) -> CalibrationReport:
+def check_calibration(
+    fit, data, n_fits: int | None = None, alpha: float = SIX_SIGMA
+) -> CalibrationReport:
     """Fit a few times and raise unless the noise has the scale and independence it claims.
 
     Parameters
@@ -163,8 +174,8 @@ def check_calibration(fit, data, n_fits: int = 3, alpha: float = SIX_SIGMA) -> C
         As in `transcript_audit`.
     data : FitData or array
         What to fit on; the tests do not depend on it.
-    n_fits : int, default=3
-        Number of fits.
+    n_fits : int, optional
+        Number of fits. By default 2 or more, until 800 noise values were seen (100 at most).
     alpha : float
         Chance of a false alarm, all tests together. Default: six sigma.
 
@@ -173,9 +184,11 @@ def check_calibration(fit, data, n_fits: int = 3, alpha: float = SIX_SIGMA) -> C
     report : CalibrationReport
     """
     run = as_fit(fit)
-    transcripts = []
-    for _ in range(n_fits):
+    transcripts: list[Transcript] = []
+    seen = 0
+    while len(transcripts) < (n_fits or (2 if seen >= _ENOUGH else _MOST_FITS)):
         with record_transcript() as transcript:
             run(data)
         transcripts.append(transcript)
+        seen += sum(_independent(o)[0].size for o in transcript if o.step and o.total is not None)
     return calibration(transcripts).check(alpha)

@@ -48,7 +48,7 @@ def formatted(data, to):
     return (to(data[0]), *data[1:]) if isinstance(data, tuple) else to(data)
 
 
-class small_blocks:  # noqa: N801 (a context manager)
+class small_blocks:
     """Cut rows into the smallest blocks."""
 
     def __enter__(self):

@@ -78,8 +78,8 @@ def fixed_noise(seed: int, *, scale_free: bool = False):
     """
     source = SeededSource(seed, "skdp.testing")
 
-    def make_words(original):
-        def words(self, *key):
+    def make_words(_):
+        def words(_, *key):
             kept = tuple(part for part in key if not (scale_free and isinstance(part, float)))
             return source.words(*kept)
 

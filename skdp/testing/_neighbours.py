@@ -155,7 +155,7 @@ class GroupNeighbours(Neighbours):
         return np.arange(len(self.base)) % self.n_groups
 
     def starts(self, rng):
-        """Yield users with one row, many equal rows, orthogonal rows, antipodal rows, no finite row."""
+        """Yield users with one row, many equal, orthogonal or antipodal rows, or a NaN row."""
         d, c = self.base.shape[1], self.scale
         spike = np.eye(d)[:1]
         users = {
@@ -217,7 +217,7 @@ class EntryNeighbours(Neighbours):
         return [(0.0, v) for v in (low, high, -1e12, 1e12, np.nan, high / 2, 1e-300)]
 
     def _contents(self, rng):
-        n, d = self.base.shape
+        d = self.base.shape[1]
         low, high = self.bounds
         yield "as it is", None
         yield "zero", np.zeros(d)

@@ -1,4 +1,4 @@
-"""Checks that nothing but released values can be seen: null releases, hostile rows, order of acts."""
+"""Checks that only released values can be seen: null releases, hostile rows, order of acts."""
 
 import math
 import warnings
@@ -141,7 +141,7 @@ def check_tiny_epsilon(name, estimator):
             size = float(np.max(np.abs(value), initial=1e-300))
             moved = np.max(np.abs(value - other.attributes[attribute]), initial=0.0)
             if moved > 0.02 * size:
-                raise AssertionError(f"{name} with epsilon=1e-9: {attribute} depends on X ('{key}')")
+                raise AssertionError(f"{name} at epsilon=1e-9: {attribute} depends on X ('{key}')")
     return None
 
 
@@ -171,7 +171,7 @@ def check_failed_fit(name, estimator):
             with before_payment(action), record_transcript() as seen:
                 failure = outcome(subject, item).exception
             if failure is None:
-                raise AssertionError(f"{name}: fit succeeds although it was refused or got {item.X!r}")
+                raise AssertionError(f"{name}: fit succeeds although refused, or on {item.X!r}")
             found = difference(state, fitted_attributes(subject))
             if found:
                 raise AssertionError(f"{name}: a failed fit leaves a trace: {found}")

@@ -111,7 +111,8 @@ def difference(a, b) -> str | None:
 def documented_attributes(cls) -> set[str]:
     """Return the names in the numpydoc "Attributes" section of a class docstring."""
     doc = cls.__doc__ or ""
-    match = re.search(r"^( *)Attributes\n\1-{3,}\n(.*?)(?=^\1\S[^\n]*\n\1-{3,}$|\Z)", doc, re.M | re.S)
+    section = r"^( *)Attributes\n\1-{3,}\n(.*?)(?=^\1\S[^\n]*\n\1-{3,}$|\Z)"
+    match = re.search(section, doc, re.M | re.S)
     if match is None:
         return set()
     indent, body = match.groups()

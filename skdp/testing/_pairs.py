@@ -9,7 +9,7 @@ from skdp.testing._data import FitData, settings_of
 
 __all__ = ["CANDIDATES", "candidate_pairs", "register_pairs"]
 
-_HUGE = 1e15  # beyond every private clip norm: shifts each step of the search for it, then is clipped
+_HUGE = 1e15  # shifts each step of a search for the clip norm, then is clipped
 
 CANDIDATES: dict[object, Callable[..., Iterator[tuple[str, FitData, FitData]]]] = {}
 
@@ -88,7 +88,8 @@ def _group_pairs(estimator):
     for origin, base in _row_bases(estimator):
         d = len(origin)
         groups = np.arange(len(base)) % 3
-        for name, rows in (("one huge row", _HUGE * np.eye(d)[:1]), ("huge rows", _HUGE * np.eye(d))):
+        users = {"one huge row": _HUGE * np.eye(d)[:1], "huge rows": _HUGE * np.eye(d)}
+        for name, rows in users.items():
             labels = np.append(groups, np.full(len(rows), 3))
             more = FitData(np.vstack([base, rows]), None, {"groups": labels})
             if replace:

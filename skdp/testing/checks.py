@@ -159,4 +159,4 @@ def parametrize_with_dp_checks(
             reason = expected.get(check.func.__name__)
             marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
             cases.append(pytest.param(subject, check, marks=marks))
-    return pytest.mark.parametrize("estimator, check", cases, ids=_check_id)
+    return pytest.mark.parametrize(("estimator", "check"), cases, ids=_check_id)

@@ -216,7 +216,7 @@ def check_sensitivity(
     bases : iterable of ndarray, optional
         Data that neighbours share, instead of the default ones.
     scale : float, default=1.0
-        The public bound on one contribution (clip norm): rows of that size are the interesting ones.
+        The public bound on one contribution (clip norm): rows of that size are interesting.
     entry_bounds : tuple of float, default=(-1, 1)
         Bounds of one entry, for units "entry" and "edge".
     formats : iterable of str
@@ -280,7 +280,7 @@ def check_order_invariance(
     permute: bool = True,
     seed: int = 0,
 ) -> None:
-    """Check that integer answers are the same bits for every row order, block size and thread count.
+    """Check that integer answers are the same for every row order, block size, thread count.
 
     A float sum is not: one row more can then move all roundings, which no bound covers.
 

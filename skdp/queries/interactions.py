@@ -1,0 +1,156 @@
+"""Queries whose privacy unit is one interaction of a binary user-item matrix.
+
+Notation: user u with the set S of d items gives the row 1_S / sqrt(max(d, d0)); d0, the degree
+floor, is a public integer. Neighbours: one 1 appears or goes (add_remove), or one 1 of a user moves
+to another item (replace: the degree stays). The numbers of users and of items are public.
+X (n x k) is public; r1 >= r2 are its largest row norms, c_j the sum of its j largest (no sum of j
+rows of X is longer than min(c_j, sqrt(j) ||X||_2)).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdp.privacy.session import Bound, Bounded
+from skdp.queries.entries import largest_two, to_grid
+
+__all__ = ["InteractionQuery", "gram_change", "product_change"]
+
+FloatArray = NDArray[np.float64]
+_ULP = 2.0**-53
+
+
+def gram_change(n_items: int, degree_floor: int, adjacency: str) -> float:
+    """Return the largest Frobenius norm of the change of the Gram matrix.
+
+    add_remove: with d items after adding one, (2d - 1)/d0^2 while d <= d0 (one new row and column
+    of 1/d0), and 2/d beyond it (1/d^2 + 2(d-1)/d^2 + the (d-1)^2 entries that fall from 1/(d-1)
+    to 1/d). replace: d - 1 pairs leave and enter beside two diagonal entries, each
+    1/max(d, d0): sqrt(2 (2d - 1))/max(d, d0), largest at d = d0.
+    """
+    d0 = degree_floor
+    if adjacency == "replace":
+        return math.sqrt(2 * (2 * d0 - 1)) / d0
+    d = np.arange(1, n_items + 1, dtype=np.float64)
+    return math.sqrt(float(np.where(d <= d0, (2 * d - 1) / d0**2, 2.0 / d).max()))
+
+
+def product_change(X: FloatArray, degree_floor: int, adjacency: str) -> float:
+    """Return the largest Frobenius norm of the change of R'R X, for all degrees at once.
+
+    add_remove, with m the sum of the rows of X over the d - 1 other items: beyond the floor the new
+    row is (m + X_k)/d and the others lose m/(d(d-1)) and gain X_k/d: in total
+    ||X_k||^2/d + ||m||^2/(d(d-1)); under the floor (||m + X_k||^2 + (d-1) ||X_k||^2)/d0^2.
+    replace: the bound of the notes on the swap, at every degree.
+    """
+    n, d0 = len(X), degree_floor
+    norms = np.sort(np.linalg.norm(X, axis=1))[::-1]
+    spectral = float(np.linalg.norm(X, 2))
+    sums = np.concatenate([[0.0], np.cumsum(norms)])
+    longest = np.minimum(sums, np.sqrt(np.arange(n + 1)) * spectral)
+    first, second = largest_two(norms)
+    cap = gram_change(n, d0, adjacency) * spectral
+    if adjacency == "replace":
+        d = np.arange(2, n + 1, dtype=np.float64)
+        pair = first**2 + second**2
+        swaps = (2 + 1 / (d - 1)) * longest[1:n] ** 2 + (2 * d - 1) * pair
+        squares = np.append(swaps / np.maximum(d, d0) ** 2, pair / d0**2)
+        return min(math.sqrt(float(squares.max())), cap)
+    d = np.arange(1, n + 1, dtype=np.float64)
+    beyond = first**2 / d + longest[:-1] ** 2 / (d * np.maximum(d - 1, 1))
+    under = ((d - 1) * first**2 + longest[1:] ** 2) / d0**2
+    return min(math.sqrt(float(np.where(d > d0, beyond, under).max())), cap)
+
+
+class InteractionQuery:
+    """Second moments of degree-normalised binary rows.
+
+    Parameters
+    ----------
+    R : array or sparse matrix of shape (n_users, n_items)
+        Interactions: what is stored and not zero (nor NaN) counts as a 1.
+    degree_floor : int
+        Users with fewer items are normalised as if they had this many.
+    adjacency : {"add_remove", "replace"}
+        One interaction appears or goes, or moves to another item.
+    """
+
+    def __init__(self, R: Any, *, degree_floor: int, adjacency: str) -> None:
+        if isinstance(degree_floor, bool) or not isinstance(degree_floor, int | np.integer):
+            raise TypeError(f"'degree_floor' must be an integer. Got {degree_floor!r} instead.")
+        if degree_floor < 1:
+            raise ValueError(f"'degree_floor' must be at least 1. Got {degree_floor!r} instead.")
+        self._raw = R
+        self._rows: Any = None
+        self.degree_floor = int(degree_floor)
+        self.adjacency = adjacency
+        self.shape: tuple[int, int] = R.shape
+        self.n_features = int(R.shape[1])
+
+    def columns(self, kept: NDArray[np.intp]) -> InteractionQuery:
+        """Return the same users on a public selection of items, normalised by what is kept."""
+        raw = sp.csr_array(self._raw)[:, kept] if sp.issparse(self._raw) else self._raw[:, kept]
+        return InteractionQuery(raw, degree_floor=self.degree_floor, adjacency=self.adjacency)
+
+    def _normalised(self) -> Any:
+        """Binary rows over sqrt(max(degree, floor)): inside the gate, once."""
+        if self._rows is None:
+            R = sp.csr_array(self._raw, dtype=np.float64, copy=True)
+            R.has_canonical_format = R.has_sorted_indices = False
+            R.sum_duplicates()
+            R.data = np.where(np.isnan(R.data), 0.0, R.data)
+            R.eliminate_zeros()
+            degrees = np.diff(R.indptr)
+            scale = 1 / np.sqrt(np.maximum(degrees, self.degree_floor))
+            R.data = np.repeat(scale, degrees)
+            self._rows = R
+        return self._rows
+
+    def _error(self, X_norm: float) -> float:
+        """Bound the Frobenius norm of the float error of R'(R X): rows are shorter than 1."""
+        terms = self.shape[0] + self.shape[1] + 8
+        return terms * _ULP * self.shape[0] * X_norm
+
+    def sums(self) -> Bounded:
+        """Return the column sums of the normalised rows.
+
+        add_remove: beyond the floor 1/d + (d-1)(1/sqrt(d-1) - 1/sqrt(d))^2 <= 1/d0, under it
+        1/d0: 1/sqrt(d0). replace: two entries of 1/sqrt(max(d, d0)): sqrt(2/d0).
+        """
+        m, n = self.shape
+        factor = 2.0 if self.adjacency == "replace" else 1.0
+        error = 2 * (m + 2) * _ULP * m
+
+        def answer(step: float) -> NDArray[Any]:
+            return to_grid(np.asarray(self._normalised().sum(axis=0)).reshape(-1), step)
+
+        l2 = math.sqrt(factor / self.degree_floor) * (1 + 1e-9) + error
+        return Bounded(Bound("sums", (n,), l2), answer)
+
+    def gram(self) -> Bounded:
+        """Return R'R: see `gram_change`."""
+        n = self.n_features
+
+        def answer(step: float) -> NDArray[Any]:
+            R = self._normalised()
+            return to_grid((R.T @ R).toarray(), step)
+
+        l2 = gram_change(n, self.degree_floor, self.adjacency) * (1 + 1e-9) + 2 * self._error(1.0)
+        return Bounded(Bound("gram", (n, n), l2, symmetric=True), answer)
+
+    def gram_product(self, X: FloatArray) -> Bounded:
+        """Return R'(R X): see `product_change`."""
+        X = np.asarray(X, np.float64)
+
+        def answer(step: float) -> NDArray[Any]:
+            R = self._normalised()
+            return to_grid(R.T @ (R @ X), step)
+
+        l2 = product_change(X, self.degree_floor, self.adjacency) * (1 + 1e-9)
+        l2 += 2 * self._error(float(np.linalg.norm(X)))
+        return Bounded(Bound("gram_product", (self.n_features, X.shape[1]), l2), answer)

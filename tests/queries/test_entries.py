@@ -1,0 +1,135 @@
+"""Entry, edge, frobenius and spectral units: bounds that hold and are attained."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.queries.entries import EntryQuery, EntryUnit
+
+RNG = np.random.default_rng(0)
+M, N, K = 7, 6, 2
+STEP = 1e-9
+MATRICES = {
+    "orthonormal": np.linalg.qr(RNG.standard_normal((N, K)))[0],
+    "skewed": RNG.standard_normal((N, K)) * [2.0, 0.1],
+    "one_heavy_row": np.vstack([[[3.0, 1.0]], 0.1 * RNG.standard_normal((N - 1, K))]),
+    "parallel_rows": np.outer([0.9, 0.8, 0.1, 0.1, 0.1, 0.1], [1.0, 2.0]),
+    "column": RNG.standard_normal((N, 1)),
+    "ones": np.ones((N, 1)),
+}
+LEFT = np.linalg.qr(RNG.standard_normal((M, K)))[0]
+UNITS = [
+    EntryUnit("entry", "add_remove", -0.5, 2.0),
+    EntryUnit("entry", "replace", -0.5, 2.0),
+    EntryUnit("edge", "add_remove", 0.0, 1.0),
+    EntryUnit("edge", "replace", -1.0, 3.0),
+]
+
+
+def all_pairs(unit):
+    """Every position, between the extreme values that the adjacency allows."""
+    shape = (N, N) if unit.name == "edge" else (M, N)
+    base = RNG.uniform(unit.low, unit.high, shape)
+    values = {"add_remove": [(0, unit.low), (0, unit.high)], "replace": [(unit.low, unit.high)]}
+    for i in range(shape[0]):
+        for j in range(i + 1 if unit.name == "edge" else 0, shape[1]):
+            for low, high in values[unit.adjacency]:
+                pair = [base.copy(), base.copy()]
+                pair[0][i, j], pair[1][i, j] = low, high * 1e9 if abs(high) == unit.alpha else high
+                yield pair
+
+
+def ratio(unit, ask):
+    worst = worst_l1 = 0.0
+    for a, b in all_pairs(unit):
+        left, right = ask(EntryQuery(a, unit)), ask(EntryQuery(sp.csr_array(b), unit))
+        change = (left.answer(STEP) - right.answer(STEP)).astype(np.float64)
+        worst = max(worst, float(np.linalg.norm(change)) / left.bound.l2_steps(STEP))
+        if left.bound.l1 is not None:
+            worst_l1 = max(worst_l1, float(np.abs(change).sum()) / left.bound.l1_steps(STEP))
+    return worst, worst_l1
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=str)
+@pytest.mark.parametrize("name", MATRICES)
+def test_right_product(unit, name):
+    worst, worst_l1 = ratio(unit, lambda q: q.right(MATRICES[name]))
+    assert 0.95 <= worst <= 1.0
+    assert 0.95 <= worst_l1 <= 1.0
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=str)
+def test_left_product_whole_and_core(unit):
+    U = MATRICES["orthonormal"] if unit.name == "edge" else LEFT
+    X = MATRICES["skewed"]
+    for ask in (lambda q: q.left(U), lambda q: q.whole()):
+        assert 0.95 <= ratio(unit, ask)[0] <= 1.0
+    if unit.name == "entry":
+        assert 0.95 <= ratio(unit, lambda q: q.core(U, X))[0] <= 1.0
+
+
+@pytest.mark.parametrize("unit", UNITS[2:], ids=str)
+@pytest.mark.parametrize("name", MATRICES)
+def test_ritz(unit, name):
+    worst, _ = ratio(unit, lambda q: q.ritz(MATRICES[name]))
+    assert worst <= 1.0
+    if name in ("parallel_rows", "column", "ones"):  # attained where the two rows are parallel
+        assert worst >= 0.95
+
+
+@pytest.mark.parametrize("name", ["frobenius", "spectral"])
+def test_norm_bounded_changes(name):
+    """Perturbations of the stated norm: the singular direction attains both bounds."""
+    unit = EntryUnit(name, low=-math.inf, high=math.inf, sensitivity=0.7)
+    for X in MATRICES.values():
+        left = np.linalg.svd(X)[0]
+        candidates = [np.outer(np.eye(M)[0], left[:, 0])]
+        if name == "spectral":
+            k = X.shape[1]
+            candidates = [np.eye(M)[:, :k] @ left[:, :k].T]
+        candidates += [RNG.standard_normal((M, N)) for _ in range(20)]
+        base = RNG.standard_normal((M, N))
+        worst = 0.0
+        for E in candidates:
+            E = 0.7 * E / np.linalg.norm(E, None if name == "frobenius" else 2)
+            for ask in (lambda q, X=X: q.right(X), lambda q, X=X: q.core(LEFT, X)):
+                a, b = ask(EntryQuery(base, unit)), ask(EntryQuery(base + E, unit))
+                change = (a.answer(STEP) - b.answer(STEP)).astype(np.float64)
+                worst = max(worst, float(np.linalg.norm(change)) / a.bound.l2_steps(STEP))
+        assert 0.95 <= worst <= 1.0
+
+
+def test_graph_is_its_upper_triangle_without_loops():
+    A = RNG.uniform(size=(N, N))
+    unit = EntryUnit("edge", low=0.0, high=0.5)
+    dense, sparse = EntryQuery(A, unit), EntryQuery(sp.csr_matrix(A), unit)
+    expected = np.triu(np.clip(A, 0, 0.5), 1)
+    expected = expected + expected.T
+    assert np.allclose(dense.whole().answer(0.0), expected)
+    assert np.allclose(sparse.whole().answer(0.0), expected)
+
+
+def test_entries_that_are_not_numbers_count_as_zero_one_by_one():
+    A = np.ones((M, N))
+    A[2, 3] = math.nan
+    A[0, 0] = math.inf
+    unit = EntryUnit("entry", low=0.0, high=1.0)
+    expected = np.ones((M, N))
+    expected[2, 3] = 0
+    assert np.array_equal(EntryQuery(A, unit).whole().answer(0.0), expected)
+    assert np.array_equal(EntryQuery(sp.csr_array(A), unit).whole().answer(0.0), expected)
+
+
+def test_duplicates_are_summed_before_clipping():
+    A = sp.csr_array((np.full(4, 0.5), np.zeros(4, int), [0, 4]), shape=(1, N))
+    A.has_canonical_format = True
+    unit = EntryUnit("entry", low=0.0, high=1.0)
+    assert EntryQuery(A, unit).whole().answer(0.0)[0, 0] == 1.0
+    assert A.nnz == 4
+
+
+def test_edge_needs_a_square_matrix():
+    with pytest.raises(ValueError, match="square"):
+        EntryQuery(np.zeros((3, 4)), UNITS[2])

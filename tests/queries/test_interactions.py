@@ -1,0 +1,132 @@
+"""Interaction unit: every degree, floors, random and adversarial public matrices."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.queries.interactions import InteractionQuery, gram_change, product_change
+
+N, K = 7, 2
+STEP = 1e-9
+
+
+def public_matrices():
+    rng = np.random.default_rng(0)
+    yield np.linalg.qr(rng.standard_normal((N, K)))[0]
+    yield rng.standard_normal((N, K))
+    yield np.ones((N, 1)) / np.sqrt(N)  # all rows point one way: sums add up
+    yield np.eye(N)[:, :K]
+    yield np.vstack([[[1.0, 0.0]], np.zeros((N - 2, K)), [[0.0, 1.0]]])
+    yield np.vstack([[[1.0, 0.0], [0.9, 0.1]], 0.01 * rng.standard_normal((N - 2, K))])
+    yield 1.0 * np.arange(N)[:, None] - 3
+    # the worst swap: the two items point apart, the rest of the basket across them
+    yield np.vstack([[[1.0, 0.0], [-1.0, 0.0]], np.tile([0.0, 1.0], (N - 2, 1))])
+    yield np.vstack([[[1.0], [-1.0]], np.ones((N - 2, 1))])
+    yield np.vstack([[[1.0, 0.0], [-1.0, 0.0]], np.tile([0.6, 0.8], (N - 2, 1))])
+
+
+def rows(*sets):
+    R = np.zeros((len(sets), N))
+    for row, items in zip(R, sets, strict=True):
+        row[list(items)] = 1
+    return R
+
+
+def pairs(adjacency):
+    for d in range(1, N + 1):
+        for items in itertools.combinations(range(N), d):
+            others = set(range(N)) - set(items)
+            for out in items:
+                rest = set(items) - {out}
+                if adjacency == "add_remove":
+                    yield rows(items), rows(rest)
+                else:
+                    for new in others:
+                        yield rows(items), rows(rest | {new})
+
+
+def worst_ratio(ask, adjacency, floor):
+    worst = 0.0
+    for a, b in pairs(adjacency):
+        left, right = (
+            ask(InteractionQuery(R, degree_floor=floor, adjacency=adjacency)) for R in (a, b)
+        )
+        change = (left.answer(STEP) - right.answer(STEP)).astype(np.float64)
+        worst = max(worst, float(np.linalg.norm(change)) / left.bound.l2_steps(STEP))
+    return worst
+
+
+@pytest.mark.parametrize("floor", [1, 2, 3, 5, 20])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_gram_and_sums(adjacency, floor):
+    gram = worst_ratio(lambda q: q.gram(), adjacency, floor)
+    sums = worst_ratio(lambda q: q.sums(), adjacency, floor)
+    assert gram <= 1.0
+    assert sums <= 1.0
+    if floor < N:
+        assert gram >= 0.95
+        assert sums >= 0.95
+
+
+def realised(X, adjacency, floor):
+    """Exact changes of R'R X over all pairs, without the gate (faster)."""
+    worst = 0.0
+    for pair in pairs(adjacency):
+        changes = []
+        for R in pair:
+            row = R[0] / np.sqrt(max(R.sum(), floor))
+            changes.append(np.outer(row, row @ X))
+        worst = max(worst, float(np.linalg.norm(changes[0] - changes[1])))
+    return worst
+
+
+@pytest.mark.parametrize("floor", [1, 2, 3, 5])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_product(adjacency, floor):
+    ratios = [
+        realised(X, adjacency, floor) / product_change(X, floor, adjacency)
+        for X in public_matrices()
+    ]
+    assert max(ratios) <= 1 + 1e-9
+    assert max(ratios) >= 0.95
+
+
+def test_product_through_the_query():
+    for adjacency in ("add_remove", "replace"):
+        for X in list(public_matrices())[:2]:
+            assert worst_ratio(lambda q, X=X: q.gram_product(X), adjacency, 2) <= 1.0
+
+
+def test_square_root_of_two_is_not_a_bound_for_a_swap():
+    """What a receipt may not do: replace as sqrt(2) times add_remove."""
+    X = np.array([[1.0], [0.0], [0.0]])
+    assert gram_change(3, 2, "replace") > np.sqrt(2) * gram_change(3, 2, "add_remove") * 0.99
+    assert product_change(X, 2, "add_remove") <= product_change(X, 2, "replace")
+
+
+def test_degree_counts_what_is_there_once():
+    R = sp.csr_array((np.array([1.0, 1.0, 0.0, 3.0]), [1, 1, 2, 4], [0, 4]), shape=(1, N))
+    R.has_canonical_format = True
+    clean = rows({1, 4})
+    answers = [
+        InteractionQuery(X, degree_floor=1, adjacency="add_remove").gram().answer(STEP)
+        for X in (R, clean, sp.csr_matrix(clean))
+    ]
+    assert np.array_equal(answers[0], answers[1])
+    assert np.array_equal(answers[0], answers[2])
+
+
+def test_kept_columns_are_normalised_by_what_is_kept():
+    query = InteractionQuery(rows({0, 1, 2}), degree_floor=1, adjacency="add_remove")
+    kept = query.columns(np.array([0, 5]))
+    assert np.array_equal(kept.gram().answer(0.0), [[1.0, 0.0], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize("floor", [1.5, True, "2", None])
+def test_floor_is_an_integer(floor):
+    with pytest.raises(TypeError, match="integer"):
+        InteractionQuery(rows({0}), degree_floor=floor, adjacency="add_remove")
+    with pytest.raises(ValueError, match="at least 1"):
+        InteractionQuery(rows({0}), degree_floor=0, adjacency="add_remove")

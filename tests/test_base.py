@@ -1,0 +1,67 @@
+"""What every estimator inherits: atomic fits, and the stamp of a ledger."""
+
+import numpy as np
+import pytest
+
+from skdp import DPPCA, PrivacyLedger
+from skdp.base import BaseDPEstimator, atomic
+
+X = np.random.default_rng(0).standard_normal((50, 3))
+
+
+class TwoFits(BaseDPEstimator):
+    """Opens two sessions in one fit, and may fail in between or at the end."""
+
+    def __init__(self, fail=None, epsilon=0.5, delta=1e-6, adjacency="add_remove"):
+        self.fail = fail
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.random_state = None
+
+    @atomic
+    def fit(self, X, y=None):
+        self.first_ = self._open_session()
+        DPPCA(1, clip_norm=1.0).fit(X)
+        self.second_ = self._open_session()
+        if self.fail is not None:
+            raise self.fail
+        self._close_session(self.first_, {"value_": 1.0})
+        return self._close_session(self.second_, {})
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()], ids=["error", "stop"])
+def test_failed_fit_leaves_the_estimator_as_it_was(error):
+    estimator = TwoFits().fit(X)
+    before = vars(estimator).copy()
+    estimator.fail = before["fail"] = error
+    with pytest.raises(type(error)):
+        estimator.fit(X)
+    assert vars(estimator) == before
+
+
+def test_failed_fit_returns_its_own_charges_only():
+    with PrivacyLedger(3, 1e-5) as ledger:
+        with pytest.raises(KeyError):
+            TwoFits(KeyError()).fit(X)
+        assert [fit.estimator for fit in ledger.entries] == ["DPPCA"]  # the inner fit was released
+        TwoFits().fit(X)
+        names = [fit.estimator for fit in ledger.entries]
+    assert names == ["DPPCA", "TwoFits", "DPPCA", "TwoFits"]
+    assert {fit.state for fit in ledger.entries} == {"fitted"}
+
+
+def test_closing_sets_the_receipt():
+    estimator = TwoFits().fit(X)
+    assert estimator.value_ == 1.0
+    assert estimator.ledger_ == ()
+    assert estimator.privacy_spent_.epsilon == 0
+    assert "TwoFits" in str(estimator.privacy_card())
+
+
+def test_session_without_an_atomic_fit_stays_charged():
+    """Nobody reports that it failed, so its whole budget counts."""
+    with PrivacyLedger(3, 1e-5) as ledger:
+        TwoFits()._open_session()
+    assert [fit.state for fit in ledger.entries] == ["open"]
+    assert ledger.spent.mu > 0
