@@ -46,7 +46,9 @@ def product_change(X: FloatArray, degree_floor: int, adjacency: str) -> float:
     add_remove, with m the sum of the rows of X over the d - 1 other items: beyond the floor the new
     row is (m + X_k)/d and the others lose m/(d(d-1)) and gain X_k/d: in total
     ||X_k||^2/d + ||m||^2/(d(d-1)); under the floor (||m + X_k||^2 + (d-1) ||X_k||^2)/d0^2.
-    replace: the bound of the notes on the swap, at every degree.
+    replace (item k for l, m the sum over the d - 1 kept items, s = X_k + X_l, t = X_l - X_k): the
+    change has squared norm (2 ||m||^2 + 2 m.s + s^2/2 + (d - 1/2) t^2)/max(d, d0)^2, where
+    s^2 + t^2 = 2 (||X_k||^2 + ||X_l||^2); the worst s is m/(d - 1).
     """
     n, d0 = len(X), degree_floor
     norms = np.sort(np.linalg.norm(X, axis=1))[::-1]

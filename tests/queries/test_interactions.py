@@ -21,7 +21,8 @@ def public_matrices():
     yield np.vstack([[[1.0, 0.0]], np.zeros((N - 2, K)), [[0.0, 1.0]]])
     yield np.vstack([[[1.0, 0.0], [0.9, 0.1]], 0.01 * rng.standard_normal((N - 2, K))])
     yield 1.0 * np.arange(N)[:, None] - 3
-    # the worst swap: the two items point apart, the rest of the basket across them
+    # the worst swap: the two items point apart but for a sum of length ||m||/(d - 1) along the rest
+    yield np.vstack([[[0.5, 0.75**0.5], [0.5, -(0.75**0.5)]], np.tile([1.0, 0.0], (N - 2, 1))])
     yield np.vstack([[[1.0, 0.0], [-1.0, 0.0]], np.tile([0.0, 1.0], (N - 2, 1))])
     yield np.vstack([[[1.0], [-1.0]], np.ones((N - 2, 1))])
     yield np.vstack([[[1.0, 0.0], [-1.0, 0.0]], np.tile([0.6, 0.8], (N - 2, 1))])
