@@ -19,6 +19,7 @@ __all__ = [
     "Opening",
     "Transcript",
     "before_payment",
+    "change",
     "fixed_noise",
     "null_release",
     "record_transcript",
@@ -40,6 +41,15 @@ def replaced(owner: type, name: str, make: Callable[[Callable[..., Any]], Callab
             delattr(owner, name)
         else:
             setattr(owner, name, raw)
+
+
+def change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return after - before of two integer answers, modulo 2**64 as the gate adds them."""
+    before, after = np.asarray(before), np.asarray(after)
+    if before.dtype != np.int64 or after.dtype != np.int64:
+        return np.asarray(after - before, np.float64)
+    steps = after.reshape(-1).view(np.uint64) - before.reshape(-1).view(np.uint64)
+    return steps.view(np.int64).reshape(before.shape).astype(np.float64)
 
 
 @contextmanager

@@ -125,7 +125,7 @@ def check_tiny_epsilon(name, estimator):
     if getattr(estimator, "delta", 0) != 0:
         tiny["delta"] = 1e-6
     data = contrasting_data(estimator)["dense"]
-    with fixed_noise(_SEED):
+    with fixed_noise(_SEED, scale_free=True):
         seen = {
             key: outcome(fresh(estimator, **tiny), item)
             for key, item in data.items()

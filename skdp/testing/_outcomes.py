@@ -20,7 +20,7 @@ __all__ = [
     "outcome",
 ]
 
-_SKLEARN_STATE = {"_sklearn_output_config", "_metadata_request"}
+_SKLEARN_STATE = {"_sklearn_output_config", "_metadata_request", "_ledger_stamp"}
 PRIVATE = "_private"  # per-user parts that are never published (joint differential privacy)
 
 

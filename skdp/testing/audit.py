@@ -24,7 +24,13 @@ from skdp.testing._calibration import (
     check_calibration,
 )
 from skdp.testing._data import FitData
-from skdp.testing._hooks import Opening, Transcript, record_transcript, replay_answers
+from skdp.testing._hooks import (
+    Opening,
+    Transcript,
+    change,
+    record_transcript,
+    replay_answers,
+)
 from skdp.testing._pairs import candidate_pairs
 from skdp.testing._statistics import (
     distribution_free_mu,
@@ -122,14 +128,8 @@ class TranscriptReport:
         return "; ".join([*lines, f"mu {self.realised_mu:.6g} of {self.claimed_mu:.6g}"])
 
 
-def _shift(first: Opening, second: Opening) -> np.ndarray:
-    """Exact change of one release, in steps."""
-    difference = second.exact.astype(np.longdouble) - first.exact.astype(np.longdouble)
-    return np.asarray(difference, np.float64)
-
-
 def _step_audit(first: Opening, second: Opening) -> StepAudit:
-    loss, shift, name = first.loss, _shift(first, second), first.bound.name
+    loss, shift, name = first.loss, change(first.exact, second.exact), first.bound.name
     kind = loss.kind if loss else "gaussian"
     claimed = loss.value if loss else 0.0
     if first.step == 0.0:

@@ -16,6 +16,7 @@ from joblib import parallel_config
 
 from skdp.privacy.session import Bound, Bounded, gaussian_step, laplace_step
 from skdp.testing._formats import FORMATS, formatted, small_blocks
+from skdp.testing._hooks import change
 from skdp.testing._neighbours import NEIGHBOURS, Neighbours
 
 __all__ = ["SensitivityReport", "check_lazy", "check_order_invariance", "check_sensitivity"]
@@ -120,7 +121,7 @@ class _Attack:
         self._cached = (first, form, {id(first): before})
         best = (0.0, "", 0.0)
         for (norm, step, claimed), x in zip(claims, before, strict=True):
-            shift = (self.answer(b, step).astype(np.longdouble) - x).ravel()
+            shift = change(x, self.answer(b, step)).ravel()
             ratio = float(_size(shift, norm)) / claimed
             self.report.ratios[norm] = max(self.report.ratios.get(norm, 0.0), ratio)
             best = max(best, (ratio, norm, step))
