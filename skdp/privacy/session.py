@@ -243,6 +243,16 @@ class PrivacySession:
         words = self.source.words(grant.serial, bound.name, grant.noise_scale)
         return noise.gumbel_choice(words, scores, rate)
 
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise scale of a release of sensitivity 1 that takes the whole Gaussian budget."""
+        return 0.0 if self.budget.exact else 1 / self.budget.mu
+
+    def random_signs(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return a public random start of entries +1 and -1, independent of the data."""
+        words = self.source.derive("start").words("signs")(math.prod(shape))
+        return np.where(words & np.uint64(1), 1.0, -1.0).reshape(shape)
+
     def ask(self, query: object) -> Ask:
         """Return the public face of a query: what solvers are handed."""
         return Ask(self, query)

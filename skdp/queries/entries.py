@@ -221,6 +221,19 @@ class EntryQuery:
         columns = np.outer(np.abs(U).sum(axis=0), np.abs(X).sum(axis=0))
         return (sum(self.shape) + 4) * _ULP * largest * float(np.linalg.norm(columns))
 
+    def square_sum(self) -> Bounded:
+        """Return ||A||_F^2: one entry moves it by at most max(lo^2, hi^2), a pair by twice that."""
+        largest = max(abs(self.unit.low), abs(self.unit.high)) ** 2
+        error = 2 * (math.prod(self.shape) + 2) * _ULP * largest * math.prod(self.shape)
+
+        def answer(step: float) -> NDArray[Any]:
+            A = self._matrix()
+            data = A.data if sp.issparse(A) else A
+            return to_grid(float(np.square(data).sum()), step)
+
+        l2 = largest * (2.0 if self.symmetric else 1.0) + error
+        return Bounded(Bound("trace", (), l2), answer)
+
     def whole(self) -> Bounded:
         """Return A itself: one entry changes alpha, a symmetric pair sqrt(2) alpha."""
         symmetric = self.symmetric

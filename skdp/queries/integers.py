@@ -15,9 +15,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp.privacy.session import Bound, Bounded
 from skdp.queries.blocks import Block
 
-__all__ = ["IntegerRows", "clip_rows", "row_norms", "square_norms"]
+__all__ = ["IntegerRows", "as_int64", "clip_rows", "count_above", "row_norms", "square_norms"]
 
 FloatArray = NDArray[np.float64]
 _EXACT = 2.0**52  # sums of squares of integers below this are exact in any order
@@ -157,6 +158,26 @@ class IntegerRows:
         counts = Z.indptr[which + 1] - Z.indptr[which]
         starts = np.repeat(Z.indptr[which] - rows.indptr[:-1], counts)
         Z.data[starts + np.arange(rows.data.size)] = rows.data
+
+
+def as_int64(values: FloatArray) -> NDArray[np.int64]:
+    """Round to int64, saturated: a deterministic map of one row's contribution."""
+    return np.asarray(np.clip(np.rint(values), -(2.0**62), 2.0**62), dtype=np.int64)
+
+
+def count_above(
+    sizes: Callable[[], FloatArray], threshold: float, name: str, rows_changed: float
+) -> Bounded:
+    """Return how many rows have a size (of that row alone) above a threshold: one row, 1."""
+
+    def answer(step: float) -> NDArray[Any]:
+        above = int(np.count_nonzero(sizes() > threshold))
+        if step == 0.0:
+            return np.asarray(float(above))
+        return np.asarray(min(above * round(1 / step), 2**62), np.int64)
+
+    slack = rows_changed / 2
+    return Bounded(Bound(name, (), 1.0, slack=slack, l1=1.0, l1_slack=slack), answer)
 
 
 def clip_rows(rows: Block, clip_norm: float) -> Block:

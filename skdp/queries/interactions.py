@@ -145,8 +145,8 @@ class InteractionQuery:
         l2 = gram_change(n, self.degree_floor, self.adjacency) * (1 + 1e-9) + 2 * self._error(1.0)
         return Bounded(Bound("gram", (n, n), l2, symmetric=True), answer)
 
-    def gram_product(self, X: FloatArray) -> Bounded:
-        """Return R'(R X): see `product_change`."""
+    def right(self, X: FloatArray) -> Bounded:
+        """Return R'(R X), the Gram matrix times X: see `product_change`."""
         X = np.asarray(X, np.float64)
 
         def answer(step: float) -> NDArray[Any]:
@@ -156,3 +156,26 @@ class InteractionQuery:
         l2 = product_change(X, self.degree_floor, self.adjacency) * (1 + 1e-9)
         l2 += 2 * self._error(float(np.linalg.norm(X)))
         return Bounded(Bound("gram_product", (self.n_features, X.shape[1]), l2), answer)
+
+    def ritz(self, X: FloatArray) -> Bounded:
+        """Return X'R'R X. ||X' E X||_F <= ||X||_2 ||E X||_F for the change E of R'R."""
+        X = np.asarray(X, np.float64)
+        spectral = float(np.linalg.norm(X, 2))
+
+        def answer(step: float) -> NDArray[Any]:
+            P = self._normalised() @ X
+            return to_grid(P.T @ P, step)
+
+        l2 = product_change(X, self.degree_floor, self.adjacency) * spectral * (1 + 1e-9)
+        l2 += 2 * self._error(float(np.linalg.norm(X))) * spectral
+        return Bounded(Bound("ritz", (X.shape[1],) * 2, l2, symmetric=True), answer)
+
+    def square_sum(self) -> Bounded:
+        """Return the sum of ||row||^2 = min(d, d0)/d0 over users: one interaction, 1/d0 or 0."""
+        error = 2 * (self.shape[0] + self.shape[1]) * _ULP * self.shape[0]
+
+        def answer(step: float) -> NDArray[Any]:
+            R = self._normalised()
+            return to_grid(float((R.data**2).sum()), step)
+
+        return Bounded(Bound("trace", (), 1 / self.degree_floor + error), answer)

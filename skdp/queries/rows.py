@@ -24,7 +24,14 @@ from skdp.queries.blocks import (
     row_source,
     sum_rows,
 )
-from skdp.queries.integers import IntegerRows, clip_rows, row_norms
+from skdp.queries.integers import (
+    IntegerRows,
+    as_int64,
+    clip_rows,
+    count_above,
+    row_norms,
+    square_norms,
+)
 from skdp.queries.tangent import TangentQuery
 
 __all__ = ["ADJACENCIES", "RowQuery"]
@@ -45,11 +52,6 @@ def _block_gram(Z: Block) -> FloatArray:
     if sp.issparse(Z) and Z.nnz > 0.1 * Z.shape[0] * Z.shape[1]:
         Z = Z.toarray()
     return _dense(Z.T @ Z)
-
-
-def _as_int64(values: FloatArray) -> NDArray[np.int64]:
-    """Round to int64, saturated: a deterministic map of one row's contribution."""
-    return np.clip(np.rint(values), -(2.0**62), 2.0**62).astype(np.int64)
 
 
 class RowQuery:
@@ -105,12 +107,15 @@ class RowQuery:
             raise ValueError("the number of rows is private under adjacency='add_remove'")
         return self._source.n_rows()
 
-    def tangent(self, V: FloatArray, scale: float) -> TangentQuery:
+    def tangent(
+        self, V: FloatArray, scale: float, weights: FloatArray | None = None
+    ) -> TangentQuery:
         """Return the query that splits X'X V at the public subspace V."""
         return TangentQuery(
             self._source,
             V,
             scale,
+            weights,
             clip_norm=self.clip_norm,
             adjacency=self.adjacency,
             n_jobs=self.n_jobs,
@@ -171,6 +176,31 @@ class RowQuery:
         rounding = self._rows_changed / 2
         bound = Bound("norm_quantile", (), size, slack=rounding, l1=size, l1_slack=rounding)
         return Bounded(bound, answer)
+
+    def norms_above(self, threshold: float) -> Bounded:
+        """Return how many rows are longer than a threshold. One row: 1, under both adjacencies."""
+        return count_above(self._row_norms, threshold, "norm_rank", self._rows_changed)
+
+    def square_sum(self) -> Bounded:
+        """Return the sum of ||x||^2, a number in [0, C^2] for each row: C^2 under both."""
+        C = self.clip_norm
+
+        def answer(step: float) -> NDArray[Any]:
+            if step == 0.0:
+                total = self._sum(
+                    lambda rows: square_norms(clip_rows(rows, C)).sum(), (), exact=False
+                )
+                return np.asarray(total)
+            to_integers = IntegerRows(C, C * _SUM_UNIT)
+            scale = (C * _SUM_UNIT) ** 2 / step
+
+            def term(rows: Block) -> NDArray[np.int64]:
+                return np.asarray(as_int64(square_norms(to_integers(rows)) * scale).sum())
+
+            return self._sum(term, (), exact=True)
+
+        slack = self._rows_changed / 2
+        return Bounded(Bound("trace", (), C * C, slack=slack, l1=C * C, l1_slack=slack), answer)
 
     def _row_norms(self) -> FloatArray:
         """Norms of all rows, kept for the steps of one search (private, inside the query)."""

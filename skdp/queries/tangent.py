@@ -3,7 +3,8 @@
 Notation: V is d x p, public, with orthonormal columns; a row x (||x|| <= C) splits into a = V'x and
 r = x - V a. Its share of X'X V is (V a + r) a'. Scaling the core V a a' by 1/scale before the
 release leaves b a' with b = r + V a / scale, of Frobenius norm ||a|| ||b||: half of C^2 at most
-where the core is scaled away, against C^2 for the whole product.
+where the core is scaled away, against C^2 for the whole product. Public weights D <= 1 of the
+columns make it b (D a)', of norm ||D a|| ||b||.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from skdp.privacy.session import Bound, Bounded
 from skdp.queries.blocks import Block, RowSource, sum_rows
-from skdp.queries.integers import IntegerRows, clip_rows, square_norms
+from skdp.queries.integers import IntegerRows, clip_rows, count_above, square_norms
 
 __all__ = ["TangentQuery", "tangent_bound"]
 
@@ -49,6 +50,9 @@ class TangentQuery:
         Public, with orthonormal columns.
     scale : float
         The core is divided by it (``inf``: only the tangent part is released).
+    weights : array of shape (p,) or None
+        Public weights in (0, 1] of the columns of V'x on the right of the product: columns that
+        matter more get less noise.
     clip_norm, adjacency, n_jobs
         As in `RowQuery`.
     """
@@ -58,6 +62,7 @@ class TangentQuery:
         source: RowSource,
         V: FloatArray,
         scale: float,
+        weights: FloatArray | None = None,
         *,
         clip_norm: float,
         adjacency: str,
@@ -68,52 +73,41 @@ class TangentQuery:
         self._V = np.asarray(V, np.float64)
         self._grid = np.rint(np.ldexp(self._V, _V_BITS))
         self._removed = 1 - 1 / scale
+        self._weights = np.ones(self._V.shape[1]) if weights is None else np.asarray(weights)
         self.clip_norm = clip_norm
         self.n_jobs = n_jobs
         self.largest = tangent_bound(clip_norm, scale) * _LOOSE
         self._rows_changed = 2.0 if adjacency == "replace" else 1.0
 
     def _split(self, Z: Block) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return V'z, ||b|| and the size ||V'z|| ||b|| of integer rows, each from its row alone."""
+        """Return V'z, D V'z and the size ||D V'z|| ||b|| of integer rows, each from its row."""
         A = np.asarray(Z @ self._grid)
         np.ldexp(A, -_V_BITS, out=A)
         squares = np.einsum("ij,ij->i", A, A)
         kept = self._removed * (2 - self._removed)
         b = np.sqrt(np.maximum(square_norms(Z) - kept * squares, 0.0) + 1e-6 * squares)
-        return A, b, np.sqrt(squares) * b
+        weighted = A * self._weights
+        return A, weighted, np.sqrt(np.einsum("ij,ij->i", weighted, weighted)) * b
 
     def _all_sizes(self) -> FloatArray:
-        """Sizes of all rows in units of clip_norm**2, kept for the steps of one search."""
+        """Sizes of all rows, kept for the steps of one search (private, inside the query)."""
         if self._sizes is None:
             unit = self.clip_norm * _SIZE_UNIT
             to_integers = IntegerRows(self.clip_norm, unit)
             sizes = [self._split(to_integers(rows))[2] for rows in self._source.blocks()]
-            self._sizes = np.concatenate(sizes) * _SIZE_UNIT**2 if sizes else np.zeros(0)
+            self._sizes = np.concatenate(sizes) * unit**2 if sizes else np.zeros(0)
         return self._sizes
 
-    def norms_below(self, threshold: float, quantile: float) -> Bounded:
-        """Return the sum over rows of (1[size <= threshold C^2] - quantile): see `RowQuery`."""
-        q, one = float(quantile), self._rows_changed
-
-        def answer(step: float) -> NDArray[Any]:
-            sizes = self._all_sizes()
-            below = int(np.count_nonzero(sizes <= threshold))
-            if step == 0.0:
-                return np.asarray(below - q * len(sizes))
-            total = below * round((1 - q) / step) + (len(sizes) - below) * round(-q / step)
-            return np.asarray(total, np.int64)
-
-        size = 1.0 if one == 2.0 else max(q, 1 - q)
-        return Bounded(
-            Bound("size_quantile", (), size, slack=one / 2, l1=size, l1_slack=one / 2), answer
-        )
+    def sizes_above(self, threshold: float) -> Bounded:
+        """Return how many rows have a size above a threshold. One row: 1."""
+        return count_above(self._all_sizes, threshold, "size_rank", self._rows_changed)
 
     def product(self, clip_level: float) -> Bounded:
-        """Return the sum of w b a', w = min(1, clip_level / (||a|| ||b||)).
+        """Return the sum of w b (D a)', w = min(1, clip_level / (||D a|| ||b||)).
 
         One row: at most L = min(clip_level, largest size); replace: 2 L (x and its mirror image in
         the tangent part are antipodal there). In integers a row gives (z - V' rint(V'z)) p' with
-        p = rint(w V'z): rounding p costs ||z|| sqrt(p)/2, rounding V'z costs sqrt(p)/2 ||p||, and
+        p = rint(w D V'z): rounding p costs ||z|| sqrt(p)/2, rounding V'z costs sqrt(p)/2 ||p||, and
         rounding the d x p result sqrt(d p).
         """
         d, p = self._V.shape
@@ -127,10 +121,10 @@ class TangentQuery:
 
             def term(rows: Block) -> FloatArray:
                 Z = to_integers(rows)
-                A, _, sizes = self._split(Z)
+                A, weighted, sizes = self._split(Z)
                 with np.errstate(divide="ignore"):
-                    weights = np.minimum(1.0, (level / step) / sizes)
-                P = np.rint(A * weights[:, None])
+                    shortened = np.minimum(1.0, (level / step) / sizes)
+                P = np.rint(weighted * shortened[:, None])
                 return np.vstack([np.asarray(Z.T @ P), np.rint(A).T @ P])
 
             total = sum_rows(self._source, term, (d + p, p), exact=True, n_jobs=self.n_jobs)
@@ -154,10 +148,11 @@ class TangentQuery:
             squares = np.einsum("ij,ij->i", A, A)
             kept = self._removed * (2 - self._removed)
             b = np.sqrt(np.maximum(square_norms(clipped) - kept * squares, 0.0))
-            sizes = np.sqrt(squares) * b
+            weighted = A * self._weights
+            sizes = np.sqrt(np.einsum("ij,ij->i", weighted, weighted)) * b
             with np.errstate(divide="ignore", invalid="ignore"):
-                weights = np.where(sizes > level, level / sizes, 1.0)
-            return np.asarray(clipped.T @ (A * weights[:, None]))
+                shortened = np.where(sizes > level, level / sizes, 1.0)
+            return np.asarray(clipped.T @ (weighted * shortened[:, None]))
 
         Y = sum_rows(self._source, term, self._V.shape, exact=False, n_jobs=self.n_jobs)
         return np.asarray(Y - self._removed * self._V @ (self._V.T @ Y))

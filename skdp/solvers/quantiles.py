@@ -8,12 +8,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NORM_GRID", "AsksQuantile", "private_quantile"]
+__all__ = ["NORM_GRID", "AsksCount", "AsksQuantile", "private_clip_level", "private_quantile"]
 
 FloatArray = NDArray[np.float64]
 
 # Powers of sqrt(2) from 2**-40 to 2**40: wide enough for any unit that people measure in.
 NORM_GRID: FloatArray = 2.0 ** (np.arange(-80, 81) / 2)
+_LEVELS = 80
+_LEVELS_PER_OCTAVE = 4
 
 
 class PublicAnswer(Protocol):
@@ -23,6 +25,33 @@ class PublicAnswer(Protocol):
     def value(self) -> FloatArray:
         """The noisy value."""
         ...
+
+
+class AsksCount(Protocol):
+    """A noisy count of the rows whose size is above a threshold."""
+
+    def __call__(self, threshold: float, *, share: float) -> PublicAnswer:
+        """Return the noisy count."""
+        ...
+
+
+def private_clip_level(count_above: AsksCount, largest: float, goal: float, share: float) -> float:
+    """Return the smallest level of a public grid above which about `goal` rows lie.
+
+    The rows above a level are those that clipping shortens. A goal in proportion to the noise makes
+    the harm of clipping stay in proportion to the noise that it saves, and vanish with it.
+    """
+    grid = largest * 2.0 ** (-np.arange(_LEVELS, -1, -1.0) / _LEVELS_PER_OCTAVE)
+    low, high = 0, len(grid) - 1
+    steps = math.ceil(math.log2(len(grid)))
+    for _ in range(steps):
+        middle = (low + high) // 2
+        above = count_above(float(grid[middle]), share=share / steps)
+        if above.value <= goal:
+            high = middle
+        else:
+            low = min(middle + 1, high)
+    return float(grid[high])
 
 
 class AsksQuantile(Protocol):

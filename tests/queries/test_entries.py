@@ -66,6 +66,10 @@ def test_left_product_whole_and_core(unit):
     X = MATRICES["skewed"]
     for ask in (lambda q: q.left(U), lambda q: q.whole()):
         assert 0.95 <= ratio(unit, ask)[0] <= 1.0
+    worst = ratio(unit, lambda q: q.square_sum())[0]
+    assert worst <= 1.0
+    if unit.adjacency == "add_remove":
+        assert worst >= 0.95
     if unit.name == "entry":
         assert 0.95 <= ratio(unit, lambda q: q.core(U, X))[0] <= 1.0
 

@@ -97,7 +97,16 @@ def test_product(adjacency, floor):
 def test_product_through_the_query():
     for adjacency in ("add_remove", "replace"):
         for X in list(public_matrices())[:2]:
-            assert worst_ratio(lambda q, X=X: q.gram_product(X), adjacency, 2) <= 1.0
+            assert worst_ratio(lambda q, X=X: q.right(X), adjacency, 2) <= 1.0
+
+
+def test_ritz_and_trace():
+    for adjacency in ("add_remove", "replace"):
+        for X in list(public_matrices())[:4]:
+            assert worst_ratio(lambda q, X=X: q.ritz(X), adjacency, 2) <= 1.0
+        assert worst_ratio(lambda q: q.square_sum(), adjacency, 3) <= 1.0
+    assert worst_ratio(lambda q: q.square_sum(), "add_remove", 3) >= 0.95
+    assert worst_ratio(lambda q: q.ritz(np.eye(N)[:, :1]), "add_remove", 2) >= 0.95
 
 
 def test_square_root_of_two_is_not_a_bound_for_a_swap():

@@ -82,21 +82,43 @@ def test_same_bits_in_any_order(sparse):
     X = np.random.default_rng(3).standard_normal((3000, D))
     make = sp.csr_array if sparse else np.asarray
     permuted = make(X[np.random.default_rng(4).permutation(len(X))])
-    for ask in (lambda q: q.product(0.1), lambda q: q.norms_below(0.1, 0.5)):
+    for ask in (lambda q: q.product(0.1), lambda q: q.sizes_above(0.1)):
         a = ask(tangent(make(X), 3.0)).answer(1e-8)
         assert np.array_equal(a, ask(tangent(permuted, 3.0, n_jobs=2)).answer(1e-8))
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-def test_quantile_indicator_bound(adjacency):
-    rows = list(hard_rows())
+def test_rank_bound(adjacency):
     worst = 0.0
-    for x in rows:
+    for x in hard_rows():
         y = np.zeros((0, D)) if adjacency == "add_remove" else V[:, :1].T
-        a = tangent(x[None], 3.0, adjacency).norms_below(0.2, 0.6)
-        b = tangent(y, 3.0, adjacency).norms_below(0.2, 0.6)
+        a = tangent(x[None], 3.0, adjacency).sizes_above(0.2)
+        b = tangent(y, 3.0, adjacency).sizes_above(0.2)
         worst = max(worst, abs(int(a.answer(1e-6)) - int(b.answer(1e-6))) / a.bound.l2_steps(1e-6))
     assert 0.95 <= worst <= 1.0
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_column_weights_stay_inside_the_bound(adjacency):
+    weights = np.array([1.0, 0.2])
+    for level in (0.05, 0.4):
+        worst = 0.0
+        for x in hard_rows():
+            y = np.zeros((0, D)) if adjacency == "add_remove" else mirrored(x)[None]
+            pair = [
+                RowQuery(rows, clip_norm=1.0, adjacency=adjacency).tangent(V, math.inf, weights)
+                for rows in (x[None], y)
+            ]
+            left, right = (query.product(level) for query in pair)
+            change = (left.answer(1e-9) - right.answer(1e-9)).astype(np.float64)
+            worst = max(worst, float(np.linalg.norm(change)) / left.bound.l2_steps(1e-9))
+        assert 0.95 <= worst <= 1.0
+    X = np.random.default_rng(6).standard_normal((300, D)) / 4
+    query = RowQuery(X, clip_norm=9.0, adjacency=adjacency).tangent(V, math.inf, weights)
+    T = X.T @ X @ V
+    expected = (T - V @ (V.T @ T)) * weights
+    assert np.allclose(query.product(99.0).answer(0.0), expected)
+    assert np.allclose(query.product(99.0).answer(1e-8) * 1e-8, expected, atol=1e-2)
 
 
 def test_shifted_product_is_exact():

@@ -1,0 +1,243 @@
+"""Leading subspaces of a second moment X'X from row-private answers.
+
+Notation: rows x of norm at most C, d features, V (d x k) the public subspace so far, and noise
+scales per unit of sensitivity for the whole budget: `psd` for a sum of x x' (1/mu, sqrt(2)/mu under
+replace), `rect` for a sum of rank-one terms (1/mu, 2/mu under replace).
+
+Three routes:
+
+- `gram_subspace`: the symmetric moment of clipped rows, then rounds of tangent refinement: at V
+  the tangent part (I - VV')X'X V needs half the noise of the whole, and less with clipping;
+- `power_subspace`: power steps on the core and tangent parts in one release, no d x d array;
+- `screened_subspace`: columns chosen by their noisy sums, then the first route on what is kept.
+
+Clip levels aim at a number of clipped rows in proportion to the noise (`private_clip_level`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.solvers.linalg import orthonormal, top_eigenpairs
+from skdp.solvers.quantiles import private_clip_level
+
+__all__ = ["RowNoise", "gram_subspace", "power_subspace", "screened_subspace"]
+
+FloatArray = NDArray[np.float64]
+_CLIP_SHARE = 0.03  # of each release, for its clip level
+_GRAM_LEVEL, _TANGENT_LEVEL, _SCREENED_LEVEL = 12.0, 20.0, 40.0
+_CORE_SCALE = 3.0
+_MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
+_TINY = 1e-150  # stands for the noise scale where there is no noise
+
+
+@dataclass(frozen=True)
+class RowNoise:
+    """Public facts on the noise of a fit.
+
+    Attributes
+    ----------
+    psd, rect : float
+        Noise scale per unit of sensitivity at the whole budget; 0 without noise.
+    n : float
+        Number of rows, public or released.
+    clip_norm : float
+        Largest norm of a row.
+    """
+
+    psd: float
+    rect: float
+    n: float
+    clip_norm: float
+
+    def goal(self, level: float, factor: float, width: float, share: float) -> float:
+        """How many rows a clip level may shorten."""
+        noise = level * factor * math.sqrt(width / share)
+        return min(noise, _MOST_CLIPPED * self.n)
+
+
+class _Estimate:
+    """A public estimate of X'X: a released block on the first columns, and low-rank corrections."""
+
+    def __init__(self, block: FloatArray, noise_scale: float, d: int) -> None:
+        self._block = block
+        self._low: list[tuple[FloatArray, FloatArray]] = []
+        self.d = d
+        # Precision of what is known of each entry off the leading subspace: inside the block from
+        # its release, elsewhere from the refinement alone.
+        self._inside: FloatArray | float = 2 / max(noise_scale, _TINY) ** 2
+        self._outside: FloatArray | float = 0.0
+
+    def multiply(self, Y: FloatArray) -> FloatArray:
+        m = len(self._block)
+        Z = np.zeros_like(Y)
+        Z[:m] = self._block @ Y[:m]
+        for left, right in self._low:
+            Z += left @ (right.T @ Y) + right @ (left.T @ Y)
+        return Z
+
+    def refine(self, V: FloatArray, tangent: FloatArray, scales: FloatArray) -> None:
+        """Blend a released tangent part at V into the estimate, each entry by its precision."""
+        precision = 1 / np.maximum(scales, _TINY) ** 2
+        gain = np.empty_like(tangent)
+        m = len(self._block)
+        gain[:m] = precision / (self._inside + precision)
+        gain[m:] = precision / (self._outside + precision)
+        Y = self.multiply(V)
+        self._low.append((gain * (tangent - (Y - V @ (V.T @ Y))), V))
+        self._inside = self._inside + precision
+        self._outside = self._outside + precision
+
+    def leading(self, V: FloatArray, n_steps: int = 8) -> FloatArray:
+        """Return the leading subspace by block iteration from V, rotated to its eigenvectors."""
+        for _ in range(n_steps):
+            V = orthonormal(self.multiply(V))
+        M = V.T @ self.multiply(V)
+        return np.asarray(V @ top_eigenpairs((M + M.T) / 2)[1])
+
+
+def _clipped_gram(ask: Any, d: int, share: float, noise: RowNoise) -> tuple[FloatArray, float]:
+    """Release the moment of rows clipped to a level that suits the noise."""
+    if noise.psd == 0.0:
+        answer = ask.gram(share=share)
+        return answer.value, 0.0
+    rest = share - _CLIP_SHARE
+    goal = noise.goal(_GRAM_LEVEL, noise.psd, 2 * d, rest)
+
+    def count(threshold: float, *, share: float) -> Any:
+        return ask.norms_above(math.sqrt(threshold), share=share)
+
+    square = private_clip_level(count, noise.clip_norm**2, goal, _CLIP_SHARE)
+    answer = ask.clipped(math.sqrt(square)).gram(share=rest)
+    return answer.value, answer.noise_scale
+
+
+def _tangent_product(
+    ask: Any,
+    V: FloatArray,
+    share: float,
+    noise: RowNoise,
+    level: float,
+    *,
+    scale: float = math.inf,
+    weights: FloatArray | None = None,
+) -> tuple[FloatArray, float]:
+    """Release the weighted product at V, its terms clipped to a level that suits the noise."""
+    query = ask.tangent(V, scale, weights)
+    if noise.rect == 0.0:
+        answer = query.product(math.inf, share=share)
+        return answer.value, 0.0
+    goal = noise.goal(level, noise.rect, len(V), share)
+    largest = noise.clip_norm**2 / (2 * math.sqrt(1 - scale**-2))
+    clip = private_clip_level(query.sizes_above, largest, goal, _CLIP_SHARE * share)
+    answer = query.product(clip, share=(1 - _CLIP_SHARE) * share)
+    return answer.value, answer.noise_scale
+
+
+def _column_weights(values: FloatArray, edge: float) -> FloatArray:
+    """Weights (lambda gap)^(-1/4) of the columns: what is near the noise needs the most care."""
+    floor = max(0.5 * edge, 1e-12 * float(values[0]), 1e-300)
+    gaps = np.maximum(values - edge, floor)
+    weights = (np.maximum(values, floor) * gaps) ** -0.25
+    return np.asarray(weights / weights.max())
+
+
+def _refine_rounds(
+    ask: Any,
+    estimate: _Estimate,
+    V: FloatArray,
+    weights: FloatArray,
+    shares: Sequence[float],
+    noise: RowNoise,
+    level: float,
+) -> FloatArray:
+    for share in shares:
+        product, scale = _tangent_product(ask, V, share, noise, level, weights=weights)
+        tangent = (product - V @ (V.T @ product)) / weights
+        estimate.refine(V, tangent, scale / weights)
+        V = estimate.leading(V)
+    return V
+
+
+def gram_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> FloatArray:
+    """Return the leading k-dimensional subspace: clipped moment, then two tangent rounds."""
+    first, rounds = 0.6 * share, (0.2 * share, 0.2 * share)
+    block, scale = _clipped_gram(ask, d, first if noise.psd else share, noise)
+    values, V = top_eigenpairs(block, k)
+    if noise.psd == 0.0:
+        return V
+    edge = scale * math.sqrt(d / 2)
+    weights = _column_weights(_shrunk(values, 2 * edge), edge)
+    estimate = _Estimate(block, scale, d)
+    return _refine_rounds(ask, estimate, V, weights, rounds, noise, _TANGENT_LEVEL)
+
+
+def _shrunk(values: FloatArray, edge: float) -> FloatArray:
+    """Eigenvalues without the push of symmetric noise of a given spectral edge."""
+    return np.asarray(np.sqrt(np.maximum(values**2 - edge**2, 0.0)) * (values > 0))
+
+
+def power_subspace(
+    ask: Any,
+    start: FloatArray,
+    k: int,
+    shares: Sequence[float],
+    noise: RowNoise,
+    level: float = _TANGENT_LEVEL,
+) -> FloatArray:
+    """Return the leading k-dimensional subspace by power steps from a public start.
+
+    Each step releases core (divided by 3) and tangent part together; the last step stacks the last
+    two products, each divided by its noise scale, and takes their leading left singular vectors.
+    """
+    V = orthonormal(start)
+    products: list[FloatArray] = []
+    for i, share in enumerate(shares):
+        released, scale = _tangent_product(ask, V, share, noise, level, scale=_CORE_SCALE)
+        core = _CORE_SCALE * (V.T @ released)
+        tangent = released - V @ (V.T @ released)
+        values, Q = np.linalg.eigh((core + core.T) / 2)
+        product = (V @ Q) * np.maximum(values, 0.0) + tangent @ Q
+        products.append(product / max(scale, _TINY) if scale else product)
+        last = i >= len(shares) - 2
+        stacked = products[-2:] if i == len(shares) - 1 and scale else products[-1:]
+        left = np.linalg.svd(np.hstack(stacked), full_matrices=False)[0]
+        V = left[:, : k if last else start.shape[1]]
+    return V
+
+
+def screened_subspace(
+    ask: Any, d: int, k: int, share: float, noise: RowNoise
+) -> tuple[FloatArray, FloatArray, NDArray[np.intp]]:
+    """Return (V, noisy column sums, kept columns) of wide, mostly non-negative rows.
+
+    A tenth of the budget finds the columns whose sums rise above the noise; the largest of them
+    get a symmetric moment, all of them three tangent rounds. What is kept is a function of the
+    noisy sums.
+    """
+    sums = ask.sums(share=0.1 * share)
+    size = np.abs(sums.value)
+    order = np.argsort(-size, kind="stable")
+    fewest = min(d, 4 * k)
+    n_kept = max(fewest, min(6000, int(np.count_nonzero(size > 3 * sums.noise_scale))))
+    n_block = max(fewest, min(1500, n_kept, int(np.count_nonzero(size > 4 * sums.noise_scale))))
+    kept = order[:n_kept]
+    narrow = ask.columns(kept)
+    block, scale = _clipped_gram(ask.columns(kept[:n_block]), n_block, 0.3 * share, noise)
+    values, V1 = top_eigenpairs(block, k)
+    V = np.zeros((n_kept, k))
+    V[:n_block] = V1
+    edge = scale * math.sqrt(n_block / 2)
+    weights = _column_weights(_shrunk(values, 2 * edge), edge)
+    estimate = _Estimate(block, scale, n_kept)
+    rounds = (0.2 * share,) * 3
+    V = _refine_rounds(narrow, estimate, V, weights, rounds, noise, _SCREENED_LEVEL)
+    full = np.zeros((d, k))
+    full[kept] = V
+    return full, sums.value, kept
