@@ -1,6 +1,6 @@
 """Differentially private low-rank matrix estimation for scikit-learn."""
 
-from skdp.decomposition import DPPCA
+from skdp.decomposition import DPPCA, DPTruncatedSVD
 from skdp.exceptions import (
     BudgetExceededError,
     PrivacyError,
@@ -14,6 +14,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "DPPCA",
+    "DPTruncatedSVD",
     "BudgetExceededError",
     "PrivacyError",
     "PrivacyLedger",

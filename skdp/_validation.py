@@ -4,7 +4,15 @@ import math
 from collections.abc import Mapping
 from numbers import Integral, Real
 
-__all__ = ["check_bool", "check_int", "check_option", "check_real", "check_split"]
+__all__ = [
+    "check_bool",
+    "check_bounds",
+    "check_clip_norm",
+    "check_int",
+    "check_option",
+    "check_real",
+    "check_split",
+]
 
 
 def _fail(estimator, name, expected, value):
@@ -81,3 +89,28 @@ def check_split(estimator, defaults, name="budget_split"):
         shares = {key: float(share) for key, share in value.items()}
     total = math.fsum(shares.values())
     return {key: share / total for key, share in shares.items()}
+
+
+def check_clip_norm(estimator):
+    """Check `clip_norm`: positive, finite unless epsilon is infinite, or "auto"."""
+    value = check_real(estimator, "clip_norm", 0, math.inf, closed="right", also=("auto",))
+    if value == math.inf and estimator.epsilon != math.inf:
+        raise ValueError(
+            "clip_norm=inf leaves one row unbounded; it needs epsilon=inf. Use a number, or 'auto' "
+            "for a private quantile of the norms."
+        )
+
+
+def check_bounds(estimator, name):
+    """Return public bounds (low, high) of an entry, which hold 0."""
+    value = getattr(estimator, name)
+    expected = "a pair of floats (low, high) with low <= 0 <= high and low < high"
+    try:
+        low, high = value
+    except (TypeError, ValueError):
+        _fail(estimator, name, expected, value)
+    if not (_is_real(low) and _is_real(high) and -math.inf < low <= 0 <= high < math.inf):
+        _fail(estimator, name, expected, value)
+    if not low < high:
+        _fail(estimator, name, expected, value)
+    return float(low), float(high)

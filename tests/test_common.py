@@ -3,13 +3,21 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skdp import DPPCA
+from skdp import DPPCA, DPTruncatedSVD
 
 ESTIMATORS = [
     DPPCA(),
     DPPCA(n_components=1, clip_norm=1.0),
     DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
     DPPCA(n_components="auto"),
+    DPPCA(n_components=1, svd_solver="power", center="none"),
+    DPTruncatedSVD(n_components=1),
+    DPTruncatedSVD(n_components=1, algorithm="power", adjacency="replace", clip_norm=1.0),
+    DPTruncatedSVD(n_components=1, algorithm="screened"),
+    DPTruncatedSVD(n_components=1, privacy_unit="entry"),
+    DPTruncatedSVD(n_components=1, privacy_unit="entry", algorithm="deflation", delta=0.0),
+    DPTruncatedSVD(n_components=1, privacy_unit="interaction"),
+    DPTruncatedSVD(n_components=1, privacy_unit="spectral"),
 ]
 
 

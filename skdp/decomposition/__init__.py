@@ -1,5 +1,6 @@
 """Private matrix decompositions."""
 
 from skdp.decomposition._pca import DPPCA
+from skdp.decomposition._truncated_svd import DPTruncatedSVD
 
-__all__ = ["DPPCA"]
+__all__ = ["DPPCA", "DPTruncatedSVD"]

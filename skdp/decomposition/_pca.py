@@ -1,36 +1,60 @@
 """Principal component analysis with differential privacy."""
 
 import math
+from numbers import Integral
 
 import numpy as np
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, validate_data
 
-from skdp._validation import check_bool, check_int, check_option, check_real, check_split
+from skdp._validation import (
+    check_bool,
+    check_clip_norm,
+    check_int,
+    check_option,
+    check_real,
+    check_split,
+)
 from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition._base import FLOATS, LinearTransformMixin, as_input_dtype
+from skdp.decomposition._base import FLOATS, LinearTransformMixin, as_input_dtype, is_sparse
+from skdp.decomposition._probabilistic import ProbabilisticModelMixin
+from skdp.decomposition._spectral import (
+    check_normalizer,
+    rotate_by_ritz,
+    row_noise,
+    row_route,
+    row_subspace,
+)
 from skdp.queries.rows import RowQuery
 from skdp.solvers.postprocess import (
     ReleasedMoment,
-    log_likelihood_rows,
-    model_covariance,
-    model_precision,
+    inside_ball,
     pca_attributes,
     split_moment,
+    subspace_attributes,
 )
 from skdp.solvers.quantiles import private_quantile
 
-_SOLVERS = ("auto", "full", "covariance_eigh", "arpack", "randomized", "gram")
+_SOLVERS = (
+    "auto",
+    "full",
+    "covariance_eigh",
+    "arpack",
+    "randomized",
+    "gram",
+    "power",
+    "screened",
+)
 _CLIP_QUANTILE = 0.9
 _CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 
 
-class DPPCA(LinearTransformMixin, BaseDPEstimator):
+class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
     """Principal component analysis with (epsilon, delta)-differential privacy for one row.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) one row of X, whatever the data are: rows longer than
-    `clip_norm` are scaled down, and one noisy release of the second moment pays for every
-    attribute. Not covered: ``transform`` of private rows, and scores on private rows.
+    `clip_norm` are scaled down, before and after centring. Not covered: ``transform`` of private
+    rows, and scores on private rows.
 
     Parameters
     ----------
@@ -42,13 +66,17 @@ class DPPCA(LinearTransformMixin, BaseDPEstimator):
         Kept for compatibility; X is never modified.
     whiten : bool, default=False
         Divide the projections by the released standard deviations.
-    svd_solver : {"auto", "full", "covariance_eigh", "arpack", "randomized", "gram"}, \
-default="auto"
-        All choose the release of the second moment ("gram") here.
+    svd_solver : {"auto", "full", "covariance_eigh", "arpack", "randomized", "gram", "power", \
+"screened"}, default="auto"
+        "gram" (and "full", "covariance_eigh", "arpack") releases the second moment and refines the
+        leading subspace; "power" (and "randomized") takes power steps; "screened" first finds the
+        columns that rise above the noise. "auto" looks at public shapes. Where the whole spectrum
+        is asked for (`n_components` is not an int, or more than a third of the features), one
+        release of the moment pays for it.
     tol : float, default=0.0
         Kept for compatibility; nothing stops early on private values.
     iterated_power : int or "auto", default="auto"
-        Kept for compatibility.
+        Power steps of the "power" route. Each is a release: more is not better.
     n_oversamples : int, default=10
         Kept for compatibility.
     power_iteration_normalizer : {"auto", "QR"}, default="auto"
@@ -66,8 +94,8 @@ default="auto"
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" it is public.
     center : {"dp", "none"} or array of shape (n_features,), default="dp"
-        "dp" releases the mean with the moment; "none" takes the rows as centred; an array is a
-        public centre, subtracted for free.
+        "dp" releases the mean; "none" takes the rows as centred (and keeps sparse rows sparse); an
+        array is a public centre, subtracted for free.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     n_jobs : int or None, default=None
@@ -178,19 +206,25 @@ default="auto"
         self : DPPCA
             The fitted estimator.
         """
-        shares = self._check_parameters()
+        self._check_parameters()
         session = self._open_session()
         X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS)
         d = X.shape[1]
         self._check_n_components(*X.shape)
+        center = check_center(self.center, d)
+        shares = check_split(self, self._default_shares(d))
         query = RowQuery(X, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
-        if not isinstance(self.center, str):
-            query = query.centered(check_center(self.center, d))
-        ask = session.ask(query)
+        ask = session.ask(query if center is None else query.centered(center))
         clip_norm = self._clip_norm_of(ask, shares)
         n = query.n_rows if self.adjacency == "replace" else None
-        released = self._release(ask.clipped(clip_norm), clip_norm, d, n, shares)
-        attributes = self._attributes(released, n, session.budget.exact)
+        rows = ask.clipped(clip_norm)
+        if self._wants_spectrum(d):
+            attributes = self._fit_spectrum(session, rows, clip_norm, d, n, shares)
+        else:
+            route = row_route(self.svd_solver, d, self.n_components, is_sparse(X))
+            attributes = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
+        if center is not None:
+            attributes["mean_"] = center
         attributes["clip_norm_"] = clip_norm
         return self._close_session(session, as_input_dtype(attributes, X.dtype))
 
@@ -217,24 +251,27 @@ default="auto"
         check_bool(self, "copy")
         check_bool(self, "whiten")
         check_option(self, "svd_solver", _SOLVERS)
-        check_option(self, "power_iteration_normalizer", ("auto", "QR", "LU", "none"))
-        if self.power_iteration_normalizer in ("LU", "none"):
-            raise ValueError(
-                f"power_iteration_normalizer={self.power_iteration_normalizer!r} has no bounded "
-                f"sensitivity; use 'QR' or 'auto'. Got {self.power_iteration_normalizer!r}."
-            )
+        check_normalizer(self)
         check_real(self, "tol", 0, math.inf, closed="left")
         check_int(self, "iterated_power", 0, also=("auto",))
         check_int(self, "n_oversamples", 1)
         check_clip_norm(self)
         if isinstance(self.center, str):
             check_option(self, "center", ("dp", "none"))
-        return check_split(self, self._default_shares())
 
-    def _default_shares(self):
-        shares = {"moment": 1.0} if self._centers() else {"gram": 1.0}
-        if not self._centers() and self.adjacency == "add_remove":
-            shares["count"] = 0.01
+    def _wants_spectrum(self, d):
+        """Whether all eigenvalues are asked for, not a few leading components."""
+        return not isinstance(self.n_components, Integral) or self.n_components > d // 3
+
+    def _default_shares(self, d):
+        if self._wants_spectrum(d):
+            shares = {"moment": 1.0} if self._centers() else {"gram": 0.99, "count": 0.01}
+        else:
+            shares = {"subspace": 0.87, "ritz": 0.03, "trace": 0.01, "count": 0.01}
+            if self._centers():
+                shares["mean"] = 0.08
+        if self.adjacency == "replace":
+            shares.pop("count", None)
         if self.clip_norm == "auto":
             shares = {"clip_norm": 0.05} | {key: 0.95 * value for key, value in shares.items()}
         return shares
@@ -259,94 +296,59 @@ default="auto"
             return private_quantile(ask, _CLIP_QUANTILE, shares["clip_norm"])
         return float(self.clip_norm)
 
-    def _release(self, ask, clip_norm, d, n, shares):
-        """Release the second moment about the centre; everything after it is free."""
+    def _count(self, ask, n, shares):
+        """Number of rows, public or released; kept above two deviations of its noise."""
+        if n is not None:
+            return n
+        count = ask.count(share=shares["count"])
+        return max(1.0, float(count.value), 2 * count.noise_scale)
+
+    def _fit_spectrum(self, session, ask, clip_norm, d, n, shares):
+        """Release the whole second moment about the centre; everything after it is free."""
         if self._centers():
             corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
             moment = ask.moment(corner, share=shares["moment"])
-            return split_moment(moment.value, corner, moment.noise_scale, clip_norm, n)
-        gram = ask.gram(share=shares["gram"])
-        if n is None:
-            count = ask.count(share=shares["count"])
-            n = max(1.0, float(count.value), 2 * count.noise_scale)
-        mean = np.zeros(d) if isinstance(self.center, str) else check_center(self.center, d)
-        return ReleasedMoment(gram.value, mean, n, gram.noise_scale)
-
-    def _attributes(self, released, n, exact):
-        d = len(released.mean)
+            released = split_moment(moment.value, corner, moment.noise_scale, clip_norm, n)
+        else:
+            gram = ask.gram(share=shares["gram"])
+            n_rows = self._count(ask, n, shares)
+            released = ReleasedMoment(gram.value, np.zeros(d), n_rows, gram.noise_scale)
         rank = min(released.n, d)
-        limit = int(rank) if exact or n is not None else d
+        limit = int(rank) if session.budget.exact or n is not None else d
         attributes = pca_attributes(released, self.n_components, limit, rank)
-        attributes["n_samples_"] = round(released.n)
-        return attributes
+        return attributes | {"n_samples_": round(released.n)}
 
-    # -- the model, from released values ---------------------------------------------------
-
-    def get_covariance(self):
-        """Return the covariance of the probabilistic model.
-
-        Returns
-        -------
-        cov : ndarray of shape (n_features, n_features)
-            Covariance, from released values.
-        """
-        check_is_fitted(self)
-        return model_covariance(*self._model())
-
-    def get_precision(self):
-        """Return the inverse of the model's covariance.
-
-        Returns
-        -------
-        precision : ndarray of shape (n_features, n_features)
-            Precision, from released values.
-        """
-        check_is_fitted(self)
-        return model_precision(*self._model())
-
-    def _model(self):
-        components = self.components_
-        if self.whiten:  # scikit-learn scales the axes of a whitened model, and so do we
-            components = components * np.sqrt(self.explained_variance_)[:, None]
-        return components, self.explained_variance_, self.noise_variance_
-
-    def score_samples(self, X):
-        """Return the log-likelihood of each row; for private rows it is not covered by epsilon.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows to score.
-
-        Returns
-        -------
-        ll : ndarray of shape (n_samples,)
-            Log-likelihood of each row.
-        """
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False)
-        return log_likelihood_rows(X - self.mean_, self.get_precision())
-
-    def score(self, X, y=None):
-        """Return the mean log-likelihood; on private rows it is not covered by epsilon.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows to score.
-        y : Ignored
-            Not used.
-
-        Returns
-        -------
-        ll : float
-            Mean log-likelihood.
-        """
-        return float(np.mean(self.score_samples(X)))
+    def _fit_subspace(self, session, ask, clip_norm, d, n, shares, route):
+        """Release count, mean, leading subspace of the centred rows, Ritz values and total."""
+        n_rows = self._count(ask, n, shares)
+        mean = np.zeros(d)
+        if self._centers():
+            sums = ask.sums(share=shares["mean"])
+            mean = inside_ball(sums.value / n_rows, clip_norm)
+            ask = ask.centered(mean)  # and clipped again, about the released mean
+        if session.budget.exact and route == "screened":
+            route = "power"
+        V, _ = row_subspace(
+            session,
+            ask,
+            route,
+            d,
+            self.n_components,
+            shares["subspace"],
+            row_noise(session, self.adjacency, n_rows, clip_norm),
+            n_iter=self.iterated_power,
+            n_oversamples="auto",
+        )
+        values, V = rotate_by_ritz(ask, V, shares["ritz"])
+        total = float(ask.square_sum(share=shares["trace"]).value)
+        attributes = subspace_attributes(values, V, total, n_rows, min(n_rows, d))
+        return attributes | {"mean_": mean, "n_samples_": round(n_rows)}
 
 
 def check_center(center, n_features):
-    """Return a public centre as a float array of the right length."""
+    """Return a public centre as a float array of the right length, or None for a string."""
+    if isinstance(center, str):
+        return None
     center = check_array(center, ensure_2d=False, dtype=np.float64, input_name="center")
     if center.shape != (n_features,):
         raise ValueError(
@@ -354,16 +356,6 @@ def check_center(center, n_features):
             f"Got an array of shape {center.shape} instead."
         )
     return center
-
-
-def check_clip_norm(estimator):
-    """Check `clip_norm`: positive, finite unless epsilon is infinite, or "auto"."""
-    value = check_real(estimator, "clip_norm", 0, math.inf, closed="right", also=("auto",))
-    if value == math.inf and estimator.epsilon != math.inf:
-        raise ValueError(
-            "clip_norm=inf leaves one row unbounded; it needs epsilon=inf. Use a number, or 'auto' "
-            "for a private quantile of the norms."
-        )
 
 
 def check_at_most(estimator, n_components, n_samples, n_features):

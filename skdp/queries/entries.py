@@ -107,6 +107,12 @@ class EntryUnit:
             return self.alpha * largest_two(_row_norms(U, 2))[0] * largest_two(_row_norms(X, 2))[0]
         return min(self.product_l2(X) * float(np.linalg.norm(U, 2)), self._mixed(U, X))
 
+    def core_l1(self, U: FloatArray, X: FloatArray) -> float | None:
+        """Largest sum of absolute changes of U'A X: one entry gives a rank-one matrix."""
+        if self.name != "entry":
+            return None
+        return self.alpha * largest_two(_row_norms(U, 1))[0] * largest_two(_row_norms(X, 1))[0]
+
     def _mixed(self, U: FloatArray, X: FloatArray) -> float:
         if self.name != "spectral":
             return math.inf
@@ -198,8 +204,12 @@ class EntryQuery:
         def answer(step: float) -> NDArray[Any]:
             return to_grid(U.T @ (self._matrix() @ X), step)
 
+        shape = (U.shape[1], X.shape[1])
         l2 = self.unit.core_l2(U, X) * (1 + 1e-9) + error
-        return Bounded(Bound("core", (U.shape[1], X.shape[1]), l2), answer)
+        l1 = self.unit.core_l1(U, X)
+        if l1 is not None:
+            l1 = l1 * (1 + 1e-9) + error * math.sqrt(math.prod(shape))
+        return Bounded(Bound("core", shape, l2, l1=l1), answer)
 
     def ritz(self, X: FloatArray) -> Bounded:
         """Return X'A X of a symmetric A, with symmetric noise."""

@@ -29,6 +29,7 @@ __all__ = [
     "back_project",
     "half_steps",
     "laplace_step",
+    "last_answer",
     "ritz_values",
     "shorten_rows",
     "symmetric_power",
@@ -120,6 +121,11 @@ def back_project(sent: list[Sent], X: FloatArray, agreement: float | None) -> Fl
     return total
 
 
+def last_answer(sent: list[Sent], _X: FloatArray, _agreement: float | None) -> FloatArray:
+    """Return the last answer alone: the plain power step, for answers without noise."""
+    return sent[-1].answer
+
+
 def laplace_step(sent: list[Sent], X: FloatArray, agreement: float | None) -> FloatArray:
     """Back-projection of one column under Laplace noise: most of the information is in the signs.
 
@@ -187,26 +193,35 @@ def half_steps(
     *,
     shorten: float | None = 0.25,
     step: Step = back_project,
+    across: tuple[FloatArray, FloatArray] | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Return bases of the leading left and right subspaces of A, from 2 `n_passes` releases.
 
-    Answers of A and of A' share no noise, so every answer is used.
+    Answers of A and of A' share no noise, so every answer is used. With ``across=(U, V)``, public
+    with orthonormal columns, the result lies across them (deflation).
     """
-    V = orthonormal(start)
+    left = _across(across[0]) if across else _unchanged
+    right = _across(across[1]) if across else _unchanged
+    V = orthonormal(right(start))
     U = V
     forward: list[Sent] = []
     backward: list[Sent] = []
     each = share / (2 * n_passes)
     for _ in range(n_passes):
-        Q = shorten_rows(V, shorten)
+        Q = right(shorten_rows(V, shorten))
         answer = ask.right(Q, share=each)
-        forward.append(Sent(Q, answer.value, _scale(answer)))
+        forward.append(Sent(Q, left(answer.value), _scale(answer)))
         U = orthonormal(step(forward, V, None))
-        P = shorten_rows(U, shorten)
+        P = left(shorten_rows(U, shorten))
         answer = ask.left(P, share=each)
-        backward.append(Sent(P, answer.value, _scale(answer)))
+        backward.append(Sent(P, right(answer.value), _scale(answer)))
         V = orthonormal(step(backward, U, None))
     return U, V
+
+
+def _across(basis: FloatArray) -> Project:
+    """Return the projection onto what is orthogonal to a public basis."""
+    return lambda Y: np.asarray(Y - basis @ (basis.T @ Y))
 
 
 def ritz_values(

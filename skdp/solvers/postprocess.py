@@ -20,11 +20,15 @@ __all__ = [
     "count_components",
     "debias_eigenvalues",
     "infer_dimension",
+    "inside_ball",
     "log_likelihood_rows",
     "model_covariance",
     "model_precision",
     "pca_attributes",
     "split_moment",
+    "subspace_attributes",
+    "svd_variances",
+    "user_level_mu",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -63,12 +67,35 @@ def split_moment(
     sums = moment[:-1, -1] / corner
     if n is None:
         n = max(1.0, float(moment[-1, -1]) / corner**2, 2 * noise_scale / corner**2)
-    mean = sums / n
-    length = float(np.linalg.norm(mean))
-    if length > clip_norm:
-        mean = mean * (clip_norm / length)
+    mean = inside_ball(sums / n, clip_norm)
     scatter = moment[:-1, :-1] - n * np.outer(mean, mean)
     return ReleasedMoment(scatter, mean, n, noise_scale)
+
+
+def inside_ball(mean: FloatArray, radius: float) -> FloatArray:
+    """Return a released mean, moved into the ball that holds all rows."""
+    length = float(np.linalg.norm(mean))
+    return mean * (radius / length) if length > radius else mean
+
+
+def subspace_attributes(
+    values: FloatArray, V: FloatArray, total: float, n: float, rank: float
+) -> dict[str, FloatArray | float | int]:
+    """Return the fitted attributes of PCA from Ritz pairs and the released total of squares."""
+    k = V.shape[1]
+    degrees = max(1.0, n - 1)
+    variances = values / degrees
+    kept = float(variances.sum())
+    variance = max(total / degrees, kept)
+    spare = max(rank - k, 1.0) if rank > k else math.inf
+    return {
+        "components_": fix_signs(np.ascontiguousarray(V.T)),
+        "explained_variance_": variances,
+        "explained_variance_ratio_": variances / variance if variance > 0 else np.zeros(k),
+        "singular_values_": np.sqrt(values),
+        "noise_variance_": (variance - kept) / spare,
+        "n_components_": k,
+    }
 
 
 def debias_eigenvalues(values: FloatArray, edge: float) -> FloatArray:
@@ -148,6 +175,42 @@ def pca_attributes(
         "mean_": released.mean,
         "n_components_": k,
     }
+
+
+def svd_variances(
+    squares: FloatArray,
+    components: FloatArray,
+    means: FloatArray,
+    mean_square: float,
+    n: float,
+    noise: float,
+) -> dict[str, FloatArray]:
+    """Return the fitted attributes of TruncatedSVD.
+
+    `squares` are squared singular values, `means` the released column means with noise of standard
+    deviation `noise`, `mean_square` the mean of ||x||^2. The variance of a projected row v.x is
+    lambda/n - (v.mean)^2; the noise adds its own square to ||mean||^2, which is taken off.
+    """
+    variances = np.maximum(squares / n - (components @ means) ** 2, 0.0)
+    length = max(float(means @ means) - len(means) * noise**2, 0.0)
+    total = max(mean_square - length, float(variances.sum()), 1e-300)
+    return {
+        "components_": components,
+        "singular_values_": np.sqrt(squares),
+        "explained_variance_": variances,
+        "explained_variance_ratio_": variances / total,
+    }
+
+
+def user_level_mu(mu: float, n_items: int, degree_floor: int) -> float:
+    """Return the Gaussian-DP parameter for all interactions of a user, in the worst case.
+
+    A user's row has norm at most 1, so it moves a product with Q by at most ||Q||_2 <= sqrt(p), for
+    queries with ||Q||_F^2 = p. The noise was sized for one interaction, which with e = min(d0, n)
+    moves it by at least sqrt((2e - 1) p / (n d0^2)).
+    """
+    e = min(degree_floor, n_items)
+    return mu * degree_floor * math.sqrt(n_items / (2 * e - 1))
 
 
 def model_covariance(

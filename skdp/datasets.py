@@ -1,0 +1,159 @@
+"""Public synthetic data in the shapes that the estimators are for. Nothing here is private."""
+
+import numpy as np
+import scipy.sparse as sp
+
+__all__ = ["make_block_graph", "make_interactions", "make_spiked_rows"]
+
+
+def make_spiked_rows(
+    n_samples=20_000, n_features=100, n_components=5, captured=0.6, *, random_state=None
+):
+    """Gaussian rows of norm near 1, with a few strong directions of equal variance.
+
+    Parameters
+    ----------
+    n_samples, n_features : int
+        Shape of the rows.
+    n_components : int
+        Number of strong directions.
+    captured : float
+        Share of the variance that they hold together.
+    random_state : int, Generator or None
+        Seed of the data.
+
+    Returns
+    -------
+    X : ndarray of shape (n_samples, n_features)
+        Rows with expected squared norm 1.
+
+    Examples
+    --------
+    >>> from skdp.datasets import make_spiked_rows
+    >>> make_spiked_rows(100, 8, 2, random_state=0).shape
+    (100, 8)
+    """
+    rng = np.random.default_rng(random_state)
+    variances = np.full(n_features, (1 - captured) / (n_features - n_components))
+    variances[:n_components] = captured / n_components
+    axes = np.linalg.qr(rng.standard_normal((n_features, n_features)))[0]
+    return (rng.standard_normal((n_samples, n_features)) * np.sqrt(variances)) @ axes.T
+
+
+def make_interactions(
+    n_users=30_000,
+    n_items=20_000,
+    n_interactions=730_000,
+    n_tastes=20,
+    *,
+    popularity=0.8,
+    taste_share=0.75,
+    random_state=None,
+):
+    """Binary user-item matrix: Zipf popularity, planted tastes, log-normal activity.
+
+    Each user has one taste, a part of the catalogue; a share of the user's items is drawn from it,
+    the rest from the whole catalogue, always by popularity.
+
+    Parameters
+    ----------
+    n_users, n_items, n_interactions, n_tastes : int
+        Sizes; the number of interactions is reached up to repeated draws.
+    popularity : float
+        Exponent of the popularity: item i is drawn with weight ``i ** -popularity``.
+    taste_share : float
+        Share of a user's items that comes from the user's taste.
+    random_state : int, Generator or None
+        Seed of the data.
+
+    Returns
+    -------
+    R : csr_array of shape (n_users, n_items)
+        Interactions, each 1.0.
+
+    Examples
+    --------
+    >>> from skdp.datasets import make_interactions
+    >>> make_interactions(50, 40, 300, 4, random_state=0).shape
+    (50, 40)
+    """
+    rng = np.random.default_rng(random_state)
+    weights = np.arange(1, n_items + 1.0) ** -popularity
+    activity = np.exp(0.8 * rng.standard_normal(n_users))
+    degrees = np.rint(activity * n_interactions / activity.sum())
+    degrees = np.clip(degrees, 1, max(1, n_items // 4)).astype(np.int64)
+    taste_of_item = rng.permutation(n_items) % n_tastes
+    taste_of_user = rng.integers(0, n_tastes, n_users)
+    users = np.repeat(np.arange(n_users), np.ceil(degrees * 1.35).astype(np.int64) + 2)
+    items = _draw(weights, len(users), rng)
+    own = rng.random(len(users)) < taste_share
+    for taste in range(n_tastes):
+        mine = np.flatnonzero(own & (taste_of_user[users] == taste))
+        members = np.flatnonzero(taste_of_item == taste)
+        items[mine] = members[_draw(weights[members], len(mine), rng)]
+    return _first_distinct(users, items, degrees, (n_users, n_items))
+
+
+def _draw(weights, size, rng):
+    """Indices drawn with probability proportional to the weights."""
+    edges = np.cumsum(weights)
+    drawn = np.searchsorted(edges, rng.random(size) * edges[-1])
+    return np.minimum(drawn, len(weights) - 1)
+
+
+def _first_distinct(users, items, degrees, shape):
+    """Keep each user's first distinct items, up to the user's degree."""
+    _, first = np.unique(users * shape[1] + items, return_index=True)
+    first.sort()
+    users, items = users[first], items[first]
+    rank = np.arange(len(users)) - np.searchsorted(users, users, "left")
+    kept = rank < degrees[users]
+    ones = np.ones(np.count_nonzero(kept))
+    R = sp.csr_array((ones, (users[kept], items[kept])), shape=shape)
+    R.sort_indices()
+    return R
+
+
+def make_block_graph(n_nodes=1000, n_blocks=2, gap=60.0, mean_degree=150.0, *, random_state=None):
+    """Stochastic block model with balanced blocks.
+
+    Parameters
+    ----------
+    n_nodes, n_blocks : int
+        Sizes.
+    gap : float
+        The second eigenvalue of the expected adjacency matrix: how far the blocks stand out.
+    mean_degree : float
+        Average degree.
+    random_state : int, Generator or None
+        Seed of the data.
+
+    Returns
+    -------
+    A : csr_array of shape (n_nodes, n_nodes)
+        Symmetric adjacency matrix without loops.
+    labels : ndarray of shape (n_nodes,)
+        Block of each node.
+
+    Examples
+    --------
+    >>> from skdp.datasets import make_block_graph
+    >>> A, labels = make_block_graph(40, 2, 10.0, 12.0, random_state=0)
+    >>> A.shape, labels.shape
+    ((40, 40), (40,))
+    """
+    rng = np.random.default_rng(random_state)
+    labels = rng.permutation(np.arange(n_nodes) % n_blocks)
+    outside = mean_degree / n_nodes - gap / n_nodes
+    inside = outside + gap * n_blocks / n_nodes
+    if not 0 <= outside <= inside <= 1:
+        raise ValueError("'gap' and 'mean_degree' give probabilities outside [0, 1].")
+    rows, columns = [], []
+    for i in range(n_nodes - 1):
+        chance = np.where(labels[i + 1 :] == labels[i], inside, outside)
+        linked = np.flatnonzero(rng.random(n_nodes - i - 1) < chance) + i + 1
+        rows.append(np.full(len(linked), i))
+        columns.append(linked)
+    pairs = (np.concatenate(rows), np.concatenate(columns))
+    upper = sp.csr_array((np.ones(len(pairs[0])), pairs), shape=(n_nodes, n_nodes))
+    return sp.csr_array(upper + upper.T), labels

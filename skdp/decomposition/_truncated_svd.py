@@ -1,0 +1,377 @@
+"""Truncated singular value decomposition with differential privacy."""
+
+import math
+
+import numpy as np
+from sklearn.utils.validation import validate_data
+
+from skdp._validation import (
+    check_bounds,
+    check_clip_norm,
+    check_int,
+    check_option,
+    check_real,
+    check_split,
+)
+from skdp.base import BaseDPEstimator, atomic
+from skdp.decomposition._base import FLOATS, LinearTransformMixin, as_input_dtype, is_sparse
+from skdp.decomposition._spectral import (
+    check_normalizer,
+    components_of,
+    deflate,
+    fit_entries,
+    fit_symmetric,
+    rotate_by_ritz,
+    row_noise,
+    row_route,
+    row_subspace,
+)
+from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.interactions import InteractionQuery
+from skdp.queries.rows import RowQuery
+from skdp.solvers.postprocess import svd_variances, user_level_mu
+from skdp.solvers.quantiles import private_quantile
+
+_ROW_SOLVERS = ("auto", "randomized", "arpack", "gram", "power", "screened")
+_OTHER_SOLVERS = ("auto", "randomized", "arpack", "alternating", "deflation")
+_CLIP_QUANTILE = 0.9
+
+
+class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
+    """Truncated singular value decomposition with (epsilon, delta)-differential privacy.
+
+    The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for one unit of X: a row
+    (default), an interaction of a binary user-item matrix, or an entry, whatever the data are.
+    Contributions beyond the public bounds are clipped. X is not centred and never densified. Not
+    covered: ``transform`` of private rows, and models trained on them.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        Number of components.
+    algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
+"deflation"}, default="auto"
+        Row unit: "gram" (and "arpack") releases the second moment and refines it; "power" (and
+        "randomized") takes power steps; "screened" first finds the columns that rise above the
+        noise, for wide non-negative rows. Entry units: "alternating" half steps, or "deflation",
+        one component after the other. "auto" looks at public shapes and parameters.
+    n_iter : int or "auto", default="auto"
+        Power steps. Each is a release: more is not better.
+    n_oversamples : int or "auto", default="auto"
+        Extra columns of the power route.
+    power_iteration_normalizer : {"auto", "QR"}, default="auto"
+        "LU" and "none" have no bounded sensitivity and are refused.
+    random_state : int, Generator, RandomState or None, default=None
+        None draws noise from the operating system. Anything else makes the noise reproducible,
+        which is not private: it warns and is flagged in the receipt.
+    tol : float, default=0.0
+        Kept for compatibility; nothing stops early on private values.
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of units. 0 (pure
+        differential privacy) is offered for ``privacy_unit="entry"`` with one component.
+    clip_norm : float or "auto", default="auto"
+        Row unit: largest norm of a row. "auto" spends 5% of the budget on a private 0.9-quantile of
+        the norms. A number is free, and right for normalised rows.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        What neighbours differ in; under "replace" the number of rows is public.
+    privacy_unit : {"row", "interaction", "entry", "frobenius", "spectral"}, default="row"
+        What is protected. "interaction": one 1 of a binary matrix. "entry": one entry. "frobenius"
+        and "spectral": any change of X of that norm at most `sensitivity`, which is the caller's
+        contract: it cannot be checked.
+    entry_bounds : tuple of float, default=(0.0, 1.0)
+        Entry unit: entries are clipped to them; they must hold 0.
+    degree_floor : int, default=5
+        Interaction unit: rows are divided by ``sqrt(max(degree, degree_floor))``.
+    sensitivity : float, default=1.0
+        Frobenius and spectral units: bound on the change.
+    budget_split : dict or "auto", default="auto"
+        Row unit: shares of the releases; the keys are named in the error.
+    n_jobs : int or None, default=None
+        Threads for the passes over the rows; it never changes the result.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Right singular vectors. Signs come from the vectors themselves.
+    explained_variance_ : ndarray of shape (n_components,)
+        Released variance of the projected rows.
+    explained_variance_ratio_ : ndarray of shape (n_components,)
+        Its share of the released total variance (of the released components where the unit
+        bounds no total: frobenius, spectral, and pure entry fits).
+    singular_values_ : ndarray of shape (n_components,)
+        Released singular values.
+    left_ : ndarray of shape (n_samples, n_components)
+        Entry, frobenius and spectral units only: left singular vectors, as private as the rest.
+    n_samples_seen_ : int
+        Number of rows: released under "add_remove" for the row unit, exact where it is public.
+    clip_norm_ : float
+        Row unit: the clip norm that was used: given, or released.
+    user_level_mu_ : float
+        Interaction unit: Gaussian-DP parameter that the fit implies for all of a user's data.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, when X has names that are all strings.
+    privacy_spent_ : PrivacySpent
+        The receipt.
+    ledger_ : tuple of LedgerEntry
+        Each release with its sensitivity and noise scale.
+
+    See Also
+    --------
+    DPPCA : With centring.
+    sklearn.decomposition.TruncatedSVD : The estimator without privacy.
+
+    References
+    ----------
+    .. [1] Nicolas, Sabater, Maouche, Coates, Ben Mokhtar, "Differentially private and
+       decentralized randomized power method", 2024.
+    .. [2] Hardt, Roth, "Beyond worst-case analysis in private singular vector computation",
+       STOC 2013.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp import DPTruncatedSVD
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((5000, 4)) @ np.diag([3.0, 1.0, 0.3, 0.1])
+    >>> svd = DPTruncatedSVD(n_components=1, epsilon=1.0, clip_norm=5.0).fit(X)
+    >>> bool(abs(svd.components_[0, 0]) > 0.9)
+    True
+    """
+
+    _privacy_units = {
+        "row": ("add_remove", "replace"),
+        "interaction": ("add_remove", "replace"),
+        "entry": ("add_remove", "replace"),
+        "frobenius": ("add_remove",),
+        "spectral": ("add_remove",),
+    }
+
+    def __init__(
+        self,
+        n_components=2,
+        *,
+        algorithm="auto",
+        n_iter="auto",
+        n_oversamples="auto",
+        power_iteration_normalizer="auto",
+        random_state=None,
+        tol=0.0,
+        epsilon=1.0,
+        delta=1e-6,
+        clip_norm="auto",
+        adjacency="add_remove",
+        privacy_unit="row",
+        entry_bounds=(0.0, 1.0),
+        degree_floor=5,
+        sensitivity=1.0,
+        budget_split="auto",
+        n_jobs=None,
+    ):
+        self.n_components = n_components
+        self.algorithm = algorithm
+        self.n_iter = n_iter
+        self.n_oversamples = n_oversamples
+        self.power_iteration_normalizer = power_iteration_normalizer
+        self.random_state = random_state
+        self.tol = tol
+        self.epsilon = epsilon
+        self.delta = delta
+        self.clip_norm = clip_norm
+        self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.entry_bounds = entry_bounds
+        self.degree_floor = degree_floor
+        self.sensitivity = sensitivity
+        self.budget_split = budget_split
+        self.n_jobs = n_jobs
+
+    @atomic
+    def fit(self, X, y=None):
+        """Fit the model; spends (`epsilon`, `delta`) once.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The private data.
+        y : Ignored
+            Not used.
+
+        Returns
+        -------
+        self : DPTruncatedSVD
+            The fitted estimator.
+        """
+        self._check_parameters()
+        session = self._open_session()
+        X = validate_data(
+            self, X, accept_sparse=("csr", "csc"), dtype=FLOATS, ensure_min_features=2
+        )
+        X = X.tocsr() if is_sparse(X) else X
+        self._check_n_components(*X.shape)
+        fit = {"row": self._fit_rows, "interaction": self._fit_interactions}
+        attributes = fit.get(self.privacy_unit, self._fit_entries)(session, X)
+        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+
+    def fit_transform(self, X, y=None):
+        """Fit the model and project X. The projected private rows are not covered by epsilon.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The private data.
+        y : Ignored
+            Not used.
+
+        Returns
+        -------
+        X_new : ndarray of shape (n_samples, n_components)
+            Projected rows.
+        """
+        return self.fit(X).transform(X)
+
+    # -- parameters ----------------------------------------------------------------------------
+
+    def _offers_pure_dp(self):
+        return self.privacy_unit == "entry" and self.n_components == 1
+
+    def _check_parameters(self):
+        check_option(self, "privacy_unit", tuple(self._privacy_units))
+        check_int(self, "n_components", 1)
+        row = self.privacy_unit == "row"
+        check_option(self, "algorithm", _ROW_SOLVERS if row else _OTHER_SOLVERS)
+        check_int(self, "n_iter", 1, also=("auto",))
+        check_int(self, "n_oversamples", 0, also=("auto",))
+        check_normalizer(self)
+        check_real(self, "tol", 0, math.inf, closed="left")
+        check_clip_norm(self)
+        check_bounds(self, "entry_bounds")
+        check_int(self, "degree_floor", 1)
+        check_real(self, "sensitivity", 0, math.inf)
+        if row:
+            check_split(self, self._default_shares(self.algorithm))
+        elif self.budget_split != "auto":
+            raise ValueError(
+                "The 'budget_split' parameter of DPTruncatedSVD must be 'auto' unless "
+                f"privacy_unit='row'. Got {self.budget_split!r} instead."
+            )
+
+    def _check_n_components(self, n_samples, n_features):
+        public_rows = self.privacy_unit != "row" or self.adjacency == "replace"
+        limit = min(n_samples, n_features) if public_rows else n_features
+        if self.n_components > limit:
+            what = "min(n_samples, n_features)" if public_rows else "n_features"
+            raise ValueError(
+                f"n_components({self.n_components}) must be <= {what}({limit}). "
+                f"Got n_components={self.n_components}."
+            )
+
+    def _default_shares(self, route):
+        shares = {"subspace": 0.92, "ritz": 0.03, "trace": 0.01}
+        if self.adjacency == "add_remove":
+            shares["count"] = 0.01
+        if route != "screened":  # which releases them on its way
+            shares["sums"] = 0.02
+        if self.clip_norm == "auto":
+            shares = {"clip_norm": 0.05} | {key: 0.95 * value for key, value in shares.items()}
+        return shares
+
+    # -- units -----------------------------------------------------------------------------------
+
+    def _fit_rows(self, session, X):
+        """Release count, subspace, Ritz values, total and column sums of clipped rows."""
+        d, k = X.shape[1], self.n_components
+        route = row_route(self.algorithm, d, k, is_sparse(X))
+        if session.budget.exact and route == "screened":
+            route = "power"
+        shares = check_split(self, self._default_shares(route))
+        query = RowQuery(X, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        ask = session.ask(query)
+        clip_norm = self.clip_norm
+        if clip_norm == "auto":
+            clip_norm = private_quantile(ask, _CLIP_QUANTILE, shares["clip_norm"])
+        ask = ask.clipped(float(clip_norm))
+        if self.adjacency == "replace":
+            n = query.n_rows
+        else:
+            count = ask.count(share=shares["count"])
+            n = max(1.0, float(count.value), 2 * count.noise_scale)
+        noise = row_noise(session, self.adjacency, n, float(clip_norm))
+        V, sums = row_subspace(
+            session,
+            ask,
+            route,
+            d,
+            k,
+            shares["subspace"],
+            noise,
+            n_iter=self.n_iter,
+            n_oversamples=self.n_oversamples,
+        )
+        squares, V = rotate_by_ritz(ask, V, shares["ritz"])
+        total = float(ask.square_sum(share=shares["trace"]).value)
+        sums_noise = 0.0
+        if sums is None:
+            answer = ask.sums(share=shares["sums"])
+            sums, sums_noise = answer.value, answer.noise_scale
+        attributes = svd_variances(
+            squares, components_of(V), sums / n, total / n, n, sums_noise / n
+        )
+        return attributes | {"n_samples_seen_": round(n), "clip_norm_": float(clip_norm)}
+
+    def _fit_interactions(self, session, X):
+        """Back-projected power iteration on the Gram matrix of degree-normalised rows."""
+        floor = self.degree_floor
+        ask = session.ask(InteractionQuery(X, degree_floor=floor, adjacency=self.adjacency))
+        m, n = X.shape
+        steps = (10 if self.epsilon >= 3 else 6) if self.n_iter == "auto" else self.n_iter
+        squares, V = fit_symmetric(
+            session, ask, n, self.n_components, n_iter=steps, non_negative=True, share=0.95
+        )
+        total = float(ask.square_sum(share=0.01).value)
+        sums = ask.sums(share=0.04)
+        attributes = svd_variances(
+            np.maximum(squares, 0.0),
+            components_of(V),
+            sums.value / m,
+            total / m,
+            m,
+            sums.noise_scale / m,
+        )
+        mu = user_level_mu(session.budget.mu, n, floor)
+        return attributes | {"n_samples_seen_": m, "user_level_mu_": mu}
+
+    def _fit_entries(self, session, X):
+        """Half steps A V and A'U, or one component after the other."""
+        low, high = (-math.inf, math.inf)
+        if self.privacy_unit == "entry":
+            low, high = map(float, self.entry_bounds)
+        unit = EntryUnit(self.privacy_unit, self.adjacency, low, high, float(self.sensitivity))
+        ask = session.ask(EntryQuery(X, unit))
+        m, k = X.shape[0], self.n_components
+        rest = 1.0 if session.budget.pure else 0.98
+        if self.algorithm == "deflation":
+            U, values, V = deflate(session, ask, X.shape, k, n_iter=self.n_iter, share=rest)
+        else:
+            U, values, V = fit_entries(
+                session, ask, X.shape[1], k, n_iter=self.n_iter, non_negative=low >= 0, share=rest
+            )
+        components = components_of(V)
+        signs = np.sign(np.sum(components.T * V, axis=0))
+        attributes = self._entry_variances(session, ask, values, components, m)
+        return attributes | {"left_": U * signs, "n_samples_seen_": m}
+
+    def _entry_variances(self, session, ask, values, components, m):
+        """Variances from the column means, which are one more product with a public vector."""
+        if session.budget.pure:
+            means, noise = np.zeros(components.shape[1]), 0.0
+        else:
+            answer = ask.left(np.full((m, 1), 1 / m), share=0.01)
+            means, noise = answer.value[:, 0], answer.noise_scale
+        total = float(np.sum(values**2)) / m
+        if session.budget.exact or (self.privacy_unit == "entry" and not session.budget.pure):
+            total = float(ask.square_sum(share=0.01).value) / m
+        return svd_variances(values**2, components, means, total, m, noise)
