@@ -212,16 +212,17 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
         d = X.shape[1]
         self._check_n_components(*X.shape)
         center = check_center(self.center, d)
-        shares = check_split(self, self._default_shares(d))
+        sparse = is_sparse(X)
+        shares = check_split(self, self._default_shares(d, sparse))
         query = RowQuery(X, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
         ask = session.ask(query if center is None else query.centered(center))
         clip_norm = self._clip_norm_of(ask, shares)
         n = query.n_rows if self.adjacency == "replace" else None
         rows = ask.clipped(clip_norm)
         if self._wants_spectrum(d):
-            attributes = self._fit_spectrum(session, rows, clip_norm, d, n, shares)
+            attributes = self._fit_spectrum(session, rows, clip_norm, d, n, shares, sparse)
         else:
-            route = row_route(self.svd_solver, d, self.n_components, is_sparse(X))
+            route = row_route(self.svd_solver, d, self.n_components, sparse)
             attributes = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
         if center is not None:
             attributes["mean_"] = center
@@ -263,13 +264,16 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
         """Whether all eigenvalues are asked for, not a few leading components."""
         return not isinstance(self.n_components, Integral) or self.n_components > d // 3
 
-    def _default_shares(self, d):
-        if self._wants_spectrum(d):
-            shares = {"moment": 1.0} if self._centers() else {"gram": 0.99, "count": 0.01}
+    def _default_shares(self, d, sparse):
+        one_release = self._centers() and self._wants_spectrum(d) and sparse
+        if one_release:
+            shares = {"moment": 1.0}
+        elif self._wants_spectrum(d):
+            shares = {"gram": 0.91, "count": 0.01}
         else:
             shares = {"subspace": 0.87, "ritz": 0.03, "trace": 0.01, "count": 0.01}
-            if self._centers():
-                shares["mean"] = 0.08
+        if self._centers() and not one_release:
+            shares["mean"] = 0.08
         if self.adjacency == "replace":
             shares.pop("count", None)
         if self.clip_norm == "auto":
@@ -303,16 +307,25 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
         count = ask.count(share=shares["count"])
         return max(1.0, float(count.value), 2 * count.noise_scale)
 
-    def _fit_spectrum(self, session, ask, clip_norm, d, n, shares):
+    def _center(self, ask, n, clip_norm, d, shares):
+        """Return the released mean and the rows about it, clipped again to the same norm."""
+        if not self._centers():
+            return np.zeros(d), ask
+        sums = ask.sums(share=shares["mean"])
+        mean = inside_ball(sums.value / n, clip_norm)
+        return mean, ask.centered(mean)
+
+    def _fit_spectrum(self, session, ask, clip_norm, d, n, shares, sparse):
         """Release the whole second moment about the centre; everything after it is free."""
-        if self._centers():
+        if self._centers() and sparse:  # in one release, as centred rows would not be sparse
             corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
             moment = ask.moment(corner, share=shares["moment"])
             released = split_moment(moment.value, corner, moment.noise_scale, clip_norm, n)
         else:
-            gram = ask.gram(share=shares["gram"])
             n_rows = self._count(ask, n, shares)
-            released = ReleasedMoment(gram.value, np.zeros(d), n_rows, gram.noise_scale)
+            mean, ask = self._center(ask, n_rows, clip_norm, d, shares)
+            gram = ask.gram(share=shares["gram"])
+            released = ReleasedMoment(gram.value, mean, n_rows, gram.noise_scale)
         rank = min(released.n, d)
         limit = int(rank) if session.budget.exact or n is not None else d
         attributes = pca_attributes(released, self.n_components, limit, rank)
@@ -321,11 +334,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
     def _fit_subspace(self, session, ask, clip_norm, d, n, shares, route):
         """Release count, mean, leading subspace of the centred rows, Ritz values and total."""
         n_rows = self._count(ask, n, shares)
-        mean = np.zeros(d)
-        if self._centers():
-            sums = ask.sums(share=shares["mean"])
-            mean = inside_ball(sums.value / n_rows, clip_norm)
-            ask = ask.centered(mean)  # and clipped again, about the released mean
+        mean, ask = self._center(ask, n_rows, clip_norm, d, shares)
         if session.budget.exact and route == "screened":
             route = "power"
         V, _ = row_subspace(

@@ -90,10 +90,22 @@ def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
     return integers, square_norms(integers), exponents - bits
 
 
-def row_norms(rows: Block) -> FloatArray:
-    """Norm of each row to a relative 1e-4 or better, from that row alone; bad rows have norm 0."""
-    _, squares, exponents = _mantissas(rows)
-    return np.asarray(np.ldexp(np.sqrt(squares), exponents))
+def row_norms(rows: Block, unit: float = math.inf) -> FloatArray:
+    """Norm of each row to a relative 1e-4 or better, from that row alone; bad rows have norm 0.
+
+    Rows of many units are measured in whole units, which is faster; rows of few units, and rows
+    too long for an exact sum of squares, in units of their own.
+    """
+    squares = np.zeros(rows.shape[0])
+    if math.isfinite(unit):
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = square_norms(_apply(lambda x: np.rint(x * (1.0 / unit)), rows))
+    norms = np.sqrt(squares) * unit if math.isfinite(unit) else squares
+    hard = np.flatnonzero(~((squares > 2.0**32) & (squares < _EXACT)))
+    if hard.size:
+        _, own, exponents = _mantissas(_take(rows, hard))
+        norms[hard] = np.ldexp(np.sqrt(own), exponents)
+    return np.asarray(norms)
 
 
 @dataclass(frozen=True)
@@ -115,6 +127,10 @@ class IntegerRows:
 
     def __call__(self, rows: Block) -> Block:
         """Return the integer rows as float64 (a new array)."""
+        return self.with_squares(rows)[0]
+
+    def with_squares(self, rows: Block) -> tuple[Block, FloatArray]:
+        """Return the integer rows and their exact squared norms."""
         bound = self.square_bound
         with np.errstate(over="ignore", invalid="ignore"):
             Z = _apply(self._rounded, rows)
@@ -128,7 +144,8 @@ class IntegerRows:
             if hard.size:
                 integers, exact, _ = _mantissas(_take(rows, hard))
                 self._replace(Z, hard, self._shrunk(integers, np.sqrt(np.maximum(exact, 1.0))))
-        return Z
+            squares[over] = square_norms(_take(Z, over))
+        return Z, squares
 
     def _rounded(self, x: FloatArray) -> FloatArray:
         scaled = x * (1.0 / self.unit)

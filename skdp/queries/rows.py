@@ -191,13 +191,8 @@ class RowQuery:
                     lambda rows: square_norms(clip_rows(rows, C)).sum(), (), exact=False
                 )
                 return np.asarray(total)
-            to_integers = IntegerRows(C, C * _SUM_UNIT)
-            scale = (C * _SUM_UNIT) ** 2 / step
-
-            def term(rows: Block) -> NDArray[np.int64]:
-                return np.asarray(as_int64(square_norms(to_integers(rows)) * scale).sum())
-
-            return self._sum(term, (), exact=True)
+            clipped = np.minimum(self._row_norms(), C)
+            return np.asarray(as_int64(clipped * clipped / step).sum())
 
         slack = self._rows_changed / 2
         return Bounded(Bound("trace", (), C * C, slack=slack, l1=C * C, l1_slack=slack), answer)
@@ -205,7 +200,8 @@ class RowQuery:
     def _row_norms(self) -> FloatArray:
         """Norms of all rows, kept for the steps of one search (private, inside the query)."""
         if self._norms is None:
-            blocks = [row_norms(block) for block in self._source.blocks()]
+            near = self.clip_norm * _SUM_UNIT
+            blocks = [row_norms(block, near) for block in self._source.blocks()]
             self._norms = np.concatenate(blocks) if blocks else np.zeros(0)
         return self._norms
 

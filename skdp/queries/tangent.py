@@ -79,13 +79,13 @@ class TangentQuery:
         self.largest = tangent_bound(clip_norm, scale) * _LOOSE
         self._rows_changed = 2.0 if adjacency == "replace" else 1.0
 
-    def _split(self, Z: Block) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return V'z, D V'z and the size ||D V'z|| ||b|| of integer rows, each from its row."""
+    def _split(self, Z: Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return V'z, D V'z and the size ||D V'z|| ||b|| of integer rows (||z||^2 given)."""
         A = np.asarray(Z @ self._grid)
         np.ldexp(A, -_V_BITS, out=A)
         squares = np.einsum("ij,ij->i", A, A)
         kept = self._removed * (2 - self._removed)
-        b = np.sqrt(np.maximum(square_norms(Z) - kept * squares, 0.0) + 1e-6 * squares)
+        b = np.sqrt(np.maximum(lengths - kept * squares, 0.0) + 1e-6 * squares)
         weighted = A * self._weights
         return A, weighted, np.sqrt(np.einsum("ij,ij->i", weighted, weighted)) * b
 
@@ -94,7 +94,9 @@ class TangentQuery:
         if self._sizes is None:
             unit = self.clip_norm * _SIZE_UNIT
             to_integers = IntegerRows(self.clip_norm, unit)
-            sizes = [self._split(to_integers(rows))[2] for rows in self._source.blocks()]
+            sizes = [
+                self._split(*to_integers.with_squares(rows))[2] for rows in self._source.blocks()
+            ]
             self._sizes = np.concatenate(sizes) * unit**2 if sizes else np.zeros(0)
         return self._sizes
 
@@ -120,8 +122,8 @@ class TangentQuery:
             to_integers = IntegerRows(self.clip_norm, unit)
 
             def term(rows: Block) -> FloatArray:
-                Z = to_integers(rows)
-                A, weighted, sizes = self._split(Z)
+                Z, lengths = to_integers.with_squares(rows)
+                A, weighted, sizes = self._split(Z, lengths)
                 with np.errstate(divide="ignore"):
                     shortened = np.minimum(1.0, (level / step) / sizes)
                 P = np.rint(weighted * shortened[:, None])

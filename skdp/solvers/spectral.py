@@ -34,6 +34,7 @@ _CLIP_SHARE = 0.03  # of each release, for its clip level
 _GRAM_LEVEL, _TANGENT_LEVEL, _SCREENED_LEVEL = 12.0, 20.0, 40.0
 _CORE_SCALE = 3.0
 _MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
+_NEGLIGIBLE_LOSS = 2e-4  # of the sum of squares: not worth two more passes over the data
 _TINY = 1e-150  # stands for the noise scale where there is no noise
 
 
@@ -127,17 +128,23 @@ def _tangent_product(
     *,
     scale: float = math.inf,
     weights: FloatArray | None = None,
-) -> tuple[FloatArray, float]:
-    """Release the weighted product at V, its terms clipped to a level that suits the noise."""
+    clip: float | None = None,
+) -> tuple[FloatArray, float, float]:
+    """Release the weighted product at V: (answer, noise scale, clip level).
+
+    Its terms are clipped to a public level; None finds one that suits the noise.
+    """
     query = ask.tangent(V, scale, weights)
     if noise.rect == 0.0:
         answer = query.product(math.inf, share=share)
-        return answer.value, 0.0
-    goal = noise.goal(level, noise.rect, len(V), share)
-    largest = noise.clip_norm**2 / (2 * math.sqrt(1 - scale**-2))
-    clip = private_clip_level(query.sizes_above, largest, goal, _CLIP_SHARE * share)
-    answer = query.product(clip, share=(1 - _CLIP_SHARE) * share)
-    return answer.value, answer.noise_scale
+        return answer.value, 0.0, math.inf
+    if clip is None:
+        goal = noise.goal(level, noise.rect, len(V), share)
+        largest = noise.clip_norm**2 / (2 * math.sqrt(1 - scale**-2))
+        clip = private_clip_level(query.sizes_above, largest, goal, _CLIP_SHARE * share)
+        share = (1 - _CLIP_SHARE) * share
+    answer = query.product(clip, share=share)
+    return answer.value, answer.noise_scale, clip
 
 
 def _column_weights(values: FloatArray, edge: float) -> FloatArray:
@@ -157,8 +164,11 @@ def _refine_rounds(
     noise: RowNoise,
     level: float,
 ) -> FloatArray:
+    clip = None  # V hardly moves after the first round: its clip level serves the others
     for share in shares:
-        product, scale = _tangent_product(ask, V, share, noise, level, weights=weights)
+        product, scale, clip = _tangent_product(
+            ask, V, share, noise, level, weights=weights, clip=clip
+        )
         tangent = (product - V @ (V.T @ product)) / weights
         estimate.refine(V, tangent, scale / weights)
         V = estimate.leading(V)
@@ -174,8 +184,22 @@ def gram_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> Fl
         return V
     edge = scale * math.sqrt(d / 2)
     weights = _column_weights(_shrunk(values, 2 * edge), edge)
+    if _predicted_loss(values, edge, float(np.trace(block)), d) < _NEGLIGIBLE_LOSS:
+        return V
     estimate = _Estimate(block, scale, d)
     return _refine_rounds(ask, estimate, V, weights, rounds, noise, _TANGENT_LEVEL)
+
+
+def _predicted_loss(values: FloatArray, edge: float, trace: float, d: int) -> float:
+    """Share of the squares that noise of edge sigma sqrt(d) turns out of the leading subspace.
+
+    To first order the square of each rotation is sigma^2 d / gap^2, and costs a gap; the gap is
+    taken to the mean of the eigenvalues outside, from released values.
+    """
+    k = len(values)
+    outside = max(trace - float(values.sum()), 0.0) / max(d - k, 1)
+    gaps = np.maximum(values - outside, 1e-300)
+    return float(np.sum(edge**2 / gaps)) / max(trace, 1e-300)
 
 
 def _shrunk(values: FloatArray, edge: float) -> FloatArray:
@@ -199,7 +223,7 @@ def power_subspace(
     V = orthonormal(start)
     products: list[FloatArray] = []
     for i, share in enumerate(shares):
-        released, scale = _tangent_product(ask, V, share, noise, level, scale=_CORE_SCALE)
+        released, scale, _ = _tangent_product(ask, V, share, noise, level, scale=_CORE_SCALE)
         core = _CORE_SCALE * (V.T @ released)
         tangent = released - V @ (V.T @ released)
         values, Q = np.linalg.eigh((core + core.T) / 2)

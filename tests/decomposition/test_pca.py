@@ -197,6 +197,6 @@ def test_more_components_than_public_rows():
 
 
 def test_budget_split():
-    pca = seeded(budget_split={"clip_norm": 1, "moment": 3})
+    pca = seeded(data=sp.csr_array(X), budget_split={"clip_norm": 1, "moment": 3})
     spent = [entry.loss.value**2 for entry in pca.ledger_ if entry.name == "norm_quantile"]
     assert sum(spent) == pytest.approx(pca.privacy_spent_.mu**2 / 4)
