@@ -7,6 +7,7 @@ from skdp.exceptions import (
     PrivacyUnitWarning,
     PrivacyWarning,
 )
+from skdp.graph import DPSpectralEmbedding
 from skdp.privacy.ledger import PrivacyLedger
 from skdp.privacy.receipts import PrivacySpent
 
@@ -14,6 +15,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "DPPCA",
+    "DPSpectralEmbedding",
     "DPTruncatedSVD",
     "BudgetExceededError",
     "PrivacyError",

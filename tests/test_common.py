@@ -3,7 +3,7 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skdp import DPPCA, DPTruncatedSVD
+from skdp import DPPCA, DPSpectralEmbedding, DPTruncatedSVD
 
 ESTIMATORS = [
     DPPCA(),
@@ -18,6 +18,9 @@ ESTIMATORS = [
     DPTruncatedSVD(n_components=1, privacy_unit="entry", algorithm="deflation", delta=0.0),
     DPTruncatedSVD(n_components=1, privacy_unit="interaction"),
     DPTruncatedSVD(n_components=1, privacy_unit="spectral"),
+    DPSpectralEmbedding(n_components=1),
+    DPSpectralEmbedding(n_components=1, normalization="laplacian", delta=0.0),
+    DPSpectralEmbedding(n_components=1, normalization="none", adjacency="replace"),
 ]
 
 

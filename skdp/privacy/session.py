@@ -170,7 +170,7 @@ class PrivacySession:
             step = laplace_step(bound, epsilon)
             spread = math.sqrt(2.0) * noise.LAPLACE_SCALE
             return "laplace", step, step * spread, Loss("pure", epsilon)
-        mu = budget.mu * math.sqrt(share)
+        mu = self._mu(share)
         step = gaussian_step(bound, mu)
         return "gaussian", step, step * noise.EFFECTIVE_SIGMA, Loss("gaussian", mu)
 
@@ -198,6 +198,22 @@ class PrivacySession:
         grant = Grant(self, bound, mechanism + note, step, noise_scale)
         self._record(bound.name, mechanism + note, sensitivity, noise_scale, loss)
         return grant
+
+    def forfeit(self, share: float) -> None:
+        """Pay a share and release nothing for it.
+
+        A solver that stops early because of what was released must pay for the releases that it
+        leaves out: how much is spent may not depend on the data, not even through public answers.
+        """
+        kind = "pure" if self.budget.pure else "gaussian"
+        nothing = Bound("left_out", (0,), 0.0)
+        self._check_affordable(nothing, kind, share)
+        self._pay(nothing, kind, share)
+        size = self.budget.pure_epsilon * share if self.budget.pure else self._mu(share)
+        self._record(nothing.name, "paid, not read", 0.0, 0.0, Loss(kind, size))
+
+    def _mu(self, share: float) -> float:
+        return math.inf if self.budget.exact else self.budget.mu * math.sqrt(share)
 
     def _record(self, *line: Any) -> None:
         self.ledger += (LedgerEntry(*line),)
@@ -287,6 +303,10 @@ class Ask:
     def __init__(self, session: PrivacySession, query: object) -> None:
         self._session = session
         self._query = query
+
+    def forfeit(self, share: float) -> None:
+        """Pay a share and release nothing for it."""
+        self._session.forfeit(share)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._query, name)

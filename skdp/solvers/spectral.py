@@ -185,6 +185,7 @@ def gram_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> Fl
     edge = scale * math.sqrt(d / 2)
     weights = _column_weights(_shrunk(values, 2 * edge), edge)
     if _predicted_loss(values, edge, float(np.trace(block)), d) < _NEGLIGIBLE_LOSS:
+        ask.forfeit(sum(rounds))  # decided on released values, so it is paid all the same
         return V
     estimate = _Estimate(block, scale, d)
     return _refine_rounds(ask, estimate, V, weights, rounds, noise, _TANGENT_LEVEL)

@@ -244,6 +244,16 @@ def test_the_receipt_adds_up():
     assert half.spent().epsilon < 0.75
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_what_is_left_out_is_paid_all_the_same(delta):
+    gate = session(delta=delta)
+    gate.release(constant(VECTOR), 0.4)
+    gate.ask(object()).forfeit(0.6)
+    assert gate.spent().epsilon == pytest.approx(1.0, rel=1e-6)
+    with pytest.raises(BudgetExceededError):
+        gate.forfeit(0.1)
+
+
 def test_pure_budget_shares_epsilon():
     gate = session(delta=0.0)
     for share in (0.25, 0.75):

@@ -1,0 +1,5 @@
+"""Private estimators on graphs."""
+
+from skdp.graph._spectral_embedding import DPSpectralEmbedding
+
+__all__ = ["DPSpectralEmbedding"]
