@@ -70,18 +70,19 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of units. 0 (pure
-        differential privacy) is offered for ``privacy_unit="entry"`` with one component.
+        differential privacy) is offered for the entry and edge units with one component.
     clip_norm : float or "auto", default="auto"
         Row unit: largest norm of a row. "auto" spends 5% of the budget on a private 0.9-quantile of
         the norms. A number is free, and right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
-    privacy_unit : {"row", "interaction", "entry", "frobenius", "spectral"}, default="row"
-        What is protected. "interaction": one 1 of a binary matrix. "entry": one entry. "frobenius"
+    privacy_unit : {"row", "interaction", "entry", "edge", "frobenius", "spectral"}, default="row"
+        What is protected. "interaction": one 1 of a binary matrix. "entry": one entry. "edge": one
+        symmetric pair of entries of a graph (X is square, its upper triangle counts). "frobenius"
         and "spectral": any change of X of that norm at most `sensitivity`, which is the caller's
         contract: it cannot be checked.
     entry_bounds : tuple of float, default=(0.0, 1.0)
-        Entry unit: entries are clipped to them; they must hold 0.
+        Entry and edge units: entries are clipped to them; they must hold 0.
     degree_floor : int, default=5
         Interaction unit: rows are divided by ``sqrt(max(degree, degree_floor))``.
     sensitivity : float, default=1.0
@@ -103,7 +104,7 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
     singular_values_ : ndarray of shape (n_components,)
         Released singular values.
     left_ : ndarray of shape (n_samples, n_components)
-        Entry, frobenius and spectral units only: left singular vectors, as private as the rest.
+        Units other than row and interaction: left singular vectors, as private as the rest.
     n_samples_seen_ : int
         Number of rows: released under "add_remove" for the row unit, exact where it is public.
     clip_norm_ : float
@@ -146,6 +147,7 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
         "row": ("add_remove", "replace"),
         "interaction": ("add_remove", "replace"),
         "entry": ("add_remove", "replace"),
+        "edge": ("add_remove", "replace"),
         "frobenius": ("add_remove",),
         "spectral": ("add_remove",),
     }
@@ -211,7 +213,7 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
             self, X, accept_sparse=("csr", "csc"), dtype=FLOATS, ensure_min_features=2
         )
         X = X.tocsr() if is_sparse(X) else X
-        self._check_n_components(*X.shape)
+        self._check_shape(*X.shape)
         fit = {"row": self._fit_rows, "interaction": self._fit_interactions}
         attributes = fit.get(self.privacy_unit, self._fit_entries)(session, X)
         return self._close_session(session, as_input_dtype(attributes, X.dtype))
@@ -236,7 +238,7 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
     # -- parameters ----------------------------------------------------------------------------
 
     def _offers_pure_dp(self):
-        return self.privacy_unit == "entry" and self.n_components == 1
+        return self.privacy_unit in ("entry", "edge") and self.n_components == 1
 
     def _check_parameters(self):
         check_option(self, "privacy_unit", tuple(self._privacy_units))
@@ -259,7 +261,12 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
                 f"privacy_unit='row'. Got {self.budget_split!r} instead."
             )
 
-    def _check_n_components(self, n_samples, n_features):
+    def _check_shape(self, n_samples, n_features):
+        if self.privacy_unit == "edge" and n_samples != n_features:
+            raise ValueError(
+                "privacy_unit='edge' needs the square adjacency matrix of a graph; use 'entry' for "
+                f"a rectangular one. Got shape {(n_samples, n_features)} instead."
+            )
         public_rows = self.privacy_unit != "row" or self.adjacency == "replace"
         limit = min(n_samples, n_features) if public_rows else n_features
         if self.n_components > limit:
@@ -345,15 +352,20 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
         return attributes | {"n_samples_seen_": m, "user_level_mu_": mu}
 
     def _fit_entries(self, session, X):
-        """Half steps A V and A'U, or one component after the other."""
+        """Half steps A V and A'U, one component after the other, or steps on a symmetric A."""
         low, high = (-math.inf, math.inf)
-        if self.privacy_unit == "entry":
+        if self.privacy_unit in ("entry", "edge"):
             low, high = map(float, self.entry_bounds)
         unit = EntryUnit(self.privacy_unit, self.adjacency, low, high, float(self.sensitivity))
         ask = session.ask(EntryQuery(X, unit))
         m, k = X.shape[0], self.n_components
         rest = 1.0 if session.budget.pure else 0.98
-        if self.algorithm == "deflation":
+        if unit.name == "edge":
+            values, V = fit_symmetric(
+                session, ask, m, k, n_iter=self.n_iter, non_negative=low >= 0, share=rest
+            )
+            U, values = V * np.sign(values), np.abs(values)
+        elif self.algorithm == "deflation":
             U, values, V = deflate(session, ask, X.shape, k, n_iter=self.n_iter, share=rest)
         else:
             U, values, V = fit_entries(
@@ -372,6 +384,8 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
             answer = ask.left(np.full((m, 1), 1 / m), share=0.01)
             means, noise = answer.value[:, 0], answer.noise_scale
         total = float(np.sum(values**2)) / m
-        if session.budget.exact or (self.privacy_unit == "entry" and not session.budget.pure):
+        if session.budget.exact or (
+            self.privacy_unit in ("entry", "edge") and not session.budget.pure
+        ):
             total = float(ask.square_sum(share=0.01).value) / m
         return svd_variances(values**2, components, means, total, m, noise)
