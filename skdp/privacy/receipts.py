@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from skdp.privacy import accounting
@@ -103,6 +104,16 @@ _NOT_COVERED = (
 )
 
 
+def _cells(line: LedgerEntry, times: int) -> tuple[str, ...]:
+    return (
+        line.name if times == 1 else f"{line.name} ({times} times)",
+        line.mechanism,
+        f"{line.sensitivity:.4g}",
+        f"{line.noise_scale:.4g}",
+        f"{line.loss.kind} {line.loss.value:.4g}",
+    )
+
+
 class privacy_card:
     """A receipt with its ledger, as text (`str`, `print`) and as HTML (notebooks)."""
 
@@ -112,16 +123,8 @@ class privacy_card:
         self.ledger = ledger
 
     def _rows(self) -> list[tuple[str, ...]]:
-        return [
-            (
-                line.name,
-                line.mechanism,
-                f"{line.sensitivity:.4g}",
-                f"{line.noise_scale:.4g}",
-                f"{line.loss.kind} {line.loss.value:.4g}",
-            )
-            for line in self.ledger
-        ]
+        """One row for each release; equal releases in a row are counted."""
+        return [_cells(line, len(list(equal))) for line, equal in groupby(self.ledger)]
 
     def __str__(self) -> str:
         """Return the card as aligned text."""
