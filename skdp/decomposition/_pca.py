@@ -33,6 +33,7 @@ from skdp.solvers.postprocess import (
     subspace_attributes,
 )
 from skdp.solvers.quantiles import private_quantile
+from skdp.solvers.spectral import clipped_gram
 
 _SOLVERS = (
     "auto",
@@ -45,6 +46,7 @@ _SOLVERS = (
     "screened",
 )
 _CLIP_QUANTILE = 0.9
+_SPECTRUM_LEVEL = 3.0  # clips few rows: the eigenvalues matter as much as the directions
 _CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 
 
@@ -324,8 +326,9 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
         else:
             n_rows = self._count(ask, n, shares)
             mean, ask = self._center(ask, n_rows, clip_norm, d, shares)
-            gram = ask.gram(share=shares["gram"])
-            released = ReleasedMoment(gram.value, mean, n_rows, gram.noise_scale)
+            noise = row_noise(session, self.adjacency, n_rows, clip_norm)
+            gram, scale = clipped_gram(ask, d, shares["gram"], noise, level=_SPECTRUM_LEVEL)
+            released = ReleasedMoment(gram, mean, n_rows, scale)
         rank = min(released.n, d)
         limit = int(rank) if session.budget.exact or n is not None else d
         attributes = pca_attributes(released, self.n_components, limit, rank)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from skdp.solvers.linalg import orthonormal, top_eigenpairs
 from skdp.solvers.quantiles import private_clip_level
 
-__all__ = ["RowNoise", "gram_subspace", "power_subspace", "screened_subspace"]
+__all__ = ["RowNoise", "clipped_gram", "gram_subspace", "power_subspace", "screened_subspace"]
 
 FloatArray = NDArray[np.float64]
 _CLIP_SHARE = 0.03  # of each release, for its clip level
@@ -103,18 +103,24 @@ class _Estimate:
         return np.asarray(V @ top_eigenpairs((M + M.T) / 2)[1])
 
 
-def _clipped_gram(ask: Any, d: int, share: float, noise: RowNoise) -> tuple[FloatArray, float]:
-    """Release the moment of rows clipped to a level that suits the noise."""
+def clipped_gram(
+    ask: Any, d: int, share: float, noise: RowNoise, level: float = _GRAM_LEVEL
+) -> tuple[FloatArray, float]:
+    """Release the moment of rows clipped to a level that suits the noise: (moment, noise scale).
+
+    A high `level` clips more: right for directions; a low one keeps the eigenvalues.
+    """
     if noise.psd == 0.0:
         answer = ask.gram(share=share)
         return answer.value, 0.0
-    rest = share - _CLIP_SHARE
-    goal = noise.goal(_GRAM_LEVEL, noise.psd, 2 * d, rest)
+    part = min(_CLIP_SHARE, 0.1 * share)
+    rest = share - part
+    goal = noise.goal(level, noise.psd, 2 * d, rest)
 
     def count(threshold: float, *, share: float) -> Any:
         return ask.norms_above(math.sqrt(threshold), share=share)
 
-    square = private_clip_level(count, noise.clip_norm**2, goal, _CLIP_SHARE)
+    square = private_clip_level(count, noise.clip_norm**2, goal, part)
     answer = ask.clipped(math.sqrt(square)).gram(share=rest)
     return answer.value, answer.noise_scale
 
@@ -178,7 +184,7 @@ def _refine_rounds(
 def gram_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> FloatArray:
     """Return the leading k-dimensional subspace: clipped moment, then two tangent rounds."""
     first, rounds = 0.6 * share, (0.2 * share, 0.2 * share)
-    block, scale = _clipped_gram(ask, d, first if noise.psd else share, noise)
+    block, scale = clipped_gram(ask, d, first if noise.psd else share, noise)
     values, V = top_eigenpairs(block, k)
     if noise.psd == 0.0:
         return V
@@ -254,7 +260,7 @@ def screened_subspace(
     n_block = max(fewest, min(1500, n_kept, int(np.count_nonzero(size > 4 * sums.noise_scale))))
     kept = order[:n_kept]
     narrow = ask.columns(kept)
-    block, scale = _clipped_gram(ask.columns(kept[:n_block]), n_block, 0.3 * share, noise)
+    block, scale = clipped_gram(ask.columns(kept[:n_block]), n_block, 0.3 * share, noise)
     values, V1 = top_eigenpairs(block, k)
     V = np.zeros((n_kept, k))
     V[:n_block] = V1
