@@ -4,15 +4,22 @@ import math
 from collections.abc import Mapping
 from numbers import Integral, Real
 
+import numpy as np
+
 __all__ = [
+    "FLOATS",
     "check_bool",
     "check_bounds",
     "check_clip_norm",
     "check_int",
+    "check_n_jobs",
     "check_option",
     "check_real",
     "check_split",
 ]
+
+
+FLOATS = [np.float64, np.float32]  # dtypes that a fit keeps
 
 
 def _fail(estimator, name, expected, value):
@@ -23,7 +30,12 @@ def _fail(estimator, name, expected, value):
 
 
 def _is_real(value):
-    return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        return not math.isnan(float(value))
+    except OverflowError:  # an int beyond the largest float
+        return False
 
 
 def check_real(estimator, name, low, high, *, closed="neither", also=()):
@@ -94,11 +106,26 @@ def check_split(estimator, defaults, name="budget_split"):
 def check_clip_norm(estimator):
     """Check `clip_norm`: positive, finite unless epsilon is infinite, or "auto"."""
     value = check_real(estimator, "clip_norm", 0, math.inf, closed="right", also=("auto",))
+    if value == "auto":
+        return
+    if not 1e-60 <= value <= 1e60 and value != math.inf:
+        _fail(estimator, "clip_norm", "a float between 1e-60 and 1e60, 'auto' or inf", value)
     if value == math.inf and estimator.epsilon != math.inf:
         raise ValueError(
             "clip_norm=inf leaves one row unbounded; it needs epsilon=inf. Use a number, or 'auto' "
             "for a private quantile of the norms."
         )
+
+
+def check_n_jobs(estimator):
+    """Check `n_jobs`: None, or an int other than 0."""
+    value = estimator.n_jobs
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral) or value == 0:
+        _fail(estimator, "n_jobs", "None or an int other than 0", value)
+    if abs(value) > 2**15:
+        _fail(estimator, "n_jobs", "None or an int of at most 32768 in magnitude", value)
 
 
 def check_bounds(estimator, name):

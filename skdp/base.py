@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._validation import check_option, check_real
+from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.exceptions import PrivacyWarning
 from skdp.privacy import ledger
 from skdp.privacy.budget import PrivacyBudget
@@ -18,6 +18,8 @@ from skdp.privacy.receipts import privacy_card
 from skdp.privacy.session import PrivacySession
 
 __all__ = ["BaseDPEstimator", "atomic"]
+
+_SMALLEST_EPSILON = 1e-12
 
 
 # Sessions opened by the fit that runs in this context.
@@ -90,11 +92,18 @@ class BaseDPEstimator(BaseEstimator):
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
         delta = check_real(self, "delta", 0, 1, closed="left")
+        if epsilon < _SMALLEST_EPSILON:
+            raise ValueError(
+                f"The 'epsilon' parameter of {name} must be at least {_SMALLEST_EPSILON:g}: with "
+                f"less there is nothing but noise. Got {self.epsilon!r} instead."
+            )
         if delta == 0 and epsilon != math.inf and not self._offers_pure_dp():
             raise ValueError(
                 f"The 'delta' parameter of {name} must be a float in the range (0, 1): these "
                 "settings have no pure differential privacy. Got 0 instead."
             )
+        if hasattr(self, "n_jobs"):
+            check_n_jobs(self)
         unit = getattr(self, "privacy_unit", "row")
         adjacency = check_option(self, "adjacency", self._privacy_units[unit])
         source = make_source(self.random_state, name)
@@ -123,6 +132,10 @@ class BaseDPEstimator(BaseEstimator):
 
     def _close_session(self, session, attributes):
         """Set the fitted attributes (all of them public) and the receipt."""
+        of_data = {"n_features_in_", "feature_names_in_", *attributes}
+        for name in [name for name in vars(self) if name.endswith("_") and name[0] != "_"]:
+            if name not in of_data:  # of an earlier fit with other parameters
+                delattr(self, name)
         for name, value in attributes.items():
             setattr(self, name, value)
         self.privacy_spent_ = session.spent()

@@ -34,7 +34,7 @@ ALLOWED = {
 # These may import everything; only the facade may import them.
 TOP = {"testing", "plotting", "model_selection", "datasets"}
 # What a query needs from the gate: words to describe a statistic, and no way to spend or to read.
-QUERY_WORDS = {"Bound", "Bounded", "SketchLaw", "Answer"}
+QUERY_WORDS = {"Bound", "Bounded", "PrivateQuery", "SketchLaw", "Answer"}
 NUMERIC = {"numpy", "scipy"} | set(sys.stdlib_module_names)
 OPTIONAL = {"cryptography", "dask", "dp_accounting", "matplotlib", "mpmath", "pandas"}
 SKLEARN_IN_QUERIES = {"queries.blocks": "sklearn.utils.parallel"}

@@ -5,7 +5,7 @@ import scipy.sparse as sp
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-FLOATS = [np.float64, np.float32]
+from skdp._validation import FLOATS
 
 
 class LinearTransformMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):

@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
 from skdp._validation import (
+    FLOATS,
     check_bool,
     check_clip_norm,
     check_int,
@@ -15,7 +16,7 @@ from skdp._validation import (
     check_split,
 )
 from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition._base import FLOATS, LinearTransformMixin, as_input_dtype, is_sparse
+from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
 from skdp.decomposition._spectral import (
     check_normalizer,

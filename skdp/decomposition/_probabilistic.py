@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skdp.decomposition._base import FLOATS
+from skdp._validation import FLOATS
 from skdp.solvers.postprocess import log_likelihood_rows, model_covariance, model_precision
 
 

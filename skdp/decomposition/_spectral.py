@@ -8,14 +8,6 @@ import math
 import numpy as np
 
 from skdp._validation import check_option
-from skdp.solvers.iterate import (
-    back_project,
-    half_steps,
-    laplace_step,
-    last_answer,
-    ritz_values,
-    symmetric_power,
-)
 from skdp.solvers.linalg import fix_signs, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.postprocess import debias_eigenvalues
 from skdp.solvers.spectral import RowNoise, gram_subspace, power_subspace, screened_subspace
@@ -72,68 +64,6 @@ def rotate_by_ritz(ask, V, share):
     values, Q = top_eigenpairs((answer.value + answer.value.T) / 2)
     edge = symmetric_noise_edge(answer.noise_scale, V.shape[1])
     return debias_eigenvalues(values, edge), V @ Q
-
-
-def _step_options(session):
-    """How the iterations use answers: by their noise."""
-    if session.budget.exact:
-        return {"step": last_answer, "shorten": None}
-    return {"step": laplace_step if session.budget.pure else back_project}
-
-
-def _steps(session, n_iter, default, pure_default):
-    if session.budget.exact:
-        return _EXACT_STEPS
-    if n_iter == "auto":
-        return pure_default if session.budget.pure else default
-    return n_iter
-
-
-def _core_share(session):
-    return 0.1 if session.budget.pure else 0.02
-
-
-def fit_entries(session, ask, n, k, *, n_iter, non_negative, share):
-    """Alternate A V and A'U, then take the SVD of a noisy core: (U, singular values, V)."""
-    start = session.random_signs((n, k))
-    if non_negative:
-        start[:, 0] = 1.0
-    core = _core_share(session)
-    passes = _steps(session, n_iter, 6, 2)
-    U, V = half_steps(ask, start, passes, (1 - core) * share, **_step_options(session))
-    return _core_svd(ask, U, V, core * share)
-
-
-def deflate(session, ask, shape, k, *, n_iter, share):
-    """One pair of vectors after the other, each across the ones before: (U, values, V)."""
-    U, V = np.zeros((shape[0], 0)), np.zeros((shape[1], 0))
-    core = _core_share(session)
-    passes = _steps(session, n_iter, 6, 2)
-    for _ in range(k):
-        start = session.random_signs((shape[1], 1))
-        each = (1 - core) * share / k
-        u, v = half_steps(ask, start, passes, each, across=(U, V), **_step_options(session))
-        U, V = np.hstack([U, u]), np.hstack([V, v])
-    return _core_svd(ask, U, V, core * share)
-
-
-def _core_svd(ask, U, V, share):
-    left, values, right = np.linalg.svd(ask.core(U, V, share=share).value)
-    return U @ left, values, V @ right.T
-
-
-def fit_symmetric(session, ask, n, k, *, n_iter, non_negative, share, project=None):
-    """Power iteration on a symmetric matrix, then signed Ritz values: (values, vectors)."""
-    start = session.random_signs((n, k))
-    if non_negative:
-        start[:, 0] = 1.0
-    options = _step_options(session)
-    if project is not None:
-        options["project"] = project
-    ritz = _core_share(session)
-    steps = _steps(session, n_iter, 16, 8)
-    X = symmetric_power(ask, start, steps, (1 - ritz) * share, **options)
-    return ritz_values(ask, X, k, ritz * share)
 
 
 def components_of(V):

@@ -6,6 +6,7 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 
 from skdp._validation import (
+    FLOATS,
     check_bounds,
     check_clip_norm,
     check_int,
@@ -14,13 +15,10 @@ from skdp._validation import (
     check_split,
 )
 from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition._base import FLOATS, LinearTransformMixin, as_input_dtype, is_sparse
+from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
 from skdp.decomposition._spectral import (
     check_normalizer,
     components_of,
-    deflate,
-    fit_entries,
-    fit_symmetric,
     rotate_by_ritz,
     row_noise,
     row_route,
@@ -29,6 +27,7 @@ from skdp.decomposition._spectral import (
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
+from skdp.solvers.low_rank import alternate, deflate, iterate_symmetric
 from skdp.solvers.postprocess import svd_variances, user_level_mu
 from skdp.solvers.quantiles import private_quantile
 
@@ -335,9 +334,8 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
         ask = session.ask(InteractionQuery(X, degree_floor=floor, adjacency=self.adjacency))
         m, n = X.shape
         steps = (10 if self.epsilon >= 3 else 6) if self.n_iter == "auto" else self.n_iter
-        squares, V = fit_symmetric(
-            session, ask, n, self.n_components, n_iter=steps, non_negative=True, share=0.95
-        )
+        start = session.random_start(n, self.n_components, ones_first=True)
+        squares, V = iterate_symmetric(ask, start, 0.95, law=session.law, n_iter=steps)
         total = float(ask.square_sum(share=0.01).value)
         sums = ask.sums(share=0.04)
         attributes = svd_variances(
@@ -359,18 +357,17 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
         unit = EntryUnit(self.privacy_unit, self.adjacency, low, high, float(self.sensitivity))
         ask = session.ask(EntryQuery(X, unit))
         m, k = X.shape[0], self.n_components
-        rest = 1.0 if session.budget.pure else 0.98
+        bounded = session.budget.exact or unit.name in ("entry", "edge")
+        rest = 1.0 if session.budget.pure else 0.98 if bounded else 0.99
+        start = session.random_start(X.shape[1], k, ones_first=low >= 0)
+        options = {"law": session.law, "n_iter": self.n_iter}
         if unit.name == "edge":
-            values, V = fit_symmetric(
-                session, ask, m, k, n_iter=self.n_iter, non_negative=low >= 0, share=rest
-            )
+            values, V = iterate_symmetric(ask, start, rest, **options)
             U, values = V * np.sign(values), np.abs(values)
         elif self.algorithm == "deflation":
-            U, values, V = deflate(session, ask, X.shape, k, n_iter=self.n_iter, share=rest)
+            U, values, V = deflate(ask, m, session.random_signs(start.shape), rest, **options)
         else:
-            U, values, V = fit_entries(
-                session, ask, X.shape[1], k, n_iter=self.n_iter, non_negative=low >= 0, share=rest
-            )
+            U, values, V = alternate(ask, start, rest, **options)
         components = components_of(V)
         signs = np.sign(np.sum(components.T * V, axis=0))
         attributes = self._entry_variances(session, ask, values, components, m)

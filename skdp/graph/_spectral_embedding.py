@@ -3,13 +3,12 @@
 import numpy as np
 from sklearn.utils.validation import validate_data
 
-from skdp._validation import check_bounds, check_int, check_option
+from skdp._validation import FLOATS, check_bounds, check_int, check_option
 from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition._base import FLOATS
-from skdp.decomposition._spectral import fit_symmetric
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.solvers.graphs import ScaledGraph, angular_rows, degree_direction, released_degrees
 from skdp.solvers.linalg import fix_signs
+from skdp.solvers.low_rank import iterate_symmetric
 
 _DEGREE_SHARE = 1 / 17  # one product among seventeen
 
@@ -178,10 +177,11 @@ class DPSpectralEmbedding(BaseDPEstimator):
 
     def _embed(self, session, ask, n):
         """Release degrees, then the leading eigenvectors across or scaled by them."""
-        options = {"n_iter": self.n_iter, "non_negative": False}
+        options = {"law": session.law, "n_iter": self.n_iter}
         if self.normalization == "none":
-            options["non_negative"] = self.entry_bounds[0] >= 0
-            values, V = fit_symmetric(session, ask, n, self.n_components, share=1.0, **options)
+            non_negative = self.entry_bounds[0] >= 0
+            start = session.random_start(n, self.n_components, ones_first=non_negative)
+            values, V = iterate_symmetric(ask, start, 1.0, **options)
             return {"embedding_": fix_signs(V.T).T, "eigenvalues_": values}
         degrees = released_degrees(ask, n, _DEGREE_SHARE)
         if self.normalization == "laplacian":
@@ -191,12 +191,10 @@ class DPSpectralEmbedding(BaseDPEstimator):
         else:
             direction = degree_direction(degrees)
         rest = 1 - _DEGREE_SHARE
-        values, V = fit_symmetric(
-            session,
+        values, V = iterate_symmetric(
             ask,
-            n,
-            self.n_components,
-            share=rest,
+            session.random_start(n, self.n_components),
+            rest,
             project=lambda Y: Y - np.outer(direction, direction @ Y),
             **options,
         )

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from skdp.exceptions import PrivacyError
 from skdp.privacy import noise
 
-__all__ = ["Answer", "Bound", "Bounded", "gaussian_step", "laplace_step"]
+__all__ = ["Answer", "Bound", "Bounded", "PrivateQuery", "gaussian_step", "laplace_step"]
 
 FloatArray = NDArray[np.float64]
+_SMALLEST_STEP = 2.0**-1022  # below it floats lose their relative accuracy
 _MAX_ROUNDING = 1 / 4  # rounding may take a quarter of the noise at most
 
 
@@ -38,6 +39,8 @@ class Bound:
     cross : float
         Rounding that grows like ``1/sqrt(step)``: the answer changes by at most
         ``l2/step + cross/sqrt(step) + slack`` steps.
+    min_step : float
+        The step may not be finer: integers of the query stay exact down to it.
     l1 : float or None
         Supremum of the l1 norm of the change, for Laplace noise (delta = 0); `l1_slack` steps of
         rounding are not in it (None: size).
@@ -51,6 +54,7 @@ class Bound:
     symmetric: bool = False
     slack: float | None = None
     cross: float = 0.0
+    min_step: float = 0.0
     l1: float | None = None
     l1_slack: float | None = None
     linf: float | None = None
@@ -85,6 +89,10 @@ class Bounded:
     decode: Callable[[FloatArray, float], FloatArray] | None = field(default=None, repr=False)
 
 
+class PrivateQuery:
+    """Base of the classes that own private data: `Ask` wraps these, and nothing else."""
+
+
 class Answer(NamedTuple):
     """A public array and the (public) standard deviation of the noise in it."""
 
@@ -95,6 +103,15 @@ class Answer(NamedTuple):
 def _check_positive(name: str, sensitivity: float) -> None:
     if not 0 < sensitivity < math.inf:
         raise PrivacyError(f"the sensitivity of {name!r} must be positive and finite")
+
+
+def _checked_step(bound: Bound, step: float, change: float, allowed: float) -> float:
+    """Return the step if it is an ordinary float for which the claim holds; else refuse."""
+    if not (_SMALLEST_STEP <= step < math.inf and change <= allowed):
+        raise PrivacyError(
+            f"the scale of {bound.name!r} is beyond floating point; use a 'clip_norm' nearer to 1"
+        )
+    return step
 
 
 def gaussian_step(bound: Bound, mu: float) -> float:
@@ -111,8 +128,10 @@ def gaussian_step(bound: Bound, mu: float) -> float:
             f"The budget is too small for the release {bound.name!r} of {bound.size} numbers: "
             "rounding alone would exceed it. Use a larger 'epsilon' or fewer features."
         )
-    u = (math.sqrt(bound.cross**2 + 4 * bound.l2 * room) - bound.cross) / (2 * bound.l2)
-    return (1 + 1e-12) / (u * u)
+    root = 2 * math.sqrt(bound.l2) * math.sqrt(room)
+    u = 2 * room / (bound.cross + math.hypot(bound.cross, root))  # without cancellation
+    step = max((1 + 1e-12) * (1 / u) * (1 / u), bound.min_step)
+    return _checked_step(bound, step, bound.l2_steps(step), mu * noise.EFFECTIVE_SIGMA)
 
 
 def laplace_step(bound: Bound, epsilon: float) -> float:
@@ -130,4 +149,5 @@ def laplace_step(bound: Bound, epsilon: float) -> float:
             f"The budget is too small for the release {bound.name!r} of {bound.size} numbers. "
             "Use a larger 'epsilon' or fewer features."
         )
-    return (1 + 1e-12) * bound.l1 / room
+    step = max((1 + 1e-12) * bound.l1 / room, bound.min_step)
+    return _checked_step(bound, step, bound.l1_steps(step), epsilon * noise.LAPLACE_SCALE)

@@ -21,7 +21,10 @@ _MAX_EPSILON = 64.0
 def _check_real(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ValueError(f"'{name}' must be a real number. Got {value!r} instead.")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"'{name}' must be a finite number or inf. Got {value!r}.") from None
     if math.isnan(number):
         raise ValueError(f"'{name}' must not be NaN. Got {value!r} instead.")
     return number

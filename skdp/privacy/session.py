@@ -9,6 +9,7 @@ writes the ledger line and fixes the public noise scale, followed by a read thro
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,15 +19,31 @@ from numpy.typing import NDArray
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy import accounting, noise
 from skdp.privacy.accounting import Loss
-from skdp.privacy.bounds import Answer, Bound, Bounded, gaussian_step, laplace_step
+from skdp.privacy.bounds import (
+    Answer,
+    Bound,
+    Bounded,
+    PrivateQuery,
+    gaussian_step,
+    laplace_step,
+)
 from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.random import NoiseSource
 from skdp.privacy.receipts import LedgerEntry, PrivacySpent
 
-__all__ = ["Accumulator", "Answer", "Ask", "Bound", "Bounded", "Grant", "PrivacySession"]
+__all__ = [
+    "Accumulator",
+    "Answer",
+    "Ask",
+    "Bound",
+    "Bounded",
+    "Grant",
+    "PrivacySession",
+    "PrivateQuery",
+]
 
 IntArray = NDArray[np.int64]
-_SHARE_SLIP = 1e-9  # shares are sums of floats; the receipt states what was really spent
+_SHARE_SLIP = 1e-9  # shares are sums of floats
 _CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
 
 
@@ -57,12 +74,17 @@ class Grant:
 
     def use(self) -> None:
         """Take one opening; a second one would be a second release."""
-        if self._left <= 0:
-            raise PrivacyError(
-                f"{self.bound.name!r} was already opened; a second opening would be a second "
-                "release. Ask for a new grant."
-            )
-        self._left -= 1
+        with self._session.lock:
+            if self._left <= 0:
+                raise PrivacyError(
+                    f"{self.bound.name!r} was already opened; a second opening would be a second "
+                    "release. Ask for a new grant."
+                )
+            self._left -= 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied: each copy could be opened."""
+        raise PrivacyError("a grant cannot be copied or pickled; ask for a new one.")
 
     def draw(self) -> IntArray:
         """Draw the integer noise of one opening (zeros if epsilon is infinite)."""
@@ -94,10 +116,13 @@ class Accumulator:
 
     def __init__(self, grant: Grant) -> None:
         self._grant = grant
+        self._opened = False
         self._state: NDArray[Any] = grant.draw()
 
     def add(self, answer: Callable[[float], NDArray[Any]]) -> None:
         """Add one part of the data to the noisy state."""
+        if self._opened:
+            raise PrivacyError("this accumulator was opened; what is added later is never released")
         part = self._grant._session._read(answer, self._grant)
         if self._grant.step == 0.0:
             self._state = self._state + part
@@ -107,6 +132,7 @@ class Accumulator:
     def open(self) -> Answer:
         """Publish the state. Later calls raise: two openings would differ by exact data."""
         self._grant.use()
+        self._opened = True
         return self._grant.finish(self._state)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,20 +160,26 @@ class PrivacySession:
         self.source = source
         self.adjacency = adjacency
         self.unit = unit
+        self.lock = threading.RLock()
         self.ledger: tuple[LedgerEntry, ...] = ()
         self._spent = {"gaussian": 0.0, "pure": 0.0}
         self._draws = 0
+        self._starts = 0
 
     # -- the only line of the package that runs private code -------------------------------
     def _read(self, answer: Callable[[float], NDArray[Any]], grant: Grant) -> NDArray[Any]:
-        exact = np.asarray(answer(grant.step))
+        if (grant.step == 0.0) != self.budget.exact:
+            raise PrivacyError(f"the grant of {grant.bound.name!r} has no noise scale")
+        with np.errstate(all="ignore"):  # a floating-point warning would tell of the data
+            exact = np.asarray(answer(grant.step))
         expected = np.dtype(np.int64 if grant.step else np.float64)
         if exact.shape != grant.bound.shape or exact.dtype != expected:
             raise PrivacyError(f"the answer of {grant.bound.name!r} does not match its bound")
         return exact
 
     # -- paying, before any data is touched ------------------------------------------------
-    def _check_affordable(self, bound: Bound, kind: str, share: float) -> None:
+    def _affordable(self, bound: Bound, kind: str, share: float) -> float:
+        """Return the share, cut to what is left if it exceeds that by rounding alone."""
         left = 1.0 - self._spent[kind]
         if not 0 < share <= left + _SHARE_SLIP:
             raise BudgetExceededError(
@@ -155,6 +187,7 @@ class PrivacySession:
             )
         if self._draws + bound.size > MAX_DRAWS:
             raise BudgetExceededError(f"{bound.name!r} asks for more noise than a fit may draw.")
+        return min(share, left)
 
     def _pay(self, bound: Bound, kind: str, share: float) -> None:
         self._spent[kind] += share
@@ -191,12 +224,13 @@ class PrivacySession:
         Grant
         """
         kind = "pure" if self.budget.pure else "gaussian"
-        self._check_affordable(bound, kind, share)
-        mechanism, step, noise_scale, loss = self._scale(bound, share)
-        self._pay(bound, kind, share)
         sensitivity = bound.l1 if self.budget.pure and bound.l1 is not None else bound.l2
-        grant = Grant(self, bound, mechanism + note, step, noise_scale)
-        self._record(bound.name, mechanism + note, sensitivity, noise_scale, loss)
+        with self.lock:
+            share = self._affordable(bound, kind, share)
+            mechanism, step, noise_scale, loss = self._scale(bound, share)
+            self._pay(bound, kind, share)
+            grant = Grant(self, bound, mechanism + note, step, noise_scale)
+            self._record(bound.name, mechanism + note, sensitivity, noise_scale, loss)
         return grant
 
     def forfeit(self, share: float) -> None:
@@ -207,10 +241,11 @@ class PrivacySession:
         """
         kind = "pure" if self.budget.pure else "gaussian"
         nothing = Bound("left_out", (0,), 0.0)
-        self._check_affordable(nothing, kind, share)
-        self._pay(nothing, kind, share)
-        size = self.budget.pure_epsilon * share if self.budget.pure else self._mu(share)
-        self._record(nothing.name, "paid, not read", 0.0, 0.0, Loss(kind, size))
+        with self.lock:
+            share = self._affordable(nothing, kind, share)
+            size = self.budget.pure_epsilon * share if self.budget.pure else self._mu(share)
+            self._pay(nothing, kind, share)
+            self._record(nothing.name, "paid, not read", 0.0, 0.0, Loss(kind, size))
 
     def _mu(self, share: float) -> float:
         return math.inf if self.budget.exact else self.budget.mu * math.sqrt(share)
@@ -241,17 +276,16 @@ class PrivacySession:
             raise PrivacyError(f"{bound.name!r} has no bound on the range of one change")
         if not budget.pure_epsilon > 0:
             raise PrivacyError("this session has set no epsilon aside for an exponential mechanism")
-        eta = budget.pure_epsilon * share
-        self._check_affordable(bound, "pure", share)
-        self._pay(bound, "pure", share)
-        step = bound.linf * 2.0**-_CHOICE_BITS
-        rate = (
-            0.0 if budget.exact else eta / (2.0**_CHOICE_BITS + 2)
-        )  # rounding moves two scores by a step
-        scale = math.inf if rate == 0 else step / rate
-        grant = Grant(self, bound, "exponential", step, 0.0 if budget.exact else scale)
-        loss = Loss("gaussian", math.inf) if budget.exact else Loss("range", eta)
-        self._record(bound.name, "exponential", bound.linf, grant.noise_scale, loss)
+        with self.lock:
+            share = self._affordable(bound, "pure", share)
+            eta = budget.pure_epsilon * share
+            rate = eta / (2.0**_CHOICE_BITS + 2)  # rounding moves two scores by one step
+            step = 0.0 if budget.exact else bound.linf * 2.0**-_CHOICE_BITS
+            scale = step / rate
+            loss = Loss("gaussian", math.inf) if budget.exact else Loss("range", eta)
+            self._pay(bound, "pure", share)
+            grant = Grant(self, bound, "exponential", step, scale)
+            self._record(bound.name, "exponential", bound.linf, scale, loss)
         grant.use()
         scores = self._read(bounded.answer, grant)
         if budget.exact:
@@ -264,9 +298,22 @@ class PrivacySession:
         """Noise scale of a release of sensitivity 1 that takes the whole Gaussian budget."""
         return 0.0 if self.budget.exact else 1 / self.budget.mu
 
+    @property
+    def law(self) -> str:
+        """Law of the noise: "gaussian", "laplace" (delta is 0) or "exact" (epsilon is infinite)."""
+        return "exact" if self.budget.exact else "laplace" if self.budget.pure else "gaussian"
+
+    def random_start(self, n: int, k: int, *, ones_first: bool = False) -> NDArray[np.float64]:
+        """Return an n x k start of random signs; its first column may be ones."""
+        start = self.random_signs((n, k))
+        if ones_first:
+            start[:, 0] = 1.0
+        return start
+
     def random_signs(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
         """Return a public random start of entries +1 and -1, independent of the data."""
-        words = self.source.derive("start").words("signs")(math.prod(shape))
+        self._starts += 1
+        words = self.source.derive("start").words(self._starts)(math.prod(shape))
         return np.where(words & np.uint64(1), 1.0, -1.0).reshape(shape)
 
     def ask(self, query: object) -> Ask:
@@ -274,6 +321,17 @@ class PrivacySession:
         return Ask(self, query)
 
     # -- the receipt -----------------------------------------------------------------------
+    def _composed_epsilon(self, losses: tuple[Loss, ...]) -> float:
+        budget = self.budget
+        epsilon = accounting.epsilon_from_losses(losses, budget.delta - budget.sampler_delta)
+        if epsilon > budget.epsilon * (1 + 1e-9):
+            raise PrivacyError("more was granted than this session's budget")
+        return min(epsilon, budget.epsilon)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied: each copy could spend the budget."""
+        raise PrivacyError("a privacy session cannot be copied or pickled.")
+
     def spent(self) -> PrivacySpent:
         """Return the receipt of everything granted so far."""
         budget = self.budget
@@ -281,8 +339,7 @@ class PrivacySession:
         if budget.exact:
             epsilon = math.inf if losses else 0.0
         else:
-            delta = budget.delta - budget.sampler_delta
-            epsilon = min(budget.epsilon, accounting.epsilon_from_losses(losses, delta))
+            epsilon = self._composed_epsilon(losses)
         return PrivacySpent(
             epsilon=epsilon,
             delta=budget.delta,
@@ -309,12 +366,16 @@ class Ask:
         self._session.forfeit(share)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or not callable(getattr(type(self._query), name, None)):
+            raise AttributeError(f"a query has no release named {name!r}")
         method = getattr(self._query, name)
 
         def ask(*public: Any, share: float | None = None) -> Any:
             out = method(*public)
-            if not isinstance(out, Bounded):
+            if isinstance(out, PrivateQuery):
                 return Ask(self._session, out)
+            if not isinstance(out, Bounded):
+                raise PrivacyError(f"{name} is neither a release nor a narrowed query")
             if share is None:
                 raise TypeError(f"{name} is a release: it needs a share of the budget")
             verb = self._session.release if out.bound.linf is None else self._session.choose

@@ -32,7 +32,7 @@ FloatArray = NDArray[np.float64]
 Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 
 _BLOCK_BYTES = 2**23  # large enough for BLAS, small beside the caches and the data
-_MAX_ROWS = 2**18  # public cap on the rows of a block: sums in it stay below 2**53
+_MAX_ROWS = 2**16  # public cap on the rows of a block: sums in it stay below 2**53
 
 
 class RowSource(Protocol):
@@ -129,7 +129,7 @@ class SparseRows:
         X, (start, stop) = self._X, self._range
         entries = _BLOCK_BYTES // 8
         while start < stop:
-            last = int(np.searchsorted(X.indptr, X.indptr[start] + entries, side="right")) - 1
+            last = int(np.searchsorted(X.indptr, int(X.indptr[start]) + entries, side="right")) - 1
             end = min(max(last, start + 1), start + _MAX_ROWS, stop)
             yield _canonical(self._rows(start, end))
             start = end
@@ -199,9 +199,12 @@ def row_source(X: Any) -> RowSource:
 def _sum_part(
     part: RowSource, term: Callable[[Block], NDArray[Any]], total: NDArray[Any]
 ) -> NDArray[Any]:
-    for block in part.blocks():
-        value = term(block)
-        total += value if total.dtype == value.dtype else value.astype(total.dtype)
+    # Floating-point warnings would tell of the data; the gate's errstate does not reach threads.
+    with np.errstate(all="ignore"):
+        for block in part.blocks():
+            for i in range(0, block.shape[0], _MAX_ROWS):  # a source may not know the cap
+                value = term(block[i : i + _MAX_ROWS] if block.shape[0] > _MAX_ROWS else block)
+                total += value if total.dtype == value.dtype else value.astype(total.dtype)
     return total
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.privacy.session import Bound, Bounded
+from skdp.privacy.session import Bound, Bounded, PrivateQuery
 
 __all__ = ["ENTRY_UNITS", "EntryQuery", "EntryUnit", "to_grid"]
 
@@ -75,6 +75,11 @@ class EntryUnit:
     low: float = 0.0
     high: float = 1.0
     sensitivity: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.name in ("frobenius", "spectral"):  # entries have no bounds of their own
+            object.__setattr__(self, "low", -math.inf)
+            object.__setattr__(self, "high", math.inf)
 
     @property
     def alpha(self) -> float:
@@ -132,7 +137,7 @@ class EntryUnit:
         return self.alpha * (math.sqrt(2.0) if self.name == "edge" else 1.0)
 
 
-class EntryQuery:
+class EntryQuery(PrivateQuery):
     """Products of a private matrix with public ones.
 
     Shapes are public and answers are float products rounded to the grid, so each bound is widened
@@ -261,9 +266,7 @@ class EntryQuery:
 def _cleaned(A: Any, unit: EntryUnit) -> Any:
     """Return float64 A with clipped entries; entries that are not numbers count as zero."""
     if sp.issparse(A):
-        A = sp.csr_array(A, dtype=np.float64, copy=True)
-        A.has_canonical_format = A.has_sorted_indices = False
-        A.sum_duplicates()
+        A = _without_duplicates(A)
         A.data = _clipped(A.data, unit)
         if unit.name == "edge":
             upper = sp.triu(A, 1)
@@ -274,6 +277,23 @@ def _cleaned(A: Any, unit: EntryUnit) -> Any:
         upper = np.triu(A, 1)
         A = upper + upper.T
     return A
+
+
+def _without_duplicates(A: Any) -> Any:
+    """Sum duplicate entries, each cell by itself in the order of its values.
+
+    In the order of storage an entry of one cell could change the rounding of another's sum.
+    """
+    entries = sp.coo_array(A)
+    rows, columns = entries.coords
+    data = entries.data.astype(np.float64)
+    order = np.lexsort((data, columns, rows))
+    rows, columns, data = rows[order], columns[order], data[order]
+    first = np.ones(len(data), dtype=bool)
+    first[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
+    starts = np.flatnonzero(first)
+    sums = np.add.reduceat(data, starts) if starts.size else data
+    return sp.csr_array((sums, (rows[starts], columns[starts])), shape=A.shape)
 
 
 def _clipped(values: FloatArray, unit: EntryUnit) -> FloatArray:

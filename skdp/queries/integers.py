@@ -21,6 +21,9 @@ from skdp.queries.blocks import Block
 __all__ = ["IntegerRows", "as_int64", "clip_rows", "count_above", "row_norms", "square_norms"]
 
 FloatArray = NDArray[np.float64]
+# Finest unit of a row, in units of its largest norm: products with a public matrix of 26 bits, and
+# sums of squares, then stay exact.
+FINEST_UNIT = 2.0**-25
 _EXACT = 2.0**52  # sums of squares of integers below this are exact in any order
 
 
@@ -91,7 +94,7 @@ def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
 
 
 def row_norms(rows: Block, unit: float = math.inf) -> FloatArray:
-    """Norm of each row to a relative 1e-4 or better, from that row alone; bad rows have norm 0.
+    """Norm of each row to a relative 1e-3 or better, from that row alone; bad rows have norm 0.
 
     Rows of many units are measured in whole units, which is faster; rows of few units, and rows
     too long for an exact sum of squares, in units of their own.
@@ -104,7 +107,8 @@ def row_norms(rows: Block, unit: float = math.inf) -> FloatArray:
     hard = np.flatnonzero(~((squares > 2.0**32) & (squares < _EXACT)))
     if hard.size:
         _, own, exponents = _mantissas(_take(rows, hard))
-        norms[hard] = np.ldexp(np.sqrt(own), exponents)
+        with np.errstate(over="ignore"):  # a norm beyond the largest float is above everything
+            norms[hard] = np.ldexp(np.sqrt(own), exponents)
     return np.asarray(norms)
 
 

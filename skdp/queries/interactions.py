@@ -9,6 +9,7 @@ rows of X is longer than min(c_j, sqrt(j) ||X||_2)).
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.privacy.session import Bound, Bounded
+from skdp.privacy.session import Bound, Bounded, PrivateQuery
 from skdp.queries.entries import largest_two, to_grid
 
 __all__ = ["InteractionQuery", "gram_change", "product_change"]
@@ -69,7 +70,7 @@ def product_change(X: FloatArray, degree_floor: int, adjacency: str) -> float:
     return min(math.sqrt(float(np.where(d > d0, beyond, under).max())), cap)
 
 
-class InteractionQuery:
+class InteractionQuery(PrivateQuery):
     """Second moments of degree-normalised binary rows.
 
     Parameters
@@ -89,6 +90,7 @@ class InteractionQuery:
             raise ValueError(f"'degree_floor' must be at least 1. Got {degree_floor!r} instead.")
         self._raw = R
         self._rows: Any = None
+        self._kept: NDArray[np.intp] | None = None
         self.degree_floor = int(degree_floor)
         self.adjacency = adjacency
         self.shape: tuple[int, int] = R.shape
@@ -96,8 +98,12 @@ class InteractionQuery:
 
     def columns(self, kept: NDArray[np.intp]) -> InteractionQuery:
         """Return the same users on a public selection of items, normalised by what is kept."""
-        raw = sp.csr_array(self._raw)[:, kept] if sp.issparse(self._raw) else self._raw[:, kept]
-        return InteractionQuery(raw, degree_floor=self.degree_floor, adjacency=self.adjacency)
+        narrow = copy.copy(self)
+        narrow._rows = None
+        narrow._kept = kept if self._kept is None else self._kept[kept]
+        narrow.n_features = len(kept)
+        narrow.shape = (self.shape[0], len(kept))
+        return narrow
 
     def _normalised(self) -> Any:
         """Binary rows over sqrt(max(degree, floor)): inside the gate, once."""
@@ -107,6 +113,7 @@ class InteractionQuery:
             R.sum_duplicates()
             R.data = np.where(np.isnan(R.data), 0.0, R.data)
             R.eliminate_zeros()
+            R = R if self._kept is None else R[:, self._kept]
             degrees = np.diff(R.indptr)
             scale = 1 / np.sqrt(np.maximum(degrees, self.degree_floor))
             R.data = np.repeat(scale, degrees)

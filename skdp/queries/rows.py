@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.privacy.session import Bound, Bounded
+from skdp.privacy.session import Bound, Bounded, PrivateQuery
 from skdp.queries.blocks import (
     Block,
     CenteredRows,
@@ -25,6 +25,7 @@ from skdp.queries.blocks import (
     sum_rows,
 )
 from skdp.queries.integers import (
+    FINEST_UNIT,
     IntegerRows,
     as_int64,
     clip_rows,
@@ -54,7 +55,7 @@ def _block_gram(Z: Block) -> FloatArray:
     return _dense(Z.T @ Z)
 
 
-class RowQuery:
+class RowQuery(PrivateQuery):
     """Statistics of private rows, each with its bound. Nothing is computed before the gate asks.
 
     Parameters
@@ -152,7 +153,7 @@ class RowQuery:
             n = self._source.n_rows()
             if step == 0.0:
                 return np.asarray(float(n))
-            return np.asarray(n * round(1 / step), np.int64)
+            return np.asarray(min(n * round(1 / step), 2**62), np.int64)
 
         return Bounded(Bound("count", (), 1.0, slack=0.5, l1=1.0, l1_slack=0.5), answer)
 
@@ -276,8 +277,8 @@ class RowQuery:
     def projected_gram(self, V: FloatArray) -> Bounded:
         """Return V'X'XV, for a public V with largest singular values s1 >= s2.
 
-        One row: ||V'x||^2 <= C^2 s1^2. Replace: xx' - yy' = a uu' - b ww' with u, w orthonormal and
-        a, b in [0, C^2], so ||V'(xx' - yy')V||^2 <= C^4 (|V'u|^4 + |V'w|^4) <= C^4 (s1^4 + s2^4).
+        One row: p = V'x has ||p||^2 <= C^2 s1^2, before and after rounding. Replace: a pair of PSD
+        matrices of that norm, sqrt(2) C^2 s1^2.
         """
         k, C = V.shape[1], self.clip_norm
         grid = PublicMatrix(V)
@@ -296,7 +297,7 @@ class RowQuery:
 
             return self._sum(term, (k, k), exact=True)
 
-        l2 = C * C * (math.hypot(*grid.norms**2) if self._replace else grid.norms[0] ** 2)
+        l2 = radius * radius * self._psd(k)
         return Bounded(Bound("projected_gram", (k, k), l2, symmetric=True, slack=0.0), answer)
 
     # -- products --------------------------------------------------------------------------
@@ -304,10 +305,10 @@ class RowQuery:
     def gram_product(self, V: FloatArray) -> Bounded:
         """Return X'(X V) for a public V.
 
-        One row: ||x x'V||_F <= C^2 s1 with s1 >= s2 the largest singular values of V. Replace: with
-        xx' - yy' as in `projected_gram`, C^2 sqrt(|V'u|^2 + |V'w|^2) <= C^2 sqrt(s1^2 + s2^2) (Ky
-        Fan). In integers a row gives z p' with p = rint(V'z): rounding p moves it by at most
-        ||z|| sqrt(k)/2, for each row that changed.
+        One row: ||x x'V||_F <= C^2 s1 with s1 >= s2 the largest singular values of V. Replace:
+        xx' - yy' = a uu' - b ww' with u, w orthonormal and a, b in [0, C^2], so at most
+        C^2 sqrt(|V'u|^2 + |V'w|^2) <= C^2 sqrt(s1^2 + s2^2) (Ky Fan). In integers a row gives z p'
+        with p = rint(V'z): rounding p moves it by at most ||z|| sqrt(k)/2, for each row changed.
         """
         d, (_, k), C = self.n_features, V.shape, self.clip_norm
         grid = PublicMatrix(V)
@@ -330,6 +331,7 @@ class RowQuery:
             C * C * (math.hypot(*grid.norms) if self._replace else grid.norms[0]),
             slack=0.0,
             cross=self._rows_changed * C * math.sqrt(k) / 2,
+            min_step=(C * FINEST_UNIT) ** 2,
         )
         return Bounded(bound, answer)
 

@@ -15,9 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.privacy.session import Bound, Bounded
+from skdp.privacy.session import Bound, Bounded, PrivateQuery
 from skdp.queries.blocks import Block, RowSource, sum_rows
-from skdp.queries.integers import IntegerRows, clip_rows, count_above, square_norms
+from skdp.queries.integers import (
+    FINEST_UNIT,
+    IntegerRows,
+    clip_rows,
+    count_above,
+    square_norms,
+)
 
 __all__ = ["TangentQuery", "tangent_bound"]
 
@@ -25,7 +31,11 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 _V_BITS = 26
 _SIZE_UNIT = 2.0**-20  # unit of a row when only its sizes are asked for
-_LOOSE = 1 + 1e-6  # V is orthonormal to 1e-7 on its grid
+_LOOSE = 1 + 1e-9
+_LIMB = 20  # bits of the low part of the core: both parts stay exact in int64
+# ||b|| counts as at least ||a||/8. Rows inside the span of V then send no long core vectors, whose
+# sums could overflow, for tangent parts that they do not have.
+_SMALLEST_B = 8.0
 
 
 def tangent_bound(clip_norm: float, scale: float) -> float:
@@ -39,7 +49,7 @@ def tangent_bound(clip_norm: float, scale: float) -> float:
     return clip_norm**2 / (2 * math.sqrt(1 - scale**-2))
 
 
-class TangentQuery:
+class TangentQuery(PrivateQuery):
     """Core and tangent parts of X'X V for a public V, each row clipped to a public size.
 
     Parameters
@@ -72,11 +82,22 @@ class TangentQuery:
         self._sizes: FloatArray | None = None
         self._V = np.asarray(V, np.float64)
         self._grid = np.rint(np.ldexp(self._V, _V_BITS))
+        if not scale >= 1:
+            raise ValueError(f"'scale' must be at least 1. Got {scale!r} instead.")
         self._removed = 1 - 1 / scale
+        # The grid is not quite orthonormal, and its scaled copy is rounded once more.
+        unit = np.eye(self._V.shape[1])
+        gap = float(np.linalg.norm(self._grid.T @ self._grid * 4.0**-_V_BITS - unit, 2)) + 1e-9
+        if not gap < 1e-3:
+            raise ValueError("'V' must have orthonormal columns.")
+        self._gap = gap
+        self._rounding = 0.0 if scale == math.inf else math.sqrt(self._V.size) * 2.0**-_V_BITS
         self._weights = np.ones(self._V.shape[1]) if weights is None else np.asarray(weights)
+        if not (np.all(self._weights > 0) and np.all(self._weights <= 1)):
+            raise ValueError("'weights' must lie in (0, 1].")
         self.clip_norm = clip_norm
         self.n_jobs = n_jobs
-        self.largest = tangent_bound(clip_norm, scale) * _LOOSE
+        self.largest = tangent_bound(clip_norm, min(scale, _SMALLEST_B)) * (1 + gap)
         self._rows_changed = 2.0 if adjacency == "replace" else 1.0
 
     def _split(self, Z: Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -84,8 +105,9 @@ class TangentQuery:
         A = np.asarray(Z @ self._grid)
         np.ldexp(A, -_V_BITS, out=A)
         squares = np.einsum("ij,ij->i", A, A)
-        kept = self._removed * (2 - self._removed)
-        b = np.sqrt(np.maximum(lengths - kept * squares, 0.0) + 1e-6 * squares)
+        kept = self._removed * (2 - self._removed) - self._gap
+        b = np.sqrt(np.maximum(lengths - kept * squares, 0.0)) + self._rounding * np.sqrt(squares)
+        b = np.maximum(b, np.sqrt(squares) / _SMALLEST_B)
         weighted = A * self._weights
         return A, weighted, np.sqrt(np.einsum("ij,ij->i", weighted, weighted)) * b
 
@@ -127,11 +149,13 @@ class TangentQuery:
                 with np.errstate(divide="ignore"):
                     shortened = np.minimum(1.0, (level / step) / sizes)
                 P = np.rint(weighted * shortened[:, None])
-                return np.vstack([np.asarray(Z.T @ P), np.rint(A).T @ P])
+                core = np.rint(A).T @ P
+                high = np.floor(core * 2.0**-_LIMB)
+                return np.vstack([np.asarray(Z.T @ P), high, core - high * 2.0**_LIMB])
 
-            total = sum_rows(self._source, term, (d + p, p), exact=True, n_jobs=self.n_jobs)
+            total = sum_rows(self._source, term, (d + 2 * p, p), exact=True, n_jobs=self.n_jobs)
             removed = np.rint(self._grid * self._removed)
-            return total[:d] - _shifted_product(removed, total[d:])
+            return total[:d] - _shifted_product(removed, total[d : d + p], total[d + p :])
 
         one, C = self._rows_changed, self.clip_norm
         bound = Bound(
@@ -140,6 +164,7 @@ class TangentQuery:
             one * level * _LOOSE,
             slack=math.sqrt(d * p),
             cross=one * C * math.sqrt(p),
+            min_step=(C * FINEST_UNIT) ** 2,
         )
         return Bounded(bound, answer)
 
@@ -150,6 +175,7 @@ class TangentQuery:
             squares = np.einsum("ij,ij->i", A, A)
             kept = self._removed * (2 - self._removed)
             b = np.sqrt(np.maximum(square_norms(clipped) - kept * squares, 0.0))
+            b = np.maximum(b, np.sqrt(squares) / _SMALLEST_B)
             weighted = A * self._weights
             sizes = np.sqrt(np.einsum("ij,ij->i", weighted, weighted)) * b
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -160,13 +186,16 @@ class TangentQuery:
         return np.asarray(Y - self._removed * self._V @ (self._V.T @ Y))
 
 
-def _shifted_product(grid: FloatArray, K: IntArray) -> IntArray:
-    """Return floor(grid K / 2**26) for an integer grid below 2**27 and any int64 K, exactly.
+def _shifted_product(grid: FloatArray, high: IntArray, low: IntArray) -> IntArray:
+    """Return floor(grid K / 2**26) for K = 2**20 high + low, exactly, modulo 2**64.
 
-    K is cut into limbs of 20 bits, whose products with the grid stay below 2**53. The result is
-    taken modulo 2**64, as every integer total is.
+    The grid is an integer below 2**27 and K any integer that the two parts hold (below 2**83); a
+    core modulo 2**64 would not do, as the quotient is not a function of it. Parts are cut into
+    limbs of 20 bits, whose products with the grid stay below 2**53.
     """
-    low, middle, high = K & 0xFFFFF, (K >> 20) & 0xFFFFF, K >> 40
-    L0, L1, L2 = ((grid @ limb.astype(np.float64)).astype(np.int64) for limb in (low, middle, high))
-    carried = (L0 >> 20) + L1  # floor(grid (K mod 2**40) / 2**20)
-    return np.asarray((carried >> 6) + (L2 << 14))
+    high = high + (low >> _LIMB)
+    mask = 2**_LIMB - 1
+    limbs = (low & mask, high & mask, (high >> _LIMB) & mask, high >> (2 * _LIMB))
+    L0, L1, L2, L3 = ((grid @ limb.astype(np.float64)).astype(np.int64) for limb in limbs)
+    carried = (L0 >> _LIMB) + L1  # floor(grid (K mod 2**40) / 2**20)
+    return np.asarray((carried >> 6) + (L2 << 14) + (L3 << 34))

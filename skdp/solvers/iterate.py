@@ -26,6 +26,7 @@ from skdp.solvers.linalg import orthonormal
 
 __all__ = [
     "AsksProducts",
+    "Project",
     "back_project",
     "half_steps",
     "laplace_step",

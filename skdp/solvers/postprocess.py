@@ -107,7 +107,10 @@ def debias_eigenvalues(values: FloatArray, edge: float) -> FloatArray:
 def infer_dimension(variances: FloatArray, n: float) -> int:
     """Minka's maximum-likelihood choice of the dimension (NIPS 2000), from released variances."""
     d = len(variances)
-    v = np.maximum(variances, 1e-15 * max(float(variances[0]), 1e-300))
+    largest = float(variances[0])
+    if not largest > 0:
+        return 1
+    v = np.maximum(variances / largest, 1e-15)  # the choice does not depend on the scale
     scores = [_minka_score(v, k, n) for k in range(1, d)]
     return 1 + int(np.argmax(scores)) if scores else 1
 

@@ -18,8 +18,10 @@ from skdp.testing._hooks import (
     null_release,
     record_transcript,
     replay_answers,
+    seeded_entropy,
 )
 from skdp.testing._neighbours import Neighbours, register_neighbours
+from skdp.testing._norm_neighbours import FrobeniusNeighbours, SpectralNeighbours
 from skdp.testing._pairs import candidate_pairs, register_pairs
 from skdp.testing._statistics import (
     distribution_free_mu,
@@ -50,9 +52,11 @@ __all__ = [
     "AuditReport",
     "CalibrationReport",
     "FitData",
+    "FrobeniusNeighbours",
     "Neighbours",
     "Opening",
     "SensitivityReport",
+    "SpectralNeighbours",
     "StepAudit",
     "Transcript",
     "TranscriptReport",
@@ -77,6 +81,7 @@ __all__ = [
     "register_pairs",
     "replay_answers",
     "runs_needed",
+    "seeded_entropy",
     "transcript_audit",
     "worst_case_pair",
 ]

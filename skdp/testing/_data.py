@@ -129,6 +129,8 @@ def _row_data(estimator, rng):
         "x1e150": 1e150 * X,
         "x1e-200": 1e-200 * X,
         "constant rows": np.ones_like(X),
+        "largest floats": np.full_like(X, 1.7e308),
+        "smallest floats": np.full_like(X, 5e-324),
         "rank one": np.outer(X[:, 0], X[0]),
         "one huge row": _with_bad(X, 1e12, 0),
     }
@@ -223,3 +225,15 @@ def _interaction_data(estimator, rng):
     bad = A.copy()
     bad[1, 2] = np.nan
     return _as_families(estimator, matrices, bad)
+
+
+@register_data("frobenius")
+@register_data("spectral")
+def _norm_data(estimator, rng):
+    _, _, d, n = settings_of(estimator)
+    X = rng.standard_normal((n, d))
+    matrices = {
+        "ordinary": X, "zeros": np.zeros_like(X), "x1e6": 1e6 * X, "x1e-6": 1e-6 * X,
+        "constant": np.ones_like(X), "rank one": np.outer(X[:, 0], X[0]),
+    }  # fmt: skip
+    return _as_families(estimator, matrices)

@@ -51,9 +51,9 @@ def ordinary(estimator) -> FitData:
 
 
 def _fitted(estimator, data=None, **params):
-    """Fit a clone that draws private noise, without the warnings that its own parameters bring."""
+    """Fit a clone that draws private noise; what warnings show is for `check_null_release`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
+        warnings.simplefilter("ignore")
         return (ordinary(estimator) if data is None else data).fit(fresh(estimator, **params))
 
 
@@ -294,7 +294,7 @@ def check_scaling(name, estimator):
         powers = [4.0**p * np.asarray(value, float) for p in range(-4, 5)]
         if key == "clip_norm_":
             powers = [4.0 * np.asarray(value)]
-        if value.__class__ is np.ndarray and value.dtype.kind not in "f":
+        if np.asarray(value).dtype.kind != "f" or not np.all(np.isfinite(value)):
             continue
         size = float(np.max(np.abs(large[key]), initial=1e-300))
         if not any(np.allclose(large[key], p, rtol=1e-6, atol=1e-9 * size) for p in powers):

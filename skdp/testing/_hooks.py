@@ -4,6 +4,8 @@ All hooks replace methods of `PrivacySession`, `Grant` and `SystemSource` while 
 runs. They act on the whole process: use them in tests, one at a time, never in production.
 """
 
+import functools
+import itertools
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from skdp.privacy import accounting
 from skdp.privacy.accounting import Loss
 from skdp.privacy.random import SeededSource, SystemSource
 from skdp.privacy.session import Bound, Grant, PrivacySession
@@ -19,18 +22,20 @@ __all__ = [
     "Opening",
     "Transcript",
     "before_payment",
+    "cached_accounting",
     "change",
     "fixed_noise",
     "null_release",
     "record_transcript",
     "replaced",
     "replay_answers",
+    "seeded_entropy",
 ]
 
 
 @contextmanager
-def replaced(owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]):
-    """Replace a method of a class by ``make(original)`` while the block runs."""
+def replaced(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]):
+    """Replace a method of a class (a function of a module) by ``make(original)`` for a block."""
     inherited = name not in vars(owner)
     raw = None if inherited else vars(owner)[name]
     setattr(owner, name, make(getattr(owner, name)))
@@ -96,6 +101,35 @@ def fixed_noise(seed: int, *, scale_free: bool = False):
         return words
 
     with replaced(SystemSource, "words", make_words):
+        yield
+
+
+@contextmanager
+def seeded_entropy(seed: int):
+    """Replace the operating system's entropy by one seeded sequence: fits differ, runs do not.
+
+    For statistical tests of code that draws private noise.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the sequence.
+    """
+    source, count = SeededSource(seed, "skdp.testing.sequence"), itertools.count()
+
+    def make_words(_):
+        return lambda _, *key: source.words(next(count))
+
+    with replaced(SystemSource, "words", make_words):
+        yield
+
+
+@contextmanager
+def cached_accounting():
+    """Remember what a budget costs while the block runs: half the time of a small fit."""
+    with ExitStack() as stack:
+        for name in ("mu_beside_pure", "epsilon_from_losses"):
+            stack.enter_context(replaced(accounting, name, functools.cache))
         yield
 
 
@@ -176,10 +210,13 @@ class Transcript:
         In the order in which they became public.
     faults : list of str
         Reads that nobody had paid for, and reads after the opening.
+    public_words : list of ndarray
+        Random words that were drawn for anything but noise: public starts.
     """
 
     openings: list[Opening] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    public_words: list[np.ndarray] = field(default_factory=list, repr=False)
 
     def __iter__(self):
         return iter(self.openings)
@@ -194,6 +231,8 @@ class _Recorder:
     def __init__(self, script: Transcript | None = None) -> None:
         self.transcript = Transcript()
         self.script = None if script is None else list(script.openings)
+        self._starts = [] if script is None else list(script.public_words)
+        self._in_noise = False
         self._pending: dict[Grant, Opening] = {}
         self._closings: dict[Grant, int] = {}
         self._allowed: dict[Grant, int] = {}
@@ -254,7 +293,11 @@ class _Recorder:
 
     def choose(self, original):
         def hooked(session, bounded, share):
-            index = original(session, bounded, share)
+            self._in_noise = True
+            try:
+                index = original(session, bounded, share)
+            finally:
+                self._in_noise = False
             grant = list(self._pending)[-1]
             return self._close(grant, None, index)
 
@@ -262,9 +305,32 @@ class _Recorder:
 
     def draw(self, original):
         def hooked(grant):
-            if self.script is None:
+            if self.script is not None:
+                return np.zeros(grant.bound.shape, np.int64)
+            self._in_noise = True
+            try:
                 return original(grant)
-            return np.zeros(grant.bound.shape, np.int64)
+            finally:
+                self._in_noise = False
+
+        return hooked
+
+    def words(self, original):
+        """Log the words of public starts, and hand out the same ones in a replay."""
+
+        def hooked(source, *key):
+            take = original(source, *key)
+            if self._in_noise:
+                return take
+
+            def logged(n):
+                drawn = self._starts.pop(0) if self._starts else take(n)
+                if len(drawn) != n:
+                    raise AssertionError("the random start depends on private data")
+                self.transcript.public_words.append(drawn)
+                return drawn
+
+            return logged
 
         return hooked
 
@@ -276,6 +342,7 @@ def _recording(recorder: _Recorder):
         stack.enter_context(replaced(PrivacySession, "choose", recorder.choose))
         stack.enter_context(replaced(Grant, "finish", recorder.finish))
         stack.enter_context(replaced(Grant, "draw", recorder.draw))
+        stack.enter_context(replaced(SystemSource, "words", recorder.words))
         yield recorder.transcript
 
 
@@ -295,14 +362,16 @@ def record_transcript():
     >>> X = np.random.default_rng(0).standard_normal((50, 3))
     >>> with record_transcript() as transcript:
     ...     pca = DPPCA(n_components=1, clip_norm=1.0).fit(X)
-    >>> [opening.bound.name for opening in transcript]
-    ['moment']
+    >>> [opening.bound.name for opening in transcript] == [line.name for line in pca.ledger_]
+    True
     """
     return _recording(_Recorder())
 
 
 def replay_answers(transcript: Transcript):
     """Run a fit on a neighbour *at the answers released to the first data set*, and record it.
+
+    Random starts are repeated too: they are public, the same for both.
 
     Without this an adaptive method goes another way on the neighbour and the shift of its second
     step means nothing.

@@ -9,14 +9,20 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-__all__ = ["NEIGHBOURS", "Neighbours", "register_neighbours"]
+__all__ = ["NEIGHBOURS", "Neighbours", "register_neighbours", "unit_vector"]
 
-_DECADES = np.concatenate([10.0 ** np.arange(-7, 8), [1e-300, 1e200]])
+_DECADES = np.concatenate([10.0 ** np.arange(-7, 8), [1e-300, 1e200, 1.7e308]])
 
 
-def _unit(x):
+def unit_vector(x):
+    """Return x over its norm (zero stays zero)."""
     size = float(np.linalg.norm(x))
     return x / size if size > 0 else x
+
+
+def _times(size, x):
+    with np.errstate(over="ignore"):
+        return np.clip(size * x, -1.7e308, 1.7e308)
 
 
 class Neighbours:
@@ -86,18 +92,18 @@ class RowNeighbours(Neighbours):
         spike, flat = np.eye(d)[0], np.ones(d) / math.sqrt(d)
         yield "spike", spike
         yield "flat", flat
-        yield "random", _unit(rng.standard_normal(d))
+        yield "random", unit_vector(rng.standard_normal(d))
         if len(self.base):
-            yield "like the first row", _unit(self.base[0])
+            yield "like the first row", unit_vector(self.base[0])
         for i, v in enumerate(self.directions):
             if v.shape == (d,):
-                yield f"public direction {i}", _unit(v)
+                yield f"public direction {i}", unit_vector(v)
 
     def _rows(self, rng):
         c = self.scale
         for name, v in self._lines(rng):
             for s in _DECADES:
-                yield f"{name} x {s:g}", s * c * v
+                yield f"{name} x {s:g}", _times(s * c, v)
             for s in (1.0, 1 - 1e-15, 1 + 1e-15, 1 - 1e-6, 1 + 1e-6, 0.5):
                 yield f"{name} at {s!r} of the bound", s * c * v
         d = self.base.shape[1]
@@ -110,10 +116,10 @@ class RowNeighbours(Neighbours):
     def _partners(self, x, rng):
         """Rows to replace x by: antipodal, orthogonal, at obtuse angles, nothing, tiny."""
         finite = np.where(np.isfinite(x), x, 0.0)
-        size = min(float(np.linalg.norm(finite * 1e-150)), 1e100) * 1e150 or self.scale
-        u = _unit(finite / size)
+        size = float(np.linalg.norm(np.clip(finite, -1e150, 1e150))) or self.scale
+        u = unit_vector(np.clip(finite, -1e150, 1e150))
         w = rng.standard_normal(len(x))
-        w = _unit(w - (w @ u) * u)
+        w = unit_vector(w - (w @ u) * u)
         yield "antipodal", -finite
         yield "orthogonal", size * w
         yield "obtuse", size * (-0.25 * u + math.sqrt(1 - 0.0625) * w)
@@ -139,9 +145,9 @@ class RowNeighbours(Neighbours):
 
     def _moved(self, row, rng, size):
         row = np.where(np.isfinite(row), row, 0.0)
-        row = np.clip(row, -1e150, 1e150)
+        row = np.clip(row, -1e140, 1e140)
         length = float(np.linalg.norm(row)) or self.scale
-        noise = _unit(rng.standard_normal(row.shape))
+        noise = unit_vector(rng.standard_normal(row.shape))
         return (row + size * length * noise) * math.exp(size * float(rng.standard_normal()))
 
 
@@ -168,10 +174,10 @@ class GroupNeighbours(Neighbours):
         }
         for name, rows in users.items():
             for s in _DECADES:
-                yield from self._named(f"{name} x {s:g}", s * c * rows, rng)
+                yield from self._named(f"{name} x {s:g}", _times(s * c, rows), rng)
         for v in self.directions:
             if v.shape == (d,):
-                yield from self._named("public direction", c * _unit(v)[None, :], rng)
+                yield from self._named("public direction", c * unit_vector(v)[None, :], rng)
         yield from self._named("a NaN row", np.vstack([spike, np.full((1, d), np.nan)]), rng)
 
     def _named(self, name, rows, rng):
@@ -198,7 +204,7 @@ class GroupNeighbours(Neighbours):
         for rows in theta:
             rows = np.clip(np.where(np.isfinite(rows), rows, 0.0), -1e150, 1e150)
             length = float(np.linalg.norm(rows)) or self.scale
-            out.append(rows + size * length * _unit(rng.standard_normal(rows.shape)))
+            out.append(rows + size * length * unit_vector(rng.standard_normal(rows.shape)))
         return tuple(out)
 
 

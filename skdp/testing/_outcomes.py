@@ -1,6 +1,7 @@
 """What a fit lets the world see: attributes, warnings, exceptions; and whether two are the same."""
 
 import dataclasses
+import inspect
 import math
 import re
 import warnings
@@ -110,7 +111,7 @@ def difference(a, b) -> str | None:
 
 def documented_attributes(cls) -> set[str]:
     """Return the names in the numpydoc "Attributes" section of a class docstring."""
-    doc = cls.__doc__ or ""
+    doc = inspect.getdoc(cls) or ""
     section = r"^( *)Attributes\n\1-{3,}\n(.*?)(?=^\1\S[^\n]*\n\1-{3,}$|\Z)"
     match = re.search(section, doc, re.M | re.S)
     if match is None:

@@ -9,6 +9,7 @@ from skdp.testing._data import FitData, settings_of
 
 __all__ = ["CANDIDATES", "candidate_pairs", "register_pairs"]
 
+_MANY = 2000
 _HUGE = 1e15  # shifts each step of a search for the clip norm, then is clipped
 
 CANDIDATES: dict[object, Callable[..., Iterator[tuple[str, FitData, FitData]]]] = {}
@@ -46,7 +47,11 @@ def candidate_pairs(estimator) -> Iterator[tuple[str, FitData, FitData]]:
 
 
 def _row_bases(estimator):
-    """Few zero rows on as few columns as it takes (V is square there), and ordinary rows."""
+    """Yield an origin and rows that both neighbours share.
+
+    Zero rows on as few columns as it takes (V is square there); rows that drown the noise in one
+    direction (iterates that are not orthonormalised become parallel); ordinary rows.
+    """
     k = getattr(estimator, "n_components", None)
     narrow = max(2, k) if isinstance(k, int) and not isinstance(k, bool) else 3
     center = getattr(estimator, "center", None)
@@ -55,6 +60,7 @@ def _row_bases(estimator):
     d = narrow if fixed is None else len(fixed)
     origin = np.zeros(d) if fixed is None else fixed
     yield origin, np.tile(origin, (d + 2, 1))
+    yield origin, np.tile(origin + _HUGE / math.sqrt(d), (_MANY, 1))
     if fixed is None:
         rng = np.random.default_rng(0)
         yield np.zeros(settings.n_features), rng.standard_normal((30, settings.n_features))
@@ -150,3 +156,16 @@ def _interaction_pairs(estimator):
         Y[0, 0] = 1.0
         X[0, 1] = float(replace)
         yield f"degree {degree}", FitData(X), FitData(Y)
+
+
+@register_pairs("frobenius")
+@register_pairs("spectral")
+def _norm_pairs(estimator):
+    d = max(2, _small(estimator))
+    s = float(getattr(estimator, "sensitivity", 1.0)) * (1 - 1e-12)
+    one = np.zeros((d + 1, d))
+    one[0, 0] = s
+    for name, change in (("one entry", one), ("orthogonal", s * np.eye(d + 1, d))):
+        if name == "orthogonal" and settings_of(estimator).unit == "frobenius":
+            change = change / math.sqrt(d)
+        yield name, FitData(np.zeros((d + 1, d))), FitData(change)

@@ -122,7 +122,7 @@ def test_automatic_clip_norm():
 
 def test_auto_components_count_what_rises_above_the_noise():
     rng = np.random.default_rng(2)
-    rows = rng.standard_normal((50_000, 30)) * 0.02
+    rows = rng.standard_normal((50_000, 30)) * 0.002
     rows[:, :3] += rng.standard_normal((50_000, 3))
     assert seeded("auto", data=rows, clip_norm=3.0).n_components_ == 3
 

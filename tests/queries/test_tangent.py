@@ -124,10 +124,69 @@ def test_column_weights_stay_inside_the_bound(adjacency):
 def test_shifted_product_is_exact():
     rng = np.random.default_rng(5)
     grid = rng.integers(-(2**26), 2**26, (7, 3)).astype(np.float64)
-    for bits in (3, 25, 45, 61):
-        K = rng.integers(-(2**bits), 2**bits, (3, 3))
+    for bits in (3, 25, 45, 62):
+        high = rng.integers(-(2**bits), 2**bits, (3, 3))
+        low = rng.integers(-(2**50), 2**50, (3, 3))
+        K = [[(int(high[i, j]) << 20) + int(low[i, j]) for j in range(3)] for i in range(3)]
         exact = [
-            [sum(int(grid[i, m]) * int(K[m, j]) for m in range(3)) >> 26 for j in range(3)]
+            [sum(int(grid[i, m]) * K[m][j] for m in range(3)) >> 26 for j in range(3)]
             for i in range(7)
         ]
-        assert np.array_equal(_shifted_product(grid, K), np.array(exact))
+        wrapped = [[(v + 2**63) % 2**64 - 2**63 for v in row] for row in exact]
+        assert np.array_equal(_shifted_product(grid, high, low), np.array(wrapped))
+
+
+def test_flat_directions_round_badly_and_the_bound_knows():
+    """Rows almost inside the span of V see how far its grid is from orthonormal."""
+    d = 13124
+    flat = np.full((d, 1), d**-0.5)
+    grid = np.rint(flat * 2**26) / 2**26
+    gap = float((grid.T @ grid)[0, 0] - 1)
+    r = np.zeros(d)
+    r[:2] = 0.5**0.5, -(0.5**0.5)
+    x = flat[:, 0] + math.sqrt(abs(gap)) * r
+    bounded = RowQuery(x[None] / np.linalg.norm(x), clip_norm=1.0, adjacency="add_remove")
+    for scale in (3.0, math.inf):
+        product = bounded.tangent(flat, scale).product(1e-3)
+        change = np.linalg.norm(product.answer(1e-11).astype(float))
+        assert change <= product.bound.l2_steps(1e-11)
+
+
+@pytest.mark.parametrize("V", [2 * V, 1.001 * V, np.ones((D, 2)), np.full((D, 1), math.nan)])
+def test_columns_must_be_orthonormal(V):
+    with pytest.raises(ValueError, match="orthonormal"):
+        RowQuery(np.eye(D), clip_norm=1.0, adjacency="replace").tangent(V, 3.0)
+
+
+class Copies:
+    """Very many copies of one row, never held in memory."""
+
+    n_features = D
+
+    def __init__(self, row, n):
+        self.row, self.n = row, n
+
+    def n_rows(self):
+        return self.n
+
+    def parts(self, _):
+        return [self]
+
+    def blocks(self):
+        block = np.tile(self.row, (min(self.n, 2**15), 1))
+        for start in range(0, self.n, len(block)):
+            yield block[: self.n - start]
+
+
+def test_core_sums_do_not_overflow():
+    """Six million rows inside the span of V, at a large budget: one row more is one row more."""
+    step = 1e-3 / 8e9
+    answers = [
+        RowQuery(Copies(V[:, 0], n), clip_norm=1.0, adjacency="add_remove")
+        .tangent(V[:, :1], math.inf)
+        .product(1e-3)
+        for n in (1, 200_000, 200_001)
+    ]
+    one, many, more = (query.answer(step).astype(float) for query in answers)
+    assert np.linalg.norm(more - many) <= answers[0].bound.l2_steps(step)
+    assert np.allclose(many, 200_000 * one, atol=200_000)

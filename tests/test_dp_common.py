@@ -1,0 +1,189 @@
+"""Our own checks on every estimator, in the configurations that take different ways."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from skdp import DPPCA, DPSpectralEmbedding, DPTruncatedSVD
+from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.interactions import InteractionQuery
+from skdp.queries.rows import RowQuery
+from skdp.testing import (
+    check_order_invariance,
+    check_sensitivity,
+    parametrize_with_dp_checks,
+    transcript_audit,
+    worst_case_pair,
+)
+
+# One line for each way that a fit can take: a new estimator adds its own.
+ESTIMATORS = [
+    DPPCA(),
+    DPPCA(n_components=2, clip_norm=1.0),
+    DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
+    DPPCA(n_components="auto", adjacency="replace"),
+    DPPCA(n_components=0.9, center="none", whiten=True),
+    DPPCA(n_components="mle", clip_norm=2.0, epsilon=8.0),
+    DPPCA(center=np.arange(5.0), epsilon=0.1),
+    DPPCA(epsilon=np.inf, clip_norm=np.inf),
+    DPTruncatedSVD(),
+    DPTruncatedSVD(clip_norm=1.0, algorithm="power"),
+    DPTruncatedSVD(clip_norm=1.0, algorithm="power", adjacency="replace", n_oversamples=0),
+    DPTruncatedSVD(algorithm="screened"),
+    DPTruncatedSVD(1, algorithm="gram", adjacency="replace"),
+    DPTruncatedSVD(privacy_unit="interaction", degree_floor=2),
+    DPTruncatedSVD(privacy_unit="interaction", adjacency="replace"),
+    DPTruncatedSVD(privacy_unit="entry"),
+    DPTruncatedSVD(
+        privacy_unit="entry", adjacency="replace", entry_bounds=(-1.0, 2.0), algorithm="deflation"
+    ),
+    DPTruncatedSVD(1, privacy_unit="entry", delta=0.0, epsilon=4.0),
+    DPTruncatedSVD(privacy_unit="edge"),
+    DPTruncatedSVD(1, privacy_unit="edge", adjacency="replace", delta=0.0),
+    DPTruncatedSVD(privacy_unit="frobenius"),
+    DPTruncatedSVD(privacy_unit="spectral", epsilon=8.0),
+    DPSpectralEmbedding(),
+    DPSpectralEmbedding(1, normalization="laplacian", delta=0.0),
+    DPSpectralEmbedding(normalization="none", adjacency="replace"),
+]
+
+# Checks that cannot hold for an instance, with the reason: repr(estimator) -> {check: reason}.
+EXPECTED_FAILED = {}
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@parametrize_with_dp_checks(
+    ESTIMATORS, expected_failed_checks=lambda estimator: EXPECTED_FAILED.get(repr(estimator), {})
+)
+def test_keeps_its_promise(estimator, check):
+    check(estimator)
+
+
+PRIVATE = [estimator for estimator in ESTIMATORS if estimator.epsilon != np.inf]
+
+
+@pytest.mark.parametrize("estimator", PRIVATE, ids=repr)
+def test_worst_case_pair_is_tight(estimator):
+    """Realised over claimed mu is at most 1, and near 1 where one pair is the worst throughout."""
+    report = transcript_audit(estimator, worst_case_pair(estimator)).check()
+    print(f"{estimator!r}: {report}")
+    if report.claimed_mu:
+        assert 0.5 <= report.realised_mu / report.claimed_mu <= 1 + 1e-9
+
+
+# -- all releases of the queries: realised / claimed -----------------------------------------------
+
+RNG = np.random.default_rng(0)
+V = np.linalg.qr(RNG.standard_normal((4, 2)))[0]
+SKEW = RNG.standard_normal((4, 3))
+ROW_RELEASES = {
+    "count": (1.0,),
+    "norms_below": (1.0, 0.5, 0.9),
+    "sums": (1.0,),
+    "gram": (1.0,),
+    "moment": (1.0, 0.85),
+    "moment, large corner": (1.0, 3.0),
+    "projected_gram": (1.0, V),
+    "gram_product": (1.0, V),
+    "gram_product, one column": (1.0, V[:, :1]),
+    "gram_product, not orthonormal": (1.0, SKEW),
+}
+
+
+def row_query(adjacency, clip_norm=1.7):
+    return lambda X: RowQuery(X, clip_norm=clip_norm, adjacency=adjacency)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("release", ROW_RELEASES)
+def test_row_sensitivity_is_proved_and_tight(release, adjacency):
+    if release == "count" and adjacency == "replace":
+        pytest.skip("public")
+    name, public = release.partition(",")[0], ROW_RELEASES[release][1:]
+    report = check_sensitivity(
+        row_query(adjacency), name, *public, adjacency=adjacency, scale=1.7,
+        max_starts=120, n_climb=25, budgets=(0.02, 2.0),
+    )  # fmt: skip
+    print(report)
+    assert report.ratio > 0.98
+
+
+def entry_query(unit, adjacency):
+    kind = EntryUnit(unit, adjacency, -0.5, 2.0)
+    return lambda A: EntryQuery(A, kind)
+
+
+def interaction_query(floor, adjacency):
+    return lambda A: InteractionQuery(A, degree_floor=floor, adjacency=adjacency)
+
+
+def tangent_product(query, V, clip_level, scale=2.0):
+    return query.tangent(V, scale).product(clip_level)
+
+
+SQUARE = RNG.standard_normal((5, 2))
+BINARY = [(RNG.random((8, 6)) < p).astype(float) for p in (0.0, 0.4, 1.0)]
+ENTRY = {"entry_bounds": (-0.5, 2.0), "max_starts": 80, "n_climb": 15}
+EDGE = ENTRY | {"unit": "edge", "shape": (5, 5)}
+INTERACTION = {"unit": "interaction", "bases": BINARY, "n_climb": 30}
+# name -> (query of an adjacency, release, public arguments, options, least ratio)
+OTHER_RELEASES = {
+    "entry, A X": (
+        partial(entry_query, "entry"), "right", (SKEW,), ENTRY | {"unit": "entry"}, 0.95,
+    ),
+    "entry, A'U": (
+        partial(entry_query, "entry"), "left", (RNG.standard_normal((7, 2)),),
+        ENTRY | {"unit": "entry"}, 0.95,
+    ),
+    "entry, whole": (partial(entry_query, "entry"), "whole", (), ENTRY | {"unit": "entry"}, 0.95),
+    "edge, A X": (partial(entry_query, "edge"), "right", (SQUARE,), EDGE, 0.95),
+    "edge, ritz": (partial(entry_query, "edge"), "ritz", (SQUARE,), EDGE, 0.6),
+    "edge, whole": (partial(entry_query, "edge"), "whole", (), EDGE, 0.95),
+    "interaction, sums": (partial(interaction_query, 2), "sums", (), INTERACTION, 0.95),
+    "interaction, gram": (partial(interaction_query, 2), "gram", (), INTERACTION, 0.95),
+    "interaction, product": (
+        partial(interaction_query, 2), "right", (np.eye(6),), INTERACTION, 0.95,
+    ),
+    "interaction, ritz": (
+        partial(interaction_query, 2), "ritz", (np.eye(6)[:, :2],), INTERACTION, 0.1,
+    ),
+    "interaction, trace": (partial(interaction_query, 2), "square_sum", (), INTERACTION, -1),
+    "tangent": (
+        lambda adjacency: row_query(adjacency, 1.0), tangent_product, (V, 0.3),
+        {"max_starts": 120, "n_climb": 40}, 0.9,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("name", OTHER_RELEASES)
+def test_other_sensitivities(name, adjacency):
+    make, release, public, options, least = OTHER_RELEASES[name]
+    report = check_sensitivity(make(adjacency), release, *public, adjacency=adjacency, **options)
+    print(f"{name}, {adjacency}: {report}")
+    assert report.ratio > least
+
+
+@pytest.mark.parametrize("release", ROW_RELEASES)
+def test_row_answers_depend_on_no_order(release):
+    name, public = release.partition(",")[0], ROW_RELEASES[release][1:]
+    X = RNG.standard_normal((333, 4)) * 10.0 ** RNG.uniform(-6, 6, (333, 1))
+    check_order_invariance(row_query("add_remove"), name, *public, data=X)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("release", ROW_RELEASES)
+@pytest.mark.parametrize("shape", [(0, 1), (1, 2), (5, 3), (3, 17)])
+def test_row_sensitivity_in_many_shapes(release, adjacency, shape):
+    if release == "count" and adjacency == "replace":
+        pytest.skip("public")
+    name = release.partition(",")[0]
+    rng = np.random.default_rng(shape)
+    public = [
+        rng.standard_normal((shape[1], min(p.shape[1], shape[1]))) if np.ndim(p) else p
+        for p in ROW_RELEASES[release][1:]
+    ]
+    check_sensitivity(row_query(adjacency), name, *public, adjacency=adjacency, shape=shape,
+                      scale=1.7, n_climb=100, seed=3)  # fmt: skip

@@ -1,0 +1,200 @@
+"""The sensitivity fuzz: tight on right code, loud on planted bugs, for every privacy unit."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.privacy.session import Bound, Bounded
+from skdp.queries.rows import RowQuery
+from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
+from skdp.testing._formats import FORMATS
+from skdp.testing._neighbours import NEIGHBOURS
+
+X = np.random.default_rng(0).standard_normal((200, 4))
+STEP = 2.0**-30
+
+
+class Toy:
+    """Statistics of any unit, in whole numbers of steps; `factor` is the claim over the truth."""
+
+    def __init__(self, data, l2, statistic, factor=1.0, **bound):
+        self.data, self.l2, self.statistic, self.factor = data, l2, statistic, factor
+        self.bound = bound
+
+    def release(self):
+        value = self.statistic(self.data)
+        bound = Bound("toy", np.shape(value), self.l2 * self.factor, slack=2.0, **self.bound)
+        return Bounded(bound, lambda step: np.asarray(np.rint(value / step), np.int64))
+
+
+def clean(A, low, high):
+    A = A.toarray() if sp.issparse(A) else np.asarray(A)
+    return np.clip(np.nan_to_num(A, posinf=high, neginf=low), low, high)
+
+
+def both(upper):
+    return upper + upper.T
+
+
+def group_sum(data):
+    rows, groups = data
+    rows = rows.toarray() if sp.issparse(rows) else np.asarray(rows)
+    total = np.zeros(rows.shape[1])
+    for g in np.unique(groups):
+        one = rows[groups == g]
+        one = np.where(np.isfinite(one).all(axis=1, keepdims=True), one, 0.0).clip(-1e200, 1e200)
+        largest = np.abs(one).max(initial=1e-300)
+        message = (one / largest).sum(axis=0)
+        size = np.linalg.norm(message) * largest
+        total += message * (largest * min(1.0, 1.0 / size) if size > 0 else 0.0)
+    return total
+
+
+def normalised(A):
+    B = (clean(A, 0, 1) != 0).astype(float)
+    return (B / np.sqrt(np.maximum(B.sum(axis=1, keepdims=True), 2))).sum(axis=0)
+
+
+UNITS = {
+    ("entry", "add_remove"): (3.0, lambda A: clean(A, -1.0, 3.0)),
+    ("entry", "replace"): (4.0, lambda A: clean(A, -1.0, 3.0)),
+    ("edge", "add_remove"): (3.0 * 2**0.5, lambda A: both(np.triu(clean(A, -1.0, 3.0), 1))),
+    ("edge", "replace"): (4.0, lambda A: np.triu(clean(A, -1.0, 3.0), 1)),
+    ("interaction", "add_remove"): (0.5**0.5, normalised),
+    ("interaction", "replace"): (1.0, normalised),
+    ("frobenius", "add_remove"): (1.0, lambda A: clean(A, -1e9, 1e9)),
+    ("spectral", "add_remove"): (5**0.5, lambda A: clean(A, -1e9, 1e9)),
+    ("group", "add_remove"): (1.0, group_sum),
+    ("group", "replace"): (2.0, group_sum),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("unit", "adjacency"), UNITS)
+def test_every_unit_reaches_its_supremum(unit, adjacency):
+    l2, statistic = UNITS[unit, adjacency]
+    kwargs = {"unit": unit, "adjacency": adjacency, "entry_bounds": (-1.0, 3.0), "n_climb": 10,
+              "shape": (5, 5), "max_starts": 300}  # fmt: skip
+    report = check_sensitivity(lambda data: Toy(data, l2, statistic), "release", **kwargs)
+    assert 0.95 < report.ratio <= 1 + 1e-9, report
+    with pytest.raises(AssertionError, match="more than is claimed"):
+        check_sensitivity(lambda data: Toy(data, l2, statistic, 0.94), "release", **kwargs)
+
+
+def test_every_registered_unit_is_tested():
+    assert {unit for unit, _ in UNITS} | {"row"} == set(NEIGHBOURS)
+
+
+def test_deterministic():
+    def run():
+        return check_sensitivity(
+            lambda A: RowQuery(A, clip_norm=1.0, adjacency="replace"), "gram",
+            adjacency="replace", max_starts=40, n_climb=5,
+        )  # fmt: skip
+
+    a, b = run(), run()
+    assert (a.ratio, a.worst, a.step, a.n_pairs) == (b.ratio, b.worst, b.step, b.n_pairs)
+    assert np.array_equal(a.pair[0], b.pair[0], equal_nan=True)
+
+
+def test_report_keeps_the_worst_pair():
+    report = check_sensitivity(
+        lambda A: RowQuery(A, clip_norm=1.0, adjacency="add_remove"), "gram", max_starts=60
+    )
+    first, second = report.pair
+    assert len(second) == len(first) + 1
+    assert "gram" in str(report) and 0 < report.step < 1
+
+
+def linf_query(factor):
+    def release(A):
+        clipped = np.clip(np.nan_to_num(clean(A, -1e300, 1e300)), -1.0, 1.0).sum(axis=0)
+        bound = Bound("scores", clipped.shape, 1.0, linf=2.0 * factor)
+        return Bounded(bound, lambda step: np.asarray(np.rint(clipped / step), np.int64))
+
+    return release
+
+
+def test_range_of_a_choice():
+    report = check_sensitivity(lambda A: A, linf_query(1.0), max_starts=60, n_climb=20)
+    assert set(report.ratios) == {"linf"}
+    assert 0.9 < report.ratio <= 1
+    with pytest.raises(AssertionError, match="linf"):
+        check_sensitivity(lambda A: A, linf_query(0.5), max_starts=60, n_climb=20)
+
+
+def test_l1_is_attacked_too():
+    def short(query):
+        bounded = query.sums()
+        bound = dataclasses.replace(bounded.bound, l1=bounded.bound.l2)
+        return Bounded(bound, bounded.answer)
+
+    with pytest.raises(AssertionError, match="more than is claimed"):
+        check_sensitivity(
+            lambda A: RowQuery(A, clip_norm=1.0, adjacency="add_remove"), short, max_starts=60
+        )
+
+
+def wrong(**changes):
+    def release(A):
+        bounded = RowQuery(A, clip_norm=1.0, adjacency="add_remove").gram()
+        answer = changes.get("answer", lambda value: value)
+        return Bounded(bounded.bound, lambda step: answer(bounded.answer(step)))
+
+    return release
+
+
+def fail(value):
+    raise ZeroDivisionError("a private row")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda v: v.astype(float), "int64"),
+        (lambda v: v[:1], "shape"),
+        (lambda v: np.triu(v), "symmetric"),
+        (fail, "ZeroDivisionError"),
+    ],
+    ids=["floats", "shape", "symmetry", "exception"],
+)
+def test_answers_of_the_wrong_form(answer, message):
+    with pytest.raises(AssertionError, match=message):
+        check_sensitivity(lambda A: A, wrong(answer=answer), max_starts=20, n_climb=0)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_formats_hold_the_same_matrix(form):
+    A = X * (np.abs(X) > 0.5)
+    B = FORMATS[form](A)
+    assert np.array_equal(B.toarray() if sp.issparse(B) else B, A)
+    assert np.isnan(FORMATS[form](np.array([[np.nan, 1.0]])).sum())
+
+
+def test_order_invariance_sees_positions():
+    def release(A):
+        A = clean(A, -1, 1)
+        weights = 1 + np.arange(len(A))[:, None] % 2
+        bound = Bound("toy", (A.shape[1],), 2.0)
+        return Bounded(bound, lambda step: np.asarray(np.rint(weights * A).sum(axis=0), np.int64))
+
+    with pytest.raises(AssertionError, match="order of rows"):
+        check_order_invariance(lambda A: A, release, data=X)
+    check_order_invariance(lambda A: A, release, data=X, permute=False)
+
+
+def test_lazy():
+    def eager(A):
+        value = np.asarray(np.rint(clean(A, -1, 1).sum(axis=0) / STEP), np.int64)
+        return Bounded(Bound("toy", value.shape, 2.0), lambda step: value)
+
+    def lazy(A):
+        bound = Bound("toy", (A.shape[1],), 2.0)
+        return Bounded(
+            bound, lambda step: np.asarray(np.rint(clean(A, -1, 1).sum(axis=0)), np.int64)
+        )
+
+    check_lazy(lambda A: A, lazy, data=X)
+    with pytest.raises(AssertionError, match="before it was paid"):
+        check_lazy(lambda A: A, eager, data=X)
