@@ -234,7 +234,8 @@ def power_subspace(
         core = _CORE_SCALE * (V.T @ released)
         tangent = released - V @ (V.T @ released)
         values, Q = np.linalg.eigh((core + core.T) / 2)
-        product = (V @ Q) * np.maximum(values, 0.0) + tangent @ Q
+        # Below the noise a direction keeps a weight, so that the product keeps its rank.
+        product = (V @ Q) * np.maximum(values, scale) + tangent @ Q
         products.append(product / max(scale, _TINY) if scale else product)
         last = i >= len(shares) - 2
         stacked = products[-2:] if i == len(shares) - 1 and scale else products[-1:]
