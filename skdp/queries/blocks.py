@@ -127,7 +127,7 @@ class SparseRows:
     def blocks(self) -> Iterator[Any]:
         """Yield CSR blocks of bounded memory; results do not depend on where they are cut."""
         X, (start, stop) = self._X, self._range
-        entries = _BLOCK_BYTES // 8
+        entries = _BLOCK_BYTES // 16  # a value and its index, and what is computed from them
         while start < stop:
             last = int(np.searchsorted(X.indptr, int(X.indptr[start]) + entries, side="right")) - 1
             end = min(max(last, start + 1), start + _MAX_ROWS, stop)
