@@ -32,7 +32,10 @@ FloatArray = NDArray[np.float64]
 Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 
 _BLOCK_BYTES = 2**23  # large enough for BLAS, small beside the caches and the data
-_MAX_ROWS = 2**16  # public cap on the rows of a block: sums in it stay below 2**53
+# Public caps: one row adds less than 2**36 to an entry (mu * sigma is below 2**33, and a tangent
+# core below 9 times that), so float sums over this many rows stay below 2**53.
+_MAX_ROWS = 2**16
+_EXACT_ROWS = 2**17
 
 
 class RowSource(Protocol):
@@ -196,15 +199,36 @@ def row_source(X: Any) -> RowSource:
     return DenseRows(X)
 
 
+def _pieces(part: RowSource) -> Iterator[Block]:
+    """Blocks of at most _MAX_ROWS rows: a source of your own may not know the cap."""
+    for block in part.blocks():
+        if block.shape[0] <= _MAX_ROWS:
+            yield block
+        else:
+            for i in range(0, block.shape[0], _MAX_ROWS):
+                yield block[i : i + _MAX_ROWS]
+
+
 def _sum_part(
     part: RowSource, term: Callable[[Block], NDArray[Any]], total: NDArray[Any]
 ) -> NDArray[Any]:
+    """Add the terms of one part. Floats that hold integers are added as floats while exact."""
+    partial: NDArray[Any] | None = None
+    rows = 0
     # Floating-point warnings would tell of the data; the gate's errstate does not reach threads.
     with np.errstate(all="ignore"):
-        for block in part.blocks():
-            for i in range(0, block.shape[0], _MAX_ROWS):  # a source may not know the cap
-                value = term(block[i : i + _MAX_ROWS] if block.shape[0] > _MAX_ROWS else block)
-                total += value if total.dtype == value.dtype else value.astype(total.dtype)
+        for block in _pieces(part):
+            value = term(block)
+            rows += block.shape[0]
+            if value.dtype == total.dtype:
+                total += value
+            elif partial is None or rows > _EXACT_ROWS:
+                total += 0 if partial is None else partial.astype(total.dtype)
+                partial, rows = value, block.shape[0]
+            else:
+                partial += value
+    if partial is not None:
+        total += partial.astype(total.dtype)
     return total
 
 

@@ -87,7 +87,7 @@ class TangentQuery(PrivateQuery):
         self._removed = 1 - 1 / scale
         # The grid is not quite orthonormal, and its scaled copy is rounded once more.
         unit = np.eye(self._V.shape[1])
-        gap = float(np.linalg.norm(self._grid.T @ self._grid * 4.0**-_V_BITS - unit, 2)) + 1e-9
+        gap = float(np.linalg.norm(self._grid.T @ self._grid * 4.0**-_V_BITS - unit)) + 1e-9
         if not gap < 1e-3:
             raise ValueError("'V' must have orthonormal columns.")
         self._gap = gap
