@@ -265,7 +265,8 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
 
     def _wants_spectrum(self, d):
         """Whether all eigenvalues are asked for, not a few leading components."""
-        return not isinstance(self.n_components, Integral) or self.n_components > d // 3
+        k = self.n_components
+        return not isinstance(k, Integral) or k == 0 or k > d // 3
 
     def _default_shares(self, d, sparse):
         one_release = self._centers() and self._wants_spectrum(d) and sparse
@@ -280,7 +281,8 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
         if self.adjacency == "replace":
             shares.pop("count", None)
         if self.clip_norm == "auto":
-            shares = {"clip_norm": 0.05} | {key: 0.95 * value for key, value in shares.items()}
+            shares = {key: 0.95 * value / sum(shares.values()) for key, value in shares.items()}
+            shares["clip_norm"] = 0.05
         return shares
 
     def _centers(self):
@@ -288,13 +290,16 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
 
     def _check_n_components(self, n_samples, n_features):
         rule = self.n_components
+        public_rows = self.adjacency == "replace" or self.epsilon == math.inf
+        if isinstance(rule, str) and rule == "mle" and public_rows and n_samples < n_features:
+            raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
         if isinstance(rule, str) and rule in ("mle", "auto"):
             return
         if isinstance(rule, float) and 0 < rule < 1:
             return
         if rule is not None:
-            check_int(self, "n_components", 1, also=("mle", "auto"), none=True)
-            check_at_most(self, rule, n_samples, n_features)
+            check_int(self, "n_components", 0, also=("mle", "auto"), none=True)
+            check_in_range(self, rule, n_samples, n_features)
 
     # -- releases --------------------------------------------------------------------------
 
@@ -371,13 +376,15 @@ def check_center(center, n_features):
     return center
 
 
-def check_at_most(estimator, n_components, n_samples, n_features):
+def check_in_range(estimator, n_components, n_samples, n_features):
     """Refuse more components than features (or rows, where the number of rows is public)."""
     public_rows = estimator.adjacency == "replace" or estimator.epsilon == math.inf
     limit = min(n_samples, n_features) if public_rows else n_features
-    if n_components > limit:
+    solver = estimator.svd_solver
+    least = 0 if solver in ("full", "covariance_eigh") else 1
+    if not least <= n_components <= limit:
         what = "min(n_samples, n_features)" if public_rows else "n_features"
         raise ValueError(
-            f"n_components={n_components!r} must be between 1 and {what}={limit!r}. "
-            f"Got {n_components!r}."
+            f"n_components={n_components!r} must be between {least} and {what}={limit!r} with "
+            f"svd_solver={solver!r}. Got {n_components!r}."
         )

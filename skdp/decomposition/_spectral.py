@@ -8,12 +8,17 @@ import math
 import numpy as np
 
 from skdp._validation import check_option
-from skdp.solvers.linalg import fix_signs, symmetric_noise_edge, top_eigenpairs
+from skdp.solvers.linalg import (
+    fix_signs,
+    leading_eigenvectors,
+    symmetric_noise_edge,
+    top_eigenpairs,
+)
 from skdp.solvers.postprocess import debias_eigenvalues
 from skdp.solvers.spectral import RowNoise, gram_subspace, power_subspace, screened_subspace
 
 GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
-_EXACT_STEPS = 60  # power steps without noise
+_EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
 
 def row_route(name, d, k, sparse):
@@ -35,12 +40,10 @@ def row_noise(session, adjacency, n, clip_norm):
     return RowNoise(multiplier * psd, multiplier * rect, n, clip_norm)
 
 
-def step_shares(n_iter, share, exact):
+def step_shares(n_iter, share):
     """Shares of the power steps: the last one gets half."""
-    if exact:
-        return [share / _EXACT_STEPS] * _EXACT_STEPS
     steps = 3 if n_iter == "auto" else n_iter
-    if steps == 1:
+    if steps <= 1:
         return [share]
     return [share / (2 * (steps - 1))] * (steps - 1) + [share / 2]
 
@@ -54,7 +57,11 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         return V, sums
     extra = min(k, 10) if n_oversamples == "auto" else n_oversamples
     start = session.random_signs((d, min(d, k + extra)))
-    shares = step_shares(n_iter, share, noise.psd == 0.0)
+    if session.budget.exact:
+        each = _EXACT_SHARE * share
+        V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
+        return V, None
+    shares = step_shares(n_iter, share)
     return power_subspace(ask, start, k, shares, noise), None
 
 

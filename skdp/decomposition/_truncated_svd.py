@@ -244,6 +244,11 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
         check_int(self, "n_components", 1)
         row = self.privacy_unit == "row"
         check_option(self, "algorithm", _ROW_SOLVERS if row else _OTHER_SOLVERS)
+        if self.privacy_unit == "edge" and self.algorithm == "deflation":
+            raise ValueError(
+                "algorithm='deflation' works on rectangular matrices; use 'auto' with "
+                "privacy_unit='edge'. Got 'deflation'."
+            )
         check_int(self, "n_iter", 1, also=("auto",))
         check_int(self, "n_oversamples", 0, also=("auto",))
         check_normalizer(self)
@@ -252,9 +257,9 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
         check_bounds(self, "entry_bounds")
         check_int(self, "degree_floor", 1)
         check_real(self, "sensitivity", 0, math.inf)
-        if row:
+        if row and self.algorithm != "auto":  # else the shape decides which releases there are
             check_split(self, self._default_shares(self.algorithm))
-        elif self.budget_split != "auto":
+        if not row and self.budget_split != "auto":
             raise ValueError(
                 "The 'budget_split' parameter of DPTruncatedSVD must be 'auto' unless "
                 f"privacy_unit='row'. Got {self.budget_split!r} instead."
@@ -282,7 +287,8 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
         if route != "screened":  # which releases them on its way
             shares["sums"] = 0.02
         if self.clip_norm == "auto":
-            shares = {"clip_norm": 0.05} | {key: 0.95 * value for key, value in shares.items()}
+            shares = {key: 0.95 * value / sum(shares.values()) for key, value in shares.items()}
+            shares["clip_norm"] = 0.05
         return shares
 
     # -- units -----------------------------------------------------------------------------------
@@ -291,9 +297,11 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
         """Release count, subspace, Ritz values, total and column sums of clipped rows."""
         d, k = X.shape[1], self.n_components
         route = row_route(self.algorithm, d, k, is_sparse(X))
+        shares = check_split(self, self._default_shares(route))
         if session.budget.exact and route == "screened":
             route = "power"
-        shares = check_split(self, self._default_shares(route))
+            shares.setdefault("sums", shares["subspace"] / 4)
+            shares["subspace"] /= 2
         query = RowQuery(X, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
         ask = session.ask(query)
         clip_norm = self.clip_norm
@@ -336,6 +344,8 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
         steps = (10 if self.epsilon >= 3 else 6) if self.n_iter == "auto" else self.n_iter
         start = session.random_start(n, self.n_components, ones_first=True)
         squares, V = iterate_symmetric(ask, start, 0.95, law=session.law, n_iter=steps)
+        order = np.argsort(-squares, kind="stable")  # a negative Ritz value is noise: last
+        squares, V = squares[order], V[:, order]
         total = float(ask.square_sum(share=0.01).value)
         sums = ask.sums(share=0.04)
         attributes = svd_variances(

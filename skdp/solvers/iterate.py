@@ -30,7 +30,6 @@ __all__ = [
     "back_project",
     "half_steps",
     "laplace_step",
-    "last_answer",
     "ritz_values",
     "shorten_rows",
     "symmetric_power",
@@ -120,11 +119,6 @@ def back_project(sent: list[Sent], X: FloatArray, agreement: float | None) -> Fl
     for step, weights in _weights(sent, X, agreement):
         total += step.answer @ weights / step.noise_scale**2
     return total
-
-
-def last_answer(sent: list[Sent], _X: FloatArray, _agreement: float | None) -> FloatArray:
-    """Return the last answer alone: the plain power step, for answers without noise."""
-    return sent[-1].answer
 
 
 def laplace_step(sent: list[Sent], X: FloatArray, agreement: float | None) -> FloatArray:

@@ -16,53 +16,56 @@ from skdp.solvers.iterate import (
     back_project,
     half_steps,
     laplace_step,
-    last_answer,
     ritz_values,
     symmetric_power,
 )
+from skdp.solvers.linalg import leading_eigenvectors, orthonormal
 
 __all__ = ["alternate", "deflate", "iterate_symmetric"]
 
 FloatArray = NDArray[np.float64]
-_STEPS = {"gaussian": back_project, "laplace": laplace_step, "exact": last_answer}
-_SHORTEN = {"gaussian": 0.25, "laplace": 0.25, "exact": None}
+_STEPS = {"gaussian": back_project, "laplace": laplace_step}
 _CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}
 _PASSES = {"gaussian": 6, "laplace": 2}
 _PRODUCTS = {"gaussian": 16, "laplace": 8}
-_EXACT_PASSES, _EXACT_PRODUCTS = 60, 300
-
-
-def _options(law: str) -> dict[str, Any]:
-    return {"step": _STEPS[law], "shorten": _SHORTEN[law]}
-
-
-def _count(n_iter: int | str, law: str, defaults: dict[str, int], exact: int) -> int:
-    if law == "exact":
-        return exact
-    return defaults[law] if isinstance(n_iter, str) else n_iter
+_EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
 
 def alternate(
     ask: Any, start: FloatArray, share: float, *, law: str, n_iter: int | str
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Alternate A V and A'U, then take the SVD of a noisy core: (U, singular values, V)."""
-    passes = _count(n_iter, law, _PASSES, _EXACT_PASSES)
     core = _CORE_SHARE[law]
-    U, V = half_steps(ask, start, passes, (1 - core) * share, **_options(law))
+    if law == "exact":
+        U, V = _exact_pairs(ask, start, _EXACT_SHARE * share)
+    else:
+        passes = _PASSES[law] if isinstance(n_iter, str) else n_iter
+        U, V = half_steps(ask, start, passes, (1 - core) * share, step=_STEPS[law])
     return _core_svd(ask, U, V, core * share)
+
+
+def _exact_pairs(ask: Any, start: FloatArray, each: float) -> tuple[FloatArray, FloatArray]:
+    def multiply(V: FloatArray) -> FloatArray:
+        product: FloatArray = ask.left(ask.right(V, share=each).value, share=each).value
+        return product
+
+    V = leading_eigenvectors(multiply, start, start.shape[1])
+    return orthonormal(ask.right(V, share=each).value), V
 
 
 def deflate(
     ask: Any, n_rows: int, starts: FloatArray, share: float, *, law: str, n_iter: int | str
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """One pair of vectors after the other, each across the ones before: (U, values, V)."""
+    if law == "exact":  # the same pairs
+        return alternate(ask, starts, share, law=law, n_iter=n_iter)
     n, k = starts.shape
     U, V = np.zeros((n_rows, 0)), np.zeros((n, 0))
-    passes = _count(n_iter, law, _PASSES, _EXACT_PASSES)
+    passes = _PASSES[law] if isinstance(n_iter, str) else n_iter
     core = _CORE_SHARE[law]
     for j in range(k):
         each = (1 - core) * share / k
-        u, v = half_steps(ask, starts[:, [j]], passes, each, across=(U, V), **_options(law))
+        u, v = half_steps(ask, starts[:, [j]], passes, each, across=(U, V), step=_STEPS[law])
         U, V = np.hstack([U, u]), np.hstack([V, v])
     return _core_svd(ask, U, V, core * share)
 
@@ -84,10 +87,18 @@ def iterate_symmetric(
     project: Project | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Power iteration on a symmetric matrix, then signed Ritz values: (values, vectors)."""
-    options = _options(law)
-    if project is not None:
-        options["project"] = project
     core = _CORE_SHARE[law]
-    steps = _count(n_iter, law, _PRODUCTS, _EXACT_PRODUCTS)
-    X = symmetric_power(ask, start, steps, (1 - core) * share, **options)
+    project = project or np.asarray
+    if law == "exact":
+        each = _EXACT_SHARE * share
+
+        def multiply(Q: FloatArray) -> FloatArray:
+            return project(ask.right(project(Q), share=each).value)
+
+        X = leading_eigenvectors(multiply, project(start), start.shape[1])
+    else:
+        steps = _PRODUCTS[law] if isinstance(n_iter, str) else n_iter
+        X = symmetric_power(
+            ask, start, steps, (1 - core) * share, project=project, step=_STEPS[law]
+        )
     return ritz_values(ask, X, start.shape[1], core * share)

@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+_ROUNDING = 1e-15  # of an eigenvalue, relative to the largest and the dimension
+_NOTHING = 1e-15  # stands for a variance of zero in a logarithm
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,10 @@ def infer_dimension(variances: FloatArray, n: float) -> int:
     largest = float(variances[0])
     if not largest > 0:
         return 1
-    v = np.maximum(variances / largest, 1e-15)  # the choice does not depend on the scale
-    scores = [_minka_score(v, k, n) for k in range(1, d)]
+    v = np.maximum(variances / largest, 0.0)  # the choice does not depend on the scale
+    v[v < _ROUNDING * d] = 0.0
+    most = int(np.count_nonzero(v))  # what is rounding is no component
+    scores = [_minka_score(np.maximum(v, _NOTHING), k, n) for k in range(1, min(d - 1, most) + 1)]
     return 1 + int(np.argmax(scores)) if scores else 1
 
 
@@ -135,9 +139,17 @@ def _minka_score(v: FloatArray, k: int, n: float) -> float:
 
 
 def count_components(
-    rule: int | float | str | None, variances: FloatArray, n: float, edge: float, limit: int
+    rule: int | float | str | None,
+    variances: FloatArray,
+    n: float,
+    edge: float,
+    limit: int,
+    total: float = 0.0,
 ) -> int:
-    """Turn an `n_components` rule into a number, from public numbers and released variances."""
+    """Turn an `n_components` rule into a number, from public numbers and released variances.
+
+    A float is a share of the sum of the variances, or of a larger released `total`.
+    """
     if rule is None:
         return limit
     if isinstance(rule, str):
@@ -145,7 +157,7 @@ def count_components(
             return min(limit, infer_dimension(variances, n))
         return min(limit, max(1, int(np.count_nonzero(variances > edge))))
     if isinstance(rule, float) and rule < 1.0:
-        ratios = np.cumsum(variances) / max(float(variances.sum()), 1e-300)
+        ratios = np.cumsum(variances / max(float(variances.sum()), total, 1e-300))
         return min(limit, int(np.searchsorted(ratios, rule, side="right")) + 1)
     return int(rule)
 
@@ -160,14 +172,16 @@ def pca_attributes(
     """
     d = len(released.mean)
     edge = symmetric_noise_edge(released.noise_scale, d)
-    values, vectors = top_eigenpairs(released.scatter, None if not isinstance(rule, int) else rule)
+    few = rule if isinstance(rule, int) and rule > 0 else None
+    values, vectors = top_eigenpairs(released.scatter, few)
     degrees = max(1.0, released.n - 1)
     variances = debias_eigenvalues(values, edge) / degrees
     counted = values / degrees if rule == "auto" else variances
-    k = count_components(rule, counted, released.n, edge / degrees, limit)
+    total = float(np.trace(released.scatter)) / degrees
+    k = count_components(rule, counted, released.n, edge / degrees, limit, total)
     variances = variances[:k]
     kept = float(variances.sum())
-    total = max(float(np.trace(released.scatter)) / degrees, kept)
+    total = max(total, kept)
     spare = max(rank - k, 1.0) if rank > k else math.inf
     return {
         "components_": fix_signs(vectors[:, :k].T),
@@ -210,10 +224,11 @@ def user_level_mu(mu: float, n_items: int, degree_floor: int) -> float:
 
     A user's row has norm at most 1, so it moves a product with Q by at most ||Q||_2 <= sqrt(p), for
     queries with ||Q||_F^2 = p. The noise was sized for one interaction, which with e = min(d0, n)
-    moves it by at least sqrt((2e - 1) p / (n d0^2)).
+    moves it by at least sqrt((2e - 1) p / (n d0^2)). The trace moves by e/d0, for 1/d0.
     """
     e = min(degree_floor, n_items)
-    return mu * degree_floor * math.sqrt(n_items / (2 * e - 1))
+    product = degree_floor * math.sqrt(n_items / (2 * e - 1))
+    return mu * max(product, float(e))
 
 
 def model_covariance(

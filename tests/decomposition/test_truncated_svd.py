@@ -1,0 +1,621 @@
+"""DPTruncatedSVD: limits, utility, units, receipts, errors."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import load_digits
+from sklearn.decomposition import TruncatedSVD
+from sklearn.preprocessing import normalize
+
+from skdp import DPTruncatedSVD, PrivacyWarning
+from skdp.datasets import make_interactions
+from skdp.exceptions import PrivacyError
+from skdp.privacy.budget import PrivacyBudget
+from skdp.privacy.session import PrivacySession
+from skdp.solvers.postprocess import user_level_mu
+
+DIGITS = load_digits().data
+X = DIGITS[:, 1:20]
+ATTRIBUTES = ["components_", "singular_values_", "explained_variance_", "explained_variance_ratio_"]
+ROUTES = ["auto", "arpack", "gram", "randomized", "power", "screened"]
+ENTRY_UNITS = ["entry", "frobenius", "spectral"]
+UNITS = ["row", "interaction", *ENTRY_UNITS]
+PIXELS = {"entry_bounds": (0.0, 16.0)}
+CONTAINERS = [
+    sp.csr_array, sp.csr_matrix, sp.csc_array, sp.csc_matrix, np.asfortranarray, np.ndarray.tolist,
+]  # fmt: skip
+
+
+def fit(data, n_components=2, **kwargs):
+    """Fit with seeded noise (or none), whose warning is not the point here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return DPTruncatedSVD(n_components, **{"random_state": 0} | kwargs).fit(data)
+
+
+def exact(data, n_components=2, **kwargs):
+    return fit(data, n_components, epsilon=math.inf, clip_norm=math.inf, **kwargs)
+
+
+def captured(svd, rows):
+    """Share of the squares of the rows inside the released subspace."""
+    return np.sum((rows @ svd.components_.T) ** 2) / np.sum(rows**2)
+
+
+def captured_of_best(svd, rows):
+    best = TruncatedSVD(svd.n_components, algorithm="arpack").fit(rows)
+    return np.sum((rows @ svd.components_.T) ** 2) / np.sum(best.singular_values_**2)
+
+
+def assert_same(ours, theirs, tolerance=1e-6):
+    for name in ATTRIBUTES:
+        a, b = getattr(ours, name), getattr(theirs, name)
+        assert np.allclose(a, b, rtol=tolerance, atol=tolerance), name
+
+
+# -- without noise it is scikit-learn's --------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ROUTES)
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("k", [1, 4])
+def test_rows_equal_scikit_learn(algorithm, adjacency, k):
+    ours = exact(X, k, algorithm=algorithm, adjacency=adjacency)
+    theirs = TruncatedSVD(k, algorithm="arpack").fit(X)
+    assert_same(ours, theirs)
+    assert np.allclose(ours.transform(X), theirs.transform(X), atol=1e-6)
+    Z = theirs.transform(X)
+    assert np.allclose(ours.inverse_transform(Z), theirs.inverse_transform(Z), atol=1e-6)
+    assert ours.n_samples_seen_ == len(X)
+    assert ours.clip_norm_ == math.inf
+
+
+FLAT = np.random.default_rng(0).standard_normal((150, 40))
+
+
+@pytest.mark.parametrize("rows", [FLAT, FLAT.T], ids=["tall", "wide"])
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        *({"algorithm": route} for route in ("gram", "power", "screened")),
+        *(
+            {"privacy_unit": unit, "algorithm": route, "entry_bounds": (-9.0, 9.0)}
+            for unit in ENTRY_UNITS
+            for route in ("alternating", "deflation")
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("k", [1, 4])
+def test_flat_spectra_equal_scikit_learn(rows, kwargs, k):
+    """Without gaps between the singular values, plain power steps would not get there."""
+    assert_same(exact(rows, k, **kwargs), TruncatedSVD(k, algorithm="arpack").fit(rows))
+
+
+@pytest.mark.parametrize("unit", ENTRY_UNITS)
+@pytest.mark.parametrize("algorithm", ["auto", "alternating", "deflation"])
+@pytest.mark.parametrize("k", [1, 4])
+def test_entry_units_equal_scikit_learn(unit, algorithm, k):
+    ours = exact(X, k, algorithm=algorithm, privacy_unit=unit, **PIXELS)
+    theirs = TruncatedSVD(k, algorithm="arpack").fit(X)
+    assert_same(ours, theirs)
+    left = theirs.transform(X) / theirs.singular_values_
+    assert np.allclose(ours.left_, left, atol=1e-6)
+
+
+def graph(n=60, seed=0):
+    """Return a weighted graph with leading eigenvalues of both signs, as its upper triangle."""
+    rng = np.random.default_rng(seed)
+    Q = np.linalg.qr(rng.standard_normal((n, 4)))[0]
+    A = (Q * [9.0, -7.0, 5.0, -3.0]) @ Q.T
+    return np.triu(A, 1), np.triu(A, 1) + np.triu(A, 1).T
+
+
+@pytest.mark.parametrize("container", [np.asarray, sp.csr_array, sp.csc_matrix])
+def test_edge_unit_equals_scikit_learn_on_the_symmetric_matrix(container):
+    upper, A = graph()
+    ours = exact(container(upper), 4, privacy_unit="edge", entry_bounds=(-9.0, 9.0))
+    theirs = TruncatedSVD(4, algorithm="arpack").fit(A)
+    assert_same(ours, theirs)
+    assert np.allclose(ours.left_, theirs.transform(A) / theirs.singular_values_, atol=1e-6)
+
+
+@pytest.mark.parametrize("floor", [1, 5, 12])
+def test_interactions_equal_scikit_learn_on_normalised_rows(floor):
+    R = make_interactions(300, 60, 2500, 4, random_state=0)
+    degrees = R.sum(axis=1)
+    rows = sp.csr_array(R / np.sqrt(np.maximum(degrees, floor))[:, None])
+    ours = exact(R, 3, privacy_unit="interaction", degree_floor=floor)
+    assert_same(ours, TruncatedSVD(3, algorithm="arpack").fit(rows))
+    assert ours.user_level_mu_ == math.inf
+    assert ours.n_samples_seen_ == 300
+
+
+@pytest.mark.parametrize("container", CONTAINERS, ids=lambda c: c.__name__)
+@pytest.mark.parametrize("unit", UNITS)
+def test_containers_agree(container, unit):
+    dense = exact(X, 3, privacy_unit=unit, **PIXELS)
+    other = exact(container(X), 3, privacy_unit=unit, **PIXELS)
+    assert_same(other, dense, 1e-8)
+    assert isinstance(other.components_, np.ndarray)
+    if container is not np.ndarray.tolist:
+        assert np.allclose(other.transform(container(X)), dense.transform(X), atol=1e-8)
+
+
+@pytest.mark.parametrize("container", [np.asarray, sp.csr_array, sp.csc_matrix])
+@pytest.mark.parametrize("unit", UNITS)
+def test_float32_is_kept_and_used_only_at_the_end(container, unit):
+    """Digits are exact in both types, so the same noise gives the same result, rounded once."""
+    kwargs = {"privacy_unit": unit, "clip_norm": 64.0, **PIXELS}
+    small = fit(container(X.astype(np.float32)), **kwargs)
+    large = fit(container(X), **kwargs)
+    for name in [*ATTRIBUTES, "left_"]:
+        if hasattr(large, name):
+            assert getattr(small, name).dtype == np.float32
+            assert np.array_equal(getattr(small, name), getattr(large, name).astype(np.float32))
+    assert small.transform(X.astype(np.float32)).dtype == np.float32
+
+
+def test_integers_become_float64():
+    assert exact(X.astype(np.int32)).components_.dtype == np.float64
+
+
+def test_input_is_not_touched():
+    for data in (X.copy(), sp.csr_array(X), sp.csc_array(X)):
+        before = data.copy()
+        for unit in ("row", "interaction", "entry"):
+            fit(data, privacy_unit=unit, clip_norm=1.0)
+        difference = data - before
+        assert not (difference.data if sp.issparse(difference) else difference).any()
+
+
+# -- utility -----------------------------------------------------------------------------------
+
+CENTRED = normalize(DIGITS) - normalize(DIGITS).mean(axis=0)
+CENTRED /= np.linalg.norm(CENTRED, axis=1).max()
+GOALS = {"add_remove": (0.475, 0.534, 0.551, 0.555), "replace": (0.40, 0.500, 0.541, 0.553)}
+
+
+@pytest.mark.parametrize("adjacency", GOALS)
+@pytest.mark.parametrize("algorithm", ["gram", "auto"])
+def test_captured_share_of_digits(adjacency, algorithm):
+    for epsilon, goal in zip((0.5, 1.0, 2.0, 5.0), GOALS[adjacency], strict=True):
+        kwargs = {"epsilon": epsilon, "clip_norm": 1.0, "adjacency": adjacency}
+        shares = [
+            captured(fit(CENTRED, 5, algorithm=algorithm, random_state=seed, **kwargs), CENTRED)
+            for seed in range(8)
+        ]
+        assert np.mean(shares) >= goal, epsilon
+
+
+def test_power_route_on_digits():
+    shares = [
+        captured(fit(CENTRED, 5, algorithm="power", clip_norm=1.0, random_state=seed), CENTRED)
+        for seed in range(8)
+    ]
+    assert np.mean(shares) >= 0.52
+
+
+@pytest.fixture(scope="module")
+def wide():
+    return sp.csr_array(normalize(make_interactions(5000, 3000, 120_000, 10, random_state=0)))
+
+
+def test_screening_wins_on_wide_sparse_rows(wide):
+    kwargs = {"clip_norm": 1.0, "delta": 1e-5}
+    screened = fit(wide, 5, algorithm="screened", **kwargs)
+    assert captured_of_best(screened, wide) >= 0.78
+    assert captured_of_best(fit(wide, 5, algorithm="power", **kwargs), wide) <= 0.6
+    automatic = fit(wide, 5, **kwargs)
+    assert np.array_equal(automatic.components_, screened.components_)
+
+
+def test_kept_columns(wide):
+    """Screening keeps a part of the columns; components_ keep full width, and zeros outside."""
+    svd = fit(wide, 5, algorithm="screened", clip_norm=1.0, delta=1e-5)
+    kept = svd.components_.any(axis=0)
+    assert svd.components_.shape == (5, 3000)
+    assert 20 <= kept.sum() <= 1500
+    assert kept[np.argsort(-wide.sum(axis=0))[:20]].all()
+    assert svd.transform(wide).shape == (5000, 5)
+    assert np.allclose(svd.components_ @ svd.components_.T, np.eye(5), atol=1e-10)
+
+
+def test_automatic_route_stays_on_public_facts(wide):
+    """Dense rows are never screened, and narrow ones get the moment."""
+    names = {entry.name for entry in fit(wide[:50].toarray(), 2, clip_norm=1.0).ledger_}
+    assert "gram" not in names
+    assert "gram" in {entry.name for entry in fit(sp.csr_array(X), 2, clip_norm=1.0).ledger_}
+
+
+def test_interaction_unit_on_planted_tastes():
+    R = make_interactions(4000, 300, 60_000, 5, random_state=0)
+    rows = normalize(R)
+    for adjacency, least in (("add_remove", 0.9), ("replace", 0.85)):
+        kwargs = {"privacy_unit": "interaction", "adjacency": adjacency}
+        assert captured_of_best(fit(R, 5, epsilon=2.0, **kwargs), rows) >= least
+
+
+def planted(m, n, signal, coherence, seed=0):
+    """Rank one of spectral norm `signal`, with entries of u, v at most sqrt(coherence / size)."""
+    rng = np.random.default_rng(seed)
+    u = rng.uniform(0.3, math.sqrt(coherence), m) * rng.choice([-1, 1], m)
+    v = rng.uniform(0.3, math.sqrt(coherence), n) * rng.choice([-1, 1], n)
+    u, v = u / np.linalg.norm(u), v / np.linalg.norm(v)
+    return signal * np.outer(u, v), u, v
+
+
+@pytest.mark.parametrize("unit", ENTRY_UNITS)
+@pytest.mark.parametrize("algorithm", ["alternating", "deflation"])
+def test_entry_units_find_a_planted_pair(unit, algorithm):
+    signal = {"entry": 80.0, "frobenius": 1600.0, "spectral": 1600.0}[unit]
+    A, u, v = planted(600, 500, signal, 2.0)
+    bounds = {"entry_bounds": (-1.0, 1.0)}
+    svd = fit(A, 1, privacy_unit=unit, algorithm=algorithm, **bounds)
+    assert abs(svd.components_[0] @ v) >= 0.9
+    assert abs(svd.left_[:, 0] @ u) >= 0.9
+    assert svd.singular_values_[0] == pytest.approx(signal, rel=0.25)
+    assert (svd.components_[0] @ v) * (svd.left_[:, 0] @ u) > 0  # signs of one pair agree
+    assert np.linalg.norm(svd.left_[:, 0]) == pytest.approx(1.0)
+
+
+def test_pure_differential_privacy_of_one_component():
+    A, u, v = planted(500, 400, 120.0, 2.0)
+    kwargs = {"privacy_unit": "entry", "entry_bounds": (-1.0, 1.0), "delta": 0.0}
+    for algorithm in ("alternating", "deflation"):
+        svd = fit(A, 1, epsilon=2.0, algorithm=algorithm, **kwargs)
+        assert abs(svd.components_[0] @ v) >= 0.9
+        assert abs(svd.left_[:, 0] @ u) >= 0.9
+        assert {entry.mechanism for entry in svd.ledger_} == {"laplace"}
+        assert svd.privacy_spent_.delta == 0.0
+    with pytest.raises(ValueError, match="pure differential privacy"):
+        fit(A, 2, **kwargs)
+
+
+def test_entries_are_clipped_to_the_bounds():
+    A, _, v = planted(300, 200, 60.0, 2.0)
+    A[0, 0] = 1e9
+    svd = fit(A, 1, privacy_unit="entry", entry_bounds=(-1.0, 1.0), epsilon=8.0)
+    assert abs(svd.components_[0] @ v) >= 0.9
+
+
+def test_sensitivity_scales_the_noise():
+    small, large = (
+        fit(X, privacy_unit="frobenius", sensitivity=s).ledger_[0].noise_scale for s in (1.0, 7.0)
+    )
+    assert large == pytest.approx(7 * small, rel=1e-6)
+
+
+def test_variances_on_many_rows():
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((200_000, 4)) * [2.0, 1.0, 0.5, 0.25] + [0.0, 3.0, 0.0, 0.0]
+    svd = fit(rows, 3, clip_norm=10.0, epsilon=8.0)
+    theirs = TruncatedSVD(3, algorithm="arpack").fit(rows)
+    assert np.allclose(svd.singular_values_, theirs.singular_values_, rtol=0.02)
+    assert np.allclose(svd.explained_variance_, theirs.explained_variance_, rtol=0.05)
+    assert np.allclose(svd.explained_variance_ratio_, theirs.explained_variance_ratio_, atol=0.02)
+    assert abs(svd.n_samples_seen_ - 200_000) < 200
+
+
+def test_automatic_clip_norm():
+    rows = np.random.default_rng(1).standard_normal((5000, 6)) * 37.0
+    svd = fit(rows)
+    quantile = np.quantile(np.linalg.norm(rows, axis=1), 0.9)
+    assert quantile / 1.5 < svd.clip_norm_ < quantile * 1.5
+    spent = [entry.loss.value**2 for entry in svd.ledger_ if entry.name == "norm_quantile"]
+    assert sum(spent) == pytest.approx(0.05 * svd.privacy_spent_.mu**2, rel=0.05)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("seed", range(4))
+def test_attributes_are_consistent(unit, seed):
+    svd = fit(X, 3, privacy_unit=unit, epsilon=0.05, random_state=seed)
+    assert np.allclose(svd.components_ @ svd.components_.T, np.eye(3), atol=1e-10)
+    largest = np.argmax(np.abs(svd.components_), axis=1)
+    assert (svd.components_[np.arange(3), largest] > 0).all()
+    assert (np.diff(svd.singular_values_) <= 0).all()
+    for name in ATTRIBUTES[1:]:
+        assert np.isfinite(getattr(svd, name)).all()
+        assert (getattr(svd, name) >= 0).all()
+    assert svd.explained_variance_ratio_.sum() <= 1 + 1e-12
+
+
+# -- the implied guarantee for a user ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("floor", [1, 4, 30])
+def test_user_level_mu(adjacency, floor):
+    R = make_interactions(200, 40, 1500, 4, random_state=0)
+    svd = fit(R, privacy_unit="interaction", degree_floor=floor, adjacency=adjacency)
+    assert svd.user_level_mu_ == pytest.approx(user_level_mu(svd.privacy_spent_.mu, 40, floor))
+    assert svd.user_level_mu_ >= svd.privacy_spent_.mu
+
+
+def test_user_level_mu_is_for_interactions_only():
+    assert not hasattr(fit(X), "user_level_mu_")
+    assert not hasattr(fit(X, privacy_unit="entry"), "user_level_mu_")
+    assert not hasattr(fit(X, privacy_unit="interaction"), "clip_norm_")
+    assert not hasattr(fit(X), "left_")
+
+
+# -- duplicates --------------------------------------------------------------------------------
+
+
+def with_duplicates(dense):
+    """Return the dense matrix as CSR whose entries are stored in halves, unsorted, flag set."""
+    A = sp.csr_array(dense)
+    indices, data, indptr = [], [], [0]
+    for i in range(A.shape[0]):
+        row = slice(A.indptr[i], A.indptr[i + 1])
+        columns, values = A.indices[row], A.data[row]
+        indices += [columns[::-1], columns]
+        data += [values[::-1] / 2, values / 2]
+        indptr.append(indptr[-1] + 2 * len(columns))
+    out = sp.csr_array((np.concatenate(data), np.concatenate(indices), indptr), shape=A.shape)
+    out.has_canonical_format = out.has_sorted_indices = True  # the flag may lie
+    return out
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_duplicate_entries_count_once(unit):
+    dense = X[:200]
+    kwargs = {"privacy_unit": unit, "clip_norm": 5.0, **PIXELS}
+    once, twice = fit(dense, 3, **kwargs), fit(with_duplicates(dense), 3, **kwargs)
+    for name in ATTRIBUTES:
+        assert np.allclose(getattr(once, name), getattr(twice, name), rtol=1e-9, atol=1e-9), name
+
+
+# -- receipts ----------------------------------------------------------------------------------
+
+FITS = [
+    *({"algorithm": route, "adjacency": adjacency}
+      for route in ROUTES for adjacency in ("add_remove", "replace")),
+    {"algorithm": "gram", "clip_norm": 40.0, "epsilon": 8.0, "n_components": 5},
+    {"algorithm": "gram", "clip_norm": 40.0, "epsilon": 0.01},
+    {"algorithm": "power", "n_iter": 1, "clip_norm": 1.0},
+    {"algorithm": "power", "n_iter": 7, "n_oversamples": 0},
+    {"algorithm": "screened", "clip_norm": 40.0, "epsilon": 8.0},
+    *({"privacy_unit": "interaction", "adjacency": a} for a in ("add_remove", "replace")),
+    *({"privacy_unit": "entry", "algorithm": route, "adjacency": adjacency, **PIXELS}
+      for route in ("alternating", "deflation") for adjacency in ("add_remove", "replace")),
+    {"privacy_unit": "entry", "n_iter": 2},
+    *({"privacy_unit": "edge", "adjacency": a, "n_components": 1}
+      for a in ("add_remove", "replace")),
+    *({"privacy_unit": unit, "algorithm": route}
+      for unit in ("frobenius", "spectral") for route in ("alternating", "deflation")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kwargs", FITS, ids=str)
+def test_receipt_adds_up_to_the_whole_budget(kwargs):
+    data = X[:19] if kwargs.get("privacy_unit") == "edge" else X
+    svd = fit(data, **{"n_components": 2} | kwargs)
+    budget = PrivacyBudget(svd.epsilon, svd.delta)
+    assert {entry.loss.kind for entry in svd.ledger_} == {"gaussian"}
+    spent = math.fsum(entry.loss.value**2 for entry in svd.ledger_)
+    assert spent == pytest.approx(budget.mu**2, rel=1e-9)
+    assert svd.privacy_spent_.mu == pytest.approx(budget.mu, rel=1e-9)
+    assert svd.privacy_spent_.epsilon == pytest.approx(svd.epsilon, rel=1e-6)
+    assert svd.privacy_spent_.unit == svd.privacy_unit
+    assert svd.privacy_spent_.adjacency == svd.adjacency
+
+
+@pytest.mark.parametrize(
+    ("unit", "algorithm"), [("entry", "alternating"), ("entry", "deflation"), ("edge", "auto")]
+)
+def test_receipt_of_a_pure_fit_adds_up(unit, algorithm):
+    svd = fit(X[:19], 1, privacy_unit=unit, delta=0.0, epsilon=3.0, algorithm=algorithm)
+    assert math.fsum(entry.loss.value for entry in svd.ledger_) == pytest.approx(3.0, rel=1e-6)
+    assert svd.privacy_spent_.epsilon == pytest.approx(3.0)
+
+
+def test_a_refinement_left_out_is_paid():
+    """What is spent may not tell whether the released spectrum was already good enough."""
+    rough = fit(CENTRED, 5, algorithm="gram", clip_norm=1.0)
+    good = fit(np.tile(CENTRED, (40, 1)), 5, algorithm="gram", clip_norm=1.0, epsilon=4.0)
+    names = [{entry.name for entry in svd.ledger_} for svd in (rough, good)]
+    assert "tangent_product" in names[0] and "left_out" not in names[0]
+    assert "left_out" in names[1] and "tangent_product" not in names[1]
+    left_out = next(entry for entry in good.ledger_ if entry.name == "left_out")
+    assert left_out.loss.value > 0
+    assert good.privacy_spent_.epsilon == pytest.approx(4.0, rel=1e-6)
+
+
+def test_number_of_releases_is_fixed_by_parameters():
+    counts = {len(fit(data, algorithm="power", n_iter=4, clip_norm=1.0).ledger_)
+              for data in (X, 0 * X, 1e6 * X, X[:3])}  # fmt: skip
+    assert len(counts) == 1
+    for passes in (1, 3):
+        svd = fit(X, privacy_unit="entry", n_iter=passes)
+        products = [e.name for e in svd.ledger_ if e.name in ("right_product", "left_product")]
+        assert len(products) == 2 * passes + 1  # and one for the column means
+
+
+def test_budget_split():
+    shares = {"subspace": 2, "ritz": 1, "trace": 1, "count": 1, "sums": 3, "clip_norm": 2}
+    svd = fit(X, algorithm="gram", budget_split=shares)
+    total = svd.privacy_spent_.mu**2
+    for name, share in (("sums", 0.3), ("count", 0.1), ("norm_quantile", 0.2), ("trace", 0.1)):
+        spent = sum(entry.loss.value**2 for entry in svd.ledger_ if entry.name == name)
+        assert spent == pytest.approx(share * total), name
+
+
+def test_number_of_rows_public_or_released():
+    assert fit(X, adjacency="replace").n_samples_seen_ == len(X)
+    assert "count" not in {entry.name for entry in fit(X, adjacency="replace").ledger_}
+    seen = {fit(X, epsilon=0.1, random_state=seed).n_samples_seen_ for seed in range(5)}
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("algorithm", ["gram", "power", "screened"])
+@pytest.mark.parametrize("container", [np.asarray, sp.csr_array])
+def test_threads_do_not_change_the_result(algorithm, container):
+    one, two = (
+        fit(container(X), 3, algorithm=algorithm, n_jobs=n_jobs, clip_norm=30.0)
+        for n_jobs in (1, 2)
+    )
+    assert np.array_equal(one.components_, two.components_)
+    assert np.array_equal(one.singular_values_, two.singular_values_)
+
+
+def test_unseeded_fits_differ_and_do_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first, second = (DPTruncatedSVD(clip_norm=30.0).fit(X) for _ in range(2))
+    assert not np.array_equal(first.components_, second.components_)
+    assert not first.privacy_spent_.seeded
+    assert fit(X).privacy_spent_.seeded
+
+
+# -- refits ------------------------------------------------------------------------------------
+
+
+def test_a_refit_starts_from_nothing():
+    svd = DPTruncatedSVD(2, random_state=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        svd.fit(X[:, :8])
+        svd.fit(X)
+    again = fit(X, random_state=3)
+    assert np.array_equal(svd.components_, again.components_)
+    assert svd.n_features_in_ == X.shape[1]
+    assert svd.ledger_ == again.ledger_
+
+
+def test_a_failed_refit_leaves_the_old_fit():
+    svd = fit(X)
+    before = vars(svd).copy()
+    svd.set_params(n_components=500, random_state=None)
+    with pytest.raises(ValueError, match="n_components"):
+        svd.fit(X[:, :10])
+    assert vars(svd) == before | {"n_components": 500, "random_state": None}
+
+
+@pytest.mark.parametrize("first", ["row", "interaction", "entry"])
+@pytest.mark.parametrize("second", ["row", "interaction", "entry"])
+def test_a_refit_keeps_no_attribute_of_another_unit(first, second):
+    """The receipt of the second fit does not cover what the first one released."""
+    svd = fit(X, privacy_unit=first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        svd.set_params(privacy_unit=second).fit(X)
+    assert set(vars(svd)) == set(vars(fit(X, privacy_unit=second)))
+
+
+def test_fit_transform_is_fit_and_transform():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        Z = DPTruncatedSVD(2, random_state=5).fit_transform(X)
+    assert np.array_equal(Z, fit(X, random_state=5).transform(X))
+
+
+# -- errors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"epsilon": 0}, r"The 'epsilon' parameter of DPTruncatedSVD must be a float in the range"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": "1"}, "epsilon"),
+        ({"epsilon": True}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"delta": 0}, "pure differential privacy"),
+        ({"delta": 0, "privacy_unit": "entry"}, "pure differential privacy"),
+        ({"delta": 0, "privacy_unit": "frobenius", "n_components": 1}, "pure differential"),
+        ({"adjacency": "swap"}, "adjacency"),
+        ({"adjacency": "replace", "privacy_unit": "frobenius"}, r"str among \{'add_remove'\}"),
+        ({"adjacency": "replace", "privacy_unit": "spectral"}, r"str among \{'add_remove'\}"),
+        ({"privacy_unit": "user"}, "'privacy_unit' parameter .* must be a str among"),
+        ({"privacy_unit": "edge", "algorithm": "deflation"}, "rectangular"),
+        ({"privacy_unit": "edge"}, "needs the square adjacency matrix of a graph; use 'entry'"),
+        ({"privacy_unit": None}, "privacy_unit"),
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"clip_norm": "mean"}, r"or a str among \{'auto'\}"),
+        ({"clip_norm": math.inf}, "clip_norm=inf .* needs epsilon=inf.* Use a number, or 'auto'"),
+        ({"n_components": 0}, "n_components"),
+        ({"n_components": 1.5}, "n_components"),
+        ({"n_components": None}, "n_components"),
+        ({"n_components": 20}, r"n_components\(20\) must be <= n_features\(19\)"),
+        ({"n_components": 20, "privacy_unit": "entry"}, r"<= min\(n_samples, n_features\)\(19\)"),
+        ({"algorithm": "magic"}, "algorithm"),
+        ({"algorithm": "alternating"}, "'algorithm' .* among .*'screened'"),
+        ({"algorithm": "gram", "privacy_unit": "entry"}, "'algorithm' .* among .*'deflation'"),
+        ({"power_iteration_normalizer": "LU"}, "no bounded sensitivity; use 'QR' or 'auto'"),
+        ({"power_iteration_normalizer": "none"}, "no bounded sensitivity; use 'QR' or 'auto'"),
+        ({"power_iteration_normalizer": 1}, "power_iteration_normalizer"),
+        ({"n_iter": 0}, "n_iter"),
+        ({"n_iter": 2.0}, "n_iter"),
+        ({"n_oversamples": -1}, "n_oversamples"),
+        ({"tol": -1.0}, "tol"),
+        ({"degree_floor": 0}, "degree_floor"),
+        ({"degree_floor": 2.5, "privacy_unit": "interaction"}, "degree_floor"),
+        ({"entry_bounds": (1.0, 2.0)}, "low <= 0 <= high"),
+        ({"entry_bounds": (0.0, 0.0)}, "low < high"),
+        ({"entry_bounds": (0.0, math.inf)}, "entry_bounds"),
+        ({"entry_bounds": (0.0, math.nan)}, "entry_bounds"),
+        ({"entry_bounds": 3}, "a pair of floats"),
+        ({"sensitivity": 0.0, "privacy_unit": "frobenius"}, "sensitivity"),
+        ({"sensitivity": math.inf, "privacy_unit": "spectral"}, "sensitivity"),
+        ({"budget_split": {"gram": 1}}, "keys .*'clip_norm', 'count', 'ritz', 'subspace'"),
+        ({"budget_split": {"subspace": 1}, "privacy_unit": "entry"}, "'auto' unless .*'row'"),
+        ({"random_state": "seed"}, "cannot be used to seed"),
+    ],
+)
+def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match, monkeypatch):
+    monkeypatch.setattr(PrivacySession, "_read", None)
+    svd = DPTruncatedSVD(**kwargs)
+    with pytest.raises(ValueError, match=match):
+        svd.fit(X)
+    assert not [name for name in vars(svd) if name.endswith("_")]
+
+
+def test_shares_of_the_automatic_route(wide):
+    """Which releases there are depends on the public shape; the error names them."""
+    shares = {"subspace": 8, "ritz": 1, "trace": 1, "count": 1}
+    svd = fit(wide, 5, budget_split=shares, clip_norm=1.0)
+    assert "gram" in {entry.name for entry in svd.ledger_}
+    with pytest.raises(ValueError, match=r"keys .*'count', 'ritz', 'subspace', 'trace'"):
+        fit(wide, 5, budget_split=shares | {"sums": 1}, clip_norm=1.0)
+    assert exact(wide, 2, budget_split=shares, algorithm="screened").components_.any()
+
+
+def test_bad_shares_are_refused():
+    shares = {"subspace": 1, "ritz": 0, "trace": 1, "count": 1, "sums": 1, "clip_norm": 1}
+    with pytest.raises(ValueError, match="positive"):
+        DPTruncatedSVD(budget_split=shares).fit(X)
+
+
+def test_more_components_than_public_rows():
+    for kwargs in ({"adjacency": "replace"}, {"privacy_unit": "entry"}):
+        with pytest.raises(ValueError, match=r"min\(n_samples, n_features\)\(3\)"):
+            DPTruncatedSVD(4, **kwargs).fit(X[:3])
+    assert fit(X[:3], 4).components_.shape == (4, 19)  # the number of rows is private
+
+
+def test_nothing_is_read_after_a_refused_grant(monkeypatch):
+    """The gate pays first: a session that refuses to pay reads nothing."""
+    read = []
+    monkeypatch.setattr(PrivacySession, "_read", lambda *args: read.append(args))
+
+    def refuse(*args):
+        raise PrivacyError("no budget")
+
+    monkeypatch.setattr(PrivacySession, "_pay", refuse)
+    with pytest.raises(PrivacyError, match="no budget"):
+        DPTruncatedSVD().fit(X)
+    assert not read
+
+
+@pytest.mark.parametrize("data", [np.zeros((50, 4)), sp.csr_array((50, 4)), 1e300 * X, X[:1]])
+@pytest.mark.parametrize("unit", UNITS)
+def test_degenerate_data_are_fitted(data, unit):
+    n_components = 1 if data.shape[0] == 1 else 2
+    svd = fit(data, n_components, privacy_unit=unit)
+    assert np.isfinite(svd.components_).all()
+    assert np.isfinite(svd.explained_variance_ratio_).all()

@@ -1,0 +1,290 @@
+"""DPSpectralEmbedding: block models, limits, receipts, errors."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+
+from skdp import DPSpectralEmbedding, PrivacyWarning
+from skdp.datasets import make_block_graph
+from skdp.privacy.budget import PrivacyBudget
+from skdp.privacy.session import PrivacySession
+
+NORMALIZATIONS = ["degree", "laplacian", "none"]
+
+
+@pytest.fixture(scope="module")
+def two_blocks():
+    return make_block_graph(600, 2, 60.0, 120.0, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return make_block_graph(120, 3, 30.0, 40.0, random_state=1)[0].toarray()
+
+
+def fit(A, n_components=1, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return DPSpectralEmbedding(n_components, **{"random_state": 0} | kwargs).fit(A)
+
+
+def exact(A, n_components=1, **kwargs):
+    return fit(A, n_components, epsilon=math.inf, **kwargs)
+
+
+def agreement(model, labels):
+    found = KMeans(labels.max() + 1, n_init=5, random_state=0).fit_predict(model.embedding_)
+    return adjusted_rand_score(labels, found)
+
+
+# -- utility -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalization", ["degree", "laplacian"])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("seed", range(3))
+def test_two_blocks_are_recovered(two_blocks, normalization, adjacency, seed):
+    A, labels = two_blocks
+    model = fit(A, normalization=normalization, adjacency=adjacency, random_state=seed)
+    assert agreement(model, labels) >= 0.97
+
+
+@pytest.mark.parametrize(("n_blocks", "gap"), [(3, 70.0), (4, 70.0)])
+@pytest.mark.parametrize("normalization", ["degree", "laplacian"])
+def test_more_blocks_are_recovered(n_blocks, gap, normalization):
+    A, labels = make_block_graph(900, n_blocks, gap, 140.0, random_state=0)
+    assert agreement(fit(A, n_blocks - 1, normalization=normalization), labels) >= 0.97
+
+
+def test_leading_eigenvectors_as_they_are(two_blocks):
+    """Without a normalisation the first component is size, the second one structure."""
+    A, labels = two_blocks
+    model = fit(A, 2, normalization="none", epsilon=2.0)
+    assert adjusted_rand_score(labels, model.embedding_[:, 1] > 0) >= 0.95
+    assert not hasattr(model, "degrees_")
+    assert model.eigenvalues_ == pytest.approx([120.0, 60.0], rel=0.25)
+
+
+@pytest.mark.parametrize("normalization", ["degree", "laplacian"])
+def test_pure_differential_privacy_of_one_component(normalization):
+    A, labels = make_block_graph(400, 2, 60.0, 120.0, random_state=0)
+    model = fit(A, normalization=normalization, delta=0.0, epsilon=4.0)
+    assert adjusted_rand_score(labels, model.embedding_[:, 0] > 0) >= 0.95
+    assert {entry.mechanism for entry in model.ledger_} == {"laplace"}
+    assert model.privacy_spent_.delta == 0.0
+    total = math.fsum(entry.loss.value for entry in model.ledger_)
+    assert total == pytest.approx(4.0, rel=1e-6)
+
+
+def test_degrees_are_released(two_blocks):
+    A, _ = two_blocks
+    true = A.sum(axis=1)
+    model = fit(A, epsilon=8.0)
+    assert model.degrees_.shape == (600,)
+    assert model.degrees_.mean() == pytest.approx(true.mean(), rel=0.02)
+    # shrunk to their mean: closer to the truth than the mean alone, at a budget that shows them
+    assert np.mean((model.degrees_ - true) ** 2) < true.var()
+
+
+def test_degree_of_size_is_taken_out():
+    """Hubs do not change the groups: nodes are embedded by angle."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(800) % 2
+    size = rng.uniform(0.3, 1.0, 800)
+    chance = np.outer(size, size) * np.where(labels[:, None] == labels, 0.6, 0.15)
+    A = np.triu(rng.random((800, 800)) < chance, 1).astype(float)
+    assert agreement(fit(A, epsilon=2.0), labels) >= 0.9
+
+
+# -- without noise -----------------------------------------------------------------------------
+
+
+def leading(M, k):
+    values, vectors = np.linalg.eigh(M)
+    order = np.argsort(-np.abs(values))[:k]
+    vectors = vectors[:, order]
+    signs = np.sign(vectors[np.argmax(np.abs(vectors), axis=0), np.arange(k)])
+    return values[order], vectors * signs
+
+
+def spiked_graph(n=80, seed=0):
+    """A weighted graph whose projected spectrum has gaps, of both signs."""
+    rng = np.random.default_rng(seed)
+    Q = np.linalg.qr(np.column_stack([np.ones(n), rng.standard_normal((n, 3))]))[0]
+    A = (Q * [30.0, 12.0, -8.0, 5.0]) @ Q.T
+    A = A - np.diag(np.diag(A))
+    return A, {"entry_bounds": (float(np.floor(A.min())), float(np.ceil(A.max())))}
+
+
+def test_no_noise_gives_eigenvectors():
+    A, options = spiked_graph()
+    model = exact(A, 3, normalization="none", **options)
+    values, vectors = leading(A, 3)
+    assert np.allclose(model.eigenvalues_, values, rtol=1e-6)
+    assert np.allclose(model.embedding_, vectors, atol=1e-5)
+
+
+def block_graph(n=100):
+    """No gaps to speak of: a block model and its noise."""
+    return make_block_graph(n, 2, 20.0, 40.0, random_state=3)[0].toarray(), {}
+
+
+@pytest.mark.parametrize("normalization", ["degree", "laplacian"])
+@pytest.mark.parametrize("make", [spiked_graph, block_graph])
+def test_no_noise_gives_eigenvectors_of_the_projected_matrix(normalization, make):
+    A, options = make()
+    degrees = A.sum(axis=1)
+    M, direction = A, degrees / np.linalg.norm(degrees)
+    if normalization == "laplacian":
+        floored = np.maximum(degrees, 0) + max(degrees.mean(), 1.0)
+        M = A / np.sqrt(np.outer(floored, floored))
+        direction = np.sqrt(floored) / np.linalg.norm(np.sqrt(floored))
+    P = np.eye(len(A)) - np.outer(direction, direction)
+    values, vectors = leading(P @ M @ P, 2)
+    model = exact(A, 2, normalization=normalization, **options)
+    assert np.allclose(model.degrees_, degrees)
+    assert np.allclose(model.eigenvalues_, values, rtol=1e-6)
+    # the embedding is the eigenvectors, each row divided by a public length
+    lengths = np.hypot(direction, np.linalg.norm(vectors, axis=1))
+    assert np.allclose(model.embedding_, vectors / lengths[:, None], atol=1e-5)
+
+
+def test_only_the_upper_triangle_counts(small):
+    base = exact(small, 2)
+    noise = np.tril(np.random.default_rng(0).random(small.shape))
+    other = exact(np.triu(small, 1) + noise, 2)  # loops and the lower triangle differ
+    assert np.array_equal(base.embedding_, other.embedding_)
+
+
+@pytest.mark.parametrize(
+    "container", [sp.csr_array, sp.csr_matrix, sp.csc_array, sp.coo_array, np.asfortranarray]
+)
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_containers_agree(small, container, normalization):
+    dense = fit(small, 2, normalization=normalization, epsilon=5.0)
+    other = fit(container(small), 2, normalization=normalization, epsilon=5.0)
+    assert np.allclose(dense.embedding_, other.embedding_, atol=1e-9)
+
+
+def test_duplicate_edges_are_one_entry():
+    """Halves of an edge are summed before the weight is clipped."""
+    A = make_block_graph(60, 2, 20.0, 25.0, random_state=0)[0]
+    twice = sp.csr_array(
+        (np.repeat(A.data / 2, 2), np.repeat(A.indices, 2), 2 * A.indptr), shape=A.shape
+    )
+    twice.has_canonical_format = True
+    assert np.allclose(fit(A).embedding_, fit(twice).embedding_)
+    assert twice.nnz == 2 * A.nnz
+
+
+# -- attributes and receipts -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_float32_is_kept(small, normalization):
+    single = fit(small.astype(np.float32), 2, normalization=normalization)
+    double = fit(small, 2, normalization=normalization)
+    for name in ("embedding_", "eigenvalues_", "degrees_"):
+        if hasattr(double, name):
+            assert getattr(single, name).dtype == np.float32
+            assert np.array_equal(getattr(single, name), getattr(double, name).astype(np.float32))
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("n_iter", ["auto", 3])
+def test_receipt_adds_up_to_the_whole_budget(small, normalization, adjacency, n_iter):
+    model = fit(small, 2, normalization=normalization, adjacency=adjacency, n_iter=n_iter)
+    budget = PrivacyBudget(1.0, 1e-6)
+    spent = math.fsum(entry.loss.value**2 for entry in model.ledger_)
+    assert spent == pytest.approx(budget.mu**2, rel=1e-9)
+    assert model.privacy_spent_.epsilon == pytest.approx(1.0, rel=1e-6)
+    assert model.privacy_spent_.unit == "edge"
+    assert model.privacy_spent_.adjacency == adjacency
+    steps = 16 if n_iter == "auto" else 3
+    degrees = normalization != "none"
+    names = [entry.name for entry in model.ledger_]
+    assert names == ["right_product"] * (degrees + steps) + ["ritz"]
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_attributes(small, normalization):
+    model = fit(small, 3, normalization=normalization)
+    assert model.embedding_.shape == (120, 3)
+    assert (np.diff(np.abs(model.eigenvalues_)) <= 0).all()
+    assert model.n_features_in_ == 120
+    again = fit(small, 3, normalization=normalization)
+    assert np.array_equal(model.embedding_, again.embedding_)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        made = DPSpectralEmbedding(3, normalization=normalization, random_state=0)
+        assert np.array_equal(made.fit_transform(small), model.embedding_)
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_signs_come_from_the_embedding(small, normalization):
+    """The largest entry of each released eigenvector is positive."""
+    if normalization == "none":
+        V = fit(small, 3, normalization=normalization).embedding_
+        assert (V[np.argmax(np.abs(V), axis=0), np.arange(3)] > 0).all()
+    else:
+        V = exact(small, 2, normalization=normalization).embedding_
+        assert np.array_equal(V, exact(small, 2, normalization=normalization).embedding_)
+
+
+@pytest.mark.parametrize("data", [np.zeros((30, 30)), sp.csr_array((30, 30)), np.eye(30)])
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+@pytest.mark.parametrize("epsilon", [1.0, math.inf])
+def test_graphs_without_edges_are_fitted(data, normalization, epsilon):
+    model = fit(data, 2, normalization=normalization, epsilon=epsilon)
+    assert np.isfinite(model.embedding_).all()
+    assert np.isfinite(model.eigenvalues_).all()
+
+
+def test_a_refit_keeps_no_attribute_of_another_normalisation(small):
+    """The receipt of the second fit does not cover what the first one released."""
+    model = fit(small, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        model.set_params(normalization="none").fit(small)
+    assert not hasattr(model, "degrees_")
+
+
+# -- errors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"n_components": 0}, "n_components"),
+        ({"n_components": 1.0}, "n_components"),
+        ({"n_components": 30}, "n_components=30 must be less than n_nodes=30"),
+        ({"affinity": "rbf"}, r"The 'affinity' parameter .* among \{'precomputed'\}"),
+        ({"normalization": "symmetric"}, "normalization"),
+        ({"n_iter": 0}, "n_iter"),
+        ({"entry_bounds": (0.5, 1.0)}, "low <= 0 <= high"),
+        ({"entry_bounds": (0.0, math.inf)}, "entry_bounds"),
+        ({"epsilon": 0.0}, r"The 'epsilon' parameter of DPSpectralEmbedding must be"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"delta": -1e-6}, "delta"),
+        ({"delta": 0.0, "n_components": 2}, "pure differential privacy"),
+        ({"adjacency": "swap"}, "adjacency"),
+        ({"random_state": "seed"}, "cannot be used to seed"),
+    ],
+)
+def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match, monkeypatch):
+    monkeypatch.setattr(PrivacySession, "_read", None)
+    model = DPSpectralEmbedding(**kwargs)
+    with pytest.raises(ValueError, match=match):
+        model.fit(np.zeros((30, 30)))
+    assert not [name for name in vars(model) if name.endswith("_")]
+
+
+def test_a_rectangle_is_no_graph():
+    with pytest.raises(ValueError, match=r"square adjacency matrix.*Got shape \(30, 20\)"):
+        DPSpectralEmbedding(1).fit(np.zeros((30, 20)))

@@ -1,0 +1,261 @@
+"""Free post-processing, against scikit-learn's formulas."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.decomposition import PCA, TruncatedSVD
+
+from skdp.solvers.linalg import symmetric_noise_edge, top_eigenpairs
+from skdp.solvers.postprocess import (
+    ReleasedMoment,
+    count_components,
+    debias_eigenvalues,
+    infer_dimension,
+    inside_ball,
+    log_likelihood_rows,
+    model_covariance,
+    model_precision,
+    pca_attributes,
+    split_moment,
+    subspace_attributes,
+    svd_variances,
+    user_level_mu,
+)
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((300, 8)) @ RNG.standard_normal((8, 8)) + np.arange(8.0)
+ATTRIBUTES = ["explained_variance_", "explained_variance_ratio_", "singular_values_",
+              "noise_variance_", "n_components_"]  # fmt: skip
+
+
+def moment_of(X, noise_scale=0.0):
+    mean = X.mean(axis=0)
+    return ReleasedMoment((X - mean).T @ (X - mean), mean, float(len(X)), noise_scale)
+
+
+# -- from moments to attributes ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", [None, 1, 3, 8, 0.5, 0.9, 0.9999, "mle", "auto"])
+def test_pca_attributes(rule):
+    ours = pca_attributes(moment_of(X), rule, 8, 8)
+    theirs = PCA(None if rule == "auto" else rule, svd_solver="full").fit(X)
+    for name in ATTRIBUTES:
+        assert np.allclose(ours[name], getattr(theirs, name)), name
+    cosines = np.abs(np.sum(ours["components_"] * theirs.components_, axis=1))
+    assert np.allclose(cosines, 1.0)
+    assert np.array_equal(ours["mean_"], X.mean(axis=0))
+
+
+def test_subspace_attributes():
+    for k in (1, 3, 8):
+        moment = moment_of(X)
+        values, V = top_eigenpairs(moment.scatter, k)
+        total = float(np.trace(moment.scatter))
+        ours = subspace_attributes(values, V, total, 300.0, 8)
+        theirs = PCA(k, svd_solver="full").fit(X)
+        for name in ATTRIBUTES:
+            assert np.allclose(ours[name], getattr(theirs, name)), name
+
+
+def test_attributes_of_nonsense_are_sane():
+    """Noise may make a total negative or smaller than its parts."""
+    noisy = ReleasedMoment(-np.eye(4), np.zeros(4), 1.0, 5.0)
+    for rule in (None, 2, 0.5, "mle", "auto"):
+        out = pca_attributes(noisy, rule, 4, 1.0)
+        assert (out["explained_variance_"] >= 0).all()
+        assert out["explained_variance_ratio_"].sum() <= 1
+        assert out["noise_variance_"] >= 0
+        assert 1 <= out["n_components_"] <= 4
+    out = subspace_attributes(np.array([3.0, 1.0]), np.eye(4)[:, :2], -7.0, 10.0, 4)
+    assert out["explained_variance_ratio_"].sum() == pytest.approx(1.0)
+    assert out["noise_variance_"] == 0.0
+    out = subspace_attributes(np.zeros(2), np.eye(4)[:, :2], 0.0, 10.0, 4)
+    assert np.array_equal(out["explained_variance_ratio_"], [0.0, 0.0])
+
+
+@pytest.mark.parametrize("corner", [0.3, 2.0])
+def test_split_moment(corner):
+    Y = np.column_stack([X, np.full(300, corner)])
+    for n in (None, 300.0):
+        released = split_moment(Y.T @ Y, corner, 0.0, math.inf, n)
+        assert released.n == pytest.approx(300.0)
+        assert np.allclose(released.mean, X.mean(axis=0))
+        assert np.allclose(released.scatter, moment_of(X).scatter)
+
+
+def test_split_moment_of_few_rows():
+    """n stays above two deviations of its noise, the mean inside the ball of all rows."""
+    moment = np.zeros((3, 3))
+    moment[:2, 2] = moment[2, :2] = 50.0
+    moment[2, 2] = -9.0
+    released = split_moment(moment, 0.5, 4.0, 2.0, None)
+    assert released.n == 2 * 4.0 / 0.25
+    assert np.linalg.norm(released.mean) <= 2.0 + 1e-12
+
+
+def test_inside_ball():
+    assert np.array_equal(inside_ball(np.array([0.3, 0.4]), 1.0), [0.3, 0.4])
+    assert np.allclose(inside_ball(np.array([3.0, 4.0]), 1.0), [0.6, 0.8])
+    assert np.array_equal(inside_ball(np.zeros(2), 1.0), [0.0, 0.0])
+    assert np.array_equal(inside_ball(np.array([3.0, 4.0]), math.inf), [3.0, 4.0])
+
+
+def test_debias_undoes_the_push_of_symmetric_noise():
+    edge = 3.0
+    true = np.array([40.0, 10.0, 4.0])
+    pushed = true + edge**2 / (4 * true)
+    assert np.allclose(debias_eigenvalues(pushed, edge), true)
+    assert np.array_equal(debias_eigenvalues(np.array([5.0, -2.0]), 0.0), [5.0, 0.0])
+    assert (debias_eigenvalues(np.array([2.9, -1.0, 0.0]), edge) >= 0).all()
+
+
+def test_debias_is_right_on_average():
+    """A rank-one matrix under symmetric noise, as the gate adds it."""
+    d, scale, true = 200, 1.0, 30.0
+    found = []
+    for seed in range(20):
+        G = scale * np.random.default_rng(seed).standard_normal((d, d))
+        M = (G + G.T) / 2
+        M[0, 0] += true
+        found.append(debias_eigenvalues(np.linalg.eigvalsh(M)[-1:], symmetric_noise_edge(scale, d)))
+    plain_bias = symmetric_noise_edge(scale, d) ** 2 / (4 * true)
+    assert abs(np.mean(found) - true) < 0.25 * plain_bias
+
+
+# -- the number of components ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_mle_is_scikit_learns(seed):
+    rng = np.random.default_rng(seed)
+    d, n = int(rng.integers(2, 15)), int(rng.integers(60, 500))
+    rank = int(rng.integers(1, d + 1))
+    rows = rng.standard_normal((n, rank)) @ rng.standard_normal((rank, d))
+    rows = rows * rng.uniform(0.5, 3.0) + 0.3 * rng.standard_normal((n, d))
+    theirs = PCA("mle", svd_solver="full").fit(rows)
+    variances = PCA(svd_solver="full").fit(rows).explained_variance_
+    assert infer_dimension(variances, float(n)) == theirs.n_components_
+    assert infer_dimension(1e-9 * variances, float(n)) == theirs.n_components_
+
+
+def test_mle_of_redundant_columns():
+    """Variances that are rounding errors are not components."""
+    rng = np.random.default_rng(0)
+    one = rng.standard_normal((200, 1)) @ rng.standard_normal((1, 9))
+    variances = np.linalg.eigvalsh(np.cov(one, rowvar=False))[::-1]
+    assert infer_dimension(np.maximum(variances, 0.0), 200.0) == 1
+    assert PCA("mle", svd_solver="full").fit(one).n_components_ == 1
+
+
+def test_mle_of_degenerate_variances():
+    assert infer_dimension(np.array([1.0]), 10.0) == 1
+    assert infer_dimension(np.zeros(4), 10.0) == 1
+    assert infer_dimension(np.array([1.0, 0.0, 0.0]), 10.0) == 1
+
+
+def test_count_components():
+    variances = np.array([5.0, 3.0, 1.0, 1.0])
+    assert count_components(None, variances, 10.0, 0.0, 3) == 3
+    assert count_components(2, variances, 10.0, 0.0, 4) == 2
+    assert count_components("auto", variances, 10.0, 2.0, 4) == 2
+    assert count_components("auto", variances, 10.0, 9.0, 4) == 1
+    assert count_components("auto", variances, 10.0, 0.0, 3) == 3
+    for rule, expected in ((0.3, 1), (0.5, 2), (0.6, 2), (0.95, 4)):
+        assert count_components(rule, variances, 10.0, 0.0, 4) == expected
+    assert count_components(0.999, np.zeros(3), 10.0, 0.0, 3) in (1, 2, 3)
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_a_share_of_exactly_some_components_asks_for_one_more(index):
+    """As scikit-learn: the share of the first i components is not above itself."""
+    rows = load_iris().data
+    ratios = pca_attributes(moment_of(rows), None, 4, 4)["explained_variance_ratio_"]
+    rule = float(np.cumsum(ratios)[index])
+    assert pca_attributes(moment_of(rows), rule, 4, 4)["n_components_"] == index + 2
+
+
+# -- the probabilistic model -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 3, 7, 8])
+@pytest.mark.parametrize("whiten", [False, True])
+def test_covariance_precision_and_likelihood(k, whiten):
+    theirs = PCA(k, svd_solver="full", whiten=whiten).fit(X)
+    components = theirs.components_
+    if whiten:
+        components = components * np.sqrt(theirs.explained_variance_)[:, None]
+    model = (components, theirs.explained_variance_, theirs.noise_variance_)
+    assert np.allclose(model_covariance(*model), theirs.get_covariance())
+    precision = model_precision(*model)
+    assert np.allclose(precision, theirs.get_precision())
+    rows = log_likelihood_rows(X - theirs.mean_, precision)
+    assert np.allclose(rows, theirs.score_samples(X))
+
+
+def test_precision_without_components():
+    nothing = (np.zeros((0, 3)), np.zeros(0), 2.0)
+    assert np.allclose(model_covariance(*nothing), 2 * np.eye(3))
+    assert np.allclose(model_precision(*nothing), np.eye(3) / 2)
+
+
+def test_precision_without_noise_is_the_pseudoinverse():
+    components = np.eye(4)[:2]
+    model = (components, np.array([2.0, 5.0]), 0.0)
+    assert np.allclose(model_precision(*model), np.diag([0.5, 0.2, 0.0, 0.0]))
+
+
+def test_variances_below_the_noise_are_the_noise():
+    """Released variances may fall below the noise variance: the model stays positive definite."""
+    model = (np.eye(3)[:2], np.array([4.0, 0.1]), 1.0)
+    assert np.allclose(model_covariance(*model), np.diag([4.0, 1.0, 1.0]))
+    assert np.allclose(model_precision(*model) @ model_covariance(*model), np.eye(3))
+
+
+# -- the truncated decomposition ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_svd_variances(k):
+    theirs = TruncatedSVD(k, algorithm="arpack").fit(X)
+    ours = svd_variances(
+        theirs.singular_values_**2,
+        theirs.components_,
+        X.mean(axis=0),
+        float(np.mean(np.sum(X**2, axis=1))),
+        300.0,
+        0.0,
+    )
+    for name in ("singular_values_", "explained_variance_", "explained_variance_ratio_"):
+        assert np.allclose(ours[name], getattr(theirs, name)), name
+
+
+def test_svd_variances_take_off_the_noise_of_the_means():
+    rng = np.random.default_rng(0)
+    means = np.full(500, 0.2)
+    totals = []
+    for _ in range(50):
+        noisy = means + 0.1 * rng.standard_normal(500)
+        out = svd_variances(np.array([10.0]), np.eye(500)[:1], noisy, 100.0, 10.0, 0.1)
+        totals.append(out["explained_variance_"][0] / out["explained_variance_ratio_"][0])
+    assert np.mean(totals) == pytest.approx(100.0 - means @ means, rel=0.01)
+
+
+def test_svd_variances_of_nonsense_are_sane():
+    out = svd_variances(np.zeros(2), np.eye(3)[:2], np.full(3, 9.0), -5.0, 1.0, 1.0)
+    assert np.array_equal(out["explained_variance_"], [0.0, 0.0])
+    assert np.isfinite(out["explained_variance_ratio_"]).all()
+
+
+@pytest.mark.parametrize("n_items", [1, 3, 6, 40])
+@pytest.mark.parametrize("floor", [1, 2, 5, 60])
+def test_user_level_mu_covers_each_release(n_items, floor):
+    """All interactions of a user against what the noise was sized for, release by release."""
+    mu = user_level_mu(1.0, n_items, floor)
+    most = min(n_items, floor)
+    trace = most  # a row has square norm most/floor at most; one interaction was 1/floor
+    sums = math.sqrt(most)  # a row of norm sqrt(most/floor); one interaction was sqrt(1/floor)
+    product = floor * math.sqrt(n_items / (2 * most - 1))
+    assert mu == pytest.approx(max(trace, sums, product))

@@ -1,0 +1,92 @@
+"""Synthetic data: shapes, laws, seeds. Nothing here is private."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.datasets import make_block_graph, make_interactions, make_spiked_rows
+
+
+def test_spiked_rows_have_the_stated_spectrum():
+    X = make_spiked_rows(20_000, 40, 4, captured=0.6, random_state=0)
+    assert X.shape == (20_000, 40)
+    assert np.mean(np.sum(X**2, axis=1)) == pytest.approx(1.0, rel=0.02)
+    values = np.linalg.eigvalsh(X.T @ X / len(X))[::-1]
+    assert values[:4] == pytest.approx(np.full(4, 0.15), rel=0.06)
+    assert values[4:] == pytest.approx(np.full(36, 0.4 / 36), rel=0.15)
+    assert values[:4].sum() / values.sum() == pytest.approx(0.6, abs=0.01)
+
+
+@pytest.mark.parametrize("make", [make_spiked_rows, make_interactions, make_block_graph])
+def test_seeds(make):
+    sizes = {"make_spiked_rows": (60, 8, 2), "make_interactions": (60, 40, 400, 3),
+             "make_block_graph": (60, 2, 10.0, 20.0)}[make.__name__]  # fmt: skip
+
+    def dense(seed):
+        out = make(*sizes, random_state=seed)
+        out = out[0] if isinstance(out, tuple) else out
+        return out.toarray() if sp.issparse(out) else out
+
+    assert np.array_equal(dense(1), dense(1))
+    assert not np.array_equal(dense(1), dense(2))
+    assert np.array_equal(dense(np.random.default_rng(3)), dense(3))
+    assert not np.array_equal(dense(None), dense(None))
+
+
+def test_interactions_are_binary_and_canonical():
+    R = make_interactions(2000, 500, 30_000, 5, random_state=0)
+    assert sp.issparse(R) and R.format == "csr"
+    assert R.shape == (2000, 500)
+    assert (R.data == 1.0).all()
+    assert (np.diff(R.indptr) >= 1).all()  # nobody is empty
+    R.has_canonical_format = False
+    copy = R.copy()
+    copy.sum_duplicates()
+    assert copy.nnz == R.nnz
+    assert R.nnz == pytest.approx(30_000, rel=0.1)
+
+
+def test_popularity_follows_zipf():
+    R = make_interactions(5000, 1000, 60_000, 10, popularity=0.8, random_state=0)
+    popularity = np.asarray(R.sum(axis=0)).reshape(-1)
+    assert popularity[:10].mean() > 5 * popularity[90:110].mean()
+    assert popularity[100:200].mean() > 2 * popularity[800:900].mean()
+    flat = make_interactions(5000, 1000, 60_000, 10, popularity=0.0, random_state=0).sum(axis=0)
+    assert flat[:100].mean() == pytest.approx(flat[-100:].mean(), rel=0.1)
+
+
+def test_activity_is_skewed():
+    degrees = np.diff(make_interactions(5000, 1000, 60_000, 10, random_state=0).indptr)
+    assert degrees.max() > 5 * np.median(degrees)
+    assert degrees.max() <= 1000 // 4
+
+
+def test_tastes_are_planted():
+    """Users of one taste share a part of the catalogue: the spectrum has a gap after the tastes."""
+    sizes = (4000, 600, 80_000, 5)
+    planted = make_interactions(*sizes, popularity=0.0, taste_share=0.75, random_state=0)
+    mixed = make_interactions(*sizes, popularity=0.0, taste_share=0.0, random_state=0)
+    values, nothing = (np.linalg.eigvalsh((R.T @ R).toarray())[::-1] for R in (planted, mixed))
+    assert values[4] > 3 * values[5]
+    assert nothing[1] < 1.5 * nothing[5]
+
+
+@pytest.mark.parametrize("n_blocks", [1, 2, 3])
+def test_block_graph(n_blocks):
+    A, labels = make_block_graph(600, n_blocks, 40.0, 80.0, random_state=0)
+    assert A.shape == (600, 600) and labels.shape == (600,)
+    assert set(np.bincount(labels)) == {600 // n_blocks}
+    assert (A - A.T).nnz == 0
+    assert not A.diagonal().any()
+    assert set(A.data) == {1.0}
+    assert A.sum(axis=1).mean() == pytest.approx(80.0, rel=0.05)
+    values = np.linalg.eigvalsh(A.toarray())[::-1]
+    if n_blocks > 1:
+        assert values[0] == pytest.approx(80.0, rel=0.06)
+        assert values[1:n_blocks] == pytest.approx(np.full(n_blocks - 1, 40.0), rel=0.15)
+        assert values[n_blocks] < 25
+
+
+def test_impossible_block_graph():
+    with pytest.raises(ValueError, match="outside \\[0, 1\\]"):
+        make_block_graph(100, 2, 90.0, 20.0)
