@@ -34,21 +34,29 @@ def atomic(fit):
 
     @functools.wraps(fit)
     def wrapper(self, *args, **kwargs):
-        before = vars(self).copy()
-        opened = []
-        outer = _OPENED.set(opened)
-        try:
-            return fit(self, *args, **kwargs)
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
-            for session in opened:
-                ledger.settle(session, "failed")
-            raise
-        finally:
-            _OPENED.reset(outer)
+        return run_atomically(fit, self, args, kwargs)
 
     return wrapper
+
+
+def run_atomically(fit, estimator, args, kwargs):
+    """Run a fit; if it raises, restore the estimator and settle its sessions.
+
+    Apart from the decorator, whose wrapper is pickled by value with classes of `__main__`.
+    """
+    before = vars(estimator).copy()
+    opened = []
+    outer = _OPENED.set(opened)
+    try:
+        return fit(estimator, *args, **kwargs)
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        for session in opened:
+            ledger.settle(session, "failed")
+        raise
+    finally:
+        _OPENED.reset(outer)
 
 
 def ledger_stamp(old, *, pickled=False):
@@ -132,10 +140,9 @@ class BaseDPEstimator(BaseEstimator):
 
     def _close_session(self, session, attributes):
         """Set the fitted attributes (all of them public) and the receipt."""
-        of_data = {"n_features_in_", "feature_names_in_", *attributes}
-        for name in [name for name in vars(self) if name.endswith("_") and name[0] != "_"]:
-            if name not in of_data:  # of an earlier fit with other parameters
-                delattr(self, name)
+        for name in set(getattr(self, "_released_names", ())) - set(attributes):
+            vars(self).pop(name, None)  # of an earlier fit with other parameters
+        self._released_names = tuple(attributes)
         for name, value in attributes.items():
             setattr(self, name, value)
         self.privacy_spent_ = session.spent()

@@ -1,5 +1,7 @@
 """What every estimator inherits: atomic fits, and the stamp of a ledger."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -65,3 +67,13 @@ def test_session_without_an_atomic_fit_stays_charged():
         TwoFits()._open_session()
     assert [fit.state for fit in ledger.entries] == ["open"]
     assert ledger.spent.mu > 0
+
+
+def test_a_class_of_main_can_be_pickled_by_value():
+    """Notebooks send their classes to workers by value, with whatever the wrapper refers to."""
+    cloudpickle = pytest.importorskip("joblib.externals.cloudpickle")
+    source = "class Own(DPPCA):\n    @atomic\n    def fit(self, X, y=None):\n        return self\n"
+    namespace = {"DPPCA": DPPCA, "atomic": atomic, "__name__": "__main__"}
+    exec(source, namespace)
+    copy = pickle.loads(cloudpickle.dumps(namespace["Own"]()))
+    assert copy.fit(None) is copy

@@ -126,7 +126,7 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
 
     References
     ----------
-    .. [1] Nicolas, Sabater, Maouche, Coates, Ben Mokhtar, "Differentially private and
+    .. [1] Nicolas, Sabater, Maouche, Ben Mokhtar, Coates, "Differentially private and
        decentralized randomized power method", 2024.
     .. [2] Hardt, Roth, "Beyond worst-case analysis in private singular vector computation",
        STOC 2013.

@@ -1,0 +1,244 @@
+"""Other methods as their authors calibrate them, to compare with; none is offered by the package.
+
+Noise here is numpy's floating-point noise and some calibrations protect less than their promise (a
+docstring says so): use nothing of this on private data. Rows have norm at most 1 throughout.
+
+Notation: n rows, d features, k components, V (d x p) an iterate, m = sigma the noise multiplier.
+"""
+
+import math
+import multiprocessing
+import queue
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+
+from skdp.privacy.accounting import mu_from_epsilon_delta
+
+__all__ = [
+    "analyze_gauss",
+    "block_power",
+    "deflation",
+    "diffprivlib_pca",
+    "entry_analyze_gauss",
+    "exact_multiplier",
+    "fixed_coherence",
+    "in_time",
+    "opendp_pca",
+    "paper_multiplier",
+    "randomised_response",
+    "screened_gaussian",
+    "symmetric_gaussian",
+    "textbook_multiplier",
+]
+
+POWER_STEPS, EXTRA = 3, 6
+
+
+# -- noise multipliers ---------------------------------------------------------------------------
+
+
+def textbook_multiplier(epsilon, delta):
+    """sqrt(2 ln(1.25/delta))/epsilon: proved for epsilon <= 1 only, and loose there."""
+    return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def paper_multiplier(epsilon, delta, n_steps):
+    """sqrt(4 L ln(1/delta))/epsilon for each of L steps (Nicolas et al. 2024, Hardt-Price 2014).
+
+    The proof needs epsilon <= 2.34 ln(1/delta); beyond that the noise is too small.
+    """
+    if epsilon > 8 * (1 - math.sqrt(0.5)) * math.log(1 / delta):
+        raise ValueError(f"the calibration has no proof at epsilon={epsilon}")
+    return math.sqrt(4 * n_steps * math.log(1 / delta)) / epsilon
+
+
+def exact_multiplier(epsilon, delta, n_steps=1):
+    """The smallest multiplier that n_steps Gaussian releases may have."""
+    return math.sqrt(n_steps) / mu_from_epsilon_delta(epsilon, delta)
+
+
+# -- moments with noise --------------------------------------------------------------------------
+
+
+def _top_rows(M, k):
+    d = len(M)
+    return scipy.linalg.eigh(M, subset_by_index=(d - k, d - 1))[1].T[::-1]
+
+
+def _dense_gram(X):
+    G = X.T @ X
+    return G.toarray() if sp.issparse(G) else G
+
+
+def _factor(adjacency):
+    return math.sqrt(2) if adjacency == "replace" else 1.0
+
+
+def analyze_gauss(X, k, epsilon, delta, adjacency, rng):
+    """Analyze-Gauss as in textbooks: noise on the upper triangle, copied; the classic sigma."""
+    scale = textbook_multiplier(epsilon, delta) * _factor(adjacency)
+    G = scale * rng.standard_normal((X.shape[1],) * 2)
+    return _top_rows(_dense_gram(X) + np.triu(G) + np.triu(G, 1).T, k)
+
+
+def symmetric_gaussian(X, k, epsilon, delta, adjacency, rng, share=1.0):
+    """Exact accounting and (G + G')/2: the one-shot method at its best."""
+    scale = exact_multiplier(epsilon, delta) * _factor(adjacency) / math.sqrt(share)
+    G = scale * rng.standard_normal((X.shape[1],) * 2)
+    return _top_rows(_dense_gram(X) + (G + G.T) / 2, k)
+
+
+def screened_gaussian(X, k, epsilon, delta, rng):
+    """Columns above four noise scales (a tenth of the budget), then the symmetric Gaussian."""
+    scale = exact_multiplier(epsilon, delta) / math.sqrt(0.1)
+    sums = np.asarray(X.sum(axis=0)).ravel() + scale * rng.standard_normal(X.shape[1])
+    n_kept = min(max(4 * k, int(np.count_nonzero(sums > 4 * scale))), 4000)
+    kept = np.argsort(-sums)[:n_kept]
+    narrow = X.tocsc()[:, kept].tocsr()
+    components = np.zeros((k, X.shape[1]))
+    args = (epsilon, delta, "add_remove", rng)
+    components[:, kept] = symmetric_gaussian(narrow, k, *args, share=0.9)
+    return components
+
+
+def entry_analyze_gauss(A, epsilon, delta, rng, *, symmetric):
+    """A plus the textbook noise on each entry that may change by 1 (or on the upper triangle)."""
+    G = textbook_multiplier(epsilon, delta) * rng.standard_normal(A.shape)
+    A = A.toarray() if sp.issparse(A) else A
+    return A + (np.triu(G, 1) + np.triu(G, 1).T if symmetric else G)
+
+
+# -- block power ---------------------------------------------------------------------------------
+
+
+def prior_sensitivity(V):
+    """Hardt-Price: sqrt(p) max|V|, for one entry of the matrix that is multiplied."""
+    return math.sqrt(V.shape[1]) * float(np.abs(V).max())
+
+
+def row_norm_sensitivity(V):
+    """Nicolas et al.: the largest row norm of V, for the same change."""
+    return float(np.linalg.norm(V, axis=1).max())
+
+
+def interaction_sensitivity(V):
+    """Nicolas et al. for one interaction of degree-normalised rows (sqrt(2) is not needed)."""
+    return math.sqrt(2) * row_norm_sensitivity(V)
+
+
+def row_sensitivity(adjacency):
+    """One row of norm 1, the row unit of the tables: ||x x'V||_F <= 1."""
+    return lambda V: _factor(adjacency)
+
+
+def block_power(product, d, k, multiplier, sensitivity, rng, n_steps=POWER_STEPS):
+    """V <- qr(A V + noise), from a Gaussian start, with p = k + 6; the leading k at the end."""
+    V = np.linalg.qr(rng.standard_normal((d, min(d, k + EXTRA))))[0]
+    for _ in range(n_steps):
+        Y = product(V) + multiplier * sensitivity(V) * rng.standard_normal(V.shape)
+        V = np.linalg.svd(Y, full_matrices=False)[0]
+    return V[:, :k].T
+
+
+# -- Hardt and Roth 2013 -------------------------------------------------------------------------
+
+
+def fixed_coherence(product, n, n_steps, coherence, multiplier, rng):
+    """Power iteration with noise for coherence C; None where an iterate is beyond it (FAIL).
+
+    As printed, the multiplier is (2/epsilon) sqrt(4 T ln(1/delta)) and x_0 is not normalised.
+    """
+    x = rng.standard_normal(n) / math.sqrt(n)
+    for _ in range(n_steps):
+        if np.max(x**2) > coherence / n:
+            return None
+        x = product(x) + multiplier * math.sqrt(coherence / n) * rng.standard_normal(n)
+        x /= np.linalg.norm(x)
+    return x
+
+
+def coherence_multiplier(epsilon, delta, n_steps):
+    """The multiplier of `fixed_coherence` as printed."""
+    return 2 / epsilon * math.sqrt(4 * n_steps * math.log(1 / delta))
+
+
+def deflation(A, k, epsilon, delta, n_steps, coherence, rng, *, exact=False):
+    """Rank k, one vector after the other: returns B_k (the figure prints the private residual).
+
+    As printed, each vector gets epsilon / sqrt(4 k ln(1/delta)) and delta/k, and its eigenvalue is
+    ||A v|| plus Laplace noise. With `exact`, the k runs share the budget by exact accounting. The
+    factor sqrt(2) for symmetric changes, which the paper lacks, is included in both.
+    """
+    n = len(A)
+    each = epsilon / math.sqrt(4 * k * math.log(1 / delta))
+    multiplier = coherence_multiplier(each, delta / k, n_steps)
+    if exact:
+        multiplier = exact_multiplier(epsilon, delta, k * n_steps)
+    B = np.zeros_like(A)
+    for _ in range(k):
+        residual = A - B
+        args = (n, n_steps, coherence, math.sqrt(2) * multiplier, rng)
+        v = fixed_coherence(lambda x, M=residual: M @ x, *args)
+        if v is None:
+            return B
+        value = float(np.linalg.norm(residual @ v)) + rng.laplace(0, 1 / each)
+        B = B + value * np.outer(v, v)
+    return B
+
+
+# -- graphs --------------------------------------------------------------------------------------
+
+
+def randomised_response(A, epsilon, rng):
+    """Each possible edge is flipped with chance 1/(1 + e^epsilon), then unbiased: n x n, dense."""
+    n = A.shape[0]
+    flip = 1 / (1 + math.exp(epsilon))
+    upper = np.triu(A.toarray(), 1)
+    upper = np.where(rng.random((n, n)) < flip, 1 - upper, upper)
+    upper = np.triu((upper - flip) / (1 - 2 * flip), 1)
+    return upper + upper.T
+
+
+# -- other libraries -----------------------------------------------------------------------------
+
+
+def _call(target, args, results):
+    try:
+        results.put(target(*args))
+    except Exception as error:
+        results.put(f"{type(error).__name__}: {error}")
+
+
+def in_time(target, args, seconds):
+    """Run target(*args) in a child process; its result, or a sentence if it fails or is late."""
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    child = context.Process(target=_call, args=(target, args, results))
+    child.start()
+    try:
+        return results.get(timeout=seconds)
+    except queue.Empty:
+        return f"no result in {seconds} s"
+    finally:
+        child.terminate()
+        child.join()
+
+
+def diffprivlib_pca(X, k, epsilon):
+    """diffprivlib: pure epsilon, one replaced row; the data are taken as centred."""
+    from diffprivlib.models import PCA
+
+    return PCA(k, epsilon=epsilon, data_norm=1.0, centered=True).fit(X).components_
+
+
+def opendp_pca(X, k, epsilon):
+    """OpenDP: pure epsilon. Its own map charges 2 epsilon for one replaced row: half is given."""
+    import opendp.prelude as dp
+    from opendp.extras.sklearn.decomposition import PCA
+
+    dp.enable_features("contrib", "idealized-numerics", "honest-but-curious")
+    n, d = X.shape
+    model = PCA(epsilon=epsilon / 2, row_norm=1.0, n_samples=n, n_features=d, n_components=k)
+    return model.fit(X).components_
