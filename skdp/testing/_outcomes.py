@@ -21,7 +21,12 @@ __all__ = [
     "outcome",
 ]
 
-_SKLEARN_STATE = {"_sklearn_output_config", "_metadata_request", "_ledger_stamp"}
+_SKLEARN_STATE = {
+    "_sklearn_output_config",
+    "_metadata_request",
+    "_ledger_stamp",
+    "_released_names",
+}
 PRIVATE = "_private"  # per-user parts that are never published (joint differential privacy)
 
 
