@@ -47,8 +47,11 @@ def run_atomically(fit, estimator, args, kwargs):
     before = vars(estimator).copy()
     opened = []
     outer = _OPENED.set(opened)
+    stale = vars(estimator).pop("_released_names", ())
     try:
-        return fit(estimator, *args, **kwargs)
+        fitted = fit(estimator, *args, **kwargs)
+        _drop_stale(estimator, stale)
+        return fitted
     except BaseException:
         vars(estimator).clear()
         vars(estimator).update(before)
@@ -57,6 +60,13 @@ def run_atomically(fit, estimator, args, kwargs):
         raise
     finally:
         _OPENED.reset(outer)
+
+
+def _drop_stale(estimator, stale):
+    """Take off what an earlier fit, with other parameters, released and this one did not."""
+    now = vars(estimator).setdefault("_released_names", stale)
+    for name in set(stale) - set(now):
+        vars(estimator).pop(name, None)
 
 
 def ledger_stamp(old, *, pickled=False):
@@ -140,9 +150,7 @@ class BaseDPEstimator(BaseEstimator):
 
     def _close_session(self, session, attributes):
         """Set the fitted attributes (all of them public) and the receipt."""
-        for name in set(getattr(self, "_released_names", ())) - set(attributes):
-            vars(self).pop(name, None)  # of an earlier fit with other parameters
-        self._released_names = tuple(attributes)
+        self._released_names = (*getattr(self, "_released_names", ()), *attributes)
         for name, value in attributes.items():
             setattr(self, name, value)
         self.privacy_spent_ = session.spent()

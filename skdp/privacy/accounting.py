@@ -277,7 +277,7 @@ def delta_from_losses(losses: Iterable[tuple[str, float]], epsilon: float) -> fl
     """
     mu, values = _separate(losses)
     epsilon = _number("epsilon", epsilon, low=-math.inf)
-    if epsilon == math.inf or math.inf in (mu, *values):
+    if epsilon == math.inf or max(mu, *values, 0.0) > _MAX_VALUE:
         return float(epsilon < math.inf)
     return _mean_curve(mu, _pure_atoms(values), epsilon)
 
