@@ -10,12 +10,20 @@ from skdp.exceptions import (
 from skdp.graph import DPSpectralEmbedding
 from skdp.privacy.ledger import PrivacyLedger
 from skdp.privacy.receipts import PrivacySpent
+from skdp.regression import (
+    DPPersonalizedClassifier,
+    DPPersonalizedRegressor,
+    DPTraceRegressor,
+)
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "DPPCA",
+    "DPPersonalizedClassifier",
+    "DPPersonalizedRegressor",
     "DPSpectralEmbedding",
+    "DPTraceRegressor",
     "DPTruncatedSVD",
     "BudgetExceededError",
     "PrivacyError",

@@ -123,7 +123,10 @@ class BaseDPEstimator(BaseEstimator):
         if hasattr(self, "n_jobs"):
             check_n_jobs(self)
         unit = getattr(self, "privacy_unit", "row")
-        adjacency = check_option(self, "adjacency", self._privacy_units[unit])
+        offered = ("add_remove", "replace") if unit == "label" else self._privacy_units[unit]
+        adjacency = check_option(self, "adjacency", offered)
+        if unit == "label":  # the number of labels is public, so it has one adjacency
+            adjacency = "replace"
         source = make_source(self.random_state, name)
         budget = PrivacyBudget(epsilon, delta, pure_epsilon)
         session = PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)

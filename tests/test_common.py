@@ -3,7 +3,14 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skdp import DPPCA, DPSpectralEmbedding, DPTruncatedSVD
+from skdp import (
+    DPPCA,
+    DPPersonalizedClassifier,
+    DPPersonalizedRegressor,
+    DPSpectralEmbedding,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+)
 
 ESTIMATORS = [
     DPPCA(),
@@ -21,6 +28,14 @@ ESTIMATORS = [
     DPSpectralEmbedding(n_components=1),
     DPSpectralEmbedding(n_components=1, normalization="laplacian", delta=0.0),
     DPSpectralEmbedding(n_components=1, normalization="none", adjacency="replace"),
+    DPTraceRegressor(),
+    DPTraceRegressor(design=1.0, fit_intercept=True, adjacency="replace"),
+    DPTraceRegressor(privacy_unit="label", solver="spectral_init"),
+    DPPersonalizedRegressor(),
+    DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
+    DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0, coef_bound="auto"),
+    DPPersonalizedClassifier(),
+    DPPersonalizedClassifier(1, head="subspace", refine="cross", fit_intercept=False),
 ]
 
 

@@ -17,11 +17,18 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn import config_context
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.utils import get_tags
 
 import skdp
-from skdp import DPPCA, DPSpectralEmbedding, DPTruncatedSVD
+from skdp import (
+    DPPCA,
+    DPPersonalizedClassifier,
+    DPPersonalizedRegressor,
+    DPSpectralEmbedding,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+)
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.privacy import (
     PrivacyBudget,
@@ -42,6 +49,9 @@ ESTIMATORS = [
     DPTruncatedSVD(1, privacy_unit="entry"),
     DPTruncatedSVD(1, privacy_unit="interaction"),
     DPSpectralEmbedding(1),
+    DPTraceRegressor(1),
+    DPPersonalizedRegressor(1),
+    DPPersonalizedClassifier(1),
 ]
 MINUTES = 4  # of one slow run
 
@@ -181,6 +191,17 @@ def use_everything(fitted, X):
             method(X) if takes_data else method()
 
 
+def target_for(estimator, X):
+    """A target with ordinary and hostile values, where one is needed."""
+    if not get_tags(estimator).target_tags.required:
+        return None
+    shape = X.shape if hasattr(X, "shape") else np.shape(X)
+    n = shape[0] if shape else 1
+    if is_classifier(estimator):
+        return np.arange(n) % 2
+    return np.resize(NUMBERS, n)
+
+
 def try_case(estimator, case):
     """Fit; return what became of it. Anything but the two allowed ends raises."""
     params, X, assume_finite = case
@@ -190,7 +211,7 @@ def try_case(estimator, case):
         state = fitted_attributes(subject)
         with record_transcript() as transcript:
             try:
-                subject.fit(X)
+                subject.fit(X, target_for(estimator, X))
             except (ValueError, TypeError, PrivacyError) as error:
                 message = str(error)
                 assert difference(state, fitted_attributes(subject)) is None
@@ -206,7 +227,8 @@ def try_case(estimator, case):
 def check_result(fitted, transcript):
     spent = fitted.privacy_spent_
     assert spent.epsilon <= fitted.epsilon and spent.delta <= max(fitted.delta, 0)
-    assert len(transcript) == len(fitted.ledger_) and not transcript.faults
+    read = [line for line in fitted.ledger_ if line.mechanism != "paid, not read"]
+    assert len(transcript) == len(read) and not transcript.faults
     assert np.shape(fitted.n_features_in_) == ()
     if fitted.epsilon == math.inf:
         return

@@ -25,7 +25,7 @@ ALLOWED = {
     "queries": {"privacy", "solvers.linalg", "exceptions"},
     "base": {"privacy"} | COMMON,
     "decomposition": ESTIMATOR,
-    "regression": ESTIMATOR,
+    "regression": ESTIMATOR | {"theory"},
     "graph": ESTIMATOR,
     "federated": {"queries", "solvers", "privacy"} | COMMON,
     "metrics": {"solvers"} | COMMON,

@@ -1,0 +1,338 @@
+"""Queries whose privacy unit is one user: all rows that carry the same label.
+
+A user's contribution is computed by a public function of that user's rows alone and then scaled to
+a public norm, so its size bounds the change whatever the rows are. Neighbours: `add_remove` (a
+user comes or goes; the number of users is private) or `replace` (another user with any rows).
+
+A bad user (rows that are not finite, degenerate, or of any scale) gives a zero contribution.
+Users with equally many rows are handled together, in arrays of shape (users, rows, features); all
+products are made user by user, so that their bits do not depend on who else is in the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from skdp.privacy.session import Bound, Bounded, PrivateQuery
+from skdp.queries.blocks import sum_rows
+from skdp.queries.users import Batch, UserRows
+
+__all__ = ["GroupQuery", "Part", "UserNorms", "clipped", "unit_factors"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+_LOOSE = 1 + 1e-9  # float norms of clipped contributions are right to far better than this
+
+
+Local = Callable[[Batch], FloatArray]
+
+
+class Part(NamedTuple):
+    """One part of a contribution: its public shape, the norm that it is clipped to, its cone.
+
+    `positive` says that the part is a positive semidefinite matrix or a nonnegative vector by
+    construction, so that two of them have a nonnegative inner product.
+    """
+
+    shape: tuple[int, ...]
+    level: float
+    positive: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return math.prod(self.shape)
+
+
+def _finite(values: FloatArray) -> FloatArray:
+    """Set the contribution of a user to zero unless all of it is finite."""
+    good = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+    return np.where(good.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
+
+
+def clipped(values: FloatArray, level: float) -> FloatArray:
+    """Scale each user's flat contribution to norm at most `level`; bad ones become zero."""
+    values = _finite(values)
+    largest = np.abs(values).max(axis=1, initial=0.0)
+    safe = np.where(largest > 0, largest, 1.0)
+    shape = values / safe[:, None]
+    norms = np.sqrt((shape * shape).sum(axis=1))  # of entries at most 1: nothing overflows
+    with np.errstate(over="ignore", divide="ignore"):
+        factors = np.where(largest > 0, np.minimum(level / np.maximum(norms, 1e-300), safe), 0.0)
+    return np.asarray(shape * factors[:, None])
+
+
+def _signs(p: int) -> FloatArray:
+    """Signs of signed factors: the first half counts plus, the second minus."""
+    return np.where(np.arange(p) < p // 2, 1.0, -1.0)
+
+
+def _squares(F: FloatArray, signed: bool) -> FloatArray:
+    """||F'JF||_F^2 of each user, through the smaller Gram matrix."""
+    n, p, d = F.shape
+    if p > d and not signed:
+        G = np.matmul(F.swapaxes(1, 2), F)
+    else:
+        G = np.matmul(F, F.swapaxes(1, 2))
+    squares = (G * G).reshape(n, G.shape[1] * G.shape[2])
+    if signed:
+        squares = squares * np.outer(_signs(p), _signs(p)).ravel()
+    return np.asarray(np.maximum(squares.sum(axis=1), 0.0))
+
+
+def unit_factors(F: FloatArray, step: float, signed: bool = False) -> FloatArray:
+    """Return integer factors Z with ||Z'JZ||_F <= 1/step for each user; 0 where that fails.
+
+    Z is F in units of sqrt(step), scaled so that F'JF has norm 1 (or less, if it nearly cancels).
+    Gram entries are exact, and their squares are compared with less than the bound by more than
+    the rounding of their sum: the check is exact.
+    """
+    F = _finite(F)
+    n, p, d = F.shape
+    largest = np.abs(F).max(axis=(1, 2), initial=0.0)
+    F = F / np.where(largest > 0, largest, 1.0)[:, None, None]
+    sizes = np.sqrt(_squares(F, signed))
+    if signed:  # what nearly cancels is left short: its integers would be long
+        sizes = np.maximum(sizes, 0.02 * (F * F).reshape(n, p * d).sum(axis=1))
+    bound = 1.0 / step
+    radius = math.sqrt(bound)
+    aim = max(radius - 1.5 - math.sqrt(p) * d / (24 * radius), 0.9 * radius)
+    factors = np.where(sizes > 0, aim / np.sqrt(np.where(sizes > 0, sizes, 1.0)), 0.0)
+    Z = np.rint(F * factors[:, None, None])
+    terms = p * p if signed or p <= d else d * d
+    mass = (Z * Z).reshape(n, p * d).sum(axis=1) ** 2 if signed else 0.0
+    rounding = 4e-16 * (terms + 4)
+
+    def too_long() -> NDArray[np.intp]:
+        return np.flatnonzero(_squares(Z, signed) + rounding * (mass + bound**2) > bound**2)
+
+    for shrink in (0.99, 0.9, 0.0):
+        over = too_long()
+        if not over.size:
+            break
+        Z[over] = np.rint(F[over] * (shrink * factors[over])[:, None, None])
+    return Z
+
+
+@cache
+def _blas() -> Any:
+    return ThreadpoolController()
+
+
+def _one_blas_thread() -> Any:
+    """The bits of a product depend on how many threads made it."""
+    return _blas().limit(limits=1, user_api="blas")
+
+
+def _quietly(local: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Floating-point trouble of one user is that user's: no warning, in any thread."""
+
+    def run(batch: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return local(batch)
+
+    return run
+
+
+class GroupQuery(PrivateQuery):
+    """Sums over users of contributions that each user bounds alone.
+
+    Every method takes a `name` for the ledger and `local`, a public function from a `Batch` to one
+    contribution for each user in it. It must treat users one by one.
+
+    Parameters
+    ----------
+    users : UserRows
+        The private rows, by user.
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    n_jobs : int or None
+        Threads for the passes over the users; it never changes a result.
+    """
+
+    def __init__(self, users: UserRows, *, adjacency: str, n_jobs: int | None = None) -> None:
+        self._users = users
+        self._replace = adjacency == "replace"
+        self.n_jobs = n_jobs
+        self.n_features = users.n_features
+        self.n_outputs = users.n_outputs
+
+    @property
+    def n_users(self) -> int:
+        """Number of users, public under adjacency="replace" only."""
+        if not self._replace:
+            raise ValueError("the number of users is private under adjacency='add_remove'")
+        return self._users.n_rows()
+
+    @property
+    def _users_changed(self) -> float:
+        return 2.0 if self._replace else 1.0
+
+    def _factor(self, positive: bool, size: int) -> float:
+        """Replace: ||P - Q|| <= sqrt(2) max(||P||, ||Q||) if <P, Q> >= 0 (numbers: 1), else 2."""
+        if not self._replace:
+            return 1.0
+        return 2.0 if not positive else math.sqrt(2.0) if size > 1 else 1.0
+
+    def _sum(
+        self, term: Callable[[Batch], Any], shape: tuple[int, ...], *, exact: bool
+    ) -> NDArray[Any]:
+        with _one_blas_thread():
+            return sum_rows(self._users, _quietly(term), shape, exact=exact, n_jobs=self.n_jobs)
+
+    def count(self) -> Bounded:
+        """Return the number of users. One user changes it by 1."""
+        if self._replace:
+            raise ValueError("the number of users is public under adjacency='replace': `n_users`")
+
+        def answer(step: float) -> NDArray[Any]:
+            n = self._users.n_rows()
+            return np.asarray(float(n)) if step == 0.0 else np.asarray(n * round(1 / step))
+
+        return Bounded(Bound("users", (), 1.0, slack=0.5, l1=1.0, l1_slack=0.5), answer)
+
+    def grams(self, name: str, local: Local, width: int, signed: bool = False) -> Bounded:
+        """Return the sum of F'JF / ||F'JF||_F; `local` gives F, of shape (users, p, width).
+
+        J is the identity or, if `signed`, minus the identity on the second half of the p factors.
+        One user: norm 1. Replace: sqrt(2) without signs (positive semidefinite), 2 with signs. In
+        integers z the bound on the user's Gram matrix is checked after rounding: no slack.
+        """
+
+        def answer(step: float) -> NDArray[Any]:
+            if step == 0.0:
+                return self._sum(lambda batch: unit_gram(local(batch)), (width, width), exact=False)
+
+            def term(batch: Batch) -> FloatArray:
+                return gram(unit_factors(local(batch), step, signed))
+
+            return self._sum(term, (width, width), exact=True)
+
+        def unit_gram(F: FloatArray) -> FloatArray:
+            sizes = np.sqrt(np.sqrt(_squares(F, signed)))
+            usable = np.where(sizes > 0, sizes, np.inf)
+            return gram(_finite(F) / usable[:, None, None])
+
+        def gram(F: FloatArray) -> FloatArray:
+            left = F * _signs(F.shape[1])[:, None] if signed else F
+            return left.reshape(-1, width).T @ F.reshape(-1, width)
+
+        l2 = self._factor(not signed, width)
+        return Bounded(Bound(name, (width, width), l2, symmetric=True, slack=0.0), answer)
+
+    def sums(self, name: str, local: Local, parts: tuple[tuple[Any, ...], ...]) -> Bounded:
+        """Return the sum of contributions made of `parts` (see `Part`), each clipped to its level.
+
+        `local` gives an array of shape (users, total size). One user: sqrt(sum level^2); replace:
+        each part by 2 or, where positive, sqrt(2). Rounding costs sqrt(size)/2 for each user that
+        changed.
+        """
+        pieces = [Part(*part) for part in parts]
+        ends = np.cumsum([0, *(piece.size for piece in pieces)])
+        size = int(ends[-1])
+
+        def contribution(batch: Batch) -> FloatArray:
+            values = local(batch)
+            bounded = [
+                clipped(values[:, a:b], piece.level)
+                for piece, a, b in zip(pieces, ends[:-1], ends[1:], strict=True)
+            ]
+            return np.concatenate(bounded, axis=1)
+
+        def answer(step: float) -> NDArray[Any]:
+            if step == 0.0:
+                return self._sum(
+                    lambda batch: contribution(batch).sum(axis=0), (size,), exact=False
+                )
+
+            def term(batch: Batch) -> IntArray:
+                return np.asarray(np.rint(contribution(batch) / step).astype(np.int64).sum(axis=0))
+
+            return self._sum(term, (size,), exact=True)
+
+        l2 = math.hypot(*(self._factor(p.positive, p.size) * p.level for p in pieces)) * _LOOSE
+        changed = self._users_changed
+        bound = Bound(
+            name, (size,), l2, slack=changed * math.sqrt(size) / 2,
+            l1=changed * math.hypot(*(p.level for p in pieces)) * math.sqrt(size) * _LOOSE,
+            l1_slack=changed * size / 2,
+        )  # fmt: skip
+        return Bounded(bound, answer)
+
+    def norms(self, local: Local) -> UserNorms:
+        """Return the query of one public number for each user (NaN counts as infinite)."""
+        return UserNorms(self._users, _quietly(local), self._replace)
+
+    def scores(self, name: str, local: Local, n: int) -> Bounded:
+        """Return n scores for the exponential mechanism; `local` gives one score in [0, 1] each.
+
+        One user adds numbers in [0, 1]: the changes lie in an interval of length 1; replace: in
+        [-1, 1], length 2.
+        """
+
+        def term(batch: Batch) -> FloatArray:
+            values = np.nan_to_num(local(batch), nan=0.0)
+            return np.asarray(np.clip(values, 0.0, 1.0))
+
+        def answer(step: float) -> NDArray[Any]:
+            if step == 0.0:
+                return self._sum(lambda batch: term(batch).sum(axis=0), (n,), exact=False)
+            top = math.floor(1 / step)
+            return self._sum(
+                lambda batch: np.rint(term(batch) * top).astype(np.int64).sum(axis=0),
+                (n,), exact=True,
+            )  # fmt: skip
+
+        length = self._users_changed
+        return Bounded(Bound(name, (n,), math.sqrt(n) * length, linf=length), answer)
+
+    def kept_local(self, local: Local) -> Iterator[tuple[IntArray, FloatArray]]:
+        """Yield (numbers of users, result of `local`): NOT a release, for what stays with users.
+
+        Their private heads are made here. Nothing that becomes public may depend on it.
+        """
+        run = _quietly(local)
+        with _one_blas_thread():
+            for users, batch in self._users.labelled_blocks():
+                yield users, run(batch)
+
+
+class UserNorms(PrivateQuery):
+    """How users compare with a public threshold, for the search of a quantile."""
+
+    def __init__(self, users: UserRows, local: Local, replace: bool) -> None:
+        self._users, self._local, self._replace = users, local, replace
+        self._norms: FloatArray | None = None
+
+    def _all(self) -> FloatArray:
+        if self._norms is None:
+            found = [self._local(batch) for batch in self._users.blocks()]
+            self._norms = np.concatenate(found) if found else np.zeros(0)
+        return self._norms
+
+    def norms_below(self, threshold: float, quantile: float) -> Bounded:
+        """Return the sum over users of (1[norm <= threshold] - quantile).
+
+        One user adds a number in [-q, 1 - q]: max(q, 1 - q); replace: 1.
+        """
+        q = float(quantile)
+        size = 1.0 if self._replace else max(q, 1 - q)
+
+        def answer(step: float) -> NDArray[Any]:
+            norms = self._all()
+            below = int(np.count_nonzero(norms <= threshold))
+            if step == 0.0:
+                return np.asarray(below - q * len(norms))
+            total = below * round((1 - q) / step) + (len(norms) - below) * round(-q / step)
+            return np.asarray(max(-(2**62), min(2**62, total)), np.int64)
+
+        rounding = 1.0 if self._replace else 0.5
+        bound = Bound("coef_quantile", (), size, slack=rounding, l1=size, l1_slack=rounding)
+        return Bounded(bound, answer)

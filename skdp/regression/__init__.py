@@ -1,0 +1,7 @@
+"""Private regression: low-rank matrix coefficients, models shared by many users."""
+
+from skdp.regression._personalized import DPPersonalizedRegressor
+from skdp.regression._personalized_classifier import DPPersonalizedClassifier
+from skdp.regression._trace import DPTraceRegressor
+
+__all__ = ["DPPersonalizedClassifier", "DPPersonalizedRegressor", "DPTraceRegressor"]

@@ -1,0 +1,230 @@
+"""Personalised regression with differential privacy for one user."""
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
+
+from skdp._validation import check_option
+from skdp.regression._personalized_base import PersonalizedBase
+
+
+class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
+    """Linear models of many users that share a subspace, with privacy for all rows of one user.
+
+    The public attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
+    (or replacing, see `adjacency`) all rows of one user, whatever the data are: each user sends a
+    few messages of bounded norm, and only their noisy sums are seen. Each user's own model, its
+    head, is fitted from the public attributes and the user's rows, and is shown to that user alone
+    (joint differential privacy): **the fitted object holds private heads; publish** ``released()``.
+    Not covered: ``predict`` for a fitted user, ``score``, and whether a user is known.
+
+    Parameters
+    ----------
+    n_components : int or "auto", default=2
+        Dimension of the shared subspace. "auto" counts the released eigenvalues above their noise
+        (needs ``init="votes"``).
+    epsilon : float, default=1.0
+        Budget of one call of fit, for all rows of one user together; ``inf`` adds no noise.
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of users. 0 (pure privacy)
+        needs ``init="random"`` or ``"exponential"`` and ``whiten=False`` or ``"diag"``.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        With "add_remove" the number of users is private too; with "replace" it is public.
+    n_rounds : int, default=2
+        Rounds that improve the subspace; they share one part of the budget.
+    budget_split : dict or "auto", default="auto"
+        Shares of the releases; its keys depend on the other parameters and are named in the error.
+    clip_level : float, default=0.5
+        Largest norm of a user's message in a round.
+    coef_bound : float or "auto", default=1.0
+        Largest norm of a user's head (in units of the data) in the released global model. "auto"
+        spends half of that release on a private median.
+    local : {"ridge", "moment"}, default="ridge"
+        How a user finds the direction of its vote.
+    refine : {"residual", "cross", "gram"}, default="residual"
+        What a round releases: residual moments, directions times heads, or the noisy normal
+        equations of [1]_ (for comparison: of order n_features times n_components).
+    init : {"votes", "pairs", "random", "exponential"}, default="votes"
+        The start: directions of the users, pairs of rows [1]_, a random subspace (use 10 rounds or
+        more), or the exponential mechanism over `candidates` [1]_, which takes half of epsilon.
+    candidates : array of shape (n, n_features, n_components) or None, default=None
+        Public candidates for ``init="exponential"``. None is a net of lines, for one component and
+        at most four features.
+    whiten : bool or "diag", default=True
+        Release a second moment and whiten the features with it; needed unless features have equal
+        variances and no correlations. "diag" releases variances only.
+    head : {"voted", "subspace", "hybrid"}, default="voted"
+        How users fit their heads: by a rule elected by noisy votes, inside the subspace, or each by
+        its own leave-one-out error.
+    loss : {"squared", "huber"}, default="squared"
+        What rounds and heads minimise.
+    fit_intercept : bool, default=True
+        Whether users have intercepts of their own; the elected rule may shrink them.
+    user_column : int, str or None, default=None
+        Column of X that holds the users, instead of `groups`.
+    require_users : bool, default=False
+        Make it an error to fit or predict without users.
+    random_state : int, Generator, RandomState or None, default=None
+        None draws noise from the operating system. Anything else makes the noise reproducible,
+        which is not private: it warns and is flagged in the receipt.
+    n_jobs : int or None, default=None
+        Threads for the passes over the users; it never changes the result.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Orthonormal rows that span the shared subspace, in whitened features.
+    whitener_ : ndarray of shape (n_features, n_features) or (n_features,), or None
+        Public map of the features: a user's coefficients are ``whitener_ @ components_.T @ v``.
+    n_components_ : int
+        Dimension of the subspace.
+    eigenvalues_ : ndarray of shape (n_features,) or None
+        Released eigenvalues of the votes (or pairs), in descending order.
+    global_coef_ : ndarray of shape (n_features,)
+        The model for users without a head: the mean of the users' (bounded) heads.
+    global_intercept_ : float
+        Its intercept.
+    coef_bound_ : float
+        The bound on heads that was used.
+    head_penalty_ : HeadRule or None
+        The elected rule; None if each user takes its own best one.
+    head_choice_ : Choice
+        All rules that users choose from, and the released leaning of all.
+    n_users_ : int
+        Number of users: released under "add_remove", exact under "replace".
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, when X has names that are all strings.
+    privacy_spent_ : PrivacySpent
+        The receipt.
+    ledger_ : tuple of LedgerEntry
+        Each release with its sensitivity and noise scale.
+
+    See Also
+    --------
+    DPPersonalizedClassifier : The same for labels.
+
+    Notes
+    -----
+    Users come as ``groups=`` or as `user_column`; the latter is the only form that works with
+    scorers of scikit-learn, which never pass users to ``predict``. Pickling the fitted object
+    pickles the heads: keep it as secret as the data.
+
+    References
+    ----------
+    .. [1] Jain, Rush, Smith, Song, Thakurta, "Differentially private model personalization",
+       NeurIPS 2021.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp.regression import DPPersonalizedRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> users = np.repeat(np.arange(2000), 10)
+    >>> X = rng.standard_normal((20000, 8))
+    >>> taste = rng.standard_normal((2000, 1)) * [1.0, 1.0, 0, 0, 0, 0, 0, 0]
+    >>> y = np.sum(X * taste[users], axis=1)
+    >>> model = DPPersonalizedRegressor(n_components=1, epsilon=2.0).fit(X, y, groups=users)
+    >>> bool(model.score(X, y, groups=users) > 0.9)
+    True
+    >>> model.released().privacy_spent_
+    (ε=2, δ=1e-06) group
+    """
+
+    _y_numeric = True
+
+    def __init__(
+        self,
+        n_components=2,
+        *,
+        epsilon=1.0,
+        delta=1e-6,
+        adjacency="add_remove",
+        n_rounds=2,
+        budget_split="auto",
+        clip_level=0.5,
+        coef_bound=1.0,
+        local="ridge",
+        refine="residual",
+        init="votes",
+        candidates=None,
+        whiten=True,
+        head="voted",
+        loss="squared",
+        fit_intercept=True,
+        user_column=None,
+        require_users=False,
+        random_state=None,
+        n_jobs=None,
+    ):
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.n_rounds = n_rounds
+        self.budget_split = budget_split
+        self.clip_level = clip_level
+        self.coef_bound = coef_bound
+        self.local = local
+        self.refine = refine
+        self.init = init
+        self.candidates = candidates
+        self.whiten = whiten
+        self.head = head
+        self.loss = loss
+        self.fit_intercept = fit_intercept
+        self.user_column = user_column
+        self.require_users = require_users
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.regressor_tags.poor_score = True  # without users there is little to learn
+        return tags
+
+    def _loss_name(self):
+        return check_option(self, "loss", ("squared", "huber"))
+
+    def _encoded(self, y, *, reset):
+        return np.asarray(y, np.float64).reshape(-1, 1)
+
+    def predict(self, X, groups=None):
+        """Predict: a known user by its own head, others by the global model.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to predict.
+        groups : array-like of shape (n_samples,), default=None
+            The user of each row; None takes the global model for all.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+            Predictions. Those of a fitted user's head are for that user's eyes.
+        """
+        return self._linear(X, groups)[:, 0]
+
+    def score(self, X, y, groups=None, sample_weight=None):
+        """Return the coefficient of determination; on private rows it is not covered.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,)
+            Targets.
+        groups : array-like of shape (n_samples,), default=None
+            The user of each row.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        score : float
+            R squared.
+        """
+        return r2_score(y, self.predict(X, groups), sample_weight=sample_weight)

@@ -1,0 +1,344 @@
+"""What the personalised regressor and classifier share: everything that is not the loss."""
+
+import warnings
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils import check_consistent_length
+from sklearn.utils.validation import (
+    check_array,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
+
+from skdp.base import BaseDPEstimator, atomic
+from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning
+from skdp.queries.groups import GroupQuery
+from skdp.queries.users import UserRows
+from skdp.regression._personalized_parameters import ParametersMixin
+from skdp.regression._publication import PublicationMixin
+from skdp.regression._users import check_labels, positions, split_users
+from skdp.solvers.candidates import choose_subspace
+from skdp.solvers.linalg import fix_signs
+from skdp.solvers.personalization import (
+    Count,
+    View,
+    learn_whitener,
+    pair_start,
+    random_start,
+    vote_start,
+)
+from skdp.solvers.quantiles import private_quantile
+from skdp.solvers.user_heads import (
+    Choice,
+    GlobalModel,
+    Heads,
+    all_rules,
+    elect,
+    fixed_rule,
+    global_model,
+    head_norms,
+    usable,
+)
+from skdp.solvers.user_rounds import refine
+
+FLOATS = [np.float64, np.float32]
+
+
+class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
+    """Shared structure under user-level privacy; a private head for each user."""
+
+    __metadata_request__fit = {"groups": True}
+    __metadata_request__predict = {"groups": True}
+    __metadata_request__score = {"groups": True}
+    _methods_with_users = ("fit", "predict", "score")
+
+    _privacy_units = {
+        "group": ("add_remove", "replace"),
+        "row": ("add_remove", "replace"),
+    }
+
+    @property
+    def privacy_unit(self):
+        """The unit of protection: "group", or "row" after a fit without users."""
+        if "_unit" in vars(self):  # while fitting
+            return self._unit
+        return self.privacy_spent_.unit if hasattr(self, "privacy_spent_") else "group"
+
+    def get_metadata_routing(self):
+        """Return what metadata the methods take: `groups`, unless `user_column` is set.
+
+        Returns
+        -------
+        routing : MetadataRequest
+            The requests of this estimator.
+        """
+        request = super().get_metadata_routing()
+        if self.user_column is not None:
+            for method in self._methods_with_users:
+                getattr(request, method).add_request(param="groups", alias=False)
+        return request
+
+    # -- fit -------------------------------------------------------------------------------
+
+    @atomic
+    def fit(self, X, y, groups=None):
+        """Learn the shared structure, spending (`epsilon`, `delta`) once, and all heads.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The private rows; with `user_column` one column holds the users.
+        y : array-like of shape (n_samples,)
+            The private targets.
+        groups : array-like of shape (n_samples,), default=None
+            The user of each row. A missing user is an error.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator. Its heads are private: publish ``released()``.
+        """
+        shares = self._check_parameters()
+        self._unit = self._unit_of(groups)
+        session = self._open_session(pure_epsilon=self._pure_epsilon())
+        X, y, labels = self._validated(X, y, groups, reset=True)
+        users, codes = self._coded(labels, X.shape[0])
+        query = self._query(X, self._encoded(y, reset=True), codes)
+        self._check_n_components(X.shape[1])
+        attributes = self._target_attributes() | self._learn(session, query, shares)
+        self._close_session(session, attributes)
+        self._private = self._fitted_heads(query, users)
+        self._warn_if_few(attributes["n_users_"])
+        del self._unit
+        return self
+
+    def _unit_of(self, groups):
+        if groups is not None and self.user_column is not None:
+            raise ValueError(
+                "Users were given twice, as 'groups' and as 'user_column'; use one of them."
+            )
+        if groups is not None or self.user_column is not None:
+            return "group"
+        if self.require_users:
+            raise ValueError(
+                f"{type(self).__name__}(require_users=True) needs the users of the rows: pass "
+                "'groups' (through a Pipeline or a search this needs metadata routing) or set "
+                "'user_column'."
+            )
+        warnings.warn(
+            f"{type(self).__name__} was fitted without users: each row counts as its own user, and "
+            "the guarantee protects single rows. If rows have users, pass 'groups' or set "
+            "'user_column'.",
+            PrivacyUnitWarning,
+            stacklevel=4,
+        )
+        return "row"
+
+    def _validated(self, X, y, labels, *, reset):
+        """Return rows without the user column, targets, and user labels."""
+        if self.user_column is not None:
+            validate_data(self, X, y, skip_check_array=True, reset=reset)
+            X, labels = split_users(X, self.user_column)
+            X, y = check_X_y(
+                X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=self._y_numeric, estimator=self
+            )
+        else:
+            X, y = validate_data(
+                self, X, y, accept_sparse="csr", dtype=FLOATS, reset=reset,
+                y_numeric=self._y_numeric,
+            )  # fmt: skip
+        return X, y, self._checked_labels(labels, X)
+
+    def _validated_rows(self, X, labels):
+        """Return rows to predict without the user column, and user labels."""
+        if self.user_column is not None:
+            validate_data(self, X, skip_check_array=True, reset=False)
+            X, labels = split_users(X, self.user_column)
+            X = check_array(X, accept_sparse="csr", dtype=FLOATS, input_name="X")
+        else:
+            X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False)
+        return X, self._checked_labels(labels, X)
+
+    @staticmethod
+    def _checked_labels(labels, X):
+        if labels is not None:
+            labels = check_labels(labels)
+            check_consistent_length(X, labels)
+        return labels
+
+    @staticmethod
+    def _coded(labels, n):
+        """Return the sorted users (None if each row is its own) and the number of each row's."""
+        if labels is None:
+            return None, np.arange(n)
+        return np.unique(labels, return_inverse=True)
+
+    def _target_attributes(self):
+        """Public attributes that belong to the target."""
+        return {}
+
+    def _query(self, X, Y, codes):
+        rows = UserRows(X, Y, codes, self._loss_name() in ("squared", "huber"))
+        return GroupQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
+
+    def _learn(self, session, query, shares):
+        """Make all releases; returns the public attributes."""
+        ask, p = session.ask(query), query.n_outputs
+        whitener, shared = self._subspace(session, ask, query, shares)
+        count = shared.count
+        if self.adjacency == "replace":
+            count = Count().also(query.n_users, 0.0)
+        elif "count" in shares:
+            released = ask.count(share=shares["count"])
+            count = count.also(float(released.value), released.noise_scale)
+        view, d = View(whitener, self.fit_intercept, self._loss_name()), query.n_features
+        heads = Heads(view, shared.U, GlobalModel(np.zeros((d, p)), np.zeros(p)))
+        coef_bound, share = self._coef_bound_of(ask, heads, shares["global"])
+        model = global_model(ask, heads, count, coef_bound, share)
+        heads = Heads(view, shared.U, model)
+        choice = Choice((fixed_rule(self.fit_intercept),), np.zeros(1))
+        rules = all_rules(shared, self.fit_intercept)
+        if self.head == "voted":
+            choice = elect(ask, heads, rules, count, shared.error, shares["head"])
+        elif self.head == "hybrid":
+            rules = usable(rules, shared.error, model.noise)
+            choice = Choice(rules, np.zeros(len(rules)))
+        return {
+            "components_": fix_signs(shared.U.T),
+            "whitener_": whitener,
+            "n_components_": shared.U.shape[1],
+            "eigenvalues_": shared.eigenvalues,
+            "global_coef_": model.coef[:, 0] if p == 1 else model.coef.T,
+            "global_intercept_": float(model.intercept[0]) if p == 1 else model.intercept,
+            "coef_bound_": coef_bound,
+            "head_choice_": choice,
+            "head_penalty_": choice.rules[0] if len(choice.rules) == 1 else None,
+            "n_users_": round(count.value),
+        }
+
+    def _subspace(self, session, ask, query, shares):
+        d, k = query.n_features, self.n_components
+        whitener = learn_whitener(
+            ask, d, self.whiten, self.fit_intercept, shares.get("whitener", 0.0)
+        )
+        view = View(whitener, self.fit_intercept, self._loss_name())
+        if self.init == "votes":
+            shared = vote_start(ask, view, d, k, self.local, shares["init"])
+        elif self.init == "pairs":
+            shared = pair_start(ask, view, d, k, shares["init"])
+        elif self.init == "random":
+            shared = random_start(session.random_signs((d, k)))
+        else:
+            share = shares["init"] if session.budget.pure else 1.0
+            shared = choose_subspace(ask, view, self._candidates_of(d), share)
+        rounds = shares.get("rounds", 0.0)
+        shared = refine(ask, view, shared, self.refine, self.n_rounds, self.clip_level, rounds)
+        return whitener, shared
+
+    def _coef_bound_of(self, ask, heads, share):
+        if self.coef_bound != "auto":
+            return float(self.coef_bound), share
+        norms = ask.norms(head_norms(heads))
+        return private_quantile(norms, 0.5, share / 2), share / 2
+
+    def _warn_if_few(self, n_users):
+        """Say that there are too few users for the budget, from public numbers alone."""
+        needed = 2 * self.components_.size
+        if n_users * self.epsilon < needed:
+            warnings.warn(
+                f"{type(self).__name__}: about {n_users} users are too few for epsilon="
+                f"{self.epsilon:g} and {self.components_.size} shared numbers (users times epsilon "
+                f"should exceed {needed}): the shared subspace may be noise.",
+                PrivacyWarning,
+                stacklevel=4,
+            )
+
+    # -- heads -----------------------------------------------------------------------------
+
+    def _public_heads(self):
+        """Return what fits heads, from public attributes."""
+        view = View(self.whitener_, self.fit_intercept, self._loss_name())
+        coef = np.atleast_2d(self.global_coef_).T
+        return Heads(view, self.components_.T, GlobalModel(coef, np.ravel(self.global_intercept_)))
+
+    def _fitted_heads(self, query, users):
+        """Fit the head of each user: private, never released."""
+        if users is None:
+            return None
+        heads = self._public_heads()
+        out = np.zeros((len(users), (query.n_features + 1) * query.n_outputs))
+        for which, values in query.kept_local(lambda batch: heads.fit(batch, self.head_choice_)):
+            out[which] = values
+        return {"users": users, "heads": out}
+
+    def adapt(self, X, y, groups=None):
+        """Fit heads for new users, or again for known ones; costs nothing and releases nothing.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows of the users: all rows that their heads shall be fitted to.
+        y : array-like of shape (n_samples,)
+            Targets.
+        groups : array-like of shape (n_samples,), default=None
+            The user of each row, unless `user_column` is set.
+
+        Returns
+        -------
+        self : object
+            The estimator with more private heads.
+        """
+        check_is_fitted(self, "components_")
+        if groups is None and self.user_column is None:
+            raise ValueError("adapt needs the users of the rows: pass 'groups'.")
+        self._check_one_form(groups)
+        X, y, labels = self._validated(X, y, groups, reset=False)
+        users, codes = np.unique(labels, return_inverse=True)
+        new = self._fitted_heads(self._query(X, self._encoded(y, reset=False), codes), users)
+        old = getattr(self, "_private", None)
+        if old is not None:
+            kept = ~np.isin(old["users"], users)
+            merged = np.concatenate([old["users"][kept], users])
+            order = np.argsort(merged, kind="stable")
+            values = np.concatenate([old["heads"][kept], new["heads"]])
+            new = {"users": merged[order], "heads": values[order]}
+        self._private = new
+        return self
+
+    def _check_one_form(self, groups):
+        if groups is not None and self.user_column is not None:
+            raise ValueError("Users were given twice, as 'groups' and as 'user_column'.")
+        if groups is None and self.user_column is None and self.require_users:
+            raise ValueError("require_users=True: pass 'groups' or set 'user_column'.")
+
+    def _linear(self, X, groups):
+        """Linear predictor of each row: the user's own head, or the global model."""
+        check_is_fitted(self, "components_")
+        self._check_one_form(groups)
+        X, labels = self._validated_rows(X, groups)
+        model = self._public_heads().model
+        eta = np.asarray(X @ model.coef) + model.intercept
+        heads = getattr(self, "_private", None)
+        if heads is None or not len(heads["users"]):
+            return eta
+        if labels is None:  # a scorer of scikit-learn never passes users
+            warnings.warn(
+                f"{type(self).__name__} has heads, but was asked to predict without users: all "
+                "rows get the global model. Pass 'groups', set 'user_column', or use released().",
+                UserWarning,
+                stacklevel=4,
+            )
+            return eta
+        at, known = positions(heads["users"], labels)
+        rows = np.flatnonzero(known)
+        d, p = model.coef.shape
+        size = max(1, 2**20 // (d * p))
+        for start in range(0, len(rows), size):
+            some = rows[start : start + size]
+            own = heads["heads"][at[some]]
+            coef, intercept = own[:, : d * p].reshape(-1, d, p), own[:, d * p :]
+            block = X[some].toarray() if sp.issparse(X) else X[some]
+            eta[some] = np.einsum("id,idp->ip", block, coef) + intercept
+        return eta

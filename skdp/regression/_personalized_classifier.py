@@ -1,0 +1,323 @@
+"""Personalised classification with differential privacy for one user."""
+
+import warnings
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils.multiclass import check_classification_targets
+
+from skdp.exceptions import PrivacyWarning
+from skdp.regression._personalized_base import PersonalizedBase
+
+
+class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
+    """Logistic models of many users that share a subspace, with privacy for all rows of one user.
+
+    The public attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
+    (or replacing, see `adjacency`) all rows of one user, whatever the data are: each user sends a
+    few messages of bounded norm, one for all classes together, and only their noisy sums are seen.
+    Each user's head is fitted from the public attributes and the user's rows, and is shown to that
+    user alone: **the fitted object holds private heads; publish** ``released()``. Not covered:
+    predictions for a fitted user, ``score``, and whether a user is known.
+
+    Parameters
+    ----------
+    n_components : int or "auto", default=2
+        Dimension of the shared subspace. "auto" counts the released eigenvalues above their noise
+        (needs ``init="votes"``).
+    epsilon : float, default=1.0
+        Budget of one call of fit, for all rows of one user together; ``inf`` adds no noise.
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of users. 0 (pure privacy)
+        needs ``init="random"`` or ``"exponential"`` and ``whiten=False`` or ``"diag"``.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        With "add_remove" the number of users is private too; with "replace" it is public.
+    n_rounds : int, default=2
+        Rounds that improve the subspace; they share one part of the budget.
+    budget_split : dict or "auto", default="auto"
+        Shares of the releases; its keys depend on the other parameters and are named in the error.
+    clip_level : float, default=0.5
+        Largest norm of a user's message in a round.
+    coef_bound : float or "auto", default=1.0
+        Largest norm of a user's head (in units of the data) in the released global model. "auto"
+        spends half of that release on a private median.
+    local : {"ridge", "moment"}, default="ridge"
+        How a user finds the direction of its vote.
+    refine : {"residual", "cross", "gram"}, default="residual"
+        What a round releases: residual moments, directions times heads, or the noisy normal
+        equations of [1]_ (for comparison: of order n_features times n_components).
+    init : {"votes", "pairs", "random", "exponential"}, default="votes"
+        The start: directions of the users, pairs of rows [1]_, a random subspace (use 10 rounds or
+        more), or the exponential mechanism over `candidates` [1]_, which takes half of epsilon.
+    candidates : array of shape (n, n_features, n_components) or None, default=None
+        Public candidates for ``init="exponential"``. None is a net of lines, for one component and
+        at most four features.
+    whiten : bool or "diag", default=True
+        Release a second moment and whiten the features with it; needed unless features have equal
+        variances and no correlations. "diag" releases variances only.
+    head : {"voted", "subspace", "hybrid"}, default="voted"
+        How users fit their heads: by a rule elected by noisy votes, inside the subspace, or each by
+        its own leave-one-out error.
+    classes : array-like or None, default=None
+        The public list of classes. None takes the labels in y, declares them public, and warns. A
+        user with any other label contributes nothing.
+    fit_intercept : bool, default=True
+        Whether users have intercepts of their own; the elected rule may shrink them.
+    user_column : int, str or None, default=None
+        Column of X that holds the users, instead of `groups`.
+    require_users : bool, default=False
+        Make it an error to fit or predict without users.
+    random_state : int, Generator, RandomState or None, default=None
+        None draws noise from the operating system. Anything else makes the noise reproducible,
+        which is not private: it warns and is flagged in the receipt.
+    n_jobs : int or None, default=None
+        Threads for the passes over the users; it never changes the result.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The classes.
+    components_ : ndarray of shape (n_components, n_features)
+        Orthonormal rows that span the shared subspace, in whitened features.
+    whitener_ : ndarray of shape (n_features, n_features) or (n_features,), or None
+        Public map of the features: a user's coefficients are ``whitener_ @ components_.T @ V``.
+    n_components_ : int
+        Dimension of the subspace.
+    eigenvalues_ : ndarray of shape (n_features,) or None
+        Released eigenvalues of the votes (or pairs), in descending order.
+    global_coef_ : ndarray of shape (n_features,) or (n_classes, n_features)
+        The model for users without a head: the mean of the users' (bounded) heads.
+    global_intercept_ : float or ndarray of shape (n_classes,)
+        Its intercept.
+    coef_bound_ : float
+        The bound on heads that was used.
+    head_penalty_ : HeadRule or None
+        The elected rule; None if each user takes its own best one.
+    head_choice_ : Choice
+        All rules that users choose from, and the released leaning of all.
+    n_users_ : int
+        Number of users: released under "add_remove", exact under "replace".
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, when X has names that are all strings.
+    privacy_spent_ : PrivacySpent
+        The receipt.
+    ledger_ : tuple of LedgerEntry
+        Each release with its sensitivity and noise scale.
+
+    See Also
+    --------
+    DPPersonalizedRegressor : The same for numbers.
+
+    References
+    ----------
+    .. [1] Jain, Rush, Smith, Song, Thakurta, "Differentially private model personalization",
+       NeurIPS 2021.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp.regression import DPPersonalizedClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> users = np.repeat(np.arange(2000), 10)
+    >>> X = rng.standard_normal((20000, 8))
+    >>> taste = rng.standard_normal((2000, 1)) * [5.0, 5.0, 0, 0, 0, 0, 0, 0]
+    >>> y = np.sum(X * taste[users], axis=1) > 0
+    >>> model = DPPersonalizedClassifier(n_components=1, epsilon=2.0, classes=[False, True])
+    >>> bool(model.fit(X, y, groups=users).score(X, y, groups=users) > 0.85)
+    True
+    """
+
+    __metadata_request__predict_proba = {"groups": True}
+    __metadata_request__predict_log_proba = {"groups": True}
+    __metadata_request__decision_function = {"groups": True}
+    _methods_with_users = (
+        *PersonalizedBase._methods_with_users,
+        "predict_proba",
+        "predict_log_proba",
+        "decision_function",
+    )
+
+    _y_numeric = False
+
+    def __init__(
+        self,
+        n_components=2,
+        *,
+        epsilon=1.0,
+        delta=1e-6,
+        adjacency="add_remove",
+        n_rounds=2,
+        budget_split="auto",
+        clip_level=0.5,
+        coef_bound=1.0,
+        local="ridge",
+        refine="residual",
+        init="votes",
+        candidates=None,
+        whiten=True,
+        head="voted",
+        classes=None,
+        fit_intercept=True,
+        user_column=None,
+        require_users=False,
+        random_state=None,
+        n_jobs=None,
+    ):
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.n_rounds = n_rounds
+        self.budget_split = budget_split
+        self.clip_level = clip_level
+        self.coef_bound = coef_bound
+        self.local = local
+        self.refine = refine
+        self.init = init
+        self.candidates = candidates
+        self.whiten = whiten
+        self.head = head
+        self.classes = classes
+        self.fit_intercept = fit_intercept
+        self.user_column = user_column
+        self.require_users = require_users
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.classifier_tags.poor_score = True  # without users there is little to learn
+        return tags
+
+    def _loss_name(self):
+        classes = getattr(self, "classes_", ())
+        return "softmax" if len(classes) > 2 else "logistic"
+
+    def _target_attributes(self):
+        return {"classes_": self.classes_}
+
+    def _encoded(self, y, *, reset):
+        """Indicators of the classes, NaN for any other label; decides the classes when fitting."""
+        check_classification_targets(y)
+        y = np.asarray(y)
+        if reset:
+            if self.classes is None:
+                self.classes_ = np.unique(y)
+                warnings.warn(
+                    f"{type(self).__name__} took the classes from y and made them public; pass "
+                    "'classes' if which labels occur is private.",
+                    PrivacyWarning,
+                    stacklevel=4,
+                )
+            else:
+                self.classes_ = np.unique(np.asarray(self.classes))
+        at = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
+        known = self.classes_[at] == y
+        if len(self.classes_) > 2:
+            Y = np.eye(len(self.classes_))[at]
+        else:
+            Y = (at == 1).astype(np.float64)[:, None]
+        Y[~known] = np.nan
+        return Y
+
+    def decision_function(self, X, groups=None):
+        """Return the linear predictor of each row.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to predict.
+        groups : array-like of shape (n_samples,), default=None
+            The user of each row; None takes the global model for all.
+
+        Returns
+        -------
+        decision : ndarray of shape (n_samples,) or (n_samples, n_classes)
+            Confidence in the second class, or in each class.
+        """
+        eta = self._linear(X, groups)
+        return eta[:, 0] if eta.shape[1] == 1 else eta
+
+    def predict_proba(self, X, groups=None):
+        """Return the probabilities of the classes.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to predict.
+        groups : array-like of shape (n_samples,), default=None
+            The user of each row; None takes the global model for all.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`.
+        """
+        eta = self._linear(X, groups)
+        if len(self.classes_) == 1:
+            return np.ones((len(eta), 1))
+        if eta.shape[1] == 1:
+            eta = np.hstack([np.zeros_like(eta), eta])
+        shifted = np.exp(eta - eta.max(axis=1, keepdims=True))
+        return shifted / shifted.sum(axis=1, keepdims=True)
+
+    def predict_log_proba(self, X, groups=None):
+        """Return the logarithms of the probabilities of the classes.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to predict.
+        groups : array-like of shape (n_samples,), default=None
+            The user of each row; None takes the global model for all.
+
+        Returns
+        -------
+        log_probabilities : ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`.
+        """
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X, groups))
+
+    def predict(self, X, groups=None):
+        """Predict: a known user by its own head, others by the global model.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows to predict.
+        groups : array-like of shape (n_samples,), default=None
+            The user of each row; None takes the global model for all.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+            Labels. Those of a fitted user's head are for that user's eyes.
+        """
+        best = np.argmax(self.predict_proba(X, groups), axis=1)
+        return self.classes_[best]
+
+    def score(self, X, y, groups=None, sample_weight=None):
+        """Return the accuracy; on private rows it is not covered.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,)
+            Labels.
+        groups : array-like of shape (n_samples,), default=None
+            The user of each row.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        score : float
+            Accuracy.
+        """
+        return accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight)

@@ -1,0 +1,88 @@
+"""Parameters of the personalised estimators: what is allowed, and how the budget is shared."""
+
+import math
+
+from skdp._validation import check_bool, check_int, check_option, check_real, check_split
+from skdp.regression._users import check_candidates
+from skdp.solvers.candidates import line_net
+
+_NET_POINTS = 1000
+_PURE_SHARE = 0.5  # of epsilon, for the exponential mechanism beside Gaussian releases
+_SHARES = {"whitener": 0.05, "init": 0.45, "rounds": 0.42, "head": 0.04, "global": 0.04}
+
+
+class ParametersMixin:
+    """Checks and defaults, all of them public."""
+
+    def _check_parameters(self):
+        check_int(self, "n_components", 1, also=("auto",))
+        check_int(self, "n_rounds", 0)
+        check_real(self, "clip_level", 1e-100, 1e100, closed="both")
+        check_real(self, "coef_bound", 1e-100, 1e100, closed="both", also=("auto",))
+        check_option(self, "local", ("ridge", "moment"))
+        check_option(self, "refine", ("residual", "cross", "gram"))
+        check_option(self, "init", ("votes", "pairs", "random", "exponential"))
+        check_option(self, "head", ("voted", "subspace", "hybrid"))
+        check_bool(self, "fit_intercept")
+        check_bool(self, "require_users")
+        if not isinstance(self.whiten, bool):
+            check_option(self, "whiten", ("diag",))
+        if self.n_components == "auto" and self.init != "votes":
+            raise ValueError("n_components='auto' needs init='votes'. Use a number.")
+        if self.refine == "gram" and self._loss_name() != "squared":
+            raise ValueError("refine='gram' needs loss='squared'; use 'residual' or 'cross'.")
+        return check_split(self, self._default_shares())
+
+    def _default_shares(self):
+        pure = self.delta == 0
+        skipped = set()
+        if self.whiten is False:
+            skipped.add("whitener")
+        if self.init == "random" or (self.init == "exponential" and not pure):
+            skipped.add("init")
+        if self.n_rounds == 0:
+            skipped.add("rounds")
+        if self.head != "voted":
+            skipped.add("head")
+        shares = {name: share for name, share in _SHARES.items() if name not in skipped}
+        counted = self.init == "votes" or (self.n_rounds > 0 and self.refine == "residual")
+        if self.adjacency == "add_remove" and not counted:
+            shares["count"] = 0.01
+        return shares
+
+    def _offers_pure_dp(self):
+        return (
+            self.init in ("random", "exponential")
+            and self.whiten is not True
+            and (self.n_rounds == 0 or self.refine != "gram")
+        )
+
+    def _pure_epsilon(self):
+        if self.init != "exponential" or self.delta == 0:
+            return 0.0
+        return _PURE_SHARE * check_real(self, "epsilon", 0, math.inf, closed="right")
+
+    def _check_n_components(self, d):
+        if self.n_components != "auto" and self.n_components > d:
+            raise ValueError(
+                f"n_components={self.n_components!r} must be between 1 and n_features={d!r}."
+            )
+        has_net = self.n_components == 1 and d <= 4
+        if self.init == "exponential" and self.candidates is None and not has_net:
+            raise ValueError(
+                "init='exponential' has a built-in net for n_components=1 and at most 4 features "
+                "only; pass 'candidates' of shape (n, n_features, n_components)."
+            )
+        self._candidates_of(d)
+        if self.refine == "gram" and self.n_rounds and d * int(self.n_components) > 3000:
+            raise ValueError(
+                "refine='gram' releases a matrix of order n_features * n_components, at most 3000. "
+                "Use refine='residual'."
+            )
+
+    def _candidates_of(self, d):
+        if self.init != "exponential":
+            return None
+        if self.candidates is None:
+            return line_net(d, _NET_POINTS)
+        return check_candidates(self.candidates, (d, self.n_components))

@@ -1,0 +1,113 @@
+"""What leaves the house: public copies, heads for devices, messages and steps of further rounds."""
+
+import math
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from skdp.exceptions import PrivacyError
+from skdp.regression._users import GaussianSum, UserHead
+from skdp.solvers.linalg import fix_signs
+from skdp.solvers.personalization import Count, Shared, View
+from skdp.solvers.user_rounds import residual_step, round_message, round_parts
+
+FLOATS = [np.float64, np.float32]
+
+
+class PublicationMixin:
+    """Publication and federation of a fitted personalised estimator."""
+
+    def released(self):
+        """Return the copy that may be published: no heads, no user labels, no counts.
+
+        Returns
+        -------
+        public : object
+            A fitted estimator of the same class: it predicts by the global model, and ``adapt``
+            gives it heads.
+        """
+        check_is_fitted(self, "components_")
+        if self.privacy_spent_.seeded or self.privacy_spent_.epsilon == math.inf:
+            raise PrivacyError(
+                "This fit is not private: its noise was seeded, or epsilon is infinite. Fit with "
+                "random_state=None and a finite epsilon to publish the result."
+            )
+        return self._copy()
+
+    def _copy(self):
+        params = self.get_params(deep=False) | {"random_state": None}
+        copy = type(self)(**params)
+        for name, value in vars(self).items():
+            if name.endswith("_") and not name.startswith("_") and name != "n_users_":
+                setattr(copy, name, value)
+        return copy
+
+    def make_head(self):
+        """Return a tiny estimator for one user's device, made of public attributes only.
+
+        Returns
+        -------
+        head : UserHead
+            ``head.fit(X, y)`` fits the user's own rows; ``head.predict(X)`` predicts.
+        """
+        public = self.released()
+        if public.user_column is not None:  # a device has no column of users
+            public.user_column = None
+            public.n_features_in_ = public.components_.shape[1]
+            vars(public).pop("feature_names_in_", None)
+        return UserHead(public)
+
+    def client_update(self, X, y):
+        """Compute the message of one user for a further round; what a device sends.
+
+        It is private: it may only enter a sum to which noise is added, by secure aggregation.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_features)
+            All rows of the user.
+        y : array-like of shape (n_rows,)
+            Targets.
+
+        Returns
+        -------
+        message : ndarray of shape (k * n_features + k * k,)
+            Norm at most ``clip_level * sqrt(1 + 1/9)``; add the messages of all users.
+        """
+        check_is_fitted(self, "components_")
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=FLOATS, reset=False, y_numeric=self._y_numeric
+        )
+        query = self._query(X, self._encoded(y, reset=False), np.zeros(X.shape[0], int))
+        bounded = query.sums("round", *self._round())
+        return bounded.answer(0.0)
+
+    def _round(self):
+        view = View(self.whitener_, self.fit_intercept, self._loss_name())
+        k, d = self.components_.shape
+        local = round_message(view, self.components_.T, self.clip_level)
+        return local, round_parts(d, k, self.clip_level)
+
+    def server_update(self, total, noise_scale):
+        """Return a public copy after one more round, from the noisy sum of all messages.
+
+        Parameters
+        ----------
+        total : ndarray of shape (k * n_features + k * k,)
+            Sum of the users' messages plus Gaussian noise.
+        noise_scale : float
+            Its standard deviation: the norm bound of a message over the mu of the round. Its loss
+            is not part of this estimator's receipt.
+
+        Returns
+        -------
+        public : object
+            A copy without heads and with new `components_`.
+        """
+        check_is_fitted(self, "components_")
+        released = GaussianSum(np.asarray(total, np.float64), float(noise_scale))
+        start = Shared(self.components_.T, 1.0, Count())
+        shared = residual_step(start, released, self.clip_level)
+        copy = self._copy()
+        copy.components_ = fix_signs(shared.U.T)
+        return copy

@@ -1,0 +1,150 @@
+"""User labels: how they are passed, checked and looked up; and the head on a user's own device."""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+__all__ = [
+    "GaussianSum",
+    "UserHead",
+    "check_candidates",
+    "check_labels",
+    "positions",
+    "split_users",
+]
+
+
+class GaussianSum(NamedTuple):
+    """A released sum and the standard deviation of its noise."""
+
+    value: np.ndarray
+    noise_scale: float
+
+
+def split_users(X, column):
+    """Return (X without the user column, users); X may be a data frame."""
+    if hasattr(X, "columns"):
+        names = list(X.columns)
+        name = column if column in names or isinstance(column, str) else names[column]
+        if name not in names:
+            raise ValueError(f"'user_column' {column!r} is not a column of X.")
+        return X.drop(columns=[name]), X[name].to_numpy()
+    if not isinstance(column, (int, np.integer)) or isinstance(column, bool):
+        raise ValueError(
+            f"'user_column' must be the index of a column unless X is a data frame. Got {column!r}."
+        )
+    if not sp.issparse(X):
+        X = np.asarray(X)
+    if X.ndim != 2 or not -X.shape[1] <= column < X.shape[1]:
+        raise ValueError(f"'user_column' {column!r} is not a column of X.")
+    kept = np.delete(np.arange(X.shape[1]), column)
+    if sp.issparse(X):
+        X = X.tocsc()
+        return X[:, kept].tocsr(), X[:, [column]].toarray().ravel()
+    return X[:, kept], X[:, column]
+
+
+def check_labels(labels):
+    """Return user labels as an array of one kind; a missing label is an error."""
+    labels = column_or_1d(np.asarray(labels))
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError("The user of a row is missing (NaN); every row needs its user.")
+    if labels.dtype.kind == "O":
+        values = labels.tolist()
+        if any(value is None or value != value for value in values):
+            raise ValueError("The user of a row is missing; every row needs its user.")
+        if all(isinstance(value, str) for value in values):
+            return labels.astype(str)
+        if not all(isinstance(value, (int, float, np.number)) for value in values):
+            raise ValueError("User labels must be all strings or all numbers.")
+        labels = np.asarray(values)
+    return labels
+
+
+def check_candidates(candidates, shape):
+    """Return public candidate subspaces as orthonormal columns, (n, *shape)."""
+    candidates = np.asarray(candidates, np.float64)
+    if candidates.ndim != 3 or candidates.shape[1:] != shape or not len(candidates):
+        raise ValueError(
+            f"'candidates' must have the shape (n, {shape[0]}, {shape[1]}). Got {candidates.shape} "
+            "instead."
+        )
+    if not np.isfinite(candidates).all():
+        raise ValueError("'candidates' must be finite.")
+    return np.linalg.qr(candidates)[0]
+
+
+def positions(known, labels):
+    """Return (index into the sorted known users, whether it is known) of each label."""
+    if (known.dtype.kind in "US") != (labels.dtype.kind in "US"):
+        raise ValueError("User labels are strings in one place and numbers in the other.")
+    at = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+    return at, known[at] == labels
+
+
+class UserHead(BaseEstimator):
+    """A personal model on one user's device: public attributes, and the user's own rows.
+
+    Fitting and predicting release nothing: both stay on the device.
+
+    Parameters
+    ----------
+    public : estimator
+        What ``released()`` returns.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,) or (n_outputs, n_features)
+        The user's coefficients: private to the user.
+    intercept_ : float or ndarray of shape (n_outputs,)
+        The user's intercept.
+    """
+
+    def __init__(self, public=None):
+        self.public = public
+
+    def fit(self, X, y):
+        """Fit the head of this user to all its rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_features)
+            The user's rows.
+        y : array-like of shape (n_rows,)
+            Targets.
+
+        Returns
+        -------
+        self : UserHead
+            The fitted head.
+        """
+        model = self.public._copy()
+        model.adapt(X, y, groups=np.zeros(len(y), int))
+        head = model._private["heads"][0]
+        shape = np.atleast_2d(model.global_coef_).shape
+        coef = head[: shape[0] * shape[1]].reshape(shape[::-1]).T
+        intercept = head[shape[0] * shape[1] :]
+        self.coef_ = coef[0] if model.global_coef_.ndim == 1 else coef
+        self.intercept_ = float(intercept[0]) if model.global_coef_.ndim == 1 else intercept
+        self._model = model
+        return self
+
+    def predict(self, X):
+        """Predict rows of this user.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_features)
+            The user's rows.
+
+        Returns
+        -------
+        y : ndarray of shape (n_rows,)
+            Predictions.
+        """
+        check_is_fitted(self, "coef_")
+        n = X.shape[0] if hasattr(X, "shape") else len(X)
+        return self._model.predict(X, groups=np.zeros(n, int))

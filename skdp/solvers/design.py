@@ -1,0 +1,100 @@
+"""Whitening of measurement matrices from released second moments.
+
+Notation: X = R0^(1/2) G C0^(1/2) with G of iid entries; the sums of X X' and X'X over n records
+are about n tr(C0) R0 and n tr(R0) C0. W1 X W2 has entries of variance `lam`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.solvers.trace import PublicAnswer, private_median
+
+__all__ = ["AsksDesign", "Whitening", "release_whitening", "whitening"]
+
+FloatArray = NDArray[np.float64]
+_SMALLEST = 0.02  # of the mean eigenvalue, for learnt moments
+_SMALLEST_PUBLIC = 1e-8
+_CLIP = 1.5  # of second moments, in medians
+
+
+class AsksDesign(Protocol):
+    """What a design is learnt from."""
+
+    def moment_sizes_below(self, threshold: float, *, share: float) -> PublicAnswer:
+        """Return a negative number when the threshold is below the median size."""
+        ...
+
+    def moments(self, clip_level: float, *, share: float) -> PublicAnswer:
+        """Return the two second moments (or their diagonals), flat."""
+        ...
+
+
+class Whitening(NamedTuple):
+    """Public symmetric W1, W2 of norm 1 (None: identity), and the variance of W1 X W2."""
+
+    left: FloatArray | None
+    right: FloatArray | None
+    lam: float
+
+
+def _signal(spread: float, expected: float) -> float:
+    """Return the share of a squared spread that is not noise (Ledoit, Wolf 2004; error known)."""
+    return max(0.0, 1 - expected / spread) if spread > 0 else 0.0
+
+
+def _shrunk(moment: FloatArray, noise: float, mean: float) -> tuple[FloatArray, FloatArray]:
+    """Return eigenvalues and vectors of a noisy moment, drawn to its mean as the noise demands.
+
+    (G + G')/2 with scale s has mean squared size s^2 d (d + 1)/2 and spectral edge s sqrt(2 d).
+    """
+    d = len(moment)
+    centred = (moment + moment.T) / 2 - mean * np.eye(d)
+    signal = _signal(float(np.sum(centred**2)), noise**2 * d * (d + 1) / 2)
+    values, vectors = np.linalg.eigh(mean * np.eye(d) + signal * centred)
+    return _floored(values, signal * noise * math.sqrt(2 * d), noise, mean), vectors
+
+
+def _floored(values: FloatArray, edge: float, noise: float, mean: float) -> FloatArray:
+    smallest = _SMALLEST if noise else _SMALLEST_PUBLIC
+    return np.maximum(values, min(max(smallest * mean, edge), mean))
+
+
+def _shrunk_diagonal(part: FloatArray, noise: float, mean: float) -> tuple[FloatArray, FloatArray]:
+    centred = part - mean
+    signal = _signal(float(np.sum(centred**2)), noise**2 * len(part))
+    return _floored(mean + signal * centred, signal * noise, noise, mean), np.eye(len(part))
+
+
+def whitening(
+    moments: FloatArray, shape: tuple[int, int], n: float, noise: float
+) -> Whitening | None:
+    """Return the whitening for sums of X X' and X'X or their diagonals; None if all is noise."""
+    d1, d2 = shape
+    diagonal = len(moments) == d1 + d2
+    shrunk: Callable[..., tuple[FloatArray, FloatArray]] = _shrunk
+    if diagonal:
+        shrunk, parts = _shrunk_diagonal, (moments[:d1], moments[d1:])
+        trace = float(moments.sum()) / 2
+    else:
+        parts = (moments[: d1 * d1].reshape(d1, d1), moments[d1 * d1 :].reshape(d2, d2))
+        trace = float(np.trace(parts[0]) + np.trace(parts[1])) / 2
+    if trace <= 2 * noise * math.sqrt((d1 + d2) / 4):
+        return None
+    (r, P), (c, Q) = shrunk(parts[0], noise, trace / d1), shrunk(parts[1], noise, trace / d2)
+    left, right = (P * np.sqrt(r.min() / r)) @ P.T, (Q * np.sqrt(c.min() / c)) @ Q.T
+    return Whitening(left, right, float(r.min() * c.min() / (trace * n)))
+
+
+def release_whitening(
+    ask: AsksDesign, shape: tuple[int, int], n: float, rank_share: float, share: float
+) -> Whitening | None:
+    """Learn the design: a private median of the sizes, and one release of both moments."""
+    median = private_median(ask.moment_sizes_below, rank_share, n)
+    answer = ask.moments(_CLIP * median, share=share)
+    return whitening(answer.value, shape, n, answer.noise_scale)

@@ -1,0 +1,263 @@
+"""Fits of one user, made for many users at once: what a user computes alone, from public arrays.
+
+Notation: arrays start with (users, rows): features F are (n, m, q), targets Y are (n, m, p). With
+K = FF' + t 11' (t the prior variance of the intercept, inf: free) and B = lam (K + lam)^-1, a ridge
+fit leaves the residuals BY, and (BY)_i / B_ii is the residual of row i when it was left out: exact,
+for a free intercept too. Other losses are a fixed number of ridge fits to pseudo-responses, which
+decrease the loss at each step; nothing stops early, so nothing tells of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LOSSES", "LocalFit", "Loss", "RidgePath", "centred", "moments", "own_scale", "unit"]
+
+FloatArray = NDArray[np.float64]
+_LEAST_DIAGONAL = 1e-9
+_HUBER = 2.0  # times the median absolute residual: 1.35 standard deviations
+
+
+def transposed(A: FloatArray) -> FloatArray:
+    """Transpose each user's matrix."""
+    return A.swapaxes(1, 2)
+
+
+def centred(A: FloatArray) -> FloatArray:
+    """Subtract each user's own column means (if there are three rows); constants become zero."""
+    if A.shape[1] < 3:
+        return A
+    out = A - A.mean(axis=1, keepdims=True)
+    return np.where(np.abs(out) > 1e-13 * np.abs(A).max(axis=1, keepdims=True), out, 0.0)
+
+
+def _norms(A: FloatArray) -> FloatArray:
+    flat = np.ascontiguousarray(A).reshape(len(A), -1)
+    return np.asarray(np.sqrt((flat * flat).sum(axis=1)))
+
+
+def _each(values: FloatArray, A: FloatArray) -> FloatArray:
+    """Shape one number for each user so that it multiplies the users of A."""
+    return values.reshape(-1, *[1] * (A.ndim - 1))
+
+
+def unit(A: FloatArray) -> FloatArray:
+    """Scale each user's array to Frobenius norm 1 (zero stays zero)."""
+    norms = _norms(A)
+    return np.asarray(A / _each(np.where(norms > 0, norms, np.inf), A))
+
+
+def own_scale(A: FloatArray) -> FloatArray:
+    """Root mean square of each user's entries; 1 where it is 0."""
+    rms = _norms(A) / np.sqrt(A.shape[1] * A.shape[2])
+    return np.asarray(np.where(rms > 0, rms, 1.0))
+
+
+def moments(F: FloatArray, Y: FloatArray) -> FloatArray:
+    """F'Y of each user: (n, q, p)."""
+    return np.asarray(np.matmul(transposed(F), Y))
+
+
+# -- losses ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A convex loss as ridge fits to pseudo-responses.
+
+    Attributes
+    ----------
+    n_steps : int
+        How many ridge fits.
+    pseudo : callable
+        (Y, linear predictor) -> pseudo-responses: predictor minus scaled gradient, the scale an
+        upper bound of the curvature, so that each step decreases the loss.
+    losses : callable
+        (Y, linear predictor) -> loss of each row, (n, m).
+    mean : callable or None
+        Linear predictor -> expected indicators, where Y are indicators of classes.
+    """
+
+    n_steps: int
+    pseudo: Callable[[FloatArray, FloatArray], FloatArray]
+    losses: Callable[[FloatArray, FloatArray], FloatArray]
+    mean: Callable[[FloatArray], FloatArray] | None = None
+
+
+def _square_loss(Y: FloatArray, eta: FloatArray) -> FloatArray:
+    R = Y - eta
+    return np.asarray((R * R).sum(axis=2))
+
+
+def _huber_width(R: FloatArray) -> FloatArray:
+    return np.asarray(_HUBER * np.median(np.abs(R), axis=(1, 2))[:, None, None])
+
+
+def _huber_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
+    R = Y - eta
+    width = _huber_width(R)
+    return np.asarray(eta + np.clip(R, -width, width))
+
+
+def _absolute_loss(Y: FloatArray, eta: FloatArray) -> FloatArray:
+    return np.asarray(np.abs(Y - eta).sum(axis=2))
+
+
+def _sigmoid(eta: FloatArray) -> FloatArray:
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(eta, -40.0, 40.0))))
+
+
+def _softmax(eta: FloatArray) -> FloatArray:
+    shifted = np.exp(np.maximum(eta - eta.max(axis=2, keepdims=True), -40.0))
+    return np.asarray(shifted / shifted.sum(axis=2, keepdims=True))
+
+
+def _logistic_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
+    return eta + 4.0 * (Y - _sigmoid(eta))
+
+
+def _softmax_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
+    return eta + 2.0 * (Y - _softmax(eta))
+
+
+LOSSES: dict[str, Loss] = {
+    "squared": Loss(1, lambda Y, eta: Y, _square_loss),
+    "huber": Loss(8, _huber_pseudo, _absolute_loss),
+    "logistic": Loss(20, _logistic_pseudo, _square_loss, _sigmoid),
+    "softmax": Loss(30, _softmax_pseudo, _square_loss, _softmax),
+}
+
+
+# -- ridge -----------------------------------------------------------------------------------------
+
+
+def _left_factor(F: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return (P, s) with FF' = P diag(s) P', from the smaller of the two Gram matrices."""
+    m, q = F.shape[1:]
+    if m <= q:
+        s, P = np.linalg.eigh(np.matmul(F, transposed(F)))
+        return P, np.maximum(s, 0.0)
+    s, Q = np.linalg.eigh(np.matmul(transposed(F), F))
+    kept = s > 1e-13 * np.maximum(s[:, -1:], 0.0)
+    roots = np.where(kept, np.sqrt(np.where(kept, s, 1.0)), np.inf)
+    return np.matmul(F, Q) / roots[:, None, :], np.where(kept, s, 0.0)
+
+
+@dataclass(frozen=True)
+class LocalFit:
+    """One fit of each user.
+
+    Attributes
+    ----------
+    eta : array of shape (n, m, p)
+        Linear predictor of the rows.
+    left_out : array of shape (n, m, p)
+        Linear predictor of each row when it was left out.
+    target : array of shape (n, m, p)
+        The last pseudo-responses.
+    dual : array of shape (n, m, p)
+        Coefficients are F' times it.
+    intercept : array of shape (n, p)
+        The intercept.
+    """
+
+    eta: FloatArray
+    left_out: FloatArray
+    target: FloatArray
+    dual: FloatArray
+    intercept: FloatArray
+
+
+@dataclass(frozen=True)
+class RidgePath:
+    """The decomposed features of each user: ridge fits for any penalty cost little after it.
+
+    Attributes
+    ----------
+    F : array of shape (n, m, q)
+        Features.
+    size : array of shape (n,)
+        Mean of the diagonal of FF': penalties and intercept variances are in units of it.
+    P, s : arrays
+        Left singular vectors and squared singular values of F.
+    """
+
+    F: FloatArray
+    size: FloatArray
+    P: FloatArray
+    s: FloatArray
+
+    @classmethod
+    def of(cls, F: FloatArray) -> RidgePath:
+        """Decompose the features of each user."""
+        P, s = _left_factor(F)
+        size = s.sum(axis=1) / F.shape[1]
+        return cls(F, np.where(size > 0, size, 1.0), P, s)
+
+    def take(self, users: NDArray[np.intp]) -> RidgePath:
+        """Return the path of some of the users."""
+        return RidgePath(self.F[users], self.size[users], self.P[users], self.s[users])
+
+    def residuals(
+        self, Y: FloatArray, penalty: FloatArray, variance: float
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return BY, diag(B) and the intercept, for one relative penalty of each user."""
+        g = (self.s / (self.s + (penalty * self.size)[:, None]))[:, :, None]
+        both = np.concatenate([Y, np.ones((*Y.shape[:2], 1))], axis=2)
+        left = both - np.matmul(self.P, g * np.matmul(transposed(self.P), both))
+        BY, B1 = left[:, :, :-1], left[:, :, -1:]
+        diagonal = 1.0 - np.matmul(self.P * self.P, g)[:, :, 0]
+        if variance == 0 or Y.shape[1] == 1:  # one row cannot tell its intercept
+            return BY, diagonal, np.zeros((len(BY), BY.shape[2]))
+        inner = B1.sum(axis=1)[:, 0] + penalty / variance
+        weight = (1.0 / np.maximum(inner, 1e-300))[:, None]
+        intercept = weight * np.ascontiguousarray(transposed(BY)).sum(axis=2)
+        BY = BY - B1 * intercept[:, None, :]
+        return BY, diagonal - B1[:, :, 0] ** 2 * weight, intercept
+
+    def grid_errors(
+        self, Y: FloatArray, penalties: FloatArray, variances: FloatArray
+    ) -> FloatArray:
+        """Mean squares of left-out rows, for each column of Y: (n, penalties, variances, columns).
+
+        The same numbers as `residuals`, for all penalties in one product.
+        """
+        (n, m, c), L = Y.shape, len(penalties)
+        g = self.s[:, :, None] / (self.s[:, :, None] + self.size[:, None, None] * penalties)
+        both = np.concatenate([Y, np.ones((n, m, 1))], axis=2)
+        inside = g[:, :, :, None] * np.matmul(transposed(self.P), both)[:, :, None, :]
+        fitted = np.matmul(self.P, inside.reshape(n, -1, L * (c + 1))).reshape(n, m, L, c + 1)
+        left = both[:, :, None, :] - fitted
+        BY, B1 = left[..., :-1], left[..., -1]
+        diagonal = 1.0 - np.matmul(self.P * self.P, g)
+        out = np.empty((n, L, len(variances), c))
+        for t, variance in enumerate(variances):
+            R, D = BY, diagonal
+            if variance > 0 and m > 1:
+                weight = 1.0 / np.maximum(B1.sum(axis=1) + penalties / variance, 1e-300)
+                R = BY - B1[..., None] * (weight[:, :, None] * BY.sum(axis=1))[:, None]
+                D = diagonal - B1 * B1 * weight[:, None]
+            R = R / np.maximum(D, _LEAST_DIAGONAL)[..., None]
+            out[:, :, t] = (R * R).sum(axis=1) / m
+        return out
+
+    def fit(
+        self, Y: FloatArray, offset: FloatArray, loss: Loss, penalty: FloatArray, variance: float
+    ) -> LocalFit:
+        """Fit Y by offset + F b + intercept under the loss."""
+        eta = offset
+        for _ in range(loss.n_steps):
+            target = loss.pseudo(Y, eta)
+            BY, diagonal, intercept = self.residuals(target - offset, penalty, variance)
+            eta = target - BY
+        left_out = target - BY / np.maximum(diagonal, _LEAST_DIAGONAL)[:, :, None]
+        dual = BY / _each(penalty * self.size, BY)
+        return LocalFit(eta, left_out, target, dual, intercept)
+
+    def coefficients(self, fit: LocalFit) -> FloatArray:
+        """Return the coefficients (n, q, p) of a fit."""
+        return moments(self.F, fit.dual)

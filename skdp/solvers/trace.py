@@ -1,0 +1,388 @@
+"""Low-rank matrix regression from clipped, noisy gradients on the tangent space.
+
+Notation: y_i = <X_i, M> + noise with M of size d1 x d2 and rank r; entries of X_i have variance
+lam (after whitening); q = r (d1 + d2 - r) is the dimension of the tangent space; n the released or
+public number of records; z the median of |N(0, 1)|. A contribution is clipped at C = c times the
+median length. Clipping at c shortens a Gaussian gradient by b = P(|g| <= z c) and leaves its
+direction, so it is divided by b: low clip levels cost little and need little noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+__all__ = [
+    "GRID",
+    "SIGNED_GRID",
+    "Plan",
+    "TraceFit",
+    "UnreadableError",
+    "bussgang",
+    "clip_multiplier",
+    "fit_trace",
+    "median_steps",
+    "private_median",
+    "retract",
+    "search_steps",
+    "shrink_values",
+    "trace_attributes",
+    "zero_fit",
+]
+
+FloatArray = NDArray[np.float64]
+_Z = 0.6744897501960817
+_RATIO = 1.1
+GRID: FloatArray = _RATIO ** np.arange(-291.0, 292.0)  # 2**-40 to 2**40
+SIGNED_GRID: FloatArray = np.concatenate([-GRID[::-1], [0.0], GRID])
+_NEARBY = (-28, 3)  # grid points around the last clip level where the next one is looked for
+_MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
+_SETTLED = 1.4  # of the smallest residual scale: three to four grid points
+_READABLE = 5.0  # noise scales of a rank within half of the records
+
+
+class PublicAnswer(Protocol):
+    """A public array and the standard deviation of its noise."""
+
+    @property
+    def value(self) -> FloatArray:
+        """The noisy value."""
+        ...
+
+    @property
+    def noise_scale(self) -> float:
+        """The standard deviation of the noise."""
+        ...
+
+
+class AsksSum(Protocol):
+    """Clipped contributions: the rank of a clip level, and the total."""
+
+    def scores_below(self, threshold: float, *, share: float) -> PublicAnswer:
+        """Return a negative number when the threshold is below the median length."""
+        ...
+
+    def total(self, clip_level: float, *, share: float) -> PublicAnswer:
+        """Return the sum of contributions clipped at `clip_level`."""
+        ...
+
+
+class AsksTrace(Protocol):
+    """What the descent asks for."""
+
+    def products(self) -> AsksSum:
+        """Return the contributions y X."""
+        ...
+
+    def tangent(
+        self, U: FloatArray, S: FloatArray, V: FloatArray, intercept: float = 0.0
+    ) -> AsksSum:
+        """Return the contributions of the gradient at U S V'."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Public numbers of a fit.
+
+    Attributes
+    ----------
+    shape, rank : tuple of int, int
+        Shape of M and its rank.
+    n : float
+        Number of records, public or released.
+    lam : float
+        Variance of an entry of a (whitened) record.
+    unit_noise : float
+        Noise scale of a sum clipped at 1 that has the whole budget: k / mu.
+    init, gradients, rank_share : float
+        Shares of the budget: of the first release, of all steps, of one rank.
+    max_iter : int
+        Gradient steps.
+    clip_level : float or None
+        Multiplier c of the median; None plans it.
+    corner : float
+        The constant that joins each record, for an intercept.
+    tail_average, shrink : bool
+        Free improvements of the last estimate.
+    """
+
+    shape: tuple[int, int]
+    rank: int
+    n: float
+    lam: float
+    unit_noise: float
+    init: float
+    gradients: float
+    rank_share: float
+    max_iter: int = 8
+    clip_level: float | None = None
+    corner: float = 0.0
+    tail_average: bool = True
+    shrink: bool = True
+
+    @property
+    def tangent_size(self) -> int:
+        """Dimension of the tangent space."""
+        return self.rank * (sum(self.shape) - self.rank)
+
+
+@dataclass(frozen=True)
+class TraceFit:
+    """A public estimate U diag(values) V', or the reason why it is zero."""
+
+    U: FloatArray
+    values: FloatArray
+    V: FloatArray
+    intercept: float
+    clip_levels: tuple[float, ...]
+    noise_sd: float
+    zero_because: str = ""
+
+
+# -- pieces -------------------------------------------------------------------------------
+
+
+def bussgang(c: float) -> float:
+    """Return b = P(|g| <= z c) for a Gaussian g: what clipping leaves of a gradient."""
+    return float(2 * ndtr(_Z * c) - 1)
+
+
+def _clipped_variance(c: float) -> float:
+    """Return E min(g^2, t^2), t = z c, for a Gaussian g."""
+    if math.isinf(c):
+        return 1.0
+    t, b = _Z * c, bussgang(c)
+    return float(b - 2 * t * math.exp(-t * t / 2) / math.sqrt(2 * math.pi) + t * t * (1 - b))
+
+
+def clip_multiplier(plan: Plan, size: int, share: float) -> float:
+    """Return the multiplier of least error: sampling of `size` numbers plus noise on them."""
+    if plan.clip_level is not None:
+        return plan.clip_level
+
+    def error(c: float) -> float:
+        b = bussgang(c)
+        sampling = _clipped_variance(c) / b**2 * size / plan.n
+        noise = plan.unit_noise * _Z * c / b * size / plan.n
+        return sampling + noise**2 / share
+
+    return min(_MULTIPLIERS, key=error)
+
+
+def shrink_values(values: FloatArray, noise: float, shape: tuple[int, int]) -> FloatArray:
+    """Shrink singular values for least Frobenius error under iid noise (Gavish, Donoho 2017)."""
+    large, ratio = max(shape), min(shape) / max(shape)
+    if noise <= 0:
+        return values
+    y = values / (noise * math.sqrt(large))
+    inside = np.maximum((y * y - ratio - 1) ** 2 - 4 * ratio, 0.0)
+    kept = np.where(y > 1 + math.sqrt(ratio), np.sqrt(inside) / np.maximum(y, 1e-300), 0.0)
+    return np.asarray(kept * noise * math.sqrt(large))
+
+
+def retract(
+    U: FloatArray, S: FloatArray, V: FloatArray, right: FloatArray, left: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the best rank-r (U, s, V) of U S V' + right V' + U left, through a 2r x 2r SVD."""
+    r = U.shape[1]
+    left = left - left @ V @ V.T
+    Q1, R1 = np.linalg.qr(np.hstack([U, right]))
+    Q2, R2 = np.linalg.qr(np.hstack([V, left.T]))
+    core = np.zeros((2 * r, 2 * r))
+    core[:r, :r] = S
+    core[:r, r:] = core[r:, :r] = np.eye(r)
+    P, values, Qt = np.linalg.svd(R1 @ core @ R2.T)
+    return Q1 @ P[:, :r], values[:r], Q2 @ Qt[:r].T
+
+
+class UnreadableError(Exception):
+    """The noise of a rank hides the median."""
+
+
+def search_steps(size: int) -> int:
+    """Return how many ranks a search on `size` grid points asks for."""
+    return math.ceil(math.log2(size))
+
+
+def median_steps(max_iter: int, *, covariance: bool, intercept: bool) -> int:
+    """Return how many ranks all searches of a fit ask for; each gets the same share."""
+    wide, near = search_steps(len(GRID)), search_steps(_NEARBY[1] - _NEARBY[0])
+    descent = wide + (wide + near * (max_iter - 1) if max_iter else 0)
+    return descent + covariance * wide + intercept * search_steps(len(SIGNED_GRID))
+
+
+def private_median(
+    below: Callable[..., PublicAnswer], rank_share: float, n: float, grid: FloatArray = GRID
+) -> float:
+    """Return a grid point near the median; the number of steps depends on the grid alone."""
+    low, high = 0, len(grid) - 1
+    for _ in range(search_steps(len(grid))):
+        middle = (low + high) // 2
+        answer = below(float(grid[middle]), share=rank_share)
+        if _READABLE * answer.noise_scale > n / 2:
+            raise UnreadableError
+        if answer.value >= 0:
+            high = middle
+        else:
+            low = min(middle + 1, high)
+    return float(grid[high])
+
+
+def _grid_near(level: float) -> FloatArray:
+    return np.asarray(level * _RATIO ** np.arange(*_NEARBY), np.float64)
+
+
+# -- the descent --------------------------------------------------------------------------
+
+
+class _Descent:
+    """One run: the state is public throughout."""
+
+    def __init__(self, ask: AsksTrace, plan: Plan) -> None:
+        self.ask = ask
+        self.plan = plan
+        self.levels: list[float] = []
+        self.iterates: list[FloatArray] = []
+        self.sds: list[float] = []
+        self.variances: list[float] = []
+        self.intercepts: list[float] = []
+        self.sd = self.first_sd = math.inf
+        self.sampling = self.median = 0.0
+
+    def start(self) -> None:
+        """Shrunk spectral estimate from the clipped sum of y X."""
+        plan, (d1, d2) = self.plan, self.plan.shape
+        size, corner = d1 * d2, plan.corner
+        products = self.ask.products()
+        median = private_median(products.scores_below, plan.rank_share, plan.n)
+        c = clip_multiplier(plan, size, plan.init)
+        answer = products.total(c * median, share=plan.init)
+        b = bussgang(c)
+        self.levels.append(c * median)
+        scale = 1 / (b * plan.lam * plan.n)
+        full = answer.value[:size].reshape(d1, d2) * scale
+        self.sd = self.first_sd = median / (_Z * math.sqrt(plan.lam * size + corner**2))
+        noise = math.hypot(answer.noise_scale * scale, 1.1 * self.sd / math.sqrt(plan.lam * plan.n))
+        self.intercept = (
+            float(answer.value[-1]) / (b * corner**2 * plan.n) * corner if corner else 0.0
+        )
+        self.U, values, self.V = _truncated_svd(full, plan.rank)
+        self.values = shrink_values(values, noise, plan.shape)
+        self.init_noise = noise
+
+    def step(self, index: int) -> None:
+        """One clipped gradient step and a retraction."""
+        plan, q = self.plan, self.plan.tangent_size
+        S = np.diag(self.values)
+        tangent = self.ask.tangent(self.U, S, self.V, self.intercept)
+        grid = GRID if index == 0 else _grid_near(self.median)
+        self.median = private_median(tangent.scores_below, plan.rank_share, plan.n, grid)
+        c = clip_multiplier(plan, q, plan.gradients)
+        answer = tangent.total(c * self.median, share=plan.gradients / plan.max_iter)
+        b = bussgang(c)
+        self.levels.append(c * self.median)
+        self.sd = self.median / (_Z * math.sqrt(plan.lam * q + plan.corner**2))
+        rate = -1 / (1 + 2 * q / plan.n) / (b * plan.lam * plan.n)
+        r, (d1, d2) = plan.rank, plan.shape
+        right = rate * answer.value[: r * d1].reshape(d1, r)
+        left = rate * answer.value[r * d1 : r * (d1 + d2)].reshape(r, d2)
+        self.U, self.values, self.V = retract(self.U, S, self.V, right, left)
+        if plan.corner:
+            self.intercept += rate * plan.lam / plan.corner * float(answer.value[-1])
+        size = float(np.linalg.norm(self.values))
+        limit = 3 * self.first_sd / math.sqrt(plan.lam)
+        self.values = self.values * min(1.0, limit / max(size, 1e-300))
+        self.sampling = self.sd * math.sqrt(_clipped_variance(c) / (plan.lam * plan.n)) / b
+        self.iterates.append((self.U * self.values) @ self.V.T)
+        self.intercepts.append(self.intercept)
+        self.sds.append(self.sd)
+        self.variances.append((answer.noise_scale * abs(rate)) ** 2)
+
+    def _settled(self) -> NDArray[np.bool_]:
+        """Return the steps whose residuals were near the smallest: they differ by noise alone."""
+        sds = np.array(self.sds)
+        return np.asarray(sds <= _SETTLED * sds.min())
+
+    def finish(self) -> None:
+        """Average the last iterates and shrink; both are free."""
+        plan = self.plan
+        variance = self.variances[-1] if self.variances else 0.0
+        if plan.tail_average and len(self.iterates) > 1:
+            kept = self._settled()
+            weights = np.where(kept, 1 / np.maximum(np.array(self.variances), 1e-300), 0.0)
+            variance = 1 / float(weights.sum())
+            weights = weights * variance
+            mean = np.tensordot(weights, np.stack(self.iterates), 1)
+            self.intercept = float(weights @ np.array(self.intercepts))
+            self.U, self.values, self.V = _truncated_svd(mean, plan.rank)
+        if plan.shrink and self.iterates:
+            noise = math.hypot(math.sqrt(variance), self.sampling)
+            self.values = shrink_values(self.values, noise, plan.shape)
+
+    def result(self, reason: str = "") -> TraceFit:
+        plan = self.plan
+        levels = tuple(self.levels)
+        if reason:
+            return zero_fit(plan.shape, plan.rank, reason, levels, self.sd)
+        return TraceFit(self.U, self.values, self.V, self.intercept, levels, self.sd)
+
+
+def _truncated_svd(M: FloatArray, rank: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    U, values, Vt = np.linalg.svd(M, full_matrices=False)
+    return U[:, :rank], values[:rank], Vt[:rank].T
+
+
+_UNREADABLE = "the budget is too small to read a median"
+
+
+def zero_fit(
+    shape: tuple[int, int],
+    rank: int,
+    reason: str = _UNREADABLE,
+    levels: tuple[float, ...] = (),
+    noise_sd: float = math.inf,
+) -> TraceFit:
+    """Return the zero matrix and the reason for it."""
+    U, V = np.eye(shape[0], rank), np.eye(shape[1], rank)
+    return TraceFit(U, np.zeros(rank), V, 0.0, levels, noise_sd, reason)
+
+
+def fit_trace(ask: AsksTrace, plan: Plan) -> TraceFit:
+    """Return the estimate, from an initial release and `max_iter` gradient releases."""
+    run = _Descent(ask, plan)
+    try:
+        run.start()
+        for index in range(plan.max_iter):
+            run.step(index)
+    except UnreadableError:
+        return run.result(_UNREADABLE)
+    if plan.max_iter and run.sd > 1.3 * run.first_sd:
+        return run.result("the fitted residuals are larger than the targets")
+    run.finish()
+    return run.result()
+
+
+def trace_attributes(
+    fit: TraceFit, left: FloatArray | None, right: FloatArray | None
+) -> dict[str, FloatArray | float | tuple[float, ...]]:
+    """Return the fitted attributes for M = left (U s V') right (None: identity)."""
+    Q1, R1 = np.linalg.qr(fit.U if left is None else left @ fit.U)
+    Q2, R2 = np.linalg.qr(fit.V if right is None else right @ fit.V)
+    P, values, Qt = np.linalg.svd((R1 * fit.values) @ R2.T)
+    U, V = Q1 @ P, Q2 @ Qt.T
+    signs = np.where(V[np.argmax(np.abs(V), axis=0), np.arange(V.shape[1])] < 0, -1.0, 1.0)
+    return {
+        "coef_": (U * values) @ V.T,
+        "U_": U * signs,
+        "singular_values_": values,
+        "V_": V * signs,
+        "noise_sd_": fit.noise_sd if math.isfinite(fit.noise_sd) else 0.0,
+        "clip_levels_": fit.clip_levels,
+    }

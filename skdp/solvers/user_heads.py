@@ -1,0 +1,339 @@
+"""Heads: what each user fits on top of the shared structure, and the rule elected for all of them.
+
+A `HeadRule` says how far a user may leave the shared subspace, how strongly coefficients and
+intercept are shrunk, and towards what. Users judge the rules by their own leave-one-out losses and
+send one bounded vote; the winner is public. Heads are private to their users.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, unit
+from skdp.solvers.personalization import Count, Local, Released, Seen, Shared, UserBatch, View
+
+__all__ = [
+    "GlobalModel",
+    "HeadRule",
+    "Heads",
+    "all_rules",
+    "Choice",
+    "elect",
+    "fixed_rule",
+    "global_model",
+    "head_norms",
+    "outside_variance",
+    "usable",
+]
+
+FloatArray = NDArray[np.float64]
+_RELATIVE_PENALTIES = (0.01, 0.1, 10**-0.5, 1.0, 4.0)
+_SUBSPACE_PENALTY = 0.1
+_SHRUNK_INTERCEPT = 0.1
+_USEFUL = 0.2  # error of the subspace, or noise of the global model, beyond which it says nothing
+_TRUST = 3.0  # standard deviations above which an election is not noise
+_LEANING = 8.0  # weight of the mean vote of all against a user's own
+_CAUTION = 3.0  # the estimated error of the subspace is multiplied by it
+_FAR = 1e9  # a global prediction beyond this many times a user's own scale says nothing
+
+
+class AsksHeads(Protocol):
+    """What the solver asks for; see `skdp.queries.groups.GroupQuery`."""
+
+    def sums(
+        self, name: str, local: Local, parts: tuple[tuple[Any, ...], ...], *, share: float
+    ) -> Released:
+        """Return the noisy sum of contributions, each part clipped to its level."""
+        ...
+
+
+class HeadRule(NamedTuple):
+    """How users fit their heads.
+
+    Attributes
+    ----------
+    outside : float
+        Prior variance outside the subspace relative to inside: 0 stays in it, 1 ignores it.
+    penalty : float
+        Ridge penalty, in units of the user's mean squared (mapped) row.
+    intercept : float
+        Prior variance of the intercept in the same units: 0 has none, inf is free.
+    toward_global : bool
+        Shrink towards the released global model instead of zero.
+    """
+
+    outside: float
+    penalty: float
+    intercept: float
+    toward_global: bool
+
+
+class Choice(NamedTuple):
+    """What was decided about heads: the elected rule alone, or all rules and a public leaning."""
+
+    rules: tuple[HeadRule, ...]
+    leaning: FloatArray
+
+
+class GlobalModel(NamedTuple):
+    """A released model for users without a head.
+
+    Attributes
+    ----------
+    coef : array of shape (d, p)
+        Coefficients.
+    intercept : array of shape (p,)
+        Intercepts.
+    noise : float
+        Norm of the noise in the mean head, in units of the bound on heads.
+    """
+
+    coef: FloatArray
+    intercept: FloatArray
+    noise: float = 0.0
+
+
+def outside_variance(shared: Shared) -> float:
+    """Ratio of prior variances outside and inside, from the estimated error of the subspace."""
+    d, k = shared.U.shape
+    if d == k:
+        return 0.0
+    error = _CAUTION * shared.error
+    share = min(error / (1 + error), (d - k) / d)
+    return float(max(share * k / ((d - k) * (1 - share)), 1e-6))
+
+
+def fixed_rule(intercept: bool) -> HeadRule:
+    """The rule without an election: stay in the subspace."""
+    return HeadRule(0.0, _SUBSPACE_PENALTY, math.inf if intercept else 0.0, False)
+
+
+def all_rules(shared: Shared, intercept: bool) -> tuple[HeadRule, ...]:
+    """Return the candidates, the same number whatever was released."""
+    variances = [(0.0, False), (0.0, True)]
+    if intercept:
+        variances += [(_SHRUNK_INTERCEPT, True), (math.inf, False)]
+    return tuple(
+        HeadRule(outside, penalty, variance, target)
+        for outside in (0.0, outside_variance(shared), 1.0)
+        for penalty in _RELATIVE_PENALTIES
+        for variance, target in variances
+    )
+
+
+def usable(rules: tuple[HeadRule, ...], error: float, noise: float) -> tuple[HeadRule, ...]:
+    """Return the rules for users who choose alone: none that rests on what is mostly noise."""
+    return tuple(
+        rule
+        for rule in rules
+        if (rule.outside > 0 or error < _USEFUL) and not (rule.toward_global and noise > _USEFUL)
+    )
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Fits heads of a batch of users, from public attributes.
+
+    Attributes
+    ----------
+    view : View
+        How users look at their rows.
+    U : array of shape (d, k)
+        The shared subspace, in whitened features.
+    model : GlobalModel
+        The released global model.
+    """
+
+    view: View
+    U: FloatArray
+    model: GlobalModel
+
+    def _map(self, outside: float) -> FloatArray:
+        """Public map whose rows carry the prior variances: U, or UU' + sqrt(r) (I - UU')."""
+        if outside == 0:
+            return self.U
+        projection = self.U @ self.U.T
+        return projection + math.sqrt(outside) * (np.eye(len(projection)) - projection)
+
+    def _offset(self, batch: UserBatch, rule: HeadRule) -> FloatArray:
+        """Predictions of the global model in the user's own scale."""
+        if not rule.toward_global:
+            return np.zeros_like(batch.Y)
+        shift = (batch.x_exponent - batch.y_exponent)[:, None, None]
+        values = np.ldexp(np.matmul(batch.X, self.model.coef), shift)
+        values = values + np.ldexp(
+            self.model.intercept[None, None], -batch.y_exponent[:, None, None]
+        )
+        return np.asarray(np.clip(np.nan_to_num(values, nan=0.0), -_FAR, _FAR))
+
+    def _fit(self, batch: UserBatch, seen: Seen, path: RidgePath, rule: HeadRule) -> LocalFit:
+        penalty = np.full(len(seen.Y), rule.penalty)
+        offset = self._offset(batch, rule)
+        return path.fit(seen.Y, offset, self.view.loss, penalty, rule.intercept)
+
+    def losses(self, batch: UserBatch, rules: Sequence[HeadRule]) -> FloatArray:
+        """Mean leave-one-out loss of each rule, and of the zero model last: (n, rules + 1).
+
+        Labels are judged by least squares on their indicators, where leaving out is exact.
+        """
+        seen, huber = self.view(batch), self.view.loss is LOSSES["huber"]
+        Y = self.view.linear_targets(seen.Y)
+        out = np.empty((len(Y), len(rules) + 1))
+        loss = self.view.loss if huber else LOSSES["squared"]
+        out[:, -1] = loss.losses(Y, np.zeros_like(Y)).mean(axis=1)
+        for outside in dict.fromkeys(rule.outside for rule in rules):
+            path = RidgePath.of(np.matmul(seen.X, self._map(outside)))
+            some = [i for i, rule in enumerate(rules) if rule.outside == outside]
+            mine = [rules[i] for i in some]
+            if huber:
+                fits = [self._fit(batch, seen, path, rule) for rule in mine]
+                out[:, some] = np.stack([loss.losses(Y, f.left_out).mean(axis=1) for f in fits], 1)
+            else:
+                out[:, some] = self._square_losses(batch, path, Y, mine)
+        return out
+
+    def _square_losses(
+        self, batch: UserBatch, path: RidgePath, Y: FloatArray, rules: list[HeadRule]
+    ) -> FloatArray:
+        """Losses of rules that share a map, all at once."""
+        penalties = np.array(sorted({rule.penalty for rule in rules}))
+        variances = np.array(sorted({rule.intercept for rule in rules}))
+        offset, mean = (
+            self._offset(batch, rules[0]._replace(toward_global=True)),
+            self.view.loss.mean,
+        )
+        if mean is not None:
+            offset = self.view.linear_targets(mean(offset))
+        errors = path.grid_errors(np.concatenate([Y, Y - offset], axis=2), penalties, variances)
+        p = Y.shape[2]
+        total = np.stack([errors[..., :p].sum(axis=3), errors[..., p:].sum(axis=3)], axis=3)
+        where = [
+            (np.searchsorted(penalties, r.penalty), np.searchsorted(variances, r.intercept))
+            for r in rules
+        ]
+        columns = [
+            total[:, i, j, int(r.toward_global)] for (i, j), r in zip(where, rules, strict=True)
+        ]
+        return np.stack(columns, axis=1)
+
+    def vote(self, rules: Sequence[HeadRule]) -> Local:
+        """Return each user's unit vote: how much better than average each rule does, in logs."""
+
+        def vote(batch: UserBatch) -> FloatArray:
+            losses = self.losses(batch, rules)
+            logs = np.log(losses[:, :-1] + 0.01 * losses[:, -1:])
+            return unit(np.where(losses[:, -1:] > 0, logs.mean(axis=1, keepdims=True) - logs, 0.0))
+
+        return vote
+
+    def small(self, batch: UserBatch) -> FloatArray:
+        """Heads in the subspace in the user's own units: V (k, p) and intercept, (n, (k + 1) p)."""
+        rule = fixed_rule(self.view.intercept)
+        seen = self.view(batch)
+        path = RidgePath.of(np.matmul(seen.X, self.U))
+        fit = self._fit(batch, seen, path, rule)
+        V = path.coefficients(fit) / seen.scale[:, None, None]
+        V = np.ldexp(V, (batch.y_exponent - batch.x_exponent)[:, None, None])
+        b = np.ldexp(fit.intercept, batch.y_exponent[:, None])
+        return np.concatenate([V.reshape(len(V), -1), b], axis=1)
+
+    def fit(self, batch: UserBatch, choice: Choice) -> FloatArray:
+        """Fit each user by the elected rule, or by the one it likes best: (n, (d + 1) p), private.
+
+        A user without an elected rule adds its own vote to the (shrunk) votes of all.
+        """
+        seen = self.view(batch)
+        n, _, d = seen.X.shape
+        p = seen.Y.shape[2]
+        rules, own = choice.rules, np.zeros(n, np.intp)
+        if len(rules) > 1:
+            own = np.argmax(np.nan_to_num(self.vote(rules)(batch)) + choice.leaning, axis=1)
+        theta, b = np.zeros((n, d, p)), np.zeros((n, p))
+        for i, rule in enumerate(rules):
+            users = np.flatnonzero(own == i)
+            if not users.size:
+                continue
+            part = _taken(batch, users)
+            mine = Seen(seen.X[users], seen.Y[users], seen.scale[users])
+            B = self._map(rule.outside)
+            path = RidgePath.of(np.matmul(mine.X, B))
+            fit = self._fit(part, mine, path, rule)
+            theta[users], b[users] = self._in_units(part, mine, rule, B, path, fit)
+        out = np.concatenate([theta.reshape(n, -1), b], axis=1)
+        return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0)
+
+    def _in_units(
+        self, batch: UserBatch, seen: Seen, rule: HeadRule, B: FloatArray, path: RidgePath,
+        fit: LocalFit,
+    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+        """Undo own scale and whitener: coefficients and intercepts for raw rows."""
+        inner = np.matmul(B, path.coefficients(fit)) / seen.scale[:, None, None]
+        theta = self.view.whitened(inner.swapaxes(1, 2)).swapaxes(1, 2)  # the whitener is symmetric
+        theta = np.ldexp(theta, (batch.y_exponent - batch.x_exponent)[:, None, None])
+        b = np.ldexp(fit.intercept, batch.y_exponent[:, None])
+        if rule.toward_global:
+            theta, b = theta + self.model.coef, b + self.model.intercept
+        return theta, b
+
+
+class _Taken(NamedTuple):
+    X: FloatArray
+    Y: FloatArray
+    x_exponent: NDArray[np.intc]
+    y_exponent: NDArray[np.intc]
+
+
+def _taken(batch: UserBatch, users: NDArray[np.intp]) -> _Taken:
+    return _Taken(batch.X[users], batch.Y[users], batch.x_exponent[users], batch.y_exponent[users])
+
+
+def head_norms(heads: Heads) -> Callable[[UserBatch], FloatArray]:
+    """Return the norm of each user's head and intercept (inf where it is not finite)."""
+
+    def norms(batch: UserBatch) -> FloatArray:
+        values = heads.small(batch)
+        sizes = np.sqrt((values * values).sum(axis=1))
+        return np.where(np.isfinite(sizes), sizes, np.inf)
+
+    return norms
+
+
+def global_model(
+    ask: AsksHeads, heads: Heads, count: Count, coef_bound: float, share: float
+) -> GlobalModel:
+    """Release the mean head, clipped at a public bound: a model for users without rows."""
+    k = heads.U.shape[1]
+    p = heads.model.intercept.size
+    parts = ((((k + 1) * p,), coef_bound, False),)
+    released = ask.sums("mean_head", heads.small, parts, share=share)
+    mean = released.value / count.value
+    V = mean[: k * p].reshape(k, p)
+    coef = heads.view.whitened((heads.U @ V).T).T
+    noise = released.noise_scale * math.sqrt(mean.size) / count.value / coef_bound
+    return GlobalModel(coef, mean[k * p :] if heads.view.intercept else np.zeros(p), noise)
+
+
+def elect(
+    ask: AsksHeads,
+    heads: Heads,
+    rules: tuple[HeadRule, ...],
+    count: Count,
+    error: float,
+    share: float,
+) -> Choice:
+    """Elect the rule of all users; if no rule stands out of the noise, only a leaning is left."""
+    parts = (((len(rules),), 1.0, False),)
+    released = ask.sums("head_votes", heads.vote(rules), parts, share=share)
+    votes, noise = released.value, released.noise_scale
+    if float(votes.max()) >= _TRUST * noise:
+        return Choice((rules[int(np.argmax(votes))],), np.zeros(1))
+    kept = max(0.0, 1 - votes.size * noise**2 / max(float(votes @ votes), 1e-300))
+    leaning = _LEANING * kept * votes / count.value
+    kept_rules = usable(rules, error, heads.model.noise)
+    return Choice(kept_rules, np.array([leaning[rules.index(rule)] for rule in kept_rules]))

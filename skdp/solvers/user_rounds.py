@@ -1,0 +1,156 @@
+"""Rounds that improve a shared subspace: alternate heads (private) and a released step.
+
+Notation as in `skdp.solvers.personalization`. "residual" is alternating minimisation for any convex
+loss; "cross" compares directions with heads; "gram" is the paper's noisy normal equations.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.solvers.linalg import orthonormal, symmetric_noise_edge
+from skdp.solvers.local_fits import LOSSES, RidgePath, centred, moments, transposed, unit
+from skdp.solvers.personalization import (
+    AsksUsers,
+    Local,
+    Released,
+    Shared,
+    UserBatch,
+    View,
+    floored_eigen,
+)
+
+__all__ = ["refine", "residual_step", "round_message", "round_parts"]
+
+FloatArray = NDArray[np.float64]
+_HEAD_PENALTY = 0.01  # of the heads inside a round
+_GLM_PENALTY = 0.2  # logistic heads have no finite maximum without one
+_GAIN = 0.6  # a full step takes this part of the error away: messages are clipped
+_CORE = 1 / 3  # weight of the k x k part of a round's message, in units of the clip level
+
+
+def round_message(view: View, U: FloatArray, clip_level: float) -> Local:
+    """Return the message of a round: residual moments times unit head, and the head's square.
+
+    With the head V fitted on X U, w = V/|V| and the residual r: X'r w' / ((m - k) |V|), and w w'
+    times a public weight. The head fits k of the m degrees of freedom away, hence m - k.
+    """
+    k = U.shape[1]
+    penalty = _HEAD_PENALTY if view.loss.mean is None else _GLM_PENALTY
+
+    def message(batch: UserBatch) -> FloatArray:
+        seen = view(batch)
+        n, m, _ = seen.X.shape
+        path = RidgePath.of(np.matmul(seen.X, U))
+        zero, everyone = np.zeros_like(seen.Y), np.full(n, penalty)
+        fit = path.fit(seen.Y, zero, view.loss, everyone, view.variance)
+        V = path.coefficients(fit)
+        lengths = np.sqrt((V * V).sum(axis=(1, 2)))[:, None, None]
+        w = V / np.where(lengths > 0, lengths, np.inf)
+        spare = max(m - k - int(view.intercept), 1)
+        residual = (fit.target - fit.eta) / (spare * np.where(lengths > 0, lengths, np.inf))
+        D = np.matmul(moments(seen.X, residual), transposed(w))
+        C = core_weight(clip_level) * np.matmul(w, transposed(w))
+        return np.concatenate([D.reshape(n, -1), C.reshape(n, -1)], axis=1)
+
+    return message
+
+
+def core_weight(clip_level: float) -> float:
+    """Scale of w w' in a round's message."""
+    return _CORE * clip_level
+
+
+def round_parts(d: int, k: int, clip_level: float) -> tuple[tuple[Any, ...], ...]:
+    """Shapes and levels of a round's message."""
+    return ((d, k), clip_level, False), ((k, k), core_weight(clip_level), True)
+
+
+def residual_step(shared: Shared, released: Released, clip_level: float) -> Shared:
+    """Take the step U + D C^-1 from one released message: Newton's for whitened features.
+
+    Eigenvalues of C that drown in its noise are raised, and the step is shorter there. The new
+    error is what the step leaves of the old one, and the noise that it brings.
+    """
+    U = shared.U
+    d, k = U.shape
+    weight, noise = core_weight(clip_level), released.noise_scale
+    D = released.value[: d * k].reshape(d, k)
+    C = released.value[d * k :].reshape(k, k) / weight
+    values, R = floored_eigen(C, 2 * math.sqrt(2 * k) * noise / weight)
+    count = shared.count.also(float(np.trace(C)), noise / weight * math.sqrt(k))
+    true = np.minimum(values, count.value / k)  # w w' has trace 1
+    left = (1 - _GAIN * true / values) ** 2 * shared.error
+    brought = (d - k) * (noise**2 + true * clip_level**2 / (2 * d)) / values**2
+    error = float(np.mean(np.minimum(left + brought, (d - k) / d)))
+    return replace(shared, U=orthonormal(U + (D @ R / values) @ R.T), error=error, count=count)
+
+
+def _cross_message(view: View, U: FloatArray) -> Local:
+    def message(batch: UserBatch) -> FloatArray:
+        theta = unit(view.ridge(batch))
+        path = RidgePath.of(np.matmul(view(batch).X, U))
+        Y = view.linear_targets(batch.Y)
+        everyone = np.full(len(Y), _HEAD_PENALTY)
+        head = path.fit(Y, np.zeros_like(Y), LOSSES["squared"], everyone, view.variance)
+        w = unit(path.coefficients(head))
+        return np.asarray(np.matmul(theta, transposed(w)).reshape(len(Y), -1))
+
+    return message
+
+
+def _gram_factors(view: View, U: FloatArray) -> Local:
+    """Rows [vec(x v'), y] of the paper's normal equations, for one output."""
+
+    def factors(batch: UserBatch) -> FloatArray:
+        seen = view(batch)
+        X, Y = seen.X, view.linear_targets(seen.Y)
+        if view.intercept:
+            X, Y = centred(X), centred(Y)
+        path = RidgePath.of(np.matmul(X, U))
+        everyone = np.full(len(Y), _HEAD_PENALTY)
+        V = path.coefficients(path.fit(Y, np.zeros_like(Y), LOSSES["squared"], everyone, 0.0))
+        n, m, _ = X.shape
+        rows = np.matmul(V[:, None], X[:, :, None, :]).reshape(n, m, -1)  # (k x 1)(1 x d)
+        size = np.sqrt((V * V).sum(axis=(1, 2)))[:, None, None]
+        return np.concatenate([rows, Y * np.where(size > 0, 1.0, 0.0)], axis=2)
+
+    return factors
+
+
+def gram_step(shared: Shared, released: Released) -> Shared:
+    """Solve the released normal equations of size d k, made positive definite."""
+    d, k = shared.U.shape
+    M = released.value
+    blocks = M[:-1, :-1].reshape(k, d, k, d)
+    blocks = blocks + blocks.transpose(0, 3, 2, 1)  # symmetric in the features too
+    A = blocks.reshape(d * k, d * k) / 2
+    values, vectors = floored_eigen(A, symmetric_noise_edge(released.noise_scale, d * k))
+    Z = vectors @ ((vectors.T @ M[:-1, -1]) / values)
+    return replace(shared, U=orthonormal(Z.reshape(k, d).T))
+
+
+def refine(
+    ask: AsksUsers, view: View, shared: Shared, kind: str, n_rounds: int, clip: float, share: float
+) -> Shared:
+    """Improve the subspace in rounds that share the budget equally."""
+    d, k = shared.U.shape
+    for _ in range(n_rounds):
+        part = share / n_rounds
+        if kind == "residual":
+            local = round_message(view, shared.U, clip)
+            parts = round_parts(d, k, clip)
+            shared = residual_step(shared, ask.sums("round", local, parts, share=part), clip)
+        elif kind == "cross":
+            local = _cross_message(view, shared.U)
+            released = ask.sums("cross_round", local, (((d, k), 1.0, False),), share=part)
+            shared = replace(shared, U=orthonormal(released.value.reshape(d, k)))
+        else:
+            local = _gram_factors(view, shared.U)
+            shared = gram_step(shared, ask.grams("gram_round", local, d * k + 1, share=part))
+    return shared

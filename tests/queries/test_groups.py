@@ -1,0 +1,308 @@
+"""Group queries: one user changes a sum by at most its bound, which is attained, whatever it sends.
+
+All contributions of the solver are tried, on users of every size and scale.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.queries import users as user_rows
+from skdp.queries.groups import GroupQuery, clipped, unit_factors
+from skdp.queries.users import UserRows
+from skdp.solvers import candidates as net
+from skdp.solvers import personalization as shared
+from skdp.solvers import user_rounds as rounds
+from skdp.solvers.user_heads import GlobalModel, Heads, all_rules, head_norms
+
+D, K = 5, 2
+STEPS = [1e-9, 1e-6]
+RNG = np.random.default_rng(7)
+U = np.linalg.qr(RNG.standard_normal((D, K)))[0]
+W = np.diag([1.0, 2.0, 0.5, 1.0, 3.0])
+
+
+def make_local(name, p=1):
+    """The function that the solver hands to the query, and how it is summed."""
+    loss = "squared" if p == 1 else "softmax"
+    view = shared.View(W, True, loss)
+    plain = shared.View(None, False, loss)
+    model = GlobalModel(np.ones((D, p)), np.full(p, 0.5))
+    heads = Heads(view, U, model)
+    rules = all_rules(shared.Shared(U, 0.1, shared.Count()), True)[::7]
+    return {
+        "second_moment": lambda q: q.grams("m", lambda b: b.X, D),
+        "votes": lambda q: q.grams("v", lambda b: view.ridge(b).swapaxes(1, 2), D),
+        "moment_votes": lambda q: q.grams("v", lambda b: plain.moment(b).swapaxes(1, 2), D),
+        "pairs": lambda q: shared.pair_start(Recorder(q), plain, D, K, 1.0),
+        "variances": lambda q: q.sums("d", lambda b: (b.X * b.X).sum(axis=1), (((D,), 1.0, True),)),
+        "round": lambda q: q.sums(
+            "r",
+            rounds.round_message(plain, U, 0.5),
+            rounds.round_parts(D, K, 0.5),
+        ),
+        "round_with_intercepts": lambda q: q.sums(
+            "r",
+            rounds.round_message(view, U, 0.5),
+            rounds.round_parts(D, K, 0.5),
+        ),
+        "cross": lambda q: rounds.refine(Recorder(q), plain, START, "cross", 1, 0.5, 1.0),
+        "gram_round": lambda q: rounds.refine(Recorder(q), plain, START, "gram", 1, 0.5, 1.0),
+        "head_votes": lambda q: q.sums("h", heads.vote(rules), (((len(rules),), 1.0, False),)),
+        "mean_head": lambda q: q.sums("c", heads.small, ((((K + 1) * p,), 2.0, False),)),
+        "norms_below": lambda q: q.norms(head_norms(heads)).norms_below(1.0, 0.5),
+        "count": lambda q: q.count(),
+    }[name]
+
+
+class Asked(Exception):
+    """Carries the Bounded that a solver asked for."""
+
+
+class Recorder:
+    """Stands for `ask`, and hands out the first Bounded."""
+
+    def __init__(self, query):
+        self._query = query
+
+    def __getattr__(self, name):
+        def ask(*args, share):
+            raise Asked(getattr(self._query, name)(*args))
+
+        return ask
+
+
+START = shared.Shared(U, 0.1, shared.Count())
+NAMES = [
+    "second_moment", "votes", "moment_votes", "pairs", "variances", "round",
+    "round_with_intercepts", "cross", "gram_round", "head_votes", "mean_head", "norms_below",
+    "count",
+]  # fmt: skip
+# Where no two of these users reach the bound under replace: labels have no opposites.
+FLOOR = {
+    ("variances", 3): 0.9,
+    ("round", 3): 0.8,
+    ("round_with_intercepts", 3): 0.8,
+    ("cross", 3): 0.9,
+}
+
+
+def bounded(name, query, p=1):
+    try:
+        return make_local(name, p)(query)
+    except Asked as asked:
+        return asked.args[0]
+
+
+def query_of(users, adjacency="add_remove", p=1, **kwargs):
+    """A query of a list of (X, Y)."""
+    X = np.vstack([np.zeros((0, D)), *(x for x, _ in users)])
+    Y = np.vstack([np.zeros((0, p)), *(y for _, y in users)])
+    codes = np.repeat(np.arange(len(users)), [len(x) for x, _ in users]).astype(int)
+    return GroupQuery(UserRows(X, Y, codes, p == 1), adjacency=adjacency, **kwargs)
+
+
+def targets(rng, m, p):
+    if p == 1:
+        return rng.standard_normal((m, 1))
+    return np.eye(p)[rng.integers(0, p, m)]
+
+
+def hostile_users(p=1, seed=0):
+    rng = np.random.default_rng(seed)
+    users = []
+    for m in (1, 2, 3, 4, 5, 6, 9, 30):
+        X, y = rng.standard_normal((m, D)), targets(rng, m, p)
+        users.append((X, y))
+        users.append((X, X[:, :1].repeat(p, 1) if p == 1 else y))
+        users.append((X, (X @ U)[:, :1] if p == 1 else y))
+        for scale in (1e-200, 1e-7, 1e3, 1e200):
+            users.append((X * scale, y))
+            if p == 1:
+                users.append((X, y * scale))
+                users.append((X / 1e150, y * scale))
+        users.append((np.outer(np.ones(m), X[0]), y))  # equal rows
+        users.append((np.outer(X[:, 0], X[0]), y))  # rank one
+        users.append((np.outer(X[:, 0], U[:, 0]), X[:, :1] if p == 1 else y))  # inside the subspace
+        users.append((X, 0 * y))
+        users.append((0 * X, y))
+        users.append((X * 10.0 ** rng.uniform(-150, 150, (m, 1)), y))
+        users.append((X * np.nan, y))
+        users.append((np.where(np.arange(D) == 1, np.inf, X), y))
+        users.append((X, np.full_like(y, np.inf)))
+    return users
+
+
+def opposites(user):
+    """Users that might send the opposite of what this one sends."""
+    X, y = user
+    yield X, -y
+    yield -X, y
+    yield X @ (np.eye(D) - 2 * U @ U.T), y
+    yield X @ (np.eye(D) - U @ U.T), X @ U[:, :1]
+    yield np.roll(X, 1, axis=1), y
+
+
+def user_is_tame(user):
+    return all(np.isfinite(part).all() and np.abs(part).max(initial=0) < 1e9 for part in user)
+
+
+def ratio(name, first, second, adjacency, step, p):
+    left = bounded(name, query_of(first, adjacency, p), p)
+    right = bounded(name, query_of(second, adjacency, p), p)
+    change = (left.answer(step) - right.answer(step)).astype(np.float64)
+    assert left.bound == right.bound
+    assert np.abs(change).sum() <= left.bound.l1_steps(step)
+    return float(np.linalg.norm(change)) / left.bound.l2_steps(step)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("p", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_adding_a_user_changes_at_most_the_bound_and_attains_it(name, p, step):
+    if name == "gram_round" and p > 1:
+        pytest.skip("one output only")
+    ratios = [ratio(name, [user], [], "add_remove", step, p) for user in hostile_users(p)]
+    assert max(ratios) <= 1.0
+    assert max(ratios) >= 0.95
+
+
+@pytest.mark.parametrize("p", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_replacing_a_user_changes_at_most_the_bound_and_attains_it(name, p):
+    """All pairs of hostile users and of users that might send the opposite."""
+    if name == "count" or (name == "gram_round" and p > 1):
+        pytest.skip("public" if name == "count" else "one output only")
+    users = hostile_users(p)
+    if p == 1:
+        users += [other for user in users if user_is_tame(user) for other in opposites(user)]
+    sent = [bounded(name, query_of([user], "replace", p), p) for user in users]
+    bound = sent[0].bound
+    assert all(one.bound == bound for one in sent)
+    answers = np.array([one.answer(1e-9).ravel() for one in sent], np.float64)
+    worst = max(np.linalg.norm(answers - answer, axis=1).max() for answer in answers)
+    assert worst <= bound.l2_steps(1e-9)
+    assert worst >= FLOOR.get((name, p), 0.95) * bound.l2_steps(1e-9)
+
+
+@pytest.mark.parametrize("p", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_user_sends_the_same_bits_in_any_company(name, p, monkeypatch):
+    """The sum over all users is the sum of what each sends when it is alone."""
+    if name == "gram_round" and p > 1:
+        pytest.skip("one output only")
+    users = hostile_users(p) + hostile_users(p, seed=1)
+    alone = sum(bounded(name, query_of([u], p=p), p).answer(1e-8) for u in users)
+    for kwargs in ({}, {"n_jobs": 2}):
+        together = bounded(name, query_of(users, p=p, **kwargs), p)
+        assert np.array_equal(together.answer(1e-8), alone)
+    order = np.random.default_rng(3).permutation(len(users))
+    monkeypatch.setattr(user_rows, "_BATCH_BYTES", 2**10)
+    assert np.array_equal(
+        bounded(name, query_of([users[i] for i in order], p=p), p).answer(1e-8), alone
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_integer_answers_approach_the_float_ones(name):
+    rng = np.random.default_rng(4)
+    users = [(rng.standard_normal((m, D)), rng.standard_normal((m, 1))) for m in (1, 4, 9) * 40]
+    answer = bounded(name, query_of(users)).answer
+    exact = answer(0.0)
+    assert exact.dtype == np.float64
+    assert np.allclose(answer(1e-10) * 1e-10, exact, rtol=2e-4, atol=0.05)
+
+
+def test_norms_of_contributions():
+    rng = np.random.default_rng(5)
+    for scale in (1e-300, 1e-200, 1e-8, 1.0, 1e8, 1e200, 1e308):
+        values = rng.uniform(-1, 1, (50, 17)) * scale
+        with np.errstate(over="ignore"):
+            norms = np.linalg.norm(clipped(values, 0.7) / 0.7, axis=1)
+        assert (norms <= 1 + 1e-12).all()
+        if scale >= 1:
+            assert norms.min() > 1 - 1e-12
+    assert not clipped(np.array([[np.nan, 1.0], [np.inf, 0.0], [0.0, 0.0]]), 1.0).any()
+    assert np.array_equal(clipped(np.array([[0.3, 0.4]]), 1.0), [[0.3, 0.4]])
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("step", [1e-10, 1e-7, 1e-4, 1e-2, 0.3])
+def test_integer_factors_are_exactly_bounded(step, signed):
+    """The exact norm, in Python integers, of factors of every shape and scale."""
+    rng = np.random.default_rng(6)
+    for p, d in ((2, 1), (2, 5), (6, 5), (4, 30), (10, 2)):
+        F = rng.standard_normal((30, p, d)) * 10.0 ** rng.uniform(-9, 9, (30, 1, 1))
+        F[1, p // 2 :] = F[1, : p - p // 2] * (1 + 1e-9)  # signed: nearly nothing
+        F[2] = 0
+        F[3] = F[3, :1, :1]
+        signs = [1 if i < p // 2 or not signed else -1 for i in range(p)]
+        for Z in unit_factors(F, step, signed):
+            rows = [[int(z) for z in row] for row in Z]
+            G = [[sum(a * b for a, b in zip(r, s, strict=True)) for s in rows] for r in rows]
+            square = sum(signs[i] * signs[j] * G[i][j] ** 2 for i in range(p) for j in range(p))
+            assert square <= 1 / step**2
+
+
+def test_scores_for_the_exponential_mechanism():
+    """The change of all scores lies in an interval of the claimed length, and fills it."""
+    view = shared.View(None, False, "squared")
+    axes = np.eye(D)
+    lines = np.concatenate([net.line_net(3, 40), np.zeros((40, 2, 1))], axis=1)
+    planes = np.linalg.qr(RNG.standard_normal((6, D, K)))[0]
+    for candidates in (
+        np.concatenate([lines, axes[:, :, None]]),
+        np.concatenate([planes, axes[None, :, :2], axes[None, :, 2:4]]),
+    ):
+        local = net.candidate_scores(view, candidates)
+        users = [*hostile_users(), (axes, axes[:, :1]), (axes, axes[:, 2:3])]
+        for adjacency in ("add_remove", "replace"):
+            sent = [query_of([u], adjacency).scores("s", local, len(candidates)) for u in users]
+            step = sent[0].bound.linf * 2.0**-32
+            answers = np.array([one.answer(step) for one in sent])
+            others = answers if adjacency == "replace" else np.zeros((1, len(candidates)), int)
+            lengths = [np.ptp(answers - other, axis=1).max() for other in others]
+            assert max(lengths) <= 2**32
+            assert max(lengths) >= 0.95 * 2**32
+
+
+@pytest.mark.parametrize("container", [sp.csr_array, sp.csr_matrix, np.asfortranarray])
+def test_containers_and_dtypes_agree(container):
+    rng = np.random.default_rng(8)
+    X = rng.standard_normal((60, D)).astype(np.float32)
+    X[X < 0.3] = 0
+    y, codes = rng.standard_normal((60, 1)), rng.integers(0, 9, 60)
+    answers = [
+        bounded("votes", GroupQuery(UserRows(A, y, codes, True), adjacency="add_remove")).answer(
+            1e-9
+        )
+        for A in (X.astype(float), container(X))
+    ]
+    assert np.array_equal(*answers)
+
+
+def test_number_of_users_is_public_only_under_replace():
+    users = hostile_users()
+    assert query_of(users, "replace").n_users == len(users)
+    with pytest.raises(ValueError, match="private"):
+        _ = query_of(users).n_users
+    with pytest.raises(ValueError, match="public"):
+        query_of(users, "replace").count()
+
+
+def test_no_users_is_no_trouble():
+    for name in NAMES:
+        assert not bounded(name, query_of([])).answer(1e-8).any()
+
+
+def test_what_stays_with_users_is_in_their_order():
+    rng = np.random.default_rng(9)
+    users = [(rng.standard_normal((m, D)), rng.standard_normal((m, 1))) for m in (3, 1, 3, 2, 1)]
+    query = query_of(users)
+    seen = {}
+    for numbers, result in query.kept_local(lambda b: np.ldexp(b.Y.sum(axis=(1, 2)), b.y_exponent)):
+        seen |= dict(zip(numbers.tolist(), result, strict=True))
+    assert np.allclose([seen[i] for i in range(5)], [y.sum() for _, y in users])
+    assert math.isclose(query._users.n_rows(), 5)

@@ -1,0 +1,387 @@
+"""Queries of a trace regression: bounds that hold and are attained, sums exact in any order."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.queries import records, sparse_records
+from skdp.queries.clipped_sums import joined
+from skdp.queries.measurements import MeasurementQuery
+from skdp.queries.records import exact_map
+
+D1, D2, R = 4, 3, 2
+P = D1 * D2
+RNG = np.random.default_rng(0)
+U = np.linalg.qr(RNG.standard_normal((D1, R)))[0]
+V = np.linalg.qr(RNG.standard_normal((D2, R)))[0]
+S = np.array([[2.0, 0.1], [-0.3, 0.5]])
+M = U @ S @ V.T
+
+
+def positive(d, seed):
+    G = np.random.default_rng(seed).standard_normal((d, d))
+    A = G @ G.T + 0.1 * np.eye(d)
+    return A / np.linalg.norm(A, 2)
+
+
+W = (positive(D1, 1), positive(D2, 2))
+DIAGONAL = tuple(np.diag(np.random.default_rng(3).uniform(0.2, 1, d)) for d in (D1, D2))
+FORMS = ["dense", "float32", "csr", "factors", "whitened", "csr whitened", "factors whitened"]
+UNITS = [("row", "add_remove"), ("row", "replace"), ("label", "replace")]
+
+
+def query(form, data, y, unit="row", adjacency="add_remove", corner=0.0, n_jobs=None):
+    """`data` is (A, B) with X_i = a_i b_i' for factors, else rows."""
+    X = data
+    if "factors" not in form and isinstance(data, tuple):
+        X = (data[0][:, :, None] * data[1][:, None, :]).reshape(len(data[0]), P)
+    if form == "float32":
+        X = X.astype(np.float32)
+    if "csr" in form and not sp.issparse(X):
+        X = sp.csr_array(X)
+    out = MeasurementQuery(X, y, (D1, D2), adjacency=adjacency, privacy_unit=unit, n_jobs=n_jobs)
+    if "whitened" in form:
+        out = out.whitened(*(DIAGONAL if "csr" in form else W))
+    return out.augmented(0.3, corner) if corner else out
+
+
+def factors(seed, n):
+    """Factors whose products are hostile: in the tangent space, outside it, of 14 decades."""
+    rng = np.random.default_rng(seed)
+    A, B = rng.standard_normal((n, D1)), rng.standard_normal((n, D2))
+    A[::3] = U[:, rng.integers(R, size=len(A[::3]))].T
+    B[1::3] = V[:, rng.integers(R, size=len(B[1::3]))].T
+    A[::7] = np.eye(D1)[rng.integers(D1, size=len(A[::7]))]
+    B[::7] = np.eye(D2)[rng.integers(D2, size=len(B[::7]))]
+    outside = A - A @ U @ U.T
+    A[::11] = outside[::11]
+    return A * 10.0 ** rng.uniform(-7, 7, (n, 1)), B
+
+
+def empty(data):
+    return (data[0][:0], data[1][:0])
+
+
+def change(release, a, b, step):
+    left, right = release(a), release(b)
+    assert left.bound == right.bound
+    moved = left.answer(step) - right.answer(step)
+    return float(np.linalg.norm(moved.astype(np.float64))) / left.bound.l2_steps(step)
+
+
+SUMS = {
+    "tangent": lambda q: q.tangent(U, S, V, 0.4).total(0.7),
+    "products": lambda q: q.products().total(0.7),
+}
+
+
+def worst_of(release, form, unit, adjacency, corner, step, n=100):
+    A, B = factors(7, n)
+    targets = np.random.default_rng(8).standard_normal(n) * 10.0 ** np.random.default_rng(
+        9
+    ).uniform(-7, 7, n)
+    worst = 0.0
+    for i in range(n):
+        one, y = (A[i : i + 1], B[i : i + 1]), targets[i : i + 1]
+        if unit == "label":
+            others = [(one, -y), (one, 1e12 + 0 * y), (one, y * 0)]
+        elif adjacency == "replace":
+            j = (5 * i + 3) % n
+            others = [((-one[0], one[1]), y), ((A[j : j + 1], B[j : j + 1]), targets[j : j + 1])]
+        else:
+            others = [(empty(one), y[:0])]
+        make = lambda pair: release(query(form, pair[0], pair[1], unit, adjacency, corner))  # noqa: E731
+        worst = max([worst, *(change(make, (one, y), other, step) for other in others)])
+    return worst
+
+
+@pytest.mark.parametrize("corner", [0.0, 0.8])
+@pytest.mark.parametrize(("unit", "adjacency"), UNITS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", SUMS)
+def test_sensitivity_holds_and_is_attained(name, form, unit, adjacency, corner):
+    worst = worst_of(SUMS[name], form, unit, adjacency, corner, 1e-8)
+    assert 0.95 <= worst <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("step", [1e-9, 1e-5])
+@pytest.mark.parametrize(("unit", "adjacency"), UNITS)
+def test_antipodal_records_attain_the_bound(unit, adjacency, step):
+    """450 hostile records over 14 decades; (X, y) against (-X, y) reaches the bound."""
+    worst = worst_of(SUMS["tangent"], "dense", unit, adjacency, 0.0, step, n=450)
+    assert 0.999 <= worst <= 1 + 1e-9
+    x, y = (3e4 * U[:, :1].T, V[:, :1].T), np.array([1e9])
+    other = (x, -y) if unit == "label" else ((-x[0], x[1]), y)
+    if adjacency == "replace":
+        make = lambda p: SUMS["tangent"](query("dense", p[0], p[1], unit, adjacency))  # noqa: E731
+        assert 0.999 <= change(make, (x, y), other, step) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("form", FORMS)
+def test_design_moments_hold_and_are_attained(form, adjacency):
+    A, B = factors(4, 90)
+    y, worst = np.ones(1), 0.0
+    make = lambda p: query(form, p, y[: len(p[0])], adjacency=adjacency).moments(0.7)  # noqa: E731
+    for i in range(90):
+        one = (A[i : i + 1], B[i : i + 1])
+        j = (7 * i + 2) % 90
+        others = [empty(one)] if adjacency == "add_remove" else [(A[j : j + 1], B[j : j + 1])]
+        if adjacency == "replace":
+            swapped = np.roll(A[i : i + 1], 1, 1), np.roll(B[i : i + 1], 1, 1)
+            others.append(swapped)
+        worst = max([worst, *(change(make, one, other, 1e-8) for other in others)])
+    if adjacency == "replace":  # orthogonal after whitening
+        left, right = DIAGONAL if "csr" in form else W
+        left, right = (np.linalg.inv(w) if "whitened" in form else w * 0 + np.eye(len(w))
+                       for w in (left, right))  # fmt: skip
+        pair = [(1e3 * left[i : i + 1], right[i : i + 1]) for i in (0, 1)]
+        worst = max(worst, change(make, *pair, 1e-8))
+    assert 0.95 <= worst <= 1
+
+
+# -- records so large that tangent coordinates are kept between the search and the sum ------------
+
+WIDE = (16, 12)
+U1 = np.linalg.qr(np.random.default_rng(20).standard_normal((16, 1)))[0]
+V1 = np.linalg.qr(np.random.default_rng(21).standard_normal((12, 1)))[0]
+WIDE_W = (positive(16, 22), positive(12, 23))
+
+
+def wide(X, y, adjacency="add_remove", whitened=False, corner=0.0, n_jobs=None):
+    out = MeasurementQuery(X, y, WIDE, adjacency=adjacency, n_jobs=n_jobs)
+    out = out.whitened(*WIDE_W) if whitened else out
+    out = out.augmented(0.3, corner) if corner else out
+    return out.tangent(U1, np.array([[1.7]]), V1, 0.4).total(0.7)
+
+
+@pytest.mark.parametrize("whitened", [False, True])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_kept_coordinates_hold_the_bound_and_attain_it(adjacency, whitened):
+    rng = np.random.default_rng(24)
+    worst = 0.0
+    for i in range(150):
+        x = rng.standard_normal((1, 192)) * 10.0 ** rng.uniform(-7, 7)
+        if i % 3 == 0:
+            x = (U1 @ rng.standard_normal((1, 12))).reshape(1, -1) * 10.0 ** rng.uniform(-7, 7)
+        if i % 5 == 0:
+            x = x.astype(np.float32)
+        y = 10.0 ** rng.uniform(-7, 7, 1)
+        corner = 0.8 * (i % 2)
+        make = lambda p, c=corner: wide(p[0], p[1], adjacency, whitened, c)  # noqa: E731
+        other = (x[:0], y[:0]) if adjacency == "add_remove" else (-x, y)
+        worst = max(worst, change(make, (x, y), other, 1e-8))
+    assert 0.999 <= worst <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("whitened", [False, True])
+def test_kept_coordinates_change_nothing(whitened, monkeypatch):
+    rng = np.random.default_rng(25)
+    X, y = rng.standard_normal((900, 192)), rng.standard_normal(900)
+    kept = wide(X, y, whitened=whitened, corner=0.5).answer(1e-8)
+    order = rng.permutation(900)
+    permuted = wide(X[order], y[order], whitened=whitened, corner=0.5, n_jobs=2).answer(1e-8)
+    assert np.array_equal(kept, permuted)
+    monkeypatch.setattr(records.DenseRecords, "coordinates", lambda self, rank: 0)
+    streamed = wide(X, y, whitened=whitened, corner=0.5).answer(1e-8)
+    assert not np.array_equal(kept, streamed)
+    assert np.allclose(kept, streamed, atol=2e-3 * np.abs(kept).max())
+
+
+RANKS = {
+    "targets": lambda q: q.targets_below(0.5),
+    "squares": lambda q: q.squares_below(0.5),
+    "moment sizes": lambda q: q.moment_sizes_below(0.5),
+    "scores": lambda q: q.tangent(U, S, V).scores_below(0.5),
+    "first scores": lambda q: q.products().scores_below(0.5),
+}
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("name", RANKS)
+def test_ranks_hold_and_are_attained(name, adjacency):
+    A, B = factors(5, 60)
+    y = np.linspace(-3, 3, 60)
+    make = lambda p: RANKS[name](query("dense", p[0], p[1], adjacency=adjacency))  # noqa: E731
+    worst = 0.0
+    for i in range(60):
+        j = (7 * i + 2) % 60
+        one = (A[i : i + 1], B[i : i + 1]), y[i : i + 1]
+        other = (empty(one[0]), y[:0])
+        if adjacency == "replace":
+            other = (A[j : j + 1], B[j : j + 1]), y[j : j + 1]
+        worst = max(worst, change(make, one, other, 1e-8))
+    assert 0.95 <= worst <= 1
+
+
+def test_count():
+    data, y = factors(1, 5), np.ones(5)
+    bounded = query("dense", data, y).count()
+    assert bounded.answer(1e-6) == 5 * 10**6
+    with pytest.raises(ValueError, match="public"):
+        query("dense", data, y, adjacency="replace").count()
+    assert query("dense", data, y, adjacency="replace").n_rows == 5
+    with pytest.raises(ValueError, match="private"):
+        _ = query("dense", data, y).n_rows
+    with pytest.raises(ValueError, match="private"):
+        query("dense", data, y).public_moments()
+    with pytest.raises(ValueError, match="adjacency"):
+        query("dense", data, y, "label", "add_remove")
+
+
+BAD = [math.nan, math.inf, -math.inf, 1e200, 1e308, 1e-320]
+
+
+@pytest.mark.parametrize("form", ["dense", "csr", "factors", "whitened"])
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_records_contribute_nothing_and_poison_nothing(form, bad):
+    A, B = factors(2, 20)
+    y = np.ones(20)
+    clean = query(form, (A, B), y)
+    without = query(form, (np.delete(A, 3, 0), np.delete(B, 3, 0)), np.delete(y, 3))
+    expected = {name: release(without).answer(1e-8) for name, release in SUMS.items()}
+    dirty = A.copy()
+    dirty[3] = bad
+    for name, release in SUMS.items():
+        seen = release(query(form, (dirty, B), y)).answer(1e-8)
+        moved = np.linalg.norm((seen - expected[name]).astype(float))
+        assert moved <= release(clean).bound.l2_steps(1e-8)
+        if not math.isfinite(bad):
+            assert np.array_equal(seen, expected[name])
+    targets = y.copy()
+    targets[3] = bad
+    seen = SUMS["tangent"](query(form, (A, B), targets)).answer(1e-8)
+    assert np.linalg.norm((seen - expected["tangent"]).astype(float)) <= clean.tangent(
+        U, S, V
+    ).total(0.7).bound.l2_steps(1e-8)
+
+
+def test_infinite_weight_times_zero_does_not_pass_the_clip():
+    """A zero record with a huge target: inf * 0 is NaN in floats, and NaN passes every minimum."""
+    X = np.zeros((3, P))
+    X[1, 0] = 1e-300
+    for y in (np.full(3, 1e308), np.full(3, 1e199), np.zeros(3)):
+        for corner in (0.0, 0.5):
+            bounded = SUMS["tangent"](query("dense", X[:1], y[:1], corner=corner))
+            assert np.linalg.norm(bounded.answer(1e-8).astype(float)) <= bounded.bound.l2_steps(
+                1e-8
+            )
+            assert np.isfinite(SUMS["products"](query("dense", X, y)).answer(0.0)).all()
+
+
+def test_hundred_duplicates_do_not_pass_the_clip():
+    X = sp.csr_array((np.ones(100), np.zeros(100, int), [0, 100]), shape=(1, P))
+    X.has_canonical_format = True
+    y = np.array([0.01])
+    expected = SUMS["tangent"](query("dense", 100 * np.eye(P)[:1], y))
+    bounded = SUMS["tangent"](query("csr", X, y))
+    assert np.linalg.norm(bounded.answer(1e-6).astype(float)) <= bounded.bound.l2_steps(1e-6)
+    assert np.allclose(bounded.answer(1e-8), expected.answer(1e-8), rtol=1e-4, atol=100)
+    assert X.data.size == 100
+
+
+def reference(X, y, C, corner, intercept):
+    Z = X.reshape(len(X), D1, D2)
+    projected = U @ U.T @ Z + Z @ V @ V.T - U @ U.T @ Z @ V @ V.T
+    residuals = np.einsum("ijk,jk->i", Z, M) + corner * intercept - y
+    sizes = np.sqrt((projected**2).sum((1, 2)) + corner**2)
+    weights = residuals * np.minimum(1, C / (np.abs(residuals) * sizes))
+    G = np.einsum("i,ijk->jk", weights, projected)
+    parts = [(G @ V).ravel(), (U.T @ G @ (np.eye(D2) - V @ V.T)).ravel()]
+    return np.concatenate([*parts, [corner * weights.sum()]] if corner else parts)
+
+
+@pytest.mark.parametrize("corner", [0.0, 0.7])
+@pytest.mark.parametrize("form", FORMS)
+def test_matches_the_float_computation(form, corner):
+    rng = np.random.default_rng(11)
+    A, B = rng.standard_normal((500, D1)), rng.standard_normal((500, D2))
+    y = rng.standard_normal(500)
+    dense = (A[:, :, None] * B[:, None, :]).reshape(500, P)
+    if "whitened" in form:
+        left, right = DIAGONAL if "csr" in form else W
+        dense = (left @ dense.reshape(-1, D1, D2) @ right).reshape(500, P)
+    expected = reference(dense, y - (0.3 if corner else 0), 1.3, corner, 0.4)
+    bounded = query(form, (A, B), y, corner=corner).tangent(U, S, V, 0.4).total(1.3)
+    scale = np.abs(expected).max()
+    assert np.allclose(bounded.answer(0.0), expected, atol=5e-3 * scale)
+    assert np.allclose(bounded.answer(1e-9) * 1e-9, expected, atol=5e-3 * scale)
+    assert query(form, (A, B), y).moments(2.0).answer(1e-9).shape == (
+        (D1 + D2,) if "csr" in form else (D1 * D1 + D2 * D2,)
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
+    rng = np.random.default_rng(12)
+    A, B = rng.standard_normal((1500, D1)), rng.standard_normal((1500, D2))
+    y = rng.standard_normal(1500)
+    order = rng.permutation(1500)
+    releases = [*SUMS.values(), *RANKS.values(), lambda q: q.moments(0.5)]
+    expected = [release(query(form, (A, B), y, corner=0.5)).answer(1e-8) for release in releases]
+    for n_jobs in (None, 3):
+        for release, value in zip(releases, expected, strict=True):
+            permuted = query(form, (A[order], B[order]), y[order], corner=0.5, n_jobs=n_jobs)
+            assert np.array_equal(release(permuted).answer(1e-8), value)
+        monkeypatch.setattr(records, "_BLOCK", 200)
+        monkeypatch.setattr(sparse_records, "MAX_ROWS", 37)
+
+
+def test_dense_and_sparse_are_the_same_numbers():
+    X = np.random.default_rng(13).standard_normal((300, P))
+    X[X < 0.5] = 0
+    y = np.ones(300)
+    for name in ("scores", "first scores"):
+        a, b = (RANKS[name](query(form, X, y)).answer(1e-8) for form in ("dense", "csr"))
+        assert np.array_equal(a, b)
+    a, b = (SUMS["tangent"](query(form, X, y)).answer(1e-8) * 1e-8 for form in ("dense", "csr"))
+    assert np.allclose(a, b, atol=1e-2)
+
+
+def test_no_records_are_no_trouble():
+    for form in FORMS:
+        none = query(form, (np.zeros((0, D1)), np.zeros((0, D2))), np.zeros(0))
+        assert not SUMS["tangent"](none).answer(1e-8).any()
+        assert not none.moments(1.0).answer(1e-8).any()
+
+
+def test_public_moments_of_the_label_unit():
+    rng = np.random.default_rng(14)
+    A, B = rng.standard_normal((200, D1)), rng.standard_normal((200, D2))
+    A, B = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in (A, B))
+    X = (A[:, :, None] * B[:, None, :]).reshape(200, P)  # all of one size: none is cut
+    Z = X.reshape(-1, D1, D2)
+    found = query("dense", X, np.ones(200), "label", "replace").public_moments()
+    expected = np.einsum("ijk,ilk->jl", Z, Z), np.einsum("ijk,ijl->kl", Z, Z)
+    assert np.allclose(found, np.concatenate([part.ravel() for part in expected]), atol=0.1)
+
+
+def test_exact_map_and_limbs():
+    rng = np.random.default_rng(5)
+    grid = rng.integers(-(2**25), 2**25, (7, 3)).astype(np.float64)
+    for bits in (3, 25, 45, 61):
+        K = rng.integers(-(2**bits), 2**bits, (3, 3))
+        exact = [
+            [sum(int(grid[i, m]) * int(K[m, j]) for m in range(3)) >> 26 for j in range(3)]
+            for i in range(7)
+        ]
+        assert np.array_equal(exact_map(grid, K), np.array(exact))
+    high, low = rng.integers(-(2**30), 2**30, 50), rng.integers(0, 2**35, 50)
+    for shift in (1, 20, 33):
+        exact = [(int(h) * 2**20 + int(k)) >> shift for h, k in zip(high, low, strict=True)]
+        assert np.array_equal(joined(high, low, shift), exact)
+
+
+@pytest.mark.parametrize("form", ["dense", "csr", "factors"])
+def test_records_outside_the_tangent_space_keep_sums_exact(form):
+    """Their projection is next to nothing, so only the floor of a size keeps weights small."""
+    rng = np.random.default_rng(15)
+    A, B = rng.standard_normal((4000, D1)), rng.standard_normal((4000, D2))
+    A, B = A - A @ U @ U.T, B - B @ V @ V.T
+    y = np.full(4000, 1e9)
+    expected = SUMS["tangent"](query(form, (A, B), y)).answer(1e-9)
+    for order in (rng.permutation(4000), np.arange(4000)[::-1]):
+        seen = SUMS["tangent"](query(form, (A[order], B[order]), y)).answer(1e-9)
+        assert np.array_equal(seen, expected)

@@ -1,0 +1,640 @@
+"""DPPersonalizedRegressor and DPPersonalizedClassifier: promises, users, publication, utility."""
+
+import math
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skdp.exceptions import PrivacyError, PrivacyUnitWarning, PrivacyWarning
+from skdp.model_selection import WithinGroupKFold
+from skdp.privacy.ledger import PrivacyLedger
+from skdp.privacy.session import PrivacySession
+from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor
+from skdp.solvers.local_fits import LOSSES, RidgePath
+from skdp.solvers.personalization import PENALTIES
+from skdp.testing import FitData, null_release, seeded_entropy, transcript_audit
+
+ESTIMATORS = [
+    DPPersonalizedRegressor(),
+    DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
+    DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0, coef_bound="auto"),
+    DPPersonalizedClassifier(),
+    DPPersonalizedClassifier(1, head="subspace", refine="cross", fit_intercept=False),
+]
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@parametrize_with_checks(ESTIMATORS)
+def test_sklearn_compatible(estimator, check):
+    check(estimator)
+
+
+# -- data ------------------------------------------------------------------------------------------
+
+
+class Users:
+    """x ~ N(0, root'root), y = x' U v + noise; ten rows of each user."""
+
+    def __init__(self, n, d=20, k=2, m=10, noise=0.5, root=None, seed=0):
+        rng = np.random.default_rng(seed)
+        self.n, self.d, self.m = n, d, m
+        self.U = np.linalg.qr(rng.standard_normal((d, k)))[0]
+        self.root = np.eye(d) if root is None else root
+        self.theta = rng.standard_normal((n, k)) @ self.U.T
+        self.rows = rng.standard_normal((n, m, d)) @ self.root
+        y = np.einsum("nmd,nd->nm", self.rows, self.theta) + noise * rng.standard_normal((n, m))
+        self.X, self.y = self.rows.reshape(-1, d), y.ravel()
+        self.groups = np.repeat(np.arange(n), m)
+        self.all = (self.X, self.y, self.groups)
+
+    def risk(self, theta, intercept=0.0):
+        """Excess risk relative to the zero model."""
+        change = np.sum(((self.theta - theta) @ self.root) ** 2, axis=1) + np.square(intercept)
+        return float(np.mean(change) / np.mean(np.sum((self.theta @ self.root) ** 2, axis=1)))
+
+    def alone(self):
+        """Risk of ridge on the user's own rows."""
+        path, Y = RidgePath.of(self.rows), self.y.reshape(self.n, self.m, 1)
+        errors = path.grid_errors(Y, PENALTIES, np.zeros(1))[:, :, 0, 0]
+        best = PENALTIES[np.argmin(errors, axis=1)]
+        fit = path.fit(Y, 0 * Y, LOSSES["squared"], best, 0.0)
+        return self.risk(path.coefficients(fit)[:, :, 0])
+
+    def within(self, U):
+        """Risk of ridge heads in a subspace."""
+        path, Y = RidgePath.of(self.rows @ U), self.y.reshape(self.n, self.m, 1)
+        fit = path.fit(Y, 0 * Y, LOSSES["squared"], np.full(self.n, 0.1), 0.0)
+        return self.risk((path.coefficients(fit).swapaxes(1, 2) @ U.T)[:, 0])
+
+
+def quiet(function, *args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return function(*args, **kwargs)
+
+
+def risk_of(users, **params):
+    model = quiet(DPPersonalizedRegressor(**params).fit, *users.all)
+    heads = model._private["heads"]
+    return users.risk(heads[:, :-1], heads[:, -1])
+
+
+SMALL = Users(60, d=5, m=6, seed=3)
+
+
+def seeded(cls=DPPersonalizedRegressor, data=SMALL.all, groups=True, **params):
+    X, y, labels = data
+    return quiet(cls(random_state=0, **params).fit, X, y, labels if groups else None)
+
+
+# -- utility: fixed data and fixed noise, with room to spare ---------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "seeds", "intercept", "bound"),
+    [
+        (300, 7, True, 0.28), (1000, 3, True, 0.080), (3000, 1, True, 0.065),
+        (300, 7, False, 0.15), (1000, 3, False, 0.050), (3000, 1, False, 0.042),
+    ],
+)  # fmt: skip
+def test_risk_by_number_of_users(n, seeds, intercept, bound):
+    with seeded_entropy(n):
+        risks = [risk_of(Users(n, seed=s), fit_intercept=intercept) for s in range(seeds)]
+    assert np.median(risks) <= bound
+
+
+def test_beats_users_alone_and_is_hardly_worse_with_too_few():
+    with seeded_entropy(1):
+        for n, factor in ((50, 1.15), (100, 1.15), (200, 0.9)):
+            ratios = []
+            for s in range(5):
+                users = Users(n, seed=s)
+                ratios.append(risk_of(users) / users.alone())
+            assert np.median(ratios) <= factor
+
+
+def test_rotated_features_of_unequal_variance():
+    Q = np.linalg.qr(np.random.default_rng(1).standard_normal((20, 20)))[0]
+    users = Users(4000, m=15, root=(Q * np.sqrt(np.linspace(1, 0.05, 20))) @ Q.T)
+    with seeded_entropy(2):
+        assert risk_of(users) <= 1.1 * users.within(users.U)
+        assert risk_of(users, whiten=False) > 1.1 * users.within(users.U)
+
+
+def test_without_noise_it_is_as_good_as_the_true_subspace():
+    users = Users(1500)
+    assert risk_of(users, epsilon=math.inf, n_rounds=5) <= 1.1 * users.within(users.U)
+
+
+def test_automatic_number_of_components():
+    with seeded_entropy(3):
+        for k in (1, 3):
+            users = Users(2000, d=15, k=k, m=15)
+            assert quiet(DPPersonalizedRegressor("auto").fit, *users.all).n_components_ == k
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"init": "random", "n_rounds": 10, "whiten": False},
+        {"init": "pairs", "n_rounds": 8, "epsilon": 4.0},
+        {"refine": "cross"},
+        {"refine": "gram", "epsilon": 8.0, "n_rounds": 1},
+        {"local": "moment"},
+        {"head": "hybrid"},
+        {"head": "subspace", "adjacency": "replace"},
+        {"loss": "huber"},
+        {"whiten": "diag", "coef_bound": "auto"},
+    ],
+)
+def test_other_routes_learn_too(params):
+    users = Users(1500, d=10)
+    with seeded_entropy(4):
+        assert risk_of(users, **params) < 0.25 < users.alone()
+
+
+def test_order_of_exponential_mechanism_and_votes():
+    """d=3, k=1: the choice with the scale-free score learns; Gaussian votes learn faster."""
+    common = {"whiten": False, "n_rounds": 0, "head": "subspace", "fit_intercept": False}
+    split = {"init": 0.998, "global": 0.001}
+    routes = {
+        "votes": {"budget_split": split},
+        "add_remove": {
+            "init": "exponential", "delta": 0.0, "budget_split": split | {"count": 0.001},
+        },
+        "replace": {
+            "init": "exponential", "delta": 0.0, "budget_split": split, "adjacency": "replace",
+        },
+    }  # fmt: skip
+    errors = {}
+    with seeded_entropy(5):
+        for name, params in routes.items():
+            found = []
+            for s in range(12):
+                users = Users(300, d=3, k=1, m=8, noise=0.3, seed=s)
+                model = quiet(DPPersonalizedRegressor(1, **common, **params).fit, *users.all)
+                u = model.components_[0]
+                found.append(np.linalg.norm(users.U[:, 0] - u * (u @ users.U[:, 0])))
+            errors[name] = np.mean(found)
+    assert errors["votes"] < errors["add_remove"] < errors["replace"] * 1.5
+    assert errors["add_remove"] < 0.15 < 0.78  # random: .78
+
+
+def test_mean_of_users_is_the_global_model():
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(2000), 8)
+    X = rng.standard_normal((16000, 4))
+    y = 3 * X[:, 0] + 2 + 0.3 * rng.standard_normal(16000)
+    with seeded_entropy(6):
+        model = quiet(DPPersonalizedRegressor(1, coef_bound=5.0, epsilon=2.0).fit, X, y, users)
+    assert np.allclose(model.global_coef_, [3, 0, 0, 0], atol=0.3)
+    assert model.global_intercept_ == pytest.approx(2, abs=0.3)
+    assert model.released().score(X, y) > 0.95  # nobody is known: all rows by the global model
+
+
+# -- what a release is worth: hostile users --------------------------------------------------------
+
+
+def hostile(d=4):
+    rng = np.random.default_rng(11)
+    for m in (1, 2, 3, 5, 12, 30):
+        X, y = rng.standard_normal((m, d)), rng.standard_normal(m)
+        for scale in (1e-200, 1e-9, 1e200):
+            yield X * scale, y
+            yield X, y * scale
+        yield np.ones((m, d)), y
+        yield np.outer(X[:, 0], X[0]), y
+        yield X, 0 * y
+        yield 0 * X, y
+        yield X * 10.0 ** rng.uniform(-200, 200, (m, 1)), y * 1e100
+        yield X * np.nan, y
+        yield X, np.full(m, np.inf)
+
+
+def stacked(users, ids):
+    X, y = np.vstack([x for x, _ in users]), np.concatenate([t for _, t in users])
+    return X, y, np.repeat(ids, [len(x) for x, _ in users])
+
+
+@pytest.mark.parametrize("params", [{}, {"loss": "huber", "head": "hybrid"}, {"refine": "gram"}])
+def test_hostile_users_break_nothing(params):
+    users = [*hostile(), *((SMALL.rows[i, :, :4], SMALL.y[6 * i : 6 * i + 6]) for i in range(20))]
+    X, y, ids = stacked(users, np.arange(len(users)))
+    with config_context(assume_finite=True):
+        model = quiet(DPPersonalizedRegressor(1, **params).fit, X, y, ids)
+        finite = np.isfinite(X).all(axis=1) & (np.abs(X).max(axis=1) < 1e100)
+        predicted = model.predict(X[finite], ids[finite])
+    for name, value in vars(model).items():
+        if isinstance(value, np.ndarray | float) and name != "candidates":
+            assert np.isfinite(value).all(), name
+    assert np.isfinite(model._private["heads"]).all()
+    assert np.isfinite(predicted).all()
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1.0, 60.0, math.inf])
+def test_empty_data_at_any_budget(epsilon):
+    X, y, groups = SMALL.all
+    for params in ({}, {"whiten": "diag", "head": "hybrid"}, {"refine": "gram"}):
+        model = quiet(DPPersonalizedRegressor(epsilon=epsilon, **params).fit, 0 * X, 0 * y, groups)
+        assert np.isfinite(model.components_).all()
+        assert np.isfinite(model.predict(X, groups)).all()
+
+
+def label(y, classes):
+    return y if classes is None else np.asarray(classes)[(y > 0).astype(int)]
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        DPPersonalizedRegressor(),
+        DPPersonalizedRegressor(whiten="diag", coef_bound="auto", head="hybrid"),
+        DPPersonalizedRegressor(1, init="pairs", refine="cross", loss="huber"),
+        DPPersonalizedRegressor(1, init="random", refine="gram", whiten=False),
+        DPPersonalizedClassifier(classes=[0, 1]),
+        DPPersonalizedClassifier(classes=[0, 1, 2]),
+    ],
+    ids=repr,
+)
+def test_one_user_moves_every_release_by_its_claim(estimator):
+    """Realised over claimed mu of the whole transcript; two hostile users are enough."""
+    rng = np.random.default_rng(0)
+    base = [(rng.standard_normal((9, 4)), 3 * rng.standard_normal(9)) for _ in range(12)]
+    classes = getattr(estimator, "classes", None)
+    ratios = []
+    for scale in (1e3, 1e150):
+        loud = (rng.standard_normal((8, 4)), scale * rng.standard_normal(8))
+        pair = []
+        for users in (base, [*base, loud]):
+            X, y, ids = stacked(users, np.arange(len(users)))
+            pair.append(FitData(X, label(y, classes), {"groups": ids}))
+        with seeded_entropy(9):
+            report = quiet(transcript_audit, estimator, tuple(pair)).check()
+        ratios.append(report.realised_mu / report.claimed_mu)
+    assert max(ratios) <= 1 + 1e-9
+    assert max(ratios) >= 0.98
+
+
+def test_replaced_user_stays_inside_the_claim():
+    rng = np.random.default_rng(0)
+    base = [(rng.standard_normal((9, 4)), 3 * rng.standard_normal(9)) for _ in range(12)]
+    X, y = rng.standard_normal((8, 4)), 1e3 * rng.standard_normal(8)
+    pair = []
+    for user in ((X, y), (X[:, ::-1], -y)):
+        rows, targets, ids = stacked([*base, user], np.arange(13))
+        pair.append(FitData(rows, targets, {"groups": ids}))
+    estimator = DPPersonalizedRegressor(1, adjacency="replace")
+    report = transcript_audit(estimator, tuple(pair)).check()
+    assert 0.5 < report.realised_mu / report.claimed_mu <= 1
+
+
+def test_nothing_but_releases_reaches_the_attributes():
+    """With empty answers and the same noise, all data look the same: heads are kept apart."""
+    seen = []
+    for factor in (1.0, 1e6, 0.0):
+        with null_release():
+            model = seeded(data=(SMALL.X * factor, SMALL.y, SMALL.groups))
+        seen.append(pickle.dumps(model.components_) + repr(model.head_choice_).encode())
+        assert model._private["heads"].any()
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_receipt_and_shares():
+    model = seeded()
+    spent = model.privacy_spent_
+    assert (spent.unit, spent.adjacency) == ("group", "add_remove")
+    names = [line.name for line in model.ledger_]
+    assert names == ["second_moment", "votes", "round", "round", "mean_head", "head_votes"]
+    shares = np.array([line.loss.value**2 for line in model.ledger_]) / spent.mu**2
+    assert np.allclose(shares, [0.05, 0.45, 0.21, 0.21, 0.04, 0.04])
+    split = {"whitener": 1, "init": 1, "rounds": 2, "head": 1, "global": 1}
+    even = seeded(budget_split=split).ledger_
+    assert len({round(line.loss.value, 9) for line in even}) == 1
+
+
+def test_exponential_mechanism_is_paid_beside_the_gaussians():
+    model = seeded(n_components=1, init="exponential", data=(SMALL.X[:, :3], *SMALL.all[1:]))
+    kinds = {line.name: line.loss.kind for line in model.ledger_}
+    assert kinds["subspace"] == "range"
+    assert model.ledger_[1].loss.value == pytest.approx(0.5)
+    assert model.privacy_spent_.mu is None
+    assert model.privacy_spent_.epsilon <= 1.0
+    candidates = np.eye(5)[None, :, :2]
+    chosen = seeded(init="exponential", candidates=candidates, n_rounds=0)
+    assert np.allclose(np.abs(chosen.components_), np.eye(5)[:2])
+
+
+# -- users -----------------------------------------------------------------------------------------
+
+
+def test_both_forms_of_users_are_the_same_fit():
+    by_groups = seeded()
+    X = np.insert(SMALL.X, 2, SMALL.groups, axis=1)
+    frame = pd.DataFrame(SMALL.X, columns=list("abcde"))
+    frame["who"] = [f"user {g:03d}" for g in SMALL.groups]
+    for data, column in ((X, 2), (X, -4), (sp.csr_array(X), 2), (frame, "who"), (frame, 5)):
+        model = quiet(
+            DPPersonalizedRegressor(random_state=0, user_column=column).fit, data, SMALL.y
+        )
+        assert np.allclose(model.components_, by_groups.components_)
+        assert np.allclose(model.predict(data), by_groups.predict(SMALL.X, SMALL.groups))
+        assert model.n_features_in_ == 6
+        with pytest.raises(ValueError, match="twice"):
+            model.predict(data, groups=SMALL.groups)
+        with pytest.raises(ValueError, match="twice"):
+            model.fit(data, SMALL.y, groups=SMALL.groups)
+    assert list(model.feature_names_in_) == [*"abcde", "who"]
+
+
+def test_rows_without_users():
+    with pytest.warns(PrivacyUnitWarning, match="without users"):
+        model = DPPersonalizedRegressor().fit(SMALL.X, SMALL.y)
+    assert model.privacy_spent_.unit == "row"
+    assert model._private is None
+    with pytest.raises(ValueError, match="require_users"):
+        DPPersonalizedRegressor(require_users=True).fit(SMALL.X, SMALL.y)
+    strict = seeded(require_users=True)
+    with pytest.raises(ValueError, match="groups"):
+        strict.predict(SMALL.X)
+    with (
+        pytest.raises(PrivacyError, match="unit"),
+        PrivacyLedger(3.0, 1e-5, unit="group"),
+        pytest.warns(PrivacyUnitWarning),
+    ):
+        DPPersonalizedRegressor().fit(SMALL.X, SMALL.y)
+
+
+def test_a_fit_with_users_after_one_without():
+    model = DPPersonalizedRegressor()
+    with pytest.warns(PrivacyUnitWarning):
+        model.fit(SMALL.X, SMALL.y)
+    assert quiet(model.fit, *SMALL.all).privacy_spent_.unit == "group"
+    assert model.privacy_unit == "group" and clone(model).privacy_unit == "group"
+
+
+def test_unknown_users_get_the_global_model():
+    model = seeded()
+    expected = SMALL.X @ model.global_coef_ + model.global_intercept_
+    with pytest.warns(UserWarning, match="without users"):
+        assert np.allclose(model.predict(SMALL.X), expected)
+    assert np.allclose(model.predict(SMALL.X, SMALL.groups + 1000), expected)
+    mixed = np.where(SMALL.groups < 30, SMALL.groups, -1)
+    rows = SMALL.groups < 30
+    whole = model.predict(SMALL.X, mixed)
+    assert np.allclose(whole[rows], model.predict(SMALL.X[rows], SMALL.groups[rows]))
+    assert np.allclose(whole[~rows], expected[~rows])
+    assert np.allclose(model.predict(sp.csr_array(SMALL.X), mixed), whole)
+
+
+@pytest.mark.parametrize(
+    ("groups", "match"),
+    [
+        (np.where(SMALL.groups == 3, np.nan, SMALL.groups), "missing"),
+        (np.where(SMALL.groups == 3, None, SMALL.groups), "missing"),
+        (np.array(["a", 1] * 180, dtype=object), "strings or all numbers"),
+        (SMALL.groups[:-1], "inconsistent"),
+    ],
+)
+def test_bad_user_labels(groups, match):
+    with pytest.raises(ValueError, match=match):
+        DPPersonalizedRegressor().fit(SMALL.X, SMALL.y, groups=groups)
+
+
+def test_labels_of_another_kind_are_an_error():
+    model = seeded()
+    with pytest.raises(ValueError, match="strings in one place"):
+        model.predict(SMALL.X, SMALL.groups.astype(str))
+
+
+@pytest.mark.parametrize("routing", [False, True])
+@pytest.mark.filterwarnings("ignore:.*too few:skdp.exceptions.PrivacyWarning")
+def test_pipeline_and_search_with_users(routing):
+    users = Users(600, d=6, m=8)
+    X, y, groups = users.all
+    model = DPPersonalizedRegressor(epsilon=4.0)
+    cut = FunctionTransformer()
+    scores = {}
+    with config_context(enable_metadata_routing=routing):
+        column = clone(model).set_params(user_column=6)
+        XU = np.column_stack([X, groups])
+        search = GridSearchCV(column, {"n_rounds": [0, 2]}, cv=WithinGroupKFold(2), scoring="r2")
+        scores["column, search"] = search.fit(XU, y, groups=groups).best_score_
+        scores["column, pipeline"] = make_pipeline(cut, column).fit(XU, y).score(XU, y)
+        predicted = cross_val_predict(column, XU, y, cv=2)
+        assert predicted.shape == y.shape
+        if routing:
+            search = GridSearchCV(model, {"n_rounds": [0, 2]}, cv=WithinGroupKFold(2))
+            scores["groups, search"] = search.fit(X, y, groups=groups).best_score_
+            pipe = make_pipeline(cut, model).fit(X, y, groups=groups)
+            scores["groups, pipeline"] = pipe.score(X, y, groups=groups)
+        else:
+            pipe = make_pipeline(cut, model)
+            pipe.fit(X, y, dppersonalizedregressor__groups=groups)
+            scores["groups, pipeline"] = r2_score(y, pipe.predict(X, groups=groups))
+    assert min(scores.values()) > 0.65, scores
+
+
+def test_users_that_get_lost_are_noticed():
+    """Routing off: a search hands groups to the splitter alone."""
+    users = Users(200, d=4, m=6)
+    search = GridSearchCV(DPPersonalizedRegressor(1), {"n_rounds": [0]}, cv=GroupKFold(2))
+    with pytest.warns(PrivacyUnitWarning, match="without users"):
+        search.fit(*users.all[:2], groups=users.groups)
+    with pytest.warns(UserWarning, match="asked to predict without users"):
+        quiet(DPPersonalizedRegressor(1).fit, *users.all).score(*users.all[:2])
+    search.set_params(estimator=DPPersonalizedRegressor(1, require_users=True))
+    with pytest.raises(ValueError, match="require_users"):
+        search.fit(*users.all[:2], groups=users.groups)
+
+
+# -- publication -----------------------------------------------------------------------------------
+
+
+def private_fit():
+    with seeded_entropy(7):
+        return quiet(DPPersonalizedRegressor(epsilon=3.0).fit, *SMALL.all)
+
+
+def test_released_copy_holds_nothing_private():
+    model = private_fit()
+    public = model.released()
+    assert not hasattr(public, "_private") and not hasattr(public, "n_users_")
+    assert public.random_state is None
+    assert public.privacy_spent_ == model.privacy_spent_
+    heads = model._private["heads"]
+    raw = pickle.dumps(public)
+    assert heads.tobytes()[:64] not in raw
+    assert heads.tobytes()[:64] in pickle.dumps(model)
+    unknown = model.predict(SMALL.X, SMALL.groups - 1000)
+    assert np.array_equal(public.predict(SMALL.X), unknown)
+    assert np.array_equal(public.predict(SMALL.X, SMALL.groups), unknown)
+
+
+def test_seeded_or_noiseless_fits_are_not_published():
+    for model in (seeded(), quiet(DPPersonalizedRegressor(epsilon=math.inf).fit, *SMALL.all)):
+        with pytest.raises(PrivacyError, match="not private"):
+            model.released()
+
+
+def test_heads_of_new_users_cost_nothing(monkeypatch):
+    model = private_fit()
+    public = model.released()
+    monkeypatch.setattr(PrivacySession, "_read", None)
+    public.adapt(*SMALL.all)
+    expected = model.predict(SMALL.X, SMALL.groups)
+    assert np.allclose(public.predict(SMALL.X, SMALL.groups), expected)
+    public.adapt(SMALL.X[:12], SMALL.y[:12], groups=SMALL.groups[:12] + 500)
+    assert np.allclose(public.predict(SMALL.X[:12], SMALL.groups[:12] + 500), expected[:12])
+    assert np.allclose(public.predict(SMALL.X, SMALL.groups), expected)
+    public.adapt(SMALL.X[:12], -SMALL.y[:12], groups=SMALL.groups[:12])  # again: replaced
+    assert not np.allclose(public.predict(SMALL.X[:12], SMALL.groups[:12]), expected[:12])
+    with pytest.raises(ValueError, match="groups"):
+        public.adapt(SMALL.X, SMALL.y)
+
+
+def test_head_for_a_device():
+    model = private_fit()
+    rows = SMALL.groups == 7
+    head = model.make_head().fit(SMALL.X[rows], SMALL.y[rows])
+    expected = model.predict(SMALL.X[rows], SMALL.groups[rows])
+    assert np.allclose(head.predict(SMALL.X[rows]), expected)
+    assert np.allclose(SMALL.X[rows] @ head.coef_ + head.intercept_, expected)
+    again = pickle.loads(pickle.dumps(head))
+    assert np.allclose(again.predict(SMALL.X[rows]), expected)
+    X = np.insert(SMALL.X, 0, SMALL.groups, axis=1)
+    with seeded_entropy(7):
+        column = quiet(DPPersonalizedRegressor(epsilon=3.0, user_column=0).fit, X, SMALL.y)
+    assert np.allclose(column.make_head().fit(SMALL.X[rows], SMALL.y[rows]).coef_, head.coef_)
+
+
+def test_federated_round_is_a_round_of_fit():
+    """Messages of devices, summed, and one step of the server: the next round, without noise."""
+    common = {"epsilon": math.inf, "head": "subspace"}
+    one = quiet(DPPersonalizedRegressor(n_rounds=1, **common).fit, *SMALL.all)
+    two = quiet(DPPersonalizedRegressor(n_rounds=2, **common).fit, *SMALL.all)
+    messages = [
+        one.client_update(SMALL.X[SMALL.groups == g], SMALL.y[SMALL.groups == g])
+        for g in range(SMALL.n)
+    ]
+    assert max(np.linalg.norm(message) for message in messages) <= 0.5 * math.sqrt(1 + 1 / 9) + 1e-9
+    public = one.server_update(np.sum(messages, axis=0), 0.0)
+    P = public.components_.T @ public.components_
+    assert np.allclose(P, two.components_.T @ two.components_, atol=1e-6)
+    assert not hasattr(public, "_private")
+
+
+def test_pickle_and_threads_change_nothing():
+    model = seeded()
+    assert np.array_equal(
+        pickle.loads(pickle.dumps(model)).predict(SMALL.X, SMALL.groups),
+        model.predict(SMALL.X, SMALL.groups),
+    )
+    key = np.random.default_rng(0).permutation(SMALL.n)  # users in another order, rows as they were
+    order = np.argsort(key[SMALL.groups], kind="stable")
+    for other in (seeded(n_jobs=2), seeded(data=tuple(part[order] for part in SMALL.all))):
+        for name in ("components_", "global_coef_", "whitener_", "eigenvalues_"):
+            assert np.array_equal(getattr(other, name), getattr(model, name)), name
+
+
+# -- labels ----------------------------------------------------------------------------------------
+
+
+def labelled(n=500, classes=2, seed=0):
+    rng = np.random.default_rng(seed)
+    U = np.linalg.qr(rng.standard_normal((8, 2)))[0]
+    theta = 3 * rng.standard_normal((n, classes, 2)) @ U.T
+    groups = np.repeat(np.arange(n), 20)
+    X = rng.standard_normal((20 * n, 8))
+    eta = np.einsum("id,icd->ic", X, theta[groups]) / math.sqrt(2)
+    return X, np.argmax(eta + rng.gumbel(size=eta.shape), axis=1), groups
+
+
+@pytest.mark.parametrize(("classes", "floor"), [(2, 0.78), (3, 0.68)])
+def test_classifier_learns_personal_labels(classes, floor):
+    X, y, groups = labelled(600, classes)
+    names = np.array(["no", "perhaps", "yes"])[:classes]
+    train = np.arange(len(y)) % 20 < 15
+    model = DPPersonalizedClassifier(epsilon=4.0, classes=names)
+    with seeded_entropy(8):
+        model.fit(X[train], names[y[train]], groups=groups[train])
+    test = X[~train], names[y[~train]], groups[~train]
+    assert model.score(*test) > floor
+    assert abs(model.released().score(*test[:2]) - 1 / classes) < 0.1
+    probabilities = model.predict_proba(test[0], groups=test[2])
+    assert np.allclose(probabilities.sum(axis=1), 1)
+    assert np.allclose(np.log(probabilities), model.predict_log_proba(test[0], groups=test[2]))
+    decision = model.decision_function(test[0], groups=test[2])
+    assert decision.shape == ((len(test[0]),) if classes == 2 else (len(test[0]), 3))
+    assert model.global_coef_.shape == ((8,) if classes == 2 else (3, 8))
+
+
+def test_classes_are_public():
+    X, y, groups = labelled(40)
+    with pytest.warns(PrivacyWarning, match="classes"):
+        assert list(DPPersonalizedClassifier(epsilon=20.0).fit(X, y, groups).classes_) == [0, 1]
+    known = quiet(seeded, DPPersonalizedClassifier, (X, y, groups), classes=[1, 0])
+    assert list(known.classes_) == [0, 1]
+    odd = np.where(groups == 5, 7, y)  # a user with another label contributes nothing
+    silent = np.where(groups == 5, 0.0, 1.0)[:, None] * X
+    first = seeded(DPPersonalizedClassifier, (X, odd, groups), classes=[0, 1])
+    second = seeded(DPPersonalizedClassifier, (silent, y, groups), classes=[0, 1])
+    assert np.array_equal(first.components_, second.components_)
+
+
+# -- parameters ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"n_components": 0}, "n_components"),
+        ({"n_components": 6}, "n_components=6 must be between 1 and n_features=5"),
+        ({"n_components": "auto", "init": "random"}, "init='votes'"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"delta": 0.0}, "pure differential privacy"),
+        ({"delta": 1.0}, "delta"),
+        ({"adjacency": "swap"}, "adjacency"),
+        ({"n_rounds": -1}, "n_rounds"),
+        ({"clip_level": 0.0}, "clip_level"),
+        ({"coef_bound": -1.0}, "coef_bound"),
+        ({"local": "lasso"}, "local"),
+        ({"refine": "newton"}, "refine"),
+        ({"init": "zeros"}, "init"),
+        ({"init": "exponential"}, "candidates"),
+        ({"init": "exponential", "candidates": np.ones((3, 4, 2))}, "shape"),
+        ({"init": "exponential", "candidates": np.full((3, 5, 2), np.nan)}, "finite"),
+        ({"whiten": "full"}, "whiten"),
+        ({"head": "best"}, "head"),
+        ({"loss": "logistic"}, "loss"),
+        ({"refine": "gram", "loss": "huber"}, "squared"),
+        ({"fit_intercept": 1}, "fit_intercept"),
+        ({"require_users": "yes"}, "require_users"),
+        ({"budget_split": {"votes": 1}}, "whitener"),
+        ({"budget_split": {"init": 1}, "n_rounds": 0}, "global"),
+        ({"user_column": 9}, "user_column"),
+        ({"user_column": "who"}, "user_column"),
+    ],
+)
+def test_bad_parameters_are_refused_before_anything_is_read(params, match, monkeypatch):
+    monkeypatch.setattr(PrivacySession, "_read", None)
+    model = DPPersonalizedRegressor(**params)
+    groups = None if "user_column" in params else SMALL.groups
+    with pytest.raises(ValueError, match=match):
+        model.fit(SMALL.X, SMALL.y, groups=groups)
+    assert set(vars(model)) == set(model.get_params())
+
+
+def test_too_few_users_for_the_budget():
+    with pytest.warns(PrivacyWarning, match="too few"):
+        DPPersonalizedRegressor(epsilon=0.05).fit(*SMALL.all)

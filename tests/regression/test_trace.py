@@ -1,0 +1,277 @@
+"""DPTraceRegressor: drop-in behaviour, receipts, accuracy, and what private data may not show."""
+
+import math
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from skdp import theory
+from skdp.exceptions import PrivacyWarning
+from skdp.regression import DPTraceRegressor
+from skdp.testing import parametrize_with_dp_checks, transcript_audit, worst_case_pair
+from skdp.testing._data import FitData
+from skdp.testing._pairs import register_pairs
+
+# Noise is seeded where a number is compared with a limit; that it warns has a test of its own.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*was given a random_state:skdp.exceptions.PrivacyWarning"
+)
+
+def sample(n, seed=0, shape=(6, 5), values=(2.0, 1.0), noise=0.3):
+    rng = np.random.default_rng(seed)
+    U, V = (np.linalg.qr(rng.standard_normal((d, len(values))))[0] for d in shape)
+    M = (U * np.array(values)) @ V.T
+    X = rng.standard_normal((n, *shape))
+    return X, np.einsum("ijk,jk->i", X, M) + noise * rng.standard_normal(n), M
+
+
+def error(model, M):
+    return float(np.linalg.norm(model.coef_ - M) / np.linalg.norm(M))
+
+
+@pytest.mark.parametrize(
+    ("params", "limit"),
+    [
+        ({}, 0.10),
+        ({"design": 1.0}, 0.10),
+        ({"design": (np.eye(6), np.eye(5))}, 0.10),
+        ({"adjacency": "replace"}, 0.18),
+        ({"privacy_unit": "label"}, 0.18),
+        ({"solver": "spectral_init", "epsilon": 4.0}, 0.15),
+        ({"clip_level": 1.0, "tail_average": False, "shrink": False}, 0.15),
+        ({"fit_intercept": True}, 0.12),
+    ],
+)
+def test_finds_the_matrix(params, limit):
+    """Errors were .03 to .08 (and .11 for the start alone) when these limits were set."""
+    X, y, M = sample(6000)
+    model = DPTraceRegressor(epsilon=2.0, random_state=0).set_params(**params).fit(X, y)
+    assert error(model, M) < limit
+    assert model.rank_ == 2 and model.U_.shape == (6, 2) and model.V_.shape == (5, 2)
+    rebuilt = (model.U_ * model.singular_values_) @ model.V_.T
+    assert np.allclose(rebuilt, model.coef_)
+    assert np.allclose(model.predict(X[:7]), X[:7].reshape(7, -1) @ model.coef_.ravel(), atol=0.1)
+    unit, adjacency = model.privacy_spent_.unit, model.privacy_spent_.adjacency
+    assert unit == params.get("privacy_unit", "row")
+    assert adjacency == ("replace" if unit == "label" else params.get("adjacency", "add_remove"))
+    spent = math.fsum(line.loss.value**2 for line in model.ledger_)
+    assert spent == pytest.approx(model.privacy_spent_.mu**2)
+    assert model.privacy_spent_.epsilon == pytest.approx(model.epsilon, rel=1e-6)
+
+
+def test_forms_of_the_same_measurements():
+    rng = np.random.default_rng(1)
+    A, B = rng.standard_normal((8000, 6)), rng.standard_normal((8000, 5))
+    M = sample(2, 3)[2]
+    X = A[:, :, None] * B[:, None, :]
+    y = np.einsum("ij,jk,ik->i", A, M, B) + 0.1 * rng.standard_normal(8000)
+    flat = X.reshape(8000, -1)
+    forms = [X, flat, flat.astype(np.float32), sp.csr_array(flat), sp.csc_matrix(flat), (A, B)]
+    for form in forms:
+        model = DPTraceRegressor(matrix_shape=(6, 5), epsilon=4.0, random_state=0).fit(form, y)
+        assert error(model, M) < 0.15
+        assert model.n_features_in_ == 30
+        assert np.allclose(model.predict(form), flat @ model.coef_.ravel(), atol=1e-4)
+        assert model.score(form, y) > 0.9
+
+
+def test_ratings_as_one_hot_rows():
+    rng = np.random.default_rng(2)
+    n, d = 20_000, 20
+    M = 20 * sample(2, 5, (d, d), (1.0, 0.7))[2]
+    cells = rng.integers(d * d, size=n)
+    X = sp.csr_array((np.ones(n), cells, np.arange(n + 1)), shape=(n, d * d))
+    y = M.ravel()[cells] + 0.5 * rng.standard_normal(n)
+    model = DPTraceRegressor(matrix_shape=(d, d), epsilon=4.0, random_state=0).fit(X, y)
+    assert error(model, M) < 0.05  # .024 when this was written
+
+
+def test_intercept():
+    X, y, M = sample(6000)
+    model = DPTraceRegressor(epsilon=2.0, fit_intercept=True, random_state=0).fit(X, y + 50.0)
+    assert model.intercept_ == pytest.approx(50.0, abs=0.3)
+    assert error(model, M) < 0.12
+    assert "target_median" in {line.name for line in model.ledger_}
+
+
+def test_outliers_do_little():
+    X, y, M = sample(6000)
+    y[:60] = 1e6
+    X[30:60] *= 1e3
+    assert error(DPTraceRegressor(epsilon=2.0, random_state=0).fit(X, y), M) < 0.12
+
+
+@pytest.mark.parametrize("params", [{}, {"design": 1.0}, {"adjacency": "replace"}])
+def test_zero_matrix_with_a_warning_when_the_budget_is_too_small(params):
+    for seed in range(3):
+        X, y, M = sample(100, seed)
+        model = DPTraceRegressor(epsilon=0.5, random_state=0, **params)
+        with pytest.warns(PrivacyWarning, match="records are needed"):
+            model.fit(X, y)
+        assert error(model, M) == 1.0
+        assert model.privacy_spent_.epsilon == pytest.approx(0.5, rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def test_infinite_epsilon_is_least_squares_of_low_rank():
+    X, y, M = sample(4000, noise=0.0)
+    exact = DPTraceRegressor(
+        epsilon=math.inf, clip_level=math.inf, design=1.0, max_iter=30, tail_average=False,
+        shrink=False,
+    )  # fmt: skip
+    assert error(exact.fit(X, y), M) < 1e-5
+    x, z = X[:, :, 0], X[:, :, 0] @ np.arange(6.0)
+    line = clone(exact).set_params(design="private").fit(x, z)
+    assert np.allclose(line.coef_[:, 0], np.arange(6.0), atol=1e-4)
+
+
+def test_scale_of_x_and_y_changes_nothing():
+    X, y, M = sample(6000)
+    for a, b in ((1e3, 1.0), (1e-3, 1e4)):
+        model = DPTraceRegressor(epsilon=2.0, random_state=0).fit(a * X, b * y)
+        assert error(model, M * b / a) < 0.1
+
+
+def test_search_over_epsilon_pipeline_pickle_and_jobs():
+    X, y, _ = sample(1500, shape=(3, 2), values=(2.0,))
+    flat = X.reshape(len(X), -1)
+    pipe = make_pipeline(FunctionTransformer(), DPTraceRegressor(1, matrix_shape=(3, 2)))
+    search = GridSearchCV(pipe, {"dptraceregressor__epsilon": [2.0, 8.0]}, cv=2).fit(flat, y)
+    best = search.best_estimator_[-1]
+    copy = pickle.loads(pickle.dumps(best))
+    assert np.array_equal(copy.coef_, best.coef_)
+    with pytest.warns(PrivacyWarning, match="random_state"):
+        one = DPTraceRegressor(1, matrix_shape=(3, 2), random_state=3).fit(flat, y)
+    with pytest.warns(PrivacyWarning, match="random_state"):
+        two = DPTraceRegressor(1, matrix_shape=(3, 2), random_state=3, n_jobs=3).fit(flat, y)
+    assert np.array_equal(one.coef_, two.coef_)
+
+
+def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
+    X, y, _ = sample(1000, shape=(4, 3), values=(1.0,))
+    model = DPTraceRegressor(9, epsilon=9.0).fit(X, y)
+    assert model.rank_ == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        column = DPTraceRegressor().fit(X.reshape(1000, -1), y)
+    assert column.coef_.shape == (12, 1) and column.rank_ == 1
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"matrix_shape": (4, 4)}, "matrix_shape"),
+        ({"matrix_shape": "12"}, "matrix_shape"),
+        ({"rank": 0}, "rank"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"clip_level": math.inf}, "clip_level"),
+        ({"clip_level": -1.0}, "clip_level"),
+        ({"design": "guess"}, "design"),
+        ({"design": -2.0}, "design"),
+        ({"design": (np.eye(2), np.eye(3))}, "design"),
+        ({"solver": "sgd"}, "solver"),
+        ({"privacy_unit": "entry"}, "privacy_unit"),
+        ({"adjacency": "swap"}, "adjacency"),
+        ({"budget_split": {"init": 1.0}}, "budget_split"),
+        ({"delta": 0}, "delta"),
+        ({"fit_intercept": 1}, "fit_intercept"),
+    ],
+)
+def test_bad_parameters(params, match):
+    X, y, _ = sample(50, shape=(4, 3), values=(1.0,))
+    model = DPTraceRegressor().set_params(**params)
+    with pytest.raises(ValueError, match=match):
+        model.fit(X, y)
+    assert not hasattr(model, "coef_")
+
+
+def test_plan_needs_no_data():
+    needed = DPTraceRegressor(2, matrix_shape=(20, 20)).plan()
+    assert needed.readable < needed.useful < needed.accurate
+    twice = DPTraceRegressor(2, adjacency="replace").plan((20, 20))
+    assert twice.accurate == pytest.approx(2 * needed.accurate, abs=2)
+    with pytest.raises(ValueError, match="matrix_shape"):
+        DPTraceRegressor().plan()
+
+
+def test_theory():
+    private = theory.minimax_error(1e4, (20, 20), 2, epsilon=1.0, noise_sd=0.5)
+    free = theory.minimax_error(1e4, (20, 20), 2, epsilon=math.inf, noise_sd=0.5)
+    assert private > free == pytest.approx(0.5 * math.sqrt(2 * 20 / 1e4))
+    assert theory.minimax_error(
+        10, (20, 20), 2, epsilon=1e-3, noise_sd=9.0, smallest_value=1.0, schatten=math.inf
+    ) == pytest.approx(1.0)
+    assert theory.minimax_risk(1e4, (20, 20), 2, epsilon=1.0, noise_sd=0.5) == pytest.approx(
+        0.25 * (40 / 1e4 + 1600 / 1e8)
+    )
+    start = theory.initialization_records((20, 20), 2, condition=3.0)
+    assert theory.initialization_records((20, 20), 2, condition=3.0, descent=True) == 9 * start
+
+
+@pytest.mark.parametrize(("epsilon", "n", "limit"), [(1.0, 5000, 0.075), (4.0, 10_000, 0.040)])
+def test_accuracy_that_was_promised(epsilon, n, limit):
+    """d = 20, rank 2, noise .5: medians .067 and .033 when this was written."""
+    errors = []
+    for seed in range(3):
+        X, y, M = sample(n, 70 + seed, (20, 20), (1.0, 1.0), 0.5)
+        errors.append(error(DPTraceRegressor(epsilon=epsilon, random_state=0).fit(X, y), M))
+    assert np.median(errors) <= limit * 1.15
+
+
+@register_pairs(DPTraceRegressor)
+def hostile_records(estimator):
+    """A record with a huge target is cut in every sum, and moves every rank."""
+    rng = np.random.default_rng(0)
+    d = math.prod(estimator.matrix_shape)
+    X, y = rng.standard_normal((400, d)), rng.standard_normal(400)
+    x = rng.standard_normal((1, d))
+    if estimator.adjacency == "replace":
+        first, second = (np.vstack([X, row]) for row in (x, -x))
+        yield "antipodal", FitData(first, np.append(y, 1e15)), FitData(second, np.append(y, 1e15))
+        return
+    yield "one more", FitData(X, y), FitData(np.vstack([X, 1e3 * x]), np.append(y, 1e15))
+
+
+@pytest.mark.parametrize(
+    ("params", "least"),
+    [
+        ({}, 0.97),
+        ({"design": 1.0, "fit_intercept": True}, 0.97),
+        ({"solver": "spectral_init"}, 0.97),
+        ({"adjacency": "replace", "design": 1.0}, 0.97),
+    ],
+)
+def test_worst_case_pair_is_tight(params, least):
+    """Realised over claimed mu of whole fits: no noise is missing, and little is wasted."""
+    model = DPTraceRegressor(1, matrix_shape=(3, 2), epsilon=8.0).set_params(**params)
+    report = transcript_audit(model, worst_case_pair(model)).check()
+    assert least <= report.realised_mu / report.claimed_mu <= 1 + 1e-9
+
+
+MEDIANS = {"init": 0.2, "medians": 0.4, "gradients": 0.3}
+READABLE = [  # test data of 40 records are enough for these
+    DPTraceRegressor(
+        1, matrix_shape=(2, 2), design=1.0, epsilon=25.0, budget_split=MEDIANS | {"count": 0.05}
+    ),
+    DPTraceRegressor(
+        1, matrix_shape=(2, 2), epsilon=25.0, max_iter=3,
+        budget_split=MEDIANS | {"count": 0.05, "covariance": 0.1},
+    ),
+    DPTraceRegressor(
+        1, matrix_shape=(2, 2), design=1.0, epsilon=25.0, max_iter=2, adjacency="replace",
+        budget_split=MEDIANS | {"medians": 0.5},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@parametrize_with_dp_checks(READABLE)
+def test_keeps_its_promise(estimator, check):
+    check(estimator)

@@ -1,0 +1,322 @@
+"""Local fits, shared structure and head rules, on public arrays."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from skdp.solvers import candidates
+from skdp.solvers import local_fits as fits
+from skdp.solvers import personalization as shared
+from skdp.solvers import user_heads as heads
+from skdp.solvers import user_rounds as rounds
+
+RNG = np.random.default_rng(0)
+
+
+class Batch(NamedTuple):
+    X: np.ndarray
+    Y: np.ndarray
+    x_exponent: np.ndarray
+    y_exponent: np.ndarray
+
+
+class Exact:
+    """Answers without noise, and the noise scale that they pretend to have."""
+
+    def __init__(self, value, noise_scale=1e-9):
+        self.value = np.asarray(value, float)
+        self.noise_scale = noise_scale
+
+
+def batch_of(X, Y):
+    zeros = np.zeros(len(X), np.intc)
+    return Batch(X, Y, zeros, zeros)
+
+
+def users(n=400, d=8, k=2, m=9, noise=0.3, seed=1):
+    rng = np.random.default_rng(seed)
+    U = np.linalg.qr(rng.standard_normal((d, k)))[0]
+    theta = rng.standard_normal((n, k)) @ U.T
+    X = rng.standard_normal((n, m, d))
+    Y = np.einsum("nmd,nd->nm", X, theta) + noise * rng.standard_normal((n, m))
+    return U, theta, batch_of(X, Y[:, :, None])
+
+
+def distance(U, V):
+    return np.linalg.norm(U - V @ (V.T @ U), 2)
+
+
+# -- local fits ------------------------------------------------------------------------------------
+
+
+def brute_force(X, y, penalty, variance):
+    """Ridge with an intercept of given prior variance, each row left out in turn."""
+    out = []
+    for i in range(len(X)):
+        kept = np.arange(len(X)) != i
+        x, t = X[kept], y[kept]
+        if math.isinf(variance):
+            mean, middle = x.mean(0), t.mean(0)
+            G = (x - mean).T @ (x - mean) + penalty * np.eye(X.shape[1])
+            b = np.linalg.solve(G, (x - mean).T @ (t - middle))
+            out.append(y[i] - middle - (X[i] - mean) @ b)
+            continue
+        x = np.c_[x, np.full(len(x), math.sqrt(variance))]
+        b = np.linalg.solve(x.T @ x + penalty * np.eye(x.shape[1]), x.T @ t)
+        out.append(y[i] - np.append(X[i], math.sqrt(variance)) @ b)
+    return np.array(out)
+
+
+@pytest.mark.parametrize("q", [3, 12])
+@pytest.mark.parametrize("variance", [0.0, 0.3, math.inf])
+@pytest.mark.parametrize("penalty", [1e-3, 0.5])
+def test_leave_one_out_is_exact(q, variance, penalty):
+    F = RNG.standard_normal((4, 7, q)) + 2
+    Y = RNG.standard_normal((4, 7, 2)) + 3
+    path = fits.RidgePath.of(F)
+    fit = path.fit(Y, np.zeros_like(Y), fits.LOSSES["squared"], np.full(4, penalty), variance)
+    coefficients = path.coefficients(fit)
+    grid = path.grid_errors(Y, np.array([9.0, penalty]), np.array([1.0, variance]))
+    for u in range(4):
+        size = np.mean(np.sum(F[u] ** 2, axis=1))
+        expected = brute_force(F[u], Y[u], penalty * size, variance * size)
+        assert np.allclose(Y[u] - fit.left_out[u], expected)
+        assert np.allclose(grid[u, 1, 1], np.mean(expected**2, axis=0))
+        assert np.allclose(F[u] @ coefficients[u] + fit.intercept[u], fit.eta[u])
+
+
+def test_one_row_has_no_intercept():
+    F, Y = RNG.standard_normal((3, 1, 4)), RNG.standard_normal((3, 1, 1))
+    path = fits.RidgePath.of(F)
+    fit = path.fit(Y, 0 * Y, fits.LOSSES["squared"], np.ones(3), math.inf)
+    assert not fit.intercept.any() and np.allclose(fit.left_out, 0)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_label_fits_reach_the_minimum(loss):
+    F = RNG.standard_normal((5, 40, 3))
+    if loss == "logistic":
+        Y = (RNG.random((5, 40, 1)) < 0.5).astype(float)
+    else:
+        Y = np.eye(3)[RNG.integers(0, 3, (5, 40))]
+    path, penalty = fits.RidgePath.of(F), 0.5
+    model = fits.LOSSES[loss]
+    fit = path.fit(Y, np.zeros_like(Y), model, np.full(5, penalty), 0.0)
+    scale = 4.0 if loss == "logistic" else 2.0
+    gradient = fits.moments(F, Y - model.mean(fit.eta))
+    shrink = penalty * path.size[:, None, None] * path.coefficients(fit) / scale
+    assert np.allclose(gradient, shrink, atol=1e-2 * np.abs(gradient).max())
+
+
+def test_huber_ignores_outliers():
+    theta = RNG.standard_normal((20, 3, 1))
+    F = RNG.standard_normal((20, 30, 3))
+    Y = F @ theta + 0.1 * RNG.standard_normal((20, 30, 1))
+    Y[:, :3] += 50
+    errors = {}
+    for name in ("squared", "huber"):
+        path = fits.RidgePath.of(F)
+        fit = path.fit(Y, 0 * Y, fits.LOSSES[name], np.full(20, 1e-3), 0.0)
+        errors[name] = np.linalg.norm(path.coefficients(fit) - theta)
+    assert errors["huber"] < 0.1 * errors["squared"]
+
+
+def test_expected_risk_of_a_head_in_a_tilted_subspace():
+    """E excess = |(I - UU')theta|^2 (1 + k/(q-k-1)) + sigma^2 k/(q-k-1): q rows, least squares."""
+    d, k, sigma, n = 12, 3, 0.7, 30_000
+    rng = np.random.default_rng(3)
+    theta = np.append(np.ones(k), np.zeros(d - k)) + 0.3 * rng.standard_normal(d)
+    U = np.eye(d)[:, :k]
+    outside = np.sum(theta[k:] ** 2)
+    for q in (8, 12, 24):
+        X = rng.standard_normal((n, q, d))
+        Y = X @ theta[:, None] + sigma * rng.standard_normal((n, q, 1))
+        path = fits.RidgePath.of(X @ U)
+        fit = path.fit(Y, 0 * Y, fits.LOSSES["squared"], np.full(n, 1e-9), 0.0)
+        excess = np.sum((path.coefficients(fit)[:, :, 0] - theta[:k]) ** 2, axis=1) + outside
+        expected = outside * (1 + k / (q - k - 1)) + sigma**2 * k / (q - k - 1)
+        assert abs(excess.mean() - expected) < 6 * excess.std() / math.sqrt(n)
+
+
+# -- the shared structure --------------------------------------------------------------------------
+
+
+def test_whitener_inverts_a_clear_moment_and_ignores_noise():
+    Q = np.linalg.qr(RNG.standard_normal((6, 6)))[0]
+    M = (Q * [9.0, 5.0, 4.0, 2.0, 1.0, 0.5]) @ Q.T
+    W = shared.whitener_of(Exact(M), False)
+    assert np.allclose(W @ M @ W, (W @ M @ W)[0, 0] * np.eye(6), atol=1e-6)
+    assert np.allclose(shared.whitener_of(Exact(M, 100.0), False), np.eye(6))
+    w = shared.whitener_of(Exact([1.0, 4.0, 9.0]), True)
+    assert np.allclose(w * [1.0, 2.0, 3.0], w[0])
+    assert np.allclose(shared.whitener_of(Exact([1.0, 4.0, 9.0], 100.0), True), 1.0)
+    for bad in (np.zeros((4, 4)), -np.eye(4)):
+        assert np.isfinite(shared.whitener_of(Exact(bad, 1.0), False)).all()
+
+
+def test_components_are_counted_above_the_noise():
+    values = np.array([90.0, 70.0, 12.0, *[5.0] * 12])
+    assert shared.count_components(values, 3.0, 300.0) == 2
+    assert shared.count_components(values, 1e3, 300.0) == 1
+
+
+def test_count_combines_estimates_by_precision():
+    count = shared.Count().also(100.0, 1.0).also(110.0, 2.0)
+    assert count.value == pytest.approx(102.0)
+    assert shared.Count().value == 1.0
+    assert shared.Count().also(-5.0, 3.0).value == pytest.approx(3.0)
+
+
+def votes_of(batch, view, d):
+    theta = fits.unit(view.ridge(batch))[:, :, 0]
+    return theta.T @ theta
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_rounds_without_noise_reach_the_subspace(intercept):
+    U, _, batch = users(n=2000)
+    d, k = U.shape
+    view = shared.View(None, intercept, "squared")
+
+    class Ask:
+        def grams(self, name, local, width, signed=False, *, share):
+            return Exact(votes_of(batch, view, d))
+
+        def sums(self, name, local, parts, *, share):
+            values = local(batch)
+            lengths = np.linalg.norm(values[:, : d * k], axis=1, keepdims=True)
+            values[:, : d * k] *= np.minimum(1, 0.5 / lengths)
+            return Exact(values.sum(axis=0))
+
+    start = shared.vote_start(Ask(), view, d, k, "ridge", 1.0)
+    end = rounds.refine(Ask(), view, start, "residual", 6, 0.5, 1.0)
+    assert distance(U, end.U) < 0.05 < 0.12
+    assert distance(U, end.U) < distance(U, start.U)
+    assert end.error < 0.01
+    crossed = rounds.refine(Ask(), view, start, "cross", 3, 0.5, 1.0)
+    assert distance(U, crossed.U) < 0.1
+
+
+def test_gram_round_solves_the_normal_equations():
+    """Without scaling of users the round is one step of alternating least squares."""
+    U, _, batch = users(n=50, noise=0.0)
+    d, k = U.shape
+    view = shared.View(None, False, "squared")
+    seen = {}
+
+    class Ask:
+        def grams(self, name, local, width, signed=False, *, share):
+            F = local(batch).reshape(-1, width)
+            seen["rows"] = F
+            return Exact(F.T @ F)
+
+    start = shared.Shared(
+        np.linalg.qr(U + 0.1 * RNG.standard_normal(U.shape))[0], 0.1, shared.Count()
+    )
+    end = rounds.refine(Ask(), view, start, "gram", 1, 0.5, 1.0)
+    rows = seen["rows"]
+    Z = np.linalg.lstsq(rows[:, :-1], rows[:, -1])[0].reshape(k, d).T
+    assert distance(np.linalg.qr(Z)[0], end.U) < 1e-6
+
+
+def test_pairs_are_signed_factors():
+    rng = np.random.default_rng(5)
+    X, Y = rng.standard_normal((1, 6, 4)), rng.standard_normal((1, 6, 1))
+    caught = {}
+
+    class Ask:
+        def grams(self, name, local, width, signed=False, *, share):
+            caught.update(F=local(batch_of(X, Y))[0], signed=signed)
+            return Exact(np.eye(width))
+
+    view = shared.View(None, False, "squared")
+    shared.pair_start(Ask(), view, 4, 1, 1.0)
+    F, J = caught["F"], np.repeat([1.0, -1.0], 3)
+    x = X[0] / np.linalg.norm(X[0], axis=1, keepdims=True)
+    expected = sum(
+        Y[0, i, 0] * Y[0, i + 1, 0] * (np.outer(x[i], x[i + 1]) + np.outer(x[i + 1], x[i]))
+        for i in (0, 2, 4)
+    )
+    assert caught["signed"]
+    assert np.allclose((F.T * J) @ F, 2 * expected)
+
+
+def test_net_of_lines_is_fixed_and_dense():
+    net = candidates.line_net(3, 300)[:, :, 0]
+    assert np.array_equal(net, candidates.line_net(3, 300)[:, :, 0])
+    assert np.allclose(np.linalg.norm(net, axis=1), 1)
+    points = RNG.standard_normal((500, 3))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    assert np.abs(points @ net.T).max(axis=1).min() > 0.98
+
+
+# -- heads -----------------------------------------------------------------------------------------
+
+
+def test_number_of_rules_is_public():
+    few = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.9, shared.Count()), True)
+    many = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.0, shared.Count()), True)
+    assert len(few) == len(many) == 60
+    assert all(rule.outside > 0 for rule in heads.usable(few, 0.9, 0.0))
+    assert not any(rule.toward_global for rule in heads.usable(few, 0.0, 0.9))
+    assert heads.usable(few, 0.9, 0.9)
+
+
+def test_prior_outside_the_subspace_follows_its_error():
+    U = np.eye(10)[:, :2]
+    ratios = [
+        heads.outside_variance(shared.Shared(U, error, shared.Count())) for error in (0.0, 0.1, 0.8)
+    ]
+    assert ratios[0] == 1e-6 < ratios[1] < ratios[2] <= 1.0
+    assert heads.outside_variance(shared.Shared(np.eye(3), 0.5, shared.Count())) == 0.0
+
+
+def test_election_needs_a_clear_winner():
+    U, theta, batch = users()
+    model = heads.GlobalModel(np.zeros((8, 1)), np.zeros(1))
+    users_heads = heads.Heads(shared.View(None, True, "squared"), U, model)
+    rules = heads.all_rules(shared.Shared(U, 0.001, shared.Count()), True)
+    votes = users_heads.vote(rules)(batch)
+    assert np.allclose(np.linalg.norm(votes, axis=1), 1)
+
+    class Ask:
+        noise_scale = 1.0
+
+        def sums(self, name, local, parts, *, share):
+            return Exact(votes.sum(axis=0), self.noise_scale)
+
+    ask, count = Ask(), shared.Count().also(400.0, 1.0)
+    (rule,) = heads.elect(ask, users_heads, rules, count, 0.001, 1.0).rules
+    assert rule.outside < 1e-2 and rule.intercept == 0.0
+    ask.noise_scale = 1e4
+    choice = heads.elect(ask, users_heads, rules, count, 0.001, 1.0)
+    assert len(choice.rules) == 60 and not choice.leaning.any()
+    own = users_heads.fit(batch, choice)
+    elected = users_heads.fit(batch, heads.Choice((rule,), np.zeros(1)))
+    errors = [np.mean((values[:, :-1] - theta) ** 2) for values in (own, elected)]
+    assert errors[1] < errors[0] < 5 * errors[1]
+
+
+def test_heads_undo_scale_and_whitener():
+    """The same head whatever the units of rows and targets."""
+    U, _, batch = users(n=20)
+    W = np.diag(RNG.uniform(0.5, 2, 8))
+    model = heads.GlobalModel(np.zeros((8, 1)), np.zeros(1))
+    plain = heads.Heads(shared.View(W, True, "squared"), U, model)
+    choice = heads.Choice((heads.HeadRule(0.2, 0.1, 0.5, False),), np.zeros(1))
+    expected = plain.fit(batch, choice)
+    scaled = Batch(batch.X * 2.0**-7, batch.Y * 2.0**-3, batch.x_exponent + 7, batch.y_exponent + 3)
+    assert np.allclose(plain.fit(scaled, choice), expected)
+    predicted = np.einsum("nmd,nd->nm", batch.X, expected[:, :-1]) + expected[:, -1:]
+    assert np.mean((predicted - batch.Y[:, :, 0]) ** 2) < 0.5 * np.mean(batch.Y**2)
+
+
+def test_heads_shrink_towards_the_global_model():
+    U, _, batch = users(n=20)
+    model = heads.GlobalModel(np.full((8, 1), 2.0), np.array([5.0]))
+    rule = heads.HeadRule(1.0, 1e9, 0.0, True)
+    view = shared.View(None, True, "squared")
+    found = heads.Heads(view, U, model).fit(batch, heads.Choice((rule,), np.zeros(1)))
+    assert np.allclose(found, [2.0] * 8 + [5.0], atol=1e-3)

@@ -1,0 +1,188 @@
+"""The descent on answers that a test makes up: no data, no gate."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from skdp.solvers import trace
+from skdp.solvers.design import whitening
+from skdp.solvers.trace import Plan
+
+
+class Answer(NamedTuple):
+    value: np.ndarray
+    noise_scale: float
+
+
+class Exact:
+    """Sums of Gaussian records with a median length of their own, and `noise` on each total."""
+
+    def __init__(self, M, sd, noise=0.0, rank_noise=0.0, seed=0):
+        self.M, self.sd, self.noise, self.rank_noise = M, sd, noise, rank_noise
+        self.rng = np.random.default_rng(seed)
+        self.shares = []
+        self.n = 10_000
+
+    def products(self):
+        return Sum(self, -self.M, None)
+
+    def tangent(self, U, S, V, intercept=0.0):
+        return Sum(self, U @ S @ V.T - self.M, (U, V))
+
+
+class Sum:
+    def __init__(self, ask, error, bases):
+        self.ask, self.error, self.bases = ask, error, bases
+        d1, d2 = error.shape
+        q = d1 * d2 if bases is None else bases[0].shape[1] * (d1 + d2 - bases[0].shape[1])
+        spread = math.hypot(ask.sd, np.linalg.norm(error))
+        self.median = 0.6745 * spread * math.sqrt(q)
+
+    def scores_below(self, threshold, *, share):
+        self.ask.shares.append(share)
+        return Answer(math.copysign(1.0, threshold - self.median), self.ask.rank_noise)
+
+    def total(self, clip_level, *, share):
+        self.ask.shares.append(share)
+        n = self.ask.n * trace.bussgang(clip_level / self.median)
+        if self.bases is None:
+            value = (-self.error * n).ravel()
+        else:
+            U, V = self.bases
+            left = U.T @ self.error
+            value = n * np.concatenate([(self.error @ V).ravel(), (left - left @ V @ V.T).ravel()])
+        scale = self.ask.noise * clip_level
+        return Answer(value + scale * self.ask.rng.standard_normal(value.shape), scale)
+
+
+def low_rank(d1=8, d2=6, values=(3.0, 1.0), seed=1):
+    rng = np.random.default_rng(seed)
+    r = len(values)
+    U, V = (np.linalg.qr(rng.standard_normal((d, r)))[0] for d in (d1, d2))
+    return (U * np.array(values)) @ V.T
+
+
+def plan(M, rank=2, **kwargs):
+    defaults = {"shape": M.shape, "rank": rank, "n": 10_000.0, "lam": 1.0, "unit_noise": 1.0}
+    defaults |= {"init": 0.2, "gradients": 0.7, "rank_share": 0.001}
+    return Plan(**(defaults | kwargs))
+
+
+def matrix(fit):
+    return (fit.U * fit.values) @ fit.V.T
+
+
+def test_exact_answers_give_the_matrix():
+    M = low_rank()
+    fit = trace.fit_trace(Exact(M, 0.1), plan(M, max_iter=20, shrink=False))
+    assert np.linalg.norm(matrix(fit) - M) < 1e-2 * np.linalg.norm(M)
+    assert not fit.zero_because
+
+
+def test_noisy_answers_give_it_up_to_their_noise():
+    M = low_rank()
+    fit = trace.fit_trace(Exact(M, 1.0, noise=5.0), plan(M, unit_noise=5.0))
+    assert np.linalg.norm(matrix(fit) - M) < 0.1
+    assert fit.noise_sd == pytest.approx(1.0, rel=0.15)
+
+
+def test_shares_are_what_was_planned():
+    M = low_rank()
+    ask = Exact(M, 1.0)
+    ranks = trace.median_steps(8, covariance=False, intercept=False)
+    trace.fit_trace(ask, plan(M, rank_share=0.1 / ranks))
+    assert math.fsum(ask.shares) == pytest.approx(1.0)
+
+
+def test_unreadable_ranks_give_zero_at_once():
+    M = low_rank()
+    ask = Exact(M, 1.0, rank_noise=1500.0)
+    fit = trace.fit_trace(ask, plan(M))
+    assert "median" in fit.zero_because
+    assert len(ask.shares) == 1
+    assert not matrix(fit).any()
+
+
+def test_fits_worse_than_the_targets_give_zero():
+    M = low_rank()
+
+    class Worse(Exact):
+        def tangent(self, U, S, V, intercept=0.0):
+            out = Sum(self, U @ S @ V.T - self.M, (U, V))
+            out.median *= 10
+            return out
+
+    assert "residuals" in trace.fit_trace(Worse(M, 1.0), plan(M)).zero_because
+
+
+def test_retraction_is_the_truncated_svd():
+    rng = np.random.default_rng(0)
+    for d1, d2, r in ((7, 5, 2), (5, 7, 2), (3, 3, 2), (4, 1, 1), (1, 1, 1)):
+        U, V = (np.linalg.qr(rng.standard_normal((d, r)))[0] for d in (d1, d2))
+        S, right = rng.standard_normal((r, r)), rng.standard_normal((d1, r))
+        left = rng.standard_normal((r, d2))
+        left -= left @ V @ V.T
+        full = U @ S @ V.T + right @ V.T + U @ left
+        P, s, Qt = np.linalg.svd(full)
+        A, values, B = trace.retract(U, S, V, right, left)
+        assert np.allclose((A * values) @ B.T, (P[:, :r] * s[:r]) @ Qt[:r])
+        assert np.allclose(A.T @ A, np.eye(r))
+
+
+def test_shrinkage_kills_noise_and_keeps_signal():
+    rng = np.random.default_rng(2)
+    noise = rng.standard_normal((60, 40))
+    values = np.linalg.svd(noise, compute_uv=False)
+    assert not trace.shrink_values(values, 1.1, (60, 40)).any()
+    signal = 40 * low_rank(60, 40, (1.0,))
+    seen = np.linalg.svd(signal + noise, compute_uv=False)[:1]
+    shrunk = trace.shrink_values(seen, 1.0, (60, 40))
+    assert shrunk < seen
+    assert shrunk == pytest.approx(40 * 0.97, rel=0.06)
+    assert np.array_equal(trace.shrink_values(values, 0.0, (60, 40)), values)
+
+
+def test_clip_multiplier_balances_sampling_and_noise():
+    M = low_rank()
+    assert trace.clip_multiplier(plan(M, unit_noise=1e4), 20, 0.7) == 0.4
+    assert trace.clip_multiplier(plan(M, unit_noise=0.0), 20, 0.7) == 4.0
+    assert trace.clip_multiplier(plan(M, clip_level=1.3), 20, 0.7) == 1.3
+    g = np.abs(np.random.default_rng(3).standard_normal(400_000))
+    for c in (0.5, 1.0, 3.0):
+        assert trace.bussgang(c) == pytest.approx(np.mean(g < 0.6745 * c), abs=5e-3)
+        clipped = np.mean(np.minimum(g, 0.6745 * c) ** 2)
+        assert trace._clipped_variance(c) == pytest.approx(clipped, abs=5e-3)
+
+
+def test_private_median_finds_the_grid_point():
+    for grid in (trace.GRID, trace.SIGNED_GRID):
+        for where in (3, len(grid) // 2, len(grid) - 2):
+            below = lambda t, share, x=grid[where]: Answer(1.0 if t >= x else -1.0, 0.0)  # noqa: E731
+            assert trace.private_median(below, 0.01, 100.0, grid) == grid[where]
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+def test_whitening_of_a_known_covariance(noise):
+    rng = np.random.default_rng(4)
+    R, C = (0.5 ** np.abs(np.subtract.outer(np.arange(d), np.arange(d))) for d in (5, 4))
+    n = 50.0
+    moments = n * np.concatenate([(R * np.trace(C)).ravel(), (C * np.trace(R)).ravel()])
+    moments = moments + noise * rng.standard_normal(moments.shape)
+    left, right, lam = whitening(moments, (5, 4), n, noise)
+    assert np.allclose(left @ R @ left * (right @ C @ right)[0, 0] / lam, np.eye(5), atol=1e-3)
+    assert max(np.linalg.norm(left, 2), np.linalg.norm(right, 2)) == pytest.approx(1.0)
+
+
+def test_whitening_ignores_what_is_noise():
+    rng = np.random.default_rng(5)
+    noise = 5.0
+    moments = np.concatenate([(200.0 * np.eye(10)).ravel(), (200.0 * np.eye(10)).ravel()])
+    left, _, lam = whitening(moments + noise * rng.standard_normal(200), (10, 10), 20.0, noise)
+    assert np.linalg.cond(left) < 1.1
+    assert lam == pytest.approx(1.0, rel=0.1)
+    assert whitening(noise * rng.standard_normal(200), (10, 10), 20.0, noise) is None
+    diagonal = np.concatenate([np.full(10, 200.0), np.full(10, 200.0)])
+    left, _, lam = whitening(diagonal, (10, 10), 20.0, 0.0)
+    assert np.allclose(left, np.eye(10)) and lam == pytest.approx(1.0)

@@ -1,0 +1,71 @@
+"""WithinGroupKFold: every user in every fold."""
+
+import numpy as np
+import pytest
+from sklearn.model_selection import cross_val_score
+from sklearn.tree import DecisionTreeRegressor
+
+from skdp.model_selection import WithinGroupKFold
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_every_user_is_in_every_fold(shuffle):
+    rng = np.random.default_rng(0)
+    users = rng.permutation(np.repeat(["a", "b", "c", "d"], [5, 9, 12, 30]))
+    cv = WithinGroupKFold(4, shuffle=shuffle, random_state=1)
+    seen = np.zeros(len(users), int)
+    for train, test in cv.split(users[:, None], groups=users):
+        assert set(users[train]) == set(users[test]) == set(users)
+        assert not set(train) & set(test)
+        assert len(train) + len(test) == len(users)
+        for user in set(users):
+            n = np.count_nonzero(users == user)
+            assert np.count_nonzero(users[test] == user) in (n // 4, n // 4 + 1)
+        seen[test] += 1
+    assert (seen == 1).all()
+    assert cv.get_n_splits() == 4
+
+
+def test_users_with_few_rows_and_balance():
+    users = np.arange(100)
+    sizes = [len(test) for _, test in WithinGroupKFold(5).split(users, groups=users)]
+    assert sizes == [20] * 5  # users with one row are spread over the folds
+
+
+def test_shuffling_is_seeded():
+    users = np.repeat([1, 2], 50)
+    folds = [
+        [
+            test.tolist()
+            for _, test in WithinGroupKFold(2, shuffle=True, random_state=s).split(
+                users, groups=users
+            )
+        ]
+        for s in (0, 0, 1)
+    ]
+    assert folds[0] == folds[1] != folds[2]
+
+
+def test_in_cross_validation():
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(20), 10)
+    X, y = users[:, None].astype(float), users + rng.standard_normal(200) / 10
+    scores = cross_val_score(DecisionTreeRegressor(), X, y, groups=users, cv=WithinGroupKFold(3))
+    assert scores.min() > 0.99
+
+
+@pytest.mark.parametrize(
+    ("cv", "groups", "match"),
+    [
+        (WithinGroupKFold(), None, "groups"),
+        (WithinGroupKFold(1), np.zeros(4), "n_splits"),
+        (WithinGroupKFold(2.5), np.zeros(4), "n_splits"),
+        (WithinGroupKFold(True), np.zeros(4), "n_splits"),
+        (WithinGroupKFold(shuffle=1), np.zeros(4), "shuffle"),
+        (WithinGroupKFold(), np.zeros(3), "inconsistent"),
+    ],
+)
+def test_bad_arguments(cv, groups, match):
+    with pytest.raises(ValueError, match=match):
+        list(cv.split(np.zeros((4, 1)), groups=groups))
+    assert "WithinGroupKFold" in repr(cv)
