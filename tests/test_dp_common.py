@@ -5,7 +5,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from skdp import DPPCA, DPSpectralEmbedding, DPTruncatedSVD
+from skdp import (
+    DPPCA,
+    DPPersonalizedClassifier,
+    DPPersonalizedRegressor,
+    DPSpectralEmbedding,
+    DPTruncatedSVD,
+)
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
@@ -46,6 +52,12 @@ ESTIMATORS = [
     DPSpectralEmbedding(),
     DPSpectralEmbedding(1, normalization="laplacian", delta=0.0),
     DPSpectralEmbedding(normalization="none", adjacency="replace"),
+    # DPTraceRegressor has its own instances in tests/regression/test_trace.py: it needs larger
+    # budgets to learn anything from the few records of these checks.
+    DPPersonalizedRegressor(),
+    DPPersonalizedRegressor(1, adjacency="replace", coef_bound="auto"),
+    DPPersonalizedRegressor(1, init="random", whiten=False, delta=0.0, n_rounds=1),
+    DPPersonalizedClassifier(classes=[0, 1]),
 ]
 
 # Checks that cannot hold for an instance, with the reason: repr(estimator) -> {check: reason}.

@@ -55,7 +55,8 @@ def settings_of(estimator) -> Settings:
     shape = getattr(estimator, "matrix_shape", None)
     d = math.prod(shape) if shape is not None else max(5, k + 2)
     unit = getattr(estimator, "privacy_unit", "row")
-    return Settings(unit, getattr(estimator, "adjacency", "add_remove"), d, max(40, 2 * d))
+    adjacency = "replace" if unit == "label" else getattr(estimator, "adjacency", "add_remove")
+    return Settings(unit, adjacency, d, max(40, 2 * d))
 
 
 CONTRASTS: dict[str, Callable[..., dict[str, dict[str, FitData]]]] = {}
@@ -149,6 +150,21 @@ def _row_data(estimator, rng):
         rows = {"ordinary": S, "empty rows": hole, "empty": empty, "x1e6": 1e6 * S}
         families["csr"] = {name: FitData(M, y) for name, M in rows.items()}
     return families
+
+
+@register_data("label")
+def _label_data(estimator, rng):
+    _, _, d, n = settings_of(estimator)
+    X, y = rng.standard_normal((n, d)), rng.standard_normal(n)
+    targets = {
+        "ordinary": y,
+        "zeros": np.zeros(n),
+        "x1e6": 1e6 * y,
+        "x1e-6": 1e-6 * y,
+        "constant": np.ones(n),
+        "one huge label": np.where(np.arange(n) == 3, 1e12, y),
+    }
+    return {"dense": {name: FitData(X, target) for name, target in targets.items()}}
 
 
 @register_data("group")

@@ -4,7 +4,10 @@ import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from sklearn.utils import get_tags
 
+from skdp.regression import DPTraceRegressor
+from skdp.regression._personalized_base import PersonalizedBase
 from skdp.testing._data import FitData, settings_of
 
 __all__ = ["CANDIDATES", "candidate_pairs", "register_pairs"]
@@ -42,8 +45,37 @@ def candidate_pairs(estimator) -> Iterator[tuple[str, FitData, FitData]]:
     unit = settings_of(estimator).unit
     for key in (*type(estimator).__mro__, unit):
         if key in CANDIDATES:
-            return CANDIDATES[key](estimator)
+            return (
+                (name, *_with_targets(estimator, data, neighbour))
+                for name, data, neighbour in CANDIDATES[key](estimator)
+            )
     raise ValueError(f"No worst-case pairs for {type(estimator).__name__} and unit {unit!r}.")
+
+
+def _with_targets(estimator, *pair):
+    """Add targets where they are needed: the same for shared records, huge for a further one."""
+    if not get_tags(estimator).target_tags.required or pair[0].y is not None:
+        return pair
+    shared = min(data.X.shape[0] for data in pair)
+    rows = [np.arange(data.X.shape[0]) for data in pair]
+    if get_tags(estimator).estimator_type == "classifier":
+        return [data._replace(y=i % 2) for data, i in zip(pair, rows, strict=True)]
+    pattern = np.array([1.0, -0.5, 2.0])
+    return [
+        data._replace(y=np.where(i < shared, pattern[i % 3], _HUGE))
+        for data, i in zip(pair, rows, strict=True)
+    ]
+
+
+@register_pairs("label")
+def _label_pairs(estimator):
+    """Change one label: the largest contribution, and its opposite."""
+    settings = settings_of(estimator)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, settings.n_features))
+    y = rng.standard_normal(400)
+    for name, first, second in (("antipodal", _HUGE, -_HUGE), ("from zero", _HUGE, 0.0)):
+        yield name, FitData(X, np.append(y[:-1], first)), FitData(X, np.append(y[:-1], second))
 
 
 def _row_bases(estimator):
@@ -169,3 +201,42 @@ def _norm_pairs(estimator):
         if name == "orthogonal" and settings_of(estimator).unit == "frobenius":
             change = change / math.sqrt(d)
         yield name, FitData(np.zeros((d + 1, d))), FitData(change)
+
+
+@register_pairs(DPTraceRegressor)
+def _record_pairs(estimator):
+    """A record with a huge target is cut in every sum, and moves every rank."""
+    if estimator.privacy_unit == "label":
+        yield from _label_pairs(estimator)
+        return
+    rng = np.random.default_rng(0)
+    d = settings_of(estimator).n_features
+    X, y = rng.standard_normal((400, d)), rng.standard_normal(400)
+    x = rng.standard_normal((1, d))
+    if estimator.adjacency == "replace":
+        first, second = (np.vstack([X, row]) for row in (x, -x))
+        yield "antipodal", FitData(first, np.append(y, 1e15)), FitData(second, np.append(y, 1e15))
+        return
+    yield "one more", FitData(X, y), FitData(np.vstack([X, 1e3 * x]), np.append(y, 1e15))
+
+
+@register_pairs(PersonalizedBase)
+def _user_pairs(estimator):
+    """Add or replace a user with large targets: every message of theirs is at its bound."""
+    k = estimator.n_components if isinstance(estimator.n_components, int) else 2
+    d, rng = max(4, k + 2), np.random.default_rng(0)
+    classes = getattr(estimator, "classes", None)
+
+    def data(users):
+        y = np.concatenate([target for _, target in users])
+        y = y if classes is None else np.asarray(classes)[(y > 0).astype(int)]
+        owners = np.repeat(np.arange(len(users)), [len(X) for X, _ in users])
+        return FitData(np.vstack([X for X, _ in users]), y, {"groups": owners})
+
+    base = [(rng.standard_normal((9, d)), 3 * rng.standard_normal(9)) for _ in range(12)]
+    for i in range(6):
+        X, y = rng.standard_normal((8, d)), 1e3 * rng.standard_normal(8)
+        if estimator.adjacency == "add_remove":
+            yield f"user {i}", data(base), data([*base, (X, y)])
+        else:
+            yield f"user {i}", data([*base, (X, y)]), data([*base, (X[:, ::-1], -y)])

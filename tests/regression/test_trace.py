@@ -16,8 +16,6 @@ from skdp import theory
 from skdp.exceptions import PrivacyWarning
 from skdp.regression import DPTraceRegressor
 from skdp.testing import parametrize_with_dp_checks, transcript_audit, worst_case_pair
-from skdp.testing._data import FitData
-from skdp.testing._pairs import register_pairs
 
 # Noise is seeded where a number is compared with a limit; that it warns has a test of its own.
 pytestmark = pytest.mark.filterwarnings(
@@ -223,20 +221,6 @@ def test_accuracy_that_was_promised(epsilon, n, limit):
         X, y, M = sample(n, 70 + seed, (20, 20), (1.0, 1.0), 0.5)
         errors.append(error(DPTraceRegressor(epsilon=epsilon, random_state=0).fit(X, y), M))
     assert np.median(errors) <= limit * 1.15
-
-
-@register_pairs(DPTraceRegressor)
-def hostile_records(estimator):
-    """A record with a huge target is cut in every sum, and moves every rank."""
-    rng = np.random.default_rng(0)
-    d = math.prod(estimator.matrix_shape)
-    X, y = rng.standard_normal((400, d)), rng.standard_normal(400)
-    x = rng.standard_normal((1, d))
-    if estimator.adjacency == "replace":
-        first, second = (np.vstack([X, row]) for row in (x, -x))
-        yield "antipodal", FitData(first, np.append(y, 1e15)), FitData(second, np.append(y, 1e15))
-        return
-    yield "one more", FitData(X, y), FitData(np.vstack([X, 1e3 * x]), np.append(y, 1e15))
 
 
 @pytest.mark.parametrize(
