@@ -205,7 +205,7 @@ def _predicted_loss(values: FloatArray, edge: float, trace: float, d: int) -> fl
     """
     k = len(values)
     outside = max(trace - float(values.sum()), 0.0) / max(d - k, 1)
-    gaps = np.maximum(values - outside, 1e-300)
+    gaps = np.maximum(values - outside, 1e-9 * edge)
     return float(np.sum(edge**2 / gaps)) / max(trace, 1e-300)
 
 
