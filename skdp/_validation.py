@@ -54,11 +54,12 @@ def check_real(estimator, name, low, high, *, closed="neither", also=()):
         expected += f" or a str among {set(also)}"
     if not _is_real(value):
         _fail(estimator, name, expected, value)
-    above = value >= low if left == "[" else value > low
-    below = value <= high if right == "]" else value < high
+    number = float(value)  # a float32 would overflow beside the ends
+    above = number >= low if left == "[" else number > low
+    below = number <= high if right == "]" else number < high
     if not (above and below):
         _fail(estimator, name, expected, value)
-    return float(value)
+    return number
 
 
 def check_int(estimator, name, low, *, also=(), none=False):

@@ -155,6 +155,7 @@ def mu_from_epsilon_delta(epsilon: float, delta: float) -> float:
     epsilon, delta = _number("epsilon", epsilon), _proper_delta(delta)
     if epsilon == math.inf:
         return math.inf
+    epsilon = min(epsilon, _MAX_VALUE)  # a smaller epsilon implies every larger one
     tail = math.sqrt(-2.0 * math.log(delta))
     # Either suffices: mu^2/2 + mu tail <= epsilon, mu <= sqrt(2 pi) delta.
     low = max(2.0 * epsilon / (math.hypot(tail, math.sqrt(2.0 * epsilon)) + tail), delta)

@@ -139,6 +139,13 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
     def _validated(self, X, y, labels, *, reset):
         """Return rows without the user column, targets, and user labels."""
         if self.user_column is not None:
+            if not hasattr(X, "shape"):
+                X = np.asarray(X)
+            if len(X.shape) != 2:
+                raise ValueError(
+                    f"Expected 2D array, got {len(X.shape)}D array instead: 'user_column' names a "
+                    "column of X."
+                )
             validate_data(self, X, y, skip_check_array=True, reset=reset)
             X, labels = split_users(X, self.user_column)
             X, y = check_X_y(

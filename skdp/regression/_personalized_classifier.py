@@ -11,6 +11,18 @@ from skdp.exceptions import PrivacyWarning
 from skdp.regression._personalized_base import PersonalizedBase
 
 
+def _public_classes(classes):
+    """Return the distinct public classes; labels that are not numbers equal nothing."""
+    array = np.asarray(classes)
+    bad = array.dtype.kind in "fc" and not np.all(np.isfinite(array))
+    if array.ndim != 1 or not array.size or bad:
+        raise ValueError(
+            "The 'classes' parameter of DPPersonalizedClassifier must be None or a list of finite "
+            f"labels. Got {classes!r} instead."
+        )
+    return np.unique(array)
+
+
 class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
     """Logistic models of many users that share a subspace, with privacy for all rows of one user.
 
@@ -214,7 +226,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
                     stacklevel=4,
                 )
             else:
-                self.classes_ = np.unique(np.asarray(self.classes))
+                self.classes_ = _public_classes(self.classes)
         at = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
         known = self.classes_[at] == y
         if len(self.classes_) > 2:

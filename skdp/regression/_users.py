@@ -24,15 +24,21 @@ class GaussianSum(NamedTuple):
     noise_scale: float
 
 
+def _is_index(column):
+    return isinstance(column, (int, np.integer)) and not isinstance(column, bool)
+
+
 def split_users(X, column):
     """Return (X without the user column, users); X may be a data frame."""
     if hasattr(X, "columns"):
         names = list(X.columns)
-        name = column if column in names or isinstance(column, str) else names[column]
+        name = column
+        if column not in names and _is_index(column) and -len(names) <= column < len(names):
+            name = names[column]
         if name not in names:
             raise ValueError(f"'user_column' {column!r} is not a column of X.")
         return X.drop(columns=[name]), X[name].to_numpy()
-    if not isinstance(column, (int, np.integer)) or isinstance(column, bool):
+    if not _is_index(column):
         raise ValueError(
             f"'user_column' must be the index of a column unless X is a data frame. Got {column!r}."
         )
