@@ -19,6 +19,7 @@ from skdp.testing import (
     check_order_invariance,
     check_sensitivity,
     parametrize_with_dp_checks,
+    seeded_entropy,
     transcript_audit,
     worst_case_pair,
 )
@@ -78,7 +79,8 @@ PRIVATE = [estimator for estimator in ESTIMATORS if estimator.epsilon != np.inf]
 @pytest.mark.parametrize("estimator", PRIVATE, ids=repr)
 def test_worst_case_pair_is_tight(estimator):
     """Realised over claimed mu is at most 1, and near 1 where one pair is the worst throughout."""
-    report = transcript_audit(estimator, worst_case_pair(estimator)).check()
+    with seeded_entropy(0):  # which pair is the worst at a step depends on the answers before it
+        report = transcript_audit(estimator, worst_case_pair(estimator)).check()
     print(f"{estimator!r}: {report}")
     if report.claimed_mu:
         assert 0.5 <= report.realised_mu / report.claimed_mu <= 1 + 1e-9
