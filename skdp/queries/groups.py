@@ -313,7 +313,8 @@ class UserNorms(PrivateQuery):
 
     def _all(self) -> FloatArray:
         if self._norms is None:
-            found = [self._local(batch) for batch in self._users.blocks()]
+            with _one_blas_thread():  # bits may depend on threads
+                found = [self._local(batch) for batch in self._users.blocks()]
             self._norms = np.concatenate(found) if found else np.zeros(0)
         return self._norms
 

@@ -25,6 +25,9 @@ __all__ = ["ClippedSum", "MeasurementQuery"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+# A public contract: with more, sums that a public map is applied to could wrap, and the map is not
+# a function of a wrapped sum.
+_MOST_RECORDS = 2**25
 _PUBLIC_CLIP = 1.5  # of public second moments, in medians
 _LARGEST_TARGET = 2.0**200
 
@@ -72,6 +75,8 @@ class MeasurementQuery(PrivateQuery):
             ("label", "replace"),
         ):
             raise ValueError(f"unit {privacy_unit!r} has no adjacency {adjacency!r}")
+        if len(y) > _MOST_RECORDS:
+            raise ValueError(f"at most {_MOST_RECORDS} records are supported. Got {len(y)}.")
         self._records: Records = X if hasattr(X, "survey") else make_records(X, shape)
         self._y = y
         self._survey: tuple[FloatArray, FloatArray] | None = None

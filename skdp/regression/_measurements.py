@@ -85,7 +85,7 @@ def _shape(estimator, given, n_features):
     return (int(shape[0]), int(shape[1]))
 
 
-def check_design(design, shape):
+def check_design(design, shape, *, sparse=False):
     """Return the public whitening that `design` gives, or None if it is to be learnt."""
     if isinstance(design, str):
         return None
@@ -103,6 +103,8 @@ def check_design(design, shape):
         symmetric = part.shape == (d, d) and np.allclose(part, part.T)
         if not symmetric or np.linalg.eigvalsh(part)[0] <= 0:
             raise ValueError(f"a covariance in 'design' must be positive definite, {d} x {d}.")
+    if sparse and any(np.count_nonzero(part - np.diag(np.diagonal(part))) for part in (R, C)):
+        raise ValueError("full covariances in 'design' need dense X; give diagonal ones for CSR.")
     moments = np.concatenate([(R * np.trace(C)).ravel(), (C * np.trace(R)).ravel()])
     return whitening(moments, shape, 1.0, 0.0)
 
@@ -136,5 +138,5 @@ def pay_the_rest(session):
     """Pay for what an early stop left out: how much is spent depends on parameters alone."""
     mu = session.budget.mu
     left = 1 - math.fsum((line.loss.value / mu) ** 2 for line in session.ledger)
-    if math.isfinite(mu) and left > 1e-6:
+    if math.isfinite(mu) and left > 1e-12:
         session.forfeit(left)

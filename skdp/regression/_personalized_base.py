@@ -18,7 +18,7 @@ from skdp.queries.groups import GroupQuery
 from skdp.queries.users import UserRows
 from skdp.regression._personalized_parameters import ParametersMixin
 from skdp.regression._publication import PublicationMixin
-from skdp.regression._users import check_labels, positions, split_users
+from skdp.regression._users import check_labels, positions, same_kind, split_users
 from skdp.solvers.candidates import choose_subspace
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
@@ -140,7 +140,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         """Return rows without the user column, targets, and user labels."""
         if self.user_column is not None:
             if not hasattr(X, "shape"):
-                X = np.asarray(X)
+                X = np.asarray(X, dtype=object)
             if len(X.shape) != 2:
                 raise ValueError(
                     f"Expected 2D array, got {len(X.shape)}D array instead: 'user_column' names a "
@@ -306,6 +306,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         new = self._fitted_heads(self._query(X, self._encoded(y, reset=False), codes), users)
         old = getattr(self, "_private", None)
         if old is not None:
+            same_kind(old["users"], users)
             kept = ~np.isin(old["users"], users)
             merged = np.concatenate([old["users"][kept], users])
             order = np.argsort(merged, kind="stable")

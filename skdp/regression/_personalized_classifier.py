@@ -214,8 +214,9 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
 
     def _encoded(self, y, *, reset):
         """Indicators of the classes, NaN for any other label; decides the classes when fitting."""
-        check_classification_targets(y)
         y = np.asarray(y)
+        if reset and self.classes is None:
+            check_classification_targets(y)
         if reset:
             if self.classes is None:
                 self.classes_ = np.unique(y)
@@ -227,8 +228,9 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
                 )
             else:
                 self.classes_ = _public_classes(self.classes)
-        at = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
-        known = self.classes_[at] == y
+        number = {label: i for i, label in enumerate(self.classes_.tolist())}
+        found = np.array([number.get(label, -1) for label in y.tolist()], dtype=np.intp)
+        known, at = found >= 0, np.maximum(found, 0)
         if len(self.classes_) > 2:
             Y = np.eye(len(self.classes_))[at]
         else:

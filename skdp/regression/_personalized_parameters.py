@@ -21,6 +21,11 @@ class ParametersMixin:
         check_real(self, "coef_bound", 1e-100, 1e100, closed="both", also=("auto",))
         check_option(self, "local", ("ridge", "moment"))
         check_option(self, "refine", ("residual", "cross", "gram"))
+        if self.n_components == "auto" and self.refine == "gram":
+            raise ValueError(
+                "n_components='auto' needs refine='residual' or 'cross'; use a number of "
+                "components with 'gram'. Got 'auto'."
+            )
         check_option(self, "init", ("votes", "pairs", "random", "exponential"))
         check_option(self, "head", ("voted", "subspace", "hybrid"))
         check_bool(self, "fit_intercept")

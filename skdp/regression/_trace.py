@@ -3,6 +3,7 @@
 import math
 import warnings
 
+import scipy.sparse as sp
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -194,7 +195,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         shares = check_split(self, self._default_shares())
         session = self._open_session()
         X, y, shape = check_measurements(self, X, y)
-        design = check_design(self.design, shape)
+        design = check_design(self.design, shape, sparse=sp.issparse(X))
         query = MeasurementQuery(
             X, y, shape, adjacency=session.adjacency, privacy_unit=session.unit, n_jobs=self.n_jobs
         )

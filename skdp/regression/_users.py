@@ -13,6 +13,7 @@ __all__ = [
     "check_candidates",
     "check_labels",
     "positions",
+    "same_kind",
     "split_users",
 ]
 
@@ -42,8 +43,8 @@ def split_users(X, column):
         raise ValueError(
             f"'user_column' must be the index of a column unless X is a data frame. Got {column!r}."
         )
-    if not sp.issparse(X):
-        X = np.asarray(X)
+    if not sp.issparse(X) and not hasattr(X, "dtype"):
+        X = np.asarray(X, dtype=object)  # ids keep their digits; features are cast later
     if X.ndim != 2 or not -X.shape[1] <= column < X.shape[1]:
         raise ValueError(f"'user_column' {column!r} is not a column of X.")
     kept = np.delete(np.arange(X.shape[1]), column)
@@ -55,18 +56,27 @@ def split_users(X, column):
 
 def check_labels(labels):
     """Return user labels as an array of one kind; a missing label is an error."""
+    if not hasattr(labels, "dtype"):
+        labels = np.asarray(labels, dtype=object)  # a common dtype could merge two users
     labels = column_or_1d(np.asarray(labels))
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+    if labels.dtype.kind in "fc" and not np.isfinite(labels).all():
         raise ValueError("The user of a row is missing (NaN); every row needs its user.")
+    if labels.dtype.kind in "mM" and np.isnat(labels).any():
+        raise ValueError("The user of a row is missing; every row needs its user.")
     if labels.dtype.kind == "O":
         values = labels.tolist()
         if any(value is None or value != value for value in values):
             raise ValueError("The user of a row is missing; every row needs its user.")
         if all(isinstance(value, str) for value in values):
+            if any(value.endswith("\0") for value in values):  # numpy would strip it
+                raise ValueError("User labels may not end with a null character.")
             return labels.astype(str)
         if not all(isinstance(value, (int, float, np.number)) for value in values):
             raise ValueError("User labels must be all strings or all numbers.")
         labels = np.asarray(values)
+        exact = labels.dtype.kind != "O" and labels.tolist() == values
+        if not exact:
+            raise ValueError("User labels are not exact in one numeric type; use strings.")
     return labels
 
 
@@ -88,7 +98,17 @@ def positions(known, labels):
     if (known.dtype.kind in "US") != (labels.dtype.kind in "US"):
         raise ValueError("User labels are strings in one place and numbers in the other.")
     at = np.minimum(np.searchsorted(known, labels), len(known) - 1)
-    return at, known[at] == labels
+    found = known[at] == labels
+    if (known.dtype.kind == "f") != (labels.dtype.kind == "f") and known.dtype.kind not in "US":
+        found &= np.abs(labels.astype(np.float64)) < 2.0**53  # beyond, two ids look equal
+    return at, found
+
+
+def same_kind(known, labels):
+    """Raise unless both label arrays hold the same kind of label, so that joining merges none."""
+    kinds = ["text" if array.dtype.kind in "US" else array.dtype.kind for array in (known, labels)]
+    if kinds[0] != kinds[1] and not set(kinds) <= {"i", "u", "b"}:
+        raise ValueError("User labels are of another kind than those of the fitted users.")
 
 
 class UserHead(BaseEstimator):

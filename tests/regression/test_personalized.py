@@ -638,3 +638,35 @@ def test_bad_parameters_are_refused_before_anything_is_read(params, match, monke
 def test_too_few_users_for_the_budget():
     with pytest.warns(PrivacyWarning, match="too few"):
         DPPersonalizedRegressor(epsilon=0.05).fit(*SMALL.all)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(["a", "a\0"] * 4, dtype=object),
+        np.array([2**60, 2**60 + 1, 0.5, 1] * 2, dtype=object),
+        [1, "1"] * 4,
+        ["a", float("nan")] * 4,
+        np.array(["2020-01-01", "NaT"] * 4, dtype="datetime64[D]"),
+    ],
+    ids=str,
+)
+def test_labels_that_numpy_would_merge_or_lose_are_refused(labels):
+    X = np.random.default_rng(0).standard_normal((8, 3))
+    with pytest.raises(ValueError, match=r"[Uu]ser"):
+        DPPersonalizedRegressor(1).fit(X, X[:, 0], groups=labels)
+
+
+def test_large_ids_in_a_user_column_stay_apart():
+    X = [[2**60 + i // 2, float(i), 1.0] for i in range(20)]
+    model = DPPersonalizedRegressor(1, user_column=0, epsilon=1.0).fit(X, np.arange(20.0))
+    assert len(model._private["users"]) == 10
+
+
+@pytest.mark.parametrize("odd", [0.5, 7.0, -3.0])
+def test_a_label_outside_the_public_classes_is_no_error(odd):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((40, 3)), rng.integers(0, 2, 40).astype(float)
+    y[3] = odd
+    users = np.repeat(np.arange(8), 5)
+    DPPersonalizedClassifier(1, classes=[0.0, 1.0]).fit(X, y, groups=users)
