@@ -636,8 +636,9 @@ def test_bad_parameters_are_refused_before_anything_is_read(params, match, monke
 
 
 def test_too_few_users_for_the_budget():
-    with pytest.warns(PrivacyWarning, match="too few"):
-        DPPersonalizedRegressor(epsilon=0.05).fit(*SMALL.all)
+    # The rule reads released numbers, so its answer depends on the noise: one fixed sequence.
+    with seeded_entropy(0), pytest.warns(PrivacyWarning, match="too few"):
+        DPPersonalizedRegressor(epsilon=0.01).fit(*SMALL.all)
 
 
 @pytest.mark.parametrize(
