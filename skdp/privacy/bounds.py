@@ -105,9 +105,11 @@ def _check_positive(name: str, sensitivity: float) -> None:
         raise PrivacyError(f"the sensitivity of {name!r} must be positive and finite")
 
 
-def _checked_step(bound: Bound, step: float, change: float, allowed: float) -> float:
+def _checked_step(
+    bound: Bound, step: float, change: Callable[[float], float], allowed: float
+) -> float:
     """Return the step if it is an ordinary float for which the claim holds; else refuse."""
-    if not (_SMALLEST_STEP <= step < math.inf and change <= allowed):
+    if not (_SMALLEST_STEP <= step < math.inf and change(step) <= allowed):
         raise PrivacyError(
             f"the scale of {bound.name!r} is beyond floating point; use a 'clip_norm' nearer to 1"
         )
@@ -131,7 +133,7 @@ def gaussian_step(bound: Bound, mu: float) -> float:
     root = 2 * math.sqrt(bound.l2) * math.sqrt(room)
     u = 2 * room / (bound.cross + math.hypot(bound.cross, root))  # without cancellation
     step = max((1 + 1e-12) * (1 / u) * (1 / u), bound.min_step)
-    return _checked_step(bound, step, bound.l2_steps(step), mu * noise.EFFECTIVE_SIGMA)
+    return _checked_step(bound, step, bound.l2_steps, mu * noise.EFFECTIVE_SIGMA)
 
 
 def laplace_step(bound: Bound, epsilon: float) -> float:
@@ -150,4 +152,4 @@ def laplace_step(bound: Bound, epsilon: float) -> float:
             "Use a larger 'epsilon' or fewer features."
         )
     step = max((1 + 1e-12) * bound.l1 / room, bound.min_step)
-    return _checked_step(bound, step, bound.l1_steps(step), epsilon * noise.LAPLACE_SCALE)
+    return _checked_step(bound, step, bound.l1_steps, epsilon * noise.LAPLACE_SCALE)

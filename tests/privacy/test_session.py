@@ -318,3 +318,61 @@ def test_bad_epsilon(value):
 def test_bad_delta(value):
     with pytest.raises(ValueError, match="delta"):
         PrivacyBudget(1.0, value)
+
+
+# -- what a hostile review broke once --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("l2", [1e-316, 1e-312])
+def test_a_scale_beyond_floats_is_refused_before_paying(l2):
+    gate = session()
+    with pytest.raises(PrivacyError, match="floating point"):
+        gate.grant(Bound("tiny", (), l2, slack=0.0), 1.0)
+    assert gate.ledger == ()
+
+
+def test_huge_scales_get_their_noise():
+    grant = session().grant(Bound("huge", (), 3e300, slack=0.0), 1.0)
+    assert grant.step > 0
+    assert grant.noise_scale == pytest.approx(4.225 * 3e300, rel=1e-3)
+
+
+@pytest.mark.parametrize("cross", [0.7, 1e3])
+def test_the_step_does_not_cancel(cross):
+    bound = Bound("x", (), 1e-24, cross=cross, slack=0.0)
+    assert bound.l2_steps(gaussian_step(bound, 1.0)) <= noise.EFFECTIVE_SIGMA
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_grants_and_sessions_are_not_copied(copied):
+    gate = session()
+    for secret in (gate, gate.grant(VECTOR, 0.1)):
+        with pytest.raises(PrivacyError, match="copied"):
+            copied(secret)
+
+
+def test_an_ask_hands_out_releases_only():
+    class Query:
+        _rows = 3
+
+        def size(self):
+            return self._rows
+
+        def total(self):
+            return constant(VECTOR)
+
+    ask = session().ask(Query())
+    assert ask.total(share=0.1).value.shape == (4,)
+    for name in ("_rows", "_read", "nothing"):
+        with pytest.raises(AttributeError):
+            getattr(ask, name)
+    with pytest.raises(PrivacyError, match="neither a release"):
+        ask.size()
+
+
+def test_floating_point_warnings_stay_inside_the_gate():
+    def answer(_):
+        np.array([1e308]) * np.array([1e308])
+        return np.zeros(4, np.int64)
+
+    session().release(Bounded(VECTOR, answer), 0.5)  # warnings are errors here
