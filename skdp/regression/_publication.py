@@ -96,13 +96,13 @@ class PublicationMixin:
         total : ndarray of shape (k * n_features + k * k,)
             Sum of the users' messages plus Gaussian noise.
         noise_scale : float
-            Its standard deviation: the norm bound of a message over the mu of the round. Its loss
-            is not part of this estimator's receipt.
+            Its standard deviation: the norm bound of a message (twice that under "replace") over
+            the mu of the round. Its loss is not part of any receipt here.
 
         Returns
         -------
         public : object
-            A copy without heads and with new `components_`.
+            A copy without heads and without a receipt, with new `components_`.
         """
         check_is_fitted(self, "components_")
         released = GaussianSum(np.asarray(total, np.float64), float(noise_scale))
@@ -110,4 +110,7 @@ class PublicationMixin:
         shared = residual_step(start, released, self.clip_level)
         copy = self._copy()
         copy.components_ = fix_signs(shared.U.T)
+        # This round was paid elsewhere: a receipt without it would claim too little.
+        for name in ("privacy_spent_", "ledger_"):
+            vars(copy).pop(name, None)
         return copy

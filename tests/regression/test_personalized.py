@@ -671,3 +671,13 @@ def test_a_label_outside_the_public_classes_is_no_error(odd):
     y[3] = odd
     users = np.repeat(np.arange(8), 5)
     DPPersonalizedClassifier(1, classes=[0.0, 1.0]).fit(X, y, groups=users)
+
+
+def test_server_rounds_follow_each_other_and_claim_no_receipt():
+    model = DPPersonalizedRegressor(1, epsilon=5.0).fit(*SMALL.all)
+    size = model.components_.size + 1
+    for _ in range(2):
+        model = model.server_update(np.full(size, 0.1), 1.0)
+        assert not hasattr(model, "privacy_spent_")
+        assert not hasattr(model, "ledger_")
+        assert np.all(np.isfinite(model.components_))
