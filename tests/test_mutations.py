@@ -16,7 +16,7 @@ from sklearn.utils.validation import validate_data
 from skdp import DPPCA
 from skdp._validation import check_real
 from skdp.base import BaseDPEstimator, atomic
-from skdp.privacy import accounting, noise
+from skdp.privacy import accounting, grants, noise
 from skdp.privacy import random as words
 from skdp.privacy import session as gate
 from skdp.privacy.accounting import epsilon_from_mu_delta
@@ -256,7 +256,7 @@ def float_addition(mp):
         normal = np.random.default_rng(int(drawn.flat[0] & 0xFFFF)).standard_normal(exact.shape)
         return exact + noise.EFFECTIVE_SIGMA * normal
 
-    mp.setattr(gate, "_wrapping_sum", add)
+    mp.setattr(grants, "wrapping_sum", add)
 
 
 def other_adjacency(mp):

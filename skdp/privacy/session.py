@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy import accounting, noise
 from skdp.privacy.accounting import Loss
+from skdp.privacy.ask import Ask
 from skdp.privacy.bounds import (
     Answer,
     Bound,
@@ -28,6 +29,7 @@ from skdp.privacy.bounds import (
     laplace_step,
 )
 from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.grants import Accumulator, Grant
 from skdp.privacy.random import NoiseSource
 from skdp.privacy.receipts import LedgerEntry, PrivacySpent
 
@@ -42,102 +44,8 @@ __all__ = [
     "PrivateQuery",
 ]
 
-IntArray = NDArray[np.int64]
 _SHARE_SLIP = 1e-9  # shares are sums of floats
 _CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
-
-
-def _wrapping_sum(exact: IntArray, drawn: IntArray) -> IntArray:
-    """Add modulo 2**64: an overflow is post-processing, never an error that tells of the data."""
-    total = exact.reshape(-1).view(np.uint64) + drawn.reshape(-1).view(np.uint64)
-    return total.view(np.int64).reshape(exact.shape)
-
-
-class Grant:
-    """Permission, already paid for, to open one statistic a fixed number of times."""
-
-    def __init__(
-        self,
-        session: PrivacySession,
-        bound: Bound,
-        mechanism: str,
-        step: float,
-        noise_scale: float,
-    ) -> None:
-        self._session = session
-        self._left = 1
-        self.bound = bound
-        self.mechanism = mechanism
-        self.step = step
-        self.noise_scale = noise_scale
-        self.serial = len(session.ledger)
-
-    def use(self) -> None:
-        """Take one opening; a second one would be a second release."""
-        with self._session.lock:
-            if self._left <= 0:
-                raise PrivacyError(
-                    f"{self.bound.name!r} was already opened; a second opening would be a second "
-                    "release. Ask for a new grant."
-                )
-            self._left -= 1
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Refuse to be copied: each copy could be opened."""
-        raise PrivacyError("a grant cannot be copied or pickled; ask for a new one.")
-
-    def draw(self) -> IntArray:
-        """Draw the integer noise of one opening (zeros if epsilon is infinite)."""
-        bound = self.bound
-        if self.step == 0.0:
-            return np.zeros(bound.shape, np.int64)
-        words = self._session.source.words(self.serial, bound.name, self.noise_scale)
-        sampler = noise.integer_laplace if self._session.budget.pure else noise.integer_gaussian
-        return sampler(words, bound.shape)
-
-    def finish(self, total: NDArray[Any]) -> Answer:
-        """Turn a noisy integer total into the public answer (everything from here is free)."""
-        value = total.astype(np.float64) * (self.step or 1.0)
-        if self.bound.symmetric:
-            value = (value + value.T) / 2
-        return Answer(value, self.noise_scale)
-
-    def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
-        """Read once, add noise, return the public answer."""
-        self.use()
-        exact = self._session._read(answer, self)
-        if self.step == 0.0:
-            return self.finish(exact)
-        return self.finish(_wrapping_sum(exact, self.draw()))
-
-
-class Accumulator:
-    """Noise first, data later: the state is noisy from its birth and is opened once."""
-
-    def __init__(self, grant: Grant) -> None:
-        self._grant = grant
-        self._opened = False
-        self._state: NDArray[Any] = grant.draw()
-
-    def add(self, answer: Callable[[float], NDArray[Any]]) -> None:
-        """Add one part of the data to the noisy state."""
-        if self._opened:
-            raise PrivacyError("this accumulator was opened; what is added later is never released")
-        part = self._grant._session._read(answer, self._grant)
-        if self._grant.step == 0.0:
-            self._state = self._state + part
-        else:
-            self._state = _wrapping_sum(self._state, part)
-
-    def open(self) -> Answer:
-        """Publish the state. Later calls raise: two openings would differ by exact data."""
-        self._grant.use()
-        self._opened = True
-        return self._grant.finish(self._state)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Refuse to be pickled: two copies of one noisy state would be two releases."""
-        raise PrivacyError("an open accumulator cannot be copied or pickled; open it first.")
 
 
 class PrivacySession:
@@ -349,37 +257,3 @@ class PrivacySession:
             unit=self.unit,
             seeded=self.source.seeded,
         )
-
-
-class Ask:
-    """The public face of a query: every method is one release, or a narrowed `Ask`.
-
-    Solvers get an `Ask` and see public answers only: ``ask.gram(share=1.0)`` pays, reads, adds
-    noise and returns an `Answer`; ``ask.clipped(2.0)`` narrows the query and returns another `Ask`.
-    """
-
-    def __init__(self, session: PrivacySession, query: object) -> None:
-        self._session = session
-        self._query = query
-
-    def forfeit(self, share: float) -> None:
-        """Pay a share and release nothing for it."""
-        self._session.forfeit(share)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_") or not callable(getattr(type(self._query), name, None)):
-            raise AttributeError(f"a query has no release named {name!r}")
-        method = getattr(self._query, name)
-
-        def ask(*public: Any, share: float | None = None) -> Any:
-            out = method(*public)
-            if isinstance(out, PrivateQuery):
-                return Ask(self._session, out)
-            if not isinstance(out, Bounded):
-                raise PrivacyError(f"{name} is neither a release nor a narrowed query")
-            if share is None:
-                raise TypeError(f"{name} is a release: it needs a share of the budget")
-            verb = self._session.release if out.bound.linf is None else self._session.choose
-            return verb(out, share)
-
-        return ask
