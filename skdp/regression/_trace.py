@@ -88,11 +88,11 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         The matrix. It is zero, with a warning, if the budget is too small for the data.
     intercept_ : float
         The intercept, 0.0 if it is not fitted.
-    U_ : ndarray of shape (d1, rank_)
+    U_ : ndarray of shape (d1, ``rank_``)
         Left singular vectors.
-    singular_values_ : ndarray of shape (rank_,)
+    singular_values_ : ndarray of shape (``rank_``,)
         Singular values; those lost in the noise are zero.
-    V_ : ndarray of shape (d2, rank_)
+    V_ : ndarray of shape (d2, ``rank_``)
         Right singular vectors.
     rank_ : int
         min(rank, d1, d2).

@@ -215,7 +215,7 @@ def check_sensitivity(
     make_query : callable
         Data -> query object. The data are a matrix, or ``(X, groups)`` for unit "group".
     release : str or callable
-        Name of a method that returns a `Bounded`, or a function of (query, *public).
+        Name of a method that returns a `Bounded`, or a function of the query and the public values.
     *public : object
         Public arguments of the method. Singular vectors of matrices are attacked.
     unit : str, default="row"
