@@ -24,7 +24,7 @@ extensions = [
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build", "_templates", "auto_examples/*.ipynb", "auto_examples/*.md5"]
 templates_path = ["_templates"]
-nitpicky = False
+highlight_language = "none"  # boxes and drawings without a language are text
 
 autosummary_generate = True
 autodoc_default_options = {"members": False}
@@ -32,7 +32,7 @@ numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 numpydoc_xref_param_type = False
 
-myst_enable_extensions = ["deflist"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 html_theme = "pydata_sphinx_theme"
