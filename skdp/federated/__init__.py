@@ -14,6 +14,7 @@ from skdp.federated.aggregation_client import AggregationClient
 from skdp.federated.aggregation_server import AggregationServer
 from skdp.federated.config import AggregationConfig
 from skdp.federated.transport_local import LocalTransport
+from skdp.federated.transport_socket import SocketTransport, serve_client
 
 __all__ = [
     "AggregationAborted",
@@ -28,6 +29,8 @@ __all__ = [
     "MessageRefused",
     "PlainAggregator",
     "SecureAggregator",
+    "SocketTransport",
     "Transport",
+    "serve_client",
     "simulated_aggregator",
 ]
