@@ -1,0 +1,248 @@
+"""The client's side: its own session, its own ledger, and what it accepts to be asked.
+
+A client trusts no number of the server. It recomputes every bound from its own query at the public
+arguments, and refuses a step at which its own budget does not cover them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.exceptions import PrivacyError
+from skdp.federated._ask import Words, pack
+from skdp.federated._requests import Argument, Call, Facts, Request
+from skdp.privacy.budget import PrivacyBudget
+from skdp.privacy.grants import SharedGrant
+from skdp.privacy.random import SystemSource
+from skdp.privacy.receipts import LedgerEntry, PrivacySpent
+from skdp.privacy.session import Bounded, PrivacySession, PrivateQuery
+from skdp.privacy.shares import Config, NoiseShares
+
+__all__ = ["FederatedClient", "Signatures", "is_matrix", "is_number", "is_positive", "narrowed"]
+
+Check = Callable[[Any, Argument], bool]  # (query, argument) -> acceptable
+Signatures = dict[str, tuple[Check, ...]]
+
+
+def is_number(_: Any, value: Argument) -> bool:
+    """Any number but NaN."""
+    return isinstance(value, float) and not math.isnan(value)
+
+
+def is_positive(_: Any, value: Argument) -> bool:
+    """A positive number, or infinity."""
+    return isinstance(value, float) and value > 0
+
+
+def is_matrix(query: Any, value: Argument) -> bool:
+    """A finite matrix with one row for each feature, and no more columns than rows."""
+    return (
+        _is_floats(value, 2)
+        and len(value) == query.n_features
+        and 1 <= value.shape[1] <= query.n_features
+    )
+
+
+def is_center(query: Any, value: Argument) -> bool:
+    """One finite number for each feature."""
+    return _is_floats(value, 1) and len(value) == query.n_features
+
+
+def is_weights(_: Any, value: Argument) -> bool:
+    """None, or finite numbers."""
+    return value is None or _is_floats(value, 1)
+
+
+def is_selection(query: Any, value: Argument) -> bool:
+    """Different column numbers: a repeated column would count twice in a row."""
+    return (
+        isinstance(value, np.ndarray)
+        and value.dtype.kind == "i"
+        and value.ndim == 1
+        and 1 <= value.size <= query.n_features
+        and int(value.min()) >= 0
+        and int(value.max()) < query.n_features
+        and np.unique(value).size == value.size
+    )
+
+
+def _is_floats(value: Any, ndim: int) -> TypeGuard[NDArray[np.float64]]:
+    return (
+        isinstance(value, np.ndarray)
+        and value.dtype.kind == "f"
+        and value.ndim == ndim
+        and bool(np.isfinite(value).all())
+    )
+
+
+def narrowed(query: Any, call: Call, signatures: dict[type, Signatures]) -> Any:
+    """Apply one call to a query, if the method is listed for it and its arguments are sound."""
+    checks = signatures.get(type(query), {}).get(call.method)
+    if checks is None or len(checks) != len(call.arguments):
+        raise PrivacyError(f"this client does not answer {call.method!r}.")
+    if not all(check(query, value) for check, value in zip(checks, call.arguments, strict=True)):
+        raise PrivacyError(f"the arguments of {call.method!r} are not sound; nothing was sent.")
+    return getattr(query, call.method)(*call.arguments)
+
+
+def _key(value: Argument) -> Any:
+    return value if not isinstance(value, np.ndarray) else (value.shape, value.tobytes())
+
+
+@lru_cache(maxsize=16)
+def _budget(epsilon: float, delta: float) -> PrivacyBudget:
+    """Budgets do not change, and thousands of simulated clients have the same."""
+    budget = PrivacyBudget(epsilon, delta)
+    if budget.exact or budget.pure:
+        raise ValueError(
+            "a federated fit needs a finite 'epsilon' and a 'delta' above 0. Got "
+            f"epsilon={epsilon!r}, delta={delta!r}."
+        )
+    return budget
+
+
+def check_count(name: str, value: Any) -> int:
+    """Return an int of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name!r} must be an int of at least 0. Got {value!r} instead.")
+    return value
+
+
+class _Paid(NamedTuple):
+    """The release that was answered last, kept for a retry after an abort."""
+
+    request: bytes
+    bounded: Bounded
+    grant: SharedGrant
+
+
+class FederatedClient:
+    """One client: answers requests through its own gate until its own budget is spent.
+
+    Parameters
+    ----------
+    query : PrivateQuery
+        Owns the client's rows.
+    config : AggregationConfig
+        Public counts of clients, colluders and drop-outs.
+    signatures : dict
+        For each class of query, the methods that may be asked and the checks of their arguments.
+    epsilon, delta : float
+        What this client spends at most.
+    adjacency, unit : str
+        What the guarantee protects.
+    n_retries : int
+        How often the same request is answered again, each time with fresh noise.
+    """
+
+    def __init__(
+        self,
+        query: PrivateQuery,
+        config: Config,
+        signatures: dict[type, Signatures],
+        *,
+        epsilon: float,
+        delta: float,
+        adjacency: str,
+        unit: str,
+        n_features: int,
+        n_retries: int = 0,
+    ) -> None:
+        shares = NoiseShares.of(config)
+        self._query = query
+        self._signatures = signatures
+        self._shares = shares
+        self._facts = Facts(
+            unit, adjacency, n_features, shares.n_clients, shares.n_colluders, shares.n_dropouts
+        )
+        self._session = PrivacySession(
+            _budget(float(epsilon), float(delta)),
+            source=SystemSource(),
+            adjacency=adjacency,
+            unit=unit,
+        )
+        self._n_retries = check_count("n_retries", n_retries)
+        self._serial = -1
+        self._waiting: _Paid | None = None
+        self._narrowed: tuple[Any, Any] | None = None
+
+    def respond(self, request: bytes) -> Words:
+        """Return this client's noisy integers for one step: for a secure sum only.
+
+        Parameters
+        ----------
+        request : bytes
+            The public request of the server.
+
+        Returns
+        -------
+        words : ndarray of uint64
+            The contribution modulo 2**64. Alone it holds one share of the noise, too little.
+
+        Raises
+        ------
+        PrivacyError
+            If the request is malformed, unsound, repeated, or beyond this client's budget.
+        """
+        if self._waiting is not None and self._waiting.request == request:
+            paid = self._waiting
+        else:
+            paid = self._waiting = self._pay(request)
+        bounded = paid.bounded
+        return pack(paid.grant.contribute(bounded.answer), bounded.bound)
+
+    def _pay(self, request: bytes) -> _Paid:
+        """Check everything, then pay; no private number is touched here."""
+        parsed = Request.decode(request)
+        if parsed.facts != self._facts:
+            raise PrivacyError(
+                f"the server asks under {parsed.facts}; this client agreed to {self._facts}."
+            )
+        if parsed.serial <= self._serial:
+            raise PrivacyError(f"release {parsed.serial} is not new; nothing was sent.")
+        bounded = narrowed(self._narrow(parsed.calls[:-1]), parsed.calls[-1], self._signatures)
+        if not isinstance(bounded, Bounded):
+            raise PrivacyError("the request names no release; nothing was sent.")
+        grant = self._session.distribute(
+            bounded.bound, parsed.share, self._shares,
+            step=parsed.step, openings=1 + self._n_retries,
+        )  # fmt: skip
+        self._serial = parsed.serial
+        return _Paid(request, bounded, grant)
+
+    def _narrow(self, calls: tuple[Call, ...]) -> Any:
+        """Return the narrowed query; the last one is kept, with what a search has found of it."""
+        key = tuple((call.method, tuple(map(_key, call.arguments))) for call in calls)
+        if self._narrowed is None or self._narrowed[0] != key:
+            query: Any = self._query
+            for call in calls:
+                query = narrowed(query, call, self._signatures)
+                if not isinstance(query, PrivateQuery):
+                    raise PrivacyError("a release cannot be narrowed; nothing was sent.")
+            self._narrowed = (key, query)
+        return self._narrowed[1]
+
+    @property
+    def privacy_spent_(self) -> PrivacySpent:
+        """The receipt of everything that this client answered."""
+        return self._session.spent()
+
+    @property
+    def ledger_(self) -> tuple[LedgerEntry, ...]:
+        """Each answer with its sensitivity and the noise that protects it."""
+        return self._session.ledger
+
+    def close(self) -> PrivacySpent:
+        """Give up what is left of the budget and return the final receipt.
+
+        How much a fit releases may follow from what it released before. A receipt that always
+        states the whole budget does not depend on it.
+        """
+        self._session.forfeit_rest()
+        return self._session.spent()
