@@ -87,18 +87,13 @@ class Federation:
         ``aggregate(request, size)`` returns the opened total (see `Opened`).
     facts : Facts
         What the clients must agree on.
-    n_retries : int
-        How often a step is asked again after an abort that opened nothing.
     """
 
-    def __init__(
-        self, session: PrivacySession, aggregate: Aggregate, facts: Facts, n_retries: int = 0
-    ) -> None:
+    def __init__(self, session: PrivacySession, aggregate: Aggregate, facts: Facts) -> None:
         self.session = session
         self.facts = facts
         self.shares = NoiseShares(facts.n_clients, facts.n_colluders, facts.n_dropouts)
         self._aggregate = aggregate
-        self._n_retries = n_retries
         self._serial = 0
 
     def release(self, calls: tuple[Call, ...], bounded: Bounded, share: float) -> Answer:
@@ -116,23 +111,15 @@ class Federation:
         return answer._replace(value=bounded.decode(answer.value, grant.step))
 
     def _opened(self, request: bytes, size: int) -> Opened:
-        """Return the total; ask again only after an abort of which nothing was opened."""
-        for attempt in range(self._n_retries + 1):
-            try:
-                opened = self._aggregate(request, size)
-            except PrivacyError as error:
-                # An abort says whether its total was opened; what does not say so counts as opened.
-                if getattr(error, "opened", True) or attempt == self._n_retries:
-                    raise
-                continue
-            needed = self.facts.n_clients - self.facts.n_dropouts
-            if not needed <= opened.n_survivors <= self.facts.n_clients:
-                raise PrivacyError(
-                    f"{opened.n_survivors} of {self.facts.n_clients} clients are in the total; "
-                    f"the noise was sized for at least {needed}. The fit was given up."
-                )
-            return opened
-        raise AssertionError("unreachable")
+        """Return the total. An abort ends the fit: the aggregator alone may retry."""
+        opened = self._aggregate(request, size)
+        needed = self.facts.n_clients - self.facts.n_dropouts
+        if not needed <= opened.n_survivors <= self.facts.n_clients:
+            raise PrivacyError(
+                f"{opened.n_survivors} of {self.facts.n_clients} clients are in the total; the "
+                f"noise was sized for at least {needed}. The fit was given up."
+            )
+        return opened
 
 
 class FederatedAsk:

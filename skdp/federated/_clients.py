@@ -49,6 +49,15 @@ def is_matrix(query: Any, value: Argument) -> bool:
     )
 
 
+def is_components(query: Any, value: Argument) -> bool:
+    """A finite matrix with one column for each feature, and no more rows than columns."""
+    return (
+        _is_floats(value, 2)
+        and value.shape[1] == query.n_features
+        and 1 <= value.shape[0] <= query.n_features
+    )
+
+
 def is_center(query: Any, value: Argument) -> bool:
     """One finite number for each feature."""
     return _is_floats(value, 1) and len(value) == query.n_features
@@ -96,8 +105,8 @@ def _key(value: Argument) -> Any:
 
 
 @lru_cache(maxsize=16)
-def _budget(epsilon: float, delta: float) -> PrivacyBudget:
-    """Budgets do not change, and thousands of simulated clients have the same."""
+def finite_budget(epsilon: float, delta: float) -> PrivacyBudget:
+    """Return a budget; thousands of simulated clients have the same one, which never changes."""
     budget = PrivacyBudget(epsilon, delta)
     if budget.exact or budget.pure:
         raise ValueError(
@@ -162,7 +171,7 @@ class FederatedClient:
             unit, adjacency, n_features, shares.n_clients, shares.n_colluders, shares.n_dropouts
         )
         self._session = PrivacySession(
-            _budget(float(epsilon), float(delta)),
+            finite_budget(float(epsilon), float(delta)),
             source=SystemSource(),
             adjacency=adjacency,
             unit=unit,

@@ -92,8 +92,9 @@ class PowerMethodClient(FederatedClient):
     degree_floor : int, default=5
         Interaction unit: as in `DPTruncatedSVD`; must equal that of the server's estimator.
     n_retries : int, default=0
-        How often a step is answered again after an abort. Each answer has fresh noise but is paid
-        once: allow it only where the aggregation answers for it that nothing was opened.
+        How often a step is answered again, with fresh noise, after an attempt that opened nothing.
+        Such an answer costs nothing, on the word of a server that follows the protocol. With 0 an
+        attempt that fails after this client answered it ends the fit.
     n_jobs : int or None, default=None
         Threads for the passes over the rows.
 
@@ -173,9 +174,6 @@ class FederatedPowerMethod:
         "row" and "interaction". It is cloned, never changed.
     config : AggregationConfig
         Public counts of clients, colluders and drop-outs; each client holds the same.
-    n_retries : int, default=0
-        How often a step is asked again after an abort that opened nothing. Clients must allow it
-        too. An abort after the opening is never retried: it was a release.
 
     See Also
     --------
@@ -211,10 +209,9 @@ class FederatedPowerMethod:
     'distributed gaussian'
     """
 
-    def __init__(self, estimator: Any, config: Config, *, n_retries: int = 0) -> None:
+    def __init__(self, estimator: Any, config: Config) -> None:
         self.estimator = estimator
         self.config = config
-        self.n_retries = n_retries
 
     def fit(
         self,
@@ -246,7 +243,6 @@ class FederatedPowerMethod:
         """
         estimator = clone(self.estimator)
         shares = NoiseShares.of(self.config)
-        n_retries = check_count("n_retries", self.n_retries)
         unit = self._checked_unit(estimator)
         shape = (self._public_rows(estimator, unit, n_samples), _checked_width(n_features))
 
@@ -259,7 +255,7 @@ class FederatedPowerMethod:
                 shares.n_colluders,
                 shares.n_dropouts,
             )
-            return FederatedSession(Federation(session, aggregator, facts, n_retries))
+            return FederatedSession(Federation(session, aggregator, facts))
 
         return estimator._fit_elsewhere(_schema(shape, sparse or unit == "interaction"), connect)
 
