@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
 from skdp.federated._ask import Words, pack
+from skdp.federated._errors import MessageRefused
 from skdp.federated._requests import Argument, Call, Facts, Request
 from skdp.privacy.budget import PrivacyBudget
 from skdp.privacy.grants import SharedGrant
@@ -196,15 +197,20 @@ class FederatedClient:
 
         Raises
         ------
-        PrivacyError
+        MessageRefused
             If the request is malformed, unsound, repeated, or beyond this client's budget.
         """
-        if self._waiting is not None and self._waiting.request == request:
-            paid = self._waiting
-        else:
-            paid = self._waiting = self._pay(request)
-        bounded = paid.bounded
-        return pack(paid.grant.contribute(bounded.answer), bounded.bound)
+        try:
+            if self._waiting is None or self._waiting.request != request:
+                self._waiting = self._pay(request)
+        except (PrivacyError, ValueError, TypeError) as error:  # of public values alone
+            raise MessageRefused(str(error)) from None
+        paid = self._waiting
+        try:
+            noisy = paid.grant.contribute(paid.bounded.answer)
+        except PrivacyError:
+            raise MessageRefused("this request was answered already.") from None
+        return pack(noisy, paid.bounded.bound)
 
     def _pay(self, request: bytes) -> _Paid:
         """Check everything, then pay; no private number is touched here."""

@@ -18,6 +18,7 @@ adding them, or telling them to the colluders, is post-processing.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -109,12 +110,18 @@ class NoiseShares:
         return math.ceil((drawn + rounded) / noise.DELTA_PER_DRAW)
 
 
+def _covers(bound: Bound, step: float, allowed: float) -> bool:
+    """Whether a step is an ordinary float at which the change stays within what was paid."""
+    smallest = max(sys.float_info.min, bound.min_step)
+    return bound.l2 > 0 and smallest <= step < math.inf and bound.l2_steps(step) <= allowed
+
+
 def granted_step(bound: Bound, mu: float, shares: NoiseShares, step: float | None) -> float:
     """Return the step of a shared release; one that was proposed is refused if it is too fine."""
     allowed = mu * shares.effective_sigma
     if step is None:
         step = gaussian_step(bound, mu, shares.effective_sigma)
-    elif not (0 < step < math.inf and step >= bound.min_step and bound.l2_steps(step) <= allowed):
+    elif not _covers(bound, step, allowed):
         raise PrivacyError(
             f"{bound.name!r} was asked for at a step that is too fine for this client's budget: "
             "its noise would be too small. Nothing was sent."

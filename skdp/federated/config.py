@@ -1,0 +1,121 @@
+"""What all parties of a secure sum agree on beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from skdp._validation import check_int
+
+__all__ = ["AggregationConfig"]
+
+_COMPLETE_UP_TO: Final = 50  # with so few clients everybody is everybody's neighbour
+_FEWEST_NEIGHBOURS: Final = 20
+
+
+@dataclass(frozen=True)
+class AggregationConfig:
+    """How many clients sum, how many of them may collude or drop out, and who masks with whom.
+
+    Every client holds the same configuration and refuses a server that announces another one.
+
+    Parameters
+    ----------
+    n_clients : int
+        Clients of each step; a client that is away counts as dropped out. Public.
+    n_colluders : int, default=1
+        T: clients that may share all they know with each other and with the server. A curious
+        client is one of them: it knows its own noise.
+    n_dropouts : int, default=0
+        F: clients that may drop out of a step. Beyond F the step is aborted and opens nothing:
+        the noise of the rest would be too small.
+    neighbours : int or "auto", default="auto"
+        k: how many others each client exchanges masks with. Even, at least T + F + 1; all others
+        if there are at most 50 clients. "auto" is T + 2F + 1, at least 20.
+    threshold : int or "auto", default="auto"
+        t: how many neighbours must help to unmask a client, from T + 1 to k - F. "auto" is k - F:
+        F may drop out, and as many as possible would have to collude.
+
+    Examples
+    --------
+    >>> from skdp.federated import AggregationConfig
+    >>> config = AggregationConfig(n_clients=100, n_colluders=2, n_dropouts=10)
+    >>> config.degree, config.shares_needed, config.n_honest
+    (24, 14, 88)
+    """
+
+    n_clients: int
+    n_colluders: int = 1
+    n_dropouts: int = 0
+    neighbours: int | Literal["auto"] = "auto"
+    threshold: int | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        """Check the rules under which the survivors stay connected and recoverable.
+
+        A circulant graph of degree k stays connected when any k - 1 clients are taken out, so
+        k >= T + F + 1 leaves the honest survivors connected: their masks hide all partial sums.
+        t > T keeps colluders from unmasking alone; t <= k - F lets the survivors unmask.
+        """
+        for name, low in (("n_clients", 2), ("n_colluders", 0), ("n_dropouts", 0)):
+            check_int(self, name, low)  # type: ignore[no-untyped-call]
+        for name in ("neighbours", "threshold"):
+            check_int(self, name, 1, also=("auto",))  # type: ignore[no-untyped-call]
+        self._check_clients()
+        self._check_neighbours()
+        self._check_threshold()
+
+    @property
+    def degree(self) -> int:
+        """Number of neighbours of each client."""
+        if self.neighbours != "auto":
+            return int(self.neighbours)
+        wanted = max(_FEWEST_NEIGHBOURS, self.n_colluders + 2 * self.n_dropouts + 1)
+        even = wanted + wanted % 2
+        complete = self.n_clients <= _COMPLETE_UP_TO or even >= self.n_clients - 1
+        return self.n_clients - 1 if complete else even
+
+    @property
+    def shares_needed(self) -> int:
+        """Number of neighbours whose shares unmask a client."""
+        return self.degree - self.n_dropouts if self.threshold == "auto" else int(self.threshold)
+
+    @property
+    def fewest_survivors(self) -> int:
+        """Number of contributions below which nothing is opened."""
+        return self.n_clients - self.n_dropouts
+
+    @property
+    def n_honest(self) -> int:
+        """Contributions of every opened sum whose noise no attacker knows: s - T - F."""
+        return self.n_clients - self.n_colluders - self.n_dropouts
+
+    def _check_clients(self) -> None:
+        if self.n_honest < 2:
+            raise ValueError(
+                "n_clients must be at least n_colluders + n_dropouts + 2, so that a sum hides "
+                f"whose contribution is whose. Got {self.n_clients} clients, {self.n_colluders} "
+                f"colluders and {self.n_dropouts} drop-outs."
+            )
+
+    def _check_neighbours(self) -> None:
+        k, n = self.degree, self.n_clients
+        lowest = self.n_colluders + self.n_dropouts + 1
+        if n <= _COMPLETE_UP_TO and k != n - 1:
+            raise ValueError(
+                f"neighbours must be {n - 1} (all others) or 'auto' for {n} clients: graphs are "
+                f"complete up to {_COMPLETE_UP_TO} clients. Got {k}."
+            )
+        if not lowest <= k < n or (k % 2 and k != n - 1):
+            raise ValueError(
+                f"neighbours must be even, and from n_colluders + n_dropouts + 1 = {lowest} to "
+                f"{n - 1}. Got {k}."
+            )
+
+    def _check_threshold(self) -> None:
+        low, high = self.n_colluders + 1, self.degree - self.n_dropouts
+        if not low <= self.shares_needed <= high:
+            raise ValueError(
+                f"threshold must be from n_colluders + 1 = {low} to neighbours - n_dropouts = "
+                f"{high}. Got {self.shares_needed}."
+            )
