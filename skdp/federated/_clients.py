@@ -101,10 +101,6 @@ def narrowed(query: Any, call: Call, signatures: dict[type, Signatures]) -> Any:
     return getattr(query, call.method)(*call.arguments)
 
 
-def _key(value: Argument) -> Any:
-    return value if not isinstance(value, np.ndarray) else (value.shape, value.tobytes())
-
-
 @lru_cache(maxsize=16)
 def finite_budget(epsilon: float, delta: float) -> PrivacyBudget:
     """Return a budget; thousands of simulated clients have the same one, which never changes."""
@@ -180,7 +176,6 @@ class FederatedClient:
         self._n_retries = check_count("n_retries", n_retries)
         self._serial = -1
         self._waiting: _Paid | None = None
-        self._narrowed: tuple[Any, Any] | None = None
 
     def respond(self, request: bytes) -> Words:
         """Return this client's noisy integers for one step: for a secure sum only.
@@ -201,11 +196,12 @@ class FederatedClient:
             If the request is malformed, unsound, repeated, or beyond this client's budget.
         """
         try:
-            if self._waiting is None or self._waiting.request != request:
-                self._waiting = self._pay(request)
+            paid = self._waiting
+            if paid is None or paid.request != request:
+                paid = self._pay(request)
         except (PrivacyError, ValueError, TypeError) as error:  # of public values alone
             raise MessageRefused(str(error)) from None
-        paid = self._waiting
+        self._waiting = paid if self._n_retries else None  # it holds public matrices: let go
         try:
             noisy = paid.grant.contribute(paid.bounded.answer)
         except PrivacyError:
@@ -221,7 +217,9 @@ class FederatedClient:
             )
         if parsed.serial <= self._serial:
             raise PrivacyError(f"release {parsed.serial} is not new; nothing was sent.")
-        bounded = narrowed(self._narrow(parsed.calls[:-1]), parsed.calls[-1], self._signatures)
+        bounded: Any = self._query
+        for call in parsed.calls:
+            bounded = narrowed(bounded, call, self._signatures)
         if not isinstance(bounded, Bounded):
             raise PrivacyError("the request names no release; nothing was sent.")
         grant = self._session.distribute(
@@ -230,18 +228,6 @@ class FederatedClient:
         )  # fmt: skip
         self._serial = parsed.serial
         return _Paid(request, bounded, grant)
-
-    def _narrow(self, calls: tuple[Call, ...]) -> Any:
-        """Return the narrowed query; the last one is kept, with what a search has found of it."""
-        key = tuple((call.method, tuple(map(_key, call.arguments))) for call in calls)
-        if self._narrowed is None or self._narrowed[0] != key:
-            query: Any = self._query
-            for call in calls:
-                query = narrowed(query, call, self._signatures)
-                if not isinstance(query, PrivateQuery):
-                    raise PrivacyError("a release cannot be narrowed; nothing was sent.")
-            self._narrowed = (key, query)
-        return self._narrowed[1]
 
     @property
     def privacy_spent_(self) -> PrivacySpent:
