@@ -94,7 +94,7 @@ class Request:
         """Return the request, or raise `PrivacyError`; nothing in it is run."""
         try:
             return _decoded(bytes(data))
-        except (ValueError, TypeError, KeyError, OverflowError, struct.error):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error):
             raise PrivacyError("not a request that this version of skdp knows.") from None
 
 

@@ -29,6 +29,14 @@ class StateSum:
     connect : callable
         ``connect(callbacks)`` returns the aggregator of these clients, for example
         ``lambda callbacks: simulated_aggregator(callbacks, config)`` or `PlainAggregator`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp.federated import PlainAggregator, StateSum
+    >>> add = StateSum(PlainAggregator)
+    >>> add([np.array([1, -2]), np.array([3, 4])])
+    array([4, 2])
     """
 
     def __init__(self, connect: Callable[[list[Respond]], Aggregate]) -> None:

@@ -76,6 +76,10 @@ class PersonalizedClient(FederatedClient):
         What this client spends at most, over all rounds.
     n_retries : int, default=0
         As in `PowerMethodClient`.
+
+    See Also
+    --------
+    FederatedRounds : The server, with an example.
     """
 
     def __init__(
@@ -134,6 +138,32 @@ class FederatedRounds:
         The receipt of the rounds alone: compose it with that of `model`.
     ledger_ : tuple of LedgerEntry
         One line for each round.
+
+    Examples
+    --------
+    A model of 500 pilot users gets a further round from 40 houses of 50 new users each.
+
+    >>> import numpy as np
+    >>> from skdp import DPPersonalizedRegressor
+    >>> from skdp.federated import (
+    ...     AggregationConfig, FederatedRounds, PersonalizedClient, PlainAggregator
+    ... )
+    >>> rng = np.random.default_rng(0)
+    >>> def people(n):
+    ...     X, users = rng.standard_normal((10 * n, 6)), np.repeat(np.arange(n), 10)
+    ...     taste = rng.standard_normal((n, 1)) * np.eye(6)[0]
+    ...     return X, np.sum(X * taste[users], axis=1), users
+    >>> X, y, users = people(500)
+    >>> pilot = DPPersonalizedRegressor(1, epsilon=1.0).fit(X, y, groups=users).released()
+    >>> config = AggregationConfig(n_clients=40, n_colluders=2)
+    >>> houses = [people(50) for _ in range(40)]
+    >>> clients = [PersonalizedClient(pilot, X, y, config, groups=g) for X, y, g in houses]
+    >>> rounds = FederatedRounds(pilot, config)
+    >>> model = rounds.fit(PlainAggregator([client.respond for client in clients]))
+    >>> bool(abs(model.components_[0, 0]) > abs(pilot.components_[0, 0]))
+    True
+    >>> rounds.privacy_spent_
+    (ε=1, δ=1e-06) group
     """
 
     privacy_spent_: PrivacySpent
