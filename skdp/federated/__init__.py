@@ -17,6 +17,7 @@ from skdp.federated.config import AggregationConfig
 from skdp.federated.personalized import FederatedRounds, PersonalizedClient
 from skdp.federated.power_method import FederatedPowerMethod, PowerMethodClient
 from skdp.federated.transport_local import LocalTransport
+from skdp.federated.transport_socket import SocketTransport, serve_client
 
 __all__ = [
     "AggregationAborted",
@@ -35,7 +36,9 @@ __all__ = [
     "PlainAggregator",
     "PowerMethodClient",
     "SecureAggregator",
+    "SocketTransport",
     "StateSum",
     "Transport",
+    "serve_client",
     "simulated_aggregator",
 ]

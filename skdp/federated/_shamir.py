@@ -47,9 +47,9 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     points = tuple(sorted(shares)[:threshold])
     if len(points) < threshold:
         raise MessageRefused(f"{len(points)} shares of {threshold} are not enough.")
-    terms = zip(_weights(points), points, strict=True)
-    value = sum(w * int.from_bytes(shares[x], "little") for w, x in terms) % PRIME
-    if value >> (8 * SECRET_BYTES):
+    values = [int.from_bytes(shares[x], "little") for x in points]
+    value = sum(w * v for w, v in zip(_weights(points), values, strict=True)) % PRIME
+    if max(values) >= PRIME or value >> (8 * SECRET_BYTES):
         raise MessageRefused("The shares do not belong together.")
     return value.to_bytes(SECRET_BYTES, "little")
 

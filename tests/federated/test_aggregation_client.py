@@ -1,0 +1,360 @@
+"""The client guards its own masks: replays, overlaps, altered and foreign messages are refused."""
+
+import copy
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from skdp.federated import (
+    AggregationClient,
+    AggregationConfig,
+    AggregationServer,
+    Ed25519Identity,
+    MessageRefused,
+    simulated_aggregator,
+)
+from skdp.federated import _wire as wire
+from skdp.federated._wire import SERVER, Header, Keys, Kind
+
+RUN = b"a run"
+STAGES = (Kind.OPEN, Kind.PEERS, Kind.DELIVERY, Kind.UNMASK)
+
+
+class Scene:
+    """A server and its clients, stopped just before the server's message of kind `until`."""
+
+    def __init__(self, until, n=6, dropped=(), identities=None, **options):
+        self.config = AggregationConfig(n, **({"n_dropouts": 1} | options))
+        self.calls = []
+        self.server = AggregationServer(RUN, self.config)
+        self.clients = [
+            AggregationClient(
+                RUN, i, self.config, self.respond, identity=identities[i] if identities else None
+            )
+            for i in range(n)
+        ]
+        self.history = []
+        self.messages = self.server.begin(b"question", 4)
+        while wire.message_kind(self.messages[0]) is not until:
+            self.step(dropped)
+
+    def respond(self, request):
+        self.calls.append(request)
+        return np.full(4, 7, dtype=np.uint64)
+
+    def step(self, dropped=()):
+        """Deliver all messages; the answers of the dropped get lost at the masked stage."""
+        self.history.append(self.messages)
+        late = dropped if wire.message_kind(self.messages[0]) is Kind.DELIVERY else ()
+        for client_id, message in self.messages.items():
+            answer = self.clients[client_id].handle(message)
+            if client_id not in late:
+                self.server.receive(client_id, answer)
+        self.messages = self.server.advance()
+
+    def forge(self, kind, body, **changes):
+        header = Header(kind, 0, 0, SERVER, wire.run_digest(RUN))._replace(**changes)
+        return wire.pack(header, body)
+
+    def unmask(self, alive, dead=()):
+        return self.forge(Kind.UNMASK, wire.pack_flags(self.config.n_clients, alive, dead))
+
+
+def refuse(client, message, match=None):
+    with pytest.raises(MessageRefused, match=match):
+        client.handle(message)
+
+
+# Unmasking
+
+
+BAD_UNMASK = {
+    "overlap": ([0, 1, 2, 3, 4, 5], [5], "both in the sum and dropped out"),
+    "overlap with itself": ([0, 1, 2, 3, 4, 5], [0], "both in the sum and dropped out"),
+    "all dead": ([], [0, 1, 2, 3, 4, 5], "is not in the sum"),
+    "itself dead": ([1, 2, 3, 4, 5], [0], "is not in the sum"),
+    "itself left out": ([1, 2, 3, 4, 5], [], "is not in the sum"),
+    "too many dead": ([0, 1, 2, 3], [4, 5], "More clients are missing"),
+    "too few alive": ([0, 1], [], "More clients are missing"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_UNMASK)
+def test_bad_requests_to_unmask(case):
+    alive, dead, match = BAD_UNMASK[case]
+    scene = Scene(Kind.UNMASK)
+    client = scene.clients[0]
+    refuse(client, scene.unmask(alive, dead), match)
+    client.handle(scene.messages[0])  # nothing was revealed, so the true request is answered
+
+
+def test_a_client_that_does_not_exist():
+    scene = Scene(Kind.UNMASK)
+    body = bytes([0b1111111]) + bytes(1)
+    refuse(scene.clients[0], scene.forge(Kind.UNMASK, body), "do not exist")
+
+
+def test_only_neighbours_shares_are_revealed():
+    scene = Scene(Kind.UNMASK, n=60, neighbours=10)
+    for client in scene.clients:
+        answer = client.handle(scene.messages[client.client_id])
+        owners = wire.unpack_reveal(wire.unpack(answer)[1]).keys()
+        assert owners == set(client._neighbours) and len(owners) == 10
+
+
+def test_threshold_of_neighbours(monkeypatch):
+    """The bound on all drop-outs implies it; it holds without that bound, too."""
+    monkeypatch.setattr(AggregationConfig, "fewest_survivors", 0)
+    scene = Scene(Kind.UNMASK, n=60, neighbours=10, n_dropouts=4, threshold=6)
+    client = scene.clients[0]
+    far = set(range(60)) - set(client._neighbours)
+    for near in (0, 5):
+        refuse(client, scene.unmask(far | {*client._neighbours[:near]}), "Too few neighbours")
+    client.handle(scene.unmask(far | {*client._neighbours[:6]}))
+
+
+def test_shares_that_were_never_sent():
+    """A client that dropped out before it shared cannot be named afterwards."""
+    scene = Scene(Kind.DELIVERY)
+    client = scene.clients[0]
+    header, body = wire.unpack(scene.messages[0])
+    sealed = wire.unpack_delivery(body)
+    del sealed[5]
+    client.handle(wire.pack(header, wire.pack_delivery(sealed)))
+    refuse(client, scene.unmask([0, 1, 2, 3, 4], [5]), "never sent")
+    refuse(client, scene.unmask([0, 1, 2, 3, 4, 5], []), "never sent")
+    client.handle(scene.unmask([0, 1, 2, 3, 4], []))
+
+
+def test_a_drop_out_gets_its_key_opened_and_not_its_own_mask():
+    scene = Scene(Kind.UNMASK, dropped=(3,))
+    for client_id, message in scene.messages.items():
+        answer = wire.unpack_reveal(wire.unpack(scene.clients[client_id].handle(message))[1])
+        kinds = {owner: which for owner, (which, _) in answer.items()}
+        assert kinds == {i: int(i == 3) for i in range(6) if i != client_id}
+
+
+# Replay
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_identical_message_is_not_answered_twice(stage):
+    scene = Scene(stage)
+    client = scene.clients[0]
+    client.handle(scene.messages[0])
+    refuse(client, scene.messages[0])
+    assert len(scene.calls) <= 6
+
+
+def test_nothing_of_a_released_step_is_answered_again():
+    scene = Scene(Kind.UNMASK)
+    old = scene.history + [scene.messages]
+    client = scene.clients[0]
+    client.handle(scene.messages[0])
+    for messages in old:
+        refuse(client, messages[0])
+    again = wire.unpack(scene.history[0][0])[1]
+    refuse(client, scene.forge(Kind.OPEN, bytes(again), attempt=1), "already answered")
+    assert len(scene.calls) == 6
+    assert client._attempt is None  # its secrets are gone
+
+
+def test_steps_only_go_forward():
+    scene = Scene(Kind.UNMASK)
+    body = bytes(wire.unpack(scene.history[0][0])[1])
+    client = scene.clients[0]
+    client.handle(scene.forge(Kind.OPEN, body, step=5))
+    for step in (0, 4, 5):
+        refuse(client, scene.forge(Kind.OPEN, body, step=step), "already answered")
+    refuse(client, scene.messages[0], "another step")  # the old step's unmasking comes too late
+    client.handle(scene.forge(Kind.OPEN, body, step=5, attempt=1))
+    refuse(client, scene.forge(Kind.OPEN, body, step=5, attempt=1), "already answered")
+
+
+def test_shares_of_an_earlier_attempt_are_refused():
+    scene = Scene(Kind.DELIVERY)
+    old = scene.messages[0]
+    scene.messages = scene.server.retry()
+    while wire.message_kind(scene.messages[0]) is not Kind.DELIVERY:
+        scene.step()
+    refuse(scene.clients[0], old, "another step or attempt")
+    header = wire.unpack(scene.messages[0])[0]
+    replayed = wire.pack(header, bytes(wire.unpack(old)[1]))
+    refuse(scene.clients[0], replayed, "altered")
+    scene.clients[0].handle(scene.messages[0])
+
+
+def test_messages_out_of_turn():
+    for stage in STAGES:
+        scene = Scene(stage)
+        others = [Scene(other).messages[0] for other in STAGES if other is not stage]
+        for message in others:
+            if not (stage is Kind.OPEN or wire.message_kind(message) is Kind.OPEN):
+                refuse(scene.clients[0], message, "out of turn")
+        if stage is Kind.OPEN:
+            for message in others:
+                refuse(scene.clients[0], message, "another step")
+
+
+def test_messages_of_others():
+    scene = Scene(Kind.OPEN)
+    client = scene.clients[0]
+    other_run = AggregationServer(b"another run", scene.config).begin(b"question", 4)[0]
+    refuse(client, other_run, "server of this run")
+    answer = scene.clients[1].handle(scene.messages[1])
+    refuse(client, answer, "server of this run")
+    other = AggregationServer(RUN, AggregationConfig(6, n_dropouts=2)).begin(b"question", 4)[0]
+    refuse(client, other, "another configuration")
+    weaker = AggregationServer(RUN, AggregationConfig(6, n_dropouts=1, threshold=2))
+    refuse(client, weaker.begin(b"question", 4)[0], "another configuration")
+
+
+def test_a_client_cannot_be_copied():
+    client = Scene(Kind.OPEN).clients[0]
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied"):
+            duplicate(client)
+
+
+# Altered messages
+
+
+def test_every_flipped_bit_of_a_delivery_is_refused():
+    scene = Scene(Kind.DELIVERY)
+    message, client = scene.messages[0], scene.clients[0]
+    for place in range(len(message)):
+        altered = bytearray(message)
+        altered[place] ^= 1 << place % 8
+        refuse(client, bytes(altered))
+    assert scene.calls == []
+    client.handle(message)
+
+
+def test_cut_and_foreign_bytes_are_refused():
+    rng = np.random.default_rng(0)
+    for stage in STAGES:
+        scene = Scene(stage, n_dropouts=0)  # a list that lacks a record is not accepted either
+        message, client = scene.messages[0], scene.clients[0]
+        if stage is not Kind.OPEN:  # the end of an opening is the free text of the question
+            for end in range(len(message)):
+                refuse(client, message[:end])
+            refuse(client, message + b"\0")
+        for length in (0, 31, 32, 33, 500):
+            refuse(client, rng.bytes(length))
+            refuse(client, message[:32] + b"\xff" * length) if length else None
+        for head in (b"skdp" + message[4:], message[:4] + b"\2" + message[5:]):
+            refuse(client, head)
+        refuse(client, message[:5] + b"\x09" + message[6:])
+        refuse(client, "no bytes")
+        client.handle(message)
+
+
+def test_shares_for_somebody_else_are_refused():
+    scene = Scene(Kind.DELIVERY)
+    header, body = wire.unpack(scene.messages[0])
+    other = wire.unpack_delivery(wire.unpack(scene.messages[1])[1])
+    mine = wire.unpack_delivery(body)
+    for swap in ({2: other[2]}, {2: mine[3], 3: mine[2]}):
+        message = wire.pack(header, wire.pack_delivery(mine | swap))
+        refuse(scene.clients[0], message, "altered")
+
+
+def test_too_few_neighbours_at_each_stage():
+    for stage, pack, unpack in (
+        (Kind.PEERS, wire.pack_peers, wire.unpack_peers),
+        (Kind.DELIVERY, wire.pack_delivery, wire.unpack_delivery),
+    ):
+        scene = Scene(stage)
+        header, body = wire.unpack(scene.messages[0])
+        rows = dict(list(unpack(body).items())[:3])
+        refuse(scene.clients[0], wire.pack(header, pack(rows)), "may drop out")
+
+
+def test_peers_that_are_no_neighbours():
+    scene = Scene(Kind.PEERS)
+    header, body = wire.unpack(scene.messages[0])
+    peers = wire.unpack_peers(body)
+    for stranger in (0, 6):
+        message = wire.pack(header, wire.pack_peers(peers | {stranger: peers[1]}))
+        refuse(scene.clients[0], message, "no neighbours")
+    refuse(scene.clients[0], wire.pack(header, bytes(body) + bytes(body)), "twice")
+
+
+def test_keys_of_low_order_are_refused():
+    scene = Scene(Kind.PEERS)
+    header, body = wire.unpack(scene.messages[0])
+    peers = wire.unpack_peers(body)
+    peers[1] = Keys(peers[1].mask, bytes(32), bytes(64))
+    refuse(scene.clients[0], wire.pack(header, wire.pack_peers(peers)), "not valid")
+    peers[1] = Keys(bytes(32), wire.unpack_peers(body)[1].sealing, bytes(64))
+    scene.messages[0] = wire.pack(header, wire.pack_peers(peers))
+    scene.step()
+    refuse(scene.clients[0], scene.messages[0], "not valid")  # no mask with a key of the server
+
+
+def test_clients_that_were_asked_different_things_do_not_add_up():
+    """The question is bound into the masks: answers to two questions stay masked."""
+    scene = Scene(Kind.OPEN)
+    header, body = wire.unpack(scene.messages[0])
+    opening = wire.unpack_opening(body)._replace(request=b"another question")
+    scene.messages[0] = wire.pack(header, wire.pack_opening(opening))
+    scene.step()
+    scene.step()  # client 0 seals its shares for another context ...
+    for client in scene.clients:  # ... and nobody can use them
+        refuse(client, scene.messages[client.client_id], "altered")
+    assert scene.calls == []
+
+
+# Signed keys
+
+
+def identities(n):
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    secrets = [os.urandom(32) for _ in range(n)]
+    keys = [Ed25519PrivateKey.from_private_bytes(secret).public_key() for secret in secrets]
+    public = {i: key.public_bytes_raw() for i, key in enumerate(keys)}
+    return [Ed25519Identity(secret, public) for secret in secrets]
+
+
+def test_signed_keys():
+    scene = Scene(Kind.PEERS, identities=identities(6))
+    header, body = wire.unpack(scene.messages[0])
+    peers = wire.unpack_peers(body)
+    mine = Scene(Kind.PEERS)  # a server that slips in keys of its own
+    foreign = wire.unpack_peers(wire.unpack(mine.messages[0])[1])
+    for changed in (
+        {1: foreign[1]},
+        {1: foreign[1]._replace(signature=peers[1].signature)},
+        {1: peers[2], 2: peers[1]},
+        {1: Keys(peers[1].sealing, peers[1].mask, peers[1].signature)},
+    ):
+        message = wire.pack(header, wire.pack_peers(peers | changed))
+        refuse(scene.clients[0], message, "no valid signature")
+    while scene.messages:
+        scene.step()
+    assert scene.server.total.tolist() == [42] * 4
+
+
+def test_signatures_of_strangers_and_of_other_steps():
+    known = identities(6)
+    scene = Scene(Kind.PEERS, identities=known)
+    peers = wire.unpack_peers(wire.unpack(scene.messages[0])[1])
+    scene.messages = scene.server.retry()
+    scene.step()
+    header = wire.unpack(scene.messages[0])[0]
+    refuse(scene.clients[0], wire.pack(header, wire.pack_peers(peers)), "no valid signature")
+    assert not known[0].verify(17, b"text", bytes(64))
+
+
+def test_parameters():
+    config = AggregationConfig(3)
+    for client_id in (-1, 3):
+        with pytest.raises(ValueError, match=r"client_id must be in 0\.\.2"):
+            AggregationClient(RUN, client_id, config, lambda request: None)
+    for run_id in (b"", b"x" * 65, "run"):
+        with pytest.raises(ValueError, match="run_id must be 1 to 64 bytes"):
+            AggregationClient(run_id, 0, config, lambda request: None)
+    assert simulated_aggregator([lambda r: np.ones(1, np.uint64)] * 3, config)(b"", 1).total[0] == 3

@@ -1,0 +1,323 @@
+"""The parts of secure aggregation: shares, keys, masks, graph, messages, and what a server sees."""
+
+import hashlib
+import itertools
+import os
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from skdp.federated import AggregationClient, AggregationConfig, AggregationServer, MessageRefused
+from skdp.federated import _crypto as crypto
+from skdp.federated import _wire as wire
+from skdp.federated._graph import circulant
+from skdp.federated._masks import add_mask, subtract_mask
+from skdp.federated._shamir import PRIME, combine, split
+from skdp.federated._wire import Kind
+from skdp.federated.aggregation_client import commitment, pair_key, sealing_key, self_key
+
+
+@pytest.fixture
+def fixed_entropy(monkeypatch):
+    """Make the operating system's bytes a fixed stream: statistics below do not vary."""
+    count = itertools.count()
+
+    def urandom(size):
+        return hashlib.shake_256(b"fixed%d" % next(count)).digest(size)
+
+    monkeypatch.setattr(os, "urandom", urandom)
+
+
+# Shamir
+
+
+def test_prime_is_prime():
+    odd, twos = PRIME - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    for base in range(2, 100):  # Miller-Rabin
+        powers = [pow(base, odd << k, PRIME) for k in range(twos)]
+        assert powers[0] == 1 or PRIME - 1 in powers
+    assert PRIME > 2**256
+
+
+@pytest.mark.parametrize(("n", "threshold"), [(1, 1), (3, 2), (6, 4), (6, 6), (24, 14)])
+@pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32, bytes(range(32))])
+def test_any_threshold_of_shares_gives_the_secret(n, threshold, secret):
+    shares = dict(enumerate(split(secret, n, threshold), 1))
+    assert {len(share) for share in shares.values()} == {33}
+    subsets = itertools.islice(itertools.combinations(shares, threshold), 40)
+    for points in [*subsets, tuple(sorted(shares))[-threshold:]]:
+        assert combine({x: shares[x] for x in points}, threshold) == secret
+    with pytest.raises(MessageRefused, match="not enough"):
+        combine(dict(list(shares.items())[: threshold - 1]), threshold)
+
+
+def test_fewer_shares_fit_every_secret():
+    """t - 1 shares and any other secret lie on one polynomial: the shares say nothing."""
+    shares = dict(enumerate(split(bytes(32), 5, 3), 1))
+    for other in (1, 2**255, 2**256 - 1):
+        # Solve for the share at 3 that would make shares 1 and 2 come from `other`.
+        first, second = (int.from_bytes(shares[x], "little") for x in (1, 2))
+        third = (other - 3 * first + 3 * second) % PRIME  # weights at zero: 3, -3, 1
+        forged = {1: shares[1], 2: shares[2], 3: third.to_bytes(33, "little")}
+        assert combine(forged, 3) == other.to_bytes(32, "little")
+
+
+def test_shares_are_fresh_and_uniform(fixed_entropy):
+    shares = [split(bytes(32), 4, 3) for _ in range(2000)]
+    assert len({share for row in shares for share in row}) == 8000
+    for column in range(4):
+        check_uniform(b"".join(row[column][:32] for row in shares))
+
+
+def test_shares_that_do_not_belong_together():
+    for secret, slope in ((2**256, 3), (PRIME - 1, 5)):  # no 256 bits
+        shares = {x: ((secret + slope * x) % PRIME).to_bytes(33, "little") for x in (1, 2)}
+        with pytest.raises(MessageRefused, match="do not belong together"):
+            combine(shares, 2)
+    shares = dict(enumerate(split(bytes(32), 3, 2), 1))
+    for value in (PRIME, 2**264 - 1):  # no residue
+        with pytest.raises(MessageRefused, match="do not belong together"):
+            combine(shares | {1: value.to_bytes(33, "little")}, 2)
+    for arguments in ((bytes(31), 3, 2), (bytes(32), 3, 4), (bytes(32), 3, 0)):
+        with pytest.raises(ValueError, match="32 bytes"):
+            split(*arguments)
+
+
+# Keys and masks, against published vectors
+
+
+def test_hkdf_is_the_one_of_rfc_5869():
+    key = crypto.derive(b"\x0b" * 22, bytes(range(13)), bytes(range(0xF0, 0xFA)))
+    assert key.hex() == "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"
+
+
+def test_masks_are_chacha20_of_rfc_8439():
+    total = np.zeros(8, dtype=np.uint64)
+    add_mask(total, bytes(32))
+    expected = (
+        "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+        "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
+    )
+    assert total.astype("<u8").tobytes().hex() == expected
+
+
+def test_x25519_is_the_one_of_rfc_7748():
+    alice = crypto.KeyPair(
+        bytes.fromhex(
+            "77076d0a7318a57d3c16c17251b26645df4c2f92ebc099ac4a4c9c5f3f1d2f2a"[:-2] + "2a"
+        )
+    )
+    bob = crypto.KeyPair(
+        bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
+    )
+    assert bob.public.hex() == "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
+    assert alice.agree(bob.public) == bob.agree(alice.public)
+    assert alice.secret.hex() not in repr(alice)
+
+
+def test_masks_cancel_in_pieces():
+    for size in (1, 8191, 8192, 8193, 30000):
+        total = np.arange(size, dtype=np.uint64)
+        add_mask(total, b"k" * 32)
+        whole = total.copy()
+        subtract_mask(total, b"k" * 32)
+        np.testing.assert_array_equal(total, np.arange(size, dtype=np.uint64))
+        whole -= np.arange(size, dtype=np.uint64)
+        assert len(np.unique(whole)) == size  # no piece of the stream comes twice
+
+
+def test_keys_are_bound_to_everything():
+    opening = wire.Opening((6, 1, 1, 5, 4), 10, b"question")
+    contexts = [
+        wire.context(b"run", 0, 0, opening),
+        wire.context(b"ru", 0, 0, opening),
+        wire.context(b"run", 1, 0, opening),
+        wire.context(b"run", 0, 1, opening),
+        wire.context(b"run", 0, 0, opening._replace(size=11)),
+        wire.context(b"run", 0, 0, opening._replace(request=b"question?")),
+        wire.context(b"run", 0, 0, opening._replace(config=(6, 1, 1, 5, 3))),
+    ]
+    keys = [
+        key
+        for context in contexts
+        for key in (
+            *(pair_key(b"s" * 32, context, 1, other) for other in (2, 3)),
+            *(sealing_key(b"s" * 32, context, *pair) for pair in ((1, 2), (2, 1), (1, 3))),
+            *(self_key(b"s" * 32, context, client) for client in (1, 2)),
+            *(commitment(b"s" * 32, context, client) for client in (1, 2)),
+        )
+    ]
+    assert len(set(keys)) == len(keys) == 63
+    assert pair_key(b"s" * 32, contexts[0], 1, 2) == pair_key(b"s" * 32, contexts[0], 2, 1)
+
+
+def test_missing_package_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "cryptography.exceptions", None)
+    crypto.library.cache_clear()
+    with pytest.raises(ImportError, match=r"pip install 'skdp\[federated\]'"):
+        crypto.library()
+
+
+# The graph
+
+
+def is_connected(graph, nodes):
+    reached, pending = set(), [min(nodes)]
+    while pending:
+        node = pending.pop()
+        if node not in reached:
+            reached.add(node)
+            pending.extend(set(graph.neighbours[node]) & nodes)
+    return reached == nodes
+
+
+@pytest.mark.parametrize(("n", "degree"), [(9, 4), (10, 6), (11, 2), (7, 6), (8, 7), (2, 1)])
+def test_no_colluders_and_drop_outs_cut_the_graph(n, degree):
+    """k >= T + F + 1: whichever T + F clients are taken out, the others stay connected."""
+    graph = circulant(n, degree, b"run")
+    for node, row in enumerate(graph.neighbours):
+        assert len(set(row)) == degree and node not in row
+        assert all(node in graph.neighbours[other] for other in row)
+        assert graph.slots[node] == {other: k for k, other in enumerate(row, 1)}
+    for gone in itertools.combinations(range(n), degree - 1):
+        assert is_connected(graph, set(range(n)) - set(gone))
+    if degree < n - 1:
+        cut = set(range(n)) - set(graph.neighbours[0])
+        assert not is_connected(graph, cut)  # k taken out are too many: the bound is tight
+
+
+def test_order_is_the_runs():
+    graphs = {run: circulant(100, 10, run).neighbours for run in (b"a", b"b")}
+    assert graphs[b"a"] == circulant(100, 10, b"a").neighbours
+    assert graphs[b"a"] != graphs[b"b"]
+    assert sorted(graphs[b"a"][0]) != [1, 2, 3, 4, 5, 95, 96, 97, 98, 99]
+
+
+# Messages
+
+
+def test_messages_read_as_they_were_written():
+    header = wire.Header(Kind.PEERS, 2**31, 65535, wire.SERVER, b"r" * 16)
+    assert wire.unpack(wire.pack(header, b"body")) == (header, b"body")
+    opening = wire.Opening((2**32 - 1, 1, 0, 3, 2), 2**40, b"\0\xff")
+    assert wire.unpack_opening(memoryview(wire.pack_opening(opening))) == opening
+    keys = wire.Keys(b"a" * 32, b"b" * 32, b"c" * 64)
+    assert wire.unpack_keys(memoryview(b"".join(keys))) == keys
+    assert wire.unpack_peers(memoryview(wire.pack_peers({7: keys, 1: keys}))) == {7: keys, 1: keys}
+    sealed = {3: b"x" * 82, 0: b"y" * 82}
+    body = memoryview(wire.pack_shares(b"d" * 32, sealed))
+    assert wire.unpack_shares(body) == (b"d" * 32, sealed)
+    words = np.array([0, 1, 2**64 - 1], dtype=np.uint64)
+    np.testing.assert_array_equal(wire.unpack_words(memoryview(wire.pack_words(words)), 3), words)
+    for n in (1, 8, 9, 100):
+        body = memoryview(wire.pack_flags(n, {0, n - 1}, set()))
+        assert wire.unpack_flags(body, n) == ({0, n - 1}, set())
+    shares = [(5, 0, b"s" * 33), (2, 1, b"t" * 33)]
+    body = memoryview(wire.pack_reveal(shares))
+    assert wire.unpack_reveal(body) == {5: (0, b"s" * 33), 2: (1, b"t" * 33)}
+
+
+def test_sizes_depend_on_public_numbers_only():
+    sizes = []
+    for value in (0, 2**64 - 1):
+        messages = run_step(lambda request, v=value: np.full(50, v, dtype=np.uint64), 4, 50)
+        sizes.append([len(message) for message in messages])
+    assert sizes[0] == sizes[1]
+
+
+# What a curious server sees
+
+
+def run_step(respond, n, size, **options):
+    """Run a step and return all answers of all clients."""
+    config = AggregationConfig(n, **options)
+    server = AggregationServer(b"run", config)
+    clients = [AggregationClient(b"run", i, config, respond) for i in range(n)]
+    answers, messages = [], server.begin(b"q", size)
+    while messages:
+        for client_id, message in messages.items():
+            answers.append(clients[client_id].handle(message))
+            server.receive(client_id, answers[-1])
+        messages = server.advance()
+    return answers
+
+
+def check_uniform(data):
+    """Bytes, chi-square with 255 degrees of freedom, at the probability of 6 sigma."""
+    counts = np.bincount(np.frombuffer(data, dtype=np.uint8), minlength=256)
+    expected = len(data) / 256
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    assert chi2.isf(1 - 1e-9, 255) < statistic < chi2.isf(1e-9, 255)
+
+
+def masked(answers):
+    return [
+        np.frombuffer(body, dtype="<u8")
+        for header, body in map(wire.unpack, answers)
+        if header.kind is Kind.MASKED
+    ]
+
+
+@pytest.mark.parametrize("value", [0, 1, 2**64 - 1])
+def test_a_masked_message_is_uniform(value, fixed_entropy):
+    size = 1 << 13
+    messages = masked(run_step(lambda request: np.full(size, value, np.uint64), 4, size))
+    for words in messages:
+        check_uniform(words.tobytes())
+        check_uniform(np.diff(words).tobytes())
+    for one, other in itertools.combinations(messages, 2):
+        check_uniform((one + other).tobytes())
+        check_uniform((one - other).tobytes())
+
+
+def test_without_self_masks_every_partial_sum_is_uniform(fixed_entropy):
+    """The server opens all self-masks; then the pair masks hide all sums but the whole one."""
+    n, size = 6, 1 << 13
+    config = AggregationConfig(n)
+    server = AggregationServer(b"run", config)
+    clients = [
+        AggregationClient(b"run", i, config, lambda request: np.zeros(size, np.uint64))
+        for i in range(n)
+    ]
+    messages, bare = server.begin(b"q", size), []
+    for _ in range(2):
+        for client_id, message in messages.items():
+            server.receive(client_id, clients[client_id].handle(message))
+        messages = server.advance()
+    for client in clients:
+        words = masked([client.handle(messages[client.client_id])])[0].copy()
+        attempt = client._attempt
+        subtract_mask(words, self_key(attempt.seed, attempt.context, client.client_id))
+        bare.append(words)
+    for count in range(1, n):
+        for group in itertools.combinations(bare, count):
+            check_uniform(np.sum(group, axis=0, dtype=np.uint64).tobytes())
+    assert not np.sum(bare, axis=0, dtype=np.uint64).any()
+
+
+def test_masks_are_new_in_every_step(fixed_entropy):
+    size = 1 << 12
+    config = AggregationConfig(3)
+    server = AggregationServer(b"run", config)
+    clients = [
+        AggregationClient(b"run", i, config, lambda request: np.zeros(size, np.uint64))
+        for i in range(3)
+    ]
+    seen = []
+    for attempt in range(3):
+        messages = server.retry() if attempt == 1 else server.begin(b"q", size)
+        for _ in range(3):
+            for client_id, message in messages.items():
+                answer = clients[client_id].handle(message)
+                seen.append((client_id, answer))
+                server.receive(client_id, answer)
+            messages = server.advance() if wire.unpack(answer)[0].kind is not Kind.MASKED else {}
+    words = {0: [], 1: [], 2: []}
+    for client_id, answer in seen:
+        words[client_id] += masked([answer])
+    for rows in words.values():
+        for one, other in itertools.combinations(rows, 2):
+            check_uniform((one - other).tobytes())
