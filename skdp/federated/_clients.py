@@ -27,6 +27,8 @@ from skdp.privacy.shares import Config, NoiseShares
 
 __all__ = ["FederatedClient", "Signatures", "is_matrix", "is_number", "is_positive", "narrowed"]
 
+_SMALLEST = 1e-100
+
 Check = Callable[[Any, Argument], bool]  # (query, argument) -> acceptable
 Signatures = dict[str, tuple[Check, ...]]
 
@@ -42,11 +44,16 @@ def is_positive(_: Any, value: Argument) -> bool:
 
 
 def is_matrix(query: Any, value: Argument) -> bool:
-    """A finite matrix with one row for each feature, and no more columns than rows."""
+    """A finite matrix with one row for each feature, and no more columns than rows.
+
+    Bounds are computed from its norms: squares of its largest entry must neither overflow nor
+    vanish. The matrices of solvers are near 1.
+    """
     return (
         _is_floats(value, 2)
         and len(value) == query.n_features
         and 1 <= value.shape[1] <= query.n_features
+        and _SMALLEST < float(np.abs(value).max()) < 1 / _SMALLEST
     )
 
 

@@ -35,7 +35,7 @@ from skdp.privacy import noise
 from skdp.privacy import shares as shares_module
 from skdp.privacy.grants import SharedGrant
 from skdp.privacy.session import PrivacySession
-from skdp.privacy.shares import NoiseShares
+from skdp.privacy.shares import NoiseShares, granted_step
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
 from skdp.testing import fixed_noise, seeded_entropy
@@ -360,6 +360,8 @@ LIES = {
     },
     "long V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (1e8 * V,)))},
     "nan V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (np.nan * V,)))},
+    "vanishing V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (1e-160 * V,)))},
+    "no V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (0 * V,)))},
     "narrow V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (V[:5],)))},
     "vector V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (V[:, 0],)))},
     "oblique V": {
@@ -386,6 +388,43 @@ def test_client_refuses_what_it_cannot_check(lie):
     assert ("too fine" in str(caught.value)) == (lie in TOO_FINE)
     assert client.ledger_ == ()
     assert client.privacy_spent_.epsilon == 0.0
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("method", ["gram_product", "projected_gram", "product", "moment"])
+def test_no_arguments_of_a_server_break_a_bound(method, adjacency):
+    """Matrices that no solver would send, clip norms of any scale, rows of any scale."""
+    rng, checked = np.random.default_rng(0), 0
+    for _ in range(150):
+        V = 10.0 ** rng.integers(-90, 91) * rng.standard_normal((6, rng.integers(1, 5)))
+        V = V * 10.0 ** rng.integers(-9, 1, V.shape[1]) + rng.choice([0, 1e3]) * V[:, :1]
+        clip = 10.0 ** rng.uniform(-60, 60)
+        last = {
+            "gram_product": (Call("gram_product", (V,)),),
+            "projected_gram": (Call("projected_gram", (V,)),),
+            "moment": (Call("moment", (clip * 10.0 ** rng.uniform(-3, 3),)),),
+            "product": (
+                Call("tangent", (np.linalg.qr(V)[0], 10.0 ** rng.uniform(0, 2), None)),
+                Call("product", (clip**2 * 10.0 ** rng.uniform(-6, 2),)),
+            ),
+        }[method]
+        rows = clip * 10.0 ** rng.uniform(-8, 8) * rng.standard_normal((3, 6))
+        rows[0] = clip * rng.standard_normal(6)
+        first, second = rows[:2], rows[[0, 2]] if adjacency == "replace" else rows[:1]
+        request = SimpleNamespace(calls=(Call("clipped", (clip,)), *last))
+        pair = [
+            at_request(RowQuery(part, clip_norm=math.inf, adjacency=adjacency), request)
+            for part in (first, second)
+        ]
+        bound = pair[0].bound
+        try:
+            step = granted_step(bound, 0.3, NoiseShares(S), None)
+        except (PrivacyError, ValueError):
+            continue
+        moved = np.subtract(*(bounded.answer(step) for bounded in pair)).astype(float)
+        assert np.linalg.norm(moved) <= bound.l2_steps(step)
+        checked += 1
+    assert checked > 75
 
 
 def test_honest_request_is_answered_where_lies_are_not():
