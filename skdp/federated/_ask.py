@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from skdp.exceptions import PrivacyError
 from skdp.federated._requests import Argument, Call, Facts, Request
 from skdp.privacy.session import Answer, Bound, Bounded, PrivacySession, PrivateQuery
-from skdp.privacy.shares import NoiseShares
+from skdp.privacy.shares import NoiseShares, distribute
 
 __all__ = ["Aggregate", "FederatedAsk", "FederatedSession", "Federation", "pack", "unpack"]
 
@@ -101,7 +101,7 @@ class Federation:
         bound = bounded.bound
         if bound.linf is not None:
             raise PrivacyError(f"{bound.name!r} is a private choice, which no sum can make")
-        grant = self.session.distribute(bound, share, self.shares)
+        grant = distribute(self.session, bound, share, self.shares)
         request = Request(self._serial, self.facts, grant.share, grant.step, calls)
         self._serial += 1
         opened = self._opened(request.encode(), packed_size(bound))

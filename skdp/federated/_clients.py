@@ -23,7 +23,7 @@ from skdp.privacy.grants import SharedGrant
 from skdp.privacy.random import SystemSource
 from skdp.privacy.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.session import Bounded, PrivacySession, PrivateQuery
-from skdp.privacy.shares import Config, NoiseShares
+from skdp.privacy.shares import Config, NoiseShares, distribute, forfeit_rest
 
 __all__ = ["FederatedClient", "Signatures", "is_matrix", "is_number", "is_positive", "narrowed"]
 
@@ -229,8 +229,8 @@ class FederatedClient:
             bounded = narrowed(bounded, call, self._signatures)
         if not isinstance(bounded, Bounded):
             raise PrivacyError("the request names no release; nothing was sent.")
-        grant = self._session.distribute(
-            bounded.bound, parsed.share, self._shares,
+        grant = distribute(
+            self._session, bounded.bound, parsed.share, self._shares,
             step=parsed.step, openings=1 + self._n_retries,
         )  # fmt: skip
         self._serial = parsed.serial
@@ -252,5 +252,5 @@ class FederatedClient:
         How much a fit releases may follow from what it released before. A receipt that always
         states the whole budget does not depend on it.
         """
-        self._session.forfeit_rest()
+        forfeit_rest(self._session)
         return self._session.spent()

@@ -29,10 +29,9 @@ from skdp.privacy.bounds import (
     laplace_step,
 )
 from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
-from skdp.privacy.grants import Accumulator, Grant, SharedGrant
+from skdp.privacy.grants import Accumulator, Grant
 from skdp.privacy.random import NoiseSource
 from skdp.privacy.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.shares import NoiseShares, granted_step
 
 __all__ = [
     "Accumulator",
@@ -145,54 +144,6 @@ class PrivacySession:
             self._record(bound.name, mechanism + note, sensitivity, noise_scale, loss)
         return grant
 
-    def distribute(
-        self,
-        bound: Bound,
-        share: float,
-        shares: NoiseShares,
-        *,
-        step: float | None = None,
-        openings: int = 1,
-    ) -> SharedGrant:
-        """Pay for one release whose noise many clients add in shares; nothing is read yet.
-
-        The server grants it on the bound of a query over no rows; each client grants it on its own
-        session, at the server's step, which it refuses if that is too fine for its own budget.
-
-        Parameters
-        ----------
-        bound : Bound
-            The public bound of the statistic, for a change inside one client.
-        share : float
-            Share of the budget (of mu squared).
-        shares : NoiseShares
-            How many clients there are, and how many may collude or drop out.
-        step : float or None
-            The step that was granted elsewhere; None finds it.
-        openings : int
-            How often one client may contribute: more than once only where its earlier
-            contributions are known to lie in no opened sum.
-
-        Returns
-        -------
-        SharedGrant
-        """
-        if self.budget.exact or self.budget.pure:
-            raise PrivacyError(
-                "distributed noise is Gaussian: it needs a finite 'epsilon' and a 'delta' above 0."
-            )
-        mechanism = "distributed gaussian"
-        with self.lock:
-            share = self._affordable(bound, "gaussian", share, shares.draws)
-            mu = self._mu(share)
-            step = granted_step(bound, mu, shares, step)
-            self._pay(bound, "gaussian", share, shares.draws)
-            noise_scale = step * shares.effective_sigma
-            grant = SharedGrant(self, bound, mechanism, step, noise_scale)
-            grant.allow(share, openings)
-            self._record(bound.name, mechanism, bound.l2, noise_scale, Loss("gaussian", mu))
-        return grant
-
     def forfeit(self, share: float) -> None:
         """Pay a share and release nothing for it.
 
@@ -206,12 +157,6 @@ class PrivacySession:
             size = self.budget.pure_epsilon * share if self.budget.pure else self._mu(share)
             self._pay(nothing, kind, share)
             self._record(nothing.name, "paid, not read", 0.0, 0.0, Loss(kind, size))
-
-    def forfeit_rest(self) -> None:
-        """Pay what is left, so that the receipt is that of the whole budget."""
-        left = 1.0 - self._spent["pure" if self.budget.pure else "gaussian"]
-        if left > _SHARE_SLIP:
-            self.forfeit(left)
 
     def _mu(self, share: float) -> float:
         return math.inf if self.budget.exact else self.budget.mu * math.sqrt(share)

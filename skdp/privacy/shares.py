@@ -20,13 +20,20 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from skdp.exceptions import PrivacyError
 from skdp.privacy import noise
+from skdp.privacy.accounting import Loss
 from skdp.privacy.bounds import Bound, gaussian_step
+from skdp.privacy.grants import SharedGrant
 
-__all__ = ["NoiseShares", "granted_step"]
+if TYPE_CHECKING:
+    from skdp.privacy.session import PrivacySession
+
+__all__ = ["NoiseShares", "distribute", "forfeit_rest", "granted_step"]
+
+_NEGLIGIBLE = 1e-9  # shares are sums of floats
 
 _SUM_ERROR = 2.0**-1000  # of adding one share to a sum: exp(-4e14) is smaller
 # Public cap on what one unit adds, in steps: integers of a block stay exact, as in the central fit,
@@ -132,3 +139,61 @@ def granted_step(bound: Bound, mu: float, shares: NoiseShares, step: float | Non
             "smaller 'epsilon' or fewer clients in a step."
         )
     return step
+
+
+def distribute(
+    session: PrivacySession,
+    bound: Bound,
+    share: float,
+    shares: NoiseShares,
+    *,
+    step: float | None = None,
+    openings: int = 1,
+) -> SharedGrant:
+    """Pay for one release whose noise many clients add in shares; nothing is read yet.
+
+    The server grants it on the bound of a query over no rows; each client grants it on its own
+    session, at the server's step, which it refuses if that is too fine for its own budget.
+
+    Parameters
+    ----------
+    session : PrivacySession
+        Who pays.
+    bound : Bound
+        The public bound of the statistic, for a change inside one client.
+    share : float
+        Share of the budget (of mu squared).
+    shares : NoiseShares
+        How many clients there are, and how many may collude or drop out.
+    step : float or None
+        The step that was granted elsewhere; None finds it.
+    openings : int
+        How often one client may contribute: more than once only where its earlier contributions
+        are known to lie in no opened sum.
+
+    Returns
+    -------
+    SharedGrant
+    """
+    if session.budget.exact or session.budget.pure:
+        raise PrivacyError(
+            "distributed noise is Gaussian: it needs a finite 'epsilon' and a 'delta' above 0."
+        )
+    mechanism = "distributed gaussian"
+    with session.lock:
+        share = session._affordable(bound, "gaussian", share, shares.draws)
+        mu = session._mu(share)
+        step = granted_step(bound, mu, shares, step)
+        session._pay(bound, "gaussian", share, shares.draws)
+        noise_scale = step * shares.effective_sigma
+        grant = SharedGrant(session, bound, mechanism, step, noise_scale)
+        grant.allow(share, openings)
+        session._record(bound.name, mechanism, bound.l2, noise_scale, Loss("gaussian", mu))
+    return grant
+
+
+def forfeit_rest(session: PrivacySession) -> None:
+    """Pay what is left, so that the receipt is that of the whole budget."""
+    left = 1.0 - session._spent["gaussian"]
+    if left > _NEGLIGIBLE:
+        session.forfeit(left)

@@ -12,7 +12,7 @@ from skdp.privacy.bounds import Bound, gaussian_step
 from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.random import SeededSource, SystemSource
 from skdp.privacy.session import PrivacySession
-from skdp.privacy.shares import NoiseShares
+from skdp.privacy.shares import NoiseShares, distribute, forfeit_rest
 
 
 def session(epsilon=1.0, delta=1e-6, source=None):
@@ -64,7 +64,7 @@ def test_shared_draws_count_towards_the_cap():
     shares = NoiseShares(24)
     width = MAX_DRAWS // shares.draws + 1
     with pytest.raises(BudgetExceededError, match="more noise than a fit may draw"):
-        session().distribute(Bound("wide", (width,), 1.0), 1.0, shares)
+        distribute(session(), Bound("wide", (width,), 1.0), 1.0, shares)
 
 
 @pytest.mark.parametrize("counts", [(3, 2, 1), (3, -1, 0), (3, 1.0, 0), (True, 0, 0)])
@@ -77,7 +77,7 @@ def test_step_covers_the_change_exactly():
     """Honest shares alone are the noise that was paid for; the step has nothing to spare."""
     shares, gate = NoiseShares(24, 3, 2), session()
     bound = Bound("product", (50, 4), 2.0, slack=0.0, cross=1.5)
-    grant = gate.distribute(bound, 0.5, shares)
+    grant = distribute(gate, bound, 0.5, shares)
     mu = gate.ledger[0].loss.value
     assert mu == gate.budget.mu * math.sqrt(0.5)
     ratio = bound.l2_steps(grant.step) / shares.effective_sigma / mu
@@ -90,27 +90,27 @@ def test_step_covers_the_change_exactly():
 def test_proposed_step():
     shares = NoiseShares(24, 3, 2)
     bound = Bound("sum", (), 1.0, slack=0.5)
-    right = session().distribute(bound, 0.5, shares).step
+    right = distribute(session(), bound, 0.5, shares).step
     for step in (right, 2 * right):
-        assert session().distribute(bound, 0.5, shares, step=step).step == step
+        assert distribute(session(), bound, 0.5, shares, step=step).step == step
     for step in (0.999999 * right, 0.0, -1.0, math.nan, math.inf, 5e-324):
         gate = session()
         with pytest.raises(PrivacyError, match="too fine"):
-            gate.distribute(bound, 0.5, shares, step=step)
+            distribute(gate, bound, 0.5, shares, step=step)
         assert gate.ledger == ()
     weaker = session(0.9)
     with pytest.raises(PrivacyError, match="too fine"):
-        weaker.distribute(bound, 0.5, shares, step=right)
+        distribute(weaker, bound, 0.5, shares, step=right)
 
 
 @pytest.mark.parametrize("budget", [(math.inf, 1e-6), (1.0, 0.0)])
 def test_only_gaussian_noise_is_shared(budget):
     with pytest.raises(PrivacyError, match="distributed noise is Gaussian"):
-        session(*budget).distribute(Bound("sum", (), 1.0), 1.0, NoiseShares(3))
+        distribute(session(*budget), Bound("sum", (), 1.0), 1.0, NoiseShares(3))
 
 
 def test_a_shared_grant_contributes_once_and_is_never_opened_alone():
-    grant = session().distribute(Bound("sum", (2,), 1.0), 0.5, NoiseShares(3))
+    grant = distribute(session(), Bound("sum", (2,), 1.0), 0.5, NoiseShares(3))
     with pytest.raises(PrivacyError, match="secure sum"):
         grant.open(lambda step: np.zeros(2, np.int64))
     grant.contribute(lambda step: np.zeros(2, np.int64))
@@ -125,7 +125,7 @@ def test_shares_have_their_law():
     limits = chi2.ppf([1e-9, 1 - 1e-9], size)
     for client in range(20):
         gate = session(source=SeededSource(client))
-        grant = gate.distribute(Bound("sum", (size,), 1.0), 1.0, shares)
+        grant = distribute(gate, Bound("sum", (size,), 1.0), 1.0, shares)
         share = grant.contribute(lambda step: np.zeros(size, np.int64)).astype(float)
         statistic = float(np.sum((share / noise.SHARE_SIGMA_INT) ** 2))
         assert limits[0] < statistic < limits[1]
@@ -136,14 +136,14 @@ def test_shares_have_their_law():
 
 
 def grant_of_server(size, shares):
-    return session().distribute(Bound("sum", (size,), 1.0), 1.0, shares)
+    return distribute(session(), Bound("sum", (size,), 1.0), 1.0, shares)
 
 
 def test_the_rest_can_be_given_up():
     gate = session()
-    gate.distribute(Bound("sum", (), 1.0), 0.25, NoiseShares(3))
-    gate.forfeit_rest()
-    gate.forfeit_rest()
+    distribute(gate, Bound("sum", (), 1.0), 0.25, NoiseShares(3))
+    forfeit_rest(gate)
+    forfeit_rest(gate)
     assert len(gate.ledger) == 2
     assert gate.spent().epsilon == 1.0
     assert gate.spent().mu == pytest.approx(gate.budget.mu, rel=1e-12)
@@ -152,4 +152,4 @@ def test_the_rest_can_be_given_up():
 def test_huge_changes_are_refused():
     """A change of 2**33 steps could not be computed in exact integers."""
     with pytest.raises(PrivacyError, match="exact integers"):
-        session(60.0).distribute(Bound("sum", (), 1.0), 1.0, NoiseShares(10**7))
+        distribute(session(60.0), Bound("sum", (), 1.0), 1.0, NoiseShares(10**7))
