@@ -14,7 +14,9 @@ import tracemalloc
 import numpy as np
 import scipy.optimize
 import scipy.sparse as sp
+import scipy.sparse.linalg
 from sklearn.base import clone
+from sklearn.preprocessing import normalize
 
 from skdp import DPTruncatedSVD
 from skdp.datasets import make_interactions, make_spiked_rows
@@ -26,11 +28,13 @@ from skdp.federated import (
     simulated_aggregator,
 )
 from skdp.federated._ask import FederatedAsk, Federation
-from skdp.federated._requests import Facts
+from skdp.federated._requests import Facts, Request
+from skdp.privacy import noise
 from skdp.privacy.budget import PrivacyBudget
 from skdp.privacy.random import SystemSource
 from skdp.privacy.session import PrivacySession
 from skdp.queries.interactions import InteractionQuery
+from skdp.queries.rows import RowQuery
 from skdp.solvers.iterate import symmetric_power
 from skdp.solvers.linalg import orthonormal
 
@@ -296,7 +300,92 @@ def scale():
     show(f"20,000 rows, {WIDE} features, power route, T = 1%, F = 5%", head, rows)
 
 
-SECTIONS = {"energy": energy, "figure": figure, "scale": scale}
+# -- wide data -------------------------------------------------------------------------------------
+
+
+class Traffic:
+    """Counts what a sum carries: words up from each client, bytes of requests down."""
+
+    def __init__(self, aggregate):
+        self._aggregate = aggregate
+        self.up, self.down, self.rounds = 0, 0, 0
+
+    def __call__(self, request, size):
+        self.up += 8 * size
+        self.down += len(request)
+        self.rounds += 1
+        return self._aggregate(request, size)
+
+
+def traffic():
+    """Screening of features first, beside power steps on all of them."""
+    X = normalize(make_interactions(30_000, 40_000, 800_000, 20, random_state=0).tocsr())
+    best = float(np.sum(scipy.sparse.linalg.svds(X, k=10, return_singular_vectors=False) ** 2))
+    config, parts, rows = AggregationConfig(24, 1, 1), split_rows(X, 24), []
+    for epsilon in (1.0,) if QUICK else (1.0, 3.0):
+        for algorithm in ("power", "screened"):
+            estimator = DPTruncatedSVD(10, algorithm=algorithm, clip_norm=1.0, epsilon=epsilon)
+            clients = [PowerMethodClient(part, config, epsilon=epsilon) for part in parts]
+            sums = Traffic(PlainAggregator([client.respond for client in clients]))
+            svd = FederatedPowerMethod(estimator, config).fit(sums, n_features=40_000)
+            captured = float(np.sum(np.square(X @ svd.components_.T))) / best
+            amounts = (f"{sums.up / 1e6:.1f} MB", f"{sums.down / 1e6:.1f} MB", sums.rounds)
+            rows.append((algorithm, epsilon, f"{captured:.3f}", *amounts))
+    head = ("route", "epsilon", "captured", "up, a client", "down, a client", "rounds")
+    show("Row unit, 30,000 x 40,000 sparse rows of length 1, k = 10, 24 clients", head, rows)
+
+
+# -- the audit -------------------------------------------------------------------------------------
+
+
+def audit():
+    """What T colluders and the server learn of a worst-case row, with F clients away.
+
+    They subtract what the colluders sent. The neighbour is evaluated at the same requests.
+    """
+    rows = []
+    for colluders, dropouts in ((1, 0), (4, 2), (10, 5)):
+        config = AggregationConfig(24, colluders, dropouts)
+        for adjacency in ("add_remove", "replace"):
+            for algorithm in ("gram", "power"):
+                data, other = np.zeros((48, 4)), np.zeros((48, 4))
+                other[0, 3] = 1.0
+                data[0, 2] = float(adjacency == "replace")
+                seen = []
+                options = {"epsilon": 1.0, "delta": DELTA, "adjacency": adjacency}
+                estimator = DPTruncatedSVD(4, clip_norm=1.0, algorithm=algorithm, **options)
+                clients = [PowerMethodClient(p, config, **options) for p in split_rows(data, 24)]
+                answers = [client.respond for client in clients[: 24 - dropouts]]
+
+                def keep(request, size, answers=answers, seen=seen):
+                    seen.append(Request.decode(request))
+                    return PlainAggregator(answers)(request, size)
+
+                n_samples = None if adjacency == "add_remove" else 48
+                FederatedPowerMethod(estimator, config).fit(keep, n_features=4, n_samples=n_samples)
+                unknown = math.sqrt(24 - colluders - dropouts) * noise.SHARE_EFFECTIVE_SIGMA
+                squares = 0.0
+                for request in seen:
+                    pair = []
+                    for part in (data[:2], other[:2]):
+                        query = RowQuery(part, clip_norm=math.inf, adjacency=adjacency)
+                        for call in request.calls:
+                            query = getattr(query, call.method)(*call.arguments)
+                        pair.append(query.answer(request.step).astype(float))
+                    squares += float(np.sum((pair[1] - pair[0]) ** 2)) / unknown**2
+                claimed = clients[0].privacy_spent_.mu
+                ratio = f"{math.sqrt(squares) / claimed:.4f}"
+                rows.append((colluders, dropouts, adjacency, algorithm, ratio))
+    show("Realised mu / claimed mu", ("T", "F", "adjacency", "route", "ratio"), rows)
+
+
+SECTIONS = {
+    "energy": energy,
+    "figure": figure,
+    "scale": scale,
+    "traffic": traffic,
+    "audit": audit,
+}
 
 
 def main():

@@ -268,7 +268,7 @@ class FederatedPowerMethod:
                 "'estimator' must be a DPTruncatedSVD or a DPPCA with privacy_unit 'row' or "
                 f"'interaction'. Got {estimator!r} instead."
             )
-        if not 0 < estimator.epsilon < np.inf or estimator.delta == 0:
+        if estimator.epsilon == np.inf or estimator.delta == 0:
             raise ValueError(
                 "A federated fit needs a finite 'epsilon' and a 'delta' above 0: noise shares are "
                 f"Gaussian. Got epsilon={estimator.epsilon!r}, delta={estimator.delta!r}."

@@ -229,12 +229,12 @@ def test_answers_say_how_noisy_they_are():
 
 
 def worst_pair(adjacency):
-    """Rows of zeros but for one, which is as long as it may be (or its opposite)."""
+    """Rows of zeros but for one, which is as long as it may be (or lies across another such)."""
     data = np.zeros((S * 2, 4))
     other = data.copy()
     other[1, 3] = 1.0
     if adjacency == "replace":
-        data[1, 3] = -1.0
+        data[1, 2] = 1.0
     return data, other
 
 
@@ -266,8 +266,8 @@ def test_transcript_without_the_noise_of_colluders(adjacency, algorithm):
         assert mu <= line.loss.value
         realised, paid = realised + mu**2, paid + line.loss.value**2
     assert math.sqrt(realised) <= math.sqrt(paid) <= model.privacy_spent_.mu * (1 + 1e-12)
-    if adjacency == "add_remove" and algorithm == "gram":
-        assert realised > 0.6 * paid  # not a bound that nothing comes near
+    if algorithm == "gram":
+        assert realised > 0.5 * paid  # not a bound that nothing comes near
 
 
 def test_noise_of_colluders_subtracted_leaves_what_is_claimed():
