@@ -38,6 +38,11 @@ def is_number(_: Any, value: Argument) -> bool:
     return isinstance(value, float) and not math.isnan(value)
 
 
+def is_fraction(_: Any, value: Argument) -> bool:
+    """A number in [0, 1]: 1 - q of a large q is rounded by more than 1, and so would counts be."""
+    return isinstance(value, float) and 0.0 <= value <= 1.0
+
+
 def is_positive(_: Any, value: Argument) -> bool:
     """A positive number, or infinity."""
     return isinstance(value, float) and value > 0
@@ -47,7 +52,7 @@ def is_matrix(query: Any, value: Argument) -> bool:
     """A finite matrix with one row for each feature, and no more columns than rows.
 
     Bounds are computed from its norms: squares of its largest entry must neither overflow nor
-    vanish. The matrices of solvers are near 1.
+    vanish, whatever they are multiplied with. The matrices of solvers are near 1.
     """
     return (
         _is_floats(value, 2)
@@ -58,12 +63,8 @@ def is_matrix(query: Any, value: Argument) -> bool:
 
 
 def is_components(query: Any, value: Argument) -> bool:
-    """A finite matrix with one column for each feature, and no more rows than columns."""
-    return (
-        _is_floats(value, 2)
-        and value.shape[1] == query.n_features
-        and 1 <= value.shape[0] <= query.n_features
-    )
+    """The transpose of such a matrix."""
+    return _is_floats(value, 2) and is_matrix(query, value.T)
 
 
 def is_center(query: Any, value: Argument) -> bool:
@@ -150,6 +151,8 @@ class FederatedClient:
         What this client spends at most.
     adjacency, unit : str
         What the guarantee protects.
+    n_features : int
+        Number of features, which the server must know.
     n_retries : int
         How often the same request is answered again, each time with fresh noise.
     """

@@ -153,6 +153,7 @@ def test_clients_refuse_other_requests():
         Call("round", (np.ones((D, 1)),)),
         Call("round", (np.full((1, D), np.nan),)),
         Call("round", (np.ones((D + 1, D)),)),
+        Call("round", (np.full((1, D), 1e300),)),
         Call("round"),
         Call("sums", ()),
         Call("kept_local", ()),

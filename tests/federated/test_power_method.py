@@ -362,6 +362,9 @@ LIES = {
     "nan V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (np.nan * V,)))},
     "vanishing V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (1e-160 * V,)))},
     "no V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (0 * V,)))},
+    "quantile": {"calls": (Call("norms_below", (1.0, 1e17)),)},
+    "nan quantile": {"calls": (Call("norms_below", (1.0, math.nan)),)},
+    "nan threshold": {"calls": (Call("norms_above", (math.nan,)),)},
     "narrow V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (V[:5],)))},
     "vector V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (V[:, 0],)))},
     "oblique V": {
