@@ -212,6 +212,11 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
         self._check_parameters()
         session = self._open_session()
         X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS)
+        attributes = self._fit_session(session, X)
+        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+
+    def _fit_session(self, session, X):
+        """Make all releases; X itself is read by the session alone."""
         d = X.shape[1]
         self._check_n_components(*X.shape)
         center = check_center(self.center, d)
@@ -230,7 +235,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
         if center is not None:
             attributes["mean_"] = center
         attributes["clip_norm_"] = clip_norm
-        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+        return attributes
 
     def fit_transform(self, X, y=None):
         """Fit the model and project X. The projected private rows are not covered by epsilon.

@@ -212,10 +212,14 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
             self, X, accept_sparse=("csr", "csc"), dtype=FLOATS, ensure_min_features=2
         )
         X = X.tocsr() if is_sparse(X) else X
+        attributes = self._fit_session(session, X)
+        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+
+    def _fit_session(self, session, X):
+        """Make all releases; X itself is read by the session alone."""
         self._check_shape(*X.shape)
         fit = {"row": self._fit_rows, "interaction": self._fit_interactions}
-        attributes = fit.get(self.privacy_unit, self._fit_entries)(session, X)
-        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+        return fit.get(self.privacy_unit, self._fit_entries)(session, X)
 
     def fit_transform(self, X, y=None):
         """Fit the model and project X. The projected private rows are not covered by epsilon.
@@ -315,16 +319,9 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
             n = max(1.0, float(count.value), 2 * count.noise_scale)
         noise = row_noise(session, self.adjacency, n, float(clip_norm))
         V, sums = row_subspace(
-            session,
-            ask,
-            route,
-            d,
-            k,
-            shares["subspace"],
-            noise,
-            n_iter=self.n_iter,
-            n_oversamples=self.n_oversamples,
-        )
+            session, ask, route, d, k, shares["subspace"], noise,
+            n_iter=self.n_iter, n_oversamples=self.n_oversamples,
+        )  # fmt: skip
         squares, V = rotate_by_ritz(ask, V, shares["ritz"])
         total = float(ask.square_sum(share=shares["trace"]).value)
         sums_noise = 0.0

@@ -116,16 +116,16 @@ def _checked_step(
     return step
 
 
-def gaussian_step(bound: Bound, mu: float) -> float:
-    """Return the step for which ``l2/step + cross/sqrt(step) + slack == mu * effective sigma``.
+def gaussian_step(bound: Bound, mu: float, sigma: float = noise.EFFECTIVE_SIGMA) -> float:
+    """Return the step for which ``l2/step + cross/sqrt(step) + slack == mu * sigma``.
 
-    The noise always has the same integer scale; the step carries the budget. With u = 1/sqrt(step)
-    this is a quadratic in u.
+    The noise always has the same integer scale `sigma`; the step carries the budget. With
+    u = 1/sqrt(step) this is a quadratic in u.
     """
     _check_positive(bound.name, bound.l2)
     slack = math.sqrt(bound.size) if bound.slack is None else bound.slack
-    room = mu * noise.EFFECTIVE_SIGMA - slack
-    if not room > 0 or slack > _MAX_ROUNDING * mu * noise.EFFECTIVE_SIGMA:
+    room = mu * sigma - slack
+    if not room > 0 or slack > _MAX_ROUNDING * mu * sigma:
         raise ValueError(
             f"The budget is too small for the release {bound.name!r} of {bound.size} numbers: "
             "rounding alone would exceed it. Use a larger 'epsilon' or fewer features."
@@ -133,7 +133,7 @@ def gaussian_step(bound: Bound, mu: float) -> float:
     root = 2 * math.sqrt(bound.l2) * math.sqrt(room)
     u = 2 * room / (bound.cross + math.hypot(bound.cross, root))  # without cancellation
     step = max((1 + 1e-12) * (1 / u) * (1 / u), bound.min_step)
-    return _checked_step(bound, step, bound.l2_steps, mu * noise.EFFECTIVE_SIGMA)
+    return _checked_step(bound, step, bound.l2_steps, mu * sigma)
 
 
 def laplace_step(bound: Bound, epsilon: float) -> float:

@@ -41,7 +41,9 @@ __all__ = [
     "gumbel_choice",
     "integer_gaussian",
     "integer_laplace",
+    "rounding_error",
     "sampler_delta",
+    "sampler_error",
     "sigma_int",
 ]
 
@@ -79,8 +81,17 @@ def delta_per_draw(levels: int) -> float:
     Poisson summation this is constant within a factor 1 +- 2.01 exp(-2 pi^2 s^2), 2^-112.8.
     Rounding: N_Z(sigma) is within 4.9e-4 / sigma^4 of rounded N(0, sigma^2 - 1/12), sigma >= 3.
     """
-    rounding = 4.9e-4 / sigma_int(levels) ** 4
-    return levels * 2.0**-116 + (levels - 1) * 2.0**-112 + rounding
+    return sampler_error(levels) + rounding_error(sigma_int(levels))
+
+
+def sampler_error(levels: int) -> float:
+    """Return a bound on the total variation of one draw from the discrete Gaussian itself."""
+    return levels * 2.0**-116 + (levels - 1) * 2.0**-112
+
+
+def rounding_error(sigma: float) -> float:
+    """Return a bound on the total variation of N_Z(sigma) from rounded N(0, sigma^2 - 1/12)."""
+    return 4.9e-4 / sigma**4
 
 
 LEVELS: Final = 4

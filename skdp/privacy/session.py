@@ -86,20 +86,23 @@ class PrivacySession:
         return exact
 
     # -- paying, before any data is touched ------------------------------------------------
-    def _affordable(self, bound: Bound, kind: str, share: float) -> float:
-        """Return the share, cut to what is left if it exceeds that by rounding alone."""
+    def _affordable(self, bound: Bound, kind: str, share: float, draws: int = 1) -> float:
+        """Return the share, cut to what is left if it exceeds that by rounding alone.
+
+        `draws` is what the noise of one coordinate costs in delta, in draws of the sampler.
+        """
         left = 1.0 - self._spent[kind]
         if not 0 < share <= left + _SHARE_SLIP:
             raise BudgetExceededError(
                 f"{bound.name!r} asks for {share:.3g} of the {kind} budget; {left:.3g} is left."
             )
-        if self._draws + bound.size > MAX_DRAWS:
+        if self._draws + draws * bound.size > MAX_DRAWS:
             raise BudgetExceededError(f"{bound.name!r} asks for more noise than a fit may draw.")
         return min(share, left)
 
-    def _pay(self, bound: Bound, kind: str, share: float) -> None:
+    def _pay(self, bound: Bound, kind: str, share: float, draws: int = 1) -> None:
         self._spent[kind] += share
-        self._draws += bound.size
+        self._draws += draws * bound.size
 
     def _scale(self, bound: Bound, share: float) -> tuple[str, float, float, Loss]:
         """Return (mechanism, step, noise scale, loss) of a release with this share."""

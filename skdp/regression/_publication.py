@@ -79,14 +79,14 @@ class PublicationMixin:
             self, X, y, accept_sparse="csr", dtype=FLOATS, reset=False, y_numeric=self._y_numeric
         )
         query = self._query(X, self._encoded(y, reset=False), np.zeros(X.shape[0], int))
-        bounded = query.sums("round", *self._round())
-        return bounded.answer(0.0)
+        return self._round(query, self.components_).answer(0.0)
 
-    def _round(self):
+    def _round(self, query, components):
+        """Return the bounded sum of the messages of a query's users at public components."""
         view = View(self.whitener_, self.fit_intercept, self._loss_name())
-        k, d = self.components_.shape
-        local = round_message(view, self.components_.T, self.clip_level)
-        return local, round_parts(d, k, self.clip_level)
+        k, d = components.shape
+        local = round_message(view, components.T, self.clip_level)
+        return query.sums("round", local, round_parts(d, k, self.clip_level))
 
     def server_update(self, total, noise_scale):
         """Return a public copy after one more round, from the noisy sum of all messages.

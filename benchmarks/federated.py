@@ -1,0 +1,403 @@
+"""The decentralised fit beside the central one, and beside the baselines of its paper.
+
+Run ``python benchmarks/federated.py [--quick] [section ...]``; no section means all. Data are
+seeded and public, noise is fresh in every fit; a cell is "mean (sd)" over fits. The baselines are
+not options of the package: their calibrations are written out in `baseline_scale`.
+"""
+
+import argparse
+import math
+import statistics
+import time
+import tracemalloc
+
+import numpy as np
+import scipy.optimize
+import scipy.sparse as sp
+import scipy.sparse.linalg
+from sklearn.base import clone
+from sklearn.preprocessing import normalize
+
+from skdp import DPTruncatedSVD
+from skdp.datasets import make_interactions, make_spiked_rows
+from skdp.federated import (
+    AggregationConfig,
+    FederatedPowerMethod,
+    PlainAggregator,
+    PowerMethodClient,
+    simulated_aggregator,
+)
+from skdp.federated._ask import FederatedAsk, Federation
+from skdp.federated._requests import Facts, Request
+from skdp.privacy import noise
+from skdp.privacy.budget import PrivacyBudget
+from skdp.privacy.random import SystemSource
+from skdp.privacy.session import PrivacySession
+from skdp.queries.interactions import InteractionQuery
+from skdp.queries.rows import RowQuery
+from skdp.solvers.iterate import symmetric_power
+from skdp.solvers.linalg import orthonormal
+
+QUICK = False
+DELTA = 1e-5
+STEPS, WIDTH = 3, 32  # L and p of the paper's figures
+UNIT = {"adjacency": "add_remove", "unit": "interaction"}
+
+
+def cell(values, digits=3):
+    """Return "mean (sd)"."""
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):.{digits}f} ({spread:.{digits}f})"
+
+
+def show(title, head, rows):
+    """Print one table."""
+    lines = [[str(x) for x in row] for row in [head, *rows]]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    print("\n" + title)
+    for line in lines:
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)))
+    print(flush=True)
+
+
+# -- one fit over clients --------------------------------------------------------------------------
+
+
+def federated(estimator, parts, config, *, dropped=(), secure=False, n_samples=None):
+    """Fit over clients that hold `parts`; those in `dropped` never answer."""
+    options = {name: getattr(estimator, name) for name in ("epsilon", "delta", "privacy_unit")}
+    clients = [PowerMethodClient(part, config, **options) for part in parts]
+    callbacks = [client.respond for i, client in enumerate(clients) if i not in dropped]
+    sums = PlainAggregator(callbacks)
+    if secure:
+        every = [client.respond for client in clients]
+        sums = simulated_aggregator(every, config, lost=lambda i, kind: i in dropped)
+    server = FederatedPowerMethod(estimator, config)
+    return server.fit(sums, n_features=parts[0].shape[1], n_samples=n_samples)
+
+
+def split_rows(X, n):
+    """Cut rows into n parts of about equal size."""
+    return [X[part] for part in np.array_split(np.arange(X.shape[0]), n)]
+
+
+def degree_normalised(R, floor):
+    """Rows over the root of their degree, at least `floor`."""
+    degrees = np.diff(R.indptr)
+    scale = np.repeat(1 / np.sqrt(np.maximum(degrees, floor)), degrees)
+    return sp.csr_array((R.data * scale, R.indices, R.indptr), shape=R.shape)
+
+
+# -- energy: central against federated -------------------------------------------------------------
+
+
+def energy():
+    """Captured energy on 24 clients, and what colluders and drop-outs cost.
+
+    The cost in theory is that of a central fit with s / (s - T - F) times the noise variance.
+    """
+    R = make_interactions(943, 1682, 100_000, 12, random_state=0).tocsr()
+    k, n_fits, parts = 10, 3 if QUICK else 20, split_rows(R, 24)
+    normalised = degree_normalised(R, 1)
+    gram = (normalised.T @ normalised).toarray()
+    best = float(np.linalg.eigvalsh(gram)[-k:].sum())
+    estimator = DPTruncatedSVD(k, privacy_unit="interaction", epsilon=10.0, delta=DELTA)
+    weaker = epsilon_of(PrivacyBudget(10.0, DELTA).mu / math.sqrt(24 / 20))
+    rows = []
+    for title, epsilon, colluders, dropouts, dropped in (
+        ("central", 10.0, None, 0, ()),
+        ("24 clients, T = 0, F = 0", 10.0, 0, 0, ()),
+        (f"central, 24/20 of the variance (epsilon {weaker:.2f})", weaker, None, 0, ()),
+        ("24 clients, T = 4", 10.0, 4, 0, ()),
+        ("24 clients, F = 4, nobody drops", 10.0, 0, 4, ()),
+        ("24 clients, F = 4, 4 drop (with a sixth of the rows)", 10.0, 0, 4, (0, 5, 9, 20)),
+    ):
+        captured = []
+        for _ in range(n_fits):
+            svd = clone(estimator).set_params(epsilon=epsilon)
+            if colluders is None:
+                svd.fit(R)
+            else:
+                config = AggregationConfig(24, colluders, dropouts)
+                svd = federated(svd, parts, config, dropped=dropped, secure=True, n_samples=943)
+            V = svd.components_
+            captured.append(float(np.trace(V @ gram @ V.T)) / best)
+        error = statistics.stdev(captured) / math.sqrt(n_fits)
+        rows.append((title, f"{statistics.fmean(captured):.4f} +- {error:.4f}"))
+    head = ("fit", "captured energy (mean, its error)")
+    show("Interaction unit, 943 x 1682, epsilon 10, k = 10", head, rows)
+
+
+def epsilon_of(mu):
+    """Return the epsilon whose budget has this mu."""
+    return scipy.optimize.brentq(lambda e: PrivacyBudget(e, DELTA).mu - mu, 0.1, 60.0)
+
+
+# -- the paper's first figure ----------------------------------------------------------------------
+
+
+def baseline_scale(method, X, epsilon, n_clients):
+    """Noise of one step of a baseline, as its paper calibrates it.
+
+    All use sigma = sqrt(4 L ln(1/delta)) / epsilon and the factor sqrt(2) of one interaction.
+    "paper" is Algorithm 1 with the row norms of X; Balcan uses sqrt(p) max |X|, and its
+    decentralised form lets every client add all of the noise; FedPower does so with sqrt(p).
+    """
+    sigma = math.sqrt(2) * math.sqrt(4 * STEPS * math.log(1 / DELTA)) / epsilon
+    rows = float(np.linalg.norm(X, axis=1).max())
+    largest = math.sqrt(X.shape[1]) * float(np.abs(X).max())
+    return (
+        sigma
+        * {
+            "paper": rows,
+            "Balcan, central": largest,
+            "Balcan, decentralised": largest * math.sqrt(n_clients),
+            "FedPower": math.sqrt(X.shape[1]) * math.sqrt(n_clients),
+        }[method]
+    )
+
+
+def baseline(method, gram, start, epsilon, n_clients, rng):
+    """Run a power method with a baseline's noise (method None: without noise)."""
+    X = orthonormal(start)
+    for _ in range(STEPS):
+        scale = 0.0 if method is None else baseline_scale(method, X, epsilon, n_clients)
+        X = orthonormal(gram @ X + scale * rng.standard_normal(X.shape))
+    return X
+
+
+def plain_power(ask, start):
+    """Algorithm 1 itself, without our accelerations: the same three steps as the baselines."""
+    return symmetric_power(
+        ask, start, STEPS, 1.0, shorten=None, step=lambda sent, X, agreement: sent[-1].answer
+    )
+
+
+def new_session(epsilon):
+    """Return a session without an estimator."""
+    return PrivacySession(PrivacyBudget(epsilon, DELTA), source=SystemSource(), **UNIT)
+
+
+def central_power(R, start, epsilon, floor):
+    """Algorithm 1 through the gate."""
+    query = InteractionQuery(R, degree_floor=floor, adjacency="add_remove")
+    return plain_power(new_session(epsilon).ask(query), start)
+
+
+def federated_power(parts, start, epsilon, floor, config):
+    """Algorithm 2 through the federated ask."""
+    n, d = sum(part.shape[0] for part in parts), parts[0].shape[1]
+    options = {"privacy_unit": "interaction", "degree_floor": floor, "delta": DELTA}
+    clients = [PowerMethodClient(part, config, epsilon=epsilon, **options) for part in parts]
+    sums = PlainAggregator([client.respond for client in clients])
+    facts = Facts(
+        "interaction", "add_remove", d, config.n_clients, config.n_colluders, config.n_dropouts
+    )
+    schema = InteractionQuery(sp.csr_array((n, d)), degree_floor=floor, adjacency="add_remove")
+    return plain_power(FederatedAsk(Federation(new_session(epsilon), sums, facts), schema), start)
+
+
+class FilterError:
+    """Relative error of the ideal low-pass filter R I^-1/2 U U' I^1/2, from Gram matrices."""
+
+    def __init__(self, R, reference):
+        self._root = np.sqrt(np.maximum(np.asarray(R.sum(axis=0)).ravel(), 1.0))
+        gram = (R.T @ R).toarray()
+        self._gram = gram / self._root[:, None] / self._root[None, :]
+        self._reference = reference
+        self._size = self._norm(reference @ reference.T)
+
+    def _norm(self, D):
+        right = D * self._root[None, :]
+        return math.sqrt(max(float(np.sum((self._gram @ right) * right)), 0.0))
+
+    def __call__(self, U):
+        return self._norm(U @ U.T - self._reference @ self._reference.T) / self._size
+
+
+SHAPES = {
+    "EachMovie-shaped (74,425 x 1,649)": ((74_425, 1_649, 2_380_000, 40), (1, 3, 5, 10, 30)),
+    "Jester-shaped (54,906 x 151)": ((54_906, 151, 1_170_000, 40), (0.3, 1, 3, 10)),
+}
+BASELINES = ("paper", "Balcan, central", "Balcan, decentralised", "FedPower")
+LOCAL = BASELINES[2:]  # every client adds all of the noise: worth a look at larger epsilons only
+LARGE = (100, 1000, 10_000)
+
+
+def figure():
+    """R_p error against epsilon, as in the paper's first figure (delta = 1e-5, p = 32, L = 3)."""
+    n_fits = 1 if QUICK else 3
+    config = AggregationConfig(50, 1, 2)
+    for title, (shape, epsilons) in SHAPES.items():
+        R = make_interactions(*shape, random_state=0).tocsr()
+        V = degree_normalised(R, 1)
+        gram, parts = (V.T @ V).toarray(), split_rows(R, 50)
+        errors = {}
+        for fit in range(n_fits):
+            rng = np.random.default_rng(fit)
+            start = rng.standard_normal((R.shape[1], WIDTH))
+            error = FilterError(R, baseline(None, gram, start, 1.0, 1, rng))
+            for epsilon in epsilons:
+                runs = {
+                    "ours, central": central_power(R, start, epsilon, 10),
+                    "ours, 50 clients": federated_power(parts, start, epsilon, 10, config),
+                    "ours, central, no floor": central_power(R, start, epsilon, 1),
+                } | {
+                    name: baseline(name, gram, start, epsilon, R.shape[0], rng)
+                    for name in BASELINES
+                }
+                for name, U in runs.items():
+                    errors.setdefault(name, {}).setdefault(epsilon, []).append(error(U))
+            for epsilon in LARGE:
+                for name in LOCAL:
+                    U = baseline(name, gram, start, epsilon, R.shape[0], rng)
+                    errors[name].setdefault(epsilon, []).append(error(U))
+        rows = [
+            (name, *(f"{statistics.fmean(by[e]):.2f}" if e in by else "" for e in epsilons + LARGE))
+            for name, by in errors.items()
+        ]
+        show(f"R_p error, {title}, {R.nnz} interactions", ("method", *epsilons, *LARGE), rows)
+
+
+# -- many clients ----------------------------------------------------------------------------------
+
+
+WIDE = 400
+
+
+def scale():
+    """Ten thousand clients of one process: CPU time of a round, and memory beside the data."""
+    rows = []
+    for n_clients in (100, 1000) if QUICK else (100, 1000, 10_000):
+        X = make_spiked_rows(20_000, WIDE, 5, random_state=0)
+        config = AggregationConfig(n_clients, n_clients // 100, n_clients // 20)
+        estimator = DPTruncatedSVD(5, algorithm="power", clip_norm=1.5)
+        clients = [PowerMethodClient(part, config) for part in split_rows(X, n_clients)]
+        sums = PlainAggregator([client.respond for client in clients])
+        start = time.process_time()
+        svd = FederatedPowerMethod(estimator, config).fit(sums, n_features=WIDE)
+        spent = time.process_time() - start
+        clients = [PowerMethodClient(part, config) for part in split_rows(X, n_clients)]
+        sums = PlainAggregator([client.respond for client in clients])
+        tracemalloc.start()
+        FederatedPowerMethod(estimator, config).fit(sums, n_features=WIDE)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        together = 8 * n_clients * svd.n_features_in_ * 10
+        captured = float(np.sum((X @ svd.components_.T) ** 2) / np.sum(X**2))
+        rows.append(
+            (
+                n_clients,
+                f"{captured:.4f}",
+                len(svd.ledger_),
+                f"{1e3 * spent / len(svd.ledger_):.0f} ms",
+                f"{1e6 * spent / len(svd.ledger_) / n_clients:.0f} us",
+                f"{peak / 1e6:.1f} MB",
+                f"{together / 1e6:.1f} MB",
+            )
+        )
+    head = ("clients", "captured", "rounds", "CPU a round", "a client", "peak", "s x n x p")
+    show(f"20,000 rows, {WIDE} features, power route, T = 1%, F = 5%", head, rows)
+
+
+# -- wide data -------------------------------------------------------------------------------------
+
+
+class Traffic:
+    """Counts what a sum carries: words up from each client, bytes of requests down."""
+
+    def __init__(self, aggregate):
+        self._aggregate = aggregate
+        self.up, self.down, self.rounds = 0, 0, 0
+
+    def __call__(self, request, size):
+        self.up += 8 * size
+        self.down += len(request)
+        self.rounds += 1
+        return self._aggregate(request, size)
+
+
+def traffic():
+    """Screening of features first, beside power steps on all of them."""
+    X = normalize(make_interactions(30_000, 40_000, 800_000, 20, random_state=0).tocsr())
+    best = float(np.sum(scipy.sparse.linalg.svds(X, k=10, return_singular_vectors=False) ** 2))
+    config, parts, rows = AggregationConfig(24, 1, 1), split_rows(X, 24), []
+    for epsilon in (1.0,) if QUICK else (1.0, 3.0):
+        for algorithm in ("power", "screened"):
+            estimator = DPTruncatedSVD(10, algorithm=algorithm, clip_norm=1.0, epsilon=epsilon)
+            clients = [PowerMethodClient(part, config, epsilon=epsilon) for part in parts]
+            sums = Traffic(PlainAggregator([client.respond for client in clients]))
+            svd = FederatedPowerMethod(estimator, config).fit(sums, n_features=40_000)
+            captured = float(np.sum(np.square(X @ svd.components_.T))) / best
+            amounts = (f"{sums.up / 1e6:.1f} MB", f"{sums.down / 1e6:.1f} MB", sums.rounds)
+            rows.append((algorithm, epsilon, f"{captured:.3f}", *amounts))
+    head = ("route", "epsilon", "captured", "up, a client", "down, a client", "rounds")
+    show("Row unit, 30,000 x 40,000 sparse rows of length 1, k = 10, 24 clients", head, rows)
+
+
+# -- the audit -------------------------------------------------------------------------------------
+
+
+def audit():
+    """What T colluders and the server learn of a worst-case row, with F clients away.
+
+    They subtract what the colluders sent. The neighbour is evaluated at the same requests.
+    """
+    rows = []
+    for colluders, dropouts in ((1, 0), (4, 2), (10, 5)):
+        config = AggregationConfig(24, colluders, dropouts)
+        for adjacency in ("add_remove", "replace"):
+            for algorithm in ("gram", "power"):
+                data, other = np.zeros((48, 4)), np.zeros((48, 4))
+                other[0, 3] = 1.0
+                data[0, 2] = float(adjacency == "replace")
+                seen = []
+                options = {"epsilon": 1.0, "delta": DELTA, "adjacency": adjacency}
+                estimator = DPTruncatedSVD(4, clip_norm=1.0, algorithm=algorithm, **options)
+                clients = [PowerMethodClient(p, config, **options) for p in split_rows(data, 24)]
+                answers = [client.respond for client in clients[: 24 - dropouts]]
+
+                def keep(request, size, answers=answers, seen=seen):
+                    seen.append(Request.decode(request))
+                    return PlainAggregator(answers)(request, size)
+
+                n_samples = None if adjacency == "add_remove" else 48
+                FederatedPowerMethod(estimator, config).fit(keep, n_features=4, n_samples=n_samples)
+                unknown = math.sqrt(24 - colluders - dropouts) * noise.SHARE_EFFECTIVE_SIGMA
+                squares = 0.0
+                for request in seen:
+                    pair = []
+                    for part in (data[:2], other[:2]):
+                        query = RowQuery(part, clip_norm=math.inf, adjacency=adjacency)
+                        for call in request.calls:
+                            query = getattr(query, call.method)(*call.arguments)
+                        pair.append(query.answer(request.step).astype(float))
+                    squares += float(np.sum((pair[1] - pair[0]) ** 2)) / unknown**2
+                claimed = clients[0].privacy_spent_.mu
+                ratio = f"{math.sqrt(squares) / claimed:.4f}"
+                rows.append((colluders, dropouts, adjacency, algorithm, ratio))
+    show("Realised mu / claimed mu", ("T", "F", "adjacency", "route", "ratio"), rows)
+
+
+SECTIONS = {
+    "energy": energy,
+    "figure": figure,
+    "scale": scale,
+    "traffic": traffic,
+    "audit": audit,
+}
+
+
+def main():
+    global QUICK
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("sections", nargs="*", metavar="section", help=", ".join(SECTIONS))
+    arguments = parser.parse_args()
+    QUICK = arguments.quick
+    for name in arguments.sections or SECTIONS:
+        SECTIONS[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""The decentralised fit of row-partitioned data: a server without rows, clients with their own.
+
+The solver is that of the central fit. The server hands it an `ask` whose answers come from a secure
+sum; each client reads its own rows through its own gate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.utils.validation import check_array
+
+from skdp.exceptions import PrivacyError
+from skdp.federated._ask import Aggregate, FederatedSession, Federation
+from skdp.federated._clients import (
+    FederatedClient,
+    Signatures,
+    check_count,
+    is_center,
+    is_fraction,
+    is_matrix,
+    is_number,
+    is_positive,
+    is_selection,
+    is_weights,
+)
+from skdp.federated._requests import Facts
+from skdp.privacy.session import PrivacySession, PrivateQuery
+from skdp.privacy.shares import Config, NoiseShares
+from skdp.queries.interactions import InteractionQuery
+from skdp.queries.rows import ADJACENCIES, RowQuery
+from skdp.queries.tangent import TangentQuery
+
+__all__ = ["FederatedPowerMethod", "PowerMethodClient"]
+
+UNITS = ("row", "interaction")
+_SIGNATURES: dict[type, Signatures] = {
+    RowQuery: {
+        "clipped": (is_positive,),
+        "columns": (is_selection,),
+        "centered": (is_center,),
+        "tangent": (is_matrix, is_number, is_weights),
+        "count": (),
+        "norms_below": (is_number, is_fraction),
+        "norms_above": (is_number,),
+        "square_sum": (),
+        "sums": (),
+        "gram": (),
+        "moment": (is_positive,),
+        "projected_gram": (is_matrix,),
+        "gram_product": (is_matrix,),
+    },
+    TangentQuery: {"sizes_above": (is_number,), "product": (is_positive,)},
+    InteractionQuery: {
+        "columns": (is_selection,),
+        "sums": (),
+        "gram": (),
+        "right": (is_matrix,),
+        "ritz": (is_matrix,),
+        "square_sum": (),
+    },
+}
+
+
+class PowerMethodClient(FederatedClient):
+    """One holder of rows in a decentralised fit, with (epsilon, delta)-differential privacy.
+
+    What leaves this client satisfies (`epsilon`, `delta`)-differential privacy for one unit of its
+    rows against the server, all other clients and whoever sees the model, if at most
+    ``config.n_colluders`` clients share what they know with the server, if at most
+    ``config.n_dropouts`` drop out of an opened step, and if contributions are summed by secure
+    aggregation. A client believes no number of the server: it recomputes each bound from its own
+    rows' query and refuses what its own budget does not cover. Models are semi-honest: see the user
+    guide for what a lying server can do.
+
+    Parameters
+    ----------
+    X : {array-like, sparse matrix} of shape (n_rows, n_features)
+        The client's private rows; there may be none.
+    config : AggregationConfig
+        Public counts of clients, colluders and drop-outs; the same for all.
+    epsilon : float, default=1.0
+        What this client spends at most, in the whole fit.
+    delta : float, default=1e-6
+        Probability that the bound fails, above 0.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        What neighbours differ in; the number of clients is public under both.
+    privacy_unit : {"row", "interaction"}, default="row"
+        What is protected: one row, or one 1 of a binary user-item matrix.
+    degree_floor : int, default=5
+        Interaction unit: as in `DPTruncatedSVD`; must equal that of the server's estimator.
+    n_retries : int, default=0
+        How often a step is answered again, with fresh noise, after an attempt that opened nothing.
+        Such an answer costs nothing, on the word of a server that follows the protocol. With 0 an
+        attempt that fails after this client answered it ends the fit.
+    n_jobs : int or None, default=None
+        Threads for the passes over the rows.
+
+    Attributes
+    ----------
+    privacy_spent_ : PrivacySpent
+        The receipt of this client so far; ``close()`` gives the final one.
+    ledger_ : tuple of LedgerEntry
+        Each answer with its sensitivity and the noise that protects it.
+
+    See Also
+    --------
+    FederatedPowerMethod : The server.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp.federated import AggregationConfig, PowerMethodClient
+    >>> config = AggregationConfig(n_clients=4, n_colluders=1)
+    >>> client = PowerMethodClient(np.eye(3), config, epsilon=2.0)
+    >>> client.privacy_spent_.epsilon  # nothing was asked yet
+    0.0
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        config: Config,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        degree_floor: int = 5,
+        n_retries: int = 0,
+        n_jobs: int | None = None,
+    ) -> None:
+        if privacy_unit not in UNITS:
+            raise ValueError(f"'privacy_unit' must be one of {UNITS}. Got {privacy_unit!r}.")
+        if adjacency not in ADJACENCIES:
+            raise ValueError(f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r}.")
+        X = check_array(
+            X, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_min_samples=0
+        )
+        query: PrivateQuery
+        if privacy_unit == "row":
+            query = RowQuery(X, clip_norm=np.inf, adjacency=adjacency, n_jobs=n_jobs)
+        else:
+            query = InteractionQuery(X, degree_floor=degree_floor, adjacency=adjacency)
+        super().__init__(
+            query,
+            config,
+            _SIGNATURES,
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=adjacency,
+            unit=privacy_unit,
+            n_features=int(X.shape[1]),
+            n_retries=n_retries,
+        )
+
+
+class FederatedPowerMethod:
+    """Fit a decomposition to rows that stay with their holders: the server, which sees no row.
+
+    The fitted estimator satisfies its (`epsilon`, `delta`)-differential privacy for one unit of any
+    client's rows against everybody, and the server's view of the protocol satisfies it too, even
+    together with ``config.n_colluders`` clients, as long as contributions come through secure
+    aggregation and at most ``config.n_dropouts`` clients drop out of a step: each client adds a
+    share of the noise, and the honest shares alone make up the noise of the central fit. The price
+    is public: the noise scale grows by ``sqrt(s / (s - T - F))`` when all of s clients answer.
+
+    Parameters
+    ----------
+    estimator : DPTruncatedSVD or DPPCA
+        Unfitted; says what is fitted and at which budget (finite `epsilon`, `delta` > 0). Units
+        "row" and "interaction". It is cloned, never changed.
+    config : AggregationConfig
+        Public counts of clients, colluders and drop-outs; each client holds the same.
+
+    See Also
+    --------
+    PowerMethodClient : The other side.
+
+    Notes
+    -----
+    The steps, noise and post-processing are those of the central estimator, whatever its options:
+    screening of features, one symmetric moment where few features are left, power steps, a private
+    clip norm. Only the integer grid is coarser: a share has fewer bits than a central draw.
+
+    References
+    ----------
+    .. [1] Nicolas, Sabater, Maouche, Ben Mokhtar, Coates, "Differentially private and
+       decentralized randomized power method", 2024.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp import DPTruncatedSVD
+    >>> from skdp.federated import (
+    ...     AggregationConfig, FederatedPowerMethod, PlainAggregator, PowerMethodClient
+    ... )
+    >>> X = np.random.default_rng(0).standard_normal((6000, 4)) * [3.0, 1.0, 0.3, 0.1]
+    >>> config = AggregationConfig(n_clients=6, n_colluders=1)
+    >>> clients = [PowerMethodClient(part, config) for part in np.array_split(X, 6)]
+    >>> server = FederatedPowerMethod(DPTruncatedSVD(1, clip_norm=5.0), config)
+    >>> sums = PlainAggregator([client.respond for client in clients])  # a simulation
+    >>> svd = server.fit(sums, n_features=4)
+    >>> bool(abs(svd.components_[0, 0]) > 0.9)
+    True
+    >>> svd.ledger_[0].mechanism
+    'distributed gaussian'
+    """
+
+    def __init__(self, estimator: Any, config: Config) -> None:
+        self.estimator = estimator
+        self.config = config
+
+    def fit(
+        self,
+        aggregator: Aggregate,
+        *,
+        n_features: int,
+        n_samples: int | None = None,
+        sparse: bool = False,
+    ) -> Any:
+        """Fit through the secure sum; spends the estimator's budget once.
+
+        Parameters
+        ----------
+        aggregator : callable
+            ``aggregator(request, size)`` carries the request to the clients and returns the opened
+            total (`SecureAggregator`; `PlainAggregator` in simulations).
+        n_features : int
+            Number of features, public.
+        n_samples : int or None, default=None
+            Number of rows of all clients, where it is public: under ``adjacency="replace"`` and
+            for the interaction unit, which need it.
+        sparse : bool, default=False
+            Whether the rows are sparse: a hint for ``algorithm="auto"``.
+
+        Returns
+        -------
+        estimator : object
+            A fitted clone of `estimator`.
+        """
+        estimator = clone(self.estimator)
+        shares = NoiseShares.of(self.config)
+        unit = self._checked_unit(estimator)
+        shape = (self._public_rows(estimator, unit, n_samples), _checked_width(n_features))
+
+        def connect(session: PrivacySession) -> FederatedSession:
+            facts = Facts(
+                unit,
+                session.adjacency,
+                shape[1],
+                shares.n_clients,
+                shares.n_colluders,
+                shares.n_dropouts,
+            )
+            return FederatedSession(Federation(session, aggregator, facts))
+
+        return estimator._fit_elsewhere(_schema(shape, sparse or unit == "interaction"), connect)
+
+    @staticmethod
+    def _checked_unit(estimator: Any) -> str:
+        """Return the privacy unit, or refuse an estimator that has no federated fit."""
+        unit = getattr(estimator, "privacy_unit", "row")
+        if not hasattr(estimator, "_fit_elsewhere") or unit not in UNITS:
+            raise ValueError(
+                "'estimator' must be a DPTruncatedSVD or a DPPCA with privacy_unit 'row' or "
+                f"'interaction'. Got {estimator!r} instead."
+            )
+        if estimator.epsilon == np.inf or estimator.delta == 0:
+            raise ValueError(
+                "A federated fit needs a finite 'epsilon' and a 'delta' above 0: noise shares are "
+                f"Gaussian. Got epsilon={estimator.epsilon!r}, delta={estimator.delta!r}."
+            )
+        return str(unit)
+
+    @staticmethod
+    def _public_rows(estimator: Any, unit: str, n_samples: int | None) -> int:
+        """Return the number of rows that bounds may use: 0 where it is private."""
+        public = unit == "interaction" or estimator.adjacency == "replace"
+        if public and n_samples is None:
+            raise ValueError(
+                f"'n_samples' is public with privacy_unit={unit!r} and adjacency="
+                f"{estimator.adjacency!r}, and is needed: pass the rows of all clients together."
+            )
+        if not public and n_samples is not None:
+            raise PrivacyError(
+                "'n_samples' is private under adjacency='add_remove': leave it out; the fit "
+                "releases a noisy count."
+            )
+        return 0 if n_samples is None else check_count("n_samples", n_samples)
+
+
+def _checked_width(n_features: int) -> int:
+    if check_count("n_features", n_features) < 2:
+        raise ValueError(f"'n_features' must be at least 2. Got {n_features!r} instead.")
+    return n_features
+
+
+def _schema(shape: tuple[int, int], sparse: bool) -> Any:
+    """Return rows of zeros of a public shape that take no memory: a query needs only the shape."""
+    if sparse:
+        return sp.csr_array(shape, dtype=np.float64)
+    return np.broadcast_to(np.zeros(()), shape)

@@ -1,0 +1,215 @@
+"""Rounds of a personalised model, and sums of states, over the same aggregation."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from skdp import DPPersonalizedClassifier, DPPersonalizedRegressor
+from skdp.exceptions import PrivacyError, PrivacyWarning
+from skdp.federated import (
+    AggregationConfig,
+    FederatedRounds,
+    MessageRefused,
+    PersonalizedClient,
+    PlainAggregator,
+    StateSum,
+    simulated_aggregator,
+)
+from skdp.federated._requests import Call, Request
+from skdp.federated.personalized import _SIGNATURES, _Users
+from skdp.privacy.grants import SharedGrant
+from skdp.testing import seeded_entropy
+from skdp.testing._hooks import replaced
+
+S, D = 20, 6
+CONFIG = AggregationConfig(S, 2, 1)
+
+
+def people(n, seed, m=8):
+    """Rows of n users whose models lie on the first axis."""
+    rng = np.random.default_rng(seed)
+    X, users = rng.standard_normal((m * n, D)), np.repeat(np.arange(n), m)
+    taste = rng.standard_normal((n, 1)) * np.eye(D)[0]
+    return X, np.sum(X * taste[users], axis=1) + 0.1 * rng.standard_normal(m * n), users
+
+
+def pilot(cls=DPPersonalizedRegressor, y=lambda y: y, **options):
+    X, target, users = people(400, 0)
+    with warnings.catch_warnings(), seeded_entropy(0):
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return cls(1, epsilon=1.0, **options).fit(X, y(target), groups=users).released()
+
+
+PILOT = pilot()
+HOUSES = [people(30, seed) for seed in range(1, S + 1)]
+
+
+def clients_of(model=PILOT, houses=HOUSES, **options):
+    return [PersonalizedClient(model, X, y, CONFIG, groups=g, **options) for X, y, g in houses]
+
+
+def alignment(model):
+    return float(abs(model.components_[0, 0]))
+
+
+def without_noise():
+    return replaced(SharedGrant, "draw", lambda _: lambda grant: np.zeros(grant.bound.shape, int))
+
+
+def test_round_is_the_round_of_the_paper_but_for_the_grid():
+    """Without noise: the step of `server_update` on the sum of all users' own messages."""
+    messages = [
+        PILOT.client_update(X[users == u], y[users == u])
+        for X, y, users in HOUSES
+        for u in np.unique(users)
+    ]
+    seen = []
+
+    def keep(original):
+        def close(grant, total, n):
+            answer = original(grant, total, n)
+            seen.append(answer)
+            return answer
+
+        return close
+
+    with without_noise(), replaced(SharedGrant, "close", keep):
+        FederatedRounds(PILOT, CONFIG).fit(PlainAggregator([c.respond for c in clients_of()]))
+    step = seen[0].noise_scale / 6750150 / math.sqrt(S)
+    assert np.abs(seen[0].value - np.sum(messages, axis=0)).max() <= 0.51 * len(messages) * step
+
+
+def test_rounds_over_secure_sums_improve_the_model():
+    clients = clients_of(epsilon=2.0)
+    callbacks = [client.respond for client in clients]
+    sums = simulated_aggregator(callbacks, CONFIG, lost=lambda i, kind: i == 0)
+    rounds = FederatedRounds(PILOT, CONFIG, epsilon=2.0, n_rounds=2)
+    with seeded_entropy(1):
+        model = rounds.fit(sums)
+    assert alignment(model) > alignment(PILOT)
+    assert not hasattr(model, "privacy_spent_")  # a receipt without the rounds would be too small
+    assert [line.name for line in rounds.ledger_] == ["round", "round"]
+    assert rounds.privacy_spent_.epsilon == 2.0
+    assert rounds.privacy_spent_.unit == "group"
+    assert clients[1].ledger_ == rounds.ledger_
+    assert clients[1].close() == rounds.privacy_spent_
+    assert clients[0].ledger_ == ()
+
+
+def test_a_device_is_one_user():
+    X, y, _ = people(1, 7)
+    client = PersonalizedClient(PILOT, X, y, CONFIG)
+    seen = []
+    with pytest.raises(StopIteration):
+        FederatedRounds(PILOT, CONFIG).fit(stop_after(seen))
+    words = client.respond(seen[0])
+    assert words.shape == (D + 1,)
+
+
+def stop_after(seen):
+    def aggregate(request, size):
+        seen.append(request)
+        raise StopIteration
+
+    return aggregate
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+def test_one_user_moves_a_message_no_further_than_its_bound(adjacency, size):
+    """Any components that a server may send, any rows; the bound is attained within a tenth."""
+    model = pilot(adjacency=adjacency)
+    X, y, users = people(3, 5)
+    largest = 0.0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        components = size * rng.standard_normal((1, D))
+        theirs, target = X.copy(), y.copy()
+        theirs[users == 1] *= 10.0 ** rng.integers(-12, 13)
+        target[users == 1] = -(10.0 ** rng.integers(-3, 13)) * y[users == 1]
+        first = users < 2
+        second = first if adjacency == "replace" else users < 1  # another second user, or none
+        bounds = [
+            _Users(model, A[kept], b[kept, None], users[kept]).round(components)
+            for A, b, kept in ((X, y, first), (theirs, target, second))
+        ]
+        step = bounds[0].bound.l2 / 1e6
+        moved = np.subtract(*(b.answer(step) for b in bounds)).astype(float)
+        ratio = float(np.linalg.norm(moved)) / bounds[0].bound.l2_steps(step)
+        assert ratio <= 1
+        largest = max(largest, ratio)
+    if size == 1.0 and adjacency == "add_remove":
+        assert largest > 0.9
+
+
+def test_clients_refuse_other_requests():
+    seen = []
+    with pytest.raises(StopIteration):
+        FederatedRounds(PILOT, CONFIG).fit(stop_after(seen))
+    honest = Request.decode(seen[0])
+    lies = [
+        Call("round", (np.ones((D, 1)),)),
+        Call("round", (np.full((1, D), np.nan),)),
+        Call("round", (np.ones((D + 1, D)),)),
+        Call("round", (np.full((1, D), 1e300),)),
+        Call("round"),
+        Call("sums", ()),
+        Call("kept_local", ()),
+    ]
+    client = clients_of()[0]
+    for call in lies:
+        lie = Request(0, honest.facts, honest.share, honest.step, (call,))
+        with pytest.raises(MessageRefused):
+            client.respond(lie.encode())
+    assert client.ledger_ == ()
+    weaker = clients_of(epsilon=0.5)[0]
+    with pytest.raises(MessageRefused, match="too fine"):
+        weaker.respond(seen[0])
+    assert set(_SIGNATURES) == {_Users}
+
+
+def test_classifier_has_rounds_too():
+    model = pilot(
+        DPPersonalizedClassifier, lambda y: np.where(y > 0, "yes", "no"), classes=["no", "yes"]
+    )
+    houses = [(X, np.where(y > 0, "yes", "no"), g) for X, y, g in HOUSES]
+    clients = clients_of(model, houses, epsilon=2.0)
+    with seeded_entropy(2):
+        after = FederatedRounds(model, CONFIG, epsilon=2.0).fit(
+            PlainAggregator([client.respond for client in clients])
+        )
+    assert after.components_.shape == (1, D)
+
+
+def test_what_is_not_a_personalised_model():
+    with pytest.raises(ValueError, match="'model' must be a fitted"):
+        FederatedRounds(DPPersonalizedRegressor(), CONFIG).fit(PlainAggregator([]))
+    with pytest.raises(ValueError, match="n_rounds"):
+        FederatedRounds(PILOT, CONFIG, n_rounds=0).fit(PlainAggregator([]))
+
+
+# -- states ----------------------------------------------------------------------------------------
+
+
+def test_states_add_up_modulo_two_to_the_64():
+    rng = np.random.default_rng(0)
+    info = np.iinfo(np.int64)
+    states = [rng.integers(info.min, info.max, (4, 3)) for _ in range(S)]
+    with np.errstate(over="ignore"):
+        expected = np.sum(states, axis=0)
+    for connect in (PlainAggregator, lambda callbacks: simulated_aggregator(callbacks, CONFIG)):
+        assert np.array_equal(StateSum(connect)(states), expected)
+
+
+def test_a_lost_state_is_an_error():
+    lossy = StateSum(lambda callbacks: PlainAggregator(callbacks[1:]))
+    with pytest.raises(PrivacyError, match="2 of 3 states"):
+        lossy([np.ones(2, np.int64)] * 3)
+
+
+@pytest.mark.parametrize("states", [[], [np.ones(2)], [np.ones(2, np.int64), np.ones(3, np.int64)]])
+def test_states_are_checked(states):
+    with pytest.raises(ValueError, match="state"):
+        StateSum(PlainAggregator)(states)

@@ -1,0 +1,106 @@
+"""Requests: public values as bytes, and nothing that runs."""
+
+import contextlib
+import json
+import pickle
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skdp.exceptions import PrivacyError
+from skdp.federated._requests import Call, Facts, Request
+
+FACTS = Facts("row", "add_remove", 5, 24, 2, 1)
+MAGIC = b"skdp request 1\n"
+
+
+def request(*calls):
+    return Request(3, FACTS, 0.1, 2.0**-30, calls or (Call("gram"),))
+
+
+def same(left, right):
+    if isinstance(left, np.ndarray):
+        return np.array_equal(left, right) and left.dtype == right.dtype
+    return left == right
+
+
+def test_everything_comes_back_bit_for_bit():
+    V = np.random.default_rng(0).standard_normal((5, 2))
+    kept = np.array([4, 0, 2])
+    calls = (
+        Call("clipped", (0.1,)),
+        Call("columns", (kept,)),
+        Call("tangent", (V, float("inf"), None)),
+        Call("product", (1 / 3,)),
+    )
+    sent = request(*calls)
+    got = Request.decode(sent.encode())
+    assert (got.serial, got.facts, got.share, got.step) == (3, FACTS, 0.1, 2.0**-30)
+    for left, right in zip(calls, got.calls, strict=True):
+        assert left.method == right.method
+        assert all(same(a, b) for a, b in zip(left.arguments, right.arguments, strict=True))
+    assert not got.calls[2].arguments[0].flags.writeable
+
+
+def test_columns_in_another_order_are_sent_in_theirs():
+    V = np.asfortranarray(np.arange(6.0).reshape(3, 2))
+    got = Request.decode(request(Call("gram_product", (V,))).encode())
+    assert np.array_equal(got.calls[0].arguments[0], V)
+
+
+def with_header(change, tail=b""):
+    """Return request bytes whose header was changed."""
+    data = request(Call("gram_product", (np.ones((2, 2)),))).encode()
+    (length,) = struct.unpack_from("<I", data, len(MAGIC))
+    start = len(MAGIC) + 4
+    header = json.loads(data[start : start + length])
+    change(header)
+    text = json.dumps(header).encode()
+    return MAGIC + struct.pack("<I", len(text)) + text + data[start + length :] + tail
+
+
+BROKEN = {
+    "empty": b"",
+    "pickle": pickle.dumps({"calls": []}),
+    "magic": b"skdp request 2\n" + request().encode()[len(MAGIC) :],
+    "short": request(Call("sums", (np.ones(9),))).encode()[:-1],
+    "long": request().encode() + b"x",
+    "length": MAGIC + struct.pack("<I", 2**31) + b"{}",
+    "no json": MAGIC + struct.pack("<I", 3) + b"\xff\xfe!",
+    "more fields": with_header(lambda h: h.update(extra=1)),
+    "fewer fields": with_header(lambda h: h.pop("step")),
+    "no calls": with_header(lambda h: h.update(calls=[]), b""),
+    "many calls": with_header(lambda h: h.update(calls=[["gram", []]] * 9)),
+    "dtype": with_header(lambda h: h["calls"][0][1][0].__setitem__(0, "O")),
+    "negative shape": with_header(lambda h: h["calls"][0][1][0].__setitem__(1, [-2, -2])),
+    "three axes": with_header(lambda h: h["calls"][0][1][0].__setitem__(1, [2, 2, 1])),
+    "huge shape": with_header(lambda h: h["calls"][0][1][0].__setitem__(1, [2**40, 2**40])),
+    "method": with_header(lambda h: h["calls"][0].__setitem__(0, 7)),
+    "serial": with_header(lambda h: h.update(serial=-1)),
+    "flag": with_header(lambda h: h.update(serial=True)),
+    "share": with_header(lambda h: h.update(share=0.5)),
+    "facts": with_header(lambda h: h.update(facts=["row", "add_remove", 5])),
+    "deep": MAGIC + struct.pack("<I", 60_000) + b"[" * 60_000,
+    "list": MAGIC + struct.pack("<I", 2) + b"[]",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_not_a_request_is_refused(name):
+    with pytest.raises(PrivacyError, match="not a request"):
+        Request.decode(BROKEN[name])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_random_bytes_and_damaged_requests_are_refused_or_read(data):
+    """Nothing but `PrivacyError` comes out of any bytes."""
+    good = request(Call("tangent", (np.ones((5, 1)), 3.0, None)), Call("product", (1.0,))).encode()
+    at = data.draw(st.integers(0, len(good) - 1))
+    noise = data.draw(st.binary(max_size=8))
+    damaged = good[:at] + noise + good[at + len(noise) :]
+    with contextlib.suppress(PrivacyError):
+        Request.decode(damaged)
