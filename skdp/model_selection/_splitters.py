@@ -1,4 +1,4 @@
-"""Splitting, searching and checking with privacy in mind."""
+"""Splitters: cutting the data with privacy in mind."""
 
 import numbers
 
