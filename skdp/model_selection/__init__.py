@@ -1,5 +1,12 @@
 """Splitting, searching and checking with privacy in mind."""
 
+from skdp.model_selection._scorers import make_private_scorer
+from skdp.model_selection._search import DPGridSearchCV, DPRandomizedSearchCV
 from skdp.model_selection._splitters import WithinGroupKFold
 
-__all__ = ["WithinGroupKFold"]
+__all__ = [
+    "DPGridSearchCV",
+    "DPRandomizedSearchCV",
+    "WithinGroupKFold",
+    "make_private_scorer",
+]

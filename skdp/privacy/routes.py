@@ -44,6 +44,7 @@ __all__ = [
     "prepaid",
     "prepay",
     "settle",
+    "unit_name",
 ]
 
 Losses: TypeAlias = tuple[Loss, ...]
@@ -117,6 +118,11 @@ def planned(budget: PrivacyBudget) -> tuple[Loss, ...]:
     return accounting.compose([("gaussian", budget.mu), ("pure", budget.pure_epsilon)])
 
 
+def unit_name(unit: str, sensitivity: object) -> str:
+    """Name a unit; the caller's `sensitivity` is part of what a neighbour is for a norm."""
+    return f"{unit} change of norm at most {sensitivity!r}" if unit in NORM_UNITS else unit
+
+
 def _payers(stamp: Iterable[str], name: str) -> dict[str, Payer]:
     """Return whom a fit has to pay: ledgers that paid for a reservation in advance are left out."""
     tokens = dict.fromkeys((*ACTIVE.get(), *stamp)) or dict.fromkeys(OPEN)
@@ -141,10 +147,7 @@ def charge(
 ) -> None:
     """Charge the whole budget of a session to each of its ledgers, or to none and raise."""
     payers = _payers(stamp, name)
-    unit = session.unit
-    if unit in NORM_UNITS:  # the caller's `sensitivity` is part of what a neighbour is
-        unit += f" change of norm at most {sensitivity!r}"
-    losses = planned(session.budget)
+    unit, losses = unit_name(session.unit, sensitivity), planned(session.budget)
     fit = LedgerFit(name, unit, session.adjacency, losses, session.source.seeded)
     if charges := _charge_all(payers.values(), fit):
         _KEYS[session] = charges
@@ -215,8 +218,8 @@ class RunLimit(Reservation):
 
     def __init__(self, unit: str, adjacency: str, run: Loss) -> None:
         super().__init__()
-        self._meaning = unit, adjacency
-        self._run = run
+        self.meaning = unit, adjacency
+        self.run = run
         self._spent: list[Loss] = []
 
     def next_run(self) -> None:
@@ -224,21 +227,23 @@ class RunLimit(Reservation):
         self._spent = []
 
     def _take(self, fit: LedgerFit) -> None:
-        if (fit.unit, fit.adjacency) != self._meaning:
+        if (fit.unit, fit.adjacency) != self.meaning:
             raise PrivacyError(
                 f"{fit.estimator} protects one {fit.unit} ({fit.adjacency}), and the search one "
-                f"{self._meaning[0]} ({self._meaning[1]}). Use one privacy unit and adjacency."
+                f"{self.meaning[0]} ({self.meaning[1]}). Use one privacy unit and adjacency."
             )
-        if any(kind != self._run.kind for kind, _ in fit.losses):
+        if math.isinf(self.run.value):  # nothing is protected
+            return
+        if any(kind != self.run.kind for kind, _ in fit.losses):
             raise PrivacyError(
                 f"{fit.estimator} spends {sorted({kind for kind, _ in fit.losses})} losses, and "
-                f"this search accounts for {self._run.kind!r} ones only. Use settings whose "
+                f"this search accounts for {self.run.kind!r} ones only. Use settings whose "
                 "releases are all of that kind, or tune on public data."
             )
         spent = [*self._spent, *fit.losses]
         values = [value for _, value in spent]
-        total = math.hypot(*values) if self._run.kind == "gaussian" else math.fsum(values)
-        if total > self._run.value:
+        total = math.hypot(*values) if self.run.kind == "gaussian" else math.fsum(values)
+        if total > self.run.value:
             raise BudgetExceededError(f"{fit.estimator} asks for more than one run has.")
         self._spent = spent
 

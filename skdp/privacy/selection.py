@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from scipy.optimize import minimize_scalar
 
@@ -98,6 +99,7 @@ def random_stopping_epsilon(mu: float, law: str, expected_runs: float, delta: fl
     return epsilon_from_rdp(lambda order: random_stopping_rdp(mu, law, expected_runs, order), delta)
 
 
+@cache
 def largest_mu(law: str, expected_runs: float, epsilon: float, delta: float) -> float:
     """Largest mu of a run for which the search is (epsilon, delta)-DP, on the safe side."""
     high = mu_from_epsilon_delta(epsilon, delta)  # a search is never cheaper than one run
@@ -152,29 +154,34 @@ class SelectionPlan:
         return self.run.value * self.chance * (_ALL_SCORES if self.strategy == "compose" else 1.0)
 
 
-def left_for_ideal(epsilon: float, delta: float, runs: float, sessions: int) -> float:
-    """Return delta without what samplers cost: noise of all runs, and the law of their number.
+def ideal_budget(epsilon: float, delta: float, runs: float, sessions: int) -> tuple[float, float]:
+    """Return (epsilon, delta) without what samplers cost: noise of all runs, law of their number.
 
     Real noise can be coupled with ideal noise so that they differ with probability at most runs x
     sessions x MAX_DRAWS x `noise.DELTA_PER_DRAW`; K is independent of both, so `runs` is its mean.
-    A difference of t in total variation costs (1 + e^epsilon) t.
+    A difference of t in total variation costs (1 + e^epsilon) t. Beyond the epsilon where that is
+    half of delta, the noise stays as it is: a smaller epsilon implies every larger one.
     """
-    draws = math.ceil(runs) * sessions * MAX_DRAWS
-    charge = noise.sampler_delta(epsilon, draws) + (1 + math.exp(min(epsilon, 700.0))) * LAW_ERROR
-    if not charge <= delta / 2:
+    distance = math.ceil(runs) * sessions * MAX_DRAWS * noise.DELTA_PER_DRAW + LAW_ERROR
+    half = delta / (2 * distance) - 1
+    if half <= 1:
         raise ValueError(
-            f"'delta' is too small for so large a search: its samplers cost {charge:.1e}. "
-            f"Got {delta!r}."
+            f"'delta' must be at least {4 * distance:.0e} for so large a search: its samplers' own "
+            f"error. Got {delta!r}."
         )
-    return math.nextafter(delta - charge, 0.0)
+    epsilon = min(epsilon, math.log(half), 64.0)
+    return epsilon, math.nextafter(delta - (1 + math.exp(epsilon)) * distance, 0.0)
 
 
 def _composed(epsilon: float, delta: float, n: int, sessions: int) -> SelectionPlan:
     """All candidates are run: n equal parts of mu^2, or of epsilon where delta is 0."""
+    if epsilon == math.inf:
+        run = Loss("gaussian", math.inf)
+        return SelectionPlan("compose", None, float(n), run, 1.0, (run,))
     if delta == 0:
         run, total = Loss("pure", epsilon / n), [Loss("pure", epsilon / n)] * n
     else:
-        mu = mu_from_epsilon_delta(epsilon, left_for_ideal(epsilon, delta, n, sessions))
+        mu = mu_from_epsilon_delta(*ideal_budget(epsilon, delta, n, sessions))
         run, total = Loss("gaussian", mu / math.sqrt(n)), [Loss("gaussian", mu)]
     return SelectionPlan("compose", None, float(n), run, 1.0, accounting.compose(total))
 
@@ -190,8 +197,8 @@ def _stopped(
     if delta == 0:
         run, losses = Loss("pure", epsilon / PURE_FACTOR[law]), [Loss("pure", epsilon)]
     else:
-        left = left_for_ideal(epsilon, delta, mean, sessions)
-        run = Loss("gaussian", largest_mu(law, mean, epsilon, left))
+        ideal = ideal_budget(epsilon, delta, mean, sessions)
+        run = Loss("gaussian", largest_mu(law, mean, *ideal))
         losses = [Loss("pure", epsilon), Loss("delta", delta)]
     chance = chance_drawn(law, mean, n)
     return SelectionPlan("random_stopping", law, mean, run, chance, accounting.compose(losses))
@@ -233,6 +240,8 @@ def plan_selection(
             "a Poisson number of runs has no pure guarantee; with delta=0 use 'geometric' or "
             "'logarithmic'."
         )
+    if epsilon == math.inf:
+        return _composed(epsilon, delta, n_candidates, sessions)
     plans = []
     if strategy != "random_stopping":
         plans.append(_composed(epsilon, delta, n_candidates, sessions))
