@@ -7,6 +7,8 @@ charged one by one again, as outside a search: nothing is lost but the early ref
 """
 
 import inspect
+import weakref
+from contextvars import ContextVar
 
 from skdp.base import CLONE_HOOKS
 from skdp.exceptions import PrivacyError
@@ -49,7 +51,7 @@ class _Paid:
     def token(self, search, cost, stamp):
         if self.last is not None:
             known, reservation = self.last
-            if known is search and not reservation.started and reservation.token in PREPAID:
+            if known() is search and not reservation.started and reservation.token in PREPAID:
                 return reservation.token
         reservation = FitList(cost.fits, cost.refits)
         name = f"{type(search).__name__} ({len(cost.candidates)} candidates)"
@@ -62,27 +64,37 @@ class _Paid:
             sessions=len(cost.fits) + len(cost.refits),
         )
         prepay(fit, stamp, reservation)
-        self.last = search, reservation
+        self.last = weakref.ref(search), reservation
         return reservation.token
 
 
 _PAID = _Paid()
 
 
+_BUSY = ContextVar("skdp_counting_a_search", default=False)
+
+
 def pay_for_search(stamp):
     """Return the stamp of a clone, with the reservation of the search that makes it."""
-    if any(token in PREPAID for token in stamp):
+    if _BUSY.get() or any(token in PREPAID for token in stamp):
         return stamp
     found = _caller()
     if found is None:
         return stamp
-    kind, names = found
-    X, groups = names["X"], _groups(names)
+    busy = _BUSY.set(True)  # counting makes clones of its own
+    try:
+        return _pay(*found, stamp)
+    finally:
+        _BUSY.reset(busy)
+
+
+def _pay(kind, names, stamp):
+    groups, n = _groups(names), _LazyCount(names["X"])
     if kind == "cross_validate":  # its fits are charged one by one: here folds must be countable
-        search_cost(names["estimator"], _public_n(X), groups, cv=names["cv"])
+        search_cost(names["estimator"], n, groups, cv=names["cv"])
         return stamp
     search = names["self"]
-    cost = search_cost(search, _public_n(X), groups)
+    cost = search_cost(search, n, groups)
     if cost.exact_scores:
         raise PrivacyError(
             f"{type(search).__name__} inside a PrivacyLedger chooses by scores without privacy: "
@@ -100,10 +112,6 @@ class _LazyCount:
 
     def __int__(self):
         return int(n_rows(self.X) if hasattr(self.X, "shape") else len(self.X))
-
-
-def _public_n(X):
-    return _LazyCount(X)
 
 
 CLONE_HOOKS.append(pay_for_search)

@@ -178,6 +178,7 @@ class Reservation:
     def __init__(self) -> None:
         self.token = f"{os.getpid()}-{secrets.token_hex(8)}"
         self.covers: frozenset[str] = frozenset()
+        self.charges: Charges = []
         self.started = self.granted = False
         self.lock = threading.RLock()
 
@@ -296,13 +297,17 @@ def prepay(fit: LedgerFit, stamp: Iterable[str], reservation: Reservation) -> No
     It lasts as long as the ledgers that paid for it.
     """
     payers = _payers(stamp, fit.estimator)
-    _charge_all(payers.values(), fit)
+    reservation.charges = _charge_all(payers.values(), fit)
     reservation.covers = frozenset(payers)
     PREPAID[reservation.token] = reservation
 
 
 def close(token: str) -> None:
-    """Close a ledger, and the reservations that it paid for."""
+    """Close a ledger, and the reservations that it paid for: those never used cost nothing."""
     OPEN.pop(token, None)
-    for other in [t for t, reservation in PREPAID.items() if token in reservation.covers]:
-        PREPAID.pop(other, None)
+    for reservation in [r for r in PREPAID.values() if token in r.covers]:
+        PREPAID.pop(reservation.token, None)
+        with reservation.lock:
+            if not reservation.started:
+                settle_charges(reservation.charges, (), "failed")
+                reservation.charges = []
