@@ -1,5 +1,6 @@
 """Differentially private low-rank matrix estimation for scikit-learn."""
 
+from skdp import model_selection
 from skdp.decomposition import DPPCA, DPTruncatedSVD
 from skdp.exceptions import (
     BudgetExceededError,
@@ -31,4 +32,5 @@ __all__ = [
     "PrivacySpent",
     "PrivacyUnitWarning",
     "PrivacyWarning",
+    "model_selection",
 ]

@@ -22,6 +22,8 @@ __all__ = ["BaseDPEstimator", "atomic"]
 _SMALLEST_EPSILON = 1e-12
 
 
+# Functions stamp -> stamp of a clone made in a ledger: `skdp.model_selection` meets searches here.
+CLONE_HOOKS = []
 # Sessions opened by the fit that runs in this context.
 _OPENED = ContextVar("skdp_opened", default=None)
 
@@ -75,8 +77,8 @@ def ledger_stamp(old, *, pickled=False):
     A clone is released from ledgers that are closed. Pickles are often made by a helper thread,
     hence with no context: they then carry every ledger that is open in the process.
     """
-    kept = [t for t in old if t in ledger.OPEN or ledger.home(t) not in (os.getpid(), 0)]
-    here = [t for t in ledger.ACTIVE.get() if t in ledger.OPEN]
+    kept = [t for t in old if ledger.is_open(t) or ledger.home(t) not in (os.getpid(), 0)]
+    here = [t for t in ledger.ACTIVE.get() if ledger.is_open(t)]
     if pickled:
         here = here or ([] if kept else list(ledger.OPEN))
         here += ["0-" + t.partition("-")[2] for t in old if t not in kept]
@@ -164,6 +166,8 @@ class BaseDPEstimator(BaseEstimator):
     def __sklearn_clone__(self):
         copy = super().__sklearn_clone__()
         if stamp := ledger_stamp(self._ledger_stamp):
+            for hook in CLONE_HOOKS:
+                stamp = hook(stamp)
             copy._ledger_stamp = stamp
         return copy
 

@@ -1,0 +1,18 @@
+"""Splitting, searching and checking with privacy in mind."""
+
+from skdp.model_selection import _in_ledger as _in_ledger  # meets searches inside a ledger
+from skdp.model_selection._cost import SearchCost, search_cost
+from skdp.model_selection._scorers import PrivateScorer, make_private_scorer
+from skdp.model_selection._search import DPGridSearchCV, DPRandomizedSearchCV
+from skdp.model_selection._splitters import IndependentKFold, WithinGroupKFold
+
+__all__ = [
+    "DPGridSearchCV",
+    "DPRandomizedSearchCV",
+    "IndependentKFold",
+    "PrivateScorer",
+    "SearchCost",
+    "WithinGroupKFold",
+    "make_private_scorer",
+    "search_cost",
+]
