@@ -5,6 +5,7 @@ from numbers import Real
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.utils import check_consistent_length
 
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._parts import dp_parts, stamps_of
@@ -141,12 +142,12 @@ class PrivateScorer:
         """
         budget = PrivacyBudget(self.epsilon, self.delta)
         source = make_source(self.random_state, "PrivateScorer")
-        session = PrivacySession(
-            budget, source=source, adjacency=self.adjacency, unit=self.privacy_unit
-        )
+        unit = self.privacy_unit
+        adjacency = "replace" if unit == "label" else self.adjacency  # the number is public
+        session = PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)
         return self.release(model, X, y, groups, session)[0]
 
-    def release(self, model, X, y, groups, session, count_share=count_share):
+    def release(self, model, X, y, groups, session, count_share=_COUNT_SHARE):
         """Return (score, total): the total orders models that are scored on the same rows."""
         unit = session.unit
         if unit not in _ROW_UNITS:
@@ -173,6 +174,7 @@ class PrivateScorer:
         """Return the query, and the number of units where it is public."""
         X = as_rows(X)
         y = None if y is None else np.asarray(y)
+        check_consistent_length(X[0] if isinstance(X, tuple) else X, y, groups)
         owners = None
         if unit == "group":
             if groups is None:
