@@ -13,6 +13,8 @@ from skdp.privacy.receipts import PrivacySpent
 from skdp.regression import (
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
     DPTraceRegressor,
 )
 
@@ -22,6 +24,8 @@ __all__ = [
     "DPPCA",
     "DPPersonalizedClassifier",
     "DPPersonalizedRegressor",
+    "DPRidge",
+    "DPRidgeClassifier",
     "DPSpectralEmbedding",
     "DPTraceRegressor",
     "DPTruncatedSVD",

@@ -25,6 +25,8 @@ from skdp import (
     DPPCA,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
     DPSpectralEmbedding,
     DPTraceRegressor,
     DPTruncatedSVD,
@@ -52,6 +54,9 @@ ESTIMATORS = [
     DPTraceRegressor(1),
     DPPersonalizedRegressor(1),
     DPPersonalizedClassifier(1),
+    DPRidge(),
+    DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
+    DPRidgeClassifier(clip_norm=1.0),
 ]
 MINUTES = 4  # of one slow run
 
