@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from skdp.privacy.session import Bound, Bounded, PrivateQuery
 from skdp.queries.blocks import Block, RowSource, row_source, sum_rows
-from skdp.queries.integers import IntegerRows, clip_rows, row_norms, square_norms
+from skdp.queries.integers import IntegerRows, clip_rows, row_norms
 from skdp.queries.rows import ADJACENCIES, RowQuery, _corner_units, _exact_corner
 
 __all__ = ["ReadoutQuery", "TargetScale"]
@@ -65,7 +65,7 @@ class Labelled(NamedTuple):
     targets: FloatArray
 
     @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+    def shape(self) -> tuple[int, ...]:
         """Shape of the rows, as `sum_rows` asks for it."""
         return tuple(self.rows.shape)
 
@@ -172,7 +172,8 @@ class ReadoutQuery(PrivateQuery):
         (u, v) by (p, q) of full lengths and let r = u.p: |uu' - pp'|^2 + 2 |uv' - pq'|^2 =
         2 U^4 - 2 r^2 + 4 U^2 t^2 - 4 r v.q, largest at v.q = -t^2 sign(r), a parabola in |r| with
         its top at t^2: 2 (U^2 + t^2)^2 for t <= U, else 8 U^2 t^2 at |r| = U^2. It grows with each
-        length, so shorter records move less. Zeros in place of Y'Y keep the matrix symmetric.
+        length, so shorter records move less; it is reached for c <= C, which rows of any angle
+        need. Zeros in place of Y'Y keep the matrix symmetric.
         """
         d, q, C, c = self._rows.n_features, len(self.scale.size), self.clip_norm, float(corner)
         size = d + q + (1 if c else 0)

@@ -135,5 +135,5 @@ def _noise_to_prior(g: FloatArray, m: FloatArray, noise: float, cross_noise: flo
     best = int(np.argmin(loss))
     if not loss[best] < float(np.sum(z**2)):
         return math.inf
-    rho2 = _GRID[best] * unit**2
+    rho2 = float(_GRID[best]) * unit**2
     return (cross_noise**2 + d * rho2 * noise**2) / rho2
