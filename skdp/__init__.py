@@ -8,6 +8,8 @@ from skdp.exceptions import (
     PrivacyWarning,
 )
 from skdp.graph import DPSpectralEmbedding
+from skdp.model_selection import check_pipeline
+from skdp.preprocessing import DPStandardScaler
 from skdp.privacy.ledger import PrivacyLedger
 from skdp.privacy.receipts import PrivacySpent
 from skdp.regression import (
@@ -27,6 +29,7 @@ __all__ = [
     "DPRidge",
     "DPRidgeClassifier",
     "DPSpectralEmbedding",
+    "DPStandardScaler",
     "DPTraceRegressor",
     "DPTruncatedSVD",
     "BudgetExceededError",
@@ -35,4 +38,5 @@ __all__ = [
     "PrivacySpent",
     "PrivacyUnitWarning",
     "PrivacyWarning",
+    "check_pipeline",
 ]

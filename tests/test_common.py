@@ -13,6 +13,7 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
+from skdp.preprocessing import DPStandardScaler, RowClipper
 
 ESTIMATORS = [
     DPPCA(),
@@ -42,6 +43,10 @@ ESTIMATORS = [
     DPRidge(fit_intercept=False, clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
     DPRidgeClassifier(),
     DPRidgeClassifier(clip_norm=1.0, fit_intercept=False, adjacency="replace"),
+    DPStandardScaler(),
+    DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
+    RowClipper(),
+    RowClipper(clip_norm=0.1),
 ]
 
 

@@ -14,6 +14,7 @@ from skdp import (
     DPSpectralEmbedding,
     DPTruncatedSVD,
 )
+from skdp.preprocessing import DPStandardScaler
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
@@ -67,6 +68,10 @@ ESTIMATORS = [
     DPRidgeClassifier(clip_norm=1.0, classes=[0, 1]),
     DPRidgeClassifier(classes=[0, 1, 2], fit_intercept=False),
     DPRidgeClassifier(clip_norm=1.0, classes=[0, 1, 2], adjacency="replace"),
+    DPStandardScaler(),
+    DPStandardScaler(adjacency="replace"),
+    DPStandardScaler(entry_bounds=(-1.0, 2.0)),
+    DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
 ]
 
 # Checks that cannot hold for an instance, with the reason: repr(estimator) -> {check: reason}.

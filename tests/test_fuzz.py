@@ -32,6 +32,7 @@ from skdp import (
     DPTruncatedSVD,
 )
 from skdp.exceptions import PrivacyError, PrivacyWarning
+from skdp.preprocessing import DPStandardScaler
 from skdp.privacy import (
     PrivacyBudget,
     accounting,
@@ -57,6 +58,7 @@ ESTIMATORS = [
     DPRidge(),
     DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
     DPRidgeClassifier(clip_norm=1.0),
+    DPStandardScaler(),
 ]
 MINUTES = 4  # of one slow run
 

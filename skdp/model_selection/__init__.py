@@ -1,5 +1,7 @@
 """Splitting, searching and checking with privacy in mind."""
 
+from skdp.model_selection._pipelines import check_pipeline
+from skdp.model_selection._report import PipelineProblem, PipelineReport
 from skdp.model_selection._splitters import WithinGroupKFold
 
-__all__ = ["WithinGroupKFold"]
+__all__ = ["PipelineProblem", "PipelineReport", "WithinGroupKFold", "check_pipeline"]

@@ -6,10 +6,10 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
 
-from skdp._validation import FLOATS
+from skdp._validation import FLOATS, check_range, spread_range
 from skdp.base import atomic
 from skdp.queries.readout import TargetScale
-from skdp.regression._readout import ReadoutBase, check_target_bounds, spread_bounds
+from skdp.regression._readout import ReadoutBase
 from skdp.solvers.quantiles import private_quantile
 
 _TARGET_MEDIANS = 3.0
@@ -140,13 +140,13 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
             The fitted estimator.
         """
         shares = self._check_parameters()
-        bounds = check_target_bounds(self)
+        bounds = check_range(self, "target_bounds")
         session = self._open_session()
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype=FLOATS, multi_output=True, y_numeric=True
         )
         Y = np.asarray(y).reshape(len(y), -1)
-        bounds = spread_bounds(self, bounds, Y.shape[1])
+        bounds = spread_range(self, "target_bounds", bounds, Y.shape[1], "targets")
 
         def scale_of(ask):
             if bounds is not None:
