@@ -66,10 +66,6 @@ def kinds(pipe, **options):
     return [(problem.step, problem.kind) for problem in check_pipeline(pipe, **options).problems]
 
 
-def tail(*names):
-    return "__".join(names)
-
-
 TEN = {
     # the ten of the issue: four right ones, six wrong ones
     "clip, reduce, read out": (
@@ -202,7 +198,9 @@ MORE = {
     ),
     "kernel": (make_pipeline(RBFSampler(gamma=1.0), DPRidge()), []),
     "polynomials": (make_pipeline(PolynomialFeatures(), RowClipper(), DPRidge()), []),
-    "knots learnt": (make_pipeline(SplineTransformer(), DPRidge()), [("splinetransformer", "before")]),
+    "knots learnt": (
+        make_pipeline(SplineTransformer(), DPRidge()), [("splinetransformer", "before")],
+    ),
     "knots given": (
         make_pipeline(SplineTransformer(knots=np.linspace(0, 1, 5)[:, None]), DPRidge()), [],
     ),
@@ -223,7 +221,9 @@ MORE = {
     "target of a default": (
         TransformedTargetRegressor(), [("TransformedTargetRegressor", "not private")],
     ),
-    "bags of a default": (make_pipeline(DPPCA(2), BaggingRegressor()), [("baggingregressor", "after")]),
+    "bags of a default": (
+        make_pipeline(DPPCA(2), BaggingRegressor()), [("baggingregressor", "after")],
+    ),
     "a pipeline of another make": (
         Resampling([("clip", RowClipper()), ("ridge", DPRidge())]), [("Resampling", "unknown")],
     ),
@@ -299,6 +299,7 @@ def test_every_transformer_of_scikit_learn_is_judged():
     }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # deprecated classes count too
 def test_every_predictor_of_scikit_learn_is_reported():
     from sklearn.utils.discovery import all_estimators
 

@@ -193,9 +193,9 @@ def _judge_other(step):
             "a class derived from a composition may do anything, resample the rows for instance",
             "Use scikit-learn's own Pipeline, FeatureUnion or ColumnTransformer.",
         )
-    if is_classifier(step):
+    if _has_kind(is_classifier, step):
         return Verdict("trained", "it learns without noise", "Use DPRidgeClassifier.")
-    if is_regressor(step):
+    if _has_kind(is_regressor, step):
         return Verdict("trained", "it learns without noise", "Use DPRidge.")
     if hasattr(step, "predict") or hasattr(step, "fit_predict"):
         return Verdict(
@@ -211,6 +211,13 @@ def _judge_other(step):
         "If its output rows depend on their own input row and on public parameters alone, name "
         "the step in 'trusted'; else replace it.",
     )
+
+
+def _has_kind(test, step):
+    try:
+        return test(step)
+    except AttributeError:  # a composition that lacks its estimator has no tags
+        return False
 
 
 def may_be_sparse(step):

@@ -163,11 +163,14 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
 
     def _range(self, ask, d, bounds, shares, n):
         """Return centre and half-width of each column: public, or learnt."""
-        if bounds is not None:
+        if bounds is not None and np.isfinite(bounds).all():
             low, high = bounds
-            bounded = np.isfinite(low) & np.isfinite(high)  # else there is no noise
-            center = np.where(bounded, low + (high - low) / 2, 0.0)
-            return center, np.where(bounded, np.maximum(high - center, center - low), np.inf)
+            center = low + (high - low) / 2
+            return center, np.maximum(high - center, center - low)
+        if bounds is not None:  # epsilon is infinite, and the first mean makes the second accurate
+            center, shares["moments"] = np.zeros(d), shares["moments"] / 2
+            size = np.full(d, np.inf)
+            return self._moments(ask, center, size, n, shares["moments"]).mean, size
         center = np.zeros(d)
         size = self._sizes(ask, center, shares["octaves"])
         center = self._moments(ask, center, size, n, shares["mean"]).mean

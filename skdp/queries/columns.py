@@ -81,7 +81,8 @@ class ColumnQuery(PrivateQuery):
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].
 
-        `size` may be infinite (no cut, no scale) where nothing is protected; c is `count_weight`.
+        c is `count_weight`. Where nothing is protected `size` may be infinite: w = x - center, and
+        w^2 is not shifted.
         One row: a column adds w^2 + b^2 (w^2 - 1/2)^2 <= 1 + b^2/4, largest at |w| = 1. Replace,
         with p = w - w' and s = w + w', |p| + |s| <= 2: p^2 (1 + b^2 s^2) <= 4 for b = 1.66, as
         (1 - s/2)^2 (1 + b^2 s^2) <= 1 on [0, 2]; the count does not change.
@@ -89,12 +90,13 @@ class ColumnQuery(PrivateQuery):
         d, b, c = self.n_features, SQUARE_WEIGHT, float(count_weight)
         unit = np.where(np.isfinite(size), size, 1.0)
         cut = np.where(np.isfinite(size), 1.0, np.inf)
+        shift = np.where(np.isfinite(size), 0.5, 0.0)
 
         def answer(step: float) -> NDArray[Any]:
             def term(rows: FloatArray) -> NDArray[Any]:
                 whole = _finite(rows)
                 w = np.clip((whole - center) / unit, -cut, cut)
-                parts = np.hstack([w, b * (w * w - 0.5), np.full((len(w), 1), c)])
+                parts = np.hstack([w, b * (w * w - shift), np.full((len(w), 1), c)])
                 if step == 0.0:
                     return np.asarray(parts.sum(axis=0))
                 return np.asarray(np.rint(parts / step).astype(np.int64).sum(axis=0))

@@ -63,7 +63,7 @@ def column_moments(
     w = sums[:d] / n
     if noise_scale > 0:
         w = np.clip(w, -1.0, 1.0)
-    square = sums[d : 2 * d] / square_weight / n + 0.5
+    square = sums[d : 2 * d] / square_weight / n + np.where(np.isfinite(size), 0.5, 0.0)
     spread = np.hypot(noise_scale / square_weight, n_noise / 2) / n
     variance = np.maximum(square - w * w, spread)
     return ColumnMoments(center + unit * w, unit**2 * variance, n)
