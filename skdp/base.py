@@ -75,8 +75,8 @@ def ledger_stamp(old, *, pickled=False):
     A clone is released from ledgers that are closed. Pickles are often made by a helper thread,
     hence with no context: they then carry every ledger that is open in the process.
     """
-    kept = [t for t in old if t in ledger.OPEN or ledger.home(t) not in (os.getpid(), 0)]
-    here = [t for t in ledger.ACTIVE.get() if t in ledger.OPEN]
+    kept = [t for t in old if ledger.is_open(t) or ledger.home(t) not in (os.getpid(), 0)]
+    here = [t for t in ledger.ACTIVE.get() if ledger.is_open(t)]
     if pickled:
         here = here or ([] if kept else list(ledger.OPEN))
         here += ["0-" + t.partition("-")[2] for t in old if t not in kept]

@@ -22,7 +22,7 @@ FloatArray = NDArray[np.float64]
 Atoms = tuple[FloatArray, FloatArray]  # privacy losses and their probabilities
 Curve = Callable[[float], float]
 
-KINDS = ("gaussian", "pure", "range")
+KINDS = ("gaussian", "pure", "range", "delta")
 _MAX_ATOMS = 16384  # a privacy loss distribution with more moves to a grid
 _MAX_VALUE = 1e150  # epsilon of a larger mu is no float
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
@@ -33,10 +33,11 @@ class Loss(NamedTuple):
 
     Attributes
     ----------
-    kind : {"gaussian", "pure", "range"}
-        "range" is bounded range: the exponential mechanism.
+    kind : {"gaussian", "pure", "range", "delta"}
+        "range" is bounded range: the exponential mechanism. "delta" shows everything with that
+        probability: beside "pure" it dominates any (epsilon, delta)-DP mechanism.
     value : float
-        mu, epsilon or eta: >= 0, inf for "not private".
+        mu, epsilon, eta or delta: >= 0, inf for "not private".
     """
 
     kind: str
@@ -186,14 +187,10 @@ def compose(losses: Iterable[tuple[str, float]]) -> tuple[Loss, ...]:
     Gaussian parts (adaptive, each mu fixed in advance) become one of root-sum-of-squares mu.
     Pure and range parts stay apart: how they compose depends on delta. Zeros are dropped.
 
-    Parameters
-    ----------
-    losses : iterable of Loss
-
     Returns
     -------
     tuple of Loss
-        At most one "gaussian", then "pure", then "range", each in ascending order.
+        At most one "gaussian", then "pure", "range", each in ascending order, and one "delta".
     """
     parts: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for kind, value in losses:
@@ -201,14 +198,15 @@ def compose(losses: Iterable[tuple[str, float]]) -> tuple[Loss, ...]:
             raise ValueError(f"The kind of a loss must be one of {list(KINDS)}. Got {kind!r}.")
         parts[kind].append(_number(f"{kind} loss", value))
     parts["gaussian"] = [math.hypot(*parts["gaussian"])]
+    parts["delta"] = [math.fsum(parts["delta"])]
     return tuple(Loss(kind, v) for kind in KINDS for v in sorted(parts[kind]) if v > 0.0)
 
 
-def _separate(losses: Iterable[tuple[str, float]]) -> tuple[float, list[float]]:
-    """Return mu and the other values: eta-bounded range is eta-DP, so it counts as pure."""
+def _separate(losses: Iterable[tuple[str, float]]) -> tuple[float, list[float], float]:
+    """Return mu, the pure values (eta-bounded range is eta-DP), and the sum of the deltas."""
     parts = compose(losses)
-    mu = sum(part.value for part in parts if part.kind == "gaussian")
-    return mu, [part.value for part in parts if part.kind != "gaussian"]
+    mu, failure = (sum(p.value for p in parts if p.kind == kind) for kind in ("gaussian", "delta"))
+    return mu, [part.value for part in parts if part.kind in ("pure", "range")], failure
 
 
 def _to_grid(atoms: Atoms, step: float) -> Atoms:
@@ -276,11 +274,11 @@ def delta_from_losses(losses: Iterable[tuple[str, float]], epsilon: float) -> fl
     float
         delta in [0, 1].
     """
-    mu, values = _separate(losses)
+    mu, values, failure = _separate(losses)
     epsilon = _number("epsilon", epsilon, low=-math.inf)
-    if epsilon == math.inf or max(mu, *values, 0.0) > _MAX_VALUE:
-        return float(epsilon < math.inf)
-    return _mean_curve(mu, _pure_atoms(values), epsilon)
+    if max(mu, *values, failure) > _MAX_VALUE or epsilon == math.inf:
+        return min(1.0, failure) if epsilon == math.inf else 1.0
+    return min(1.0, failure + _mean_curve(mu, _pure_atoms(values), epsilon))
 
 
 def epsilon_from_losses(losses: Iterable[tuple[str, float]], delta: float) -> float:
@@ -290,16 +288,16 @@ def epsilon_from_losses(losses: Iterable[tuple[str, float]], delta: float) -> fl
     ----------
     losses : iterable of Loss
     delta : float
-        In [0, 1). At 0 pure and range parts add up, and any Gaussian part gives inf.
+        In [0, 1). At 0 pure and range parts add up, and Gaussian or delta parts give inf.
 
     Returns
     -------
     float
         epsilon with ``delta_from_losses(losses, epsilon) <= delta``; inf if not private.
     """
-    mu, values = _separate(losses)
-    delta = _proper_delta(delta) if delta != 0.0 else _number("delta", delta)
-    if max(mu, *values, 0.0) > _MAX_VALUE or (delta == 0.0 and mu > 0.0):
+    mu, values, failure = _separate(losses)
+    delta = (_proper_delta(delta) if delta != 0.0 else _number("delta", delta)) - failure
+    if max(mu, *values, 0.0) > _MAX_VALUE or delta < 0.0 or (delta == 0.0 and mu > 0.0):
         return math.inf
     total = math.fsum(values)
     if delta == 0.0:
@@ -391,7 +389,7 @@ def to_dp_event(losses: Iterable[tuple[str, float]]) -> Any:
         raise ImportError("dp-accounting is missing; pip install 'skdp[accounting]'.") from error
 
     def event(loss: Loss) -> Any:
-        if loss.value == math.inf:
+        if loss.value == math.inf or loss.kind == "delta":  # it has no event for a delta
             return dp_event.NonPrivateDpEvent()
         if loss.kind == "gaussian":
             return dp_event.GaussianDpEvent(1.0 / loss.value)

@@ -1,9 +1,6 @@
 """One budget over many fits: a ledger that every fit inside it must pay, before data are touched.
 
-A fit finds its ledgers by three routes, and pays all of them: the context it runs in (nested
-``with`` blocks, asyncio tasks), the stamp that a clone or a pickle made inside carries, and, where
-there is neither (a worker thread), every ledger that is open in the process. A stamp whose ledger
-is not here is an error: a charge is never lost by going elsewhere.
+How a fit finds its ledgers: `skdp.privacy.routes`.
 """
 
 from __future__ import annotations
@@ -14,63 +11,48 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
-from weakref import WeakKeyDictionary
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy import accounting, noise
 from skdp.privacy.accounting import Loss
 from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.receipts import PrivacySpent
-from skdp.privacy.session import PrivacySession
+from skdp.privacy.routes import (
+    ACTIVE,
+    NORM_UNITS,
+    OPEN,
+    LedgerFit,
+    charge,
+    close,
+    home,
+    is_open,
+    planned,
+    settle,
+)
 
-__all__ = ["LedgerFit", "PrivacyLedger", "charge", "home", "settle"]
+__all__ = ["ACTIVE", "OPEN", "LedgerFit", "PrivacyLedger", "charge", "home", "is_open", "settle"]
 
 ADJACENCIES = ("add_remove", "replace")
 # A replacement is a removal and an addition in these units, so it costs at most twice as much.
 _REPLACEABLE = ("row", "group", "interaction", "entry", "edge")
-_NORM_UNITS = ("rank_one", "frobenius", "spectral")
-UNITS = (*_REPLACEABLE, "label", *_NORM_UNITS)
-
-_ELSEWHERE = (
-    "belongs to a PrivacyLedger of another process, which cannot be charged from here. Use "
-    "n_jobs=1 or joblib.parallel_config('threading'); for an estimator loaded from a file, make a "
-    "new one from its parameters."
-)
-_CLOSED = (
-    "belongs to a PrivacyLedger that is closed. To fit it outside, use "
-    "sklearn.base.clone(estimator); to charge it, open the ledger again."
-)
-
-
-@dataclass(frozen=True)
-class LedgerFit:
-    """One fit, as its ledger sees it: every field is public.
-
-    `losses` is what is charged, `factor` included: the whole budget while `state` is "open", what
-    was granted once it is "fitted" or "failed" (failing before the first release costs nothing).
-    `unit` names the sensitivity where that is part of what a neighbour is.
-    """
-
-    estimator: str
-    unit: str
-    adjacency: str
-    losses: tuple[Loss, ...]
-    seeded: bool
-    state: str = "open"
-    factor: float = 1.0  # 2 for an add_remove fit in a replace ledger
-
-
-def _planned(budget: PrivacyBudget) -> tuple[Loss, ...]:
-    """Everything that a budget may grant: bounded-range parts count as pure."""
-    return accounting.compose([("gaussian", budget.mu), ("pure", budget.pure_epsilon)])
+UNITS = (*_REPLACEABLE, "label", *NORM_UNITS)
 
 
 def _times(losses: Iterable[Loss], factor: float) -> tuple[Loss, ...]:
-    """Losses for data sets that are `factor` neighbours apart: mu, epsilon and range all add up."""
-    return tuple(Loss(kind, factor * value) for kind, value in losses)
+    """Losses for data sets that are `factor` neighbours apart: mu, epsilon and range all add up.
+
+    (epsilon, delta)-DP between neighbours is (2 epsilon, (1 + e^epsilon) delta) between theirs.
+    """
+    if factor == 1.0:
+        return tuple(losses)
+    parts = accounting.compose(losses)
+    epsilon = math.fsum(value for kind, value in parts if kind in ("pure", "range"))
+    growth = (1.0 + math.exp(min(epsilon, 700.0))) if factor == 2.0 else math.inf
+    if any(kind == "delta" for kind, _ in parts) and any(kind == "gaussian" for kind, _ in parts):
+        growth = math.inf  # never seen: a search is one or the other
+    return tuple(Loss(kind, (growth if kind == "delta" else factor) * v) for kind, v in parts)
 
 
 def _text(losses: Iterable[Loss]) -> str:
@@ -163,7 +145,7 @@ class PrivacyLedger:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        OPEN.pop(self._token, None)
+        close(self._token)
         ACTIVE.set(tuple(token for token in ACTIVE.get() if token != self._token))
         if kind is not None or not self._refused:
             return
@@ -186,14 +168,14 @@ class PrivacyLedger:
         limit = min(self.epsilon, math.log(room)) if room > 1 else 0.0
         return limit, math.nextafter(self.delta - noise.sampler_delta(limit, draws), -1.0)
 
-    def _total(self, more: tuple[Loss, ...] = ()) -> tuple[list[Loss], int]:
+    def _total(self, more: tuple[Loss, ...] = (), sessions: int = 1) -> tuple[list[Loss], int]:
         """All losses, and the number of fits that draw Gaussian noise."""
-        fits = [*(fit.losses for fit in self._entries.values()), more]
-        gaussian = sum(any(kind == "gaussian" for kind, _ in losses) for losses in fits)
-        return [loss for losses in fits for loss in losses], gaussian
+        fits = [*((fit.losses, fit.sessions) for fit in self._entries.values()), (more, sessions)]
+        drawn = sum(n for losses, n in fits if any(kind == "gaussian" for kind, _ in losses))
+        return [loss for losses, _ in fits for loss in losses], drawn
 
-    def _affords(self, more: tuple[Loss, ...] = ()) -> bool:
-        losses, fits = self._total(more)
+    def _affords(self, more: tuple[Loss, ...] = (), sessions: int = 1) -> bool:
+        losses, fits = self._total(more, sessions)
         limit, left = self._limits(fits)
         if self.delta == 0:  # the epsilons of pure fits add up in floats
             return accounting.epsilon_from_losses(losses, 0.0) <= limit * (1 + 2.0**-48)
@@ -211,7 +193,7 @@ class PrivacyLedger:
         with self._lock:
             low, middle, high = 0.0, self.epsilon, self.epsilon
             while high - low > 1e-12 * self.epsilon:
-                enough = self._affords(_planned(PrivacyBudget(middle, self.delta)))
+                enough = self._affords(planned(PrivacyBudget(middle, self.delta)))
                 low, high = (middle, high) if enough else (low, middle)
                 middle = (low + high) / 2
             return low
@@ -224,7 +206,7 @@ class PrivacyLedger:
                 self._check_kind(fit)
                 factor = self._factor(fit)
                 losses = _times(fit.losses, factor)
-                if not self._affords(losses):
+                if not self._affords(losses, fit.sessions):
                     raise BudgetExceededError(
                         f"{fit.estimator} asks for {_text(losses)}; this PrivacyLedger has room "
                         f"for epsilon={self.remaining():.4g} at delta={self.delta:.3g}. The data "
@@ -349,52 +331,3 @@ class PrivacyLedger:
 
     def __repr__(self) -> str:
         return f"PrivacyLedger(epsilon={self.epsilon!r}, delta={self.delta!r})"
-
-
-# -- how a fit finds its ledgers ------------------------------------------------------------------
-OPEN: dict[str, PrivacyLedger] = {}  # strong: a ledger that nobody closes is still charged
-ACTIVE: ContextVar[tuple[str, ...]] = ContextVar("skdp_ledgers", default=())
-_KEYS: WeakKeyDictionary[PrivacySession, list[tuple[PrivacyLedger, int]]] = WeakKeyDictionary()
-
-
-def home(token: str) -> int:
-    """Return the process of a token; 0 marks a ledger closed before its stamp was pickled."""
-    return int(token.partition("-")[0])
-
-
-def _find(token: str, name: str) -> PrivacyLedger:
-    ours = home(token) == os.getpid()  # a forked child has a copy of OPEN, and its own number
-    if ours and token in OPEN:
-        return OPEN[token]
-    reason = _CLOSED if ours or home(token) == 0 else _ELSEWHERE
-    raise PrivacyError(f"{name} {reason}")
-
-
-def charge(
-    session: PrivacySession, name: str, stamp: Iterable[str] = (), sensitivity: object = None
-) -> None:
-    """Charge the whole budget of a session to each of its ledgers, or to none and raise."""
-    tokens = dict.fromkeys((*ACTIVE.get(), *stamp)) or list(OPEN)
-    ledgers = [_find(token, name) for token in tokens]
-    unit = session.unit
-    if unit in _NORM_UNITS:  # the caller's `sensitivity` is part of what a neighbour is
-        unit += f" change of norm at most {sensitivity!r}"
-    losses = _planned(session.budget)
-    fit = LedgerFit(name, unit, session.adjacency, losses, session.source.seeded)
-    keys: list[tuple[PrivacyLedger, int]] = []
-    try:
-        for ledger in ledgers:
-            keys.append((ledger, ledger._reserve(fit)))
-    except BaseException:
-        for ledger, key in keys:
-            ledger._settle(key, (), "failed")
-        raise
-    if keys:
-        _KEYS[session] = keys
-
-
-def settle(session: PrivacySession, state: str = "fitted") -> None:
-    """Bring the charge of a session down to what it was granted; call it when the fit ends."""
-    granted = accounting.compose(entry.loss for entry in session.ledger)
-    for ledger, key in _KEYS.get(session, ()):
-        ledger._settle(key, granted, state)

@@ -1,0 +1,117 @@
+"""The private parts of an estimator: which estimators inside it spend a budget, and on whom."""
+
+import math
+from functools import cache
+
+from sklearn.base import clone
+from sklearn.pipeline import Pipeline
+
+from skdp.base import BaseDPEstimator
+from skdp.exceptions import PrivacyError
+from skdp.privacy import accounting
+from skdp.privacy.budget import PrivacyBudget
+from skdp.privacy.routes import LedgerFit, planned, unit_name
+
+__all__ = ["check_only_private", "dp_parts", "planned_fit", "stamps_of"]
+
+
+def dp_parts(estimator):
+    """Return the private estimators in an estimator, itself included, in order; not inside them."""
+    if isinstance(estimator, BaseDPEstimator):
+        return [estimator]
+    if not hasattr(estimator, "get_params"):
+        return []
+    params = estimator.get_params(deep=True)
+    found, inside = [], []
+    for name in sorted(params):
+        if any(name.startswith(prefix) for prefix in inside):
+            continue
+        if isinstance(params[name], BaseDPEstimator):
+            found.append(params[name])
+            inside.append(name + "__")
+    return found
+
+
+def planned_fit(part, with_groups=False):
+    """Return the public ledger line of one fit of a private estimator, before it happens."""
+    if hasattr(part, "planned_losses"):  # a private search
+        losses = part.planned_losses()
+    else:
+        pure = part._pure_epsilon() if hasattr(part, "_pure_epsilon") else 0.0
+        losses = planned(PrivacyBudget(part.epsilon, part.delta, pure))
+    unit = getattr(part, "privacy_unit", "row")
+    if with_groups and hasattr(part, "user_column"):
+        unit = "group"
+    adjacency = "replace" if unit == "label" else part.adjacency
+    unit = unit_name(unit, getattr(part, "sensitivity", None))
+    seeded = part.random_state is not None
+    return LedgerFit(type(part).__name__, unit, adjacency, losses, seeded)
+
+
+def stamps_of(*estimators):
+    """Return the tokens of ledgers that estimators carry."""
+    return tuple(token for part in estimators for token in part._ledger_stamp)
+
+
+def check_only_private(estimator):
+    """Refuse an estimator with a part that would be fitted on private rows without a guarantee."""
+    if isinstance(estimator, BaseDPEstimator):
+        return
+    if not isinstance(estimator, Pipeline):
+        raise PrivacyError(
+            f"{type(estimator).__name__} is neither a private estimator nor a Pipeline that ends "
+            "in one. Give the private estimator itself."
+        )
+    if estimator.memory is not None:
+        raise PrivacyError("a Pipeline with a 'memory' would use one release twice; use None.")
+    for name, step in estimator.steps:
+        if step in (None, "passthrough") or isinstance(step, BaseDPEstimator):
+            continue
+        if step.__sklearn_tags__().requires_fit:
+            raise PrivacyError(
+                f"step {name!r}, {type(step).__name__}, is fitted on private rows and has no "
+                "guarantee of its own. Use steps that fit nothing, or private ones."
+            )
+
+
+def weights_of(parts):
+    """Return shares of a run for its parts, as the budgets that they were given compare."""
+    spent = [planned_fit(part).losses for part in parts]
+    sizes = [
+        math.fsum(value**2 if kind == "gaussian" else value for kind, value in losses)
+        for losses in spent
+    ]
+    if len(parts) == 1 or not all(0 < size < math.inf for size in sizes):
+        return [1 / len(parts)] * len(parts)
+    return [size / math.fsum(sizes) for size in sizes]
+
+
+@cache
+def budget_for(kind, value, delta):
+    """Return (epsilon, delta) of a fit that spends at most a given mu, or a given epsilon.
+
+    The noise of a Gaussian fit depends on mu alone: which (epsilon, delta) says it does not matter.
+    """
+    if kind == "pure" or value == math.inf:
+        return value, delta
+    while True:
+        epsilon = accounting.epsilon_from_mu_delta(value, delta)
+        if epsilon > 1e-6:
+            break
+        delta /= 16
+    while PrivacyBudget(epsilon, delta).mu > value:
+        epsilon *= 1 - 1e-12
+    return epsilon, delta
+
+
+def set_budget(parts, kind, value, delta):
+    """Give the parts of a run what it may spend on fits, in proportion to their own budgets."""
+    for part, weight in zip(parts, weights_of(parts), strict=True):
+        size = value * (math.sqrt(weight) if kind == "gaussian" else weight) * (1 - 1e-9)
+        epsilon, own_delta = budget_for(kind, size, delta)
+        part.set_params(epsilon=epsilon, delta=own_delta)
+
+
+def candidate_of(estimator, params):
+    """Return a clone of an estimator with the parameters of one candidate."""
+    return clone(estimator).set_params(**{k: clone(v, safe=False) for k, v in params.items()})

@@ -1,0 +1,289 @@
+"""What private searches share: everything but where candidates come from."""
+
+import math
+
+from sklearn.base import MetaEstimatorMixin
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from skdp._validation import check_option, check_real
+from skdp.base import BaseDPEstimator, atomic
+from skdp.model_selection._parts import (
+    check_only_private,
+    dp_parts,
+    planned_fit,
+    stamps_of,
+)
+from skdp.model_selection._runs import Runs
+from skdp.model_selection._scorers import PrivateScorer
+from skdp.privacy.receipts import PrivacySpent
+from skdp.privacy.routes import LedgerFit, RunLimit, prepaid
+from skdp.privacy.selection import plan_selection
+from skdp.privacy.stopping import LAWS
+
+__all__ = ["PrivateSearch"]
+
+
+def _has(name):
+    def check(self):
+        model = getattr(self, "best_estimator_", None)
+        return hasattr(self.estimator if model is None else model, name)
+
+    return check
+
+
+class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
+    """A search whose cost, tuning and final model together, is one (epsilon, delta)."""
+
+    @property
+    def adjacency(self):
+        """Adjacency of the estimator that is tuned."""
+        return self._meaning()[1]
+
+    @property
+    def privacy_unit(self):
+        """Privacy unit of the estimator that is tuned."""
+        return self._meaning()[0]
+
+    def _meaning(self, fit_params=()):
+        """Return unit and adjacency of the first private part; all parts must agree."""
+        parts = dp_parts(self.estimator)
+        if not parts:
+            raise ValueError(
+                f"the 'estimator' of {type(self).__name__} must be a private estimator, or a "
+                f"Pipeline that ends in one. Got {self.estimator!r} instead."
+            )
+        first = planned_fit(parts[0], with_groups="groups" in fit_params)
+        return first.unit, first.adjacency
+
+    # -- fit -----------------------------------------------------------------------------------
+
+    @atomic
+    def fit(self, X, y=None, **fit_params):
+        """Search and fit, spending (`epsilon`, `delta`) once for both.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Private rows.
+        y : array-like of shape (n_samples,), default=None
+            Private targets.
+        **fit_params : dict
+            Further arguments of the estimator's fit, for instance ``groups``.
+
+        Returns
+        -------
+        self : object
+            The fitted search.
+        """
+        candidates = self._checked()
+        plan = self._plan(len(candidates))
+        unit, adjacency = self._meaning(fit_params)
+        limit = RunLimit(unit, adjacency, plan.run)
+        seeded = self.random_state is not None
+        fit = LedgerFit(
+            type(self).__name__, unit, adjacency, plan.losses, seeded,
+            sessions=math.ceil(plan.expected_runs) * self._sessions(),
+        )  # fmt: skip
+        runs = Runs(self, plan, candidates, limit)
+        with prepaid(fit, (*self._ledger_stamp, *stamps_of(*dp_parts(self.estimator))), limit):
+            self._warn_if_weak(self.epsilon, seeded)
+            results = runs.run(X, y, fit_params)
+        return self._finish(plan, fit, results)
+
+    def _checked(self):
+        """Check all parameters, and return the candidates."""
+        check_real(self, "epsilon", 0, math.inf, closed="right")
+        check_real(self, "delta", 0, 1, closed="left")
+        check_real(self, "score_share", 0, 1)
+        check_option(self, "strategy", ("auto", "random_stopping", "compose"))
+        check_option(self, "law", ("auto", *LAWS))
+        if not (isinstance(self.expected_runs, str) and self.expected_runs == "auto"):
+            check_real(self, "expected_runs", 1, 1e6)
+        if not isinstance(self.scoring, PrivateScorer):
+            raise ValueError(
+                f"The 'scoring' parameter of {type(self).__name__} must come from "
+                f"skdp.model_selection.make_private_scorer. Got {self.scoring!r} instead."
+            )
+        check_only_private(self.estimator)
+        if any(part.random_state is not None for part in dp_parts(self.estimator)):
+            raise ValueError(
+                "the estimator inside a search has a 'random_state': all runs would share their "
+                "noise. Set the search's own 'random_state', for tests."
+            )
+        candidates = list(self._candidates())
+        for name in {name for params in candidates for name in params}:
+            if name.rpartition("__")[2] in ("epsilon", "delta", "random_state", "adjacency"):
+                raise ValueError(
+                    f"{name!r} cannot be searched: a private search splits its own 'epsilon' and "
+                    "'delta' over the runs, equally. Give fixed values to the search."
+                )
+        if not candidates:
+            raise ValueError("there is no candidate to try: the grid is empty.")
+        return candidates
+
+    def _sessions(self):
+        return len(dp_parts(self.estimator)) + 1
+
+    def _plan(self, n_candidates):
+        return plan_selection(
+            float(self.epsilon),
+            float(self.delta),
+            n_candidates,
+            strategy=self.strategy,
+            law=self.law,
+            expected_runs=None if self.expected_runs == "auto" else float(self.expected_runs),
+            sessions=self._sessions(),
+        )
+
+    def plan(self):
+        """Say how the budget will be spent; no data are touched.
+
+        Returns
+        -------
+        plan : SelectionPlan
+            Strategy, what one run may spend, and the chance that the best candidate is run.
+        """
+        return self._plan(len(self._checked()))
+
+    def planned_losses(self):
+        """Return what one call of fit spends: a tuple of losses."""
+        return self.plan().losses
+
+    def _finish(self, plan, fit, results):
+        epsilon = float(self.epsilon)
+        spent = PrivacySpent(
+            epsilon, float(self.delta), plan.losses, fit.adjacency, fit.unit, fit.seeded
+        )
+        attributes = results.attributes(spent)
+        self._released_names = (*getattr(self, "_released_names", ()), *attributes)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        self.privacy_spent_ = spent
+        self.ledger_ = results.ledger()
+        return self
+
+    # -- the model -------------------------------------------------------------------------------
+
+    @property
+    def n_features_in_(self):
+        """Number of features seen by fit."""
+        return self._fitted("n_features_in_")
+
+    @property
+    def classes_(self):
+        """Class labels of a classifier."""
+        return self._fitted("classes_")
+
+    def _fitted(self, name):
+        if not hasattr(self, "best_estimator_"):
+            raise AttributeError(f"{type(self).__name__} object has no {name} attribute.")
+        return getattr(self.best_estimator_, name)
+
+    def _call(self, name, X, **params):
+        check_is_fitted(self)
+        return getattr(self.best_estimator_, name)(X, **params)
+
+    @available_if(_has("predict"))
+    def predict(self, X, **params):
+        """Call predict of the best model; not covered by epsilon for private rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+        **params : dict
+            Further arguments.
+        """
+        return self._call("predict", X, **params)
+
+    @available_if(_has("predict_proba"))
+    def predict_proba(self, X, **params):
+        """Call predict_proba of the best model; not covered by epsilon for private rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+        **params : dict
+            Further arguments.
+        """
+        return self._call("predict_proba", X, **params)
+
+    @available_if(_has("decision_function"))
+    def decision_function(self, X, **params):
+        """Call decision_function of the best model; not covered by epsilon for private rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+        **params : dict
+            Further arguments.
+        """
+        return self._call("decision_function", X, **params)
+
+    @available_if(_has("transform"))
+    def transform(self, X):
+        """Call transform of the best model; not covered by epsilon for private rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+        """
+        return self._call("transform", X)
+
+    @available_if(_has("transform"))
+    def fit_transform(self, X, y=None, **fit_params):
+        """Fit, and project the private rows; the result is not covered by epsilon.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Private rows.
+        y : array-like of shape (n_samples,), default=None
+            Private targets.
+        **fit_params : dict
+            Further arguments of fit.
+        """
+        return self.fit(X, y, **fit_params).transform(X)
+
+    @available_if(_has("inverse_transform"))
+    def inverse_transform(self, X):
+        """Call inverse_transform of the best model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_components)
+            Projected rows.
+        """
+        return self._call("inverse_transform", X)
+
+    @available_if(_has("score"))
+    def score(self, X, y=None):
+        """Score the best model without noise: not covered by epsilon for private rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+        y : array-like of shape (n_samples,), default=None
+            Targets.
+        """
+        check_is_fitted(self)
+        return self.best_estimator_.score(X, y)
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "best_estimator_")
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self.estimator)
+        for name in ("estimator_type", "classifier_tags", "regressor_tags", "transformer_tags"):
+            setattr(tags, name, getattr(inner, name))
+        tags.target_tags = inner.target_tags
+        tags.input_tags = inner.input_tags
+        tags.non_deterministic = inner.non_deterministic
+        return tags

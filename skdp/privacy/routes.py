@@ -1,0 +1,291 @@
+"""How a fit finds the ledgers that it has to pay.
+
+By three routes, and it pays all of them: the context it runs in (nested ``with`` blocks, asyncio
+tasks), the stamp that a clone or a pickle made inside carries, and, where there is neither (a
+worker thread), every ledger that is open in the process. A stamp whose ledger is not here is an
+error: a charge is never lost by going elsewhere.
+
+A search that was paid for in advance is a `Reservation`: its fits draw on it, and on no ledger.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import NoReturn, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
+
+from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.privacy import accounting
+from skdp.privacy.accounting import Loss
+from skdp.privacy.budget import PrivacyBudget
+from skdp.privacy.session import PrivacySession
+
+__all__ = [
+    "ACTIVE",
+    "OPEN",
+    "FitList",
+    "NORM_UNITS",
+    "LedgerFit",
+    "Reservation",
+    "RunLimit",
+    "charge",
+    "close",
+    "home",
+    "is_open",
+    "planned",
+    "prepaid",
+    "prepay",
+    "settle",
+    "unit_name",
+]
+
+Losses: TypeAlias = tuple[Loss, ...]
+
+NORM_UNITS = ("rank_one", "frobenius", "spectral")
+_ELSEWHERE = (
+    "belongs to a PrivacyLedger of another process, which cannot be charged from here. Use "
+    "n_jobs=1 or joblib.parallel_config('threading'); for an estimator loaded from a file, make a "
+    "new one from its parameters."
+)
+_CLOSED = (
+    "belongs to a PrivacyLedger that is closed. To fit it outside, use "
+    "sklearn.base.clone(estimator); to charge it, open the ledger again."
+)
+
+
+@dataclass(frozen=True)
+class LedgerFit:
+    """One fit, as its ledger sees it: every field is public.
+
+    `losses` is what is charged, `factor` included: the whole budget while `state` is "open", what
+    was granted once it is "fitted" or "failed" (failing before the first release costs nothing).
+    `unit` names the sensitivity where that is part of what a neighbour is.
+    """
+
+    estimator: str
+    unit: str
+    adjacency: str
+    losses: tuple[Loss, ...]
+    seeded: bool
+    state: str = "open"
+    factor: float = 1.0  # 2 for an add_remove fit in a replace ledger
+    sessions: int = 1  # fits and scores that it is made of: each draws noise of its own
+
+
+class Payer(Protocol):
+    """What a fit can be charged to: a ledger, or something that was paid for in advance."""
+
+    def _reserve(self, fit: LedgerFit) -> int: ...
+
+    def _settle(self, key: int, granted: tuple[Loss, ...], state: str) -> None: ...
+
+
+OPEN: dict[str, Payer] = {}  # strong: a ledger that nobody closes is still charged
+PREPAID: dict[str, Reservation] = {}
+ACTIVE: ContextVar[tuple[str, ...]] = ContextVar("skdp_ledgers", default=())
+Charges: TypeAlias = "list[tuple[Payer, int]]"
+_KEYS: WeakKeyDictionary[PrivacySession, Charges] = WeakKeyDictionary()
+
+
+def home(token: str) -> int:
+    """Return the process of a token; 0 marks a ledger closed before its stamp was pickled."""
+    return int(token.partition("-")[0])
+
+
+def is_open(token: str) -> bool:
+    """Whether a fit with this token can be charged here."""
+    return token in OPEN or token in PREPAID
+
+
+def _find(token: str, name: str) -> Payer:
+    ours = home(token) == os.getpid()  # a forked child has a copy of OPEN, and its own number
+    if ours and is_open(token):
+        return OPEN.get(token) or PREPAID[token]
+    reason = _CLOSED if ours or home(token) == 0 else _ELSEWHERE
+    raise PrivacyError(f"{name} {reason}")
+
+
+def planned(budget: PrivacyBudget) -> tuple[Loss, ...]:
+    """Everything that a budget may grant: bounded-range parts count as pure."""
+    return accounting.compose([("gaussian", budget.mu), ("pure", budget.pure_epsilon)])
+
+
+def unit_name(unit: str, sensitivity: object) -> str:
+    """Name a unit; the caller's `sensitivity` is part of what a neighbour is for a norm."""
+    return f"{unit} change of norm at most {sensitivity!r}" if unit in NORM_UNITS else unit
+
+
+def _payers(stamp: Iterable[str], name: str) -> dict[str, Payer]:
+    """Return whom a fit has to pay: ledgers that paid for a reservation in advance are left out."""
+    tokens = dict.fromkeys((*ACTIVE.get(), *stamp)) or dict.fromkeys(OPEN)
+    prepaid_by = [PREPAID[token] for token in tokens if token in PREPAID]
+    covered = {other for reservation in prepaid_by for other in reservation.covers}
+    return {token: _find(token, name) for token in tokens if token not in covered}
+
+
+def _charge_all(payers: Iterable[Payer], fit: LedgerFit) -> Charges:
+    charges: Charges = []
+    try:
+        for payer in payers:
+            charges.append((payer, payer._reserve(fit)))
+    except BaseException:
+        settle_charges(charges, (), "failed")
+        raise
+    return charges
+
+
+def charge(
+    session: PrivacySession, name: str, stamp: Iterable[str] = (), sensitivity: object = None
+) -> None:
+    """Charge the whole budget of a session to each of its ledgers, or to none and raise."""
+    payers = _payers(stamp, name)
+    unit, losses = unit_name(session.unit, sensitivity), planned(session.budget)
+    fit = LedgerFit(name, unit, session.adjacency, losses, session.source.seeded)
+    if charges := _charge_all(payers.values(), fit):
+        _KEYS[session] = charges
+
+
+def settle(session: PrivacySession, state: str = "fitted") -> None:
+    """Bring the charge of a session down to what it was granted; call it when the fit ends."""
+    granted = accounting.compose(entry.loss for entry in session.ledger)
+    settle_charges(_KEYS.get(session, ()), granted, state)
+
+
+def settle_charges(charges: Iterable[tuple[Payer, int]], granted: Losses, state: str) -> None:
+    """Bring charges to what was granted."""
+    for payer, key in charges:
+        payer._settle(key, granted, state)
+
+
+# -- searches -------------------------------------------------------------------------------------
+
+
+class Reservation:
+    """What a search paid for in advance: its fits draw on it, and not on the ledgers that paid.
+
+    Subclasses say in `_take` which fits it has room for.
+    """
+
+    def __init__(self) -> None:
+        self.token = f"{os.getpid()}-{secrets.token_hex(8)}"
+        self.covers: frozenset[str] = frozenset()
+        self.granted = False
+        self.lock = threading.RLock()
+
+    def _take(self, fit: LedgerFit) -> None:
+        raise NotImplementedError
+
+    def _reserve(self, fit: LedgerFit) -> int:
+        with self.lock:
+            self._take(fit)
+        return 0
+
+    def _settle(self, key: int, granted: Losses, state: str) -> None:
+        """Give nothing back: what the search costs was fixed before it started."""
+        self.granted |= bool(granted)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivacyError("a reservation cannot be copied or pickled: it would be spent twice.")
+
+
+class FitList(Reservation):
+    """A fixed list of fits of a search, each known by what it costs."""
+
+    def __init__(self, fits: Iterable[LedgerFit]) -> None:
+        super().__init__()
+        self._left = Counter((fit.unit, fit.adjacency, fit.losses) for fit in fits)
+
+    def _take(self, fit: LedgerFit) -> None:
+        kind = (fit.unit, fit.adjacency, fit.losses)
+        if self._left[kind] <= 0:
+            raise BudgetExceededError(
+                f"{fit.estimator} is part of a search that was paid for in advance, and this fit "
+                "is not among those. Use sklearn.base.clone of your own estimator for other fits."
+            )
+        self._left[kind] -= 1
+
+
+class RunLimit(Reservation):
+    """What one run of a private search may spend; `next_run` fills it up again."""
+
+    def __init__(self, unit: str, adjacency: str, run: Loss) -> None:
+        super().__init__()
+        self.meaning = unit, adjacency
+        self.run = run
+        self._spent: list[Loss] = []
+
+    def next_run(self) -> None:
+        """Start another run."""
+        self._spent = []
+
+    def _take(self, fit: LedgerFit) -> None:
+        if (fit.unit, fit.adjacency) != self.meaning:
+            raise PrivacyError(
+                f"{fit.estimator} protects one {fit.unit} ({fit.adjacency}), and the search one "
+                f"{self.meaning[0]} ({self.meaning[1]}). Use one privacy unit and adjacency."
+            )
+        if math.isinf(self.run.value):  # nothing is protected
+            return
+        if any(kind != self.run.kind for kind, _ in fit.losses):
+            raise PrivacyError(
+                f"{fit.estimator} spends {sorted({kind for kind, _ in fit.losses})} losses, and "
+                f"this search accounts for {self.run.kind!r} ones only. Use settings whose "
+                "releases are all of that kind, or tune on public data."
+            )
+        spent = [*self._spent, *fit.losses]
+        values = [value for _, value in spent]
+        total = math.hypot(*values) if self.run.kind == "gaussian" else math.fsum(values)
+        if total > self.run.value:
+            raise BudgetExceededError(f"{fit.estimator} asks for more than one run has.")
+        self._spent = spent
+
+
+@contextmanager
+def prepaid(
+    fit: LedgerFit, stamp: Iterable[str], reservation: Reservation
+) -> Iterator[Reservation]:
+    """Charge a search as one fit, and let the fits of this block draw on its reservation alone.
+
+    A block that fails keeps its charge (that a run failed, and when, is a function of answers),
+    unless nothing was granted in it.
+    """
+    payers = _payers(stamp, fit.estimator)
+    charges = _charge_all(payers.values(), fit)
+    reservation.covers = frozenset(payers)
+    PREPAID[reservation.token] = reservation
+    active = ACTIVE.set((reservation.token,))
+    try:
+        yield reservation
+    except BaseException:
+        settle_charges(charges, fit.losses if reservation.granted else (), "failed")
+        raise
+    finally:
+        ACTIVE.reset(active)
+        del PREPAID[reservation.token]
+    settle_charges(charges, fit.losses, "fitted")
+
+
+def prepay(fit: LedgerFit, stamp: Iterable[str], reservation: Reservation) -> None:
+    """Charge a search as one fit; estimators stamped with the reservation's token draw on it.
+
+    It lasts as long as the ledgers that paid for it.
+    """
+    payers = _payers(stamp, fit.estimator)
+    _charge_all(payers.values(), fit)
+    reservation.covers = frozenset(payers)
+    PREPAID[reservation.token] = reservation
+
+
+def close(token: str) -> None:
+    """Close a ledger, and the reservations that it paid for."""
+    OPEN.pop(token, None)
+    for other in [t for t, reservation in PREPAID.items() if token in reservation.covers]:
+        PREPAID.pop(other, None)
