@@ -10,7 +10,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._report import PipelineProblem, PipelineReport
-from skdp.model_selection._steps import Verdict, is_sklearn, judge, may_be_sparse
+from skdp.model_selection._steps import MULTIPLIES, Verdict, is_sklearn, judge, may_be_sparse
 
 __all__ = ["check_pipeline"]
 
@@ -36,7 +36,7 @@ class _Walk:
         self.assumptions: list[str] = []
 
     def add(self, path, kind, message, remedy):
-        self.problems.append(PipelineProblem(path, kind, message, remedy))
+        self.problems.append(PipelineProblem(path or "pipeline", kind, message, remedy))
 
     def step(self, path, step, flow: _Flow) -> _Flow:
         """Follow the rows through one step, which may be a composition."""
@@ -73,7 +73,7 @@ class _Walk:
     def _pipeline(self, path, pipe, flow):
         if pipe.memory is not None:
             self.add(
-                path or "pipeline",
+                path,
                 "stored",
                 "memory= writes private rows and exact projections of them to disk.",
                 "Set memory=None.",
@@ -193,6 +193,8 @@ class _Walk:
         if verdict.kind == "private":
             self._register(path, step, flow)
             return replace(flow, private=path, mixed=(*flow.mixed, path))
+        if type(step).__name__ in MULTIPLIES and verdict.kind == "row":
+            self.assumptions.append(f"{path} rounds each row by itself, to the last bit.")
         if verdict.kind in ("entry", "row"):
             return flow if verdict.kind == "entry" else replace(flow, mixed=(*flow.mixed, path))
         where = "after" if flow.private and not flow.private_follows else "before"
@@ -203,6 +205,7 @@ class _Walk:
         return replace(flow, mixed=(*flow.mixed, path))
 
     def _register(self, path, step, flow):
+        path = path or type(step).__name__
         self.private.append((path, step))
         if getattr(step, "epsilon", None) == float("inf"):
             self.add(path, "not private", "epsilon=inf adds no noise.", "Use a finite epsilon.")

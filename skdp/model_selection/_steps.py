@@ -11,7 +11,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 
 from skdp.base import BaseDPEstimator
 
-__all__ = ["Verdict", "is_sklearn", "judge", "may_be_sparse"]
+__all__ = ["MULTIPLIES", "Verdict", "is_sklearn", "judge", "may_be_sparse"]
 
 FROZEN = "Or fit the step on public data and wrap it: FrozenEstimator(step.fit(X_public))."
 ROW_BY_ROW = "Use a step that treats each row by itself (RowClipper, Normalizer). " + FROZEN
@@ -47,6 +47,12 @@ _ENTRYWISE = {"Binarizer"}
 _ROWWISE = {
     "Normalizer", "PolynomialFeatures", "HashingVectorizer", "FeatureHasher", "AdditiveChi2Sampler",
     "SkewedChi2Sampler", "PolynomialCountSketch",
+}  # fmt: skip
+
+
+# These multiply rows with BLAS, which may round a row by where it stands.
+MULTIPLIES = {
+    "RBFSampler", "SkewedChi2Sampler", "GaussianRandomProjection", "SparseRandomProjection",
 }  # fmt: skip
 
 

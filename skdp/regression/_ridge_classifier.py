@@ -192,9 +192,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         y : ndarray of shape (n_samples,)
             Labels.
         """
-        scores = self.decision_function(X)
-        best = (scores > 0).astype(int) if scores.ndim == 1 else np.argmax(scores, axis=1)
-        return self.classes_[best]
+        return self.classes_[best_class(self._linear(X))]
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -231,6 +229,11 @@ def label_codes(n_classes, *, centered):
         length = math.sqrt(1 - 1 / n_classes)
         return (codes - 1 / n_classes) / length, 2 * length
     return (2 * codes - 1) / math.sqrt(n_classes), math.sqrt(n_classes)
+
+
+def best_class(scores):
+    """Return the index of the best class, from one column (of the second class) or from many."""
+    return (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
 
 
 def intercepts(b, factor):
