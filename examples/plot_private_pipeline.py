@@ -12,7 +12,7 @@ holds for everything.
 
 # %%
 # Twenty thousand people, 30 measurements in units from hundredths to thousands, and an outcome that
-# depends on four factors behind them. Simulated, so that scores on the held-out people can be shown.
+# depends on four factors behind them. Simulated: scores on people kept back may be shown.
 import importlib.util
 
 import numpy as np
@@ -106,7 +106,9 @@ if importlib.util.find_spec("matplotlib"):
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    axes.semilogx(epsilons, np.median(scores, axis=1), "o-", label="scaled, reduced, tuned: private")
+    axes.semilogx(
+        epsilons, np.median(scores, axis=1), "o-", label="scaled, reduced, tuned: private"
+    )
     axes.fill_between(epsilons, np.min(scores, axis=1), np.max(scores, axis=1), alpha=0.2)
     axes.axhline(ceiling, color="0.3", linestyle="--", label="scaled ridge, without privacy")
     axes.set_xticks(epsilons, [str(epsilon) for epsilon in epsilons])

@@ -145,6 +145,10 @@ MORE = {
         make_pipeline(FunctionTransformer(lambda X: X - X.mean(axis=0)), DPRidge()),
         [("functiontransformer", "unknown")],
     ),
+    "a function dressed as a ufunc": (
+        make_pipeline(FunctionTransformer(np.frompyfunc(float, 1, 1)), DPRidge()),
+        [("functiontransformer", "unknown")],
+    ),
     "ufunc": (make_pipeline(FunctionTransformer(np.log1p), DPRidge()), []),
     "ufunc with a check that warns": (
         make_pipeline(FunctionTransformer(np.log1p, inverse_func=np.expm1), DPRidge()),
@@ -255,7 +259,9 @@ MORE = {
     ),
     "a private search": (
         DPGridSearchCV(
-            make_pipeline(RowClipper(), DPPCA(2), DPRidge()), {"dppca__n_components": [1, 2]}, SCORER
+            make_pipeline(RowClipper(), DPPCA(2), DPRidge()),
+            {"dppca__n_components": [1, 2]},
+            SCORER,
         ),
         [],
     ),

@@ -3,14 +3,20 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
 from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.pipeline import FeatureUnion, Pipeline
 
 from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._report import PipelineProblem, PipelineReport
-from skdp.model_selection._steps import MULTIPLIES, Verdict, is_sklearn, judge, may_be_sparse
+from skdp.model_selection._steps import (
+    MULTIPLIES,
+    Verdict,
+    is_entrywise,
+    is_sklearn,
+    judge,
+    may_be_sparse,
+)
 
 __all__ = ["check_pipeline"]
 
@@ -98,6 +104,8 @@ class _Walk:
     def _columns(self, path, step, flow):
         branches = [(name, transformer) for name, transformer, _ in step.transformers]
         for name, _, columns in step.transformers:
+            if isinstance(columns, make_column_selector):
+                self.assumptions.append(f"{path}: the types of the columns are public.")
             if callable(columns) and not isinstance(columns, make_column_selector):
                 self.add(
                     _join(path, name),
@@ -118,7 +126,7 @@ class _Walk:
 
     def _target(self, path, step, flow):
         functions = [f for f in (step.func, step.inverse_func) if f is not None]
-        unknown = any(not isinstance(f, np.ufunc) for f in functions)
+        unknown = not all(map(is_entrywise, functions))
         verdict = Verdict("entry") if step.transformer is None else judge(step.transformer)
         if verdict.kind not in ("entry", "row") or unknown:
             self.add(

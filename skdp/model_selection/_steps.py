@@ -5,13 +5,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import scipy.special
 from sklearn.base import is_classifier, is_regressor
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import FeatureUnion, Pipeline
 
 from skdp.base import BaseDPEstimator
+from skdp.preprocessing import RowClipper
 
-__all__ = ["MULTIPLIES", "Verdict", "is_sklearn", "judge", "may_be_sparse"]
+__all__ = ["MULTIPLIES", "Verdict", "is_entrywise", "is_sklearn", "judge", "may_be_sparse"]
 
 FROZEN = "Or fit the step on public data and wrap it: FrozenEstimator(step.fit(X_public))."
 ROW_BY_ROW = "Use a step that treats each row by itself (RowClipper, Normalizer). " + FROZEN
@@ -157,7 +159,7 @@ def judge(step):
     """Say what a step does with rows; whatever is not known to be harmless is not."""
     if isinstance(step, BaseDPEstimator):
         return Verdict("private")
-    if _is_row_clipper(step):
+    if type(step) is RowClipper:
         return Verdict("row")
     if is_sklearn(step, "FunctionTransformer"):
         return _judge_function(step)
@@ -172,16 +174,20 @@ def judge(step):
     return _judge_other(step)
 
 
-def _is_row_clipper(step):
-    cls = type(step)
-    return cls.__module__.startswith("skdp.") and cls.__name__ == "RowClipper"
+def is_entrywise(function):
+    """Whether a function is None, or one that numpy or scipy applies to each entry by itself."""
+    if function is None:
+        return True
+    if not isinstance(function, np.ufunc) or function.nin != 1:
+        return False
+    name = function.__name__  # np.frompyfunc makes a ufunc of anything
+    return any(getattr(module, name, None) is function for module in (np, scipy.special))
 
 
 def _judge_function(step):
     """A numpy ufunc of one argument maps each entry; any other function may look at all rows."""
     functions = (step.func, step.inverse_func)
-    plain = all(f is None or (isinstance(f, np.ufunc) and f.nin == 1) for f in functions)
-    if not plain or step.kw_args or step.inv_kw_args:
+    if not all(map(is_entrywise, functions)) or step.kw_args or step.inv_kw_args:
         return Verdict(
             "unknown",
             "nothing says that its function treats each row by itself",

@@ -203,9 +203,11 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
 def check_classes(estimator):
     """Return the distinct public classes; labels that are not numbers equal nothing."""
     try:
-        classes = np.asarray(list(estimator.classes))
+        given = list(estimator.classes)
+        classes = np.asarray(given)
         bad = classes.dtype.kind in "fc" and not np.all(np.isfinite(classes))
         fine = classes.ndim == 1 and not bad and classes.dtype.kind in "biufUS"
+        fine = fine and classes.tolist() == given  # a cast may have merged labels
         classes = np.unique(classes) if fine else classes
     except (TypeError, ValueError):
         fine, classes = False, ()

@@ -11,7 +11,7 @@ from sklearn.preprocessing import normalize
 
 from skdp import DPRidge, DPRidgeClassifier, PrivacyLedger
 from skdp.exceptions import PrivacyWarning
-from skdp.testing import check_calibration, seeded_entropy
+from skdp.testing import FitData, check_calibration, seeded_entropy
 
 NO_NOISE = {"epsilon": math.inf, "clip_norm": math.inf}
 UNBOUNDED = {**NO_NOISE, "target_bounds": (-math.inf, math.inf)}
@@ -183,7 +183,9 @@ def test_bounds_for_another_number_of_targets():
         DPRidge(target_bounds=([0, 0], [1, 1])).fit(X, Y)
 
 
-@pytest.mark.parametrize("classes", [[0], [], [0, math.nan], 3, [[0, 1], [2, 3]], [None, 1]])
+@pytest.mark.parametrize(
+    "classes", [[0], [], [0, math.nan], 3, [[0, 1], [2, 3]], [None, 1], [1, "a"], [2**53 + 1, 0.5]]
+)
 def test_bad_classes(classes):
     X, y = load_digits(return_X_y=True)
     with pytest.raises(ValueError, match="'classes' parameter"):
