@@ -161,6 +161,29 @@ def test_a_long_record_is_weighted_down_as_a_whole():
     np.testing.assert_allclose(w, [1.0, -2.0, 0.5, 3.0], rtol=1e-8)
 
 
+def unclipped(self, rows):
+    """A row map that forgets the bound."""
+    return np.rint(rows / self.unit)
+
+
+BUGS = {
+    "a cross term counted once": ("_change", lambda U, t, adjacency: math.hypot(U * U, U * t)),
+    "no bound on the targets": ("_change", lambda U, t, adjacency: U * U),
+    "long rows are not cut": ("IntegerRows.__call__", unclipped),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_found(bug, monkeypatch):
+    name, broken = BUGS[bug]
+    monkeypatch.setattr(f"skdp.queries.readout.{name}", broken)
+    with pytest.raises(AssertionError, match="by more than is claimed"):
+        check_sensitivity(
+            at_the_bound(BALL, "add_remove") if name == "_change" else make_query(BALL, "add_remove"),
+            "readout", 0.5, 1.0, scale=C, shape=(6, 4), formats=["dense"], max_starts=60,
+        )  # fmt: skip
+
+
 def test_unknown_adjacency():
     with pytest.raises(ValueError, match="adjacency"):
         make_query(BALL, "swap")(np.zeros((2, 4)))
