@@ -1,5 +1,6 @@
 """Differentially private low-rank matrix estimation for scikit-learn."""
 
+from skdp import model_selection
 from skdp.decomposition import DPPCA, DPTruncatedSVD
 from skdp.exceptions import (
     BudgetExceededError,
@@ -39,4 +40,5 @@ __all__ = [
     "PrivacyUnitWarning",
     "PrivacyWarning",
     "check_pipeline",
+    "model_selection",
 ]

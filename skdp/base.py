@@ -22,6 +22,8 @@ __all__ = ["BaseDPEstimator", "atomic"]
 _SMALLEST_EPSILON = 1e-12
 
 
+# Functions stamp -> stamp of a clone made in a ledger: `skdp.model_selection` meets searches here.
+CLONE_HOOKS = []
 # Sessions opened by the fit that runs in this context.
 _OPENED = ContextVar("skdp_opened", default=None)
 
@@ -164,6 +166,8 @@ class BaseDPEstimator(BaseEstimator):
     def __sklearn_clone__(self):
         copy = super().__sklearn_clone__()
         if stamp := ledger_stamp(self._ledger_stamp):
+            for hook in CLONE_HOOKS:
+                stamp = hook(stamp)
             copy._ledger_stamp = stamp
         return copy
 

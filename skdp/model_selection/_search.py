@@ -91,8 +91,8 @@ class DPGridSearchCV(PrivateSearch):
     ``e'(l) = e(l) + m d + log(m)/(l - 1)``. Here e(l) = l mu^2/2. The largest mu whose search is
     (epsilon, delta)-DP is taken. With ``delta=0`` a run has epsilon/3 (geometric) or epsilon/2
     (logarithmic). Drawing the candidate is a part of Q: neighbours draw alike, so Q loses no more
-    than its worst candidate. Noise that is not exactly Gaussian, and a law of K that is not
-    exactly Poisson, are charged to delta. Such a search has no mu; it composes as an epsilon-DP
+    than its worst candidate. K is drawn exactly; that noise is not exactly Gaussian is charged to
+    delta. Such a search has no mu; it composes as an epsilon-DP
     mechanism beside one that fails with probability delta, which dominates it.
 
     References

@@ -7,7 +7,9 @@ from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import column_or_1d
 
-__all__ = ["WithinGroupKFold"]
+from skdp.privacy.random import make_source
+
+__all__ = ["IndependentKFold", "WithinGroupKFold"]
 
 
 class WithinGroupKFold(BaseCrossValidator):
@@ -88,3 +90,68 @@ class WithinGroupKFold(BaseCrossValidator):
         fold = np.empty(n, dtype=int)
         fold[order] = (rank + codes[order]) % self.n_splits
         return fold
+
+
+class IndependentKFold(BaseCrossValidator):
+    """K-fold splitter in which each unit draws its fold at random, whatever the others do.
+
+    `~sklearn.model_selection.KFold` cuts rows by their place: one row more moves others from fold
+    to fold, so under ``adjacency="add_remove"`` the folds themselves tell of it and K fits may
+    cost any multiple of one. Here a row (or a user, if there are groups) that is added changes no
+    other row's fold: it is in K - 1 training sets, and K fits cost K - 1 times the loss of one.
+
+    Folds differ in size and may be empty. A score on an empty fold is noise alone with a private
+    scorer, and nan with scikit-learn's; a training set without a row is an error, as any fit on
+    no rows is (for n units it happens with probability K^(1 - n)).
+
+    Parameters
+    ----------
+    n_splits : int, default=5
+        Number of folds.
+    random_state : int, Generator, RandomState or None, default=None
+        None draws folds from the operating system. Folds are no noise: a seed that nobody chose
+        with a look at the data does no harm.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp.model_selection import IndependentKFold
+    >>> folds = [test for _, test in IndependentKFold(3).split(np.zeros((100, 2)))]
+    >>> sorted(np.concatenate(folds).tolist()) == list(range(100))
+    True
+    """
+
+    __metadata_request__split = {"groups": True}
+
+    def __init__(self, n_splits=5, *, random_state=None):
+        self.n_splits = n_splits
+        self.random_state = random_state
+
+    def get_n_splits(self, X=None, y=None, groups=None):
+        """Return the number of folds.
+
+        Parameters
+        ----------
+        X, y, groups : object
+            Ignored.
+
+        Returns
+        -------
+        n_splits : int
+            The number of folds.
+        """
+        return self.n_splits
+
+    def _iter_test_indices(self, X=None, y=None, groups=None):
+        K = self.n_splits
+        if not isinstance(K, numbers.Integral) or isinstance(K, bool) or K < 2:
+            raise ValueError(f"'n_splits' must be an int of at least 2. Got {K!r} instead.")
+        words = make_source(self.random_state, "IndependentKFold").words("folds")
+        units = np.arange(X.shape[0] if hasattr(X, "shape") else len(X))
+        if groups is not None:
+            groups = column_or_1d(groups)
+            check_consistent_length(X, groups)
+            units = np.unique(groups, return_inverse=True)[1]
+        fold = (words(int(units.max(initial=-1)) + 1) % np.uint64(K)).astype(int)[units]
+        for i in range(K):
+            yield np.flatnonzero(fold == i)

@@ -178,7 +178,7 @@ def epsilon_from_mu_delta(mu: float, delta: float) -> float:
     float
         0.0 where delta covers the total variation 2 Phi(mu/2) - 1.
     """
-    return epsilon_from_losses([Loss("gaussian", mu)], delta)
+    return epsilon_from_losses((Loss("gaussian", mu),), delta)
 
 
 def compose(losses: Iterable[tuple[str, float]]) -> tuple[Loss, ...]:

@@ -31,6 +31,7 @@ from skdp.privacy.session import PrivacySession
 __all__ = [
     "ACTIVE",
     "OPEN",
+    "PREPAID",
     "FitList",
     "NORM_UNITS",
     "LedgerFit",
@@ -177,7 +178,8 @@ class Reservation:
     def __init__(self) -> None:
         self.token = f"{os.getpid()}-{secrets.token_hex(8)}"
         self.covers: frozenset[str] = frozenset()
-        self.granted = False
+        self.charges: Charges = []
+        self.started = self.granted = False
         self.lock = threading.RLock()
 
     def _take(self, fit: LedgerFit) -> None:
@@ -186,6 +188,7 @@ class Reservation:
     def _reserve(self, fit: LedgerFit) -> int:
         with self.lock:
             self._take(fit)
+            self.started = True
         return 0
 
     def _settle(self, key: int, granted: Losses, state: str) -> None:
@@ -197,20 +200,35 @@ class Reservation:
 
 
 class FitList(Reservation):
-    """A fixed list of fits of a search, each known by what it costs."""
+    """A fixed list of fits of a search, each known by what it costs, and one refit.
 
-    def __init__(self, fits: Iterable[LedgerFit]) -> None:
+    `refits` has the fits of each candidate: the first that is not on the list begins the refit of
+    a candidate that has it.
+    """
+
+    def __init__(
+        self, fits: Iterable[LedgerFit], refits: Iterable[Iterable[LedgerFit]] = ()
+    ) -> None:
         super().__init__()
-        self._left = Counter((fit.unit, fit.adjacency, fit.losses) for fit in fits)
+        self._left = Counter(map(_kind, fits))
+        self._refits = [Counter(map(_kind, candidate)) for candidate in refits]
 
     def _take(self, fit: LedgerFit) -> None:
-        kind = (fit.unit, fit.adjacency, fit.losses)
-        if self._left[kind] <= 0:
+        kind = _kind(fit)
+        if self._left[kind] > 0:
+            self._left[kind] -= 1
+            return
+        possible = [candidate for candidate in self._refits if candidate[kind] > 0]
+        if not possible:
             raise BudgetExceededError(
                 f"{fit.estimator} is part of a search that was paid for in advance, and this fit "
-                "is not among those. Use sklearn.base.clone of your own estimator for other fits."
+                "is not among those. Fit a new estimator, made from its parameters."
             )
-        self._left[kind] -= 1
+        self._refits = [candidate - Counter([kind]) for candidate in possible]
+
+
+def _kind(fit: LedgerFit) -> tuple[str, str, Losses]:
+    return fit.unit, fit.adjacency, fit.losses
 
 
 class RunLimit(Reservation):
@@ -279,13 +297,17 @@ def prepay(fit: LedgerFit, stamp: Iterable[str], reservation: Reservation) -> No
     It lasts as long as the ledgers that paid for it.
     """
     payers = _payers(stamp, fit.estimator)
-    _charge_all(payers.values(), fit)
+    reservation.charges = _charge_all(payers.values(), fit)
     reservation.covers = frozenset(payers)
     PREPAID[reservation.token] = reservation
 
 
 def close(token: str) -> None:
-    """Close a ledger, and the reservations that it paid for."""
+    """Close a ledger, and the reservations that it paid for: those never used cost nothing."""
     OPEN.pop(token, None)
-    for other in [t for t, reservation in PREPAID.items() if token in reservation.covers]:
-        PREPAID.pop(other, None)
+    for reservation in [r for r in PREPAID.values() if token in r.covers]:
+        PREPAID.pop(reservation.token, None)
+        with reservation.lock:
+            if not reservation.started:
+                settle_charges(reservation.charges, (), "failed")
+                reservation.charges = []

@@ -24,7 +24,7 @@ from scipy.optimize import minimize_scalar
 from skdp.privacy import accounting, noise
 from skdp.privacy.accounting import Loss, delta_from_mu_epsilon, mu_from_epsilon_delta
 from skdp.privacy.budget import MAX_DRAWS
-from skdp.privacy.stopping import LAW_ERROR, LAWS, chance_drawn, check_mean, exact_gamma, true_mean
+from skdp.privacy.stopping import LAWS, chance_drawn, check_mean, exact_gamma, true_mean
 
 __all__ = [
     "SelectionPlan",
@@ -87,7 +87,7 @@ def epsilon_from_rdp(curve: Callable[[float], float], delta: float) -> float:
         return curve(order) - math.log1p(1 / extra) - (math.log(delta) + math.log(order)) / extra
 
     low, high = _LOG_ORDERS
-    grid = [low + (high - low) * i / 120 for i in range(121)]
+    grid = [low + (high - low) * i / 60 for i in range(61)]
     best = min(grid, key=at)
     width = grid[1] - grid[0]
     found = minimize_scalar(at, bounds=(best - width, best + width), method="bounded")
@@ -111,7 +111,7 @@ def largest_mu(law: str, expected_runs: float, epsilon: float, delta: float) -> 
                 f"epsilon={epsilon!r} at delta={delta!r} is too little for {expected_runs:g} "
                 "expected runs. Use a larger 'epsilon', or fewer candidates."
             )
-    while high - low > 1e-10 * high:
+    while high - low > 1e-7 * high:
         middle = (low + high) / 2
         enough = random_stopping_epsilon(middle, law, expected_runs, delta) <= epsilon
         low, high = (middle, high) if enough else (low, middle)
@@ -155,14 +155,15 @@ class SelectionPlan:
 
 
 def ideal_budget(epsilon: float, delta: float, runs: float, sessions: int) -> tuple[float, float]:
-    """Return (epsilon, delta) without what samplers cost: noise of all runs, law of their number.
+    """Return (epsilon, delta) without what the samplers of noise cost in all runs together.
 
     Real noise can be coupled with ideal noise so that they differ with probability at most runs x
-    sessions x MAX_DRAWS x `noise.DELTA_PER_DRAW`; K is independent of both, so `runs` is its mean.
-    A difference of t in total variation costs (1 + e^epsilon) t. Beyond the epsilon where that is
-    half of delta, the noise stays as it is: a smaller epsilon implies every larger one.
+    sessions x MAX_DRAWS x `noise.DELTA_PER_DRAW`; K is drawn exactly, and is independent of both,
+    so `runs` is its mean. A difference of t in total variation costs (1 + e^epsilon) t. Beyond
+    the epsilon where that is half of delta, the noise stays as it is: a smaller epsilon implies
+    every larger one.
     """
-    distance = math.ceil(runs) * sessions * MAX_DRAWS * noise.DELTA_PER_DRAW + LAW_ERROR
+    distance = math.ceil(runs) * sessions * MAX_DRAWS * noise.DELTA_PER_DRAW
     half = delta / (2 * distance) - 1
     if half <= 1:
         raise ValueError(

@@ -16,7 +16,6 @@ from skdp.privacy.random import Words
 
 __all__ = [
     "LAWS",
-    "LAW_ERROR",
     "chance_drawn",
     "check_mean",
     "draw_below",
@@ -26,9 +25,7 @@ __all__ = [
 ]
 
 LAWS = ("geometric", "logarithmic", "poisson")
-LAW_ERROR = 2.0**-100  # bound on the total variation of a drawn number from its law
 _UNIT = 1 << 64
-_POISSON_BITS = 128
 _LARGEST_MEAN = 1e6
 
 
@@ -41,15 +38,13 @@ def check_mean(mean: float) -> float:
 
 @cache
 def exact_gamma(law: str, mean: float) -> float:
-    """Return the gamma of a truncated negative binomial: a multiple of 2^-53, to draw exactly.
+    """Return the gamma of a truncated negative binomial: this float is what is drawn with.
 
-    Its mean is at least `mean` by rounding gamma down; the formulas of the loss use this gamma.
+    The formulas of the loss use it too, and the mean that belongs to it.
     """
     if law == "geometric":
-        gamma = 1 / mean
-    else:
-        gamma = math.exp(-brentq(lambda t: math.expm1(t) / t - mean, 1e-9, 50.0, xtol=1e-14))
-    return math.floor(gamma * 2**53) / 2**53
+        return 1 / mean
+    return math.exp(-brentq(lambda t: math.expm1(t) / t - mean, 1e-9, 50.0, xtol=1e-14))
 
 
 def true_mean(law: str, mean: float) -> float:
@@ -79,56 +74,51 @@ def draw_below(words: Words, n: int) -> int:
     return word % n
 
 
-def _geometric(words: Words, gamma: float) -> int:
-    """P(k) = gamma (1 - gamma)^(k - 1): trials until the first success, exactly."""
-    success = int(gamma * 2**53) << 11
-    k = 1
-    while int(words(1)[0]) >= success:
-        k += 1
-    return k
+def _first_term(law: str, mean: float) -> tuple[int, Decimal]:
+    """Return the smallest number of runs, and its probability."""
+    if law == "poisson":
+        return 0, (-Decimal(mean)).exp()
+    gamma = Decimal(exact_gamma(law, mean))
+    return 1, gamma if law == "geometric" else (1 - gamma) / -gamma.ln()
 
 
-def _logarithmic(words: Words, gamma: float) -> int:
-    """P(k) prop. to (1 - gamma)^k / k: a geometric k that is kept with probability 1/k, exactly."""
-    while draw_below(words, k := _geometric(words, gamma)):
-        pass
-    return k
-
-
-@cache
-def _poisson_thresholds(mean: float) -> tuple[int, ...]:
-    """Return the distribution function in units of 2^-128, until the rest is below 2^-120."""
-    with localcontext(prec=80):
-        term, total, k = (-Decimal(mean)).exp(), Decimal(0), 0
-        thresholds = []
-        while k < mean or term > Decimal(2) ** -124:
+def _invert(law: str, mean: float, uniform: int, bits: int) -> int | None:
+    """Return the least k with P(K <= k) > uniform / 2^bits; None if `bits` cannot tell."""
+    digits = bits // 4
+    with localcontext(prec=digits + 20):  # 10^17 steps stay within the margin
+        margin = Decimal(10) ** -digits + Decimal(2) ** -bits
+        u, total = Decimal(uniform) / Decimal(2) ** bits, Decimal(0)
+        k, term = _first_term(law, mean)
+        stay = 1 - Decimal(1 if law == "poisson" else exact_gamma(law, mean))
+        while total < 1 - margin:
             total += term
-            thresholds.append(int(total * (1 << _POISSON_BITS)))
+            if u + margin < total:
+                return k
+            if u - margin < total:
+                break
             k += 1
-            term = term * Decimal(mean) / k
-    return tuple(thresholds)
-
-
-def _poisson(words: Words, mean: float) -> int:
-    """Inversion of 128 bits: a sum of roundings below `LAW_ERROR` for means up to a million."""
-    first, second = (int(word) for word in words(2))
-    uniform, thresholds = (first << 64) | second, _poisson_thresholds(mean)
-    return sum(uniform >= threshold for threshold in thresholds)
+            if law == "poisson":
+                term *= Decimal(mean) / k
+            else:
+                term *= stay if law == "geometric" else stay * (k - 1) / k
+    return None
 
 
 def draw_runs(words: Words, law: str, mean: float) -> int:
-    """Draw the number of runs: at least 1, but for Poisson, where it may be 0.
+    """Draw the number of runs, exactly: at least 1, but for Poisson, where it may be 0.
 
     Parameters
     ----------
     words : Words
-        Source of random words; how many are read depends on the result, which stays secret.
+        Source of random words.
     law : {"geometric", "logarithmic", "poisson"}
         Law of the number.
     mean : float
         Its mean.
     """
-    if law == "poisson":
-        return _poisson(words, mean)
-    draw = _geometric if law == "geometric" else _logarithmic
-    return draw(words, exact_gamma(law, mean))
+    uniform, bits, drawn = 0, 0, None
+    while drawn is None:  # a tie asks for more bits: with probability 2^-200
+        for word in words(4):
+            uniform, bits = (uniform << 64) | int(word), bits + 64
+        drawn = _invert(law, mean, uniform, bits)
+    return drawn

@@ -30,7 +30,7 @@ class LossQuery(PrivateQuery):
     n_rows : callable
         () -> number of rows, called when the count is read.
     bounds : tuple of two floats
-        (a, b): a loss counts as min(max(loss, a), b); one that is not finite as (a + b)/2.
+        (a, b): a loss counts as min(max(loss, a), b); NaN as (a + b)/2.
     private_count : bool
         Whether neighbours differ in a unit that is there or not (else in its values).
     owners : ndarray or None
@@ -60,7 +60,7 @@ class LossQuery(PrivateQuery):
             losses = np.bincount(self._owners, weights=losses)[sizes > 0] / sizes[sizes > 0]
         middle = self._low + (self._high - self._low) / 2
         clipped = np.clip(losses, self._low, self._high) - middle
-        return np.where(np.isfinite(losses), clipped, 0.0)
+        return np.where(np.isnan(losses), 0.0, clipped)
 
     def total(self) -> Bounded:
         """Return the sum of clipped losses less (a + b)/2.

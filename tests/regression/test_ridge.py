@@ -11,7 +11,7 @@ from sklearn.preprocessing import normalize
 
 from skdp import DPRidge, DPRidgeClassifier, PrivacyLedger
 from skdp.exceptions import PrivacyWarning
-from skdp.testing import check_calibration, seeded_entropy
+from skdp.testing import FitData, check_calibration, seeded_entropy
 
 NO_NOISE = {"epsilon": math.inf, "clip_norm": math.inf}
 UNBOUNDED = {**NO_NOISE, "target_bounds": (-math.inf, math.inf)}
@@ -115,9 +115,7 @@ def test_the_receipt_has_one_release():
 
 def test_noise_is_what_the_receipt_says():
     X, y = data(100)
-    check_calibration(
-        DPRidge(clip_norm=1.0, target_bounds=(-1, 5)), (X, y)[0:1] and _fit_data(X, y)
-    )
+    check_calibration(DPRidge(clip_norm=1.0, target_bounds=(-1, 5)), FitData(X, y))
 
 
 def test_records_with_other_labels_count_as_zeros():

@@ -1,11 +1,11 @@
-"""WithinGroupKFold: every user in every fold."""
+"""Splitters: every user in every fold, and folds that are drawn one unit at a time."""
 
 import numpy as np
 import pytest
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import KFold, cross_val_score
 from sklearn.tree import DecisionTreeRegressor
 
-from skdp.model_selection import WithinGroupKFold
+from skdp.model_selection import IndependentKFold, WithinGroupKFold
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -69,3 +69,53 @@ def test_bad_arguments(cv, groups, match):
     with pytest.raises(ValueError, match=match):
         list(cv.split(np.zeros((4, 1)), groups=groups))
     assert "WithinGroupKFold" in repr(cv)
+
+
+# -- IndependentKFold ----------------------------------------------------------------------------
+
+
+def test_independent_folds_cover_every_row_once():
+    X = np.zeros((500, 2))
+    cv = IndependentKFold(4)
+    seen = np.zeros(500, int)
+    for train, test in cv.split(X):
+        assert len(train) + len(test) == 500
+        assert not set(train) & set(test)
+        seen[test] += 1
+        assert abs(len(test) - 125) < 6 * np.sqrt(500 * 3 / 16)
+    assert (seen == 1).all()
+    first, second = ([t.tolist() for _, t in cv.split(X)] for _ in range(2))
+    assert first != second
+    assert "IndependentKFold" in repr(cv)
+
+
+def test_one_row_more_moves_no_other_row():
+    """The words of a unit are its own: the folds of the others are the same, whoever is added."""
+    X = np.zeros((60, 1))
+    folds = []
+    for n in (59, 60):
+        fold = np.zeros(n, int)
+        for i, (_, test) in enumerate(IndependentKFold(3, random_state=5).split(X[:n])):
+            fold[test] = i
+        folds.append(fold)
+    assert np.array_equal(folds[0], folds[1][:59])
+    cut = [next(iter(KFold(3).split(X[:n])))[1][-1] for n in (59, 57)]
+    assert cut[0] != cut[1]  # folds by position move
+
+
+def test_users_stay_together():
+    users = np.repeat(["a", "b", "c", "d", "e"], [1, 5, 9, 2, 4])
+    for train, test in IndependentKFold(3).split(users, groups=users):
+        assert not set(users[train]) & set(users[test])
+
+
+def test_empty_folds_are_allowed():
+    splits = list(IndependentKFold(50, random_state=0).split(np.zeros((3, 1))))
+    assert len(splits) == 50
+    assert sum(len(test) == 0 for _, test in splits) >= 47
+
+
+@pytest.mark.parametrize("n_splits", [1, 2.5, True, "3"])
+def test_bad_number_of_folds(n_splits):
+    with pytest.raises(ValueError, match="n_splits"):
+        list(IndependentKFold(n_splits).split(np.zeros((4, 1))))

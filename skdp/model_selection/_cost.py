@@ -1,0 +1,262 @@
+"""What a search of scikit-learn spends with private estimators: computed before it starts."""
+
+from dataclasses import dataclass
+
+from sklearn.model_selection import (
+    GridSearchCV,
+    ParameterGrid,
+    ParameterSampler,
+    RandomizedSearchCV,
+)
+
+from skdp.exceptions import PrivacyError
+from skdp.model_selection._folds import held_by, resolved_splitter
+from skdp.model_selection._parts import candidate_of, dp_parts, planned_fit
+from skdp.privacy import accounting
+from skdp.privacy.accounting import Loss
+from skdp.privacy.receipts import PrivacySpent
+from skdp.privacy.routes import LedgerFit
+
+__all__ = ["SearchCost", "search_cost"]
+
+# Parameters that change what a fit spends: a search may not draw them anew.
+_SPENDING = ("epsilon", "delta", "adjacency", "privacy_unit", "sensitivity", "init", "random_state")
+
+
+@dataclass(frozen=True, repr=False)
+class SearchCost:
+    """What a search or a cross-validation spends.
+
+    Attributes
+    ----------
+    name : str
+        What was asked about.
+    candidates : tuple of (params, losses)
+        Each candidate, and what one fit of it spends.
+    n_splits : int
+        Number of training sets.
+    held, scored : int
+        Largest numbers of training sets and of test sets that hold one unit.
+    refit : bool
+        Whether the best candidate is fitted once more, on everything.
+    exact_scores : bool
+        Whether a scorer has no privacy: scores, and the choice made by them, are then not covered.
+    losses : tuple of Loss
+        What composes; fits and private scores.
+    unit, adjacency : str
+        What is protected.
+    seeded : bool
+        Whether noise is reproducible.
+    fits, refits : tuple
+        Every fit and score, and the fits of each candidate, one of which is made again.
+    """
+
+    name: str
+    candidates: tuple
+    n_splits: int
+    held: int
+    scored: int
+    refit: bool
+    exact_scores: bool
+    losses: tuple[Loss, ...]
+    unit: str
+    adjacency: str
+    seeded: bool
+    fits: tuple[LedgerFit, ...] = ()
+    refits: tuple[tuple[LedgerFit, ...], ...] = ()
+
+    def epsilon(self, delta=1e-6):
+        """Return the epsilon of everything together, at a delta.
+
+        Parameters
+        ----------
+        delta : float, default=1e-6
+            In [0, 1).
+
+        Returns
+        -------
+        float
+        """
+        return accounting.epsilon_from_losses(self.losses, delta)
+
+    @property
+    def mu(self):
+        """Gaussian-DP parameter, or None unless all parts are Gaussian."""
+        return PrivacySpent(0.0, 0.0, self.losses, self.adjacency, self.unit, False).mu
+
+    def table(self):
+        """Return the candidates and what one fit of each spends, as aligned text."""
+        rows = [("candidate", "one fit")]
+        for params, losses in self.candidates:
+            spent = ", ".join(f"{kind} {value:.4g}" for kind, value in losses)
+            rows.append((str(params), spent or "nothing"))
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {spent}" for name, spent in rows)
+
+    def __str__(self):
+        scores = (
+            "exact: neither they nor the choice are covered" if self.exact_scores else "private"
+        )
+        lines = (
+            f"{self.name}: {len(self.candidates)} candidate(s), {self.n_splits} splits",
+            f"one {self.unit} ({self.adjacency}) is in {self.held} training sets of each candidate",
+            f"refit: {'one more fit, of the dearest' if self.refit else 'none'}; scores: {scores}",
+            f"total: epsilon={self.epsilon():.4g} at delta=1e-06"
+            + ("" if self.mu is None else f" (mu={self.mu:.4g})"),
+        )
+        return "\n".join([self.table(), *lines])
+
+    def __repr__(self):
+        return (
+            f"SearchCost(epsilon={self.epsilon():.4g} at delta=1e-06, {len(self.candidates)} "
+            f"candidates, {self.held} of {self.n_splits} fits a row, refit={self.refit})"
+        )
+
+
+def search_cost(search, n_samples, groups=None, *, cv=None, scoring=None):
+    """Say what a search or a cross-validation spends, before any data are touched.
+
+    With t the largest number of training sets that hold one unit and mu_c what a fit of candidate
+    c spends, everything together is mu-GDP for ``mu^2 = t sum_c mu_c^2 + max_c mu_c^2``, the last
+    term for the refit. (Given all other rows, a fit whose training set lacks the unit is the same
+    for neighbours.) A private scorer adds its own loss for each test set that holds the unit. For
+    K folds t is K - 1, for ShuffleSplit it is K.
+
+    Parameters
+    ----------
+    search : GridSearchCV, RandomizedSearchCV or estimator
+        A search that is not fitted; or an estimator, for ``cross_validate(estimator, cv=cv)``.
+    n_samples : int
+        Number of rows. It is not looked at where it is private.
+    groups : array-like, default=None
+        Users of the rows, for the unit "group": their labels are taken to be public.
+    cv, scoring : object
+        For an estimator: as in `~sklearn.model_selection.cross_validate`.
+
+    Returns
+    -------
+    cost : SearchCost
+        ``cost.epsilon(delta)``, ``cost.losses``, ``print(cost)``.
+
+    Raises
+    ------
+    PrivacyError
+        Where one unit can move others between folds, so that nothing can be counted: under
+        ``adjacency="add_remove"`` use `IndependentKFold`.
+
+    Examples
+    --------
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> from skdp import DPPCA
+    >>> from skdp.model_selection import IndependentKFold, search_cost
+    >>> pca = DPPCA(clip_norm=1.0, epsilon=0.5)
+    >>> search = GridSearchCV(pca, {"n_components": [1, 2, 3]}, cv=IndependentKFold(4))
+    >>> search_cost(search, n_samples=1000)
+    SearchCost(epsilon=1.729 at delta=1e-06, 3 candidates, 3 of 4 fits a row, refit=True)
+    """
+    is_search = isinstance(search, GridSearchCV | RandomizedSearchCV)
+    if hasattr(search, "cv") and not is_search:
+        raise PrivacyError(
+            f"{type(search).__name__} decides by exact scores what it fits: its cost cannot be "
+            "counted. Use DPGridSearchCV."
+        )
+    estimator = search.estimator if is_search else search
+    parts = dp_parts(estimator)
+    if not parts:
+        raise ValueError(f"there is no private estimator in {estimator!r}: it has no finite cost.")
+    candidates = _candidates(search) if is_search else [{}]
+    plans = [_planned(estimator, params, groups is not None) for params in candidates]
+    kinds = {(fit.unit, fit.adjacency) for plan in plans for fit in plan}
+    if len(kinds) > 1:
+        raise PrivacyError(f"the fits protect different things, which do not add up: {kinds}")
+    ((unit, adjacency),) = kinds
+    splitter = resolved_splitter(search.cv if is_search else cv, estimator)
+    held, scored = held_by(splitter, n_samples, groups, unit, adjacency)
+    n_splits = _n_splits(splitter, n_samples, groups)
+    scorers = _scorers(search.scoring if is_search else scoring)
+    refit = bool(is_search and search.refit)
+    training_scores = bool(is_search and search.return_train_score)
+    return _total(
+        type(search).__name__, candidates, plans, scorers, held, scored, n_splits, refit,
+        training_scores, unit, adjacency,
+    )  # fmt: skip
+
+
+def _total(name, candidates, plans, scorers, held, scored, n_splits, refit, training, unit, adj):
+    """Add up a search; see `search_cost` for the rule."""
+    one_fit = [accounting.compose(loss for fit in plan for loss in fit.losses) for plan in plans]
+    score = [loss for scorer in scorers for loss in getattr(scorer, "private_losses", ())]
+    calls = scored + held * training
+    losses = [loss for spent in one_fit for loss in spent * held]
+    losses += score * (calls * len(plans))
+    losses += _dearest(one_fit) if refit else ()
+    lines = [
+        LedgerFit("PrivateScorer", unit, adj, tuple(scorer.private_losses), False)
+        for scorer in scorers
+        if getattr(scorer, "private_losses", ())
+    ]
+    fits = [fit for plan in plans for fit in [*plan, *lines * (1 + training)] * n_splits]
+    return SearchCost(
+        name=name,
+        candidates=tuple(zip(candidates, one_fit, strict=True)),
+        n_splits=n_splits,
+        held=held,
+        scored=scored,
+        refit=refit,
+        exact_scores=not all(hasattr(scorer, "private_losses") for scorer in scorers),
+        losses=accounting.compose(losses),
+        unit=unit,
+        adjacency=adj,
+        seeded=any(fit.seeded for plan in plans for fit in plan),
+        fits=tuple(fits),
+        refits=tuple(map(tuple, plans)) if refit else (),
+    )
+
+
+def _dearest(spent):
+    """Return losses that dominate those of any one candidate, part by part."""
+    out = []
+    for kind in accounting.KINDS:
+        sizes = [sorted((v for k, v in losses if k == kind), reverse=True) for losses in spent]
+        longest = max(map(len, sizes))
+        padded = [values + [0.0] * (longest - len(values)) for values in sizes]
+        out += [Loss(kind, max(values)) for values in zip(*padded, strict=True)]
+    return out
+
+
+def _candidates(search):
+    if isinstance(search, GridSearchCV):
+        return list(ParameterGrid(search.param_grid))
+    drawn = list(
+        ParameterSampler(
+            search.param_distributions, search.n_iter, random_state=search.random_state
+        )
+    )
+    names = {name.rpartition("__")[2] for params in drawn for name in params}
+    if not isinstance(search.random_state, int) and names & set(_SPENDING):
+        raise PrivacyError(
+            f"the search draws {sorted(names & set(_SPENDING))} at random: its cost is not known "
+            "before it runs. Give it an int as 'random_state' (it draws no noise)."
+        )
+    return drawn
+
+
+def _planned(estimator, params, with_groups):
+    return [planned_fit(part, with_groups) for part in dp_parts(candidate_of(estimator, params))]
+
+
+def _n_splits(splitter, n_samples, groups):
+    if not hasattr(splitter, "get_n_splits"):
+        return len(list(splitter))
+    private = getattr(splitter, "n_splits", None)  # known without the number of rows
+    return (
+        private
+        if private is not None
+        else splitter.get_n_splits([0] * int(n_samples), None, groups)
+    )
+
+
+def _scorers(scoring):
+    if isinstance(scoring, dict):
+        return list(scoring.values())
+    return list(scoring) if isinstance(scoring, list | tuple) else [scoring]

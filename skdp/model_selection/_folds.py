@@ -1,0 +1,111 @@
+"""How many training and test sets of a splitter hold one unit, from public shapes alone."""
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.model_selection import (
+    GroupKFold,
+    GroupShuffleSplit,
+    KFold,
+    LeaveOneGroupOut,
+    LeaveOneOut,
+    LeavePOut,
+    PredefinedSplit,
+    RepeatedKFold,
+    ShuffleSplit,
+    TimeSeriesSplit,
+)
+
+from skdp.exceptions import PrivacyError
+from skdp.model_selection._splitters import IndependentKFold, WithinGroupKFold
+
+__all__ = ["held_by", "resolved_splitter"]
+
+# Splitters whose folds are a function of the number of rows (and of public randomness) alone.
+_BY_POSITION = (
+    KFold,
+    LeaveOneOut,
+    LeavePOut,
+    PredefinedSplit,
+    RepeatedKFold,
+    ShuffleSplit,
+    TimeSeriesSplit,
+)
+_BY_GROUP = (GroupKFold, GroupShuffleSplit, LeaveOneGroupOut, WithinGroupKFold)
+
+
+def resolved_splitter(cv, estimator):
+    """Return the splitter that scikit-learn makes of `cv`."""
+    if cv is None or isinstance(cv, int):
+        if is_classifier(estimator):
+            raise PrivacyError(
+                "for a classifier an integer 'cv' is a StratifiedKFold, whose folds depend on the "
+                "labels of others. Use IndependentKFold, or KFold with adjacency='replace'."
+            )
+        return KFold(5 if cv is None else cv)
+    return cv
+
+
+def _refuse(cv, why):
+    raise PrivacyError(
+        f"the cost of {type(cv).__name__} cannot be counted: {why}. Use "
+        "skdp.model_selection.IndependentKFold."
+    )
+
+
+def held_by(cv, n_samples, groups, unit, adjacency):
+    """Return (t, s): the largest numbers of training and of test sets that hold one unit.
+
+    Refused where one unit can move others between folds: with "add_remove" all folds cut by
+    position; stratified folds always; folds by group where groups change with the data.
+    """
+    if not hasattr(cv, "split"):
+        cv = PredefinedSplits(cv)
+    unit_of_rows = unit in ("row", "group")
+    if type(cv) is IndependentKFold:
+        whole = unit != "group" or groups is not None
+        return (cv.n_splits - 1, 1) if whole and unit != "edge" else (cv.n_splits, cv.n_splits)
+    if adjacency == "add_remove" and unit_of_rows:
+        _refuse(cv, f"with adjacency='add_remove' one {unit} more moves others between its folds")
+    allowed = (*_BY_POSITION, PredefinedSplits)
+    if unit == "label":
+        allowed += _BY_GROUP
+    if unit == "group":
+        allowed = (LeaveOneGroupOut, WithinGroupKFold)
+        if isinstance(cv, WithinGroupKFold) and cv.shuffle:
+            _refuse(cv, "its shuffling depends on how many rows the other users have")
+    if type(cv) not in allowed:
+        _refuse(cv, f"its folds may depend on the data of others (unit {unit!r})")
+    return _count(cv, n_samples, groups, unit)
+
+
+class PredefinedSplits:
+    """An iterable of (train, test) that the caller vouches for."""
+
+    def __init__(self, splits):
+        self.splits = list(splits)
+
+    def get_n_splits(self, X=None, y=None, groups=None):
+        """Return the number of splits."""
+        return len(self.splits)
+
+    def split(self, X=None, y=None, groups=None):
+        """Return the splits."""
+        return iter(self.splits)
+
+
+def _count(cv, n_samples, groups, unit):
+    X = np.zeros((int(n_samples), 1))
+    K = cv.get_n_splits(X, None, groups)
+    if isinstance(cv, LeaveOneOut):
+        return K - 1, 1
+    unseeded = isinstance(cv, ShuffleSplit | GroupShuffleSplit) and cv.random_state is None
+    if unseeded or unit not in ("row", "group", "label", "entry", "interaction"):
+        return K, K
+    owners = np.arange(len(X))
+    if unit == "group":
+        owners = np.unique(np.asarray(groups), return_inverse=True)[1]
+    trained, tested = np.zeros(owners.max() + 1, int), np.zeros(owners.max() + 1, int)
+    for train, test in cv.split(X, None, groups):
+        trained[np.unique(owners[train])] += 1
+        tested[np.unique(owners[test])] += 1
+    return int(trained.max()), int(tested.max())

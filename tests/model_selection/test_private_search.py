@@ -1,0 +1,503 @@
+"""Private searches: budgets, receipts, what is published, and audits of whole searches."""
+
+import math
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from scipy.stats import randint
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skdp import (
+    DPPCA,
+    BudgetExceededError,
+    DPPersonalizedRegressor,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+    PrivacyError,
+    PrivacyLedger,
+)
+from skdp.base import BaseDPEstimator, atomic
+from skdp.model_selection import (
+    DPGridSearchCV,
+    DPRandomizedSearchCV,
+    _runs,
+    make_private_scorer,
+)
+from skdp.privacy import accounting
+from skdp.privacy.accounting import Loss
+from skdp.privacy.session import PrivacySession
+from skdp.queries.losses import LossQuery
+from skdp.testing import (
+    contrasting_data,
+    epsilon_lower_bound,
+    fixed_noise,
+    null_release,
+    record_transcript,
+    seeded_entropy,
+    transcript_audit,
+    worst_case_pair,
+)
+from skdp.testing._hooks import cached_accounting
+from skdp.testing._outcomes import difference, documented_attributes, fitted_attributes, outcome
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((3000, 5)) * [1, 0.5, 0.3, 0.1, 0.1] / 2
+Y = X @ [1.0, -1.0, 0.5, 0.0, 0.0] + 0.05 * RNG.standard_normal(3000)
+RECONSTRUCTION = make_private_scorer("reconstruction", (0.0, 1.0))
+SQUARED = make_private_scorer("squared_error", (0.0, 1.0))
+GRID = {"n_components": [1, 2, 3]}
+
+
+def pca_search(**params):
+    params = {"estimator": DPPCA(clip_norm=1.0), "param_grid": GRID, "scoring": RECONSTRUCTION} | (
+        params
+    )
+    return DPGridSearchCV(**params)
+
+
+COMPOSED = pca_search(strategy="compose")
+STOPPED = pca_search(strategy="random_stopping", law="geometric")
+SEARCHES = [
+    COMPOSED,
+    STOPPED,
+    pca_search(strategy="random_stopping", law="poisson", epsilon=8.0, expected_runs=9),
+    pca_search(strategy="random_stopping", law="logarithmic", score_share=0.5),
+    pca_search(estimator=DPPCA(clip_norm=1.0, adjacency="replace")),
+    DPRandomizedSearchCV(
+        DPTruncatedSVD(clip_norm=1.0), {"n_components": randint(1, 4)}, RECONSTRUCTION, n_iter=3
+    ),
+]
+
+
+# -- scikit-learn --------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@parametrize_with_checks(
+    [
+        DPGridSearchCV(DPTraceRegressor(1), {"max_iter": [1, 2]}, SQUARED),
+        pca_search(param_grid={"n_components": [1]}, strategy="random_stopping"),
+        DPRandomizedSearchCV(
+            DPTruncatedSVD(1, clip_norm=1.0), {"n_oversamples": [0, 1, 2]}, RECONSTRUCTION, n_iter=2
+        ),
+        DPGridSearchCV(
+            make_pipeline(DPTruncatedSVD(1, clip_norm=1.0), DPTraceRegressor(1)),
+            {"dptraceregressor__max_iter": [1, 2]},
+            SQUARED,
+        ),
+    ]
+)
+def test_sklearn_compatible(estimator, check):
+    check(estimator)
+
+
+def test_attributes_are_those_of_a_grid_search():
+    search = pca_search(strategy="compose", epsilon=20.0).fit(X)
+    results = search.cv_results_
+    assert results["params"] == [{"n_components": k} for k in (1, 2, 3)]
+    assert list(results["param_n_components"]) == [1, 2, 3]
+    assert search.best_params_ == results["params"][search.best_index_]
+    assert search.best_score_ == results["mean_test_score"][search.best_index_]
+    assert results["rank_test_score"][search.best_index_] == 1
+    assert search.best_params_ == {"n_components": 3}
+    assert search.transform(X[:2]).shape == (2, 3)
+    assert search.inverse_transform(search.transform(X[:2])).shape == (2, 5)
+    assert search.n_features_in_ == 5
+    assert not hasattr(search, "predict")
+    assert pickle.loads(pickle.dumps(search)).best_params_ == search.best_params_
+    assert not fitted_attributes(clone(search))
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=repr)
+def test_attributes_are_documented(search):
+    found = set(fitted_attributes(clone(search).fit(X)))
+    assert found <= documented_attributes(type(search))
+
+
+# -- budgets and receipts ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=repr)
+def test_runs_stay_inside_the_plan(search):
+    search = clone(search)
+    with record_transcript() as transcript:
+        search.fit(X)
+    assert not transcript.faults
+    plan = search.plan_
+    n_runs = sum(opening.bound.name == "loss_sum" for opening in transcript)
+    spent = math.hypot(*(opening.claimed_mu for opening in transcript))
+    if n_runs:
+        assert spent / math.sqrt(n_runs) == pytest.approx(plan.run.value, rel=1e-6)
+        assert spent <= plan.run.value * math.sqrt(n_runs)
+    if plan.strategy == "compose":
+        assert n_runs == 3
+        assert spent <= search.privacy_spent_.mu * (1 + 1e-12)
+    receipt = search.privacy_spent_
+    assert (receipt.epsilon, receipt.delta) == (search.epsilon, search.delta)
+    assert accounting.compose(line.loss for line in search.ledger_) == pytest.approx(receipt.losses)
+    assert accounting.epsilon_from_losses(receipt.losses, receipt.delta) <= receipt.epsilon
+    assert receipt.adjacency == search.adjacency and receipt.unit == "row"
+    assert "differential privacy" in str(search.privacy_card())
+
+
+def test_random_stopping_has_no_mu_and_the_model_carries_the_receipt_of_the_search():
+    search = clone(STOPPED).fit(X)
+    assert search.privacy_spent_.mu is None
+    assert search.privacy_spent_.losses == (Loss("pure", 1.0), Loss("delta", 1e-6))
+    assert search.best_estimator_.privacy_spent_ == search.privacy_spent_
+    assert search.best_estimator_.epsilon < 0.7  # what a later fit of it would spend
+    pipeline = make_pipeline(DPTruncatedSVD(1, clip_norm=1.0), DPTraceRegressor(1))
+    search = DPGridSearchCV(pipeline, {"dptraceregressor__max_iter": [1, 2]}, SQUARED)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        search.fit(X, Y)
+    assert all(step.privacy_spent_ == search.privacy_spent_ for _, step in
+               search.best_estimator_.steps)  # fmt: skip
+
+
+def test_parts_of_a_pipeline_share_a_run_as_their_budgets_compare():
+    pipeline = make_pipeline(
+        Normalizer(), DPTruncatedSVD(1, clip_norm=1.0, epsilon=4.0), DPTraceRegressor(1)
+    )
+    search = DPGridSearchCV(pipeline, {"dptraceregressor__max_iter": [1]}, SQUARED, epsilon=3.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        search.fit(X, Y)
+    ledgers = [step.ledger_ for _, step in search.best_estimator_.steps[1:]]
+    first, second = (sum(line.loss.value**2 for line in ledger) for ledger in ledgers)
+    ratio = accounting.mu_from_epsilon_delta(4, 1e-6) / accounting.mu_from_epsilon_delta(1, 1e-6)
+    assert first / second == pytest.approx(ratio**2, rel=1e-6)
+    assert first + second == pytest.approx(0.9 * search.plan_.run.value**2, rel=1e-6)
+
+
+def test_pure_search():
+    svd = DPTruncatedSVD(1, privacy_unit="entry")
+    grid = {"n_components": [1, 2]}
+    scorer = make_private_scorer("reconstruction", (0.0, 5.0))
+    Z = np.clip(X[:60], -1, 1)
+    search = DPGridSearchCV(svd, grid, scorer, epsilon=6.0, delta=0.0, strategy="random_stopping",
+                            law="geometric")  # fmt: skip
+    with record_transcript() as transcript:
+        search.fit(Z)
+    assert search.plan_.run == Loss("pure", 2.0)
+    assert search.privacy_spent_.losses == (Loss("pure", 6.0),)
+    scores = [o for o in transcript if o.bound.name == "loss_sum"]
+    assert {o.mechanism for o in transcript} == {"laplace"}
+    assert scores[0].loss.value == pytest.approx(0.2, rel=1e-8)
+    assert sum(o.loss.value for o in transcript) <= 2.0 * len(scores)
+
+
+def test_infinite_epsilon_is_exact():
+    search = pca_search(epsilon=math.inf)
+    with pytest.warns(UserWarning, match="adds no noise"):
+        search.fit(X)
+    assert search.best_params_ == {"n_components": 3}
+    assert search.privacy_spent_.epsilon == math.inf
+
+
+def test_seeded_search_is_reproducible_and_flagged():
+    fits = []
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="random_state"):
+            fits.append(clone(STOPPED).set_params(random_state=3).fit(X))
+    assert difference(fitted_attributes(fits[0])["cv_results_"], fits[1].cv_results_) is None
+    assert np.array_equal(fits[0].best_estimator_.components_, fits[1].best_estimator_.components_)
+    assert fits[0].privacy_spent_.seeded
+    assert not clone(STOPPED).fit(X).privacy_spent_.seeded
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"delta": 1.0}, "delta"),
+        ({"delta": True}, "delta"),
+        ({"strategy": "best"}, "strategy"),
+        ({"law": "uniform"}, "law"),
+        ({"expected_runs": 0.5, "strategy": "random_stopping"}, "expected_runs"),
+        ({"score_share": 1.0}, "score_share"),
+        ({"scoring": "r2"}, "make_private_scorer"),
+        ({"scoring": None}, "make_private_scorer"),
+        ({"param_grid": {"epsilon": [1, 2]}}, "cannot be searched"),
+        ({"param_grid": {"random_state": [1, 2]}}, "cannot be searched"),
+        ({"estimator": StandardScaler()}, "neither a private estimator"),
+        ({"estimator": make_pipeline(StandardScaler(), DPPCA())}, "is fitted on private rows"),
+        ({"estimator": make_pipeline(DPPCA(), memory="x")}, "memory"),
+        ({"estimator": DPPCA(random_state=0)}, "share their noise"),
+        ({"delta": 0.0}, "pure differential privacy"),
+    ],
+)
+def test_bad_parameters_touch_nothing(params, match):
+    search = pca_search(**params)
+    with (
+        record_transcript() as transcript,
+        pytest.raises((ValueError, PrivacyError), match=match),
+        PrivacyLedger(9, 1e-5) as ledger,
+    ):
+        search.fit(X)
+    assert not len(transcript) and not ledger.entries
+    assert not hasattr(search, "best_estimator_")
+
+
+def test_losses_of_other_kinds_are_refused():
+    """A bounded-range part is no Gaussian: the bound for random stopping would not hold."""
+    model = DPPersonalizedRegressor(1, init="exponential", candidates=np.eye(5)[:2][:, :, None])
+    search = DPGridSearchCV(model, {"n_rounds": [0]}, SQUARED)
+    with pytest.raises(PrivacyError, match="accounts for 'gaussian' ones only"):
+        search.fit(X, Y, groups=np.arange(len(X)) % 100)
+
+
+def test_norm_units_have_no_private_score():
+    search = pca_search(estimator=DPTruncatedSVD(1, privacy_unit="spectral"))
+    with pytest.raises(PrivacyError, match="no private score"):
+        search.fit(X)
+
+
+def test_users_are_scored_as_users():
+    groups = np.arange(len(X)) % 300
+    model = DPPersonalizedRegressor(1, n_rounds=0)
+    search = DPGridSearchCV(model, {"n_components": [1, 2]}, SQUARED, epsilon=8.0)
+    with record_transcript() as transcript, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        search.fit(X, Y, groups=groups)
+    counts = [o.exact * o.step for o in transcript if o.bound.name == "loss_count"]
+    assert np.allclose(counts, 300)
+    assert search.privacy_spent_.unit == "group"
+
+
+# -- ledgers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=repr)
+def test_search_pays_a_ledger_once_for_everything(search):
+    with PrivacyLedger(search.epsilon, search.delta) as ledger:
+        inside = clone(search).fit(X)
+        assert [fit.state for fit in ledger.entries] == ["fitted"]
+        assert ledger.spent.epsilon <= search.epsilon
+        assert ledger.spent.losses == inside.plan_.losses
+        with pytest.raises(BudgetExceededError):
+            clone(search).fit(X)
+        with pytest.raises(BudgetExceededError):
+            inside.best_estimator_.fit(X)  # the model is a fit of its own again
+        ledger._refused.clear()
+    assert len(ledger.entries) == 1
+    inside.best_estimator_.set_params(epsilon=1.0)
+    clone(inside.best_estimator_).fit(X)
+
+
+def test_search_beside_other_fits():
+    with PrivacyLedger(3, 1e-5) as ledger:
+        clone(STOPPED).fit(X)
+        DPPCA(1, clip_norm=1.0, epsilon=1.0).fit(X)
+    mu = accounting.mu_from_epsilon_delta(1, 1e-6)
+    losses = [Loss("pure", 1.0), Loss("delta", 1e-6), Loss("gaussian", mu)]
+    assert ledger.spent.epsilon == pytest.approx(accounting.epsilon_from_losses(losses, 1e-5))
+    assert 1.5 < ledger.spent.epsilon < 2
+
+
+def test_twice_the_loss_in_a_replace_ledger():
+    """(e, d)-DP for a row more is (2 e, (1 + exp e) d)-DP for another row."""
+    with PrivacyLedger(3, 1e-5, adjacency="replace") as ledger:
+        clone(STOPPED).fit(X)
+    pure, delta = ledger.spent.losses
+    assert pure == Loss("pure", 2.0)
+    assert delta == Loss("delta", pytest.approx((1 + math.e) * 1e-6))
+
+
+def test_number_of_runs_is_not_in_the_ledger():
+    sizes = set()
+    for _ in range(4):
+        with PrivacyLedger(3, 1e-5) as ledger:
+            clone(STOPPED).set_params(expected_runs=6).fit(X)
+        sizes.add((len(ledger.entries), ledger.spent.losses, ledger.report()))
+    assert len(sizes) == 1
+
+
+def test_failed_search_keeps_its_charge_only_if_something_was_granted():
+    class Broken(DPPCA):
+        def _close_session(self, session, attributes):
+            raise RuntimeError("after a release")
+
+    with PrivacyLedger(3, 1e-5) as ledger:
+        with pytest.raises(RuntimeError):
+            pca_search(estimator=Broken(clip_norm=1.0)).fit(X)
+        assert [fit.state for fit in ledger.entries] == ["failed"]
+        assert ledger.spent.mu == pytest.approx(accounting.mu_from_epsilon_delta(1, 1e-6))
+        with pytest.raises(ValueError):
+            pca_search().fit(X[0])
+        assert len(ledger.entries) == 1
+
+
+# -- what is published ---------------------------------------------------------------------------
+
+
+def test_no_run_draws_anything():
+    """A Poisson number may be zero: the model is one of public rows."""
+    search = pca_search(strategy="random_stopping", law="poisson", expected_runs=1.01)
+    with seeded_entropy(3):
+        for _ in range(60):
+            with record_transcript() as transcript:
+                search.fit(X)
+            if not any(o.bound.name == "loss_sum" for o in transcript):
+                break
+    assert not any(o.bound.name == "loss_sum" for o in transcript)
+    assert all(np.all(np.abs(o.exact) <= 2 * 10 / o.step) for o in transcript)
+    assert (search.best_score_, search.best_params_) == (-0.5, {"n_components": 1})
+    assert search.transform(X[:3]).shape == (3, 1)
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=repr)
+def test_null_release(search):
+    """With nothing read, searches on contrasting data must look the same, whatever they draw."""
+    for family, data in contrasting_data(search).items():
+        if family != "dense":
+            continue
+        for run in (False, True):
+            with fixed_noise(7), null_release(run=run):
+                reference = outcome(clone(search), data["ordinary"])
+                assert reference.exception is None
+                for name, item in data.items():
+                    seen = outcome(clone(search), item)
+                    found = difference(tuple(reference), tuple(seen))
+                    assert found is None, f"{name}, run={run}: {found}"
+
+
+def test_only_the_winner_is_published():
+    search = clone(STOPPED).set_params(expected_runs=20)
+    for _ in range(3):
+        search.fit(X)
+        assert {len(v) for v in search.cv_results_.values()} == {1}
+        assert set(search.cv_results_) == {
+            "param_n_components", "params", "mean_test_score", "rank_test_score",
+        }  # fmt: skip
+        assert search.best_index_ == 0
+
+
+def test_warnings_of_lost_runs_are_dropped():
+    """A warning of a run that was not chosen tells that it ran."""
+    search = DPGridSearchCV(DPTraceRegressor(1), {"max_iter": [1]}, SQUARED,
+                            strategy="random_stopping", expected_runs=30)  # fmt: skip
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        search.fit(X[:50], Y[:50])
+    assert len(caught) == 1
+    assert "zero matrix" in str(caught[0].message)
+
+
+# -- audits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=repr)
+def test_transcript_of_a_search(search):
+    """The worst pair of the estimator, through every run: no release moves by more than paid."""
+    pair = worst_case_pair(search.estimator)
+    with seeded_entropy(1):
+        report = transcript_audit(search, pair).check()
+    assert report.ratio > 0.9
+    if search.strategy == "compose":
+        plan = search.plan()
+        assert report.realised_mu <= plan.run.value * math.sqrt(3) * (1 + 1e-9)
+
+
+class Toy(BaseDPEstimator):
+    """Candidates that differ in nothing: one release each, of a single row's number."""
+
+    def __init__(self, which=0, *, epsilon=1.0, delta=1e-6, adjacency="replace", random_state=None):
+        self.which = which
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.random_state = random_state
+
+    @atomic
+    def fit(self, X, y=None):
+        session = self._open_session()
+        rows = LossQuery(lambda: X[:, 0], lambda: len(X), (-1.0, 1.0), private_count=False)
+        value = session.ask(rows).total(share=1.0).value
+        return self._close_session(session, {"value_": float(value), "n_features_in_": 1})
+
+
+def own_value(model, X, y):
+    return X[:, 0]
+
+
+def run_toy(value, n_runs, expected_runs, epsilon):
+    """Repeat a search on twenty rows, one of which is `value`; return what is published."""
+    rows = np.zeros((20, 1))
+    rows[0] = value
+    search = DPGridSearchCV(
+        Toy(), {"which": [0, 1]}, make_private_scorer(own_value, (-1.0, 1.0)), epsilon=epsilon,
+        strategy="random_stopping", law="geometric", expected_runs=expected_runs, score_share=0.5,
+    )  # fmt: skip
+    with cached_accounting():
+        return [search.fit(rows) for _ in range(n_runs)]
+
+
+def published(fits):
+    """Log-likelihood ratio of one run, up to a factor: the model's number and the score."""
+    return [fit.best_estimator_.value_ - 20 * fit.best_score_ for fit in fits]
+
+
+def lower_bound(statistic, epsilon, n_runs=300, expected_runs=8.0):
+    with seeded_entropy(0):
+        sides = [statistic(run_toy(v, n_runs, expected_runs, epsilon)) for v in (-1.0, 1.0)]
+    return max(epsilon_lower_bound(*pair, 1e-6, 1e-3) for pair in (sides, sides[::-1]))
+
+
+def test_audit_of_a_whole_search():
+    bound = lower_bound(published, 2.0)
+    print(f"geometric, mean 8: epsilon >= {bound:.3f} of 2.0")
+    assert 0 < bound <= 2.0
+
+
+def test_audit_finds_scores_without_noise(monkeypatch):
+    original = PrivacySession._read
+
+    def no_noise(grant):
+        return np.zeros(grant.bound.shape, np.int64)
+
+    from skdp.privacy.grants import Grant
+
+    draw = Grant.draw
+    monkeypatch.setattr(
+        Grant, "draw", lambda g: no_noise(g) if g.bound.name == "loss_sum" else draw(g)
+    )
+    assert PrivacySession._read is original
+    bound = lower_bound(published, 2.0)
+    print(f"scores without noise: epsilon >= {bound:.3f} of 2.0")
+    assert bound > 2.0
+
+
+def test_audit_finds_published_runs(monkeypatch):
+    """If all runs are published, and with them their number, the loss grows with that number."""
+    seen = []
+    original = _runs.Runs._run
+
+    def keep(self, *args):
+        run = original(self, *args)
+        seen[-1].append(run)
+        return run
+
+    best = _runs.Runs._best_of_random
+
+    def start(self, *args):
+        seen.append([])
+        return best(self, *args)
+
+    monkeypatch.setattr(_runs.Runs, "_run", keep)
+    monkeypatch.setattr(_runs.Runs, "_best_of_random", start)
+
+    def all_runs(fits):
+        return [
+            sum(run.model.value_ - 20 * run.score for run in runs) for runs in seen[-len(fits) :]
+        ]
+
+    bound = lower_bound(all_runs, 2.0, expected_runs=60.0)
+    print(f"all runs of 60 published: epsilon >= {bound:.3f} of 2.0")
+    assert bound > 2.0

@@ -1,0 +1,118 @@
+"""Losses of rows: the sensitivity is attained, and no row depends on another."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from skdp.model_selection._rowwise import _products, each_row, fast_map
+from skdp.queries.losses import LossQuery
+from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
+
+BOUNDS = [(0.0, 1.0), (-1.0, 3.0), (5.0, 5.001), (-1e-12, 1e-12), (1e6, 1e12)]
+
+
+def query(bounds, adjacency, X):
+    X = X.toarray() if hasattr(X, "toarray") else X
+    private = adjacency == "add_remove"
+
+    def losses():
+        with np.errstate(all="ignore"):
+            return np.maximum(X[:, 0], 0) + X[:, 1]
+
+    return LossQuery(losses, lambda: len(X), bounds, private_count=private)
+
+
+def bases(bounds):
+    low, high = bounds
+    rng = np.random.default_rng(0)
+    for values in (np.full(6, (low + high) / 2), rng.uniform(low, high, 6), np.full(6, low)):
+        yield np.column_stack([np.zeros(6), values])
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_sum_changes_by_its_bound_and_no_more(bounds, adjacency):
+    report = check_sensitivity(
+        partial(query, bounds, adjacency), "total", adjacency=adjacency, bases=bases(bounds),
+        scale=max(map(abs, bounds)), max_starts=60, n_climb=30,
+    )  # fmt: skip
+    print(report)
+    assert set(report.ratios) == {"l2", "l1"}
+    assert report.ratio > 0.95
+
+
+def test_worst_pair_attains_the_bound():
+    low, high = -1.0, 3.0
+    for adjacency, values in (("add_remove", ([1.0], [1.0, 9.9])), ("replace", ([-9.9], [9.9]))):
+        answers = []
+        for losses in values:
+            private = adjacency == "add_remove"
+            rows = LossQuery(
+                lambda losses=losses: np.array(losses), lambda: 0, (low, high),
+                private_count=private,
+            )  # fmt: skip
+            answers.append(int(rows.total().answer(2.0**-20)))
+        bound = rows.total().bound
+        assert abs(answers[1] - answers[0]) * 2.0**-20 == pytest.approx(bound.l2, rel=1e-6)
+
+
+def test_count_is_exact():
+    report = check_sensitivity(
+        partial(query, (0.0, 1.0), "add_remove"), "count", formats=["dense"], max_starts=9
+    )
+    assert 0.99 < report.ratio <= 1
+
+
+def test_infinite_losses_are_cut_and_nan_is_the_middle():
+    losses = np.array([np.nan, np.inf, -np.inf, 0.25])
+    rows = LossQuery(lambda: losses, lambda: 4, (0.0, 1.0), private_count=True)
+    assert rows.total().answer(0.0) == -0.25
+    assert rows.total().answer(2.0**-10) == -256
+
+
+def test_users_count_once():
+    losses, owners = np.array([0.0, 1.0, 1.0, 9.0]), np.array([0, 0, 2, 2])
+    rows = LossQuery(lambda: losses, lambda: 4, (0.0, 1.0), private_count=True, owners=owners)
+    assert rows.total().answer(0.0) == 0.0 + 0.5  # means .5 and 5, cut to 1
+    assert rows.count().answer(0.0) == 2
+
+
+@pytest.mark.parametrize("release", ["total", "count"])
+def test_order_and_laziness(release):
+    X = np.random.default_rng(0).random((333, 3))
+    make = partial(query, (0.0, 1.0), "add_remove")
+    check_order_invariance(make, release, data=X)
+    if release == "total":
+        check_lazy(make, release, data=X)
+
+
+# -- each row by itself --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d", [1, 2, 7, 8, 9, 31, 64, 129, 1000])
+def test_products_of_a_row_do_not_depend_on_the_others(d):
+    rng = np.random.default_rng(d)
+    X = rng.standard_normal((67, d)) * 10.0 ** rng.uniform(-9, 9, (67, 1))
+    M = rng.standard_normal((d, 3))
+    whole = _products(X, M)
+    alone = np.concatenate([_products(X[i : i + 1], M) for i in range(len(X))])
+    moved = _products(np.ascontiguousarray(X[5:]), M)
+    assert np.array_equal(whole, alone)
+    assert np.array_equal(whole[5:], moved)
+    scale = np.abs(X) @ np.abs(M)
+    assert np.all(np.abs(whole - X @ M) <= 1e-13 * scale)
+
+
+def test_rows_that_fail_are_nan_and_silent():
+    def function(x, y):
+        if x[0, 0] < 0:
+            raise ValueError(f"a private value: {x}")
+        return np.log(x[:, 0])
+
+    X = np.array([[1.0], [-1.0], [0.0]])
+    assert np.array_equal(each_row(function, X, None), [0.0, np.nan, -np.inf], equal_nan=True)
+
+
+def test_unknown_models_have_no_fast_map():
+    assert fast_map(object(), np.zeros((2, 2)), "predict") is None
