@@ -20,7 +20,8 @@ from skdp.model_selection._steps import (
 
 __all__ = ["check_pipeline"]
 
-_ENTRY_UNITS = ("interaction", "entry", "edge", "rank_one", "frobenius", "spectral")
+_NORM_UNITS = ("rank_one", "frobenius", "spectral")
+_ENTRY_UNITS = ("interaction", "entry", "edge", *_NORM_UNITS)
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ class _Walk:
         return replace(flow, mixed=(*flow.mixed, path))
 
     def _selector(self, path, step, flow):
-        if step.prefit or not isinstance(step.estimator, BaseDPEstimator):
+        looks_at_rows = callable(step.max_features)
+        if step.prefit or looks_at_rows or not isinstance(step.estimator, BaseDPEstimator):
             return self._leaf(path, step, flow)
         return self.step(_join(path, "estimator"), step.estimator, flow)
 
@@ -224,7 +226,11 @@ class _Walk:
                 "whoever knows its random_state can remove the noise.",
                 "Use random_state=None.",
             )
+        if "classes" in step.get_params(deep=False) and step.classes is None:
+            self.assumptions.append(f"{path}: which labels occur in y is public.")
         unit = getattr(step, "privacy_unit", "row")
+        if unit in _NORM_UNITS:
+            self.assumptions.append(f"{path}: changes have at most the norm 'sensitivity'.")
         if unit in _ENTRY_UNITS and flow.mixed:
             self.add(
                 path,

@@ -58,6 +58,10 @@ MULTIPLIES = {
 }  # fmt: skip
 
 
+_TEXT = ("HashingVectorizer", "CountVectorizer", "TfidfVectorizer")
+_TRUST = "If it uses no other row, name the step in 'trusted'."
+
+
 def _given(value):
     return value is not None and not isinstance(value, str)
 
@@ -163,6 +167,10 @@ def judge(step):
         return Verdict("row")
     if is_sklearn(step, "FunctionTransformer"):
         return _judge_function(step)
+    if is_sklearn(step, *_TEXT) and any(
+        callable(getattr(step, name)) for name in ("preprocessor", "tokenizer", "analyzer")
+    ):
+        return Verdict("unknown", "nothing says that its functions use one text alone", _TRUST)
     name = type(step).__name__
     if is_sklearn(step) and name in _ENTRYWISE | _ROWWISE:
         return Verdict("entry" if name in _ENTRYWISE else "row")
@@ -191,7 +199,7 @@ def _judge_function(step):
         return Verdict(
             "unknown",
             "nothing says that its function treats each row by itself",
-            "Use a numpy ufunc, or name the step in 'trusted' if the function uses no other row.",
+            "Use a numpy ufunc. " + _TRUST,
         )
     if step.inverse_func is not None and step.check_inverse:
         return Verdict("fitted", "its check warns by the values", "Set check_inverse=False.")

@@ -154,6 +154,14 @@ MORE = {
         make_pipeline(FunctionTransformer(np.log1p, inverse_func=np.expm1), DPRidge()),
         [("functiontransformer", "before")],
     ),
+    "texts by an unknown function": (
+        make_pipeline(HashingVectorizer(tokenizer=str.split, token_pattern=None), DPRidge()),
+        [("hashingvectorizer", "unknown")],
+    ),
+    "selection by a function of the rows": (
+        make_pipeline(SelectFromModel(DPRidge(), max_features=len), DPRidge()),
+        [("selectfrommodel", "before")],
+    ),
     "passthrough": (Pipeline([("a", "passthrough"), ("b", None), ("c", DPRidge())]), []),
     "nested": (
         make_pipeline(make_pipeline(StandardScaler(), RowClipper()), DPRidge()),
@@ -296,6 +304,26 @@ def test_a_step_may_be_vouched_for():
     assert not check_pipeline(
         make_pipeline(SubclassedScaler(), DPRidge()), trusted=[StandardScaler]
     )
+
+
+@pytest.mark.parametrize(
+    ("pipe", "text"),
+    [
+        (DPRidgeClassifier(), "labels occur in y"),
+        (DPTruncatedSVD(privacy_unit="frobenius"), "norm 'sensitivity'"),
+        (make_pipeline(RBFSampler(gamma=1.0), DPRidge()), "to the last bit"),
+        (make_pipeline(FrozenEstimator(StandardScaler()), DPRidge()), "public data"),
+        (
+            make_pipeline(columns(("a", Normalizer(), make_column_selector())), DPRidge()),
+            "types of the columns",
+        ),
+    ],
+)
+def test_what_is_taken_on_trust_is_said(pipe, text):
+    report = check_pipeline(pipe)
+    assert report.ok
+    assert text in report.assumptions[0]
+    assert text in str(report)
 
 
 def test_it_can_raise():
