@@ -9,11 +9,15 @@ from skdp.exceptions import (
     PrivacyWarning,
 )
 from skdp.graph import DPSpectralEmbedding
+from skdp.model_selection import check_pipeline
+from skdp.preprocessing import DPStandardScaler
 from skdp.privacy.ledger import PrivacyLedger
 from skdp.privacy.receipts import PrivacySpent
 from skdp.regression import (
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
     DPTraceRegressor,
 )
 
@@ -23,7 +27,10 @@ __all__ = [
     "DPPCA",
     "DPPersonalizedClassifier",
     "DPPersonalizedRegressor",
+    "DPRidge",
+    "DPRidgeClassifier",
     "DPSpectralEmbedding",
+    "DPStandardScaler",
     "DPTraceRegressor",
     "DPTruncatedSVD",
     "BudgetExceededError",
@@ -32,5 +39,6 @@ __all__ = [
     "PrivacySpent",
     "PrivacyUnitWarning",
     "PrivacyWarning",
+    "check_pipeline",
     "model_selection",
 ]

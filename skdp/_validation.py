@@ -14,8 +14,10 @@ __all__ = [
     "check_int",
     "check_n_jobs",
     "check_option",
+    "check_range",
     "check_real",
     "check_split",
+    "spread_range",
 ]
 
 
@@ -142,3 +144,41 @@ def check_bounds(estimator, name):
     if not low < high:
         _fail(estimator, name, expected, value)
     return float(low), float(high)
+
+
+def check_range(estimator, name):
+    """Return public bounds (low, high), numbers or arrays, as float arrays; None for "auto"."""
+    value = getattr(estimator, name)
+    if isinstance(value, str) and value == "auto":
+        return None
+    unbounded = estimator.epsilon == math.inf
+    try:
+        low, high = (np.asarray(end) for end in value)
+        numeric = low.dtype.kind in "iuf" and high.dtype.kind in "iuf"
+        low, high = low.astype(np.float64), high.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            width, largest = high - low, np.maximum(np.abs(low), np.abs(high))
+        fine = numeric and max(low.ndim, high.ndim) <= 1 and width.size > 0
+        fine = fine and bool(np.all(width > 0 if unbounded else width >= 1e-60))
+        fine = fine and (unbounded or bool(np.all(largest <= 1e60)))
+    except (TypeError, ValueError, OverflowError):
+        fine = False
+    if not fine:
+        kind = "numbers" if unbounded else "finite numbers"
+        expected = f"'auto' or a pair (low, high) of {kind}, or arrays of them, with low < high"
+        _fail(estimator, name, expected, value)
+    return low, high
+
+
+def spread_range(estimator, name, bounds, size, of):
+    """Return one pair of bounds for each of `size` columns (or targets), or None."""
+    if bounds is None:
+        return None
+    try:
+        return tuple(np.broadcast_to(end, (size,)).copy() for end in bounds)
+    except ValueError:
+        given = max(end.size for end in bounds)
+        raise ValueError(
+            f"The {name!r} parameter of {type(estimator).__name__} has {given} bounds, but there "
+            f"are {size} {of}."
+        ) from None

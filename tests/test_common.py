@@ -7,10 +7,13 @@ from skdp import (
     DPPCA,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
     DPSpectralEmbedding,
     DPTraceRegressor,
     DPTruncatedSVD,
 )
+from skdp.preprocessing import DPStandardScaler, RowClipper
 
 ESTIMATORS = [
     DPPCA(),
@@ -36,6 +39,14 @@ ESTIMATORS = [
     DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0, coef_bound="auto"),
     DPPersonalizedClassifier(),
     DPPersonalizedClassifier(1, head="subspace", refine="cross", fit_intercept=False),
+    DPRidge(),
+    DPRidge(fit_intercept=False, clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
+    DPRidgeClassifier(),
+    DPRidgeClassifier(clip_norm=1.0, fit_intercept=False, adjacency="replace"),
+    DPStandardScaler(),
+    DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
+    RowClipper(),
+    RowClipper(clip_norm=0.1),
 ]
 
 

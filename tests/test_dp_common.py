@@ -9,9 +9,12 @@ from skdp import (
     DPPCA,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
     DPSpectralEmbedding,
     DPTruncatedSVD,
 )
+from skdp.preprocessing import DPStandardScaler
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
@@ -59,6 +62,16 @@ ESTIMATORS = [
     DPPersonalizedRegressor(1, adjacency="replace", coef_bound="auto"),
     DPPersonalizedRegressor(1, init="random", whiten=False, delta=0.0, n_rounds=1),
     DPPersonalizedClassifier(classes=[0, 1]),
+    DPRidge(),
+    DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
+    DPRidge(0.0, fit_intercept=False, clip_norm=2.0, adjacency="replace"),
+    DPRidgeClassifier(clip_norm=1.0, classes=[0, 1]),
+    DPRidgeClassifier(classes=[0, 1, 2], fit_intercept=False),
+    DPRidgeClassifier(clip_norm=1.0, classes=[0, 1, 2], adjacency="replace"),
+    DPStandardScaler(),
+    DPStandardScaler(adjacency="replace"),
+    DPStandardScaler(entry_bounds=(-1.0, 2.0)),
+    DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
 ]
 
 # Checks that cannot hold for an instance, with the reason: repr(estimator) -> {check: reason}.

@@ -25,11 +25,14 @@ from skdp import (
     DPPCA,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
     DPSpectralEmbedding,
     DPTraceRegressor,
     DPTruncatedSVD,
 )
 from skdp.exceptions import PrivacyError, PrivacyWarning
+from skdp.preprocessing import DPStandardScaler
 from skdp.privacy import (
     PrivacyBudget,
     accounting,
@@ -52,6 +55,10 @@ ESTIMATORS = [
     DPTraceRegressor(1),
     DPPersonalizedRegressor(1),
     DPPersonalizedClassifier(1),
+    DPRidge(),
+    DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
+    DPRidgeClassifier(clip_norm=1.0),
+    DPStandardScaler(),
 ]
 MINUTES = 4  # of one slow run
 

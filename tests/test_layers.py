@@ -27,6 +27,7 @@ ALLOWED = {
     "decomposition": ESTIMATOR,
     "regression": ESTIMATOR | {"theory"},
     "graph": ESTIMATOR,
+    "preprocessing": ESTIMATOR,
     "federated": {"queries", "solvers", "privacy"} | COMMON,
     "metrics": {"solvers"} | COMMON,
     "theory": {"privacy", "solvers"} | COMMON,

@@ -7,6 +7,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from skdp._validation import FLOATS
 from skdp.base import atomic
+from skdp.solvers.products import row_products
 
 
 class FitsElsewhereMixin:
@@ -57,8 +58,19 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         X = validate_data(self, X, accept_sparse=self._accept_sparse, dtype=FLOATS, reset=False)
         return self._project(X)
 
-    def _project(self, X):
-        projected = X @ self.components_.T
+    def _transform_each(self, X):
+        """Project the rows that were fitted: each from itself alone, bit by bit.
+
+        A private step behind this one is fitted on the result (see `row_products`).
+        """
+        X = validate_data(self, X, accept_sparse=self._accept_sparse, dtype=FLOATS, reset=False)
+        if is_sparse(X):
+            return self._project(X)  # scipy adds up each row by itself
+        return self._project(X, row_products(X, self.components_.T).astype(X.dtype, copy=False))
+
+    def _project(self, X, projected=None):
+        if projected is None:
+            projected = X @ self.components_.T
         mean = getattr(self, "mean_", None)
         if mean is not None:
             projected = projected - (mean[None, :] @ self.components_.T)

@@ -236,7 +236,7 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
         X_new : ndarray of shape (n_samples, n_components)
             Projected rows.
         """
-        return self.fit(X).transform(X)
+        return self.fit(X)._transform_each(X)
 
     # -- parameters ----------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from skdp.model_selection import _in_ledger as _in_ledger  # meets searches inside a ledger
 from skdp.model_selection._cost import SearchCost, search_cost
+from skdp.model_selection._pipelines import check_pipeline
+from skdp.model_selection._report import PipelineProblem, PipelineReport
 from skdp.model_selection._scorers import PrivateScorer, make_private_scorer
 from skdp.model_selection._search import DPGridSearchCV, DPRandomizedSearchCV
 from skdp.model_selection._splitters import IndependentKFold, WithinGroupKFold
@@ -10,9 +12,12 @@ __all__ = [
     "DPGridSearchCV",
     "DPRandomizedSearchCV",
     "IndependentKFold",
+    "PipelineProblem",
+    "PipelineReport",
     "PrivateScorer",
     "SearchCost",
     "WithinGroupKFold",
+    "check_pipeline",
     "make_private_scorer",
     "search_cost",
 ]

@@ -17,7 +17,9 @@ from sklearn import config_context
 from sklearn.pipeline import Pipeline
 
 from skdp.decomposition import DPPCA, DPTruncatedSVD
-from skdp.regression import DPTraceRegressor
+from skdp.preprocessing import DPStandardScaler, RowClipper
+from skdp.regression import DPRidge, DPRidgeClassifier, DPTraceRegressor
+from skdp.regression._ridge_classifier import best_class
 
 __all__ = ["apply", "as_rows", "each_row", "fast_map", "n_rows", "public_row", "take_rows"]
 
@@ -120,6 +122,10 @@ def _fast_map(model, method):
     if isinstance(model, LINEAR_REGRESSORS) and method == "predict":
         coef = np.asarray(model.coef_, np.float64).reshape(-1, 1)
         return lambda X: _products(X, coef)[:, 0] + model.intercept_
+    if isinstance(model, RowClipper | DPStandardScaler) and method == "transform":
+        return model.transform  # entry by entry, and sums along rows
+    if isinstance(model, DPRidge | DPRidgeClassifier) and method == "predict":
+        return _readout(model)
     if isinstance(model, _PROJECTIONS) and not getattr(model, "whiten", False):
         V = np.asarray(model.components_, np.float64).T
         mean = _mean(model)
@@ -128,6 +134,15 @@ def _fast_map(model, method):
         if method == "reconstruct":
             return lambda X: _products(_products(X - mean, V), np.ascontiguousarray(V.T)) + mean
     return None
+
+
+def _readout(model):
+    """Return the map of a linear read-out: numbers, or labels."""
+    W = np.atleast_2d(np.asarray(model.coef_, np.float64)).T
+    if isinstance(model, DPRidgeClassifier):
+        return lambda X: model.classes_[best_class(_products(X, W) + model.intercept_)]
+    single = np.ndim(model.coef_) == 1
+    return lambda X: (_products(X, W)[:, 0] if single else _products(X, W)) + model.intercept_
 
 
 def _mean(model):

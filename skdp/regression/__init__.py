@@ -1,7 +1,15 @@
-"""Private regression: low-rank matrix coefficients, models shared by many users."""
+"""Private regression: linear read-outs, low-rank matrices, models shared by many users."""
 
 from skdp.regression._personalized import DPPersonalizedRegressor
 from skdp.regression._personalized_classifier import DPPersonalizedClassifier
+from skdp.regression._ridge import DPRidge
+from skdp.regression._ridge_classifier import DPRidgeClassifier
 from skdp.regression._trace import DPTraceRegressor
 
-__all__ = ["DPPersonalizedClassifier", "DPPersonalizedRegressor", "DPTraceRegressor"]
+__all__ = [
+    "DPPersonalizedClassifier",
+    "DPPersonalizedRegressor",
+    "DPRidge",
+    "DPRidgeClassifier",
+    "DPTraceRegressor",
+]

@@ -510,7 +510,8 @@ def test_fit_transform_is_fit_and_transform():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
         Z = DPTruncatedSVD(2, random_state=5).fit_transform(X)
-    assert np.array_equal(Z, fit(X, random_state=5).transform(X))
+    # Apart from the last bits, which in fit_transform depend on no other row.
+    assert np.allclose(Z, fit(X, random_state=5).transform(X), rtol=1e-11, atol=1e-11)
 
 
 # -- errors ------------------------------------------------------------------------------------

@@ -1,0 +1,249 @@
+"""Standardisation of columns with differential privacy."""
+
+import math
+
+import numpy as np
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from skdp._validation import (
+    FLOATS,
+    check_bool,
+    check_n_jobs,
+    check_range,
+    check_split,
+    spread_range,
+)
+from skdp.base import BaseDPEstimator, atomic
+from skdp.queries.columns import OCTAVES, SQUARE_WEIGHT, ColumnQuery
+from skdp.solvers.columns import column_moments, column_sizes
+
+_COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
+
+
+class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
+    """Centre and scale columns with (epsilon, delta)-differential privacy for one row.
+
+    The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
+    (or replacing, see `adjacency`) one row of X, whatever the data are: entries are cut to bounds
+    before anything is computed from them. Not covered: ``transform`` of private rows.
+
+    Parameters
+    ----------
+    with_mean : bool, default=True
+        Whether ``transform`` centres the columns.
+    with_std : bool, default=True
+        Whether ``transform`` scales the columns.
+    entry_bounds : (low, high) or "auto", default="auto"
+        Public bounds of the entries, numbers or arrays of one number for each column; entries are
+        cut to them. They make the fit much more accurate. "auto" learns a power of two for each
+        column, first about 0, then about a first mean: half of the budget.
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of rows.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        With "add_remove" the number of rows is private too; with "replace" it is public.
+    budget_split : dict or "auto", default="auto"
+        Shares of the releases; its keys depend on the other parameters and are named in the error.
+    random_state : int, Generator, RandomState or None, default=None
+        None draws noise from the operating system. Anything else makes the noise reproducible,
+        which is not private: it warns and is flagged in the receipt.
+    n_jobs : int or None, default=None
+        Threads for the passes over the rows; it never changes the result.
+
+    Attributes
+    ----------
+    mean_ : ndarray of shape (n_features,)
+        Released means of the cut entries.
+    var_ : ndarray of shape (n_features,) or None
+        Released variances of the cut entries, kept above their noise; None if with_std=False.
+    scale_ : ndarray of shape (n_features,) or None
+        Their square roots, 1 for a variance of 0.
+    n_samples_seen_ : int
+        Number of rows: released under "add_remove", exact under "replace".
+    entry_bounds_ : tuple of two ndarrays of shape (n_features,)
+        The bounds that were used last: given, or released.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, when X has names that are all strings.
+    privacy_spent_ : PrivacySpent
+        The receipt.
+    ledger_ : tuple of LedgerEntry
+        Each release with its sensitivity and noise scale.
+
+    See Also
+    --------
+    RowClipper : Costs nothing.
+    sklearn.preprocessing.StandardScaler : The estimator without privacy.
+
+    Notes
+    -----
+    Every column pays: the noise grows with the square root of the number of columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp.preprocessing import DPStandardScaler
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((20000, 3)) * [1.0, 10.0, 0.1] + [0.0, 50.0, 1.0]
+    >>> scaler = DPStandardScaler(epsilon=1.0).fit(X)
+    >>> bool(np.all(np.abs(scaler.scale_ / [1.0, 10.0, 0.1] - 1) < 0.3))
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        with_mean=True,
+        with_std=True,
+        entry_bounds="auto",
+        epsilon=1.0,
+        delta=1e-6,
+        adjacency="add_remove",
+        budget_split="auto",
+        random_state=None,
+        n_jobs=None,
+    ):
+        self.with_mean = with_mean
+        self.with_std = with_std
+        self.entry_bounds = entry_bounds
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.budget_split = budget_split
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    @atomic
+    def fit(self, X, y=None):
+        """Learn means and scales; spends (`epsilon`, `delta`) once.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The private rows.
+        y : Ignored
+            Not used.
+
+        Returns
+        -------
+        self : DPStandardScaler
+            The fitted estimator.
+        """
+        check_bool(self, "with_mean")
+        check_bool(self, "with_std")
+        check_n_jobs(self)
+        shares = check_split(self, self._default_shares())
+        bounds = check_range(self, "entry_bounds")
+        session = self._open_session()
+        X = validate_data(self, X, dtype=FLOATS)
+        bounds = spread_range(self, "entry_bounds", bounds, X.shape[1], "columns")
+        query = ColumnQuery(X, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        n = float(query.n_rows) if self.adjacency == "replace" else None
+        ask = session.ask(query)
+        center, size = self._range(ask, X.shape[1], bounds, shares, n)
+        found = self._moments(ask, center, size, n, shares["moments"])
+        scale = np.sqrt(found.variance)
+        scale[is_constant(found)] = 1.0
+        attributes = {
+            "mean_": found.mean,
+            "var_": found.variance if self.with_std else None,
+            "scale_": scale if self.with_std else None,
+            "n_samples_seen_": round(found.n),
+            "entry_bounds_": (center - size, center + size),
+        }
+        return self._close_session(session, attributes)
+
+    def _default_shares(self):
+        if isinstance(self.entry_bounds, str):
+            return {"octaves": 0.15, "mean": 0.2, "spread": 0.15, "moments": 0.5}
+        return {"moments": 1.0}
+
+    def _range(self, ask, d, bounds, shares, n):
+        """Return centre and half-width of each column: public, or learnt."""
+        if bounds is not None and np.isfinite(bounds).all():
+            low, high = bounds
+            center = low + (high - low) / 2
+            return center, np.maximum(high - center, center - low)
+        if bounds is not None:  # epsilon is infinite, and the first mean makes the second accurate
+            center, shares["moments"] = np.zeros(d), shares["moments"] / 2
+            size = np.full(d, np.inf)
+            return self._moments(ask, center, size, n, shares["moments"]).mean, size
+        center = np.zeros(d)
+        size = self._sizes(ask, center, shares["octaves"])
+        center = self._moments(ask, center, size, n, shares["mean"]).mean
+        return center, self._sizes(ask, center, shares["spread"])
+
+    def _sizes(self, ask, center, share):
+        counts = ask.octaves(center, share=share)
+        if counts.noise_scale == 0.0:
+            return np.full(len(center), np.inf)
+        return column_sizes(counts.value, OCTAVES, counts.noise_scale)
+
+    def _moments(self, ask, center, size, n, share):
+        weight = _COUNT_WEIGHT * math.sqrt(len(center))
+        sums = ask.moments(center, size, weight, share=share)
+        return column_moments(
+            sums.value,
+            sums.noise_scale,
+            center,
+            size,
+            square_weight=SQUARE_WEIGHT,
+            count_weight=weight,
+            n=n,
+        )
+
+    def transform(self, X):
+        """Centre and scale rows. The map is public; private rows stay private.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        X_new : ndarray of shape (n_samples, n_features)
+            Standardised rows.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=FLOATS, reset=False, copy=True)
+        if self.with_mean:
+            X -= self.mean_.astype(X.dtype)
+        if self.with_std:
+            X /= self.scale_.astype(X.dtype)
+        return X
+
+    def inverse_transform(self, X):
+        """Undo the scaling and the centring.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Standardised rows.
+
+        Returns
+        -------
+        X_original : ndarray of shape (n_samples, n_features)
+            Rows in the units of the data.
+        """
+        check_is_fitted(self)
+        X = check_array(X, dtype=FLOATS, copy=True, input_name="X")
+        if self.with_std:
+            X *= self.scale_.astype(X.dtype)
+        if self.with_mean:
+            X += self.mean_.astype(X.dtype)
+        return X
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def is_constant(found):
+    """Whether a variance is nothing but rounding, as scikit-learn decides it."""
+    eps = np.finfo(np.float64).eps
+    return found.variance <= found.n * eps * found.variance + (found.n * found.mean * eps) ** 2

@@ -1,0 +1,271 @@
+"""The moments that a linear read-out needs, for one record (x, y), in one release.
+
+Notation: x is a row of norm at most C, v the q targets of the record, cut to public bounds and
+scaled to norm at most t, c the corner of the intercept. A record longer than C is weighted down as
+a whole: f = min(1, C/|x|), u = f (x, c), f v. This is least squares with weights f^2, which keeps a
+linear relation between x and y; a row that is shortened beside an unchanged target breaks it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdp.privacy.session import Bound, Bounded, PrivateQuery
+from skdp.queries.blocks import Block, RowSource, row_source, sum_rows
+from skdp.queries.integers import IntegerRows, clip_rows, row_norms
+from skdp.queries.rows import ADJACENCIES, RowQuery, _corner_units, _exact_corner
+
+__all__ = ["ReadoutQuery", "TargetScale"]
+
+FloatArray = NDArray[np.float64]
+
+
+class TargetScale(NamedTuple):
+    """Public bounds of the targets: cut to [low, high], subtract `center`, divide by `size`.
+
+    The scaled targets of one record have norm at most 1; `size` has one number a target.
+    """
+
+    low: FloatArray
+    high: FloatArray
+    center: FloatArray
+    size: FloatArray
+
+    @classmethod
+    def in_box(cls, low: FloatArray, high: FloatArray, *, centered: bool) -> TargetScale:
+        """Each target in its own interval; q of them have norm sqrt(q) before scaling."""
+        bounded = np.isfinite(low) & np.isfinite(high)  # else there is no noise to scale for
+        a, b = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        center = a + (b - a) / 2 if centered else np.zeros_like(a)
+        half = np.maximum(b - center, center - a) * (1 + 1e-12)
+        return cls(low, high, center, half * math.sqrt(len(low)))
+
+    @classmethod
+    def in_ball(cls, radius: float, n_targets: int) -> TargetScale:
+        """All targets of a record in a ball about 0 (the query cuts the norm)."""
+        edge = np.full(n_targets, float(radius))
+        size = edge if math.isfinite(radius) else np.ones(n_targets)
+        return cls(-edge, edge, np.zeros(n_targets), size)
+
+    def __call__(self, y: FloatArray) -> FloatArray:
+        """Return the scaled targets of some records, each from its record alone."""
+        return np.asarray((np.clip(y, self.low, self.high) - self.center) / self.size)
+
+
+class Labelled(NamedTuple):
+    """Rows of one block with their targets."""
+
+    rows: Block
+    targets: FloatArray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the rows, as `sum_rows` asks for it."""
+        return tuple(self.rows.shape)
+
+    def __getitem__(self, part: Any) -> Any:
+        return Labelled(self.rows[part], self.targets[part])
+
+
+class LabelledRows:
+    """Rows and targets, cut at the same places."""
+
+    def __init__(self, source: RowSource, targets: NDArray[Any], start: int = 0) -> None:
+        self._source, self._targets, self._start = source, targets, start
+        self.n_features = source.n_features
+
+    def n_rows(self) -> int:
+        """Return the private number of rows."""
+        return self._source.n_rows()
+
+    def parts(self, n: int) -> list[RowSource]:
+        """Cut as the rows are cut."""
+        out: list[RowSource] = []
+        start = self._start
+        for part in self._source.parts(n):
+            out.append(LabelledRows(part, self._targets, start))
+            start += part.n_rows()
+        return out
+
+    def blocks(self) -> Iterator[Labelled]:
+        """Yield blocks of rows with their targets as float64."""
+        start = self._start
+        for rows in self._source.blocks():
+            stop = start + rows.shape[0]
+            yield Labelled(rows, np.asarray(self._targets[start:stop], np.float64))
+            start = stop
+
+
+class ReadoutQuery(PrivateQuery):
+    """Second moments of records (x, y): private rows and private targets.
+
+    Parameters
+    ----------
+    rows : array, CSR matrix, memory map, or RowSource
+        The private rows.
+    targets : array of shape (n_rows, n_targets)
+        The private targets.
+    clip_norm : float
+        Records with longer rows are weighted down.
+    scale : TargetScale
+        Public bounds of the targets.
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    n_jobs : int or None
+        Threads for the pass over the rows; it never changes a result.
+    """
+
+    def __init__(
+        self,
+        rows: Any,
+        targets: NDArray[Any],
+        *,
+        clip_norm: float,
+        scale: TargetScale,
+        adjacency: str,
+        n_jobs: int | None = None,
+    ) -> None:
+        if adjacency not in ADJACENCIES:
+            raise ValueError(
+                f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r} instead."
+            )
+        self._rows: RowSource = rows if hasattr(rows, "blocks") else row_source(rows)
+        self._targets = targets
+        self.clip_norm = float(clip_norm)
+        self.scale = scale
+        self.adjacency = adjacency
+        self.n_jobs = n_jobs
+
+    def rows(self) -> RowQuery:
+        """Return the query over the rows alone, not clipped."""
+        return self._plain(self._rows)
+
+    def targets(self) -> RowQuery:
+        """Return the query over the targets alone, not clipped."""
+        return self._plain(row_source(self._targets))
+
+    def _plain(self, source: RowSource) -> RowQuery:
+        return RowQuery(source, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
+
+    def within(self, clip_norm: float, scale: TargetScale) -> ReadoutQuery:
+        """Return the same records under public bounds."""
+        return ReadoutQuery(
+            self._rows,
+            self._targets,
+            clip_norm=clip_norm,
+            scale=scale,
+            adjacency=self.adjacency,
+            n_jobs=self.n_jobs,
+        )
+
+    def readout(self, corner: float, target_norm: float) -> Bounded:
+        """Return the moment [X, Y, c]'[X, Y, c] of the weighted records, without its block Y'Y.
+
+        One record adds uu' and, twice, uv', with |u|^2 <= U^2 = C^2 + c^2 and |v| <= t:
+        U^4 + 2 U^2 t^2. (The block Y'Y, of which no read-out makes use, would add t^4.) Replace
+        (u, v) by (p, q) of full lengths and let r = u.p: |uu' - pp'|^2 + 2 |uv' - pq'|^2 =
+        2 U^4 - 2 r^2 + 4 U^2 t^2 - 4 r v.q, largest at v.q = -t^2 sign(r), a parabola in |r| with
+        its top at t^2: 2 (U^2 + t^2)^2 for t <= U, else 8 U^2 t^2 at |r| = U^2. It grows with each
+        length, so shorter records move less; it is reached for c <= C, which rows of any angle
+        need. Zeros in place of Y'Y keep the matrix symmetric.
+        """
+        d, q, C, c = self._rows.n_features, len(self.scale.size), self.clip_norm, float(corner)
+        size = d + q + (1 if c else 0)
+
+        def answer(step: float) -> NDArray[Any]:
+            source = LabelledRows(self._rows, self._targets)
+
+            def term(block: Labelled) -> FloatArray:
+                parts = self._floats if step == 0.0 else self._integers
+                return _moment(*parts(block, c, float(target_norm), step))
+
+            return sum_rows(source, term, (size, size), exact=step != 0.0, n_jobs=self.n_jobs)
+
+        l2 = _change(math.hypot(C, c), float(target_norm), self.adjacency)
+        bound = Bound("readout", (size, size), l2, symmetric=True, slack=0.0)
+        if not c:
+            return Bounded(bound, answer)
+        return Bounded(bound, answer, lambda value, step: _exact_corner(value, c, step))
+
+    # -- one block -------------------------------------------------------------------------
+
+    def _weights(self, block: Labelled) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """Return f and whether a record is finite, each from that record alone."""
+        norms = row_norms(block.rows)
+        good = _finite(block.rows) & np.isfinite(block.targets).all(axis=1)
+        with np.errstate(divide="ignore"):
+            f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
+        return np.where(good, f, 0.0), good
+
+    def _scaled_targets(self, block: Labelled, f: FloatArray, good: Any) -> FloatArray:
+        y = np.where(good[:, None], block.targets, 0.0)
+        return np.where(good[:, None], self.scale(y), 0.0) * f[:, None]
+
+    def _integers(
+        self, block: Labelled, corner: float, t: float, step: float
+    ) -> tuple[Block, FloatArray, FloatArray | None]:
+        """Return rows, targets and corners in units of sqrt(step), each norm checked exactly."""
+        unit = math.sqrt(step)
+        f, good = self._weights(block)
+        Z = _kept(IntegerRows(self.clip_norm, unit)(block.rows), good)
+        V = IntegerRows(t, unit)(self._scaled_targets(block, f, good) * t)
+        last = np.rint(f * _corner_units(corner, step)) if corner else None  # f <= 1: no longer
+        return Z, V, last
+
+    def _floats(
+        self, block: Labelled, corner: float, t: float, step: float
+    ) -> tuple[Block, FloatArray, FloatArray | None]:
+        f, good = self._weights(block)
+        rows = _kept(block.rows, good) if not good.all() else block.rows
+        rows = clip_rows(rows, self.clip_norm)
+        V = self._scaled_targets(block, f, good)
+        if np.isfinite(self.scale.high - self.scale.low).all():
+            V = clip_rows(V, 1.0)
+        return rows, V * t, f * corner if corner else None
+
+
+def _change(U: float, t: float, adjacency: str) -> float:
+    """Return the sup over neighbours, see `ReadoutQuery.readout`."""
+    if adjacency == "add_remove":
+        return U * math.sqrt(U * U + 2 * t * t)
+    return math.sqrt(2) * (U * U + t * t) if t <= U else 2 * math.sqrt(2) * U * t
+
+
+def _finite(rows: Block) -> NDArray[np.bool_]:
+    if not sp.issparse(rows):
+        return np.asarray(np.isfinite(rows).all(axis=1))
+    out = np.ones(rows.shape[0], bool)
+    owners = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    out[owners[~np.isfinite(rows.data)]] = False
+    return out
+
+
+def _kept(rows: Block, good: NDArray[np.bool_]) -> Block:
+    """Return rows with zeros in place of the bad ones."""
+    if not sp.issparse(rows):
+        return np.where(good[:, None], rows, 0.0)
+    data = np.where(np.repeat(good, np.diff(rows.indptr)), rows.data, 0.0)
+    return sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
+
+
+def _moment(rows: Block, V: FloatArray, last: FloatArray | None) -> FloatArray:
+    """[rows, V, last]'[rows, V, last] of one block, with zeros in place of V'V."""
+    d, q = rows.shape[1], V.shape[1]
+    beside = V if last is None else np.column_stack([V, last])
+    if sp.issparse(rows) and rows.nnz > 0.1 * rows.shape[0] * d:
+        rows = rows.toarray()
+    out = np.zeros((d + beside.shape[1],) * 2)
+    gram = rows.T @ rows
+    out[:d, :d] = gram.toarray() if sp.issparse(gram) else gram
+    cross = rows.T @ beside
+    out[:d, d:], out[d:, :d] = cross, cross.T
+    if last is not None:
+        out[d : d + q, -1] = out[-1, d : d + q] = V.T @ last
+        out[-1, -1] = last @ last
+    return out

@@ -1,0 +1,96 @@
+"""What the linear read-outs share: bounds, the one release, the solution."""
+
+import math
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from skdp._validation import (
+    FLOATS,
+    check_bool,
+    check_clip_norm,
+    check_n_jobs,
+    check_real,
+    check_split,
+)
+from skdp.base import BaseDPEstimator
+from skdp.queries.readout import ReadoutQuery
+from skdp.solvers.quantiles import private_quantile
+from skdp.solvers.readout import readout_moments, solve_readout
+
+# Bounds are learnt as multiples of a private median, which is safe with few records: the search for
+# a high quantile runs away upwards when the rows above it are fewer than its noise.
+_CLIP_MEDIANS = 1.25
+_LEARNT = 0.05  # share of a bound that is learnt
+# Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
+# on the sums against that on X'X, for coefficients that take the longest row to the target bound.
+_TARGET, _CORNER = 0.6, 0.3
+
+
+class ReadoutBase(BaseDPEstimator):
+    """A linear model from one release of its second moments."""
+
+    def _check_parameters(self):
+        check_real(self, "alpha", 0, math.inf, closed="left")
+        check_bool(self, "fit_intercept")
+        check_clip_norm(self)
+        check_n_jobs(self)
+        return check_split(self, self._default_shares())
+
+    def _default_shares(self):
+        shares = {"readout": 1.0}
+        if self._is_auto("clip_norm"):
+            shares["clip_norm"] = _LEARNT
+        if self._is_auto("target_bounds"):
+            shares["target_bounds"] = _LEARNT
+        shares["readout"] -= math.fsum(shares.values()) - 1.0
+        return shares
+
+    def _is_auto(self, name):
+        value = getattr(self, name, None)
+        return isinstance(value, str) and value == "auto"
+
+    def _release(self, session, X, Y, shares, scale_of):
+        """Return (coefficients, intercepts, clip norm, scale), all from released numbers.
+
+        `scale_of(ask)` returns the public scale of the targets; it may pay for it.
+        """
+        none = scale_of(None)
+        query = ReadoutQuery(
+            X, Y, clip_norm=math.inf, scale=none, adjacency=self.adjacency, n_jobs=self.n_jobs
+        )
+        ask = session.ask(query)
+        clip_norm = self.clip_norm
+        if clip_norm == "auto":
+            median = private_quantile(ask.rows(), 0.5, shares["clip_norm"])
+            clip_norm = _CLIP_MEDIANS * median
+        clip_norm = float(clip_norm)
+        scale = scale_of(ask.targets())
+        length = clip_norm if math.isfinite(clip_norm) else 1.0
+        corner = _CORNER * length if self.fit_intercept else 0.0
+        target = _TARGET * math.hypot(length, corner)
+        answer = ask.within(clip_norm, scale).readout(corner, target, share=shares["readout"])
+        released = readout_moments(
+            answer.value,
+            answer.noise_scale,
+            scale.size / target,
+            corner=corner,
+            clip_norm=clip_norm,
+            target_norm=target if np.isfinite(scale.high - scale.low).all() else math.inf,
+        )
+        coefficients, intercepts = solve_readout(released, float(self.alpha))
+        return coefficients, intercepts, clip_norm, scale
+
+    def _linear(self, X):
+        """Return the linear predictor of each row."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False)
+        if sp.issparse(X):
+            return np.asarray(X @ self.coef_.T) + self.intercept_
+        return X @ self.coef_.T + self.intercept_
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags

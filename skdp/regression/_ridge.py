@@ -1,0 +1,189 @@
+"""Ridge regression with differential privacy."""
+
+import math
+
+import numpy as np
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import validate_data
+
+from skdp._validation import FLOATS, check_range, spread_range
+from skdp.base import atomic
+from skdp.queries.readout import TargetScale
+from skdp.regression._readout import ReadoutBase
+from skdp.solvers.quantiles import private_quantile
+
+_TARGET_MEDIANS = 3.0
+
+
+class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
+    """Linear least squares with (epsilon, delta)-differential privacy for one record (x, y).
+
+    The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
+    (or replacing, see `adjacency`) one row of X together with its targets, whatever the data are:
+    targets are cut to `target_bounds`, records whose row is longer than `clip_norm` are weighted
+    down as a whole. The second moments of the records are released once, with noise; the solution
+    is computed from them. It is the private last step of a pipeline. Not covered: ``predict`` and
+    ``score`` on private rows.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Penalty on the squared norm of the coefficients, as in `sklearn.linear_model.Ridge`.
+        Whatever it is, directions that do not stand clear of the noise are shrunk further (free).
+    fit_intercept : bool, default=True
+        Whether to fit an intercept, which has no penalty.
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of records.
+    clip_norm : float or "auto", default="auto"
+        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 5%
+        of the budget on a private median of the norms, and takes 1.25 times as much. A number is
+        free, and right for normalised rows.
+    target_bounds : (low, high) or "auto", default="auto"
+        Public bounds of the targets, numbers or arrays of one number for each; targets are cut to
+        them. The narrower, the less noise. "auto" spends 5% of the budget on a private
+        median of their size, and takes (-B, B) for three times that: give bounds if you know any.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        What neighbours differ in.
+    budget_split : dict or "auto", default="auto"
+        Shares of the releases; its keys depend on the other parameters and are named in the error.
+    random_state : int, Generator, RandomState or None, default=None
+        None draws noise from the operating system. Anything else makes the noise reproducible,
+        which is not private: it warns and is flagged in the receipt.
+    n_jobs : int or None, default=None
+        Threads for the passes over the rows; it never changes the result.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+        Coefficients; zero where nothing stands clear of the noise.
+    intercept_ : float or ndarray of shape (n_targets,)
+        Intercept, 0.0 if it is not fitted.
+    clip_norm_ : float
+        The clip norm that was used: given, or released.
+    target_bounds_ : tuple of two ndarrays of shape (n_targets,)
+        The bounds that were used: given, or released.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, when X has names that are all strings.
+    privacy_spent_ : PrivacySpent
+        The receipt.
+    ledger_ : tuple of LedgerEntry
+        Each release with its sensitivity and noise scale.
+
+    See Also
+    --------
+    DPRidgeClassifier : Classes in place of numbers.
+    skdp.DPTruncatedSVD : Fewer features before it, hence less noise in it.
+    sklearn.linear_model.Ridge : The estimator without privacy.
+
+    References
+    ----------
+    .. [1] Vu, Slavkovic, "Differential privacy for clinical trial data", ICDM Workshops 2009.
+    .. [2] Wang, "Revisiting differentially private linear regression", UAI 2018.
+    .. [3] Bun, Allez, Bouchaud, Potters, "Rotational invariant estimator for general noisy
+       matrices", IEEE Trans. Inf. Theory, 2016.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp import DPRidge
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-1, 1, (20000, 3))
+    >>> y = X @ [1.0, -2.0, 0.0] + 0.1 * rng.standard_normal(20000)
+    >>> model = DPRidge(epsilon=1.0, clip_norm=1.8, target_bounds=(-3, 3)).fit(X, y)
+    >>> bool(np.linalg.norm(model.coef_ - [1.0, -2.0, 0.0]) < 0.2)
+    True
+    """
+
+    def __init__(
+        self,
+        alpha=1.0,
+        *,
+        fit_intercept=True,
+        epsilon=1.0,
+        delta=1e-6,
+        clip_norm="auto",
+        target_bounds="auto",
+        adjacency="add_remove",
+        budget_split="auto",
+        random_state=None,
+        n_jobs=None,
+    ):
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.epsilon = epsilon
+        self.delta = delta
+        self.clip_norm = clip_norm
+        self.target_bounds = target_bounds
+        self.adjacency = adjacency
+        self.budget_split = budget_split
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    @atomic
+    def fit(self, X, y):
+        """Fit the model; spends (`epsilon`, `delta`) once.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The private rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            The private targets.
+
+        Returns
+        -------
+        self : DPRidge
+            The fitted estimator.
+        """
+        shares = self._check_parameters()
+        bounds = check_range(self, "target_bounds")
+        session = self._open_session()
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=FLOATS, multi_output=True, y_numeric=True
+        )
+        Y = np.asarray(y).reshape(len(y), -1)
+        bounds = spread_range(self, "target_bounds", bounds, Y.shape[1], "targets")
+
+        def scale_of(ask):
+            if bounds is not None:
+                return TargetScale.in_box(*bounds, centered=self.fit_intercept)
+            radius = math.inf
+            if ask is not None:
+                median = private_quantile(ask, 0.5, shares["target_bounds"])
+                radius = _TARGET_MEDIANS * median
+            return TargetScale.in_ball(radius, Y.shape[1])
+
+        W, b, clip_norm, scale = self._release(session, X, Y, shares, scale_of)
+        single = Y.shape[1] == 1  # a column counts as one target, as in scikit-learn
+        intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
+        attributes = {
+            "coef_": (W[:, 0] if single else W.T.copy()).astype(X.dtype, copy=False),
+            "intercept_": float(intercept[0]) if single else intercept,
+            "clip_norm_": clip_norm,
+            "target_bounds_": (scale.low, scale.high),
+        }
+        return self._close_session(session, attributes)
+
+    def predict(self, X):
+        """Predict targets; for private rows they are not covered by epsilon.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            Predicted targets.
+        """
+        return self._linear(X)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags

@@ -1,0 +1,253 @@
+"""Ridge classification with differential privacy."""
+
+import math
+import warnings
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from skdp._validation import FLOATS
+from skdp.base import atomic
+from skdp.exceptions import PrivacyWarning
+from skdp.queries.readout import TargetScale
+from skdp.regression._readout import ReadoutBase
+
+
+class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
+    """Classification by least squares with (epsilon, delta)-differential privacy for one record.
+
+    The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
+    (or replacing, see `adjacency`) one row of X together with its label, whatever the data are: a
+    label is one unit vector, records whose row is longer than `clip_norm` are weighted down as a
+    whole, and their second moments are released once, with noise. Not covered: ``predict`` and
+    ``score`` on private rows.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Penalty on the squared norm of the coefficients, as in `sklearn.linear_model.Ridge`.
+        Whatever it is, directions that do not stand clear of the noise are shrunk further (free).
+    fit_intercept : bool, default=True
+        Whether to fit an intercept, which has no penalty.
+    classes : array-like or None, default=None
+        The public list of classes. None takes the labels in y, declares them public, and warns.
+        Records with a label outside the list count as zeros.
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of records.
+    clip_norm : float or "auto", default="auto"
+        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 5%
+        of the budget on a private median of the norms, and takes 1.25 times as much. A number is
+        free, and right for normalised rows.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        What neighbours differ in.
+    budget_split : dict or "auto", default="auto"
+        Shares of the releases; its keys depend on the other parameters and are named in the error.
+    random_state : int, Generator, RandomState or None, default=None
+        None draws noise from the operating system. Anything else makes the noise reproducible,
+        which is not private: it warns and is flagged in the receipt.
+    n_jobs : int or None, default=None
+        Threads for the passes over the rows; it never changes the result.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The classes.
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        Coefficients of the decision function; one row for two classes.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        Intercepts, zeros if they are not fitted.
+    clip_norm_ : float
+        The clip norm that was used: given, or released.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, when X has names that are all strings.
+    privacy_spent_ : PrivacySpent
+        The receipt.
+    ledger_ : tuple of LedgerEntry
+        Each release with its sensitivity and noise scale.
+
+    See Also
+    --------
+    DPRidge : Numbers in place of classes.
+    sklearn.linear_model.RidgeClassifier : The estimator without privacy.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.preprocessing import normalize
+    >>> from skdp import DPRidgeClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = DPRidgeClassifier(epsilon=4.0, clip_norm=1.0, classes=range(10))
+    >>> model.fit(normalize(X), y).score(normalize(X), y) > 0.6
+    True
+    """
+
+    def __init__(
+        self,
+        alpha=1.0,
+        *,
+        fit_intercept=True,
+        classes=None,
+        epsilon=1.0,
+        delta=1e-6,
+        clip_norm="auto",
+        adjacency="add_remove",
+        budget_split="auto",
+        random_state=None,
+        n_jobs=None,
+    ):
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.classes = classes
+        self.epsilon = epsilon
+        self.delta = delta
+        self.clip_norm = clip_norm
+        self.adjacency = adjacency
+        self.budget_split = budget_split
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    @atomic
+    def fit(self, X, y):
+        """Fit the model; spends (`epsilon`, `delta`) once.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The private rows.
+        y : array-like of shape (n_samples,)
+            The private labels.
+
+        Returns
+        -------
+        self : DPRidgeClassifier
+            The fitted estimator.
+        """
+        shares = self._check_parameters()
+        session = self._open_session()
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS)
+        classes = self._public_classes(y)
+        codes, factor = label_codes(len(classes), centered=self.fit_intercept)
+        Y = encode(y, classes, codes)
+        scale = TargetScale.in_ball(1.0, codes.shape[1])
+        W, b, clip_norm, _ = self._release(session, X, Y, shares, lambda ask: scale)
+        attributes = {
+            "classes_": classes,
+            "coef_": (factor * W.T).astype(X.dtype, copy=False),
+            "intercept_": intercepts(b, factor) if self.fit_intercept else np.zeros_like(b),
+            "clip_norm_": clip_norm,
+        }
+        return self._close_session(session, attributes)
+
+    def _public_classes(self, y):
+        """Return the classes: given, or those of y, which are public then."""
+        if self.classes is not None:
+            return check_classes(self)
+        check_classification_targets(y)
+        classes = np.unique(y)
+        if len(classes) < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs at least 2 classes in y, which are public unless "
+                "'classes' is given. Got one class only: pass 'classes'."
+            )
+        warnings.warn(
+            f"{type(self).__name__} took the classes from y and made them public; pass 'classes' "
+            "if which labels occur is private.",
+            PrivacyWarning,
+            stacklevel=5,
+        )
+        return classes
+
+    def decision_function(self, X):
+        """Return the confidence in each class; for private rows it is not covered by epsilon.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,) or (n_samples, n_classes)
+            Positive scores stand for the second of two classes.
+        """
+        scores = self._linear(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X):
+        """Predict labels; for private rows they are not covered by epsilon.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+            Labels.
+        """
+        return self.classes_[best_class(self._linear(X))]
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+def check_classes(estimator):
+    """Return the distinct public classes; labels that are not numbers equal nothing."""
+    try:
+        given = list(estimator.classes)
+        classes = np.asarray(given)
+        bad = classes.dtype.kind in "fc" and not np.all(np.isfinite(classes))
+        fine = classes.ndim == 1 and not bad and classes.dtype.kind in "biufUS"
+        fine = fine and classes.tolist() == given  # a cast may have merged labels
+        classes = np.unique(classes) if fine else classes
+    except (TypeError, ValueError):
+        fine, classes = False, ()
+    if not fine or len(classes) < 2:
+        raise ValueError(
+            f"The 'classes' parameter of {type(estimator).__name__} must be None or a list of at "
+            f"least two finite labels or strings. Got {estimator.classes!r} instead."
+        )
+    return classes
+
+
+def label_codes(n_classes, *, centered):
+    """Return the code of each class, of norm at most 1, and the factor that turns it into +-1.
+
+    With an intercept a shift of all codes is free, and centred unit vectors are the shortest.
+    """
+    if n_classes == 2:
+        return np.array([[-1.0], [1.0]]), 1.0
+    codes = np.eye(n_classes)
+    if centered:
+        length = math.sqrt(1 - 1 / n_classes)
+        return (codes - 1 / n_classes) / length, 2 * length
+    return (2 * codes - 1) / math.sqrt(n_classes), math.sqrt(n_classes)
+
+
+def best_class(scores):
+    """Return the index of the best class, from one column (of the second class) or from many."""
+    return (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
+
+
+def intercepts(b, factor):
+    """Undo the shift of centred codes: scikit-learn's are +1 and -1."""
+    shift = 2 / len(b) - 1 if len(b) > 1 else 0.0
+    return factor * b + shift
+
+
+def encode(y, classes, codes):
+    """Return the code of each label, NaN for one that is not among the classes."""
+    number = {label: i for i, label in enumerate(classes.tolist())}
+    found = np.array([number.get(label, -1) for label in y.tolist()], dtype=np.intp)
+    Y = codes[np.maximum(found, 0)]
+    Y[found < 0] = np.nan
+    return Y

@@ -1,0 +1,50 @@
+"""Products of rows with a public matrix in which a row's result depends on that row alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["row_products"]
+
+FloatArray = NDArray[np.float64]
+_BLOCK = 2**18  # numbers of a block: about the second-level cache
+
+
+def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
+    """Return X V, each row of it a function of that row of X and of V, bit by bit.
+
+    BLAS adds up in an order that depends on where a row stands, so with one row less the last bit
+    of many rows of X @ V changes. A private step that is fitted on them would then see neighbours
+    that differ in more than one row. Here rows and V are cut into high and low integers of b bits,
+    d 4**b <= 2**53: a sum of d products is exact in every order. What is dropped is about d 4**-b
+    of |x| |v| at most, 1e-11 for a thousand columns, and far less on average.
+    """
+    n, d = X.shape
+    bits = (53 - math.ceil(math.log2(max(2, d)))) // 2
+    V = np.asarray(V, np.float64)
+    unit = np.frexp(np.linalg.norm(V, axis=0))[1]
+    high, low = _halves(np.ldexp(V, -unit), bits)
+    both = np.hstack([high, low])
+    k = V.shape[1]
+    out = np.empty((n, k))
+    size = max(16, _BLOCK // max(1, d))
+    with np.errstate(all="ignore"):  # as BLAS does
+        for i in range(0, n, size):
+            rows = np.asarray(X[i : i + size], np.float64)
+            exponents = np.frexp(np.abs(rows).max(axis=1, initial=0.0))[1][:, None]
+            first, second = _halves(np.ldexp(rows, -exponents), bits)
+            products = first @ both
+            total = products[:, :k] + np.ldexp(products[:, k:] + second @ high, -bits)
+            out[i : i + size] = np.ldexp(total, exponents + (unit - 2 * bits))
+    return out
+
+
+def _halves(values: FloatArray, bits: int) -> tuple[FloatArray, FloatArray]:
+    """Return integers h, l of `bits` bits with values = 2**-bits (h + 2**-bits l) + rounding."""
+    scaled = np.ldexp(values, bits)
+    high = np.rint(scaled)
+    return high, np.rint(np.ldexp(scaled - high, bits))

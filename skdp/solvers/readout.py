@@ -1,0 +1,139 @@
+"""A linear read-out from released moments. Everything here is free post-processing.
+
+Notation: A = X'X and B = X'Y (d x q) about the released means, both with noise of standard
+deviation s on an entry (sqrt(2) s on the diagonal of A); lambda, W the eigenpairs of A.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from skdp.solvers.postprocess import inside_ball
+
+__all__ = ["Readout", "readout_moments", "solve_readout", "true_forms"]
+
+FloatArray = NDArray[np.float64]
+_GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
+
+
+class Readout(NamedTuple):
+    """Released moments in the units of the data.
+
+    Attributes
+    ----------
+    scatter : array of shape (d, d)
+        X'X about the released mean (about 0 without an intercept).
+    cross : array of shape (d, q)
+        X'Y about the released means.
+    row_mean, target_mean : array of shape (d,), (q,)
+        Released means; zeros without an intercept.
+    noise : float
+        Standard deviation of the noise on an off-diagonal entry of `scatter`.
+    cross_noise : array of shape (q,)
+        Of an entry of each column of `cross`.
+    """
+
+    scatter: FloatArray
+    cross: FloatArray
+    row_mean: FloatArray
+    target_mean: FloatArray
+    noise: float
+    cross_noise: FloatArray
+
+
+def readout_moments(
+    moment: FloatArray,
+    noise_scale: float,
+    target_size: FloatArray,
+    *,
+    corner: float,
+    clip_norm: float,
+    target_norm: float,
+) -> Readout:
+    """Read the moments about the means from a released [X, Y, c]'[X, Y, c].
+
+    `target_size` is the unit of each target in the release, `target_norm` the largest norm of the
+    targets of a record there, `noise_scale` belongs to the diagonal.
+    The weight of all records is kept above two deviations of its noise, the means inside the balls
+    that hold all records.
+    """
+    q = len(target_size)
+    d = len(moment) - q - (1 if corner else 0)
+    A, B = moment[:d, :d], moment[:d, d : d + q] * target_size
+    noise = noise_scale / math.sqrt(2)
+    mean, target_mean = np.zeros(d), np.zeros(q)
+    if corner:
+        weight = max(float(moment[-1, -1]) / corner**2, 2 * noise_scale / corner**2, 1e-300)
+        mean = inside_ball(moment[:d, -1] / (corner * weight), clip_norm)
+        target_mean = moment[d : d + q, -1] / (corner * weight)
+        target_mean = inside_ball(target_mean, target_norm) * target_size
+        A = A - weight * np.outer(mean, mean)
+        B = B - weight * np.outer(mean, target_mean)
+    return Readout(A, B, mean, target_mean, noise, noise * target_size)
+
+
+def solve_readout(released: Readout, alpha: float) -> tuple[FloatArray, FloatArray]:
+    """Return (coefficients (d, q), intercepts (q,)).
+
+    Without noise this is (A + alpha)^-1 B. With noise, b = (A + alpha) w + e for each target, where
+    e is the noise on b and the noise on A times w. For w drawn from N(0, rho^2 I) an entry of e has
+    variance s_b^2 + d rho^2 s^2, and the posterior mean of w has the filter m/(m^2 + var(e)/rho^2),
+    m an eigenvalue of A + alpha, in place of 1/m: what stands clear of the noise is left as it is,
+    what does not is taken to 0. rho is the most likely one given b.
+    """
+    values, W = scipy.linalg.eigh(released.scatter, check_finite=False)
+    g = W.T @ released.cross
+    m = true_forms(values, released.noise) + alpha
+    filters = np.zeros_like(g)
+    for j in range(g.shape[1]):
+        level = _noise_to_prior(g[:, j], m, released.noise, float(released.cross_noise[j]))
+        filters[:, j] = _filter(m, level)
+    coefficients = W @ (filters * g)
+    return coefficients, released.target_mean - released.row_mean @ coefficients
+
+
+def true_forms(values: FloatArray, noise: float) -> FloatArray:
+    """Return estimates of w_i'A w_i, A without the noise, for the eigenvectors w_i of A with it.
+
+    The eigenvalues of a noisy A spread out; in the limit of large d the mean of w_i'A w_i is
+    lambda_i - 2 s^2 Re sum_j 1/(lambda_i - lambda_j - i eta) (Bun, Allez, Bouchaud, Potters, IEEE
+    Trans. Inf. Theory 2016), with eta = s, the spacing of the eigenvalues of noise alone. A is a
+    matrix of squares, so the estimate is at least 0.
+    """
+    if noise == 0.0:
+        return np.maximum(values, 0.0)
+    x = values / noise
+    gaps = x[:, None] - x[None, :]
+    return np.asarray(noise * np.maximum(x - 2 * np.sum(gaps / (gaps**2 + 1), axis=1), 0.0))
+
+
+def _filter(m: FloatArray, level: float) -> FloatArray:
+    """Return m/(m^2 + level), and 0 where m is nothing but rounding."""
+    if math.isinf(level):
+        return np.zeros_like(m)
+    real = m > len(m) * 1e-16 * float(np.max(m, initial=0.0))
+    safe = np.where(real, m, 1.0)
+    return np.where(real, 1.0 / (safe + level / safe), 0.0)
+
+
+def _noise_to_prior(g: FloatArray, m: FloatArray, noise: float, cross_noise: float) -> float:
+    """Return var(e)/rho^2 for the rho^2 under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
+
+    inf stands for rho = 0: nothing but noise was seen.
+    """
+    if noise == 0.0:
+        return 0.0
+    d, unit = len(g), cross_noise / noise  # so rho is in units of (noise of B) / (noise of A)
+    z, ratio = g / cross_noise, m / noise
+    variances = 1 + _GRID[:, None] * (ratio**2 + d)
+    loss = np.sum(z**2 / variances + np.log(variances), axis=1)
+    best = int(np.argmin(loss))
+    if not loss[best] < float(np.sum(z**2)):
+        return math.inf
+    rho2 = float(_GRID[best]) * unit**2
+    return (cross_noise**2 + d * rho2 * noise**2) / rho2

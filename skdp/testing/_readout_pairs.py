@@ -1,0 +1,44 @@
+"""Worst-case pairs for linear read-outs: a record comes, or gives way to one at the worst angle."""
+
+import math
+
+import numpy as np
+from sklearn.utils import get_tags
+
+from skdp.regression._readout import ReadoutBase
+from skdp.testing._data import FitData, settings_of
+from skdp.testing._pairs import register_pairs
+
+_HUGE = 1e15
+_MEDIANS = 1.25  # a learnt clip norm, where half of the rows have length 1
+# The release changes most where the rows, with their corner, have the inner product t^2 (and
+# opposite targets) or -t^2 (and equal ones); see `skdp.queries.readout`.
+_COSINES = (0.3024, 0.36, -0.4824, -0.36)
+
+
+@register_pairs(ReadoutBase)
+def _record_pairs(estimator):
+    """Records as long as the clip norm (a longer one is weighted down), with huge targets."""
+    rng = np.random.default_rng(0)
+    n, d = 1000, settings_of(estimator).n_features
+    X, order = rng.standard_normal((n, d)), rng.permutation(n)
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    clip_norm = estimator.clip_norm if estimator.clip_norm != "auto" else _MEDIANS
+    row, other = clip_norm * np.eye(d)[0], clip_norm * np.eye(d)[1]
+    if get_tags(estimator).estimator_type == "classifier":
+        classes = np.asarray([0, 1] if estimator.classes is None else list(estimator.classes))
+        y, low, high = classes[order % len(classes)], classes[:1], classes[-1:]
+    else:
+        y, low, high = rng.standard_normal(n), [-_HUGE], [_HUGE]
+    if estimator.adjacency == "add_remove":
+        yield "one record more", FitData(X, y), _with(X, y, row, high)
+        return
+    for cosine in _COSINES:
+        turned = cosine * row + math.sqrt(1 - cosine**2) * other
+        for name, target in (("opposite", low), ("equal", high)):
+            first, second = _with(X, y, row, high), _with(X, y, turned, target)
+            yield f"cosine {cosine}, {name} targets", first, second
+
+
+def _with(X, y, row, target):
+    return FitData(np.vstack([X, row]), np.concatenate([y, target]))

@@ -1,0 +1,190 @@
+"""The joint release of a read-out: its bound holds for hostile records, and is reached."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.queries.readout import ReadoutQuery, TargetScale
+from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
+
+C = 1.7
+BOX = TargetScale.in_box(np.array([-1.0, 0.0]), np.array([3.0, 0.5]), centered=True)
+BALL = TargetScale.in_ball(2.0, 1)
+# name -> (scale, corner, target norm): t below and above the length of a row
+CASES = {
+    "box": (BOX, 0.5, 1.0),
+    "ball": (BALL, 0.5, 1.0),
+    "no corner": (BALL, 0.0, 1.0),
+    "long targets": (BALL, 0.5, 3.0),
+    "large corner": (BALL, 4.0, 1.0),
+}
+
+
+def dense(part):
+    return part.toarray() if sp.issparse(part) else part
+
+
+def make_query(scale, adjacency):
+    """Records as columns [X, y]: the fuzz changes rows and targets together."""
+    q = len(scale.size)
+    return lambda Z: ReadoutQuery(
+        Z[:, :-q], dense(Z[:, -q:]), clip_norm=C, scale=scale, adjacency=adjacency
+    )
+
+
+def angled(cosine, row_norm, target, sign):
+    """Two records whose rows have this angle; targets equal or opposite."""
+    x, y = np.zeros(4), np.zeros(4)
+    x[0], x[3] = row_norm, target
+    y[0], y[1], y[3] = row_norm * cosine, row_norm * math.sqrt(1 - cosine**2), sign * target
+    return np.vstack([x]), np.vstack([y])
+
+
+def at_the_bound(scale, adjacency):
+    """As `make_query`, with rows shortened to the clip norm and long targets: at the bound."""
+    q = len(scale.size)
+
+    def make(Z):
+        with np.errstate(over="ignore"):
+            X, y = dense(Z[:, :-q]).copy(), 1e6 * dense(Z[:, -q:])
+            norms = np.hypot.reduce(X, axis=1)
+        long = np.isfinite(norms) & (norms > C)
+        X[long] *= (C * (1 - 1e-9) / norms[long])[:, None]
+        return ReadoutQuery(X, y, clip_norm=C, scale=scale, adjacency=adjacency)
+
+    return make
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("case", CASES)
+def test_bound_holds(case, adjacency):
+    scale, corner, t = CASES[case]
+    for make, least, n_climb in ((make_query, 0.3, 3), (at_the_bound, 0.9, 25)):
+        report = check_sensitivity(
+            make(scale, adjacency), "readout", corner, t, adjacency=adjacency, scale=C,
+            shape=(6, 3 + len(scale.size)), max_starts=60, n_climb=n_climb, budgets=(0.02, 2.0),
+        )  # fmt: skip
+        print(f"{case}, {adjacency}: {report}")
+        assert report.ratio > (least if case != "large corner" else 0.7)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "box"])
+def test_replace_bound_is_reached(case):
+    """At the angle that the proof names, by rows as long as the clip norm."""
+    scale, corner, t = CASES[case]
+    U2 = C * C + corner * corner
+    cosine = (min(t * t, U2) - corner**2) / C**2
+    query, ratios = make_query(scale, "replace"), []
+    for angle in (cosine, *np.linspace(-1, 1, 41)):
+        for sign in (-1.0, 1.0):
+            first, second = angled(min(1.0, max(-1.0, angle)), C, 1e12, sign)
+            bound = query(first).readout(corner, t).bound
+            step = bound.l2 / 2e8
+            a, b = (query(Z).readout(corner, t).answer(step) for Z in (first, second))
+            ratios.append(np.linalg.norm((a - b).astype(float)) / bound.l2_steps(step))
+    assert max(ratios) <= 1
+    # A corner beyond the clip norm keeps rows from being orthogonal: the bound is not reached.
+    assert ratios[0] > 0.999 or case == "large corner"
+    assert max(ratios) > 0.75
+
+
+def test_dropping_the_target_block_is_less_noise():
+    """For a record that comes or goes; a replaced one moves the block X'X, X'Y as much as all."""
+    U, t = math.hypot(C, 0.5), 1.0
+    bound = make_query(BALL, "add_remove")(np.zeros((0, 4))).readout(0.5, t).bound
+    assert bound.l2 == pytest.approx(math.sqrt((U * U + t * t) ** 2 - t**4))
+    replaced = make_query(BALL, "replace")(np.zeros((0, 4))).readout(0.5, t).bound
+    assert replaced.l2 == pytest.approx(math.sqrt(2) * (U * U + t * t))
+
+
+def test_brute_force_of_the_proof():
+    """The sup over random unit vectors, angles and signs, at several lengths of the targets."""
+    rng = np.random.default_rng(0)
+    for t in (0.1, 0.5, 1.0, 2.0):
+        claimed = make_query(BALL, "replace")(np.zeros((0, 4)))
+        bound = claimed.within(1.0, BALL).readout(0.0, t).bound.l2
+        best = 0.0
+        for r in np.linspace(-1, 1, 401):
+            for s in (-1.0, 1.0, *rng.uniform(-1, 1, 3)):
+                best = max(best, 2 - 2 * r * r + 4 * t * t - 4 * r * s * t * t)
+        assert 0.99 * bound < math.sqrt(best) <= bound * (1 + 1e-12)
+
+
+def records(n=333):
+    rng = np.random.default_rng(1)
+    return rng.standard_normal((n, 4)) * 10.0 ** rng.uniform(-6, 6, (n, 1))
+
+
+def test_answers_depend_on_no_order():
+    check_order_invariance(make_query(BALL, "add_remove"), "readout", 0.5, 1.0, data=records())
+
+
+def test_nothing_is_computed_early():
+    check_lazy(make_query(BALL, "add_remove"), "readout", 0.5, 1.0, data=records(20))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", [0, 3])
+def test_a_bad_record_is_no_record(bad, where):
+    Z = records(5)
+    more = np.vstack([Z, Z[:1]])
+    more[-1, where] = bad
+    for form in (np.asarray, sp.csr_array):
+        answers = [
+            make_query(BALL, "add_remove")(form(data)).readout(0.5, 1.0).answer(1e-9)
+            for data in (Z, more)
+        ]
+        np.testing.assert_array_equal(*answers)
+
+
+def test_integers_are_the_floats_rounded():
+    Z = np.random.default_rng(2).standard_normal((200, 5))
+    for adjacency in ("add_remove", "replace"):
+        bounded = make_query(BOX, adjacency)(Z).readout(0.5, 1.0)
+        step = 1e-9
+        exact = bounded.decode(bounded.answer(step) * step, step)
+        np.testing.assert_allclose(exact, bounded.answer(0.0), atol=200 * 1e-4)
+
+
+def test_a_long_record_is_weighted_down_as_a_whole():
+    """A linear relation survives clipping: all records lie on one plane, as they did before."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((50, 3)) * 10.0 ** rng.uniform(-1, 2, (50, 1))
+    y = X @ [1.0, -2.0, 0.5] + 3.0
+    scale = TargetScale.in_ball(np.abs(y).max() * 2, 1)
+    Z = np.column_stack([X, y])
+    M = make_query(scale, "add_remove")(Z).readout(1.0, 1.0).answer(0.0)
+    kept = [0, 1, 2, 4]
+    w = np.linalg.solve(M[np.ix_(kept, kept)], M[kept, 3]) * scale.size[0]
+    np.testing.assert_allclose(w, [1.0, -2.0, 0.5, 3.0], rtol=1e-8)
+
+
+def unclipped(self, rows):
+    """A row map that forgets the bound."""
+    return np.rint(rows / self.unit)
+
+
+BUGS = {
+    "a cross term counted once": ("_change", lambda U, t, adjacency: math.hypot(U * U, U * t)),
+    "no bound on the targets": ("_change", lambda U, t, adjacency: U * U),
+    "long rows are not cut": ("IntegerRows.__call__", unclipped),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_found(bug, monkeypatch):
+    name, broken = BUGS[bug]
+    monkeypatch.setattr(f"skdp.queries.readout.{name}", broken)
+    make = at_the_bound if name == "_change" else make_query
+    with pytest.raises(AssertionError, match=r"by more than is claimed|seen by everybody"):
+        check_sensitivity(
+            make(BALL, "add_remove"), "readout", 0.5, 1.0, scale=C, shape=(6, 4),
+            formats=["dense"], max_starts=60, n_climb=5,
+        )  # fmt: skip
+
+
+def test_unknown_adjacency():
+    with pytest.raises(ValueError, match="adjacency"):
+        make_query(BALL, "swap")(np.zeros((2, 4)))

@@ -1,0 +1,203 @@
+"""DPRidge and DPRidgeClassifier: limits, parameters, formats, what is learnt."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import load_digits
+from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.preprocessing import normalize
+
+from skdp import DPRidge, DPRidgeClassifier, PrivacyLedger
+from skdp.exceptions import PrivacyWarning
+from skdp.testing import FitData, check_calibration, seeded_entropy
+
+NO_NOISE = {"epsilon": math.inf, "clip_norm": math.inf}
+UNBOUNDED = {**NO_NOISE, "target_bounds": (-math.inf, math.inf)}
+
+
+def data(n=3000, d=5, q=1, seed=0, noise=0.1):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (n, d)) + 0.3
+    Y = X @ rng.uniform(-1, 1, (d, q)) + 2.0 + noise * rng.standard_normal((n, q))
+    return X, Y[:, 0] if q == 1 else Y
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("q", [1, 3])
+def test_without_noise_it_is_ridge(adjacency, fit_intercept, q):
+    X, y = data(q=q)
+    for alpha, form in ((1.0, np.asarray), (0.0, np.asarray), (10.0, sp.csr_array)):
+        ours = DPRidge(alpha, fit_intercept=fit_intercept, adjacency=adjacency, **UNBOUNDED)
+        theirs = Ridge(alpha, fit_intercept=fit_intercept).fit(X, y)
+        ours.fit(form(X), y)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(ours.predict(form(X)), theirs.predict(X), rtol=1e-9)
+        assert np.shape(ours.coef_) == np.shape(theirs.coef_)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("n_classes", [2, 3, 10])
+def test_without_noise_it_is_ridge_classifier(fit_intercept, n_classes):
+    X, y = load_digits(return_X_y=True)
+    X, y = normalize(X), y % n_classes
+    ours = DPRidgeClassifier(2.0, fit_intercept=fit_intercept, **NO_NOISE).fit(X, y)
+    theirs = RidgeClassifier(2.0, fit_intercept=fit_intercept).fit(X, y)
+    expected = theirs.decision_function(X)
+    np.testing.assert_allclose(ours.decision_function(X), expected.reshape(len(X), -1).squeeze(),
+                               atol=1e-9)  # fmt: skip
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+
+
+def test_it_learns_and_more_budget_is_better():
+    X, y = data(20000, noise=0.3)
+    truth = Ridge().fit(X, y)
+    errors = []
+    with seeded_entropy(0):
+        for epsilon in (0.1, 1.0, 10.0):
+            fits = [
+                DPRidge(epsilon=epsilon, clip_norm=3.0, target_bounds=(-1, 5)).fit(X, y)
+                for _ in range(10)
+            ]
+            errors.append(np.median([np.linalg.norm(f.coef_ - truth.coef_) for f in fits]))
+    assert errors[2] < 0.3 * errors[1] < 0.3 * errors[0]
+    assert errors[2] < 0.02
+
+
+def test_learnt_bounds_are_multiples_of_medians():
+    X, y = data(20000)
+    with seeded_entropy(0):
+        model = DPRidge().fit(X, y)
+    low, high = model.target_bounds_
+    size, length = np.median(np.abs(y)), np.median(np.linalg.norm(X, axis=1))
+    assert 3 * size / 1.1 <= high[0] <= 3 * 1.5 * size
+    assert low[0] == -high[0]
+    assert 1.25 * length / 1.1 <= model.clip_norm_ <= 1.25 * 1.5 * length
+
+
+def test_many_targets_and_bounds_for_each():
+    X, Y = data(20000, q=3)
+    Y = Y * [1.0, 100.0, 0.01]
+    bounds = [0.0, 0.0, 0.0], [4.0, 400.0, 0.04]
+    with seeded_entropy(0):
+        model = DPRidge(epsilon=4.0, clip_norm=3.0, target_bounds=bounds).fit(X, Y)
+    assert model.coef_.shape == (3, 5)
+    assert model.score(X, Y) > 0.9  # each target in its own units
+    np.testing.assert_array_equal(model.target_bounds_, bounds)
+
+
+def test_a_far_intercept_costs_nothing_if_the_bounds_are_known():
+    X, y = data(20000)
+    with seeded_entropy(0):
+        near = DPRidge(clip_norm=3.0, target_bounds=(-1, 5)).fit(X, y)
+    with seeded_entropy(0):
+        far = DPRidge(clip_norm=3.0, target_bounds=(1e6 - 1, 1e6 + 5)).fit(X, y + 1e6)
+    np.testing.assert_allclose(far.coef_, near.coef_, rtol=1e-5)
+    assert far.intercept_ - 1e6 == pytest.approx(near.intercept_, abs=1e-4)
+
+
+def test_the_receipt_has_one_release():
+    X, y = data()
+    model = DPRidge(clip_norm=3.0, target_bounds=(-1, 5)).fit(X, y)
+    assert [line.name for line in model.ledger_] == ["readout"]
+    C, c = 3.0, 0.3 * 3.0
+    U, t = math.hypot(C, c), 0.6 * math.hypot(C, c)
+    assert model.ledger_[0].sensitivity == pytest.approx(U * math.sqrt(U**2 + 2 * t**2))
+    assert model.privacy_spent_.epsilon == 1.0
+    names = {line.name for line in DPRidge().fit(X, y).ledger_}
+    assert names == {"norm_quantile", "readout"}
+
+
+def test_noise_is_what_the_receipt_says():
+    X, y = data(100)
+    check_calibration(DPRidge(clip_norm=1.0, target_bounds=(-1, 5)), FitData(X, y))
+
+
+def test_records_with_other_labels_count_as_zeros():
+    X, y = load_digits(return_X_y=True)
+    X, known = normalize(X), y < 3
+    with seeded_entropy(0):
+        some = DPRidgeClassifier(classes=[0, 1, 2], clip_norm=1.0, epsilon=8.0).fit(
+            X[known], y[known]
+        )
+    with seeded_entropy(0):
+        all_ = DPRidgeClassifier(classes=[0, 1, 2], clip_norm=1.0, epsilon=8.0).fit(X, y)
+    np.testing.assert_array_equal(some.coef_, all_.coef_)
+
+
+def test_labels_may_be_strings_and_keep_their_kind():
+    X, y = load_digits(return_X_y=True)
+    X, names = normalize(X), np.array(["even", "odd"])[y % 2]
+    with seeded_entropy(0):
+        model = DPRidgeClassifier(classes=["odd", "even"], clip_norm=1.0, epsilon=8.0).fit(X, names)
+    assert model.classes_.tolist() == ["even", "odd"]
+    assert model.score(X, names) > 0.8
+
+
+def test_classes_of_y_are_made_public_with_a_warning():
+    X, y = load_digits(return_X_y=True)
+    with pytest.warns(PrivacyWarning, match="took the classes from y"):
+        DPRidgeClassifier(clip_norm=20.0).fit(X, y)
+
+
+BAD_RIDGE = {
+    "alpha": [-1.0, math.nan, "1", True, None, math.inf],
+    "fit_intercept": [1, "yes", None],
+    "clip_norm": [0.0, -1.0, math.inf, "median", None],
+    "target_bounds": [
+        (1.0, 1.0), (2.0, 1.0), (0.0, math.inf), (math.nan, 1.0), "none", None, 3.0, (1.0,),
+        (0, 1, 2), (True, 2.0), ("0", "1"), ([[0.0]], [[1.0]]), ([], []), (0.0, 1e-70), (0, 1e61),
+    ],
+    "budget_split": [{}, {"readout": 1.0}, {"readout": 0.5, "clip_norm": -1.0}, 0.5],
+    "adjacency": ["swap", None],
+    "delta": [0.0, 1.0, -1.0],
+    "n_jobs": [0, 0.5],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_RIDGE)
+def test_bad_parameters(name):
+    X, y = data(20)
+    for value in BAD_RIDGE[name]:
+        with PrivacyLedger(10.0, 1e-5) as ledger, pytest.raises(ValueError, match=name):
+            DPRidge(**{name: value}).fit(X, y)
+        assert not ledger.entries
+
+
+def test_bounds_for_another_number_of_targets():
+    X, Y = data(20, q=3)
+    with pytest.raises(ValueError, match="2 bounds, but there are 3 targets"):
+        DPRidge(target_bounds=([0, 0], [1, 1])).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "classes", [[0], [], [0, math.nan], 3, [[0, 1], [2, 3]], [None, 1], [1, "a"], [2**53 + 1, 0.5]]
+)
+def test_bad_classes(classes):
+    X, y = load_digits(return_X_y=True)
+    with pytest.raises(ValueError, match="'classes' parameter"):
+        DPRidgeClassifier(classes=classes).fit(X, y)
+
+
+def test_one_class_needs_a_list():
+    with pytest.raises(ValueError, match="one class"):
+        DPRidgeClassifier().fit(np.eye(3), np.zeros(3))
+
+
+def test_threads_and_formats_change_nothing():
+    X, y = data(2000)
+    X[np.abs(X) < 0.3] = 0.0
+    fits = []
+    for form in (np.asarray, sp.csr_array, sp.csc_matrix):
+        for n_jobs in (None, 2):
+            with seeded_entropy(0):
+                fits.append(
+                    DPRidge(clip_norm=1.0, target_bounds=(0, 4), n_jobs=n_jobs).fit(form(X), y)
+                )
+    for fit in fits[1:]:
+        np.testing.assert_array_equal(fit.coef_, fits[0].coef_)

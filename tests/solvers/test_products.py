@@ -1,0 +1,62 @@
+"""Products in which a row's result depends on that row alone, bit by bit."""
+
+import math
+
+import numpy as np
+import pytest
+
+from skdp import DPPCA, DPTruncatedSVD
+from skdp.solvers.products import _halves, row_products
+
+
+def problem(n, d, k, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) * 10.0 ** rng.uniform(-30, 30, (n, 1))
+    return X, rng.standard_normal((d, k)) * 10.0 ** rng.uniform(-3, 3, k)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (50, 3, 2), (400, 65, 7), (30, 3000, 5), (0, 4, 2)])
+def test_rows_do_not_see_each_other(shape):
+    X, V = problem(*shape)
+    whole = row_products(X, V)
+    order = np.random.default_rng(1).permutation(len(X))
+    np.testing.assert_array_equal(row_products(X[order], V), whole[order])
+    np.testing.assert_array_equal(row_products(np.asfortranarray(X)[1:], V), whole[1:])
+    for i in range(0, len(X), 7):
+        np.testing.assert_array_equal(row_products(X[i : i + 1], V)[0], whole[i])
+    size = np.linalg.norm(X, axis=1)[:, None] * np.linalg.norm(V, axis=0)
+    bits = (53 - math.ceil(math.log2(max(2, shape[1])))) // 2
+    assert np.all(np.abs(whole - X @ V) <= shape[1] * 4.0**-bits * size)
+
+
+def test_products_of_halves_are_exact():
+    """The worst case: equal signs, all bits set, as many columns as there may be."""
+    d = 2**14
+    bits = (53 - 14) // 2
+    full = np.full((1, d), 1 - 2.0**-60)
+    high, low = _halves(full, bits)
+    for a in (high, low):
+        for b in (high, low):
+            exact = sum(int(x) * int(y) for x, y in zip(a[0], b[0], strict=True))
+            assert exact < 2**53
+            assert int((a @ b.T)[0, 0]) == exact
+
+
+def test_extremes():
+    X = np.array([[1.7e308, 1.7e308], [5e-324, 0.0], [0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]])
+    out = row_products(X, np.eye(2) * 0.5)
+    np.testing.assert_allclose(out[0], [0.85e308, 0.85e308])
+    np.testing.assert_array_equal(out[2], 0.0)
+    assert not np.isfinite(out[3:]).all()
+
+
+@pytest.mark.parametrize("cls", [DPPCA, DPTruncatedSVD])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_fit_hands_on_rows_that_do_not_see_each_other(cls, dtype):
+    X = np.random.default_rng(0).standard_normal((600, 37)).astype(dtype)
+    model = cls(3, clip_norm=6.0)
+    first = model.fit_transform(X)
+    assert first.dtype == dtype
+    np.testing.assert_allclose(first, model.transform(X), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(model._transform_each(X[1:]), first[1:])
+    np.testing.assert_array_equal(model._transform_each(X[5:6]), first[5:6])

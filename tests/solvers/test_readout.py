@@ -1,0 +1,139 @@
+"""The solution of a read-out from noisy moments."""
+
+import math
+
+import numpy as np
+import pytest
+
+from skdp.solvers.columns import column_moments, column_sizes
+from skdp.solvers.readout import Readout, readout_moments, solve_readout, true_forms
+
+RNG = np.random.default_rng(0)
+
+
+def problem(n, d, noise, seed=0, spread=0.7):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) * np.arange(1, d + 1) ** -spread / math.sqrt(d)
+    w = rng.standard_normal(d)
+    y = X @ w + 0.1 * rng.standard_normal(n)
+    G = noise * math.sqrt(2) * rng.standard_normal((d, d))
+    e = noise * rng.standard_normal((d, 1))
+    A, b = X.T @ X, (X.T @ y)[:, None]
+    zero = np.zeros(d), np.zeros(1)
+    exact = Readout(A, b, *zero, 0.0, np.zeros(1))
+    return exact, Readout(A + (G + G.T) / 2, b + e, *zero, noise, np.array([noise])), w
+
+
+def loss(released, exact, w, alpha=1.0):
+    found = solve_readout(released, alpha)[0][:, 0] - w
+    return float(found @ exact.scatter @ found)
+
+
+def test_without_noise_it_is_ridge():
+    exact, _, _ = problem(500, 6, 1.0)
+    found, intercept = solve_readout(exact, 2.0)
+    expected = np.linalg.solve(exact.scatter + 2.0 * np.eye(6), exact.cross)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    assert intercept == pytest.approx(0.0)
+
+
+def test_without_noise_and_penalty_it_has_least_norm():
+    X = RNG.standard_normal((30, 3))
+    X = np.column_stack([X, X[:, 0]])
+    released = Readout(X.T @ X, X.T @ X[:, :1], np.zeros(4), np.zeros(1), 0.0, np.zeros(1))
+    np.testing.assert_allclose(solve_readout(released, 0.0)[0][:, 0], [0.5, 0, 0, 0.5], atol=1e-12)
+    nothing = released._replace(scatter=np.zeros((4, 4)), cross=np.zeros((4, 1)))
+    np.testing.assert_array_equal(solve_readout(nothing, 0.0)[0], 0.0)
+
+
+@pytest.mark.parametrize("noise", [3.0, 10.0, 30.0])
+def test_it_beats_the_plain_solution_and_its_usual_repairs(noise):
+    """Against the noisy normal equations, clipped, and with the noise edge as a penalty."""
+    losses = np.zeros(4)
+    for seed in range(20):
+        exact, noisy, w = problem(20000, 40, noise, seed)
+        values, W = np.linalg.eigh(noisy.scatter)
+        edge = 2 * noise * math.sqrt(40)
+        for i, m in enumerate(
+            (values + 1, np.maximum(values, 0) + 1, np.maximum(values, 0) + edge)
+        ):
+            found = W @ (W.T @ noisy.cross / m[:, None]) - w[:, None]
+            losses[i] += np.sum(found * (exact.scatter @ found))
+        losses[3] += loss(noisy, exact, w)
+    assert losses[3] < 0.9 * min(losses[0], losses[1])
+    # A penalty at the edge is at times a little better where hardly anything can be learnt.
+    assert losses[3] < (1.0 if noise < 30 else 1.15) * losses[2]
+
+
+def test_true_forms_are_those_of_the_matrix_without_noise():
+    """Averages of w'A w over thirds of the spectrum of a large matrix, to a few percent."""
+    rng = np.random.default_rng(1)
+    d, noise = 400, 1.0
+    A = np.diag(np.linspace(0, 60.0, d))
+    G = math.sqrt(2) * noise * rng.standard_normal((d, d))
+    values, W = np.linalg.eigh(A + (G + G.T) / 2)
+    truth = np.einsum("ij,ik,kj->j", W, A, W)
+    found = true_forms(values, noise)
+    for part in np.array_split(np.arange(d), 3):
+        assert abs(found[part].mean() - truth[part].mean()) < 1.0
+        assert abs(values[part].mean() - truth[part].mean()) > 2.0 or 130 < part[0] < 140
+    np.testing.assert_array_equal(true_forms(np.array([-1.0, 2.0]), 0.0), [0.0, 2.0])
+
+
+def test_noise_alone_gives_nothing():
+    for seed in range(10):
+        _, noisy, _ = problem(0, 20, 1.0, seed)
+        assert np.linalg.norm(solve_readout(noisy, 1.0)[0]) < 1.0
+
+
+def test_reading_the_moment():
+    """Means, scatter and targets come back in the units of the data."""
+    X, Y = RNG.standard_normal((40, 3)) + 1, RNG.standard_normal((40, 2)) - 2
+    size, corner = np.array([2.0, 5.0]), 0.5
+    Z = np.column_stack([X, Y / size, np.full(40, corner)])
+    released = readout_moments(Z.T @ Z, 0.0, size, corner=corner, clip_norm=10.0, target_norm=10.0)
+    np.testing.assert_allclose(released.row_mean, X.mean(axis=0))
+    np.testing.assert_allclose(released.target_mean, Y.mean(axis=0))
+    centred = X - X.mean(axis=0)
+    np.testing.assert_allclose(released.scatter, centred.T @ centred, atol=1e-10)
+    np.testing.assert_allclose(released.cross, centred.T @ Y, atol=1e-10)
+
+
+def test_hopeless_moments_stay_finite():
+    for scale in (1e-60, 1.0, 1e60):
+        moment = scale * RNG.standard_normal((6, 6))
+        moment[-1, -1] = -scale
+        released = readout_moments(
+            moment + moment.T, scale, np.ones(2), corner=0.3, clip_norm=1.0, target_norm=0.6
+        )
+        assert np.linalg.norm(released.row_mean) <= 1 + 1e-12
+        for part in solve_readout(released, 1.0):
+            assert np.all(np.isfinite(part))
+
+
+# -- columns -------------------------------------------------------------------------------------
+
+
+def test_sizes_follow_the_bulk_and_not_the_noise():
+    octaves = np.arange(-50, 51)
+    counts = np.zeros((2, 101))
+    counts[:, 50:53] = [300.0, 700.0, 200.0]
+    counts[1, 90] = 45.0  # far away and alone
+    assert column_sizes(counts, octaves, 20.0).tolist() == [8.0, 8.0]
+    assert column_sizes(counts, octaves, 0.0).tolist() == [8.0, 2.0**41]
+
+
+def test_moments_of_columns():
+    n, b, c = 100.0, 1.66, 0.5
+    sums = np.array([50.0, b * (40.0 - n / 2), c * n])
+    found = column_moments(
+        sums, 0.0, np.array([3.0]), np.array([2.0]), square_weight=b, count_weight=c, n=None
+    )
+    assert found.mean == pytest.approx(4.0)
+    assert found.variance == pytest.approx(4 * (0.4 - 0.25))
+    assert found.n == pytest.approx(100.0)
+    lost = column_moments(
+        np.zeros(3), 10.0, np.zeros(1), np.ones(1), square_weight=b, count_weight=c, n=None
+    )
+    assert lost.n == 40.0
+    assert lost.variance > 0
