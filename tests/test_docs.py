@@ -3,6 +3,7 @@
 import re
 import warnings
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -54,7 +55,8 @@ def test_links_lead_to_files(page):
 def test_every_public_class_is_in_the_reference():
     text = (ROOT / "docs" / "api" / "index.rst").read_text(encoding="utf-8")
     listed = {line.rpartition(".")[2] for line in text.split() if line.startswith("skdp.")}
-    assert set(skdp.__all__) - listed == set()
+    modules = {name for name in skdp.__all__ if isinstance(getattr(skdp, name), ModuleType)}
+    assert set(skdp.__all__) - modules - listed == set()
 
 
 def test_every_user_guide_page_is_in_the_table():
