@@ -1,5 +1,6 @@
 """Differentially private low-rank matrix estimation for scikit-learn."""
 
+from skdp._progress import PrintProgress
 from skdp.decomposition import DPPCA, DPTruncatedSVD
 from skdp.exceptions import (
     BudgetExceededError,
@@ -26,6 +27,7 @@ __all__ = [
     "DPTraceRegressor",
     "DPTruncatedSVD",
     "BudgetExceededError",
+    "PrintProgress",
     "PrivacyError",
     "PrivacyLedger",
     "PrivacySpent",

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._progress import CallbackMixin, ReleaseTasks, run_with_callbacks
 from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.exceptions import PrivacyWarning
 from skdp.privacy import ledger
@@ -49,7 +50,7 @@ def run_atomically(fit, estimator, args, kwargs):
     outer = _OPENED.set(opened)
     stale = vars(estimator).pop("_released_names", ())
     try:
-        fitted = fit(estimator, *args, **kwargs)
+        fitted = run_with_callbacks(fit, estimator, args, kwargs)
         _drop_stale(estimator, stale)
         return fitted
     except BaseException:
@@ -83,7 +84,7 @@ def ledger_stamp(old, *, pickled=False):
     return tuple(dict.fromkeys([*kept, *here]))
 
 
-class BaseDPEstimator(BaseEstimator):
+class BaseDPEstimator(CallbackMixin, BaseEstimator):
     """Base of the estimators: a budget, a session, a receipt.
 
     Subclasses list the privacy units they have in ``_privacy_units`` (unit -> adjacencies) and have
@@ -133,6 +134,8 @@ class BaseDPEstimator(BaseEstimator):
         ledger.charge(session, name, self._ledger_stamp, getattr(self, "sensitivity", None))
         if (opened := _OPENED.get()) is not None:
             opened.append(session)
+            if len(opened) == 1 and vars(self).get("_skl_callbacks"):
+                session.watch = ReleaseTasks(self, self._init_callback_context(max_subtasks=None))
         self._warn_if_weak(epsilon, source.seeded)
         return session
 
@@ -158,11 +161,15 @@ class BaseDPEstimator(BaseEstimator):
             setattr(self, name, value)
         self.privacy_spent_ = session.spent()
         self.ledger_ = session.ledger
+        if session.watch is not None:
+            session.watch.close()
         ledger.settle(session)
         return self
 
     def __sklearn_clone__(self):
         copy = super().__sklearn_clone__()
+        if callbacks := vars(self).get("_skl_callbacks"):  # scikit-learn before 1.9 drops them
+            copy._skl_callbacks = callbacks
         if stamp := ledger_stamp(self._ledger_stamp):
             copy._ledger_stamp = stamp
         return copy

@@ -20,10 +20,11 @@ ESTIMATOR = {"base", "queries", "solvers"} | COMMON
 ALLOWED = {
     "exceptions": set(),
     "_validation": {"exceptions"},
+    "_progress": set(),
     "privacy": {"exceptions"},
     "solvers": {"exceptions"},
     "queries": {"privacy", "solvers.linalg", "exceptions"},
-    "base": {"privacy"} | COMMON,
+    "base": {"privacy", "_progress"} | COMMON,
     "decomposition": ESTIMATOR,
     "regression": ESTIMATOR | {"theory"},
     "graph": ESTIMATOR,
