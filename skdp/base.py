@@ -103,11 +103,8 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         module = type(self).__module__.rpartition("._")[0] or type(self).__module__
         return {"estimator_module": module, "estimator_name": type(self).__name__}
 
-    def _open_session(self, *, pure_epsilon=0.0):
-        """Check the privacy parameters and open the session of one fit; nothing is read.
-
-        Inside a PrivacyLedger the whole budget is charged here, or refused.
-        """
+    def _checked_session(self, *, pure_epsilon=0.0, random_state=None):
+        """Check the privacy parameters; return a session that nobody was charged for."""
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
         delta = check_real(self, "delta", 0, 1, closed="left")
@@ -128,15 +125,23 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         adjacency = check_option(self, "adjacency", offered)
         if unit == "label":  # the number of labels is public, so it has one adjacency
             adjacency = "replace"
-        source = make_source(self.random_state, name)
+        source = make_source(random_state, name)
         budget = PrivacyBudget(epsilon, delta, pure_epsilon)
-        session = PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)
+        return PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)
+
+    def _open_session(self, *, pure_epsilon=0.0):
+        """Check the privacy parameters and open the session of one fit; nothing is read.
+
+        Inside a PrivacyLedger the whole budget is charged here, or refused.
+        """
+        session = self._checked_session(pure_epsilon=pure_epsilon, random_state=self.random_state)
+        name = type(self).__name__
         ledger.charge(session, name, self._ledger_stamp, getattr(self, "sensitivity", None))
         if (opened := _OPENED.get()) is not None:
             opened.append(session)
             if len(opened) == 1 and vars(self).get("_skl_callbacks"):
                 session.watch = ReleaseTasks(self, self._init_callback_context(max_subtasks=None))
-        self._warn_if_weak(epsilon, source.seeded)
+        self._warn_if_weak(session.budget.epsilon, session.source.seeded)
         return session
 
     def _offers_pure_dp(self):
