@@ -37,12 +37,12 @@ def panel(ax, data, title, table):
     for name, label in CURVES.items():
         epsilons, values = curve(facts["curves"].get(name, {}))
         if epsilons:
-            last = name == list(CURVES)[0]
+            first = name == next(iter(CURVES))
             display = UtilityCurveDisplay.from_values(
                 epsilons, values, data=data, label=label, ax=ax,
                 metric_name="captured share of the squared length",
-                not_private=facts["best"] if last else None,
-                chance=facts["chance"] if last else None,
+                not_private=facts["best"] if first else None,
+                chance=facts["chance"] if first else None,
             )  # fmt: skip
     epsilons = facts["epsilons"]
     ax.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
