@@ -216,6 +216,11 @@ def test_more_rows_and_more_budget_help():
     assert error(needed) < error(1) / 2 < error(int(needed * 0.95))
 
 
+def test_many_components_of_few():
+    assert 0 < DPTruncatedSVD(2).plan(1000, 3).error < 1
+    assert DPTruncatedSVD(3).plan(1000, 3).error == 0
+
+
 def test_no_noise():
     plan = DPPCA(2, epsilon=math.inf).plan(100, 10)
     assert plan.error == 0 and plan.needed == 0
@@ -225,8 +230,9 @@ def test_no_noise():
 def test_messages():
     with pytest.raises(ValueError, match="positive number of samples"):
         DPPCA().plan(0, 5)
-    with pytest.raises(ValueError, match="share in the range"):
-        DPPCA().plan(10, 5, signal=2)
+    for signal in (2, 0.1):
+        with pytest.raises(ValueError, match="share in the range"):
+            DPPCA(1).plan(10, 5, signal=signal)
     with pytest.raises(ValueError, match="'epsilon'"):
         DPPCA(epsilon=-1).plan(10, 5)
     with pytest.raises(ValueError, match="set 'matrix_shape'"):

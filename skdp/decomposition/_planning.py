@@ -46,8 +46,8 @@ class PlansMixin:
             Shape of the data.
         signal : float or None, default=None
             What is assumed of the data. Row and interaction units: the share of the squared length
-            that the components hold, None is 0.5. Other units: the smallest singular value that
-            shall be found; None gives the threshold alone.
+            that the components hold, None is 0.5 (more if they are many). Other units: the
+            smallest singular value that shall be found; None gives the threshold alone.
         sparse : bool, default=False
             Whether X would be sparse, which decides the route of wide data.
 
@@ -61,10 +61,9 @@ class PlansMixin:
         session = self._checked_session()
         unit = getattr(self, "privacy_unit", "row")
         if unit == "row":
-            return plan_rows(self, session, n_samples, n_features, check_share(signal), sparse)
+            return plan_rows(self, session, n_samples, n_features, signal, sparse)
         if unit == "interaction":
-            captured = check_share(signal)
-            return plan_interactions(self, session, n_samples, n_features, captured)
+            return plan_interactions(self, session, n_samples, n_features, signal)
         return plan_entries(self, session, n_samples, n_features, signal)
 
 
@@ -78,12 +77,15 @@ def check_shape(name, n_samples, n_features):
             )
 
 
-def check_share(signal):
-    """Return the assumed share of the squared length."""
+def check_share(signal, k, d):
+    """Return the assumed share of the squared length: more than k directions have by chance."""
     if signal is None:
-        return 0.5
-    if not 0 < signal <= 1:
-        raise ValueError(f"'signal' must be a share in the range (0, 1]. Got {signal!r} instead.")
+        return 0.5 if 4 * k < d else (1 + k / d) / 2
+    if not min(k / d, 0.999) < signal <= 1:
+        raise ValueError(
+            f"'signal' must be a share in the range ({k}/{d}, 1]: with less, {k} components "
+            f"hold no more than chance. Got {signal!r} instead."
+        )
     return float(signal)
 
 
@@ -109,13 +111,14 @@ def guarantee_of(session):
 # -- rows --------------------------------------------------------------------------------------
 
 
-def plan_rows(estimator, session, n, d, captured, sparse):
+def plan_rows(estimator, session, n, d, signal, sparse):
     """Plan a fit whose unit is a row."""
     solver = getattr(estimator, "svd_solver", None) or estimator.algorithm
     is_pca = hasattr(estimator, "svd_solver")
     spectrum = is_pca and estimator._wants_spectrum(d)
     k = estimator.n_components
     k = max(1, d // 10) if not isinstance(k, Integral) else min(max(int(k), 1), d)
+    captured = check_share(signal, k, d)
     route = "spectrum" if spectrum else row_route(solver, d, k, sparse)
     shares = estimator._default_shares(d, sparse) if is_pca else estimator._default_shares(route)
     shares = check_split(estimator, shares)
@@ -237,9 +240,10 @@ def spread(n, k):
     return basis / np.sqrt(basis.sum(axis=0))
 
 
-def plan_interactions(estimator, session, m, n, captured):
+def plan_interactions(estimator, session, m, n, signal):
     """Plan a fit whose unit is an interaction: power steps on the Gram matrix of unit rows."""
     k, floor = min(estimator.n_components, n), estimator.degree_floor
+    captured = check_share(signal, k, n)
     query = InteractionQuery(sp.csr_array((m, n)), degree_floor=floor, adjacency=session.adjacency)
     steps = estimator.n_iter
     steps = (10 if estimator.epsilon >= 3 else 6) if steps == "auto" else steps
