@@ -7,6 +7,7 @@ Results are merged into ``benchmarks/results.json`` (or ``--json``) and ``docs/b
 """
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -73,20 +74,15 @@ def run(name, full, limit):
         target = Path(scratch) / "tables"
         command = [sys.executable, "-m", "benchmarks", "--child", str(target), name]
         environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-        child = subprocess.Popen(
-            command + ["--full"] * full,
-            cwd=ROOT,
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            errors = child.communicate(timeout=limit)[1]
-            fault = "" if child.returncode == 0 else (errors.strip().splitlines() or ["?"])[-1]
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
-            fault = f"stopped after {limit} s"
+        # Not a pipe: what a child leaves running could hold a pipe open.
+        with open(Path(scratch) / "errors", "w+", encoding="utf-8") as errors:
+            options = {"cwd": ROOT, "env": environment, "stderr": errors}
+            options["start_new_session"] = True  # what it starts is ended with it
+            child = subprocess.Popen(command + ["--full"] * full, **options)
+            fault = wait_for(child, limit)
+            if child.returncode and not fault:
+                errors.seek(0)
+                fault = (errors.read().strip().splitlines() or ["?"])[-1]
         lines = target.read_text(encoding="utf-8").splitlines() if target.exists() else []
     if fault:
         print(f"{name}: {fault}", flush=True)
@@ -97,6 +93,18 @@ def run(name, full, limit):
         "full": full,
         "environment": environment_of(),
     }
+
+
+def wait_for(child, limit):
+    """Wait for a child; end it and all that it started when it is late. Returns what was wrong."""
+    try:
+        child.wait(timeout=limit)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        return f"stopped after {limit:g} s" if child.returncode else ""
+    return ""
 
 
 def environment_of():

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -77,6 +78,23 @@ def test_tables_are_collected_and_aligned(load, capsys):
     assert capsys.readouterr().out == "\nt\na  long\nx  2\nnote\n"
     (table,) = report.printed("t", lambda: print("some text"))
     assert "```text\nsome text\n```" in table.as_markdown()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="process groups")
+def test_late_and_failing_modules_are_ended(command, monkeypatch, capfd):
+    def child(code):
+        monkeypatch.setattr(sys, "executable", "sh")
+        real = subprocess.Popen
+        run = lambda cmd, **options: real(["sh", "-c", code], **options)  # noqa: E731
+        monkeypatch.setattr(command.subprocess, "Popen", run)
+        monkeypatch.setattr(command, "environment_of", dict)
+        result = command.run("noise", False, 0.5)
+        monkeypatch.undo()
+        return result["fault"]
+
+    assert child("sleep 60 & sleep 60") == "stopped after 0.5 s"
+    assert child("echo 'ValueError: no' >&2; exit 1") == "ValueError: no"
+    assert child("exit 0") == ""
 
 
 FAKE = """
