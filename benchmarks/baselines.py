@@ -7,8 +7,6 @@ Notation: n rows, d features, k components, V (d x p) an iterate, m = sigma the 
 """
 
 import math
-import multiprocessing
-import queue
 
 import numpy as np
 import scipy.linalg
@@ -20,12 +18,9 @@ __all__ = [
     "analyze_gauss",
     "block_power",
     "deflation",
-    "diffprivlib_pca",
     "entry_analyze_gauss",
     "exact_multiplier",
     "fixed_coherence",
-    "in_time",
-    "opendp_pca",
     "paper_multiplier",
     "randomised_response",
     "screened_gaussian",
@@ -199,46 +194,3 @@ def randomised_response(A, epsilon, rng):
     upper = np.where(rng.random((n, n)) < flip, 1 - upper, upper)
     upper = np.triu((upper - flip) / (1 - 2 * flip), 1)
     return upper + upper.T
-
-
-# -- other libraries -----------------------------------------------------------------------------
-
-
-def _call(target, args, results):
-    try:
-        results.put(target(*args))
-    except Exception as error:
-        results.put(f"{type(error).__name__}: {error}")
-
-
-def in_time(target, args, seconds):
-    """Run target(*args) in a child process; its result, or a sentence if it fails or is late."""
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    child = context.Process(target=_call, args=(target, args, results))
-    child.start()
-    try:
-        return results.get(timeout=seconds)
-    except queue.Empty:
-        return f"no result in {seconds} s"
-    finally:
-        child.terminate()
-        child.join()
-
-
-def diffprivlib_pca(X, k, epsilon):
-    """diffprivlib: pure epsilon, one replaced row; the data are taken as centred."""
-    from diffprivlib.models import PCA
-
-    return PCA(k, epsilon=epsilon, data_norm=1.0, centered=True).fit(X).components_
-
-
-def opendp_pca(X, k, epsilon):
-    """OpenDP: pure epsilon. Its own map charges 2 epsilon for one replaced row: half is given."""
-    import opendp.prelude as dp
-    from opendp.extras.sklearn.decomposition import PCA
-
-    dp.enable_features("contrib", "idealized-numerics", "honest-but-curious")
-    n, d = X.shape
-    model = PCA(epsilon=epsilon / 2, row_norm=1.0, n_samples=n, n_features=d, n_components=k)
-    return model.fit(X).components_

@@ -6,6 +6,7 @@ Words are included. numpy's float Gaussian is the yardstick, not an option: it i
 import time
 
 import numpy as np
+from report import show, shown
 
 from skdp.privacy.noise import gumbel_choice, integer_gaussian, integer_laplace
 from skdp.privacy.random import SeededSource, SystemSource
@@ -46,8 +47,18 @@ def main():
                 1000,
             ),
         ]
-    for label, call, n in rows:
-        print(f"{label:45s} {rate(call, n):8.3f} million per second")
+    rates = [rate(call, n) for _, call, n in rows]
+    cells = [
+        [label, f"{each:.3f}", f"{rates[0] / each:.1f}"]
+        for (label, _, _), each in zip(rows, rates, strict=True)
+    ]
+    title = "noise, best of 5"
+    show(title, ["source", "million per second", "time over the first line"], cells)
+
+
+def tables(full):
+    """Tables for ``python -m benchmarks``."""
+    return shown(main)
 
 
 if __name__ == "__main__":

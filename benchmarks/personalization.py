@@ -13,6 +13,7 @@ import tracemalloc
 import warnings
 
 import numpy as np
+from report import printed
 
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.groups import GroupQuery
@@ -386,6 +387,17 @@ TABLES = {
     "labels": table_labels,
     "speed": table_speed,
 }
+
+
+def tables(full):
+    """Tables for ``python -m benchmarks``."""
+    quick = {
+        "users": lambda: table_users((300, 1000), 3),
+        "epsilon": lambda: table_epsilon((0.5, 1.0, 4.0), 500, 3),
+        "labels": lambda: table_labels((300,), 1),
+    }
+    for name, table in (TABLES if full else quick).items():
+        yield from printed(TABLES[name].__doc__.splitlines()[0], table)
 
 
 def main():

@@ -9,6 +9,7 @@ import tracemalloc
 
 import numpy as np
 import scipy.sparse as sp
+from report import printed
 from threadpoolctl import threadpool_limits
 
 from skdp.queries.rows import RowQuery
@@ -45,9 +46,9 @@ def compare(name, plain, ours, result_mb):
     )
 
 
-def dense(n_jobs):
-    """Gram matrix of 100,000 x 500 dense rows; few of them, or half, beyond the clip norm."""
-    X = np.random.default_rng(0).standard_normal((100_000, 500))
+def dense(n_jobs, n=100_000):
+    """Gram matrix of n x 500 dense rows; few of them, or half, beyond the clip norm."""
+    X = np.random.default_rng(0).standard_normal((n, 500))
     for clip_norm in (26.0, 22.36):
         query = RowQuery(X, clip_norm=clip_norm, adjacency="add_remove", n_jobs=n_jobs)
         answer, step = query.gram().answer, clip_norm**2 / MU_SIGMA
@@ -55,10 +56,10 @@ def dense(n_jobs):
         compare(name, lambda: X.T @ X, lambda f=answer, s=step: f(s), 500 * 500 * 8 / 2**20)
 
 
-def sparse(n_jobs):
-    """X'(X V) of 100,000 x 20,000 CSR rows with 5 million entries, k = 32."""
+def sparse(n_jobs, n=100_000):
+    """X'(X V) of n x 20,000 CSR rows with 50 entries each, k = 32."""
     rng = np.random.default_rng(0)
-    X = sp.random_array((100_000, 20_000), density=2.5e-3, format="csr", rng=rng)
+    X = sp.random_array((n, 20_000), density=2.5e-3, format="csr", rng=rng)
     X.data = rng.standard_normal(X.nnz)
     V = np.linalg.qr(rng.standard_normal((20_000, 32)))[0]
     query = RowQuery(X, clip_norm=9.0, adjacency="add_remove", n_jobs=n_jobs)
@@ -67,12 +68,18 @@ def sparse(n_jobs):
     compare(name, lambda: X.T @ (X @ V), lambda: answer(step), V.nbytes / 2**20)
 
 
-def main():
+def main(n=100_000):
     """Run both cases with one thread and with two."""
     with threadpool_limits(1):
         for n_jobs in (1, 2):
-            dense(n_jobs)
-            sparse(n_jobs)
+            dense(n_jobs, n)
+            sparse(n_jobs, n)
+
+
+def tables(full):
+    """Tables for ``python -m benchmarks``."""
+    n = 100_000 if full else 20_000
+    return printed(f"row queries against numpy and scipy, {n} rows", lambda: main(n))
 
 
 if __name__ == "__main__":

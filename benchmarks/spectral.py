@@ -6,7 +6,6 @@ papers' own calibrations, are in ``baselines.py``; none of them is an option of 
 """
 
 import argparse
-import importlib.util
 import math
 import statistics
 import time
@@ -16,8 +15,10 @@ from dataclasses import dataclass
 
 import baselines
 import numpy as np
+import peers
 import scipy.linalg
 import scipy.sparse as sp
+from report import show, shown
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA, TruncatedSVD
@@ -51,16 +52,6 @@ def cell(values, digits=3):
         return values
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
     return f"{statistics.fmean(values):.{digits}f} ({spread:.{digits}f})"
-
-
-def show(title, head, rows):
-    """Print one table."""
-    lines = [[str(x) for x in row] for row in [head, *rows]]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    print("\n" + title)
-    for line in lines:
-        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)))
-    print(flush=True)
 
 
 def captured(X, components):
@@ -109,29 +100,26 @@ def row_table(title, X, k, epsilons, adjacency, n_fits, *, routes=("gram", "powe
         methods["* paper 003 literal, max row norm"] = power(paper, norms)
     methods |= {f"DPPCA, {route}": ours(route) for route in routes}
     best = captured(X, np.linalg.svd(X, full_matrices=False)[2][:k])
-    rows = [["not private", *[f"{best:.4f}"] * len(epsilons)], *_libraries(X, k, epsilons)]
+    rows = [
+        ["not private", *[f"{best:.4f}"] * len(epsilons)],
+        *_libraries(X, k, epsilons, adjacency),
+    ]
     for name, fit in methods.items():
         cells = [[captured(X, fit(epsilon)) for _ in range(n_fits)] for epsilon in epsilons]
         rows.append([name, *map(cell, cells)])
-    show(f"{title}, {adjacency}, captured share ({n_fits} fits)", ["epsilon", *epsilons], rows)
-    if adjacency == "add_remove":
-        print("* protects one entry of X'X, not a row: a weaker promise")
+    notes = ["* protects one entry of X'X, not a row: a weaker promise"] * (adjacency != "replace")
+    title = f"{title}, {adjacency}, captured share, mean (sd) of {n_fits} fits"
+    show(title, ["epsilon", *epsilons], rows, *notes)
 
 
-def _libraries(X, k, epsilons):
-    """One fit each of the other libraries, at an epsilon that their own maps confirm."""
+def _libraries(X, k, epsilons, adjacency):
+    """The other libraries, in their own environments; both protect a replaced row."""
+    if adjacency != "replace":
+        return []
     rows = []
-    for package, fit in [
-        ("diffprivlib", baselines.diffprivlib_pca),
-        ("opendp", baselines.opendp_pca),
-    ]:
-        installed = importlib.util.find_spec(package) is not None
-        cells = []
-        for epsilon in epsilons:
-            args = (fit, (X, k, epsilon), 60)
-            result = baselines.in_time(*args) if installed else "not installed"
-            cells.append(result if isinstance(result, str) else f"{captured(X, result):.3f}")
-        rows.append([f"{package} (pure epsilon, replace)", *cells])
+    for peer in peers.PEERS:
+        run = peers.run_peer(peer, X, k, epsilons, 1, 60.0 if not QUICK else 5.0)
+        rows.append([f"{peer} (pure epsilon)", *(run.cell(epsilon) for epsilon in epsilons)])
     return rows
 
 
@@ -203,8 +191,8 @@ def wide():
         rows.append([name, *map(cell, cells), f"{max(seconds):.2f}", f"{max(cpu):.2f}"])
     title = f"wide sparse, {X.shape[0]} x {d}, {X.nnz} ones, unit rows, row unit, k={k}, delta=1e-5"
     title += f": captured against the best ({n_fits} fits)"
-    show(title, ["epsilon", *epsilons, "slowest fit (s)", "CPU (s)"], rows)
-    print("* protects one entry of X'X, or one interaction: a weaker promise")
+    head = ["epsilon", *epsilons, "slowest fit (s)", "CPU (s)"]
+    show(title, head, rows, "* protects one entry of X'X, or one interaction: a weaker promise")
 
 
 # -- entries and edges ---------------------------------------------------------------------------
@@ -360,8 +348,8 @@ def edge_spectrum():
             row.append(f"{statistics.median(errors):.3f} ({max(errors):.3f})")
     title = f"rank 10, edge unit, n={n}, epsilon=1: spectral error / lambda, median (worst)"
     title += f" of {n_fits} fits"
-    show(title, ["lambda", *sizes], rows)
-    print("block power peers get their eigenvalues exactly, for nothing")
+    note = "block power peers get their eigenvalues exactly, for nothing"
+    show(title, ["lambda", *sizes], rows, note)
 
 
 def graph():
@@ -554,6 +542,15 @@ SECTIONS = {
     "times": times,
     "growth": growth,
 }
+
+
+def tables(full):
+    """Tables for ``python -m benchmarks``; the quick ones leave the slowest sections out."""
+    global QUICK
+    QUICK = not full
+    for name, section in SECTIONS.items():
+        if full or name not in ("critical", "edge"):
+            yield from shown(section)
 
 
 def main():

@@ -17,6 +17,7 @@ import warnings
 
 import numpy as np
 import scipy.sparse as sp
+from report import printed, show, shown
 from threadpoolctl import threadpool_limits
 
 from skdp.exceptions import PrivacyWarning
@@ -157,15 +158,22 @@ SYSTEMS = {
 
 def accuracy(sizes=(2000, 5000, 10_000, 30_000), epsilons=(1.0, 4.0), seeds=5):
     for epsilon in epsilons:
-        print(f"epsilon {epsilon:g}, d = 20, rank 2, noise .5, delta 1e-6; n = {sizes}")
         errors = {name: [] for name in SYSTEMS}
         for n in sizes:
             problems = [Problem(n, 900 + seed) for seed in range(seeds)]
             for name, system in SYSTEMS.items():
                 found = [p.error(system(p, epsilon)) for p in problems]
                 errors[name].append(float(np.median(found)))
-        for name, row in errors.items():
-            print(f"  {name:<36}" + "".join(f"{value:9.4f}" for value in row), flush=True)
+        best = next(iter(errors.values()))[-1]  # not private: Riemannian
+        rows = [
+            [name, *(f"{value:.4f}" for value in row), f"{row[-1] / best:.2f}"]
+            for name, row in errors.items()
+        ]
+        title = (
+            f"relative error of the matrix, epsilon {epsilon:g}, 20 x 20, rank 2, noise .5, delta "
+            f"1e-6: median of {seeds} seeds"
+        )
+        show(title, ["records", *sizes, "ratio to the first line"], rows)
 
 
 def seconds(function, repeats=3):
@@ -213,6 +221,15 @@ def timing(n=100_000, d=40, d_sparse=500, n_sparse=1_000_000):
         print(
             f"one-hot CSR {n_sparse} x {d_sparse}^2: {time.perf_counter() - start:.1f} s, 2 threads"
         )
+
+
+def tables(full):
+    """Tables for ``python -m benchmarks``."""
+    warnings.simplefilter("ignore", PrivacyWarning)
+    few = {} if full else {"sizes": (2000, 10_000), "epsilons": (1.0,), "seeds": 3}
+    yield from shown(lambda: accuracy(**few))
+    small = {} if full else {"n": 20_000, "d": 20, "d_sparse": 200, "n_sparse": 100_000}
+    yield from printed("time", lambda: timing(**small))
 
 
 if __name__ == "__main__":

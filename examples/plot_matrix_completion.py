@@ -32,7 +32,7 @@ errors = {}
 fits = {}
 for epsilon in (0.5, 1.0, 4.0):
     model = DPTraceRegressor(rank=2, matrix_shape=table.shape, epsilon=epsilon)
-    print(f"epsilon {epsilon}: {model.plan()}")
+    print(f"epsilon {epsilon}: {model.records_needed()}")
     fits[epsilon] = model.fit(X, y).coef_
     errors[epsilon] = np.linalg.norm(fits[epsilon] - table) / np.linalg.norm(table)
 

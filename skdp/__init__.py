@@ -1,6 +1,7 @@
 """Differentially private low-rank matrix estimation for scikit-learn."""
 
 from skdp import model_selection
+from skdp._progress import PrintProgress
 from skdp.decomposition import DPPCA, DPTruncatedSVD
 from skdp.exceptions import (
     BudgetExceededError,
@@ -34,6 +35,7 @@ __all__ = [
     "DPTraceRegressor",
     "DPTruncatedSVD",
     "BudgetExceededError",
+    "PrintProgress",
     "PrivacyError",
     "PrivacyLedger",
     "PrivacySpent",

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._progress import CallbackMixin, ReleaseTasks, run_with_callbacks
 from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.exceptions import PrivacyWarning
 from skdp.privacy import ledger
@@ -51,7 +52,7 @@ def run_atomically(fit, estimator, args, kwargs):
     outer = _OPENED.set(opened)
     stale = vars(estimator).pop("_released_names", ())
     try:
-        fitted = fit(estimator, *args, **kwargs)
+        fitted = run_with_callbacks(fit, estimator, args, kwargs)
         _drop_stale(estimator, stale)
         return fitted
     except BaseException:
@@ -85,7 +86,7 @@ def ledger_stamp(old, *, pickled=False):
     return tuple(dict.fromkeys([*kept, *here]))
 
 
-class BaseDPEstimator(BaseEstimator):
+class BaseDPEstimator(CallbackMixin, BaseEstimator):
     """Base of the estimators: a budget, a session, a receipt.
 
     Subclasses list the privacy units they have in ``_privacy_units`` (unit -> adjacencies) and have
@@ -104,11 +105,8 @@ class BaseDPEstimator(BaseEstimator):
         module = type(self).__module__.rpartition("._")[0] or type(self).__module__
         return {"estimator_module": module, "estimator_name": type(self).__name__}
 
-    def _open_session(self, *, pure_epsilon=0.0):
-        """Check the privacy parameters and open the session of one fit; nothing is read.
-
-        Inside a PrivacyLedger the whole budget is charged here, or refused.
-        """
+    def _checked_session(self, *, pure_epsilon=0.0, random_state=None):
+        """Check the privacy parameters; return a session that nobody was charged for."""
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
         delta = check_real(self, "delta", 0, 1, closed="left")
@@ -129,13 +127,23 @@ class BaseDPEstimator(BaseEstimator):
         adjacency = check_option(self, "adjacency", offered)
         if unit == "label":  # the number of labels is public, so it has one adjacency
             adjacency = "replace"
-        source = make_source(self.random_state, name)
+        source = make_source(random_state, name)
         budget = PrivacyBudget(epsilon, delta, pure_epsilon)
-        session = PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)
+        return PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)
+
+    def _open_session(self, *, pure_epsilon=0.0):
+        """Check the privacy parameters and open the session of one fit; nothing is read.
+
+        Inside a PrivacyLedger the whole budget is charged here, or refused.
+        """
+        session = self._checked_session(pure_epsilon=pure_epsilon, random_state=self.random_state)
+        name = type(self).__name__
         ledger.charge(session, name, self._ledger_stamp, getattr(self, "sensitivity", None))
         if (opened := _OPENED.get()) is not None:
             opened.append(session)
-        self._warn_if_weak(epsilon, source.seeded)
+            if len(opened) == 1 and vars(self).get("_skl_callbacks"):
+                session.watch = ReleaseTasks(self, self._init_callback_context(max_subtasks=None))
+        self._warn_if_weak(session.budget.epsilon, session.source.seeded)
         return session
 
     def _offers_pure_dp(self):
@@ -160,11 +168,15 @@ class BaseDPEstimator(BaseEstimator):
             setattr(self, name, value)
         self.privacy_spent_ = session.spent()
         self.ledger_ = session.ledger
+        if session.watch is not None:
+            session.watch.close()
         ledger.settle(session)
         return self
 
     def __sklearn_clone__(self):
         copy = super().__sklearn_clone__()
+        if callbacks := vars(self).get("_skl_callbacks"):  # scikit-learn before 1.9 drops them
+            copy._skl_callbacks = callbacks
         if stamp := ledger_stamp(self._ledger_stamp):
             for hook in CLONE_HOOKS:
                 stamp = hook(stamp)

@@ -17,6 +17,7 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
+from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
 from skdp.decomposition._spectral import (
     check_normalizer,
@@ -51,7 +52,7 @@ _SPECTRUM_LEVEL = 3.0  # clips few rows: the eigenvalues matter as much as the d
 _CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 
 
-class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
+class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEstimator):
     """Principal component analysis with (epsilon, delta)-differential privacy for one row.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing

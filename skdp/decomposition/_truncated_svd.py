@@ -16,6 +16,7 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
+from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._spectral import (
     check_normalizer,
     components_of,
@@ -36,7 +37,7 @@ _OTHER_SOLVERS = ("auto", "randomized", "arpack", "alternating", "deflation")
 _CLIP_QUANTILE = 0.9
 
 
-class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
+class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
     """Truncated singular value decomposition with (epsilon, delta)-differential privacy.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for one unit of X: a row

@@ -1,10 +1,14 @@
 """Spectral embedding of a graph with edge-level differential privacy."""
 
+from numbers import Integral
+
 import numpy as np
+from sklearn.utils import check_scalar
 from sklearn.utils.validation import validate_data
 
 from skdp._validation import FLOATS, check_bounds, check_int, check_option
 from skdp.base import BaseDPEstimator, atomic
+from skdp.graph._planning import plan_embedding
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.solvers.graphs import ScaledGraph, angular_rows, degree_direction, released_degrees
 from skdp.solvers.linalg import fix_signs
@@ -125,11 +129,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
         self : DPSpectralEmbedding
             The fitted estimator.
         """
-        check_int(self, "n_components", 1)
-        check_option(self, "affinity", ("precomputed",))
-        check_option(self, "normalization", ("degree", "laplacian", "none"))
-        check_int(self, "n_iter", 1, also=("auto",))
-        low, high = check_bounds(self, "entry_bounds")
+        low, high = self._check_parameters()
         session = self._open_session()
         X = validate_data(
             self, X, accept_sparse=("csr", "csc", "coo"), dtype=FLOATS, ensure_min_samples=2
@@ -157,6 +157,37 @@ class DPSpectralEmbedding(BaseDPEstimator):
             Released embedding of the nodes.
         """
         return self.fit(X).embedding_
+
+    def plan(self, n_samples, n_features=None, *, signal=None):
+        """Say what a fit would release, and what error to expect; no data is touched.
+
+        Parameters
+        ----------
+        n_samples : int
+            Number of nodes.
+        n_features : int or None, default=None
+            The same number, or None.
+        signal : float or None, default=None
+            The smallest eigenvalue (across the degrees) that shall be found; None gives the
+            threshold alone.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
+        """
+        self._check_parameters()
+        n = check_scalar(n_samples, "n_samples", Integral, min_val=2)
+        if n_features not in (None, n):
+            raise ValueError(f"A graph has as many features as nodes. Got {n_features!r} and {n}.")
+        return plan_embedding(self, self._checked_session(), n, signal, _DEGREE_SHARE)
+
+    def _check_parameters(self):
+        check_int(self, "n_components", 1)
+        check_option(self, "affinity", ("precomputed",))
+        check_option(self, "normalization", ("degree", "laplacian", "none"))
+        check_int(self, "n_iter", 1, also=("auto",))
+        return check_bounds(self, "entry_bounds")
 
     def _check_square(self, X):
         n = X.shape[0]

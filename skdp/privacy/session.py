@@ -70,6 +70,7 @@ class PrivacySession:
         self.unit = unit
         self.lock = threading.RLock()
         self.ledger: tuple[LedgerEntry, ...] = ()
+        self.watch: Callable[[str], None] | None = None  # is told the name of what was paid for
         self._spent = {"gaussian": 0.0, "pure": 0.0}
         self._draws = 0
         self._starts = 0
@@ -163,6 +164,8 @@ class PrivacySession:
 
     def _record(self, *line: Any) -> None:
         self.ledger += (LedgerEntry(*line),)
+        if self.watch is not None:
+            self.watch(line[0])
 
     # -- the verbs -------------------------------------------------------------------------
     def release(self, bounded: Bounded, share: float) -> Answer:

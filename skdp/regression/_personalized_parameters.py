@@ -3,6 +3,7 @@
 import math
 
 from skdp._validation import check_bool, check_int, check_option, check_real, check_split
+from skdp.regression._planning import plan_users
 from skdp.regression._users import check_candidates
 from skdp.solvers.candidates import line_net
 
@@ -37,6 +38,31 @@ class ParametersMixin:
         if self.refine == "gram" and self._loss_name() != "squared":
             raise ValueError("refine='gram' needs loss='squared'; use 'residual' or 'cross'.")
         return check_split(self, self._default_shares())
+
+    def plan(self, n_samples, n_features, *, signal=0.5):
+        """Say what a fit would release, and what error to expect; no data is touched.
+
+        Parameters
+        ----------
+        n_samples : int
+            Number of users, or a guess of it where it is private.
+        n_features : int
+            Number of features.
+        signal : float, default=0.5
+            Assumed share of the square of a user's own direction (what its rows alone would say)
+            that lies in the shared subspace.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
+        """
+        shares = self._check_parameters()
+        self._check_n_components(n_features)
+        if not 0 < signal <= 1:
+            raise ValueError(f"'signal' must be in the range (0, 1]. Got {signal!r} instead.")
+        session = self._checked_session(pure_epsilon=self._pure_epsilon())
+        return plan_users(self, session, n_samples, n_features, float(signal), shares)
 
     def _default_shares(self):
         pure = self.delta == 0

@@ -18,6 +18,7 @@ from skdp.regression._measurements import (
     inner_products,
     pay_the_rest,
 )
+from skdp.regression._planning import plan_trace, shape_of
 from skdp.solvers.design import release_whitening, whitening
 from skdp.solvers.trace import (
     SIGNED_GRID,
@@ -281,7 +282,28 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
             stacklevel=5,
         )
 
-    def plan(self, matrix_shape=None):
+    def plan(self, n_samples, n_features=None, *, signal=1.0):
+        """Say what a fit would release, and what error to expect; no data is touched.
+
+        Parameters
+        ----------
+        n_samples : int
+            Number of records, or a guess of it where it is private.
+        n_features : int, tuple of two ints or None, default=None
+            Number of features, or the shape of the matrix; None takes `matrix_shape`.
+        signal : float, default=1.0
+            Assumed standard deviation of <X_i, M>, in units of that of the noise of y.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it; ``plan.error`` is the expected relative error of `coef_`.
+        """
+        shape = shape_of(n_features, self.matrix_shape)
+        check_parameters(self)
+        return plan_trace(self, self._checked_session(), n_samples, shape, signal)
+
+    def records_needed(self, matrix_shape=None):
         """Say how many records a fit with these parameters needs; no data is touched.
 
         Parameters
@@ -294,11 +316,8 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         needed : RecordsNeeded
             ``readable``, ``useful`` and ``accurate`` numbers of records.
         """
-        shape = self.matrix_shape if matrix_shape is None else matrix_shape
-        if shape is None:
-            raise ValueError("plan needs the shape of the matrix: set 'matrix_shape'. Got None.")
         check_parameters(self)
-        return self._plan(shape)
+        return self._plan(shape_of(matrix_shape, self.matrix_shape))
 
     def _plan(self, shape):
         adjacency = "replace" if self.privacy_unit == "label" else self.adjacency

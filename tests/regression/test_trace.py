@@ -192,12 +192,12 @@ def test_bad_parameters(params, match):
 
 
 def test_plan_needs_no_data():
-    needed = DPTraceRegressor(2, matrix_shape=(20, 20)).plan()
+    needed = DPTraceRegressor(2, matrix_shape=(20, 20)).records_needed()
     assert needed.readable < needed.useful < needed.accurate
-    twice = DPTraceRegressor(2, adjacency="replace").plan((20, 20))
+    twice = DPTraceRegressor(2, adjacency="replace").records_needed((20, 20))
     assert twice.accurate == pytest.approx(2 * needed.accurate, abs=2)
     with pytest.raises(ValueError, match="matrix_shape"):
-        DPTraceRegressor().plan()
+        DPTraceRegressor().records_needed()
 
 
 def test_theory():

@@ -1,9 +1,9 @@
-"""Public synthetic data in the shapes that the estimators are for. Nothing here is private."""
+"""Synthetic rows, interactions and ratings."""
 
 import numpy as np
 import scipy.sparse as sp
 
-__all__ = ["make_block_graph", "make_interactions", "make_spiked_rows"]
+__all__ = ["make_interactions", "make_ratings", "make_spiked_rows"]
 
 
 def make_spiked_rows(
@@ -114,46 +114,52 @@ def _first_distinct(users, items, degrees, shape):
     return R
 
 
-def make_block_graph(n_nodes=1000, n_blocks=2, gap=60.0, mean_degree=150.0, *, random_state=None):
-    """Stochastic block model with balanced blocks.
+def make_ratings(
+    n_users=3000,
+    n_items=1500,
+    n_ratings=150_000,
+    n_tastes=10,
+    *,
+    noise_sd=0.5,
+    popularity=0.8,
+    random_state=None,
+):
+    """Ratings from 1 to 5: Zipf popularity, planted tastes, and items that some like better.
+
+    What is rated comes from `make_interactions`. A rating is 3, plus the quality of the item, plus
+    the product of the tastes of user and item, plus noise, rounded and cut to 1 to 5.
 
     Parameters
     ----------
-    n_nodes, n_blocks : int
-        Sizes.
-    gap : float
-        The second eigenvalue of the expected adjacency matrix: how far the blocks stand out.
-    mean_degree : float
-        Average degree.
+    n_users, n_items, n_ratings, n_tastes : int
+        Sizes; the number of ratings is reached up to repeated draws.
+    noise_sd : float
+        Standard deviation of the noise.
+    popularity : float
+        Exponent of the popularity of items.
     random_state : int, Generator or None
         Seed of the data.
 
     Returns
     -------
-    A : csr_array of shape (n_nodes, n_nodes)
-        Symmetric adjacency matrix without loops.
-    labels : ndarray of shape (n_nodes,)
-        Block of each node.
+    R : csr_array of shape (n_users, n_items)
+        Ratings, 0 where there is none.
 
     Examples
     --------
-    >>> from skdp.datasets import make_block_graph
-    >>> A, labels = make_block_graph(40, 2, 10.0, 12.0, random_state=0)
-    >>> A.shape, labels.shape
-    ((40, 40), (40,))
+    >>> from skdp.datasets import make_ratings
+    >>> R = make_ratings(50, 40, 300, 4, random_state=0)
+    >>> sorted({float(value) for value in R.data})
+    [1.0, 2.0, 3.0, 4.0, 5.0]
     """
     rng = np.random.default_rng(random_state)
-    labels = rng.permutation(np.arange(n_nodes) % n_blocks)
-    outside = mean_degree / n_nodes - gap / n_nodes
-    inside = outside + gap * n_blocks / n_nodes
-    if not 0 <= outside <= inside <= 1:
-        raise ValueError("'gap' and 'mean_degree' give probabilities outside [0, 1].")
-    rows, columns = [], []
-    for i in range(n_nodes - 1):
-        chance = np.where(labels[i + 1 :] == labels[i], inside, outside)
-        linked = np.flatnonzero(rng.random(n_nodes - i - 1) < chance) + i + 1
-        rows.append(np.full(len(linked), i))
-        columns.append(linked)
-    pairs = (np.concatenate(rows), np.concatenate(columns))
-    upper = sp.csr_array((np.ones(len(pairs[0])), pairs), shape=(n_nodes, n_nodes))
-    return sp.csr_array(upper + upper.T), labels
+    sizes = (n_users, n_items, n_ratings, n_tastes)
+    R = make_interactions(*sizes, popularity=popularity, random_state=rng)
+    users = np.repeat(np.arange(n_users), np.diff(R.indptr))
+    of_users = rng.standard_normal((n_users, n_tastes)) / n_tastes**0.25
+    of_items = rng.standard_normal((n_items, n_tastes)) / n_tastes**0.25
+    scores = 3 + 0.5 * rng.standard_normal(n_items)[R.indices]
+    scores += np.einsum("ij,ij->i", of_users[users], of_items[R.indices])
+    scores += noise_sd * rng.standard_normal(len(scores))
+    R.data = np.clip(np.rint(scores), 1.0, 5.0)
+    return R

@@ -1,0 +1,1 @@
+"""Benchmarks of skdp beside its peers; `python -m benchmarks` runs them all."""

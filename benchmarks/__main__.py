@@ -1,0 +1,189 @@
+"""Run the benchmarks: ``python -m benchmarks [--full] [module ...]``.
+
+Every module of this folder with tables takes part; each runs in a process of its own, with one BLAS
+thread and a time limit, so that a module that fails or hangs says so and leaves the others alone.
+Results are merged into ``benchmarks/results.json`` (or ``--json``) and ``docs/benchmarks.md`` (or
+``--markdown``): a run of one module replaces its part of the page.
+"""
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+# Not benchmarks: what they share, and what runs in another environment.
+HELPERS = {"__init__", "__main__", "baselines", "report", "peer_worker", "picture"}
+LIMITS = {False: 300, True: 7200}  # seconds for a module
+
+
+def modules():
+    """Names of the benchmark modules, the comparison with other libraries first."""
+    names = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in HELPERS)
+    return sorted(names, key=lambda name: name != "peers")
+
+
+# -- inside the process of one module --------------------------------------------------------------
+
+
+def run_here(name, full, target):
+    """Write the tables of one module as JSON lines, as they come."""
+    sys.path[:0] = [str(HERE), str(ROOT)]
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1), open(target, "w", encoding="utf-8") as file:
+        module = importlib.import_module(name)
+        warnings.simplefilter("ignore")
+        for table in tables_of(module, name, full):
+            file.write(json.dumps(table.as_dict()) + "\n")
+            file.flush()
+
+
+def tables_of(module, name, full):
+    """Return what ``tables(full)`` yields; without it, what the module prints as a script."""
+    if hasattr(module, "tables"):
+        return module.tables(full)
+    from report import Table, printed
+
+    if not hasattr(module, "main"):
+        return [Table(name, notes=[f"benchmarks/{name}.py has neither tables(full) nor main()."])]
+    quick = "--quick" in Path(module.__file__).read_text(encoding="utf-8")
+    if not full and not quick:
+        return [Table(name, notes=[f"benchmarks/{name}.py runs with --full only."])]
+    sys.argv = [name] if full else [name, "--quick"]
+    return printed(name, module.main)
+
+
+# -- the whole ------------------------------------------------------------------------------------
+
+
+def run(name, full, limit):
+    """Run one module in its own process; return its part of the results."""
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as scratch:
+        target = Path(scratch) / "tables"
+        command = [sys.executable, "-m", "benchmarks", "--child", str(target), name]
+        environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        # Not a pipe: what a child leaves running could hold a pipe open.
+        with open(Path(scratch) / "errors", "w+", encoding="utf-8") as errors:
+            options = {"cwd": ROOT, "env": environment, "stderr": errors}
+            options["start_new_session"] = True  # what it starts is ended with it
+            child = subprocess.Popen(command + ["--full"] * full, **options)
+            fault = wait_for(child, limit)
+            if child.returncode and not fault:
+                errors.seek(0)
+                fault = (errors.read().strip().splitlines() or ["?"])[-1]
+        lines = target.read_text(encoding="utf-8").splitlines() if target.exists() else []
+    if fault:
+        print(f"{name}: {fault}", flush=True)
+    return {
+        "tables": [json.loads(line) for line in lines],
+        "fault": fault,
+        "seconds": round(time.perf_counter() - start),
+        "full": full,
+        "environment": environment_of(),
+    }
+
+
+def wait_for(child, limit):
+    """Wait for a child; end it and all that it started when it is late. Returns what was wrong."""
+    try:
+        child.wait(timeout=limit)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        return f"stopped after {limit:g} s" if child.returncode else ""
+    return ""
+
+
+def environment_of():
+    """Versions that matter, and the machine in a few words."""
+    import numpy
+    import scipy
+    import sklearn
+
+    sys.path[:0] = [str(ROOT)]
+    import skdp
+
+    return {
+        "skdp": skdp.__version__,
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "scipy": scipy.__version__,
+        "scikit-learn": sklearn.__version__,
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def markdown(results):
+    """Return the page: one section for each module."""
+    from report import Table
+
+    lines = [
+        "# Benchmarks",
+        "",
+        "Made by `python -m benchmarks` (`--full` for more sizes and repeats); do not edit. Data "
+        "are synthetic or public, noise is fresh. Times come from shared machines: compare ratios "
+        "inside one table, not seconds between tables.",
+        "",
+    ]
+    for name, part in results.items():
+        kind = "full" if part["full"] else "quick"
+        facts = ", ".join(f"{key} {value}" for key, value in part["environment"].items())
+        lines += [f"## {name}", "", f"`python -m benchmarks {name}` ({kind} run; {facts})", ""]
+        lines += [Table(**table).as_markdown() for table in part["tables"]]
+        if part["fault"]:
+            lines += [f"This run did not finish: {part['fault']}", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def ordered(results):
+    """Parts in the order of the modules."""
+    return {name: results[name] for name in modules() if name in results}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="all sizes and repeats")
+    parser.add_argument("--json", type=Path, default=HERE / "results.json", metavar="FILE")
+    parser.add_argument("--markdown", type=Path, default=ROOT / "docs" / "benchmarks.md")
+    parser.add_argument("--limit", type=float, help="seconds for one module")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("modules", nargs="*", metavar="module", help=", ".join(modules()))
+    arguments = parser.parse_args()
+    if unknown := set(arguments.modules) - set(modules()):
+        parser.error(f"unknown modules {sorted(unknown)}; there are {', '.join(modules())}")
+    if arguments.child:
+        run_here(arguments.modules[0], arguments.full, arguments.child)
+        return
+    sys.path[:0] = [str(HERE)]
+    results = {}
+    if arguments.json.exists():
+        results = json.loads(arguments.json.read_text(encoding="utf-8"))
+    for name in arguments.modules or modules():
+        print(f"== {name}", flush=True)
+        limit = arguments.limit or LIMITS[arguments.full]
+        results[name] = run(name, arguments.full, limit)
+        results = ordered(results)
+        arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        arguments.markdown.write_text(markdown(results), encoding="utf-8")
+    print(f"\nwrote {arguments.json} and {arguments.markdown}")
+    faults = [name for name, part in results.items() if part["fault"]]
+    if faults:
+        print(f"not finished: {', '.join(faults)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Pictures of what was released, what it cost, and what a budget buys, as scikit-learn's Displays.
+
+Each display is made by ``from_estimator`` or by ``from_`` something else, keeps its numbers as
+attributes, and is drawn again by ``plot(ax=None)``, which sets ``ax_`` and ``figure_``. Needs
+matplotlib (``pip install skdp[plot]``). `SpectrumDisplay` and `BudgetDisplay` show released values
+alone; `UtilityCurveDisplay` measures on data that must be public; `PlanDisplay` sees no data.
+"""
+
+from skdp.plotting._audit import AuditDisplay
+from skdp.plotting._budget import BudgetDisplay
+from skdp.plotting._plan import PlanDisplay
+from skdp.plotting._spectrum import SpectrumDisplay
+from skdp.plotting._utility import UtilityCurveDisplay
+
+__all__ = [
+    "AuditDisplay",
+    "BudgetDisplay",
+    "PlanDisplay",
+    "SpectrumDisplay",
+    "UtilityCurveDisplay",
+]

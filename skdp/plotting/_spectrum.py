@@ -1,0 +1,199 @@
+"""Released eigenvalues beside the edge of the noise."""
+
+import math
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from skdp.plotting._style import COLORS, GREY, axes_of
+
+__all__ = ["SpectrumDisplay"]
+
+_SYMMETRIC = ("gram", "moment", "votes", "pairs")
+_PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product", "product")
+
+
+class SpectrumDisplay:
+    """Released eigenvalues or singular values, and how far noise alone would reach.
+
+    Everything in it was released by the fit. Values inside the shaded band say nothing: noise alone
+    has eigenvalues of that size.
+
+    Parameters
+    ----------
+    values : array-like of shape (n_values,)
+        Released values, in descending order.
+    noise_edge : float or None, default=None
+        Largest value that noise alone has; None where it is not known.
+    n_kept : int or None, default=None
+        How many of the values the model keeps; None is all.
+    quantity : str, default="eigenvalue"
+        What the values are, with their unit.
+    estimator_name : str or None, default=None
+        Name for the title.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Axes of the picture.
+    figure_ : matplotlib Figure
+        Figure of the picture.
+    kept_, left_out_ : artists
+        Filled and hollow points.
+    band_ : artist or None
+        The shaded band of the noise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp import DPPCA
+    >>> from skdp.plotting import SpectrumDisplay
+    >>> X = np.random.default_rng(0).standard_normal((500, 6))
+    >>> display = SpectrumDisplay.from_estimator(DPPCA(2, clip_norm=3.0).fit(X))
+    >>> len(display.values)
+    2
+    """
+
+    def __init__(
+        self, values, *, noise_edge=None, n_kept=None, quantity="eigenvalue", estimator_name=None
+    ):
+        self.values = np.asarray(values, dtype=np.float64)
+        self.noise_edge = noise_edge
+        self.n_kept = len(self.values) if n_kept is None else n_kept
+        self.quantity = quantity
+        self.estimator_name = estimator_name
+
+    def plot(self, ax=None):
+        """Draw the values as stems and the noise as a band.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        display : SpectrumDisplay
+            The display.
+        """
+        self.ax_, self.figure_ = ax, _ = axes_of(ax)
+        numbers = np.arange(1, len(self.values) + 1)
+        ax.vlines(numbers, 0, self.values, color="0.75", linewidth=1.5, zorder=1)
+        kept = numbers <= self.n_kept
+        self.kept_ = ax.scatter(
+            numbers[kept], self.values[kept], s=50, color=COLORS[0], label="kept", zorder=3
+        )
+        self.left_out_ = None
+        if not kept.all():
+            self.left_out_ = ax.scatter(
+                numbers[~kept], self.values[~kept], s=50, facecolors="white", edgecolors=COLORS[0],
+                linewidths=1.5, label="left out", zorder=3,
+            )  # fmt: skip
+        self.band_ = None
+        if self.noise_edge:
+            low = -self.noise_edge if (self.values < 0).any() else 0.0
+            self.band_ = ax.axhspan(
+                low, self.noise_edge, color=COLORS[1], alpha=0.25, linewidth=0, zorder=0,
+                label=f"noise alone: up to {self.noise_edge:.3g}",
+            )  # fmt: skip
+        ax.axhline(0, color=GREY, linewidth=0.8)
+        ax.set_xticks(numbers[:: max(1, len(numbers) // 15)])
+        ax.set_xlim(0.4, len(self.values) + 0.6)
+        ax.set_xlabel("component (number)")
+        ax.set_ylabel(self.quantity)
+        name = f"{self.estimator_name}: " if self.estimator_name else ""
+        ax.set_title(f"{name}released spectrum")
+        ax.legend(fontsize="small")
+        return self
+
+    @classmethod
+    def from_estimator(cls, estimator, *, ax=None):
+        """Draw the spectrum that a fitted estimator released.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted, with `singular_values_` or `eigenvalues_`.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        display : SpectrumDisplay
+            The display.
+        """
+        check_is_fitted(estimator, "ledger_")
+        values, quantity, squared = released_values(estimator)
+        edge = noise_edge(estimator)
+        display = cls(
+            values,
+            noise_edge=edge if squared else None,
+            n_kept=getattr(estimator, "n_components_", None),
+            quantity=quantity,
+            estimator_name=type(estimator).__name__,
+        )
+        return display.plot(ax)
+
+    @classmethod
+    def from_values(cls, values, *, noise_edge=None, n_kept=None, quantity="eigenvalue", ax=None):
+        """Draw a spectrum from numbers.
+
+        Parameters
+        ----------
+        values : array-like of shape (n_values,)
+            Released values, in descending order.
+        noise_edge : float or None, default=None
+            Largest value that noise alone has.
+        n_kept : int or None, default=None
+            How many are kept; None is all.
+        quantity : str, default="eigenvalue"
+            What the values are, with their unit.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        display : SpectrumDisplay
+            The display.
+        """
+        return cls(values, noise_edge=noise_edge, n_kept=n_kept, quantity=quantity).plot(ax)
+
+
+def released_values(estimator):
+    """Return (values, what they are, whether `noise_edge` is in their unit)."""
+    values = getattr(estimator, "eigenvalues_", None)
+    if values is not None:
+        return values, "eigenvalue (released)", True
+    values = getattr(estimator, "singular_values_", None)
+    if values is None:
+        raise ValueError(
+            f"{type(estimator).__name__} released no spectrum: it has neither 'eigenvalues_' nor "
+            "'singular_values_'. Use SpectrumDisplay.from_values."
+        )
+    if hasattr(estimator, "left_") or hasattr(estimator, "coef_"):
+        known = hasattr(estimator, "left_")
+        return values, "singular value (released)", known
+    return values**2, "squared singular value (unit of X, squared)", True
+
+
+def noise_edge(estimator):
+    """Return how large a value noise alone would show, from the ledger; None if it is not known.
+
+    A released symmetric matrix of order d: sigma sqrt(2 d). Products of T releases with n rows:
+    sigma sqrt(n / T), as far as they average. The smallest of them counts.
+    """
+    edges = []
+    for name in {line.name for line in estimator.ledger_}:
+        scales = [line.noise_scale for line in estimator.ledger_ if line.name == name]
+        if name in _SYMMETRIC:
+            d = estimator.n_features_in_ + (name == "moment")
+            edges.append(min(scales) * math.sqrt(2 * d / len(scales)))
+        elif name in _PRODUCTS:
+            precision = sum(1 / scale**2 for scale in scales if scale > 0)
+            size = estimator.n_features_in_
+            if name == "right_product":
+                size = len(
+                    getattr(estimator, "left_", getattr(estimator, "embedding_", range(size)))
+                )
+            edges.append(math.sqrt(size / precision) if precision else 0.0)
+    return min(edges, default=None) or None

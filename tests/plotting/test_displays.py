@@ -1,0 +1,302 @@
+"""Displays, by the artists that they draw."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator
+
+from skdp import (
+    DPPCA,
+    DPPersonalizedRegressor,
+    DPSpectralEmbedding,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+)
+from skdp.datasets import (
+    make_block_graph,
+    make_spiked_rows,
+    make_trace_regression,
+    make_user_tasks,
+)
+from skdp.plotting import (
+    AuditDisplay,
+    BudgetDisplay,
+    PlanDisplay,
+    SpectrumDisplay,
+    UtilityCurveDisplay,
+)
+from skdp.plotting._style import COLORS
+from skdp.privacy.receipts import LedgerEntry
+from skdp.testing import AuditReport, SensitivityReport, StepAudit, TranscriptReport
+
+matplotlib = pytest.importorskip("matplotlib")
+X = make_spiked_rows(800, 10, 2, 0.6, random_state=0)
+
+
+@pytest.fixture(autouse=True)
+def canvas():
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    yield plt
+    plt.close("all")
+
+
+def estimators():
+    Xu, y, groups = make_user_tasks(500, 6, random_state=0)
+    graph = make_block_graph(60, 2, 10.0, 20.0, random_state=0)[0]
+    records = make_trace_regression(2000, (4, 3), 1, random_state=0)
+    return {
+        "pca": DPPCA(2, clip_norm=1.5).fit(X),
+        "pca all": DPPCA(clip_norm=1.5).fit(X),
+        "power": DPTruncatedSVD(2, algorithm="power").fit(X),
+        "screened": DPTruncatedSVD(2, algorithm="screened").fit(X),
+        "entry": DPTruncatedSVD(2, privacy_unit="entry").fit(X),
+        "pure": DPTruncatedSVD(1, privacy_unit="entry", delta=0.0).fit(X),
+        "graph": DPSpectralEmbedding(2).fit(graph),
+        "trace": DPTraceRegressor(1).fit(*records),
+        "users": DPPersonalizedRegressor(2).fit(Xu, y, groups=groups),
+        "mixed": DPPersonalizedRegressor(
+            1, init="exponential", candidates=np.eye(6)[:, :, None]
+        ).fit(Xu, y, groups=groups),
+    }
+
+
+FITTED = estimators()
+
+
+@pytest.mark.parametrize("name", [name for name in FITTED if name != "mixed"])
+def test_spectrum(name, canvas, tmp_path):
+    estimator = FITTED[name]
+    display = SpectrumDisplay.from_estimator(estimator)
+    offsets = display.kept_.get_offsets()
+    kept = display.n_kept
+    assert np.allclose(offsets[:, 1], display.values[:kept])
+    assert np.array_equal(offsets[:, 0], np.arange(1, kept + 1))
+    if display.left_out_ is not None:
+        assert len(display.left_out_.get_offsets()) == len(display.values) - kept
+    if display.noise_edge:
+        extent = display.band_.get_extents().transformed(display.ax_.transData.inverted())
+        assert extent.y1 == pytest.approx(display.noise_edge)
+    assert display.ax_.get_ylabel() and type(estimator).__name__ in display.ax_.get_title()
+    display.figure_.savefig(tmp_path / "picture.png", dpi=40)
+    assert canvas.imread(tmp_path / "picture.png").std() > 0.05
+
+
+def test_spectrum_of_users_has_hollow_points():
+    display = SpectrumDisplay.from_estimator(FITTED["users"])
+    assert len(display.left_out_.get_offsets()) == 4
+    assert np.allclose(display.left_out_.get_facecolor(), 1)  # white
+    assert display.left_out_.get_edgecolor().shape[1] == 4
+
+
+def test_noise_edge_is_where_noise_alone_ends():
+    """With rows of zeros the released spectrum is noise: its largest value is near the edge."""
+    zeros = np.zeros((50, 40))
+    gram = DPPCA(clip_norm=1.0, center="none").fit(zeros)
+    display = SpectrumDisplay.from_estimator(gram)
+    scale = next(line.noise_scale for line in gram.ledger_ if line.name == "gram")
+    rng = np.random.default_rng(0)
+    G = rng.standard_normal((40, 40)) * scale
+    largest = np.linalg.eigvalsh((G + G.T) / 2)[-1]
+    assert display.noise_edge == pytest.approx(largest, rel=0.25)
+    assert display.values.max() < 1.3 * display.noise_edge
+
+
+def test_spectrum_from_values_on_given_axes(canvas):
+    ax = canvas.figure().add_subplot()
+    display = SpectrumDisplay.from_values([5.0, -2.0], noise_edge=3.0, n_kept=1, ax=ax)
+    assert display.ax_ is ax and display.figure_ is ax.figure
+    assert display.left_out_.get_offsets()[0, 1] == -2.0
+    assert ax.get_ylim()[0] < -2
+
+
+class Other(BaseEstimator):
+    ledger_ = ()
+
+    def fit(self):
+        return self
+
+
+def test_spectrum_needs_a_spectrum():
+    with pytest.raises(ValueError, match="released no spectrum"):
+        SpectrumDisplay.from_estimator(Other())
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_budget(name, canvas, tmp_path):
+    estimator = FITTED[name]
+    display = BudgetDisplay.from_estimator(estimator)
+    for kind, bars in display.bars_.items():
+        widths = [bar.get_width() for bar in bars]
+        assert widths == pytest.approx(list(display.shares[kind].values()))
+        assert sum(widths) == pytest.approx(1.0)
+        ends = [bar.get_x() + bar.get_width() for bar in bars]
+        assert [bar.get_x() for bar in bars] == pytest.approx([0.0, *ends[:-1]])
+    title = display.ax_.get_title(loc="left").replace("\n", " ")
+    assert estimator.privacy_spent_.sentence() in title
+    assert display.flag_ is None
+    display.figure_.savefig(tmp_path / "picture.png", dpi=40)
+    inside = display.figure_.bbox
+    box = display.ax_.get_legend().get_window_extent()
+    assert inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0
+    assert {text.get_text().rpartition(" ")[0] for text in display.ax_.get_legend().texts} == {
+        line.name for line in estimator.ledger_
+    }
+
+
+def test_budget_shares_of_the_pca_are_those_of_its_split():
+    shares = BudgetDisplay.from_estimator(FITTED["pca"]).shares["gaussian"]
+    assert shares["sums"] == pytest.approx(0.08)  # the mean
+    assert shares["count"] == pytest.approx(0.01)
+
+
+def test_budget_kinds():
+    assert set(BudgetDisplay.from_estimator(FITTED["mixed"]).shares) == {"gaussian", "range"}
+    assert set(BudgetDisplay.from_estimator(FITTED["pure"]).shares) == {"pure"}
+
+
+def test_budget_says_seeded_and_not_private():
+    with pytest.warns(match="random_state"):
+        seeded = DPPCA(2, clip_norm=1.0, random_state=0).fit(X)
+    display = BudgetDisplay.from_estimator(seeded)
+    assert "SEEDED" in display.flag_.get_text()
+    with pytest.warns(match="no noise"):
+        exact = DPPCA(2, clip_norm=1.0, epsilon=math.inf).fit(X)
+    display = BudgetDisplay.from_estimator(exact)
+    assert "NOT PRIVATE" in display.ax_.get_title(loc="left")
+    assert display.bars_ == {}
+    assert "no privacy" in display.ax_.texts[0].get_text()
+
+
+def test_budget_takes_unknown_losses(canvas):
+    """Kinds of loss that are yet to come are shown as they are."""
+    from skdp.plotting._budget import shares_of
+    from skdp.privacy.accounting import Loss
+
+    line = LedgerEntry("sketch", "sketch", 1.0, 1.0, Loss("sketch", 0.3))
+    assert shares_of((line, line)) == {"sketch": {"sketch": 1.0}}
+
+
+def test_utility_curve(canvas, tmp_path):
+    display = UtilityCurveDisplay.from_estimator(
+        DPPCA(2, clip_norm=1.5, center="none"), X, data="synthetic", epsilons=(3.0, 0.1),
+        n_repeats=3,
+    )  # fmt: skip
+    assert display.epsilons.tolist() == [0.1, 3.0]
+    assert display.values.shape == (2, 3)
+    assert np.allclose(display.line_.get_ydata(), np.median(display.values, axis=1))
+    assert display.chance_.get_ydata()[0] == pytest.approx(0.2)
+    best = np.linalg.svd(X, compute_uv=False)
+    assert display.not_private == pytest.approx(np.sum(best[:2] ** 2) / np.sum(best**2))
+    assert display.not_private_.get_linestyle() == "--"
+    assert display.medians[1] > 0.97 * display.not_private
+    assert display.ax_.get_xscale() == "log"
+    assert "synthetic data" in display.ax_.get_title()
+    assert [tick.get_text() for tick in display.ax_.get_xticklabels()] == ["0.1", "3"]
+    display.figure_.savefig(tmp_path / "picture.png", dpi=40)
+
+
+def test_utility_curves_share_axes(canvas):
+    first = UtilityCurveDisplay.from_values([1, 2], [[1, 2], [2, 3]], data="public", label="a")
+    second = UtilityCurveDisplay.from_values(
+        [1, 2], [[2, 2], [4, 4]], data="public", label="b", ax=first.ax_
+    )
+    assert second.ax_ is first.ax_
+    assert first.line_.get_color() == COLORS[0] and second.line_.get_color() == COLORS[1]
+    assert first.line_.get_marker() != second.line_.get_marker()
+    texts = [text.get_text() for text in first.ax_.get_legend().texts]
+    assert texts == ["a", "5% to 95% of the fits", "b"]
+
+
+def test_utility_of_users_takes_groups():
+    Xu, y, groups = make_user_tasks(300, 4, 1, random_state=0)
+    display = UtilityCurveDisplay.from_estimator(
+        DPPersonalizedRegressor(1), Xu, y, data="synthetic", epsilons=(1.0,), n_repeats=1,
+        fit_params={"groups": groups},
+    )  # fmt: skip
+    assert 0 < display.medians[0] <= display.not_private + 0.2
+    assert display.metric_name == "score"
+
+
+def test_utility_asks_what_the_data_are():
+    with pytest.raises(ValueError, match="not private"):
+        UtilityCurveDisplay.from_values([1], [[1]], data="private")
+    with pytest.raises(ValueError, match="not private"):
+        UtilityCurveDisplay.from_estimator(DPPCA(1), X, data="mine")
+    with pytest.raises(ValueError, match="n_epsilons, n_repeats"):
+        UtilityCurveDisplay.from_values([1, 2], [[1]], data="public")
+
+
+def test_plan(canvas, tmp_path):
+    display = PlanDisplay.from_estimator(
+        DPPCA(3, clip_norm=1.0), 40, epsilons=(0.5, 2.0), target=0.05,
+        n_samples=np.geomspace(50, 1e5, 30).round().astype(int),
+    )  # fmt: skip
+    assert display.needed_[2.0] < display.needed_[0.5] < 1e5
+    for epsilon, needed in display.needed_.items():
+        model = DPPCA(3, clip_norm=1.0, epsilon=epsilon)
+        assert model.plan(round(needed), 40).error == pytest.approx(0.05, rel=0.1)
+        assert np.allclose(display.lines_[epsilon].get_ydata(), display.errors[epsilon])
+    assert display.target_.get_ydata()[0] == 0.05
+    assert display.ax_.get_xscale() == display.ax_.get_yscale() == "log"
+    styles = {line.get_linestyle() for line in display.lines_.values()}
+    assert len(styles) == 2  # told apart without colour
+    assert "Assumed" in display.ax_.texts[0].get_text()
+    display.figure_.savefig(tmp_path / "picture.png", dpi=40)
+
+
+def test_plan_of_others():
+    display = PlanDisplay.from_estimator(
+        DPTraceRegressor(1), (5, 5), n_samples=[500, 5000], epsilons=(1.0,), signal=2.0
+    )
+    assert display.errors[1.0][0] > display.errors[1.0][1]
+    unreachable = PlanDisplay.from_estimator(
+        DPPCA(1, clip_norm=1.0), 40, n_samples=[10, 20], epsilons=(0.1,)
+    )
+    assert unreachable.needed_[0.1] == math.inf
+    with pytest.raises(ValueError, match="pass 'signal'"):
+        PlanDisplay.from_estimator(DPTruncatedSVD(1, privacy_unit="entry"), 40, n_samples=[10])
+
+
+def test_audit_of_an_estimator(canvas, tmp_path):
+    display = AuditDisplay.from_estimator(DPPCA(1, clip_norm=1.0, center="none"))
+    assert display.broken == []
+    assert "gram" in display.points_ and "all together" in display.points_
+    points = np.concatenate([p.get_offsets() for p in display.points_.values()])
+    assert (points[:, 1] <= points[:, 0] * (1 + 1e-9)).all()
+    assert display.realised.max() > 0.9 * display.claimed.max()  # the worst pair reaches it
+    assert display.ax_.get_title().startswith("DPPCA")
+    display.figure_.savefig(tmp_path / "picture.png", dpi=40)
+
+
+def test_audit_of_reports():
+    steps = (StepAudit("gram", "gaussian", 0.5, 0.2), StepAudit("pick", "range", 0.1, 0.2))
+    display = AuditDisplay.from_audit(TranscriptReport(steps, ()))
+    assert display.broken == ["all together", "gram"]
+    assert "pick (range)" in display.points_
+    report = AuditReport(0.2, 1.0, 1e-6, 0.18, 0.1, 0.05, 0.4, 100, 0.999)
+    display = AuditDisplay.from_audit(report)
+    assert display.broken == [] and len(display.points_) == 3
+    assert "100 runs" in display.ax_.get_title()
+    pure = AuditReport(math.nan, 1.0, 0.0, 0.2, 0.1, 0.1, 1.4, 10, 0.99)
+    assert AuditDisplay.from_audit(pure).broken == ["epsilon, any scores"]
+    fuzz = SensitivityReport("gram", {"l2": 0.99}, "spike", (), 0.1, 30)
+    assert AuditDisplay.from_audit(fuzz).broken == []
+    with pytest.raises(TypeError, match="from_audit takes the result"):
+        AuditDisplay.from_audit(3)
+
+
+def test_without_matplotlib(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r"skdp\[plot\]"):
+        SpectrumDisplay.from_values([1.0])
+
+
+def test_colours_differ_in_lightness():
+    """Neighbouring colours can be told apart in grey, by at least a little."""
+    rgb = np.array([matplotlib.colors.to_rgb(color) for color in COLORS[:6]])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    lightness = linear @ [0.2126, 0.7152, 0.0722]
+    assert np.abs(np.diff(lightness)).min() > 0.02

@@ -1,0 +1,147 @@
+"""`python -m benchmarks`: discovery, faults, the page; nothing is measured here."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Import a module of the folder as the command does."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT))
+    yield importlib.import_module
+    for name in ("report", "peers", "picture", "benchmarks.__main__"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def command(load):
+    return load("benchmarks.__main__")
+
+
+def test_every_module_is_found_and_has_tables(command):
+    names = command.modules()
+    assert names[0] == "peers"
+    assert {"noise", "personalization", "rows", "spectral", "trace"} <= set(names)
+    assert not set(names) & command.HELPERS
+
+
+def test_modules_without_tables(command, load, monkeypatch, tmp_path, capsys):
+    (tmp_path / "slow.py").write_text("def main():\n    print('did it')\n")
+    (tmp_path / "none.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    slow, none = load("slow"), load("none")
+    monkeypatch.setattr(sys, "argv", ["x"])
+    (table,) = command.tables_of(slow, "slow", True)
+    assert table.text == "did it"
+    (table,) = command.tables_of(slow, "slow", False)
+    assert "--full only" in table.notes[0]
+    (table,) = command.tables_of(none, "none", True)
+    assert "neither" in table.notes[0]
+
+
+def test_a_module_that_fails_leaves_the_others(command, monkeypatch, tmp_path, capsys):
+    def run(name, full, limit):
+        part = {"tables": [], "fault": "", "seconds": 1, "full": full, "environment": {"skdp": "0"}}
+        if name == "noise":
+            return part | {"fault": "ValueError: no"}
+        table = {"title": name, "head": ["a", "b|c"], "rows": [["x", 1.23456]], "notes": ["so"]}
+        return part | {"tables": [table]}
+
+    monkeypatch.setattr(command, "run", run)
+    files = ["--json", str(tmp_path / "r.json"), "--markdown", str(tmp_path / "page.md")]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *files, "rows", "noise"])
+    command.main()
+    page = (tmp_path / "page.md").read_text()
+    assert "| x | 1.235 |" in page and "b\\|c" in page
+    assert "did not finish: ValueError: no" in page
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *files, "trace"])
+    command.main()  # the other parts stay
+    assert list(json.loads((tmp_path / "r.json").read_text())) == ["noise", "rows", "trace"]
+    assert "not finished: noise" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "tables"])
+    with pytest.raises(SystemExit):
+        command.main()
+
+
+def test_tables_are_collected_and_aligned(load, capsys):
+    report = load("report")
+    (table,) = report.shown(lambda: report.show("t", ["a", "long"], [["x", 2.0]], "note"))
+    assert table.as_text() == "t\na  long\nx  2\nnote"
+    assert capsys.readouterr().out == "\nt\na  long\nx  2\nnote\n"
+    (table,) = report.printed("t", lambda: print("some text"))
+    assert "```text\nsome text\n```" in table.as_markdown()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="process groups")
+def test_late_and_failing_modules_are_ended(command, monkeypatch, capfd):
+    def child(code):
+        monkeypatch.setattr(sys, "executable", "sh")
+        real = subprocess.Popen
+        run = lambda cmd, **options: real(["sh", "-c", code], **options)  # noqa: E731
+        monkeypatch.setattr(command.subprocess, "Popen", run)
+        monkeypatch.setattr(command, "environment_of", dict)
+        result = command.run("noise", False, 0.5)
+        monkeypatch.undo()
+        return result["fault"]
+
+    assert child("sleep 60 & sleep 60") == "stopped after 0.5 s"
+    assert child("echo 'ValueError: no' >&2; exit 1") == "ValueError: no"
+    assert child("exit 0") == ""
+
+
+FAKE = """
+import json, sys, time
+print(json.dumps({"versions": {"numpy": "2", "scikit-learn": "1", sys.argv[2]: "0"}}), flush=True)
+print("a line that is no JSON")
+for epsilon in map(float, sys.argv[5:]):
+    print(json.dumps({"epsilon": epsilon}), flush=True)
+    if epsilon > 1:
+        time.sleep(60)
+    if epsilon < 0.2:
+        print(json.dumps({"error": "RuntimeError: no"}), flush=True)
+        continue
+    line = {"seconds": 2.0, "beside": 1.0, "components": [[1.0, 0.0]]}
+    print(json.dumps(line), flush=True)
+"""
+
+
+@pytest.fixture
+def fake_peers(load, tmp_path, monkeypatch):
+    """An environment whose python runs the text above instead of a worker."""
+    peers = load("peers")
+    worker = tmp_path / "fake.py"
+    worker.write_text(FAKE)
+    python = tmp_path / "latest" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {worker} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("SKDP_PEERS", str(tmp_path))
+    return peers
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+def test_peer_that_fails_or_hangs(fake_peers):
+    import numpy as np
+
+    X = np.diag([2.0, 1.0])
+    run = fake_peers.run_peer("opendp", X, 1, [0.1, 0.5, 2.0, 5.0], 2, 0.5)
+    cells = [run.cell(epsilon) for epsilon in (0.1, 0.5, 2.0, 5.0)]
+    assert cells == ["RuntimeError: no", "0.8000", "none in 0.5 s", "not tried"]
+    assert run.ratio() == ("2000.0", "2.0")
+
+
+def test_peers_that_are_not_there(load, tmp_path, monkeypatch):
+    import numpy as np
+
+    monkeypatch.setenv("SKDP_PEERS", str(tmp_path))
+    run = load("peers").run_peer("diffprivlib", np.eye(2), 1, [1.0], 1, 1.0)
+    assert run.cell(1.0) == "not installed"
+    assert run.ratio() == ("", "")

@@ -1,0 +1,145 @@
+"""Callbacks see names and numbers of releases, and nothing of the data."""
+
+import io
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from skdp import DPPCA, DPSpectralEmbedding, DPTraceRegressor, PrintProgress, _progress, base
+from skdp.datasets import make_block_graph
+from skdp.exceptions import PrivacyError
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((300, 6))
+
+
+class Spy:
+    """Records what hooks are handed."""
+
+    def __init__(self):
+        self.events, self.data = [], []
+
+    def setup(self, estimator, context):
+        self.events.append(("setup", None))
+
+    def on_fit_task_begin(
+        self, estimator, context, *, X=None, y=None, metadata=None, fitted_estimator=None
+    ):
+        self.events.append(("begin", context.task_name))
+        self.data += [X, y, metadata, fitted_estimator]
+        self.data += [v for v in vars(estimator).values() if isinstance(v, np.ndarray)]
+
+    def on_fit_task_end(
+        self, estimator, context, *, X=None, y=None, metadata=None, fitted_estimator=None
+    ):
+        self.events.append(("end", context.task_name))
+        self.data += [X, y, metadata, fitted_estimator]
+        return True  # asks to stop: nothing does
+
+    def teardown(self, estimator, context):
+        self.events.append(("teardown", None))
+
+
+def fits():
+    graph = make_block_graph(30, 2, 5.0, 12.0, random_state=0)[0]
+    M = RNG.standard_normal((2000, 2, 2))
+    return [
+        (DPPCA(1, clip_norm=3.0), (X,)),
+        (DPSpectralEmbedding(1), (graph,)),
+        (DPTraceRegressor(1), (M, M[:, 0, 0])),
+    ]
+
+
+class Bare(_progress.OldCallbackSupport):
+    """The hooks of estimators where scikit-learn has none."""
+
+
+@pytest.fixture(params=["scikit-learn's", "ours"])
+def support(request, monkeypatch):
+    """Run with scikit-learn's support (1.9 and later) and with our own (before)."""
+    if request.param == "ours":
+        monkeypatch.setattr(_progress, "with_callbacks", None)
+        for name in ("set_callbacks", "_init_callback_context"):
+            monkeypatch.setattr(base.BaseDPEstimator, name, vars(Bare.__mro__[1])[name])
+    elif _progress.with_callbacks is None:
+        pytest.skip("this scikit-learn has no callbacks")
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_tasks_are_the_ledger(number, support):
+    estimator, data = fits()[number]
+    spy = Spy()
+    estimator.set_callbacks(spy).fit(*data)
+    names = [line.name for line in estimator.ledger_]
+    expected = [("setup", None), ("begin", "fit")]
+    for name in names:
+        expected += [("begin", name), ("end", name)]
+    assert spy.events == [*expected, ("end", "fit"), ("teardown", None)]
+    assert all(value is None for value in spy.data)
+    assert not any(name.startswith("_callback") for name in vars(estimator))
+
+
+def test_callbacks_do_not_change_the_result(support):
+    def components(callbacks):
+        with pytest.warns(match="random_state"):
+            model = DPPCA(2, clip_norm=3.0, random_state=0).set_callbacks(*callbacks).fit(X)
+        return model.components_
+
+    assert np.array_equal(components([]), components([Spy()]))
+
+
+def test_failed_fit_is_torn_down_and_leaves_nothing(support):
+    class Failing(Spy):
+        def on_fit_task_begin(self, estimator, context):
+            super().on_fit_task_begin(estimator, context)
+            if context.task_name == "count":
+                raise PrivacyError("stop")
+
+    estimator = DPPCA(1, clip_norm=3.0)
+    spy = Failing()
+    estimator.set_callbacks(spy)
+    before = dict(vars(estimator))
+    with pytest.raises(PrivacyError, match="stop"):
+        estimator.fit(X)
+    assert spy.events[-1] == ("teardown", None)
+    assert vars(estimator) == before
+
+
+def test_clones_keep_callbacks(support):
+    spy = Spy()
+    clone(DPPCA(1, clip_norm=3.0).set_callbacks(spy)).fit(X)
+    assert ("begin", "count") in spy.events
+
+
+def test_removed_and_refused(support):
+    spy = Spy()
+    estimator = DPPCA(1, clip_norm=3.0).set_callbacks(spy)
+    estimator.set_callbacks().fit(X)
+    assert spy.events == []
+    for wrong in (Spy, 1):
+        with pytest.raises(TypeError, match="FitCallback protocol"):
+            estimator.set_callbacks(wrong)
+
+
+def test_a_pipeline_drives_its_steps():
+    pipeline = pytest.importorskip("sklearn.pipeline")
+    pytest.importorskip("sklearn.callback")
+
+    class Propagated(Spy):
+        max_propagation_depth = None
+
+    spy = Propagated()
+    pipe = pipeline.make_pipeline(DPPCA(1, clip_norm=3.0))
+    pipe.set_callbacks(spy).fit(X)
+    assert ("begin", "count") in spy.events
+    assert spy.events.count(("setup", None)) == spy.events.count(("teardown", None)) == 1
+
+
+def test_print_every_release(support):
+    stream = io.StringIO()
+    model = DPPCA(1, clip_norm=3.0).set_callbacks(PrintProgress(2, stream=stream)).fit(X)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == len(model.ledger_) + 2
+    assert lines[1] == "DPPCA: release 1, count"
+    assert lines[-1] == "DPPCA: done"
