@@ -216,20 +216,6 @@ def test_attempts_end():
         simulated_aggregator(callbacks(X), config, n_attempts=0)
 
 
-def test_a_callback_that_fails_is_not_called_again_in_this_attempt():
-    calls = []
-
-    def respond(request):
-        calls.append(request)
-        raise RuntimeError("no data today")
-
-    config = AggregationConfig(3)
-    aggregate = simulated_aggregator([respond] * 3, config)
-    with pytest.raises(RuntimeError, match="no data today"):
-        aggregate(b"q", 3)
-    assert len(calls) == 1
-
-
 @pytest.mark.parametrize(
     "values", [np.zeros(4, np.uint64), np.zeros(3, np.int64), np.zeros((3, 1), np.uint64)]
 )

@@ -148,6 +148,24 @@ def test_an_identical_message_is_not_answered_twice(stage):
     assert len(scene.calls) <= 6
 
 
+def test_a_callback_that_failed_is_not_called_again():
+    """Until a new attempt: it may have paid, or drawn noise, before it failed."""
+    calls = []
+
+    def respond(request):
+        calls.append(request)
+        raise RuntimeError("no data today")
+
+    scene = Scene(Kind.DELIVERY)
+    client = scene.clients[0]
+    client._respond = respond
+    with pytest.raises(RuntimeError, match="no data today"):
+        client.handle(scene.messages[0])
+    refuse(client, scene.messages[0], "out of turn")
+    refuse(client, scene.unmask(range(6)), "out of turn")
+    assert len(calls) == 1
+
+
 def test_nothing_of_a_released_step_is_answered_again():
     scene = Scene(Kind.UNMASK)
     old = scene.history + [scene.messages]
@@ -171,6 +189,19 @@ def test_steps_only_go_forward():
     refuse(client, scene.messages[0], "another step")  # the old step's unmasking comes too late
     client.handle(scene.forge(Kind.OPEN, body, step=5, attempt=1))
     refuse(client, scene.forge(Kind.OPEN, body, step=5, attempt=1), "already answered")
+
+
+def test_secrets_are_new_in_every_attempt():
+    scene = Scene(Kind.PEERS)
+    seen = set()
+    for attempt in range(4):
+        for client in scene.clients:
+            secrets = client._attempt
+            seen |= {secrets.seed, secrets.masking.secret, secrets.sealing.secret}
+            assert len({secrets.seed, secrets.masking.public, secrets.sealing.public} - seen) == 2
+        scene.messages = scene.server.retry() if attempt < 2 else scene.server.begin(b"q", 4)
+        scene.step()
+    assert len(seen) == 4 * 6 * 3
 
 
 def test_shares_of_an_earlier_attempt_are_refused():
@@ -329,6 +360,8 @@ def test_signed_keys():
         {1: foreign[1]},
         {1: foreign[1]._replace(signature=peers[1].signature)},
         {1: peers[2], 2: peers[1]},
+        {1: peers[1]._replace(sealing=foreign[1].sealing)},
+        {1: peers[1]._replace(mask=foreign[1].mask)},
         {1: Keys(peers[1].sealing, peers[1].mask, peers[1].signature)},
     ):
         message = wire.pack(header, wire.pack_peers(peers | changed))

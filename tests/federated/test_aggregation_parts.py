@@ -133,6 +133,7 @@ def test_keys_are_bound_to_everything():
     opening = wire.Opening((6, 1, 1, 5, 4), 10, b"question")
     contexts = [
         wire.context(b"run", 0, 0, opening),
+        wire.context(b"rum", 0, 0, opening),
         wire.context(b"ru", 0, 0, opening),
         wire.context(b"run", 1, 0, opening),
         wire.context(b"run", 0, 1, opening),
@@ -150,7 +151,7 @@ def test_keys_are_bound_to_everything():
             *(commitment(b"s" * 32, context, client) for client in (1, 2)),
         )
     ]
-    assert len(set(keys)) == len(keys) == 63
+    assert len(set(keys)) == len(keys) == 72
     assert pair_key(b"s" * 32, contexts[0], 1, 2) == pair_key(b"s" * 32, contexts[0], 2, 1)
 
 
