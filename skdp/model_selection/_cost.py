@@ -12,6 +12,7 @@ from sklearn.model_selection import (
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._folds import held_by, resolved_splitter
 from skdp.model_selection._parts import candidate_of, dp_parts, planned_fit
+from skdp.model_selection._scorers import PrivateScorer
 from skdp.privacy import accounting
 from skdp.privacy.accounting import Loss
 from skdp.privacy.receipts import PrivacySpent
@@ -174,6 +175,9 @@ def search_cost(search, n_samples, groups=None, *, cv=None, scoring=None):
     held, scored = held_by(splitter, n_samples, groups, unit, adjacency)
     n_splits = _n_splits(splitter, n_samples, groups)
     scorers = _scorers(search.scoring if is_search else scoring)
+    for scorer in scorers:
+        if isinstance(scorer, PrivateScorer):
+            scorer.check_meaning(unit, adjacency)
     refit = bool(is_search and search.refit)
     training_scores = bool(is_search and search.return_train_score)
     return _total(

@@ -19,6 +19,7 @@ from skdp.privacy.stopping import draw_below, draw_runs
 __all__ = ["Results", "Runs"]
 
 _SEED_BITS = 62
+_COUNT_SHARE = 0.1  # of a score: runs are ordered by sums of losses, the count serves the mean
 
 
 @dataclass
@@ -146,7 +147,8 @@ class Runs:
         if source.seeded:
             source = source.derive("score", draw_below(self.words, 1 << _SEED_BITS))
         session = PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)
-        return self.search.scoring.release(model, X, y, fit_params.get("groups"), session)
+        groups = fit_params.get("groups")
+        return self.search.scoring.release(model, X, y, groups, session, _COUNT_SHARE)
 
     def _public_run(self, X, y, fit_params):
         """Return the first candidate fitted on rows of zeros: a function of public values."""

@@ -5,6 +5,7 @@ from numbers import Real
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.utils import check_consistent_length
 
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._parts import dp_parts, stamps_of
@@ -24,7 +25,7 @@ from skdp.queries.losses import LossQuery
 
 __all__ = ["PrivateScorer", "make_private_scorer"]
 
-_COUNT_SHARE = 0.1
+_COUNT_SHARE = 0.25
 _ROW_UNITS = ("row", "group", "label", "entry", "interaction")
 _ADJACENCIES = ("add_remove", "replace")
 
@@ -117,6 +118,16 @@ class PrivateScorer:
         """What one call spends: how a search and a ledger know that a scorer is private."""
         return routes.planned(PrivacyBudget(self.epsilon, self.delta))
 
+    def check_meaning(self, unit, adjacency):
+        """Refuse to be added to fits that protect something else."""
+        mine = self.privacy_unit, "replace" if self.privacy_unit == "label" else self.adjacency
+        if mine != (unit, adjacency):
+            raise PrivacyError(
+                f"the scorer protects one {mine[0]} ({mine[1]}), and the fits one {unit} "
+                f"({adjacency}): the two do not add up. Give make_private_scorer the same "
+                "'privacy_unit' and 'adjacency'."
+            )
+
     def __call__(self, model, X, y=None, *, groups=None):
         """Release minus the mean loss of the rows; the larger, the better.
 
@@ -131,12 +142,12 @@ class PrivateScorer:
         """
         budget = PrivacyBudget(self.epsilon, self.delta)
         source = make_source(self.random_state, "PrivateScorer")
-        session = PrivacySession(
-            budget, source=source, adjacency=self.adjacency, unit=self.privacy_unit
-        )
+        unit = self.privacy_unit
+        adjacency = "replace" if unit == "label" else self.adjacency  # the number is public
+        session = PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)
         return self.release(model, X, y, groups, session)[0]
 
-    def release(self, model, X, y, groups, session):
+    def release(self, model, X, y, groups, session, count_share=_COUNT_SHARE):
         """Return (score, total): the total orders models that are scored on the same rows."""
         unit = session.unit
         if unit not in _ROW_UNITS:
@@ -148,9 +159,9 @@ class PrivateScorer:
         try:
             query, n = self._query(model, X, y, groups, unit, private_count)
             ask = session.ask(query)
-            total = ask.total(share=1 - _COUNT_SHARE if private_count else 1.0)
+            total = ask.total(share=1 - count_share if private_count else 1.0)
             if private_count:
-                n = max(1.0, float(ask.count(share=_COUNT_SHARE).value))
+                n = max(1.0, float(ask.count(share=count_share).value))
         except BaseException:
             routes.settle(session, "failed")
             raise
@@ -163,6 +174,7 @@ class PrivateScorer:
         """Return the query, and the number of units where it is public."""
         X = as_rows(X)
         y = None if y is None else np.asarray(y)
+        check_consistent_length(X[0] if isinstance(X, tuple) else X, y, groups)
         owners = None
         if unit == "group":
             if groups is None:
@@ -221,8 +233,8 @@ def make_private_scorer(
 
     Each loss is clipped to `bounds`, so one row moves their sum about the middle of the bounds by
     (high - low)/2 at most if it is there or not, and by high - low if it is replaced. The mean
-    divides by the number of rows, which is released too under "add_remove" (a tenth of the
-    budget), and public under "replace". R^2 and AUC are no means of row losses, and one row can
+    divides by the number of rows, which is released too under "add_remove" (a quarter of
+    the budget), and public under "replace". R^2 and AUC are no means of row losses, and one row can
     move them by their whole range: they have no private scorer.
 
     Parameters

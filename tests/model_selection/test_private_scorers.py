@@ -1,0 +1,151 @@
+"""Private scores: right on average, bounded, silent, and the same for fast and slow ways."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from skdp import DPPCA, DPTraceRegressor, DPTruncatedSVD, PrivacyError
+from skdp.model_selection import PrivateScorer, make_private_scorer
+from skdp.testing import record_transcript, seeded_entropy
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((2000, 4)) / 3
+Y = X[:, 0] + 0.1 * RNG.standard_normal(2000)
+
+
+class Constant:
+    """A model that is public."""
+
+    def predict(self, X):
+        return np.full(len(X), 0.25)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize(
+    ("loss", "bounds"), [("squared_error", (0, 2)), ("absolute_error", (0, 1))]
+)
+def test_score_is_the_mean_loss_up_to_its_noise(loss, bounds, adjacency):
+    power = {"squared_error": 2, "absolute_error": 1}[loss]
+    truth = np.mean(np.clip(np.abs(Y - 0.25) ** power, *bounds))
+    scorer = make_private_scorer(loss, bounds, adjacency=adjacency, epsilon=2.0)
+    with seeded_entropy(0), record_transcript() as transcript:
+        scores = [scorer(Constant(), X, Y) for _ in range(40)]
+    scale = transcript.openings[0].noise_scale / len(X)
+    if adjacency == "add_remove":
+        off_middle = truth - sum(bounds) / 2
+        scale = math.hypot(scale, off_middle * transcript.openings[1].noise_scale / len(X))
+    assert abs(np.mean(scores) + truth) < 6 * scale / math.sqrt(40)
+    assert 0.5 * scale < np.std(scores) < 1.6 * scale
+    names = ["loss_sum", "loss_count"] if adjacency == "add_remove" else ["loss_sum"]
+    assert [o.bound.name for o in transcript][: len(names)] == names
+    width = bounds[1] - bounds[0]
+    expected = width / 2 if adjacency == "add_remove" else width
+    assert transcript.openings[0].bound.l2 == pytest.approx(expected)
+
+
+def test_zero_one_loss_with_labels_of_text():
+    labels = np.where(Y > 0, "yes", "no")
+    model = LogisticRegression().fit(X, labels)
+    scorer = make_private_scorer("zero_one", (0.0, 1.0), epsilon=20.0)
+    assert scorer(model, X[:200], labels[:200]) == pytest.approx(
+        model.score(X[:200], labels[:200]) - 1, abs=0.05
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        (DPTraceRegressor(1, epsilon=20.0), "squared_error"),
+        (DPPCA(2, clip_norm=1.0), "reconstruction"),
+        (DPTruncatedSVD(2, clip_norm=1.0), "reconstruction"),
+        (
+            make_pipeline(DPPCA(2, clip_norm=1.0), DPTraceRegressor(1, epsilon=20.0)),
+            "squared_error",
+        ),
+    ],
+)
+def test_fast_and_slow_ways_agree(model, loss):
+    model.fit(X, Y)
+
+    def slow(model, x, y):
+        if loss == "reconstruction":
+            return np.sum((x - model.inverse_transform(model.transform(x))) ** 2, axis=1)
+        return (y - model.predict(x)) ** 2
+
+    exact = []
+    for each in (loss, slow):
+        with record_transcript() as transcript:
+            make_private_scorer(each, (0.0, 1.0))(model, X[:300], Y[:300])
+        exact.append(transcript.openings[0].exact * transcript.openings[0].step)
+    assert exact[0] == pytest.approx(exact[1], rel=1e-9)
+
+
+def test_sparse_rows():
+    model = DPTruncatedSVD(2, clip_norm=1.0).fit(X)
+    exact = []
+    for rows in (X, sp.csr_array(X), sp.csc_matrix(X)):
+        with record_transcript() as transcript:
+            make_private_scorer("reconstruction", (0.0, 1.0))(model, rows)
+        exact.append(int(transcript.openings[0].exact))
+    assert exact[0] == exact[1] == exact[2]
+
+
+def test_errors_of_private_rows_are_not_shown_and_public_ones_are():
+    def picky(model, x, y):
+        if x[0, 0] > 0.9:
+            raise ValueError(f"the private value {x}")
+        return x[:, 0]
+
+    assert -1 <= make_private_scorer(picky, (0.0, 1.0))(Constant(), X, Y) <= 0
+    with record_transcript() as transcript, pytest.raises(AttributeError, match="no_such"):
+        make_private_scorer(lambda m, x, y: m.no_such(x), (0.0, 1.0))(Constant(), X, Y)
+    with pytest.raises(ValueError, match="needs y"):
+        make_private_scorer("squared_error", (0.0, 1.0))(Constant(), X)
+    assert not len(transcript)
+
+
+def test_empty_fold_is_noise_alone():
+    scorer = make_private_scorer("squared_error", (0.0, 1.0))
+    assert -1 <= scorer(Constant(), X[:0], Y[:0]) <= 0
+
+
+@pytest.mark.parametrize(
+    ("params", "match"),
+    [
+        ({"loss": "r2"}, "R\\^2 and AUC"),
+        ({"bounds": (0, np.inf)}, "bounds"),
+        ({"bounds": (1, 0)}, "bounds"),
+        ({"bounds": (0, np.nan)}, "bounds"),
+        ({"bounds": 1.0}, "bounds"),
+        ({"bounds": (False, True)}, "bounds"),
+        ({"adjacency": "swap"}, "adjacency"),
+        ({"privacy_unit": "spectral"}, "privacy_unit"),
+    ],
+)
+def test_bad_scorers(params, match):
+    params = {"loss": "squared_error", "bounds": (0.0, 1.0)} | params
+    with pytest.raises(ValueError, match=match):
+        make_private_scorer(params.pop("loss"), params.pop("bounds"), **params)
+
+
+def test_users_need_groups_and_norms_have_no_score():
+    scorer = make_private_scorer("squared_error", (0.0, 1.0), privacy_unit="group")
+    with pytest.raises(ValueError, match="groups"):
+        scorer(Constant(), X, Y)
+    assert -1 <= scorer(Constant(), X, Y, groups=np.arange(len(X)) % 50) <= 0
+    assert isinstance(scorer, PrivateScorer)
+    assert repr(scorer) == "make_private_scorer('squared_error', (0.0, 1.0))"
+    assert scorer.private_losses[0].kind == "gaussian"
+
+
+def test_unknown_models_are_evaluated_row_by_row():
+    model = LinearRegression().fit(X, Y)
+    scorer = make_private_scorer("squared_error", (0.0, 1.0), epsilon=20.0)
+    assert scorer(model, X[:300], Y[:300]) == pytest.approx(-0.01, abs=0.05)
+    scorer.privacy_unit = "edge"
+    with pytest.raises(PrivacyError, match="no private score"):
+        scorer(model, X, Y)

@@ -1,0 +1,276 @@
+"""What scikit-learn's searches cost, and searches inside a ledger."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    HalvingGridSearchCV,
+    KFold,
+    LeaveOneGroupOut,
+    LeaveOneOut,
+    RandomizedSearchCV,
+    RepeatedKFold,
+    ShuffleSplit,
+    StratifiedKFold,
+    TimeSeriesSplit,
+    cross_validate,
+)
+from sklearn.pipeline import make_pipeline
+
+from skdp import (
+    DPPCA,
+    BudgetExceededError,
+    DPPersonalizedClassifier,
+    DPPersonalizedRegressor,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+    PrivacyError,
+    PrivacyLedger,
+)
+from skdp.model_selection import (
+    DPGridSearchCV,
+    IndependentKFold,
+    WithinGroupKFold,
+    make_private_scorer,
+    search_cost,
+)
+from skdp.privacy.accounting import Loss
+from skdp.privacy.budget import PrivacyBudget
+from skdp.testing import record_transcript
+
+X = np.random.default_rng(0).standard_normal((90, 4)) / 4
+SCORER = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.3)
+REPLACE = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.3, adjacency="replace")
+USERS = np.arange(90) % 7
+
+
+def mu_of(epsilon, delta=1e-6):
+    return PrivacyBudget(epsilon, delta).mu
+
+
+def pca(**params):
+    return DPPCA(**{"n_components": 1, "clip_norm": 1.0, "epsilon": 0.5} | params)
+
+
+def grid(cv, estimator=None, **params):
+    estimator = pca(adjacency="replace") if estimator is None else estimator
+    return GridSearchCV(estimator, {"n_components": [1, 2, 3]}, cv=cv, **params)
+
+
+# -- the rule ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cv", "held"),
+    [
+        (None, 4),
+        (3, 2),
+        (KFold(4), 3),
+        (KFold(4, shuffle=True), 3),
+        (RepeatedKFold(n_splits=3, n_repeats=2), 4),
+        (ShuffleSplit(6), 6),
+        (TimeSeriesSplit(4), 4),
+        (LeaveOneOut(), 89),
+        (IndependentKFold(4), 3),
+        ([(np.arange(50), np.arange(50, 90))], 1),
+    ],
+)
+@pytest.mark.parametrize("refit", [True, False])
+def test_cost_follows_the_rule(cv, held, refit):
+    cost = search_cost(grid(cv, refit=refit), 90)
+    assert cost.held == held
+    assert cost.mu == pytest.approx(mu_of(0.5) * math.sqrt(3 * held + refit))
+    assert cost.exact_scores and not cost.seeded
+
+
+def test_refit_costs_what_the_dearest_candidate_does():
+    search = GridSearchCV(pca(adjacency="replace"), {"epsilon": [0.1, 0.2, 2.0]}, cv=KFold(5))
+    cost = search_cost(search, 90)
+    sizes = [mu_of(epsilon) ** 2 for epsilon in (0.1, 0.2, 2.0)]
+    assert cost.mu**2 == pytest.approx(4 * sum(sizes) + max(sizes))
+    assert "{'epsilon': 2.0}" in str(cost)
+    assert "epsilon=" in repr(cost)
+
+
+def test_cost_is_not_exceeded_by_what_a_row_meets():
+    """Count, fit by fit, the training sets that hold the row: the claim, and no more."""
+    held = np.zeros(90)
+
+    class Counting(DPPCA):
+        def fit(self, X, y=None):
+            held[X[:, 0].astype(int)] += self.budget_split != "auto" or 1
+            return super().fit(X, y)
+
+    rows = np.column_stack([np.arange(90.0), X])
+    for cv in (KFold(4), RepeatedKFold(n_splits=3, n_repeats=2), TimeSeriesSplit(3)):
+        held[:] = 0
+        search = grid(cv, Counting(1, clip_norm=1.0, adjacency="replace"), scoring=lambda *_: 0.0)
+        search.fit(rows)
+        cost = search_cost(search, 90)
+        assert held.max() == 3 * cost.held + 1
+
+
+def test_parts_of_a_pipeline_add_up():
+    pipe = make_pipeline(pca(adjacency="replace"), DPTraceRegressor(1, adjacency="replace"))
+    search = GridSearchCV(pipe, {"dptraceregressor__max_iter": [1, 2]}, cv=KFold(3))
+    cost = search_cost(search, 90)
+    assert cost.mu**2 == pytest.approx((2 * 2 + 1) * (mu_of(0.5) ** 2 + mu_of(1.0) ** 2))
+
+
+def test_private_scores_add_their_own():
+    search = grid(KFold(4), scoring=REPLACE)
+    cost = search_cost(search, 90)
+    fits, scores = 10 * mu_of(0.5) ** 2, 3 * mu_of(0.3) ** 2
+    assert not cost.exact_scores
+    assert cost.mu**2 == pytest.approx(fits + scores)
+    cost = search_cost(grid(KFold(4), scoring=REPLACE, return_train_score=True), 90)
+    assert cost.mu**2 == pytest.approx(fits + 4 * scores)
+    cost = search_cost(grid(KFold(4), scoring={"a": REPLACE, "b": REPLACE}, refit="a"), 90)
+    assert cost.mu**2 == pytest.approx(fits + 2 * scores)
+    with pytest.raises(PrivacyError, match="the two do not add up"):
+        search_cost(grid(KFold(4), scoring=SCORER), 90)
+
+
+def test_cross_validate():
+    cost = search_cost(pca(adjacency="replace"), 90, cv=KFold(4))
+    assert (cost.mu, cost.refit) == (pytest.approx(mu_of(0.5) * math.sqrt(3)), False)
+    assert cost.epsilon(1e-5) < cost.epsilon(1e-6)
+
+
+def test_pure_parts_add_up():
+    svd = DPTruncatedSVD(1, privacy_unit="entry", delta=0.0, epsilon=0.5)
+    cost = search_cost(GridSearchCV(svd, {"n_iter": [1, 2]}, cv=3), 90)
+    assert cost.losses == (Loss("pure", 0.5),) * 5
+    assert cost.epsilon(0.0) == 2.5
+
+
+def test_a_private_search_inside_a_search():
+    inner = DPGridSearchCV(pca(), {"n_components": [1, 2]}, SCORER, strategy="random_stopping")
+    cost = search_cost(inner, 90, cv=IndependentKFold(3))
+    assert cost.losses == (Loss("pure", 1.0), Loss("pure", 1.0), Loss("delta", 2e-6))
+
+
+def test_users():
+    model = DPPersonalizedRegressor(1, adjacency="replace")
+    for cv, held in ((WithinGroupKFold(4), 4), (LeaveOneGroupOut(), 6), (IndependentKFold(4), 3)):
+        search = GridSearchCV(model, {"n_rounds": [0, 1]}, cv=cv)
+        cost = search_cost(search, 90, USERS)
+        assert (cost.held, cost.unit) == (held, "group")
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+CLASSIFIER = DPPersonalizedClassifier(1, classes=[0, 1])
+REFUSED = [
+    (grid(KFold(4), pca()), None, "one row more moves others"),
+    (grid(ShuffleSplit(4), pca()), None, "one row more moves others"),
+    (grid(StratifiedKFold(4)), None, "depend on the data of others"),
+    (grid(GroupKFold(4)), USERS, "depend on the data of others"),
+    (grid(WithinGroupKFold(4)), USERS, "depend on the data of others"),
+    (GridSearchCV(CLASSIFIER, {"n_rounds": [0]}, cv=3), USERS, "StratifiedKFold"),
+    (
+        GridSearchCV(DPPersonalizedRegressor(1, adjacency="replace"), {}, cv=GroupKFold(3)),
+        USERS,
+        "depend on the data of others",
+    ),
+    (
+        GridSearchCV(
+            DPPersonalizedRegressor(1, adjacency="replace"), {},
+            cv=WithinGroupKFold(3, shuffle=True),
+        ),
+        USERS,
+        "shuffling",
+    ),
+    (GridSearchCV(pca(), {"adjacency": ["add_remove", "replace"]}), None, "do not add up"),
+    (RandomizedSearchCV(pca(), {"epsilon": [1, 2]}, n_iter=1), None, "random_state"),
+    (HalvingGridSearchCV(pca(), {"n_components": [1]}), None, "decides by exact scores"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("search", "groups", "match"), REFUSED)
+def test_what_cannot_be_counted_is_refused(search, groups, match):
+    with pytest.raises(PrivacyError, match=match):
+        search_cost(search, 90, groups)
+
+
+def test_no_private_estimator_has_no_cost():
+    with pytest.raises(ValueError, match="no private estimator"):
+        search_cost(GridSearchCV(LogisticRegression(), {}), 90)
+
+
+# -- inside a ledger -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cv", [KFold(3), IndependentKFold(3)])
+def test_search_is_charged_as_counted(cv):
+    adjacency = "replace" if isinstance(cv, KFold) else "add_remove"
+    scorer = REPLACE if isinstance(cv, KFold) else SCORER
+    search = grid(cv, pca(adjacency=adjacency), scoring=scorer)
+    with PrivacyLedger(5, 1e-5) as ledger, record_transcript() as transcript:
+        search.fit(X)
+    assert not transcript.faults
+    assert ledger.spent.losses == search_cost(search, 90).losses
+    assert ledger.entries[0].estimator == "GridSearchCV (3 candidates)"
+    assert np.all(np.isfinite(search.cv_results_["mean_test_score"]))
+
+
+def test_exact_scores_are_refused_before_anything_is_touched():
+    for scoring in (None, lambda model, X, y=None: 0.0):
+        refused = pytest.raises(PrivacyError, match="chooses by scores without privacy")
+        ledger = PrivacyLedger(50, 1e-5)
+        with record_transcript() as transcript, refused, ledger:
+            grid(KFold(3), scoring=scoring).fit(X)
+        assert not len(transcript) and not ledger.entries
+
+
+@pytest.mark.parametrize("search", [REFUSED[0][0], REFUSED[2][0], REFUSED[-1][0]])
+def test_folds_that_cannot_be_counted_are_refused(search):
+    with PrivacyLedger(50, 1e-5) as ledger, record_transcript() as transcript:
+        with pytest.raises(PrivacyError):
+            search.fit(X, np.arange(90) % 2)
+        with pytest.raises(PrivacyError, match="IndependentKFold"):
+            cross_validate(pca(), X, cv=KFold(3))
+    assert not len(transcript) and not ledger.entries
+
+
+def test_fits_beyond_the_search_are_not_free():
+    with PrivacyLedger(5, 1e-5) as ledger:
+        search = GridSearchCV(
+            pca(), {"epsilon": [0.1, 0.5]}, cv=IndependentKFold(3), scoring=SCORER
+        ).fit(X)
+        assert len(ledger.entries) == 1
+        for params in ({}, {"epsilon": 0.1}, {"epsilon": 0.7}):
+            with pytest.raises(BudgetExceededError, match="not among those"):
+                search.best_estimator_.set_params(**params).fit(X)
+        pca().fit(X)
+        search.fit(X)  # another search
+    assert len(ledger.entries) == 3
+    assert [fit.estimator.split()[0] for fit in ledger.entries] == [
+        "GridSearchCV", "DPPCA", "GridSearchCV",
+    ]  # fmt: skip
+
+
+def test_pipeline_search_is_charged_once():
+    pipe = make_pipeline(pca(), DPTraceRegressor(1))
+    scorer = make_private_scorer("squared_error", (0.0, 1.0))
+    grid = {"dptraceregressor__max_iter": [1, 2]}
+    search = GridSearchCV(pipe, grid, cv=IndependentKFold(2), scoring=scorer)
+    with PrivacyLedger(20, 1e-5) as ledger, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        search.fit(X, X[:, 0])
+    assert len(ledger.entries) == 1
+    assert ledger.spent.losses == search_cost(search, 90).losses
+
+
+def test_scorer_alone_pays_the_ledger():
+    model = pca().fit(X)
+    with PrivacyLedger(5, 1e-5) as ledger:
+        score = SCORER(model, X)
+    assert -1 <= score <= 0
+    assert ledger.spent.mu == pytest.approx(mu_of(0.3))
