@@ -11,7 +11,10 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
+from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 
+SQUARED = make_private_scorer("squared_error", (0.0, 4.0))
+DISTANCE = make_private_scorer("reconstruction", (0.0, 1.0))
 ESTIMATORS = [
     DPPCA(),
     DPPCA(n_components=1, clip_norm=1.0),
@@ -36,6 +39,11 @@ ESTIMATORS = [
     DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0, coef_bound="auto"),
     DPPersonalizedClassifier(),
     DPPersonalizedClassifier(1, head="subspace", refine="cross", fit_intercept=False),
+    DPGridSearchCV(DPTraceRegressor(1), {"max_iter": [1, 2]}, SQUARED),
+    DPGridSearchCV(
+        DPPCA(clip_norm=1.0), {"n_components": [1]}, DISTANCE, strategy="random_stopping"
+    ),
+    DPRandomizedSearchCV(DPTruncatedSVD(1, clip_norm=1.0), {"tol": [0.0]}, DISTANCE, n_iter=1),
 ]
 
 
