@@ -13,8 +13,11 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
+from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.preprocessing import DPStandardScaler, RowClipper
 
+SQUARED = make_private_scorer("squared_error", (0.0, 4.0))
+DISTANCE = make_private_scorer("reconstruction", (0.0, 1.0))
 ESTIMATORS = [
     DPPCA(),
     DPPCA(n_components=1, clip_norm=1.0),
@@ -47,6 +50,11 @@ ESTIMATORS = [
     DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
     RowClipper(),
     RowClipper(clip_norm=0.1),
+    DPGridSearchCV(DPTraceRegressor(1), {"max_iter": [1, 2]}, SQUARED),
+    DPGridSearchCV(
+        DPPCA(clip_norm=1.0), {"n_components": [1]}, DISTANCE, strategy="random_stopping"
+    ),
+    DPRandomizedSearchCV(DPTruncatedSVD(1, clip_norm=1.0), {"tol": [0.0]}, DISTANCE, n_iter=1),
 ]
 
 

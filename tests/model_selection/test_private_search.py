@@ -10,7 +10,6 @@ from scipy.stats import randint
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skdp import (
     DPPCA,
@@ -77,25 +76,6 @@ SEARCHES = [
 
 
 # -- scikit-learn --------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
-@parametrize_with_checks(
-    [
-        DPGridSearchCV(DPTraceRegressor(1), {"max_iter": [1, 2]}, SQUARED),
-        pca_search(param_grid={"n_components": [1]}, strategy="random_stopping"),
-        DPRandomizedSearchCV(
-            DPTruncatedSVD(1, clip_norm=1.0), {"n_oversamples": [0, 1, 2]}, RECONSTRUCTION, n_iter=2
-        ),
-        DPGridSearchCV(
-            make_pipeline(DPTruncatedSVD(1, clip_norm=1.0), DPTraceRegressor(1)),
-            {"dptraceregressor__max_iter": [1, 2]},
-            SQUARED,
-        ),
-    ]
-)
-def test_sklearn_compatible(estimator, check):
-    check(estimator)
 
 
 def test_attributes_are_those_of_a_grid_search():
