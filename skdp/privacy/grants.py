@@ -59,21 +59,28 @@ class Grant:
         """Refuse to be copied: each copy could be opened."""
         raise PrivacyError("a grant cannot be copied or pickled; ask for a new one.")
 
-    def draw(self) -> IntArray:
-        """Draw the integer noise of one opening (zeros if epsilon is infinite)."""
+    def draw(self, *index: int) -> IntArray:
+        """Draw the integer noise of one opening (zeros if epsilon is infinite).
+
+        `index` tells apart the openings of a stream, where noise is seeded.
+        """
         bound = self.bound
         if self.step == 0.0:
             return np.zeros(bound.shape, np.int64)
-        words = self._session.source.words(self.serial, bound.name, self.noise_scale)
+        words = self._session.source.words(self.serial, bound.name, self.noise_scale, *index)
         sampler = noise.integer_laplace if self._session.budget.pure else noise.integer_gaussian
         return sampler(words, bound.shape)
 
     def finish(self, total: NDArray[Any]) -> Answer:
         """Turn a noisy integer total into the public answer (everything from here is free)."""
+        return self.decoded(total)
+
+    def decoded(self, total: NDArray[Any], factor: float = 1.0) -> Answer:
+        """Put a public total of steps, with so many times the noise, into the unit of the data."""
         value = total.astype(np.float64) * (self.step or 1.0)
         if self.bound.symmetric:
             value = (value + value.T) / 2
-        return Answer(value, self.noise_scale)
+        return Answer(value, self.noise_scale * factor)
 
     def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
         """Read once, add noise, return the public answer."""

@@ -29,6 +29,8 @@ from skdp.privacy.bounds import (
     laplace_step,
 )
 from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.continual import Stream
+from skdp.privacy.correlated import plan_stream
 from skdp.privacy.grants import Accumulator, Grant
 from skdp.privacy.random import NoiseSource
 from skdp.privacy.receipts import LedgerEntry, PrivacySpent
@@ -42,6 +44,7 @@ __all__ = [
     "Grant",
     "PrivacySession",
     "PrivateQuery",
+    "Stream",
 ]
 
 _SHARE_SLIP = 1e-9  # shares are sums of floats
@@ -86,20 +89,20 @@ class PrivacySession:
         return exact
 
     # -- paying, before any data is touched ------------------------------------------------
-    def _affordable(self, bound: Bound, kind: str, share: float) -> float:
+    def _affordable(self, bound: Bound, kind: str, share: float, openings: int = 1) -> float:
         """Return the share, cut to what is left if it exceeds that by rounding alone."""
         left = 1.0 - self._spent[kind]
         if not 0 < share <= left + _SHARE_SLIP:
             raise BudgetExceededError(
                 f"{bound.name!r} asks for {share:.3g} of the {kind} budget; {left:.3g} is left."
             )
-        if self._draws + bound.size > MAX_DRAWS:
+        if self._draws + openings * bound.size > MAX_DRAWS:
             raise BudgetExceededError(f"{bound.name!r} asks for more noise than a fit may draw.")
         return min(share, left)
 
-    def _pay(self, bound: Bound, kind: str, share: float) -> None:
+    def _pay(self, bound: Bound, kind: str, share: float, openings: int = 1) -> None:
         self._spent[kind] += share
-        self._draws += bound.size
+        self._draws += openings * bound.size
 
     def _scale(self, bound: Bound, share: float) -> tuple[str, float, float, Loss]:
         """Return (mechanism, step, noise scale, loss) of a release with this share."""
@@ -115,7 +118,9 @@ class PrivacySession:
         step = gaussian_step(bound, mu)
         return "gaussian", step, step * noise.EFFECTIVE_SIGMA, Loss("gaussian", mu)
 
-    def grant(self, bound: Bound, share: float, *, note: str = "") -> Grant:
+    def grant(
+        self, bound: Bound, share: float, *, note: str = "", openings: int = 1, unit: int = 1
+    ) -> Grant:
         """Pay for one release; nothing is read yet.
 
         Parameters
@@ -126,6 +131,9 @@ class PrivacySession:
             Share of the budget (of mu squared, or of epsilon when delta is 0).
         note : str
             Added to the mechanism's name in the ledger.
+        openings, unit : int
+            Of a stream: how many arrays of noise it draws at most, and what divides sensitivity
+            and noise scale in the ledger.
 
         Returns
         -------
@@ -134,11 +142,12 @@ class PrivacySession:
         kind = "pure" if self.budget.pure else "gaussian"
         sensitivity = bound.l1 if self.budget.pure and bound.l1 is not None else bound.l2
         with self.lock:
-            share = self._affordable(bound, kind, share)
+            share = self._affordable(bound, kind, share, openings)
             mechanism, step, noise_scale, loss = self._scale(bound, share)
-            self._pay(bound, kind, share)
+            self._pay(bound, kind, share, openings)
             grant = Grant(self, bound, mechanism + note, step, noise_scale)
-            self._record(bound.name, mechanism + note, sensitivity, noise_scale, loss)
+            line = (sensitivity / unit, noise_scale / unit, loss)
+            self._record(bound.name, mechanism + note, *line)
         return grant
 
     def forfeit(self, share: float) -> None:
@@ -173,6 +182,48 @@ class PrivacySession:
     def accumulate(self, bound: Bound, share: float) -> Accumulator:
         """Pay and draw the noise now; data may be added later, in parts; opened once."""
         return Accumulator(self.grant(bound, share, note=", noise first"))
+
+    def stream(
+        self,
+        bound: Bound,
+        share: float,
+        horizon: int,
+        *,
+        mechanism: str = "auto",
+        window: int | None = None,
+        touches: int | None = None,
+    ) -> Stream:
+        """Pay once for `horizon` releases of running sums; data come in steps.
+
+        The contract: the *sum over time* of the norms of what one unit changes is at most
+        ``bound.l2``. It is enough that a unit's data come in one step, within the bound of a query.
+        How many steps there are, and when they close, is public.
+
+        Parameters
+        ----------
+        bound : Bound
+            Of everything that one unit contributes.
+        share : float
+            Share of the budget.
+        horizon : int
+            Number of releases; each closes one step.
+        mechanism : {"auto", "sqrt", "tree"}
+            See `skdp.privacy.correlated`.
+        window : int or None
+            Release the sum of so many last steps, not of all.
+        touches : int or None
+            How many steps a unit can change, for rounding that `bound.l2` leaves out; None: all.
+
+        Returns
+        -------
+        Stream
+        """
+        if self.budget.pure:
+            raise ValueError("a stream needs delta > 0: its noise is Gaussian. Got delta=0.")
+        plan = plan_stream(bound.size, horizon, mechanism, window)
+        wide = plan.widened(bound, plan.horizon if touches is None else touches)
+        grant = self.grant(wide, share, note=plan.note, openings=plan.draws, unit=plan.unit)
+        return Stream(grant, plan, bound)
 
     def choose(self, bounded: Bounded, share: float) -> int:
         """Choose an index by the exponential mechanism (large scores are likely).

@@ -38,6 +38,7 @@ from skdp.testing._statistics import (
     epsilon_lower_bound,
     gaussian_mu,
 )
+from skdp.testing._streams import merge_streams
 
 __all__ = [
     "AuditReport",
@@ -199,8 +200,8 @@ def transcript_audit(fit, pair: tuple[Any, Any]) -> TranscriptReport:
     faults = [*first.faults, *second.faults, *_integer_faults(first)]
     if len(first) != len(second):
         faults.append(f"{len(first)} releases, {len(second)} on the neighbour")
-    steps = tuple(_step_audit(a, b) for a, b in zip(first, second, strict=False))
-    return TranscriptReport(steps, tuple(faults))
+    steps = [_step_audit(a, b) for a, b in zip(first, second, strict=False)]
+    return TranscriptReport(merge_streams(steps, first), tuple(faults))
 
 
 def worst_case_pair(estimator) -> tuple[FitData, FitData]:
