@@ -5,6 +5,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skdp import (
     DPPCA,
+    DPIncrementalPCA,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
     DPSpectralEmbedding,
@@ -18,6 +19,9 @@ ESTIMATORS = [
     DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
     DPPCA(n_components="auto"),
     DPPCA(n_components=1, svd_solver="power", center="none"),
+    DPIncrementalPCA(),
+    DPIncrementalPCA(n_components=1, clip_norm=1.0, max_releases=1),
+    DPIncrementalPCA(n_components=1, adjacency="replace", center="none", mechanism="tree"),
     DPTruncatedSVD(n_components=1),
     DPTruncatedSVD(n_components=1, algorithm="power", adjacency="replace", clip_norm=1.0),
     DPTruncatedSVD(n_components=1, algorithm="screened"),

@@ -15,13 +15,14 @@ from typing import Any
 from skdp.privacy.accounting import Loss
 from skdp.privacy.bounds import Bound
 from skdp.privacy.budget import PrivacyBudget
-from skdp.privacy.continual import Stream, StreamGroup
+from skdp.privacy.continual import Stream
 from skdp.privacy.correlated import plan_stream
 from skdp.privacy.grants import Grant
 from skdp.privacy.journal import Journal, pack, unpack
 from skdp.privacy.random import SeededSource, SystemSource
 from skdp.privacy.receipts import LedgerEntry
 from skdp.privacy.session import PrivacySession
+from skdp.privacy.stream_group import StreamGroup
 
 __all__ = ["checkpoint", "close", "restore"]
 
@@ -90,23 +91,12 @@ def _restored_stream(session: PrivacySession, state: dict[str, Any]) -> Stream:
 class _Keeper:
     """Writes the acts of a group to its journal."""
 
-    def __init__(self, group: StreamGroup, journal: Journal, public: dict[str, Any]) -> None:
-        self.group, self.journal, self.public = group, journal, public
-
-    def snapshot(self) -> bytes:
-        group = self.group
-        return pack(
-            {
-                "public": self.public,
-                "session": _session_state(group.session),
-                "streams": {name: _stream_state(s) for name, s in group.streams.items()},
-                "acts": group.acts,
-            }
-        )
+    def __init__(self, group: StreamGroup, journal: Journal) -> None:
+        self.group, self.journal = group, journal
 
     def append(self, record: dict[str, Any]) -> None:
         if self.journal.overgrown:  # of the state before this act
-            self.journal.rewrite(self.snapshot())
+            self.journal.rewrite(_snapshot(self.group))
         try:
             self.journal.append(pack(record))
         except BaseException:  # nobody knows how much was written: only a restore does
@@ -114,9 +104,18 @@ class _Keeper:
             raise
 
 
-def checkpoint(
-    group: StreamGroup, path: str | os.PathLike[str], public: dict[str, Any] | None = None
-) -> None:
+def _snapshot(group: StreamGroup) -> bytes:
+    return pack(
+        {
+            "notes": group.notes,
+            "session": _session_state(group.session),
+            "streams": {name: _stream_state(s) for name, s in group.streams.items()},
+            "acts": group.acts,
+        }
+    )
+
+
+def checkpoint(group: StreamGroup, path: str | os.PathLike[str]) -> None:
     """Write a group to a path and keep it there: from now on each act is durable when it returns.
 
     A second path takes over: the file at the first one can no longer be resumed.
@@ -127,27 +126,22 @@ def checkpoint(
         Running streams.
     path : path-like
         A file with secret content, mode 0600; `path` + ".count" is written beside it.
-    public : dict, optional
-        What `restore` returns with the group.
     """
     with group.session.lock:
         group.check_running()
         old = group.log.journal if isinstance(group.log, _Keeper) else None
         new = os.path.abspath(path)
         if old is not None and str(old.path) == new:
-            keeper = _Keeper(group, old, dict(public or {}))
-            old.rewrite(keeper.snapshot())
-            group.log = keeper
+            old.rewrite(_snapshot(group))
             return
-        keeper = _Keeper(group, None, dict(public or {}))  # type: ignore[arg-type]
-        keeper.journal = Journal.start(path, keeper.snapshot(), os.urandom(16), group.acts)
-        group.log = keeper
+        journal = Journal.start(path, _snapshot(group), os.urandom(16), group.acts)
+        group.log = _Keeper(group, journal)
         if old is not None:
             old.retire()
 
 
-def restore(path: str | os.PathLike[str]) -> tuple[StreamGroup, dict[str, Any]]:
-    """Go on from a checkpoint: the group as it was acknowledged, and `public`.
+def restore(path: str | os.PathLike[str]) -> StreamGroup:
+    """Go on from a checkpoint: the group as it was acknowledged.
 
     Raises PrivacyError if the file is damaged, in use, or older than what was acknowledged.
     """
@@ -157,14 +151,14 @@ def restore(path: str | os.PathLike[str]) -> tuple[StreamGroup, dict[str, Any]]:
         session = _restored_session(state["session"])
         streams = {n: _restored_stream(session, s) for n, s in state["streams"].items()}
         group = StreamGroup(session, streams)
-        group.acts = state["acts"]
+        group.acts, group.notes = state["acts"], state["notes"]
         for act in acts:
             group.apply(unpack(act))
     except BaseException:
         journal.close()
         raise
-    group.log = _Keeper(group, journal, state["public"])
-    return group, state["public"]
+    group.log = _Keeper(group, journal)
+    return group
 
 
 def close(group: StreamGroup) -> None:

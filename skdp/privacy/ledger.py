@@ -373,9 +373,10 @@ def _find(token: str, name: str) -> PrivacyLedger:
 def charge(
     session: PrivacySession, name: str, stamp: Iterable[str] = (), sensitivity: object = None
 ) -> None:
-    """Charge the whole budget of a session to each of its ledgers, or to none and raise."""
+    """Charge the whole budget of a session to each new ledger of its, or to none and raise."""
+    paid = dict(_KEYS.get(session, ()))  # a stream may go on in a ledger opened after it
     tokens = dict.fromkeys((*ACTIVE.get(), *stamp)) or list(OPEN)
-    ledgers = [_find(token, name) for token in tokens]
+    ledgers = [found for token in tokens if (found := _find(token, name)) not in paid]
     unit = session.unit
     if unit in _NORM_UNITS:  # the caller's `sensitivity` is part of what a neighbour is
         unit += f" change of norm at most {sensitivity!r}"
@@ -389,8 +390,7 @@ def charge(
         for ledger, key in keys:
             ledger._settle(key, (), "failed")
         raise
-    if keys:
-        _KEYS[session] = keys
+    _KEYS[session] = [*paid.items(), *keys]
 
 
 def settle(session: PrivacySession, state: str = "fitted") -> None:
