@@ -2,7 +2,7 @@
 
 Notation: step j of T contributes X_j, an integer array. One unit changes X_j by D_j, and the
 contract of every stream is that the *sum over time* of the norms ||D_j|| is at most the bound. (A
-bound on the root of the sum of their squares is not enough: 3.2 times too little at T = 33.)
+bound on the root of the sum of their squares is not enough: 2.7 times too little at T = 33.)
 
 Both mechanisms publish integers y_i = sum_j C_ij X_j + z_i, C a public integer matrix with zeros
 above the diagonal, z_i independent integer Gaussians. Proof: D_j moves the vector (y_i) by

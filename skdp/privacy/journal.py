@@ -112,7 +112,11 @@ class _Count:
                 "checkpoint."
             )
         self._file = _open_secret(path, os.O_CREAT)
-        _lock(self._file, path)
+        try:
+            _lock(self._file, path)
+        except PrivacyError:
+            self._file.close()
+            raise
 
     def read(self) -> tuple[bytes, int]:
         """Return identity and count; an error if no slot is whole."""
@@ -242,6 +246,10 @@ class Journal:
         if self._file is not None:
             self._file.close()
         self._file = None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to be copied."""
