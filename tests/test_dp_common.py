@@ -7,6 +7,7 @@ import pytest
 
 from skdp import (
     DPPCA,
+    DPIncrementalPCA,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
     DPSpectralEmbedding,
@@ -34,6 +35,9 @@ ESTIMATORS = [
     DPPCA(n_components="mle", clip_norm=2.0, epsilon=8.0),
     DPPCA(center=np.arange(5.0), epsilon=0.1),
     DPPCA(epsilon=np.inf, clip_norm=np.inf),
+    DPIncrementalPCA(),
+    DPIncrementalPCA(n_components=2, clip_norm=1.0, adjacency="replace"),
+    DPIncrementalPCA(n_components=1, clip_norm=1.0, center="none"),
     DPTruncatedSVD(),
     DPTruncatedSVD(clip_norm=1.0, algorithm="power"),
     DPTruncatedSVD(clip_norm=1.0, algorithm="power", adjacency="replace", n_oversamples=0),

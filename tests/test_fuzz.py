@@ -23,6 +23,7 @@ from sklearn.utils import get_tags
 import skdp
 from skdp import (
     DPPCA,
+    DPIncrementalPCA,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
     DPSpectralEmbedding,
@@ -44,6 +45,7 @@ from skdp.testing._outcomes import difference, fitted_attributes
 ESTIMATORS = [
     DPPCA(),
     DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
+    DPIncrementalPCA(1),
     DPTruncatedSVD(1, clip_norm=1.0),
     DPTruncatedSVD(1, algorithm="power", adjacency="replace"),
     DPTruncatedSVD(1, privacy_unit="entry"),

@@ -338,9 +338,9 @@ class DPIncrementalPCA(
         """Set the attributes of the last release."""
         facts = group.notes["facts"]
         if not hasattr(self, "n_features_in_"):  # after a restore
-            self.n_features_in_ = facts["d"]
             if facts["names"]:
                 self.feature_names_in_ = np.asarray(facts["names"], dtype=object)
+            self.n_features_in_ = facts["d"]
         steps = {name: stream.step for name, stream in group.streams.items()}
         answers = decoded(group.answers(), steps, facts)
         self._set(group.session, answers, facts, {"n_releases_": group.steps})
