@@ -1,6 +1,6 @@
 """Differentially private low-rank matrix estimation for scikit-learn."""
 
-from skdp.decomposition import DPPCA, DPTruncatedSVD
+from skdp.decomposition import DPPCA, DPLowRankFactorizer, DPTruncatedSVD
 from skdp.exceptions import (
     BudgetExceededError,
     PrivacyError,
@@ -20,6 +20,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "DPPCA",
+    "DPLowRankFactorizer",
     "DPPersonalizedClassifier",
     "DPPersonalizedRegressor",
     "DPSpectralEmbedding",

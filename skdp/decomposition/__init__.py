@@ -1,6 +1,7 @@
 """Private matrix decompositions."""
 
+from skdp.decomposition._low_rank_factorizer import DPLowRankFactorizer
 from skdp.decomposition._pca import DPPCA
 from skdp.decomposition._truncated_svd import DPTruncatedSVD
 
-__all__ = ["DPPCA", "DPTruncatedSVD"]
+__all__ = ["DPPCA", "DPLowRankFactorizer", "DPTruncatedSVD"]
