@@ -23,6 +23,7 @@ from sklearn.utils import get_tags
 import skdp
 from skdp import (
     DPPCA,
+    DPLowRankFactorizer,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
     DPSpectralEmbedding,
@@ -51,6 +52,8 @@ ESTIMATORS = [
     DPSpectralEmbedding(1),
     DPTraceRegressor(1),
     DPPersonalizedRegressor(1),
+    DPLowRankFactorizer(1),
+    DPLowRankFactorizer(1, method="two_sketch", sketch_size=2),
     DPPersonalizedClassifier(1),
 ]
 MINUTES = 4  # of one slow run

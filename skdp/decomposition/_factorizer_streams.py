@@ -154,7 +154,9 @@ class StreamMixin:
         self._check_parameters()
         plan = make_plan(self, self._shape(), self._unit(stream=True))
         session = self._open_session()
-        maps = self._draw_maps(plan, session)
+        if self._source is None:
+            self._source = session.sketches(self.sketch_seed)
+        maps = draw_maps(plan, self.sketch, self._source.shared_with(session), self.first_row)
         bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
         parties = self.honest_servers or 0
         accumulators = self._accumulators(session, bounds, plan.shares, parties)
@@ -164,13 +166,6 @@ class StreamMixin:
     def _accumulators(self, session, bounds, shares, parties):
         """Return objects with add, close and open, one for each bound."""
         return session.accumulate_sketches(bounds, shares, parties=parties)
-
-    def _draw_maps(self, plan, session, first_row=None):
-        if self._source is None:
-            self._source = session.sketches(self.sketch_seed)
-        source = self._source.shared_with(session)
-        first_row = self.first_row if first_row is None else first_row
-        return draw_maps(plan, self.sketch, source, first_row)
 
     def __getstate__(self):
         if self._state is not None:
@@ -303,9 +298,10 @@ class StreamMixin:
 
     def _coordinator_session(self):
         """Open the session of a coordinator, which reads no data: it only draws public starts."""
-        for name in ("privacy_spent_", "ledger_"):
-            vars(self).pop(name, None)
-        return self._open_session()
+        session = self._open_session()
+        if self._source is None:
+            self._source = session.sketches(self.sketch_seed)
+        return session
 
     def _released(self, session, first, blocks):
         n = first.shape[1]
@@ -319,7 +315,7 @@ class StreamMixin:
     def _block_maps(self, session, block, n):
         """Return the sketches of one server's rows."""
         plan = make_plan(self, (block[1], n), self._unit(stream=True))
-        return self._draw_maps(plan, session, block[0])
+        return draw_maps(plan, self.sketch, self._source.shared_with(session), block[0])
 
 
 def _indices(name, values, limit):

@@ -14,7 +14,7 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
-from skdp.decomposition._factorizer_plan import make_plan
+from skdp.decomposition._factorizer_plan import draw_maps, make_plan
 from skdp.decomposition._factorizer_state import factorize
 from skdp.decomposition._factorizer_streams import StreamMixin
 from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
@@ -214,7 +214,7 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
         X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=FLOATS)
         self._check_matrix(X.shape)
         plan = make_plan(self, X.shape, self._unit(stream=False))
-        maps = self._draw_maps(plan, session)
+        maps = draw_maps(plan, self.sketch, session.sketches(self.sketch_seed), self.first_row)
         bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
         grants = session.grant_sketches(bounds, plan.shares)
         query = Whole(X.tocsr() if is_sparse(X) else X, plan.unit)

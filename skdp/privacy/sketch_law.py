@@ -87,6 +87,15 @@ class SketchMixture:
     def __str__(self) -> str:
         return f"{self:.6g}"
 
+    def largest(self, tail: float = 1e-9) -> float:
+        """Return a mu that a part exceeds with probability at most `tail`: for audits."""
+        total = 0.0
+        for i, (mu, degrees) in enumerate(self.terms):
+            if self.part in (None, i):
+                each = [2 / d * float(gammainccinv(d / 2, tail / len(degrees))) for d in degrees]
+                total += mu**2 * math.prod(each)
+        return math.sqrt(total)
+
     def times(self, factor: float) -> SketchMixture:
         """Return the loss for changes that are `factor` times as large."""
         terms = tuple((factor * mu, degrees) for mu, degrees in self.terms)

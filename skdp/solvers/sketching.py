@@ -13,7 +13,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from skdp.solvers.linalg import leading_eigenvectors, orthonormal
+from skdp.solvers.linalg import leading_eigenvectors
 
 __all__ = [
     "Factors",
@@ -84,31 +84,35 @@ def from_matrix(matrix: Noisy, k: int, start: FloatArray) -> Factors:
     return Factors(left, kept, right, rank)
 
 
-def _above(values: FloatArray, scale: float, shape: tuple[int, ...], most: int) -> int:
-    edge = max(noise_edge(scale, shape), _TINY * float(values[0]) if values.size else 0.0)
-    return min(most, int(np.count_nonzero(values > edge)))
+class _Side(NamedTuple):
+    """Singular vectors of a sketch; `rank` of them rise above the noise."""
+
+    vectors: FloatArray
+    rank: int
+
+    @property
+    def kept(self) -> FloatArray:
+        return self.vectors[:, : self.rank]
 
 
-def _padded(U: FloatArray, k: int) -> FloatArray:
-    """Return k orthonormal columns, the first of which are those of U."""
-    if U.shape[1] >= k:
-        return U[:, :k]
-    more = np.eye(len(U), k)
-    return orthonormal(np.hstack([U, more]))[:, :k]
+def _side(sketch: FloatArray, scale: float, k: int) -> _Side:
+    """Return the leading left singular vectors of a tall sketch."""
+    vectors, values, _ = np.linalg.svd(sketch, full_matrices=False)
+    edge = max(noise_edge(scale, sketch.shape), _TINY * float(values[0]))
+    rank = min(2 * k, int(np.count_nonzero(values > edge)))
+    return _Side(vectors[:, : 2 * k], rank)
 
 
-def _finish(U: FloatArray, X: FloatArray, V: FloatArray, k: int) -> Factors:
-    """Return the k leading factors of U X V' for orthonormal U and V of few columns."""
-    if X.size:
-        left, values, right = np.linalg.svd(X)
-        rank = min(k, int(np.count_nonzero(values > _TINY * max(float(values[0]), 1e-300))))
-        U, V = U @ left[:, :rank], V @ right.T[:, :rank]
-        kept = np.zeros(k)
-        kept[:rank] = values[:rank]
-    else:
-        rank, kept = 0, np.zeros(k)
-        U, V = U[:, :0], V[:, :0]
-    return Factors(_padded(U, k), kept, _padded(V, k).T, rank)
+def _finish(U: _Side, X: FloatArray, V: _Side, k: int) -> Factors:
+    """Return the k leading factors of U X V', completed by what is only noise."""
+    left, values, right = np.linalg.svd(X)
+    largest = max(float(values[0]), 1e-300) if values.size else 0.0
+    rank = min(k, int(np.count_nonzero(values > _TINY * largest)))
+    kept = np.zeros(k)
+    kept[:rank] = values[:rank]
+    rows = np.hstack([U.kept @ left, U.vectors[:, U.rank :]])
+    columns = np.hstack([V.kept @ right.T, V.vectors[:, V.rank :]])
+    return Factors(rows[:, :k], kept, columns[:, :k].T, rank)
 
 
 def from_two(right: Noisy, left: Noisy, F: FloatArray, S: FloatArray, k: int) -> Factors:
@@ -118,17 +122,13 @@ def from_two(right: Noisy, left: Noisy, F: FloatArray, S: FloatArray, k: int) ->
     ``|Y - U X V'F|^2 / sy^2 + |Z - S'U X V'|^2 / sz^2``, a Sylvester equation. Unlike the inverse
     of S'U alone, it is stable for any sizes.
     """
-    most = 2 * k
-    U, values, _ = np.linalg.svd(right.value, full_matrices=False)
-    U = U[:, : _above(values, right.scale, right.value.shape, most)]
-    _, values, Vt = np.linalg.svd(left.value, full_matrices=False)
-    V = Vt[: _above(values, left.scale, left.value.shape, most)].T
-    if not (U.shape[1] and V.shape[1]):
-        return _finish(U[:, :0], np.zeros((0, 0)), V[:, :0], k)
+    U, V = _side(right.value, right.scale, k), _side(left.value.T, left.scale, k)
+    if not (U.rank and V.rank):
+        return _finish(U, np.zeros((U.rank, V.rank)), V, k)
     sy, sz = (right.scale, left.scale) if right.scale and left.scale else (1.0, 1.0)
-    SU, VF = S.T @ U, V.T @ F
+    SU, VF = S.T @ U.kept, V.kept.T @ F
     P, Q = SU.T @ SU / sz**2, VF @ VF.T / sy**2
-    R = SU.T @ left.value @ V / sz**2 + U.T @ right.value @ VF.T / sy**2
+    R = SU.T @ left.value @ V.kept / sz**2 + U.kept.T @ right.value @ VF.T / sy**2
     size = max(float(np.trace(P)), float(np.trace(Q)))  # of order one for any scale of the data
     X = scipy.linalg.solve_sylvester(P / size, Q / size, R / size)
     return _finish(U, X, V, k)
@@ -138,14 +138,10 @@ def from_core(
     right: Noisy, left: Noisy, core: Noisy, S: FloatArray, T: FloatArray, k: int
 ) -> Factors:
     """Solve for A ~ U X V' from Y, Z and a separate core C = S'A T."""
-    most = 2 * k
-    U, values, _ = np.linalg.svd(right.value, full_matrices=False)
-    U = U[:, : _above(values, right.scale, right.value.shape, most)]
-    _, values, Vt = np.linalg.svd(left.value, full_matrices=False)
-    V = Vt[: _above(values, left.scale, left.value.shape, most)].T
-    if not (U.shape[1] and V.shape[1]):
-        return _finish(U[:, :0], np.zeros((0, 0)), V[:, :0], k)
-    X = np.linalg.pinv(S.T @ U) @ core.value @ np.linalg.pinv(V.T @ T)
+    U, V = _side(right.value, right.scale, k), _side(left.value.T, left.scale, k)
+    if not (U.rank and V.rank):
+        return _finish(U, np.zeros((U.rank, V.rank)), V, k)
+    X = np.linalg.pinv(S.T @ U.kept) @ core.value @ np.linalg.pinv(V.kept.T @ T)
     return _finish(U, X, V, k)
 
 
