@@ -1,6 +1,6 @@
 """Differentially private low-rank matrix estimation for scikit-learn."""
 
-from skdp.decomposition import DPPCA, DPIncrementalPCA, DPTruncatedSVD
+from skdp.decomposition import DPPCA, DPIncrementalPCA, DPLowRankFactorizer, DPTruncatedSVD
 from skdp.exceptions import (
     BudgetExceededError,
     PrivacyError,
@@ -21,6 +21,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "DPPCA",
     "DPIncrementalPCA",
+    "DPLowRankFactorizer",
     "DPPersonalizedClassifier",
     "DPPersonalizedRegressor",
     "DPSpectralEmbedding",

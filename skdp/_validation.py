@@ -15,6 +15,7 @@ __all__ = [
     "check_n_jobs",
     "check_option",
     "check_real",
+    "check_shape",
     "check_split",
 ]
 
@@ -142,3 +143,17 @@ def check_bounds(estimator, name):
     if not low < high:
         _fail(estimator, name, expected, value)
     return float(low), float(high)
+
+
+def check_shape(estimator, name):
+    """Return a public shape (n_rows, n_columns) of positive integers."""
+    value = getattr(estimator, name)
+    expected = "a pair of positive integers (n_rows, n_columns)"
+    try:
+        m, n = value
+    except (TypeError, ValueError):
+        _fail(estimator, name, expected, value)
+    for side in (m, n):
+        if isinstance(side, bool) or not isinstance(side, Integral) or side < 1:
+            _fail(estimator, name, expected, value)
+    return int(m), int(n)

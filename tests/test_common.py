@@ -6,6 +6,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from skdp import (
     DPPCA,
     DPIncrementalPCA,
+    DPLowRankFactorizer,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
     DPSpectralEmbedding,
@@ -39,6 +40,12 @@ ESTIMATORS = [
     DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
     DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0, coef_bound="auto"),
     DPPersonalizedClassifier(),
+    DPLowRankFactorizer(n_components=1),
+    DPLowRankFactorizer(n_components=1, method="two_sketch", sketch_size=4),
+    DPLowRankFactorizer(
+        n_components=1, privacy_unit="row", adjacency="zero_out", method="three_sketch"
+    ),
+    DPLowRankFactorizer(n_components=1, privacy_unit="entry", method="two_sketch", sketch="sparse"),
     DPPersonalizedClassifier(1, head="subspace", refine="cross", fit_intercept=False),
 ]
 

@@ -24,6 +24,7 @@ import skdp
 from skdp import (
     DPPCA,
     DPIncrementalPCA,
+    DPLowRankFactorizer,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
     DPSpectralEmbedding,
@@ -53,6 +54,8 @@ ESTIMATORS = [
     DPSpectralEmbedding(1),
     DPTraceRegressor(1),
     DPPersonalizedRegressor(1),
+    DPLowRankFactorizer(1),
+    DPLowRankFactorizer(1, method="two_sketch", sketch_size=2),
     DPPersonalizedClassifier(1),
 ]
 MINUTES = 4  # of one slow run

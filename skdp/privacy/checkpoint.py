@@ -22,9 +22,26 @@ from skdp.privacy.journal import Journal, pack, unpack
 from skdp.privacy.random import SeededSource, SystemSource
 from skdp.privacy.receipts import LedgerEntry
 from skdp.privacy.session import PrivacySession
+from skdp.privacy.sketch_law import SketchLaw, SketchMixture
 from skdp.privacy.stream_group import StreamGroup
 
 __all__ = ["checkpoint", "close", "restore"]
+
+
+def _loss_state(loss: Loss) -> tuple[str, Any]:
+    if isinstance(loss.value, SketchMixture):
+        return loss.kind, {
+            "terms": [list(term) for term in loss.value.terms],
+            "part": loss.value.part,
+        }
+    return loss.kind, loss.value
+
+
+def _loss(kind: str, value: Any) -> Loss:
+    if isinstance(value, dict):
+        terms = tuple((mu, tuple(degrees)) for mu, degrees in value["terms"])
+        value = SketchMixture(terms, value["part"])
+    return Loss(kind, value)
 
 
 def _session_state(session: PrivacySession) -> dict[str, Any]:
@@ -35,7 +52,7 @@ def _session_state(session: PrivacySession) -> dict[str, Any]:
         "seeded": source.seeded,
         "adjacency": session.adjacency,
         "unit": session.unit,
-        "ledger": [[*entry[:4], list(entry.loss)] for entry in session.ledger],
+        "ledger": [[*entry[:4], *_loss_state(entry.loss)] for entry in session.ledger],
         "spent": session._spent,
         "draws": session._draws,
         "starts": session._starts,
@@ -54,8 +71,8 @@ def _restored_session(state: dict[str, Any]) -> PrivacySession:
         unit=state["unit"],
     )
     session.ledger = tuple(
-        LedgerEntry(name, mechanism, sensitivity, noise_scale, Loss(*loss))
-        for name, mechanism, sensitivity, noise_scale, loss in state["ledger"]
+        LedgerEntry(name, mechanism, sensitivity, noise_scale, _loss(kind, value))
+        for name, mechanism, sensitivity, noise_scale, kind, value in state["ledger"]
     )
     session._spent, session._draws = dict(state["spent"]), state["draws"]
     session._starts = state["starts"]
@@ -74,7 +91,8 @@ def _stream_state(stream: Stream) -> dict[str, Any]:
 
 
 def _bound(state: dict[str, Any]) -> Bound:
-    return Bound(**state | {"shape": tuple(state["shape"])})
+    law = state["law"] and SketchLaw(tuple(state["law"][0]))
+    return Bound(**state | {"shape": tuple(state["shape"]), "law": law})
 
 
 def _restored_stream(session: PrivacySession, state: dict[str, Any]) -> Stream:

@@ -36,8 +36,10 @@ class Grant:
         mechanism: str,
         step: float,
         noise_scale: float,
+        levels: int = noise.LEVELS,
     ) -> None:
         self._session = session
+        self._levels = levels
         self._left = 1
         self.bound = bound
         self.mechanism = mechanism
@@ -68,8 +70,9 @@ class Grant:
         if self.step == 0.0:
             return np.zeros(bound.shape, np.int64)
         words = self._session.source.words(self.serial, bound.name, self.noise_scale, *index)
-        sampler = noise.integer_laplace if self._session.budget.pure else noise.integer_gaussian
-        return sampler(words, bound.shape)
+        if self._session.budget.pure:
+            return noise.integer_laplace(words, bound.shape)
+        return noise.integer_gaussian(words, bound.shape, self._levels)
 
     def finish(self, total: NDArray[Any]) -> Answer:
         """Turn a noisy integer total into the public answer (everything from here is free)."""
@@ -99,6 +102,11 @@ class Accumulator:
         self._opened = False
         self._state: NDArray[Any] = grant.draw()
 
+    @property
+    def grant(self) -> Grant:
+        """What was paid for: its bound, step and noise scale are public."""
+        return self._grant
+
     def add(self, answer: Callable[[float], NDArray[Any]]) -> None:
         """Add one part of the data to the noisy state."""
         if self._opened:
@@ -109,11 +117,15 @@ class Accumulator:
         else:
             self._state = wrapping_sum(self._state, part)
 
-    def open(self) -> Answer:
-        """Publish the state. Later calls raise: two openings would differ by exact data."""
+    def close(self) -> NDArray[Any]:
+        """Publish the state as it is: integers in steps. This is the opening, `open` is another."""
         self._grant.use()
         self._opened = True
-        return self._grant.finish(self._state)
+        return self._state
+
+    def open(self) -> Answer:
+        """Publish the state. Later calls raise: two openings would differ by exact data."""
+        return self._grant.finish(self.close())
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to be pickled: two copies of one noisy state would be two releases."""

@@ -15,12 +15,14 @@ import secrets
 import threading
 from collections.abc import Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 from weakref import WeakKeyDictionary
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy import accounting, noise
+from skdp.privacy._ledger_fit import LedgerFit, as_text, multiplied, planned
 from skdp.privacy.accounting import Loss
 from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.receipts import PrivacySpent
@@ -43,38 +45,6 @@ _CLOSED = (
     "belongs to a PrivacyLedger that is closed. To fit it outside, use "
     "sklearn.base.clone(estimator); to charge it, open the ledger again."
 )
-
-
-@dataclass(frozen=True)
-class LedgerFit:
-    """One fit, as its ledger sees it: every field is public.
-
-    `losses` is what is charged, `factor` included: the whole budget while `state` is "open", what
-    was granted once it is "fitted" or "failed" (failing before the first release costs nothing).
-    `unit` names the sensitivity where that is part of what a neighbour is.
-    """
-
-    estimator: str
-    unit: str
-    adjacency: str
-    losses: tuple[Loss, ...]
-    seeded: bool
-    state: str = "open"
-    factor: float = 1.0  # 2 for an add_remove fit in a replace ledger
-
-
-def _planned(budget: PrivacyBudget) -> tuple[Loss, ...]:
-    """Everything that a budget may grant: bounded-range parts count as pure."""
-    return accounting.compose([("gaussian", budget.mu), ("pure", budget.pure_epsilon)])
-
-
-def _times(losses: Iterable[Loss], factor: float) -> tuple[Loss, ...]:
-    """Losses for data sets that are `factor` neighbours apart: mu, epsilon and range all add up."""
-    return tuple(Loss(kind, factor * value) for kind, value in losses)
-
-
-def _text(losses: Iterable[Loss]) -> str:
-    return ", ".join(f"{kind} {value:.4g}" for kind, value in losses) or "nothing"
 
 
 class PrivacyLedger:
@@ -189,7 +159,7 @@ class PrivacyLedger:
     def _total(self, more: tuple[Loss, ...] = ()) -> tuple[list[Loss], int]:
         """All losses, and the number of fits that draw Gaussian noise."""
         fits = [*(fit.losses for fit in self._entries.values()), more]
-        gaussian = sum(any(kind == "gaussian" for kind, _ in losses) for losses in fits)
+        gaussian = sum(any(kind in ("gaussian", "sketch") for kind, _ in losses) for losses in fits)
         return [loss for losses in fits for loss in losses], gaussian
 
     def _affords(self, more: tuple[Loss, ...] = ()) -> bool:
@@ -211,7 +181,7 @@ class PrivacyLedger:
         with self._lock:
             low, middle, high = 0.0, self.epsilon, self.epsilon
             while high - low > 1e-12 * self.epsilon:
-                enough = self._affords(_planned(PrivacyBudget(middle, self.delta)))
+                enough = self._affords(planned(PrivacyBudget(middle, self.delta)))
                 low, high = (middle, high) if enough else (low, middle)
                 middle = (low + high) / 2
             return low
@@ -223,10 +193,10 @@ class PrivacyLedger:
             try:
                 self._check_kind(fit)
                 factor = self._factor(fit)
-                losses = _times(fit.losses, factor)
+                losses = multiplied(fit.losses, factor)
                 if not self._affords(losses):
                     raise BudgetExceededError(
-                        f"{fit.estimator} asks for {_text(losses)}; this PrivacyLedger has room "
+                        f"{fit.estimator} asks for {as_text(losses)}; this PrivacyLedger has room "
                         f"for epsilon={self.remaining():.4g} at delta={self.delta:.3g}. The data "
                         "were not touched. Use a smaller 'epsilon', fewer fits, or a larger ledger."
                     )
@@ -266,13 +236,29 @@ class PrivacyLedger:
             )
         if fit.adjacency == (adjacency or fit.adjacency):
             return 1.0
-        if (fit.adjacency, adjacency) == ADJACENCIES and fit.unit in _REPLACEABLE:
+        one_way = fit.adjacency in ("add_remove", "zero_out")
+        if one_way and adjacency == "replace" and fit.unit in _REPLACEABLE:
             return 2.0
         raise PrivacyError(
             f"{fit.estimator} has adjacency={fit.adjacency!r}, and this PrivacyLedger "
             f"{adjacency!r}. Use one adjacency, or PrivacyLedger(..., adjacency='replace'), which "
             "takes add_remove fits at twice their loss."
         )
+
+    def _recharge(self, key: int, losses: tuple[Loss, ...]) -> None:
+        """Replace a reservation by a loss of another kind, before it is granted, or refuse."""
+        with self._lock:
+            fit = self._entries[key]
+            self._entries[key] = replace(fit, losses=multiplied(losses, fit.factor))
+            if not self._affords():
+                self._entries[key] = fit
+                error = BudgetExceededError(
+                    f"{fit.estimator} asks for {as_text(losses)}, which costs more than a Gaussian "
+                    "release beside other fits. The data were not touched. Use a smaller "
+                    "'epsilon' or a larger ledger."
+                )
+                self._refused.append((BudgetExceededError, str(error)))
+                raise error
 
     def _settle(self, key: int, granted: tuple[Loss, ...], state: str) -> None:
         """Replace a reservation by what was granted; nothing granted is nothing spent."""
@@ -281,7 +267,7 @@ class PrivacyLedger:
             if not granted and state == "failed":
                 del self._entries[key]
                 return
-            losses = _times(granted, fit.factor)
+            losses = multiplied(granted, fit.factor)
             self._entries[key] = replace(fit, losses=losses, state=state)
             if fit.state != "open" and losses != fit.losses and not self._affords():
                 error = BudgetExceededError(f"{fit.estimator} released more after it was settled.")
@@ -318,14 +304,14 @@ class PrivacyLedger:
         for i, fit in enumerate(self.entries, 1):
             adjacency = fit.adjacency + (" (twice)" if fit.factor > 1 else "")
             state = fit.state + (" SEEDED" if fit.seeded else "")
-            table.append((str(i), fit.estimator, fit.unit, adjacency, _text(fit.losses), state))
+            table.append((str(i), fit.estimator, fit.unit, adjacency, as_text(fit.losses), state))
         return table
 
     def _summary(self) -> str:
         spent = self.spent
         return (
             f"Budget epsilon={self.epsilon:.4g}, delta={self.delta:.3g}; spent "
-            f"{_text(spent.losses)}: {spent.sentence()} Left for one more fit: "
+            f"{as_text(spent.losses)}: {spent.sentence()} Left for one more fit: "
             f"epsilon={self.remaining():.4g}. Refused: {len(self.refusals)}."
         )
 
@@ -380,7 +366,8 @@ def charge(
     unit = session.unit
     if unit in _NORM_UNITS:  # the caller's `sensitivity` is part of what a neighbour is
         unit += f" change of norm at most {sensitivity!r}"
-    losses = _planned(session.budget)
+    granted = accounting.compose(entry.loss for entry in session.ledger)
+    losses = granted or planned(session.budget)
     fit = LedgerFit(name, unit, session.adjacency, losses, session.source.seeded)
     keys: list[tuple[PrivacyLedger, int]] = []
     try:
@@ -390,7 +377,14 @@ def charge(
         for ledger, key in keys:
             ledger._settle(key, (), "failed")
         raise
-    _KEYS[session] = [*paid.items(), *keys]
+    if keys:
+        _KEYS[session] = [*paid.items(), *keys]
+        session.recharge = partial(_recharge, _KEYS[session])
+
+
+def _recharge(keys: list[tuple[PrivacyLedger, int]], losses: tuple[Loss, ...]) -> None:
+    for ledger, key in keys:
+        ledger._recharge(key, losses)
 
 
 def settle(session: PrivacySession, state: str = "fitted") -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,10 @@ from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.continual import Stream
 from skdp.privacy.correlated import plan_stream
 from skdp.privacy.grants import Accumulator, Grant
-from skdp.privacy.random import NoiseSource
+from skdp.privacy.random import NoiseSource, SeededSource
 from skdp.privacy.receipts import LedgerEntry, PrivacySpent
+from skdp.privacy.sketch_draws import SketchSource
+from skdp.privacy.sketch_law import SketchMixture, largest_mixture
 
 __all__ = [
     "Accumulator",
@@ -48,6 +50,8 @@ __all__ = [
 ]
 
 _SHARE_SLIP = 1e-9  # shares are sums of floats
+# A share of the noise is further from a rounded normal variable than a whole draw.
+_SHARE_COST = math.ceil(noise.SHARE_DELTA_PER_DRAW / noise.DELTA_PER_DRAW)
 _CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
 
 
@@ -76,6 +80,8 @@ class PrivacySession:
         self._spent = {"gaussian": 0.0, "pure": 0.0}
         self._draws = 0
         self._starts = 0
+        # Set by a PrivacyLedger: asked before a loss that is not planned as a Gaussian one.
+        self.recharge: Callable[[tuple[Loss, ...]], None] | None = None
 
     # -- the only line of the package that runs private code -------------------------------
     def _read(self, answer: Callable[[float], NDArray[Any]], grant: Grant) -> NDArray[Any]:
@@ -132,8 +138,7 @@ class PrivacySession:
         note : str
             Added to the mechanism's name in the ledger.
         openings, unit : int
-            Of a stream: how many arrays of noise it draws at most, and what divides sensitivity
-            and noise scale in the ledger.
+            Of a stream: arrays of noise, at most; and what divides the scales in the ledger.
 
         Returns
         -------
@@ -149,6 +154,94 @@ class PrivacySession:
             line = (sensitivity / unit, noise_scale / unit, loss)
             self._record(bound.name, mechanism + note, *line)
         return grant
+
+    def grant_sketches(
+        self, bounds: Sequence[Bound], shares: Sequence[float], *, parties: int = 0, note: str = ""
+    ) -> tuple[Grant, ...]:
+        """Pay for several sketches of one matrix, calibrated together; nothing is read yet.
+
+        Where a bound has a `law`, the group is no Gaussian release: it takes the whole budget, so
+        that nothing composes with it inside this fit, and its ledger lines carry the joint law.
+
+        Parameters
+        ----------
+        bounds : sequence of Bound
+            One for each sketch; the noises are independent.
+        shares : sequence of float
+            Shares of the (mean) squared mu, which sum to 1 if a bound has a law.
+        parties : int, default=0
+            0: the noise is drawn here. Else each grant draws a share, and the sum of `parties`
+            such shares is the noise that the bound needs: one share alone protects nothing.
+        note : str
+            Added to the mechanism's name in the ledger.
+
+        Returns
+        -------
+        tuple of Grant
+        """
+        with self.lock:
+            losses = self._sketch_losses(bounds, shares)
+            if self.recharge is not None and any(loss.kind == "sketch" for loss in losses):
+                self.recharge(accounting.compose(losses))
+            lines = zip(bounds, shares, losses, strict=True)
+            return tuple(self._grant_sketch(*line, parties, note) for line in lines)
+
+    def _sketch_losses(self, bounds: Sequence[Bound], shares: Sequence[float]) -> list[Loss]:
+        """Check the budget and calibrate: one loss for each bound."""
+        budget = self.budget
+        if budget.pure:
+            raise PrivacyError("sketches have no pure differential privacy; use delta > 0")
+        left = 1.0 - self._spent["gaussian"]
+        if not min(shares) > 0 or not math.fsum(shares) <= left + _SHARE_SLIP:
+            raise BudgetExceededError(f"the sketches ask for {list(shares)}; {left:.3g} is left.")
+        if budget.exact or all(bound.law is None for bound in bounds):
+            return [Loss("gaussian", self._mu(min(share, left))) for share in shares]
+        if self.ledger or not math.fsum(shares) >= 1 - _SHARE_SLIP:
+            raise PrivacyError("random sketches take the whole budget of a session")
+        degrees = [() if bound.law is None else bound.law.degrees for bound in bounds]
+        mixture = largest_mixture(zip(shares, degrees, strict=True), *budget.calibration)
+        return [Loss("sketch", SketchMixture(mixture.terms, i)) for i in range(len(bounds))]
+
+    def _grant_sketch(
+        self, bound: Bound, share: float, loss: Loss, parties: int, note: str
+    ) -> Grant:
+        share = self._affordable(bound, "gaussian", share)
+        sigma, levels = noise.EFFECTIVE_SIGMA, noise.LEVELS
+        mechanism = "none (epsilon is infinite)" if self.budget.exact else "gaussian"
+        if parties:
+            sigma, levels = math.sqrt(parties) * noise.SHARE_EFFECTIVE_SIGMA, noise.SHARE_LEVELS
+            mechanism += f", one of {parties} shares"
+            self.charge_draws(int(parties * bound.size * _SHARE_COST))
+        step = noise_scale = 0.0
+        if not self.budget.exact:
+            step = gaussian_step(bound, float(loss.value) * sigma / noise.EFFECTIVE_SIGMA)
+            noise_scale = step * sigma
+        self._pay(bound, "gaussian", share)
+        grant = Grant(self, bound, mechanism + note, step, noise_scale, levels)
+        self._record(bound.name, grant.mechanism, bound.l2, noise_scale, loss)
+        return grant
+
+    def accumulate_sketches(
+        self, bounds: Sequence[Bound], shares: Sequence[float], *, parties: int = 0
+    ) -> list[Accumulator]:
+        """Pay for sketches and draw their noise now; see `grant_sketches` and `accumulate`."""
+        grants = self.grant_sketches(bounds, shares, parties=parties, note=", noise first")
+        return [Accumulator(grant) for grant in grants]
+
+    def charge_draws(self, number: int) -> None:
+        """Count further draws from the noise table: their error is part of delta."""
+        with self.lock:
+            if self._draws + number > MAX_DRAWS:
+                raise BudgetExceededError("this fit asks for more noise than a fit may draw.")
+            self._draws += number
+
+    def sketches(self, seed: int | None = None) -> SketchSource:
+        """Return a source of random sketches: secret ones, or with a `seed` public ones."""
+        if seed is not None:
+            return SketchSource(self, SeededSource(seed, "skdp.sketch"))
+        if isinstance(self.source, SeededSource):
+            return SketchSource(self, self.source.derive("sketch"))
+        return SketchSource(self, SeededSource(self.source.words("sketch")(4).tobytes(), "sketch"))
 
     def forfeit(self, share: float) -> None:
         """Pay a share and release nothing for it.
@@ -205,21 +298,15 @@ class PrivacySession:
             Of everything that one unit contributes.
         share : float
             Share of the budget.
-        horizon : int
-            Number of releases; each closes one step.
-        mechanism : {"auto", "sqrt", "tree"}
-            See `skdp.privacy.correlated`.
-        window : int or None
-            Release the sum of so many last steps, not of all.
+        horizon, mechanism, window
+            See `skdp.privacy.correlated.plan_stream`; each release closes one step.
         touches : int or None
             How many steps a unit can change, for rounding that `bound.l2` leaves out; None: all.
-
-        Returns
-        -------
-        Stream
         """
         if self.budget.pure:
             raise ValueError("a stream needs delta > 0: its noise is Gaussian. Got delta=0.")
+        if bound.law is not None:
+            raise PrivacyError("random sketches need StreamGroup.paid_sketches")
         plan = plan_stream(bound.size, horizon, mechanism, window)
         wide = plan.widened(bound, plan.horizon if touches is None else touches)
         grant = self.grant(wide, share, note=plan.note, openings=plan.draws, unit=plan.unit)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from skdp.exceptions import PrivacyError
 from skdp.privacy.bounds import Answer, Bound
 from skdp.privacy.continual import Read, Stream, pack_sums, unpack_sums
+from skdp.privacy.correlated import plan_stream
+from skdp.privacy.sketch_draws import SketchSource
 
 if TYPE_CHECKING:
     from skdp.privacy.session import PrivacySession
@@ -67,6 +69,39 @@ class StreamGroup:
         }
         return cls(session, streams)
 
+    @classmethod
+    def paid_sketches(
+        cls,
+        session: PrivacySession,
+        bounds: Sequence[Bound],
+        shares: Sequence[float],
+        horizon: int,
+        *,
+        mechanism: str = "auto",
+        window: int | None = None,
+    ) -> StreamGroup:
+        """Pay for streams of sketches that are calibrated together, random ones among them.
+
+        A sketch is linear, so all that is published is a sketch of the stacked matrix C D of a
+        unit's contributions D, of norm at most the plan's factor times the bound. With a `law` this
+        holds for contributions that do not depend on the sketch, hence on no earlier release.
+        """
+        plans = [plan_stream(b.size, horizon, mechanism, window) for b in bounds]
+        wide = [plan.widened(b, horizon) for plan, b in zip(plans, bounds, strict=True)]
+        for plan, bound in zip(plans, bounds, strict=True):
+            session.charge_draws((plan.draws - 1) * bound.size)
+        before = len(session.ledger)
+        grants = session.grant_sketches(wide, shares, note=plans[0].note)
+        lines = zip(session.ledger[before:], plans, strict=True)
+        session.ledger = session.ledger[:before] + tuple(
+            line._replace(
+                sensitivity=line.sensitivity / plan.unit, noise_scale=line.noise_scale / plan.unit
+            )
+            for line, plan in lines
+        )
+        parts = zip(grants, plans, bounds, strict=True)
+        return cls(session, {bound.name: Stream(g, plan, bound) for g, plan, bound in parts})
+
     @property
     def left(self) -> int:
         """How many releases are left."""
@@ -87,9 +122,9 @@ class StreamGroup:
                 "from its checkpoint with restore()."
             )
 
-    def add(self, answers: Mapping[str, Read]) -> None:
+    def add(self, answers: Mapping[str, Read], **notes: Any) -> None:
         """Add data to the open step of the named streams."""
-        self._act(answers, closes=False)
+        self._act(answers, closes=False, notes=notes)
 
     def open(self) -> dict[str, Answer]:
         """Close the step of all streams and return their releases."""
@@ -105,13 +140,11 @@ class StreamGroup:
         """Return the last releases again, the same bits."""
         return {name: stream.answer() for name, stream in self.streams.items()}
 
-    def _act(
-        self, answers: Mapping[str, Read], *, closes: bool, notes: Mapping[str, Any] | None = None
-    ) -> None:
+    def _act(self, answers: Mapping[str, Read], *, closes: bool, notes: Mapping[str, Any]) -> None:
         with self.session.lock:
             self.check_running()
             parts = {name: self.streams[name].read(answer) for name, answer in answers.items()}
-            record: dict[str, Any] = {"parts": parts, "noised": {}, "notes": dict(notes or {})}
+            record: dict[str, Any] = {"parts": parts, "noised": {}, "notes": dict(notes)}
             if closes:
                 record["noised"] = {
                     name: pack_sums(stream.ending(parts.get(name)))
@@ -122,6 +155,11 @@ class StreamGroup:
                 self.log.append(record)
             self.apply(record)
             self._broken = False
+
+    def sketches(self) -> SketchSource:
+        """Return the source of this stream's sketches, whose key is in the notes."""
+        seeded = self.session.source.seeded
+        return SketchSource.from_secret(self.session, self.notes["sketches"], seeded=seeded)
 
     def apply(self, record: Mapping[str, Any]) -> None:
         """Do what a record says: first time, or again after a restore."""
