@@ -223,8 +223,9 @@ class StreamingMixin:
     _free = ("n_jobs",)
 
     def _start_stream(self, session, bounds, shares, notes, **options):
-        """Pay for all streams; nothing is read. The group is set when its first act is done."""
-        group = StreamGroup.paid(session, bounds, shares, self.max_releases, **options)
+        """Pay for all streams (dict of bounds) or sketches (list); nothing is read."""
+        pay = StreamGroup.paid if isinstance(bounds, Mapping) else StreamGroup.paid_sketches
+        group = pay(session, bounds, shares, self.max_releases, **options)
         group.notes = notes | {
             "class": type(self).__name__,
             "params": _plain(self.get_params(deep=False)),

@@ -50,10 +50,11 @@ class RunningState:
         self.first_row = first_row
         self.rows_seen = 0
 
-    def add(self, query):
-        """Add the sketches of a query (updates, or a block of rows)."""
+    def add(self, query, rows=0):
+        """Add the sketches of a query (updates, or a block of so many rows)."""
         for sketch, accumulator in zip(self.maps, self.accumulators, strict=True):
             accumulator.add(query.answer(sketch))
+        self.rows_seen += rows
 
     @property
     def nbytes(self):

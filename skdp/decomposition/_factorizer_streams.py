@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_array, validate_data
 from skdp._validation import FLOATS
 from skdp.base import atomic
 from skdp.decomposition._factorizer_plan import draw_maps, make_plan
+from skdp.decomposition._factorizer_releases import ReleasesMixin
 from skdp.decomposition._factorizer_state import (
     NoisyState,
     RunningState,
@@ -31,7 +32,7 @@ def _has_shape(estimator):
 stream_method = available_if(_has_shape)
 
 
-class StreamMixin:
+class StreamMixin(ReleasesMixin):
     """Updates to a matrix of known shape, in a state that is noisy from its birth.
 
     `_state` holds the running state, `_messages` the states of other servers, `_source` the source
@@ -113,19 +114,19 @@ class StreamMixin:
         self : DPLowRankFactorizer
         """
         m, n = self._shape()
-        first = self._state is None
+        running = self._stream_state() or self._state
+        first = running is None
         X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=first)
         if X.shape[1] != n:
             raise ValueError(f"X must have {n} columns, as matrix_shape says. Got {X.shape[1]}.")
-        seen = 0 if first else self._state.rows_seen
+        seen = 0 if first else running.rows_seen
         if seen + X.shape[0] > m:
             raise ValueError(
                 f"matrix_shape={self.matrix_shape} has {m} rows, and {seen} were added. Got "
                 f"{X.shape[0]} more."
             )
         state = self._running()
-        state.add(Whole(X, state.plan.unit, seen))
-        state.rows_seen += X.shape[0]
+        state.add(Whole(X, state.plan.unit, seen), X.shape[0])
         return self
 
     def _refuse_rows(self, name):
@@ -140,6 +141,7 @@ class StreamMixin:
     # -- the state ------------------------------------------------------------------------------
     def _running(self):
         """Return the running state; the first call pays and draws sketches and noise."""
+        self._stream_state()
         if self._state is None:
             if hasattr(self, "privacy_spent_"):
                 raise PrivacyError(
@@ -157,6 +159,10 @@ class StreamMixin:
         if self._source is None:
             self._source = session.sketches(self.sketch_seed)
         maps = draw_maps(plan, self.sketch, self._source.shared_with(session), self.first_row)
+        if self.max_releases > 1:
+            self._start_releases(session, plan, maps)
+            self.n_features_in_ = plan.shape[1]
+            return
         bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
         parties = self.honest_servers or 0
         accumulators = self._accumulators(session, bounds, plan.shares, parties)
@@ -191,6 +197,7 @@ class StreamMixin:
         -------
         other : DPLowRankFactorizer
         """
+        self._refuse_servers("for_server")
         if self._source is None:
             self._running()
         other = clone(self)
@@ -221,6 +228,7 @@ class StreamMixin:
 
     def _sent(self):
         """Close the running state; what was spent stands in the receipt."""
+        self._refuse_servers("A message to another server")
         state = self._running()
         noisy = state.close(self.honest_servers)
         self._state = None
@@ -240,6 +248,7 @@ class StreamMixin:
         self : DPLowRankFactorizer
         """
         self._refuse_share("merge")
+        self._refuse_servers("merge")
         if isinstance(other, type(self)):
             other._refuse_share("merge")
             message = other._sent()
@@ -265,6 +274,7 @@ class StreamMixin:
         -------
         self : DPLowRankFactorizer
         """
+        self._refuse_servers("merge_secure")
         total = secure_total([server._sent() for server in servers], aggregator)
         self._messages = (*self._messages, total)
         return self
@@ -274,11 +284,17 @@ class StreamMixin:
     def release(self):
         """Open the state, add what was merged, and factor it. Later updates raise.
 
+        With `max_releases` beyond 1: close the step and factor the matrix so far (or what the last
+        `window` steps added); updates may go on until the last release.
+
         Returns
         -------
         self : DPLowRankFactorizer
             Fitted.
         """
+        if self.max_releases > 1:
+            self._running()
+            return self._release_step()
         own = self._state is not None
         if own:
             self._refuse_share("release")

@@ -84,7 +84,14 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
         Servers under a secure sum: number of servers, other than a curious one, that are sure to
         add their share of the noise. None: each server adds all of it.
     max_releases : int, default=1
-        Number of releases of a stream.
+        Number of releases of a stream. Beyond 1 their noise is correlated over time, and the bound
+        of a unit holds for the sum over time of the norms of all that it contributes.
+    mechanism : {"auto", "sqrt", "tree"}, default="auto"
+        How the noise of many releases is correlated. "sqrt" has less of it, and keeps the exact
+        sketches of every step; "tree" keeps the logarithm of `max_releases`. "auto" takes "sqrt"
+        where there is no `window` and each sketch needs less than 256 MB.
+    window : int or None, default=None
+        Release what the last so many steps added, not the whole matrix (by the tree).
     random_state : int, Generator, RandomState or None, default=None
         None draws noise and sketch from the operating system. Anything else makes both
         reproducible, which is not private: it warns and is flagged in the receipt.
@@ -106,7 +113,10 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
     sketch_size_, core_size_ : int
         Sizes of the sketches (of A itself for "dense").
     state_bytes_ : int
-        Memory of the noisy sketches, whatever the number of updates.
+        Memory of the noisy sketches, whatever the number of updates; of the whole state, where
+        there are many releases.
+    n_releases_ : int
+        Number of releases so far; where there are many.
     server_receipts_ : tuple of dict
         After `release`: what each server spent.
     n_features_in_ : int
@@ -168,6 +178,8 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
         first_row=0,
         honest_servers=None,
         max_releases=1,
+        mechanism="auto",
+        window=None,
         random_state=None,
         n_jobs=None,
     ):
@@ -190,6 +202,8 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
         self.first_row = first_row
         self.honest_servers = honest_servers
         self.max_releases = max_releases
+        self.mechanism = mechanism
+        self.window = window
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -286,7 +300,7 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
             check_int(self, name, 1, none=True)
         check_int(self, "sketch_seed", 0, none=True)
         check_int(self, "first_row", 0)
-        check_int(self, "max_releases", 1)
+        self._check_releases()
         if self.matrix_shape is not None:
             self._check_matrix(check_shape(self, "matrix_shape"))
 
