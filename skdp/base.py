@@ -217,10 +217,12 @@ class StreamingMixin:
     """An estimator with running streams: they go on over calls, checkpoints and crashes.
 
     Subclasses have ``_publish(group)``, which sets the fitted attributes from the last releases,
-    and list in ``_free`` the parameters that may change while a stream runs.
+    list in ``_free`` the parameters that may change while a stream runs, and in ``_secrets`` what
+    a copy must not have.
     """
 
     _free = ("n_jobs",)
+    _secrets = (_STREAM,)  # never copied
 
     def _start_stream(self, session, bounds, shares, notes, **options):
         """Pay for all streams (dict of bounds) or sketches (list); nothing is read."""
@@ -329,5 +331,5 @@ class StreamingMixin:
         """
         check_is_fitted(self, "privacy_spent_")
         copy = type(self)(**self.get_params(deep=False))
-        vars(copy).update({k: v for k, v in vars(self).items() if k != _STREAM})
+        vars(copy).update({k: v for k, v in vars(self).items() if k not in self._secrets})
         return copy

@@ -29,6 +29,8 @@ class StreamState:
 class ReleasesMixin(StreamingMixin):
     """`release` many times: correlated noise, checkpoints."""
 
+    _secrets = ("_private", "_state", "_source", "_messages")
+
     def _check_releases(self):
         horizon = check_int(self, "max_releases", 1)
         mechanism = check_option(self, "mechanism", ("auto", "sqrt", "tree"))

@@ -306,7 +306,7 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
 
     def _check_fit(self):
         self._check_parameters()
-        if self._state is not None:
+        if self._state is not None or self._running_stream() is not None:
             raise ValueError("a stream is running: release it, or fit a clone.")
         if self.honest_servers is not None:
             raise ValueError("'honest_servers' is for streams under a secure sum, not for fit.")

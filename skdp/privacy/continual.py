@@ -104,12 +104,12 @@ class _SquareRoot:
 
     def ending(self, steps: int, step: Array) -> Sums:
         c = self._plan.coefficients
-        total = step * c[0]
+        total = step.reshape(-1) * c[0]  # flat: a number alone would warn where it wraps
         product = np.empty_like(total)
         for j, past in enumerate(self._past):
-            np.multiply(past, c[steps - 1 - j], out=product)  # wraps, like all integer sums here
+            np.multiply(past.reshape(-1), c[steps - 1 - j], out=product)
             total += product
-        return {(0, steps - 1): total}
+        return {(0, steps - 1): total.reshape(step.shape)}
 
     def close(self, steps: int, step: Array, noised: Sums) -> None:
         self._past.append(step)

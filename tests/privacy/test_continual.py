@@ -12,11 +12,11 @@ from scipy import stats
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy import PrivacyBudget, PrivacySession
-from skdp.privacy.correlated import dyadic_cover, plan_stream
+from skdp.privacy.correlated import StreamPlan, dyadic_cover, plan_stream
 from skdp.privacy.random import SystemSource, make_source
 from skdp.privacy.session import Bound, Bounded, Grant
 from skdp.privacy.stream_group import StreamGroup
-from skdp.testing import record_transcript, seeded_entropy, transcript_audit
+from skdp.testing import audit, calibration, record_transcript, seeded_entropy, transcript_audit
 from skdp.testing._hooks import replaced
 
 SIX = 6.0
@@ -191,17 +191,20 @@ def test_a_bound_on_the_root_of_squares_would_be_short():
     assert np.linalg.norm(C @ D) > 2.5 * plan.factor
 
 
+@pytest.mark.parametrize("shape", [(), (1,)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_huge_sums_wrap_and_change_by_the_same(kind):
+def test_huge_sums_wrap_and_change_by_the_same(kind, shape):
     """Sums beyond 2**63 are rubbish, and neighbours still differ by what the proof says."""
     change = []
     for extra in (0, 1):
-        stream = new_stream(kind, 8, shape=(1,))
+        stream = new_stream(kind, 8, shape=shape)
         with record_transcript() as transcript:
             for t in range(8):
-                stream.add(lambda step, t=t, e=extra: np.array([2**62 + 12345 * t + (t == 2) * e]))
+                stream.add(
+                    lambda step, t=t, e=extra: np.full(shape, 2**62 + 12345 * t + (t == 2) * e)
+                )
                 stream.open()
-        change.append(np.array([o.exact[0] for o in transcript]).view(np.uint64))
+        change.append(np.array([o.exact.reshape(-1)[0] for o in transcript]).view(np.uint64))
     moved = (change[1] - change[0]).view(np.int64).astype(float)
     assert np.linalg.norm(moved) <= stream.plan.factor
 
@@ -454,3 +457,85 @@ def test_a_group_advances_as_one():
     assert np.allclose(answers["a"].value, 1.0, atol=1e-6)
     assert np.allclose(answers["b"].value, 2.0, atol=1e-6)
     assert (group.steps, group.acts, group.left) == (1, 2, 3)
+
+
+# -- planted bugs, and who finds them -----------------------------------------------------------
+
+
+def whole_stream(x):
+    stream = new_stream("tree", 16, shape=(50,))
+    for t in range(16):
+        if t == 0:
+            unit = np.full(50, x / math.sqrt(50))
+            stream.add(lambda step: np.trunc(unit / step).astype(np.int64))
+        stream.open()
+    return stream
+
+
+def recorded():
+    with seeded_entropy(0), record_transcript() as transcript:
+        whole_stream(1.0)
+    return calibration(transcript).pvalue
+
+
+def test_planted_too_small_a_factor_is_found_by_the_transcript(monkeypatch):
+    transcript_audit(whole_stream, (0.0, 1.0)).check()
+    monkeypatch.setattr(StreamPlan, "factor", property(lambda plan: math.sqrt(plan.levels - 1)))
+    with pytest.raises(AssertionError, match="more than the receipt"):
+        transcript_audit(whole_stream, (0.0, 1.0)).check()
+
+
+def test_planted_noise_that_comes_twice_is_found_by_calibration():
+    assert recorded() > 1e-3
+    first = {}
+
+    def make(original):
+        return lambda grant, *node: first.setdefault(grant, original(grant, *node))
+
+    with replaced(Grant, "draw", make):
+        assert recorded() < 1e-9
+
+
+def test_planted_node_without_noise_is_found_by_calibration():
+    def make(original):
+        def draw(grant, *node):
+            return original(grant, *node) * (node[0] < 2)
+
+        return draw
+
+    with replaced(Grant, "draw", make):
+        assert recorded() < 1e-9
+
+
+# -- many runs --------------------------------------------------------------------------------
+
+
+def audited(kind, times=1.0):
+    """Audit a stream to which one unit contributes at four times."""
+    weights = np.r_[0.9, 0.05, 0.0, 0.05, 0.0, 0.0]
+
+    def fit(unit):
+        stream = new_stream(kind, 6, shape=(2,), session=new_session(8.0))
+        for w in weights:
+            change = np.array([unit * w, 0.0]) * (1 - 1e-9)
+            stream.add(lambda step, c=change: np.trunc(c / step * times).astype(np.int64))
+            stream.open()
+        stream.privacy_spent_ = stream._grant._session.spent()
+        return stream
+
+    return audit(fit, (0, 1), n_runs=150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sqrt", "tree"])
+def test_statistical_audit_of_a_stream(kind):
+    with seeded_entropy(0):
+        report = audited(kind)
+    assert not report.flagged
+    assert report.mu_hat > 0.5 * report.claimed_mu
+
+
+@pytest.mark.slow
+def test_statistical_audit_finds_a_unit_beyond_the_contract():
+    with seeded_entropy(0):
+        assert audited("tree", times=4.0).flagged
