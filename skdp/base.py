@@ -270,7 +270,7 @@ class StreamingMixin:
         Each later call (of ``partial_fit``, ``update`` or ``release``) is made durable before it
         returns. What has returned is acknowledged: `restore` has it, and gives out the same bytes
         for what was released. A call that was killed may or may not have been done:
-        ``n_releases_`` of the restored estimator tells where to go on.
+        `n_acknowledged` of the restored estimator tells where to go on.
 
         Parameters
         ----------
@@ -320,6 +320,21 @@ class StreamingMixin:
         except BaseException:
             checkpoint.close(group)
             raise
+
+    def n_acknowledged(self):
+        """Return how many calls the running stream has done: where to go on after a restore.
+
+        Of ``partial_fit``, ``update``, ``update_matrix`` and ``release``. For the owner of the
+        data: how often there was data may tell more than was released.
+
+        Returns
+        -------
+        n_calls : int
+        """
+        group = vars(self).get(_STREAM)
+        if group is None:
+            raise PrivacyError("no stream is running.")
+        return group.acts
 
     def released(self):
         """Return a copy with what was released and nothing else: it can be pickled and published.

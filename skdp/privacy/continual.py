@@ -163,6 +163,7 @@ class Stream:
         self.bound = bound
         self.steps = 0
         self._process = os.getpid()
+        self._whole = True
         self._memory = self._new_memory()
         self._step = self._zero()
 
@@ -192,6 +193,8 @@ class Stream:
                 "a stream works in the process that made it: a forked copy would release the same "
                 "steps with other noise. Use checkpoint() and restore()."
             )
+        if not self._whole:
+            raise PrivacyError("this stream was interrupted while it closed a step; restore it.")
         if self.left <= 0:
             raise PrivacyError(
                 f"all {self.plan.horizon} releases of {self.bound.name!r} were made; what is "
@@ -230,9 +233,11 @@ class Stream:
 
     def close(self, noised: Sums) -> None:
         """Close the open step with its noisy sums."""
+        self._whole = False
         self._memory.close(self.steps + 1, self._step, noised)
         self.steps += 1
         self._step = self._zero()
+        self._whole = True
 
     # -- the verbs -----------------------------------------------------------------------------
 

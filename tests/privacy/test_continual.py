@@ -405,6 +405,21 @@ def test_a_failing_read_changes_nothing():
     assert np.array_equal(*streams)
 
 
+def test_an_interrupted_close_stops_the_stream(monkeypatch):
+    stream = new_stream("sqrt")
+    stream.open()
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stream, "_zero", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stream.open()
+    monkeypatch.undo()
+    with pytest.raises(PrivacyError, match="interrupted"):
+        stream.open()
+
+
 def test_wrong_answers_are_refused():
     stream = new_stream()
     with pytest.raises(PrivacyError, match="does not match"):
@@ -467,7 +482,7 @@ def whole_stream(x):
     for t in range(16):
         if t == 0:
             unit = np.full(50, x / math.sqrt(50))
-            stream.add(lambda step: np.trunc(unit / step).astype(np.int64))
+            stream.add(lambda step, unit=unit: np.trunc(unit / step).astype(np.int64))
         stream.open()
     return stream
 
