@@ -29,6 +29,8 @@ class Plan:
         Privacy unit.
     random : bool
         Gaussian sketches are secret coins of the mechanism.
+    n_components : int
+        Rank that is asked for.
     """
 
     method: str
@@ -37,11 +39,17 @@ class Plan:
     core_size: int
     unit: SketchUnit
     random: bool
+    n_components: int
 
     @property
     def shares(self):
-        """Shares of the budget: sqrt(m) : sqrt(n) gives the least error."""
-        m, n = (math.sqrt(side) for side in self.shape)
+        """Shares of the budget: about sqrt(m) : sqrt(n) gives the least error.
+
+        k columns of A F are read off t noisy ones, at a loss of t / (t - k - 1).
+        """
+        sizes = (self.sketch_size, self.core_size)
+        loss = (t / max(t - self.n_components - 1, t / 4) for t in sizes)
+        m, n = (math.sqrt(side * more) for side, more in zip(self.shape, loss, strict=True))
         if self.method == "dense":
             return [1.0]
         rest = 1.0 if self.method == "two_sketch" else 1.0 - _CORE_SHARE
@@ -75,7 +83,7 @@ def make_plan(estimator, shape, unit):
     random = estimator.sensitivity_mode == "random" and method != "dense"
     if random:
         _check_random(estimator, unit)
-    return Plan(method, tuple(shape), t, v, unit, random)
+    return Plan(method, tuple(shape), t, v, unit, random, estimator.n_components)
 
 
 def _check_random(estimator, unit):
