@@ -2,7 +2,7 @@
 
 from skdp import model_selection
 from skdp._progress import PrintProgress
-from skdp.decomposition import DPPCA, DPTruncatedSVD
+from skdp.decomposition import DPPCA, DPIncrementalPCA, DPLowRankFactorizer, DPTruncatedSVD
 from skdp.exceptions import (
     BudgetExceededError,
     PrivacyError,
@@ -26,6 +26,8 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "DPPCA",
+    "DPIncrementalPCA",
+    "DPLowRankFactorizer",
     "DPPersonalizedClassifier",
     "DPPersonalizedRegressor",
     "DPRidge",

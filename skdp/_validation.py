@@ -16,6 +16,7 @@ __all__ = [
     "check_option",
     "check_range",
     "check_real",
+    "check_shape",
     "check_split",
     "spread_range",
 ]
@@ -182,3 +183,17 @@ def spread_range(estimator, name, bounds, size, of):
             f"The {name!r} parameter of {type(estimator).__name__} has {given} bounds, but there "
             f"are {size} {of}."
         ) from None
+
+
+def check_shape(estimator, name):
+    """Return a public shape (n_rows, n_columns) of positive integers."""
+    value = getattr(estimator, name)
+    expected = "a pair of positive integers (n_rows, n_columns)"
+    try:
+        m, n = value
+    except (TypeError, ValueError):
+        _fail(estimator, name, expected, value)
+    for side in (m, n):
+        if isinstance(side, bool) or not isinstance(side, Integral) or side < 1:
+            _fail(estimator, name, expected, value)
+    return int(m), int(n)

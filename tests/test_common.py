@@ -5,6 +5,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skdp import (
     DPPCA,
+    DPIncrementalPCA,
+    DPLowRankFactorizer,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
     DPRidge,
@@ -24,6 +26,9 @@ ESTIMATORS = [
     DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
     DPPCA(n_components="auto"),
     DPPCA(n_components=1, svd_solver="power", center="none"),
+    DPIncrementalPCA(),
+    DPIncrementalPCA(n_components=1, clip_norm=1.0, max_releases=1),
+    DPIncrementalPCA(n_components=1, adjacency="replace", center="none", mechanism="tree"),
     DPTruncatedSVD(n_components=1),
     DPTruncatedSVD(n_components=1, algorithm="power", adjacency="replace", clip_norm=1.0),
     DPTruncatedSVD(n_components=1, algorithm="screened"),
@@ -41,6 +46,12 @@ ESTIMATORS = [
     DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
     DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0, coef_bound="auto"),
     DPPersonalizedClassifier(),
+    DPLowRankFactorizer(n_components=1),
+    DPLowRankFactorizer(n_components=1, method="two_sketch", sketch_size=4),
+    DPLowRankFactorizer(
+        n_components=1, privacy_unit="row", adjacency="zero_out", method="three_sketch"
+    ),
+    DPLowRankFactorizer(n_components=1, privacy_unit="entry", method="two_sketch", sketch="sparse"),
     DPPersonalizedClassifier(1, head="subspace", refine="cross", fit_intercept=False),
     DPRidge(),
     DPRidge(fit_intercept=False, clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),

@@ -7,6 +7,8 @@ import pytest
 
 from skdp import (
     DPPCA,
+    DPIncrementalPCA,
+    DPLowRankFactorizer,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
     DPRidge,
@@ -37,6 +39,9 @@ ESTIMATORS = [
     DPPCA(n_components="mle", clip_norm=2.0, epsilon=8.0),
     DPPCA(center=np.arange(5.0), epsilon=0.1),
     DPPCA(epsilon=np.inf, clip_norm=np.inf),
+    DPIncrementalPCA(),
+    DPIncrementalPCA(n_components=2, clip_norm=1.0, adjacency="replace"),
+    DPIncrementalPCA(n_components=1, clip_norm=1.0, center="none"),
     DPTruncatedSVD(),
     DPTruncatedSVD(clip_norm=1.0, algorithm="power"),
     DPTruncatedSVD(clip_norm=1.0, algorithm="power", adjacency="replace", n_oversamples=0),
@@ -56,6 +61,34 @@ ESTIMATORS = [
     DPSpectralEmbedding(),
     DPSpectralEmbedding(1, normalization="laplacian", delta=0.0),
     DPSpectralEmbedding(normalization="none", adjacency="replace"),
+    DPLowRankFactorizer(),
+    DPLowRankFactorizer(method="two_sketch", sketch_size=5, sensitivity=2.0),
+    DPLowRankFactorizer(
+        method="two_sketch",
+        sketch_size=5,
+        core_size=20,
+        sensitivity_mode="worst_case",
+        sketch="srht",
+        privacy_unit="rank_one",
+    ),
+    DPLowRankFactorizer(privacy_unit="row", adjacency="zero_out"),
+    DPLowRankFactorizer(
+        privacy_unit="row",
+        adjacency="replace",
+        method="two_sketch",
+        sketch_size=4,
+        sensitivity_mode="worst_case",
+    ),
+    DPLowRankFactorizer(privacy_unit="row", adjacency="zero_out", method="three_sketch"),
+    DPLowRankFactorizer(privacy_unit="entry", entry_bounds=(-0.5, 2.0)),
+    DPLowRankFactorizer(
+        privacy_unit="entry",
+        adjacency="replace",
+        method="two_sketch",
+        sketch="sparse",
+        sketch_size=5,
+        entry_bounds=(-1.0, 2.0),
+    ),
     # DPTraceRegressor has its own instances in tests/regression/test_trace.py: it needs larger
     # budgets to learn anything from the few records of these checks.
     DPPersonalizedRegressor(),

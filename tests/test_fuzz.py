@@ -23,6 +23,8 @@ from sklearn.utils import get_tags
 import skdp
 from skdp import (
     DPPCA,
+    DPIncrementalPCA,
+    DPLowRankFactorizer,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
     DPRidge,
@@ -47,6 +49,7 @@ from skdp.testing._outcomes import difference, fitted_attributes
 ESTIMATORS = [
     DPPCA(),
     DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
+    DPIncrementalPCA(1),
     DPTruncatedSVD(1, clip_norm=1.0),
     DPTruncatedSVD(1, algorithm="power", adjacency="replace"),
     DPTruncatedSVD(1, privacy_unit="entry"),
@@ -54,6 +57,8 @@ ESTIMATORS = [
     DPSpectralEmbedding(1),
     DPTraceRegressor(1),
     DPPersonalizedRegressor(1),
+    DPLowRankFactorizer(1),
+    DPLowRankFactorizer(1, method="two_sketch", sketch_size=2),
     DPPersonalizedClassifier(1),
     DPRidge(),
     DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),

@@ -5,7 +5,6 @@ delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
 Pure parts enter through their privacy loss distribution, never through that formula.
 """
 
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -16,16 +15,26 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import erfcx, gammaln, log_expit, ndtr
+from scipy.special import gammaln, log_expit
+
+from skdp.privacy._curves import (
+    as_delta,
+    as_number,
+    gaussian_curve,
+    largest_mu,
+    log_ratio,
+    lowered,
+    nudge,
+)
+from skdp.privacy.sketch_law import SketchMixture, orders, renyi_delta, whole_mixtures
 
 FloatArray = NDArray[np.float64]
-Atoms = tuple[FloatArray, FloatArray]  # privacy losses and their probabilities
 Curve = Callable[[float], float]
+Atoms = tuple[FloatArray, FloatArray]  # privacy losses and their probabilities
 
-KINDS = ("gaussian", "pure", "range", "delta")
+KINDS = ("gaussian", "pure", "range", "delta", "sketch")
 _MAX_ATOMS = 16384  # a privacy loss distribution with more moves to a grid
 _MAX_VALUE = 1e150  # epsilon of a larger mu is no float
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
 class Loss(NamedTuple):
@@ -33,60 +42,23 @@ class Loss(NamedTuple):
 
     Attributes
     ----------
-    kind : {"gaussian", "pure", "range", "delta"}
+    kind : {"gaussian", "pure", "range", "delta", "sketch"}
         "range" is bounded range: the exponential mechanism. "delta" shows everything with that
-        probability: beside "pure" it dominates any (epsilon, delta)-DP mechanism.
-    value : float
-        mu, epsilon, eta or delta: >= 0, inf for "not private".
+        probability: beside "pure" it dominates any (epsilon, delta)-DP mechanism. "sketch" is a
+        group of random sketches, which is Gaussian DP for no mu.
+    value : float or SketchMixture
+        mu, epsilon, eta or delta: >= 0, inf for "not private". For "sketch", the law of a random
+        mu; ``float(value)`` is its root mean square.
     """
 
     kind: str
-    value: float
+    value: Any
 
-
-def _number(name: str, value: object, low: float = 0.0, high: float = math.inf) -> float:
-    """Return a real number in [low, high] as a float; anything else is a ValueError."""
-    number = math.nan
-    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):
-            number = float(value)
-    if not low <= number <= high:
-        raise ValueError(f"{name} must be a number in [{low:g}, {high:g}]. Got {value!r}.")
-    return number
-
-
-def _proper_delta(value: object) -> float:
-    """Return delta in (0, 1)."""
-    delta = _number("delta", value, high=1.0)
-    if delta in (0.0, 1.0):
-        raise ValueError(f"delta must lie strictly between 0 and 1. Got {value!r}.")
-    return delta
-
-
-def _mills(x: FloatArray) -> FloatArray:
-    """Mills ratio R(x) = Phi(-x) / phi(x), for x > -25."""
-    return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)))
-
-
-def _forward_curve(mu: float, epsilon: FloatArray) -> FloatArray:
-    """Delta at epsilons >= 0: phi(x) (R(x) - R(x + mu)) with x = epsilon/mu - mu/2."""
-    with np.errstate(over="ignore"):
-        x = np.minimum(epsilon / mu, mu / 2 + 40.0) - mu / 2  # phi(40) is 0 in floats
-        density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-    if mu <= 1.0:  # R' = x R - 1: the integral of 1 - t R(t) > 0 does not cancel
-        t = x[:, None] + 0.5 * mu * (_NODES + 1.0)
-        return np.asarray(density * (0.5 * mu * ((1.0 - t * _mills(t)) @ _WEIGHTS)))
-    near, far = _mills(np.maximum(x, 0.0)), _mills(x + mu)
-    return np.where(x < 0.0, ndtr(-x) - density * far, density * (near - far))
-
-
-def _gaussian_curve(mu: float, epsilon: FloatArray) -> FloatArray:
-    """Delta at any epsilons; delta(-e) = (1 - e^-e) + e^-e delta(e) has no cancellation."""
-    below = np.minimum(epsilon, 0.0)
-    delta = -np.expm1(below)
-    if mu > 0.0:
-        delta = delta + np.exp(below) * _forward_curve(mu, np.abs(epsilon))
-    return np.minimum(delta, 1.0)
+    def times(self, factor: float) -> "Loss":
+        """Return the loss for data sets `factor` neighbours apart: all parameters add up."""
+        if isinstance(self.value, SketchMixture):
+            return Loss(self.kind, self.value.times(factor))
+        return Loss(self.kind, factor * self.value)
 
 
 def delta_from_mu_epsilon(mu: float, epsilon: float) -> float:
@@ -107,37 +79,6 @@ def delta_from_mu_epsilon(mu: float, epsilon: float) -> float:
     return delta_from_losses([Loss("gaussian", mu)], epsilon)
 
 
-def _target(delta: float) -> float:
-    """Lower delta by more than the rounding error of its curve (1e-16 log(1/delta))."""
-    return delta * (1.0 - 2.0**-48 * (4.0 - math.log(delta)))
-
-
-def _log_ratio(delta: float, target: float) -> float:
-    """log(delta / target), finite also where delta underflows."""
-    return (math.log(delta) if delta > 0.0 else -1e4) - math.log(target)
-
-
-def _nudge(curve: Curve, target: float, value: float, side: int) -> float:
-    """Move value by ulps to the given side until the curve is at most target."""
-    step = math.ulp(value)
-    while curve(value) > target:
-        value, step = value + side * step, 2.0 * step
-    return value
-
-
-def _largest_mu(curve: Curve, delta: float, low: float) -> float:
-    """Largest mu, rounded down, at which an increasing curve is at most delta; low: a guess."""
-    target = _target(delta)
-    while curve(low) > target:
-        low /= 2.0
-    high = 2.0 * low
-    while curve(high) <= target:
-        low, high = high, 2.0 * high
-    ends = math.log(low) - 1e-12, math.log(high) + 1e-12
-    root = brentq(lambda t: _log_ratio(curve(math.exp(t)), target), *ends, xtol=1e-15)
-    return _nudge(curve, target, math.exp(root), -1)
-
-
 def mu_from_epsilon_delta(epsilon: float, delta: float) -> float:
     """Largest mu for which mu-GDP implies (epsilon, delta)-DP, rounded to the safe side.
 
@@ -153,14 +94,14 @@ def mu_from_epsilon_delta(epsilon: float, delta: float) -> float:
     float
         mu with ``delta_from_mu_epsilon(mu, epsilon) <= delta`` (epsilon <= 100: exactly so).
     """
-    epsilon, delta = _number("epsilon", epsilon), _proper_delta(delta)
+    epsilon, delta = as_number("epsilon", epsilon), as_delta(delta)
     if epsilon == math.inf:
         return math.inf
     epsilon = min(epsilon, _MAX_VALUE)  # a smaller epsilon implies every larger one
     tail = math.sqrt(-2.0 * math.log(delta))
     # Either suffices: mu^2/2 + mu tail <= epsilon, mu <= sqrt(2 pi) delta.
     low = max(2.0 * epsilon / (math.hypot(tail, math.sqrt(2.0 * epsilon)) + tail), delta)
-    return _largest_mu(lambda mu: delta_from_mu_epsilon(mu, epsilon), delta, low)
+    return largest_mu(lambda mu: delta_from_mu_epsilon(mu, epsilon), delta, low)
 
 
 def epsilon_from_mu_delta(mu: float, delta: float) -> float:
@@ -181,32 +122,65 @@ def epsilon_from_mu_delta(mu: float, delta: float) -> float:
     return epsilon_from_losses((Loss("gaussian", mu),), delta)
 
 
-def compose(losses: Iterable[tuple[str, float]]) -> tuple[Loss, ...]:
+def compose(losses: Iterable[tuple[str, Any]]) -> tuple[Loss, ...]:
     """Bring losses to their canonical form.
 
     Gaussian parts (adaptive, each mu fixed in advance) become one of root-sum-of-squares mu.
-    Pure and range parts stay apart: how they compose depends on delta. Zeros are dropped.
+    Pure and range parts stay apart: how they compose depends on delta. So do groups of sketches.
+    Zeros are dropped.
 
     Returns
     -------
     tuple of Loss
-        At most one "gaussian", then "pure", "range", each in ascending order, and one "delta".
+        At most one "gaussian", then "pure", "range" in ascending order, one "delta", "sketch".
     """
-    parts: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    parts: dict[str, list[Any]] = {kind: [] for kind in KINDS}
     for kind, value in losses:
         if not isinstance(kind, str) or kind not in parts:
             raise ValueError(f"The kind of a loss must be one of {list(KINDS)}. Got {kind!r}.")
-        parts[kind].append(_number(f"{kind} loss", value))
+        if (kind == "sketch") != isinstance(value, SketchMixture):
+            raise ValueError(
+                f"A SketchMixture is the value of kind 'sketch' among {list(KINDS)}, and of no "
+                f"other. Got {value!r} for {kind!r}."
+            )
+        mixed = isinstance(value, SketchMixture)
+        parts[kind].append(value if mixed else as_number(f"{kind} loss", value))
+    sketches = whole_mixtures(parts.pop("sketch"))
     parts["gaussian"] = [math.hypot(*parts["gaussian"])]
     parts["delta"] = [math.fsum(parts["delta"])]
-    return tuple(Loss(kind, v) for kind in KINDS for v in sorted(parts[kind]) if v > 0.0)
+    plain = [Loss(kind, v) for kind in parts for v in sorted(parts[kind]) if v > 0.0]
+    return (*plain, *(Loss("sketch", value) for value in sketches if float(value) > 0.0))
 
 
-def _separate(losses: Iterable[tuple[str, float]]) -> tuple[float, list[float], float]:
+def _separate(losses: Iterable[tuple[str, Any]]) -> tuple[float, list[float], float]:
     """Return mu, the pure values (eta-bounded range is eta-DP), and the sum of the deltas."""
     parts = compose(losses)
     mu, failure = (sum(p.value for p in parts if p.kind == kind) for kind in ("gaussian", "delta"))
     return mu, [part.value for part in parts if part.kind in ("pure", "range")], failure
+
+
+def _sketch_curve(losses: tuple[Loss, ...]) -> Curve | None:
+    """Return epsilon -> delta where there are sketches: theirs alone, else by Renyi divergences.
+
+    A change may depend on earlier releases, and then a later sketch on them too: only bounds that
+    hold for every change, as the Renyi divergence of each order does, can be added up. Deltas are
+    left out: they are added to the result.
+    """
+    sketches = [part.value for part in losses if part.kind == "sketch"]
+    mu, values, _ = _separate(losses)
+    if not sketches:
+        return None
+    if len(sketches) == 1 and not mu and not values:
+        return partial(_alone, sketches[0])
+    alpha = orders()
+    total = sum((sketch.renyi(alpha) for sketch in sketches), alpha * (mu**2 / 2))
+    for value in values:  # epsilon-DP: at most epsilon, and at most alpha epsilon^2 / 2
+        total = total + np.minimum(value, alpha * (value**2 / 2))
+    return partial(renyi_delta, total)
+
+
+def _alone(sketch: SketchMixture, epsilon: float) -> float:
+    return sketch.delta(epsilon)
 
 
 def _to_grid(atoms: Atoms, step: float) -> Atoms:
@@ -254,10 +228,10 @@ def _pure_atoms(values: list[float]) -> Atoms:
 
 def _mean_curve(mu: float, atoms: Atoms, epsilon: float) -> float:
     """Delta of mu-GDP composed with atoms: E[delta(mu, epsilon - loss)]."""
-    return min(1.0, float(_gaussian_curve(mu, epsilon - atoms[0]) @ atoms[1]))
+    return min(1.0, float(gaussian_curve(mu, epsilon - atoms[0]) @ atoms[1]))
 
 
-def delta_from_losses(losses: Iterable[tuple[str, float]], epsilon: float) -> float:
+def delta_from_losses(losses: Iterable[tuple[str, Any]], epsilon: float) -> float:
     """Smallest delta for which the composition of all losses is (epsilon, delta)-DP.
 
     Exact for Gaussian and worst-case pure parts (an upper bound beyond 16384 distinct total
@@ -274,14 +248,16 @@ def delta_from_losses(losses: Iterable[tuple[str, float]], epsilon: float) -> fl
     float
         delta in [0, 1].
     """
+    losses = compose(losses)
     mu, values, failure = _separate(losses)
-    epsilon = _number("epsilon", epsilon, low=-math.inf)
+    epsilon = as_number("epsilon", epsilon, low=-math.inf)
     if max(mu, *values, failure) > _MAX_VALUE or epsilon == math.inf:
         return min(1.0, failure) if epsilon == math.inf else 1.0
-    return min(1.0, failure + _mean_curve(mu, _pure_atoms(values), epsilon))
+    curve = _sketch_curve(losses) or partial(_mean_curve, mu, _pure_atoms(values))
+    return min(1.0, failure + curve(epsilon))
 
 
-def epsilon_from_losses(losses: Iterable[tuple[str, float]], delta: float) -> float:
+def epsilon_from_losses(losses: Iterable[tuple[str, Any]], delta: float) -> float:
     """Smallest epsilon >= 0 of the composition of all losses at delta, on the safe side.
 
     Parameters
@@ -295,23 +271,40 @@ def epsilon_from_losses(losses: Iterable[tuple[str, float]], delta: float) -> fl
     float
         epsilon with ``delta_from_losses(losses, epsilon) <= delta``; inf if not private.
     """
+    losses = compose(losses)
     mu, values, failure = _separate(losses)
-    delta = (_proper_delta(delta) if delta != 0.0 else _number("delta", delta)) - failure
+    delta = (as_delta(delta) if delta != 0.0 else as_number("delta", delta)) - failure
     if max(mu, *values, 0.0) > _MAX_VALUE or delta < 0.0 or (delta == 0.0 and mu > 0.0):
         return math.inf
+    if (sketched := _sketch_curve(losses)) is not None:
+        return _sketch_epsilon(sketched, delta) if delta > 0.0 else math.inf
     total = math.fsum(values)
     if delta == 0.0:
         return total
-    target, atoms = _target(delta), _pure_atoms(values)
+    target, atoms = lowered(delta), _pure_atoms(values)
     curve = partial(_mean_curve, mu, atoms)
     if curve(0.0) <= delta:
         return 0.0
     # mu-GDP has epsilon <= mu^2/2 + mu sqrt(2 log(1/delta)); pure parts add their sum at most.
     bound = total + mu * (mu / 2.0 + math.sqrt(-2.0 * math.log(target)))
-    high = _nudge(curve, target, bound, 1)
-    root = brentq(lambda e: _log_ratio(curve(e), target), 0.0, high, xtol=1e-300)
-    epsilon = _nudge(curve, target, root, 1)
+    high = nudge(curve, target, bound, 1)
+    root = brentq(lambda e: log_ratio(curve(e), target), 0.0, high, xtol=1e-300)
+    epsilon = nudge(curve, target, root, 1)
     return epsilon if mu > 0.0 else min(epsilon, total)
+
+
+def _sketch_epsilon(curve: Curve, delta: float) -> float:
+    """Return an epsilon at which a curve that falls is at most delta; inf if it never is."""
+    high = 1.0
+    while curve(high) > delta:
+        high *= 2.0
+        if high > 1e9:
+            return math.inf
+    low = 0.0
+    while high - low > 1e-13 * high:  # keeps curve(high) <= delta
+        middle = (low + high) / 2
+        low, high = (middle, high) if curve(middle) > delta else (low, middle)
+    return high
 
 
 def mu_beside_pure(epsilon: float, delta: float, pure_epsilon: float) -> float:
@@ -332,15 +325,15 @@ def mu_beside_pure(epsilon: float, delta: float, pure_epsilon: float) -> float:
     float
         mu > 0, on the safe side; ``mu_from_epsilon_delta(epsilon, delta)`` beside 0.
     """
-    epsilon, delta = _number("epsilon", epsilon), _proper_delta(delta)
-    pure = _number("pure_epsilon", pure_epsilon)
+    epsilon, delta = as_number("epsilon", epsilon), as_delta(delta)
+    pure = as_number("pure_epsilon", pure_epsilon)
     if pure == 0.0 or epsilon == math.inf:
         return mu_from_epsilon_delta(epsilon, delta)
-    if delta_from_losses([Loss("pure", pure)], epsilon) >= _target(delta):
+    if delta_from_losses([Loss("pure", pure)], epsilon) >= lowered(delta):
         raise ValueError(f"pure_epsilon must leave room in epsilon={epsilon!r}. Got {pure!r}.")
     split = mu_from_epsilon_delta(epsilon - pure, delta) if pure <= epsilon else 0.0
     atoms = _pure_atoms([pure])
-    best = _largest_mu(lambda mu: _mean_curve(mu, atoms, epsilon), delta, split or delta)
+    best = largest_mu(lambda mu: _mean_curve(mu, atoms, epsilon), delta, split or delta)
     return max(split, best)
 
 
@@ -355,7 +348,7 @@ def normalise_shares(shares: Mapping[str, float]) -> dict[str, float]:
     if not isinstance(shares, Mapping) or not shares:
         raise ValueError(f"shares must be a non-empty mapping of names to numbers. Got {shares!r}.")
     limit = math.nextafter(math.inf, 0.0)
-    exact = {k: Fraction(_number(f"share {k!r}", v, high=limit)) for k, v in shares.items()}
+    exact = {k: Fraction(as_number(f"share {k!r}", v, high=limit)) for k, v in shares.items()}
     total = sum(exact.values())
     scaled = {name: float(value / (total or 1)) for name, value in exact.items()}
     if min(scaled.values()) <= 0.0:
@@ -366,16 +359,20 @@ def normalise_shares(shares: Mapping[str, float]) -> dict[str, float]:
     return scaled
 
 
-def to_dp_event(losses: Iterable[tuple[str, float]]) -> Any:
+def to_dp_event(losses: Iterable[tuple[str, Any]], delta: float = 1e-9) -> Any:
     """Return losses as an event of ``dp_accounting`` (optional extra ``skdp[accounting]``).
 
     LaplaceDpEvent would be optimistic: Laplace noise loses less than the worst pure mechanism.
     Discrete Laplace noise of sensitivity 1 loses exactly +-epsilon, as randomised response
-    (whose own event needs REPLACE_ONE, which doubles each mu). Range counts as pure eta.
+    (whose own event needs REPLACE_ONE, which doubles each mu). Range counts as pure eta. A group
+    of sketches has no event of its own: it counts as the worst mechanism that is as private as it
+    is at `delta`.
 
     Parameters
     ----------
     losses : iterable of Loss
+    delta : float, default=1e-9
+        Where groups of sketches are pinned down.
 
     Returns
     -------
@@ -389,6 +386,8 @@ def to_dp_event(losses: Iterable[tuple[str, float]]) -> Any:
         raise ImportError("dp-accounting is missing; pip install 'skdp[accounting]'.") from error
 
     def event(loss: Loss) -> Any:
+        if loss.kind == "sketch":
+            return dp_event.EpsilonDeltaDpEvent(epsilon_from_losses([loss], delta), delta)
         if loss.value == math.inf or loss.kind == "delta":  # it has no event for a delta
             return dp_event.NonPrivateDpEvent()
         if loss.kind == "gaussian":

@@ -12,8 +12,17 @@ from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
 from skdp.privacy import noise
+from skdp.privacy.sketch_law import SketchLaw
 
-__all__ = ["Answer", "Bound", "Bounded", "PrivateQuery", "gaussian_step", "laplace_step"]
+__all__ = [
+    "Answer",
+    "Bound",
+    "Bounded",
+    "PrivateQuery",
+    "SketchLaw",
+    "gaussian_step",
+    "laplace_step",
+]
 
 FloatArray = NDArray[np.float64]
 _SMALLEST_STEP = 2.0**-1022  # below it floats lose their relative accuracy
@@ -46,6 +55,9 @@ class Bound:
         rounding are not in it (None: size).
     linf : float or None
         For `choose`: supremum of (largest - smallest) change over the scores.
+    law : SketchLaw or None
+        Of a random sketch, whose change is random: its norm in steps is at most `l2_steps` times
+        the root of a variable of this law. Such bounds need `PrivacySession.grant_sketches`.
     """
 
     name: str
@@ -58,6 +70,7 @@ class Bound:
     l1: float | None = None
     l1_slack: float | None = None
     linf: float | None = None
+    law: SketchLaw | None = None
 
     @property
     def size(self) -> int:

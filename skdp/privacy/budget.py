@@ -91,6 +91,11 @@ class PrivacyBudget:
             mu = accounting.mu_beside_pure(calibrated, delta - charge, pure)
             self._set(mu, charge, pure)
 
+    @property
+    def calibration(self) -> tuple[float, float]:
+        """The (epsilon, delta) that noise is calibrated to, the sampler's cost taken off."""
+        return _calibration_epsilon(self.epsilon, self.delta), self.delta - self.sampler_delta
+
     def _set(self, mu: float, sampler_delta: float, pure_epsilon: float) -> None:
         object.__setattr__(self, "mu", mu)
         object.__setattr__(self, "sampler_delta", sampler_delta)

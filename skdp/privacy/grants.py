@@ -37,8 +37,10 @@ class Grant:
         mechanism: str,
         step: float,
         noise_scale: float,
+        levels: int = noise.LEVELS,
     ) -> None:
         self._session = session
+        self._levels = levels
         self._left = 1
         self.bound = bound
         self.mechanism = mechanism
@@ -60,21 +62,29 @@ class Grant:
         """Refuse to be copied: each copy could be opened."""
         raise PrivacyError("a grant cannot be copied or pickled; ask for a new one.")
 
-    def draw(self) -> IntArray:
-        """Draw the integer noise of one opening (zeros if epsilon is infinite)."""
+    def draw(self, *index: int) -> IntArray:
+        """Draw the integer noise of one opening (zeros if epsilon is infinite).
+
+        `index` tells apart the openings of a stream, where noise is seeded.
+        """
         bound = self.bound
         if self.step == 0.0:
             return np.zeros(bound.shape, np.int64)
-        words = self._session.source.words(self.serial, bound.name, self.noise_scale)
-        sampler = noise.integer_laplace if self._session.budget.pure else noise.integer_gaussian
-        return sampler(words, bound.shape)
+        words = self._session.source.words(self.serial, bound.name, self.noise_scale, *index)
+        if self._session.budget.pure:
+            return noise.integer_laplace(words, bound.shape)
+        return noise.integer_gaussian(words, bound.shape, self._levels)
 
     def finish(self, total: NDArray[Any]) -> Answer:
         """Turn a noisy integer total into the public answer (everything from here is free)."""
+        return self.decoded(total)
+
+    def decoded(self, total: NDArray[Any], factor: float = 1.0) -> Answer:
+        """Put a public total of steps, with so many times the noise, into the unit of the data."""
         value = total.astype(np.float64) * (self.step or 1.0)
         if self.bound.symmetric:
             value = (value + value.T) / 2
-        return Answer(value, self.noise_scale)
+        return Answer(value, self.noise_scale * factor)
 
     def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
         """Read once, add noise, return the public answer."""
@@ -98,9 +108,9 @@ class SharedGrant(Grant):
         """Note the share that was paid, and how many contributions it covers."""
         self.share, self._left = share, openings
 
-    def draw(self) -> IntArray:
+    def draw(self, *index: int) -> IntArray:
         """Draw one client's share of the noise."""
-        words = self._session.source.words(self.serial, self.bound.name, self.noise_scale)
+        words = self._session.source.words(self.serial, self.bound.name, self.noise_scale, *index)
         return noise.integer_gaussian(words, self.bound.shape, noise.SHARE_LEVELS)
 
     def contribute(self, answer: Callable[[float], NDArray[Any]]) -> IntArray:
@@ -127,6 +137,11 @@ class Accumulator:
         self._opened = False
         self._state: NDArray[Any] = grant.draw()
 
+    @property
+    def grant(self) -> Grant:
+        """What was paid for: its bound, step and noise scale are public."""
+        return self._grant
+
     def add(self, answer: Callable[[float], NDArray[Any]]) -> None:
         """Add one part of the data to the noisy state."""
         if self._opened:
@@ -137,11 +152,15 @@ class Accumulator:
         else:
             self._state = wrapping_sum(self._state, part)
 
-    def open(self) -> Answer:
-        """Publish the state. Later calls raise: two openings would differ by exact data."""
+    def close(self) -> NDArray[Any]:
+        """Publish the state as it is: integers in steps. This is the opening, `open` is another."""
         self._grant.use()
         self._opened = True
-        return self._grant.finish(self._state)
+        return self._state
+
+    def open(self) -> Answer:
+        """Publish the state. Later calls raise: two openings would differ by exact data."""
+        return self._grant.finish(self.close())
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to be pickled: two copies of one noisy state would be two releases."""

@@ -10,27 +10,16 @@ import math
 import os
 import secrets
 import threading
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import NoReturn
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy import accounting, noise
+from skdp.privacy._ledger_fit import NORM_UNITS, LedgerFit, as_text, multiplied, planned
 from skdp.privacy.accounting import Loss
 from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.receipts import PrivacySpent
-from skdp.privacy.routes import (
-    ACTIVE,
-    NORM_UNITS,
-    OPEN,
-    LedgerFit,
-    charge,
-    close,
-    home,
-    is_open,
-    planned,
-    settle,
-)
+from skdp.privacy.routes import ACTIVE, OPEN, charge, close, home, is_open, settle
 
 __all__ = ["ACTIVE", "OPEN", "LedgerFit", "PrivacyLedger", "charge", "home", "is_open", "settle"]
 
@@ -38,25 +27,7 @@ ADJACENCIES = ("add_remove", "replace")
 # A replacement is a removal and an addition in these units, so it costs at most twice as much.
 _REPLACEABLE = ("row", "group", "interaction", "entry", "edge")
 UNITS = (*_REPLACEABLE, "label", *NORM_UNITS)
-
-
-def _times(losses: Iterable[Loss], factor: float) -> tuple[Loss, ...]:
-    """Losses for data sets that are `factor` neighbours apart: mu, epsilon and range all add up.
-
-    (epsilon, delta)-DP between neighbours is (2 epsilon, (1 + e^epsilon) delta) between theirs.
-    """
-    if factor == 1.0:
-        return tuple(losses)
-    parts = accounting.compose(losses)
-    epsilon = math.fsum(value for kind, value in parts if kind in ("pure", "range"))
-    growth = (1.0 + math.exp(min(epsilon, 700.0))) if factor == 2.0 else math.inf
-    if any(kind == "delta" for kind, _ in parts) and any(kind == "gaussian" for kind, _ in parts):
-        growth = math.inf  # never seen: a search is one or the other
-    return tuple(Loss(kind, (growth if kind == "delta" else factor) * v) for kind, v in parts)
-
-
-def _text(losses: Iterable[Loss]) -> str:
-    return ", ".join(f"{kind} {value:.4g}" for kind, value in losses) or "nothing"
+_DRAWN = ("gaussian", "sketch")  # kinds whose noise comes from the table
 
 
 class PrivacyLedger:
@@ -171,7 +142,7 @@ class PrivacyLedger:
     def _total(self, more: tuple[Loss, ...] = (), sessions: int = 1) -> tuple[list[Loss], int]:
         """All losses, and the number of fits that draw Gaussian noise."""
         fits = [*((fit.losses, fit.sessions) for fit in self._entries.values()), (more, sessions)]
-        drawn = sum(n for losses, n in fits if any(kind == "gaussian" for kind, _ in losses))
+        drawn = sum(n for losses, n in fits if any(kind in _DRAWN for kind, _ in losses))
         return [loss for losses, _ in fits for loss in losses], drawn
 
     def _affords(self, more: tuple[Loss, ...] = (), sessions: int = 1) -> bool:
@@ -205,10 +176,10 @@ class PrivacyLedger:
             try:
                 self._check_kind(fit)
                 factor = self._factor(fit)
-                losses = _times(fit.losses, factor)
+                losses = multiplied(fit.losses, factor)
                 if not self._affords(losses, fit.sessions):
                     raise BudgetExceededError(
-                        f"{fit.estimator} asks for {_text(losses)}; this PrivacyLedger has room "
+                        f"{fit.estimator} asks for {as_text(losses)}; this PrivacyLedger has room "
                         f"for epsilon={self.remaining():.4g} at delta={self.delta:.3g}. The data "
                         "were not touched. Use a smaller 'epsilon', fewer fits, or a larger ledger."
                     )
@@ -248,13 +219,29 @@ class PrivacyLedger:
             )
         if fit.adjacency == (adjacency or fit.adjacency):
             return 1.0
-        if (fit.adjacency, adjacency) == ADJACENCIES and fit.unit in _REPLACEABLE:
+        one_way = fit.adjacency in ("add_remove", "zero_out")
+        if one_way and adjacency == "replace" and fit.unit in _REPLACEABLE:
             return 2.0
         raise PrivacyError(
             f"{fit.estimator} has adjacency={fit.adjacency!r}, and this PrivacyLedger "
             f"{adjacency!r}. Use one adjacency, or PrivacyLedger(..., adjacency='replace'), which "
             "takes add_remove fits at twice their loss."
         )
+
+    def _recharge(self, key: int, losses: tuple[Loss, ...]) -> None:
+        """Replace a reservation by a loss of another kind, before it is granted, or refuse."""
+        with self._lock:
+            fit = self._entries[key]
+            self._entries[key] = replace(fit, losses=multiplied(losses, fit.factor))
+            if not self._affords():
+                self._entries[key] = fit
+                error = BudgetExceededError(
+                    f"{fit.estimator} asks for {as_text(losses)}, which costs more than a Gaussian "
+                    "release beside other fits. The data were not touched. Use a smaller "
+                    "'epsilon' or a larger ledger."
+                )
+                self._refused.append((BudgetExceededError, str(error)))
+                raise error
 
     def _settle(self, key: int, granted: tuple[Loss, ...], state: str) -> None:
         """Replace a reservation by what was granted; nothing granted is nothing spent."""
@@ -263,7 +250,7 @@ class PrivacyLedger:
             if not granted and state == "failed":
                 del self._entries[key]
                 return
-            losses = _times(granted, fit.factor)
+            losses = multiplied(granted, fit.factor)
             self._entries[key] = replace(fit, losses=losses, state=state)
             if fit.state != "open" and losses != fit.losses and not self._affords():
                 error = BudgetExceededError(f"{fit.estimator} released more after it was settled.")
@@ -300,14 +287,14 @@ class PrivacyLedger:
         for i, fit in enumerate(self.entries, 1):
             adjacency = fit.adjacency + (" (twice)" if fit.factor > 1 else "")
             state = fit.state + (" SEEDED" if fit.seeded else "")
-            table.append((str(i), fit.estimator, fit.unit, adjacency, _text(fit.losses), state))
+            table.append((str(i), fit.estimator, fit.unit, adjacency, as_text(fit.losses), state))
         return table
 
     def _summary(self) -> str:
         spent = self.spent
         return (
             f"Budget epsilon={self.epsilon:.4g}, delta={self.delta:.3g}; spent "
-            f"{_text(spent.losses)}: {spent.sentence()} Left for one more fit: "
+            f"{as_text(spent.losses)}: {spent.sentence()} Left for one more fit: "
             f"epsilon={self.remaining():.4g}. Refused: {len(self.refusals)}."
         )
 

@@ -18,6 +18,7 @@ _SENTENCE = {
     ("row", "replace"): "replacing one row of X by any other",
     ("group", "add_remove"): "adding or removing all rows of one user",
     ("group", "replace"): "replacing all rows of one user by any others",
+    ("row", "zero_out"): "setting one row of X to zero, or from zero to any row in the bound",
     ("label", "replace"): "replacing one value of y by any other",
     ("interaction", "add_remove"): "adding or removing one interaction of one user",
     ("interaction", "replace"): "swapping one interaction of one user for another",
@@ -70,7 +71,7 @@ class PrivacySpent:
 
     def to_dp_event(self) -> Any:
         """Return this receipt as a ``dp_accounting`` event (extra ``skdp[accounting]``)."""
-        return accounting.to_dp_event(self.losses)
+        return accounting.to_dp_event(self.losses, self.delta or 1e-9)
 
     def sentence(self) -> str:
         """Say the guarantee in one sentence."""

@@ -18,14 +18,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy import accounting
+from skdp.privacy._ledger_fit import NORM_UNITS, LedgerFit, planned, unit_name
 from skdp.privacy.accounting import Loss
-from skdp.privacy.budget import PrivacyBudget
 from skdp.privacy.session import PrivacySession
 
 __all__ = [
@@ -50,7 +50,6 @@ __all__ = [
 
 Losses: TypeAlias = tuple[Loss, ...]
 
-NORM_UNITS = ("rank_one", "frobenius", "spectral")
 _ELSEWHERE = (
     "belongs to a PrivacyLedger of another process, which cannot be charged from here. Use "
     "n_jobs=1 or joblib.parallel_config('threading'); for an estimator loaded from a file, make a "
@@ -62,29 +61,12 @@ _CLOSED = (
 )
 
 
-@dataclass(frozen=True)
-class LedgerFit:
-    """One fit, as its ledger sees it: every field is public.
-
-    `losses` is what is charged, `factor` included: the whole budget while `state` is "open", what
-    was granted once it is "fitted" or "failed" (failing before the first release costs nothing).
-    `unit` names the sensitivity where that is part of what a neighbour is.
-    """
-
-    estimator: str
-    unit: str
-    adjacency: str
-    losses: tuple[Loss, ...]
-    seeded: bool
-    state: str = "open"
-    factor: float = 1.0  # 2 for an add_remove fit in a replace ledger
-    sessions: int = 1  # fits and scores that it is made of: each draws noise of its own
-
-
 class Payer(Protocol):
     """What a fit can be charged to: a ledger, or something that was paid for in advance."""
 
     def _reserve(self, fit: LedgerFit) -> int: ...
+
+    def _recharge(self, key: int, losses: tuple[Loss, ...]) -> None: ...
 
     def _settle(self, key: int, granted: tuple[Loss, ...], state: str) -> None: ...
 
@@ -114,16 +96,6 @@ def _find(token: str, name: str) -> Payer:
     raise PrivacyError(f"{name} {reason}")
 
 
-def planned(budget: PrivacyBudget) -> tuple[Loss, ...]:
-    """Everything that a budget may grant: bounded-range parts count as pure."""
-    return accounting.compose([("gaussian", budget.mu), ("pure", budget.pure_epsilon)])
-
-
-def unit_name(unit: str, sensitivity: object) -> str:
-    """Name a unit; the caller's `sensitivity` is part of what a neighbour is for a norm."""
-    return f"{unit} change of norm at most {sensitivity!r}" if unit in NORM_UNITS else unit
-
-
 def _payers(stamp: Iterable[str], name: str) -> dict[str, Payer]:
     """Return whom a fit has to pay: ledgers that paid for a reservation in advance are left out."""
     tokens = dict.fromkeys((*ACTIVE.get(), *stamp)) or dict.fromkeys(OPEN)
@@ -146,12 +118,21 @@ def _charge_all(payers: Iterable[Payer], fit: LedgerFit) -> Charges:
 def charge(
     session: PrivacySession, name: str, stamp: Iterable[str] = (), sensitivity: object = None
 ) -> None:
-    """Charge the whole budget of a session to each of its ledgers, or to none and raise."""
-    payers = _payers(stamp, name)
-    unit, losses = unit_name(session.unit, sensitivity), planned(session.budget)
+    """Charge the whole budget of a session to each new ledger of its, or to none and raise."""
+    paid = dict(_KEYS.get(session, ()))  # a stream may go on in a ledger opened after it
+    payers = [payer for payer in _payers(stamp, name).values() if payer not in paid]
+    granted = accounting.compose(entry.loss for entry in session.ledger)
+    unit, losses = unit_name(session.unit, sensitivity), granted or planned(session.budget)
     fit = LedgerFit(name, unit, session.adjacency, losses, session.source.seeded)
-    if charges := _charge_all(payers.values(), fit):
-        _KEYS[session] = charges
+    if charges := _charge_all(payers, fit):
+        _KEYS[session] = [*paid.items(), *charges]
+        session.recharge = partial(_recharge, _KEYS[session])
+
+
+def _recharge(charges: Charges, losses: Losses) -> None:
+    """Change planned charges to a loss of another kind, before it is granted, or refuse."""
+    for payer, key in charges:
+        payer._recharge(key, losses)
 
 
 def settle(session: PrivacySession, state: str = "fitted") -> None:
@@ -190,6 +171,13 @@ class Reservation:
             self._take(fit)
             self.started = True
         return 0
+
+    def _recharge(self, key: int, losses: Losses) -> None:
+        """Refuse: the search was paid for as a sum of Gaussian or pure fits."""
+        raise PrivacyError(
+            f"a search accounts for no {losses[0].kind!r} losses: random sketches compose in no "
+            "simple way. Use sensitivity_mode='worst_case', or tune on public data."
+        )
 
     def _settle(self, key: int, granted: Losses, state: str) -> None:
         """Give nothing back: what the search costs was fixed before it started."""

@@ -151,7 +151,8 @@ class SelectionPlan:
 
         Composing counts a quarter more: it publishes all scores.
         """
-        return self.run.value * self.chance * (_ALL_SCORES if self.strategy == "compose" else 1.0)
+        size = float(self.run.value) * self.chance
+        return size * (_ALL_SCORES if self.strategy == "compose" else 1.0)
 
 
 def ideal_budget(epsilon: float, delta: float, runs: float, sessions: int) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,13 @@ from skdp.privacy.bounds import (
     laplace_step,
 )
 from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.continual import Stream
+from skdp.privacy.correlated import plan_stream
 from skdp.privacy.grants import Accumulator, Grant
-from skdp.privacy.random import NoiseSource
+from skdp.privacy.random import NoiseSource, SeededSource
 from skdp.privacy.receipts import LedgerEntry, PrivacySpent
+from skdp.privacy.sketch_draws import SketchSource
+from skdp.privacy.sketch_law import SketchMixture, largest_mixture
 
 __all__ = [
     "Accumulator",
@@ -42,9 +46,12 @@ __all__ = [
     "Grant",
     "PrivacySession",
     "PrivateQuery",
+    "Stream",
 ]
 
 _SHARE_SLIP = 1e-9  # shares are sums of floats
+# A share of the noise is further from a rounded normal variable than a whole draw.
+_SHARE_COST = math.ceil(noise.SHARE_DELTA_PER_DRAW / noise.DELTA_PER_DRAW)
 _CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
 
 
@@ -74,6 +81,8 @@ class PrivacySession:
         self._spent = {"gaussian": 0.0, "pure": 0.0}
         self._draws = 0
         self._starts = 0
+        # Set by a PrivacyLedger: asked before a loss that is not planned as a Gaussian one.
+        self.recharge: Callable[[tuple[Loss, ...]], None] | None = None
 
     # -- the only line of the package that runs private code -------------------------------
     def _read(self, answer: Callable[[float], NDArray[Any]], grant: Grant) -> NDArray[Any]:
@@ -88,10 +97,7 @@ class PrivacySession:
 
     # -- paying, before any data is touched ------------------------------------------------
     def _affordable(self, bound: Bound, kind: str, share: float, draws: int = 1) -> float:
-        """Return the share, cut to what is left if it exceeds that by rounding alone.
-
-        `draws` is what the noise of one coordinate costs in delta, in draws of the sampler.
-        """
+        """Return the share, cut to what is left if it exceeds that by rounding alone."""
         left = 1.0 - self._spent[kind]
         if not 0 < share <= left + _SHARE_SLIP:
             raise BudgetExceededError(
@@ -119,7 +125,9 @@ class PrivacySession:
         step = gaussian_step(bound, mu)
         return "gaussian", step, step * noise.EFFECTIVE_SIGMA, Loss("gaussian", mu)
 
-    def grant(self, bound: Bound, share: float, *, note: str = "") -> Grant:
+    def grant(
+        self, bound: Bound, share: float, *, note: str = "", openings: int = 1, unit: int = 1
+    ) -> Grant:
         """Pay for one release; nothing is read yet.
 
         Parameters
@@ -130,6 +138,8 @@ class PrivacySession:
             Share of the budget (of mu squared, or of epsilon when delta is 0).
         note : str
             Added to the mechanism's name in the ledger.
+        openings, unit : int
+            Of a stream: arrays of noise, at most; and what divides the scales in the ledger.
 
         Returns
         -------
@@ -138,12 +148,101 @@ class PrivacySession:
         kind = "pure" if self.budget.pure else "gaussian"
         sensitivity = bound.l1 if self.budget.pure and bound.l1 is not None else bound.l2
         with self.lock:
-            share = self._affordable(bound, kind, share)
+            share = self._affordable(bound, kind, share, openings)
             mechanism, step, noise_scale, loss = self._scale(bound, share)
-            self._pay(bound, kind, share)
+            self._pay(bound, kind, share, openings)
             grant = Grant(self, bound, mechanism + note, step, noise_scale)
-            self._record(bound.name, mechanism + note, sensitivity, noise_scale, loss)
+            line = (sensitivity / unit, noise_scale / unit, loss)
+            self._record(bound.name, mechanism + note, *line)
         return grant
+
+    def grant_sketches(
+        self, bounds: Sequence[Bound], shares: Sequence[float], *, parties: int = 0, note: str = ""
+    ) -> tuple[Grant, ...]:
+        """Pay for several sketches of one matrix, calibrated together; nothing is read yet.
+
+        Where a bound has a `law`, the group is no Gaussian release: it takes the whole budget, so
+        that nothing composes with it inside this fit, and its ledger lines carry the joint law.
+
+        Parameters
+        ----------
+        bounds : sequence of Bound
+            One for each sketch; the noises are independent.
+        shares : sequence of float
+            Shares of the (mean) squared mu, which sum to 1 if a bound has a law.
+        parties : int, default=0
+            0: the noise is drawn here. Else each grant draws a share, and the sum of `parties`
+            such shares is the noise that the bound needs: one share alone protects nothing.
+        note : str
+            Added to the mechanism's name in the ledger.
+
+        Returns
+        -------
+        tuple of Grant
+        """
+        with self.lock:
+            losses = self._sketch_losses(bounds, shares)
+            if self.recharge is not None and any(loss.kind == "sketch" for loss in losses):
+                self.recharge(accounting.compose(losses))
+            lines = zip(bounds, shares, losses, strict=True)
+            return tuple(self._grant_sketch(*line, parties, note) for line in lines)
+
+    def _sketch_losses(self, bounds: Sequence[Bound], shares: Sequence[float]) -> list[Loss]:
+        """Check the budget and calibrate: one loss for each bound."""
+        budget = self.budget
+        if budget.pure:
+            raise PrivacyError("sketches have no pure differential privacy; use delta > 0")
+        left = 1.0 - self._spent["gaussian"]
+        if not min(shares) > 0 or not math.fsum(shares) <= left + _SHARE_SLIP:
+            raise BudgetExceededError(f"the sketches ask for {list(shares)}; {left:.3g} is left.")
+        if budget.exact or all(bound.law is None for bound in bounds):
+            return [Loss("gaussian", self._mu(min(share, left))) for share in shares]
+        if self.ledger or not math.fsum(shares) >= 1 - _SHARE_SLIP:
+            raise PrivacyError("random sketches take the whole budget of a session")
+        degrees = [() if bound.law is None else bound.law.degrees for bound in bounds]
+        mixture = largest_mixture(zip(shares, degrees, strict=True), *budget.calibration)
+        return [Loss("sketch", SketchMixture(mixture.terms, i)) for i in range(len(bounds))]
+
+    def _grant_sketch(
+        self, bound: Bound, share: float, loss: Loss, parties: int, note: str
+    ) -> Grant:
+        share = self._affordable(bound, "gaussian", share)
+        sigma, levels = noise.EFFECTIVE_SIGMA, noise.LEVELS
+        mechanism = "none (epsilon is infinite)" if self.budget.exact else "gaussian"
+        if parties:
+            sigma, levels = math.sqrt(parties) * noise.SHARE_EFFECTIVE_SIGMA, noise.SHARE_LEVELS
+            mechanism += f", one of {parties} shares"
+            self.charge_draws(int(parties * bound.size * _SHARE_COST))
+        step = noise_scale = 0.0
+        if not self.budget.exact:
+            step = gaussian_step(bound, float(loss.value) * sigma / noise.EFFECTIVE_SIGMA)
+            noise_scale = step * sigma
+        self._pay(bound, "gaussian", share)
+        grant = Grant(self, bound, mechanism + note, step, noise_scale, levels)
+        self._record(bound.name, grant.mechanism, bound.l2, noise_scale, loss)
+        return grant
+
+    def accumulate_sketches(
+        self, bounds: Sequence[Bound], shares: Sequence[float], *, parties: int = 0
+    ) -> list[Accumulator]:
+        """Pay for sketches and draw their noise now; see `grant_sketches` and `accumulate`."""
+        grants = self.grant_sketches(bounds, shares, parties=parties, note=", noise first")
+        return [Accumulator(grant) for grant in grants]
+
+    def charge_draws(self, number: int) -> None:
+        """Count further draws from the noise table: their error is part of delta."""
+        with self.lock:
+            if self._draws + number > MAX_DRAWS:
+                raise BudgetExceededError("this fit asks for more noise than a fit may draw.")
+            self._draws += number
+
+    def sketches(self, seed: int | None = None) -> SketchSource:
+        """Return a source of random sketches: secret ones, or with a `seed` public ones."""
+        if seed is not None:
+            return SketchSource(self, SeededSource(seed, "skdp.sketch"))
+        if isinstance(self.source, SeededSource):
+            return SketchSource(self, self.source.derive("sketch"))
+        return SketchSource(self, SeededSource(self.source.words("sketch")(4).tobytes(), "sketch"))
 
     def forfeit(self, share: float) -> None:
         """Pay a share and release nothing for it.
@@ -179,6 +278,42 @@ class PrivacySession:
     def accumulate(self, bound: Bound, share: float) -> Accumulator:
         """Pay and draw the noise now; data may be added later, in parts; opened once."""
         return Accumulator(self.grant(bound, share, note=", noise first"))
+
+    def stream(
+        self,
+        bound: Bound,
+        share: float,
+        horizon: int,
+        *,
+        mechanism: str = "auto",
+        window: int | None = None,
+        touches: int | None = None,
+    ) -> Stream:
+        """Pay once for `horizon` releases of running sums; data come in steps.
+
+        The contract: the *sum over time* of the norms of what one unit changes is at most
+        ``bound.l2``. It is enough that a unit's data come in one step, within the bound of a query.
+        How many steps there are, and when they close, is public.
+
+        Parameters
+        ----------
+        bound : Bound
+            Of everything that one unit contributes.
+        share : float
+            Share of the budget.
+        horizon, mechanism, window
+            See `skdp.privacy.correlated.plan_stream`; each release closes one step.
+        touches : int or None
+            How many steps a unit can change, for rounding that `bound.l2` leaves out; None: all.
+        """
+        if self.budget.pure:
+            raise ValueError("a stream needs delta > 0: its noise is Gaussian. Got delta=0.")
+        if bound.law is not None:
+            raise PrivacyError("random sketches need StreamGroup.paid_sketches")
+        plan = plan_stream(bound.size, horizon, mechanism, window)
+        wide = plan.widened(bound, plan.horizon if touches is None else touches)
+        grant = self.grant(wide, share, note=plan.note, openings=plan.draws, unit=plan.unit)
+        return Stream(grant, plan, bound)
 
     def choose(self, bounded: Bounded, share: float) -> int:
         """Choose an index by the exponential mechanism (large scores are likely).

@@ -266,7 +266,7 @@ class EntryQuery(PrivateQuery):
 def _cleaned(A: Any, unit: EntryUnit) -> Any:
     """Return float64 A with clipped entries; entries that are not numbers count as zero."""
     if sp.issparse(A):
-        A = _without_duplicates(A)
+        A = without_duplicates(A)
         A.data = _clipped(A.data, unit)
         if unit.name == "edge":
             upper = sp.triu(A, 1)
@@ -279,7 +279,7 @@ def _cleaned(A: Any, unit: EntryUnit) -> Any:
     return A
 
 
-def _without_duplicates(A: Any) -> Any:
+def without_duplicates(A: Any) -> Any:
     """Sum duplicate entries, each cell by itself in the order of its values.
 
     In the order of storage an entry of one cell could change the rounding of another's sum.

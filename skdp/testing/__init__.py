@@ -24,6 +24,7 @@ from skdp.testing._neighbours import Neighbours, register_neighbours
 from skdp.testing._norm_neighbours import FrobeniusNeighbours, SpectralNeighbours
 from skdp.testing._pairs import candidate_pairs, register_pairs
 from skdp.testing._readout_pairs import _record_pairs as _record_pairs  # registers itself
+from skdp.testing._sketch_cases import RankOneNeighbours
 from skdp.testing._statistics import (
     distribution_free_mu,
     epsilon_lower_bound,
@@ -56,6 +57,7 @@ __all__ = [
     "FrobeniusNeighbours",
     "Neighbours",
     "Opening",
+    "RankOneNeighbours",
     "SensitivityReport",
     "SpectralNeighbours",
     "StepAudit",

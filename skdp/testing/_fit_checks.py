@@ -91,7 +91,7 @@ def check_receipt(name, estimator):
         raise AssertionError(f"{name}: the ledger costs delta = {needed}, the receipt says {spent}")
     for line in ledger:
         factor = math.sqrt(2.0) if line.loss.kind == "pure" else 1.0
-        if factor * line.sensitivity > line.loss.value * line.noise_scale * _SLIP:
+        if factor * line.sensitivity > float(line.loss.value) * line.noise_scale * _SLIP:
             raise AssertionError(f"{name}: too little noise for its loss: {line}")
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from skdp.privacy import accounting
 from skdp.privacy.accounting import Loss
 from skdp.privacy.random import SeededSource, SystemSource
-from skdp.privacy.session import Bound, Grant, PrivacySession
+from skdp.privacy.session import Bound, Grant, PrivacySession, Stream
+from skdp.testing._streams import record_sums
 
 __all__ = [
     "Opening",
@@ -174,6 +175,8 @@ class Opening:
         How often the data were read for it.
     serial : int
         Number of its ledger line.
+    stream : object or None
+        What all openings that one ledger line pays for have in common.
     """
 
     bound: Bound
@@ -186,6 +189,7 @@ class Opening:
     value: Any = None
     n_reads: int = 0
     serial: int = 0
+    stream: Any = field(default=None, repr=False)
 
     @property
     def claimed_mu(self) -> float:
@@ -304,12 +308,12 @@ class _Recorder:
         return hooked
 
     def draw(self, original):
-        def hooked(grant):
+        def hooked(grant, *index):
             if self.script is not None:
                 return np.zeros(grant.bound.shape, np.int64)
             self._in_noise = True
             try:
-                return original(grant)
+                return original(grant, *index)
             finally:
                 self._in_noise = False
 
@@ -342,6 +346,7 @@ def _recording(recorder: _Recorder):
         stack.enter_context(replaced(PrivacySession, "choose", recorder.choose))
         stack.enter_context(replaced(Grant, "finish", recorder.finish))
         stack.enter_context(replaced(Grant, "draw", recorder.draw))
+        stack.enter_context(replaced(Stream, "_noised", record_sums(recorder)))
         stack.enter_context(replaced(SystemSource, "words", recorder.words))
         yield recorder.transcript
 

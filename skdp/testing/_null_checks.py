@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 _SEED = 20240229
+_NORM_UNITS = ("frobenius", "rank_one", "spectral")
 
 
 def skip(reason):
@@ -119,7 +120,7 @@ def check_tiny_epsilon(name, estimator):
     The noise is fixed; delta = 1e-6 leaves mu = 2.5e-6, so a statistic of a few dozen rows moves by
     less than a thousandth of its noise.
     """
-    if not_private(estimator) or settings_of(estimator).unit in ("frobenius", "spectral"):
+    if not_private(estimator) or settings_of(estimator).unit in _NORM_UNITS:
         return skip("epsilon is infinite, or the unit bounds no data set")
     tiny = {"epsilon": 1e-9}
     if getattr(estimator, "delta", 0) != 0:

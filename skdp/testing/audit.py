@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from skdp.privacy.sketch_law import SketchMixture
 from skdp.testing._calibration import (
     CalibrationReport,
     Fit,
@@ -38,6 +39,7 @@ from skdp.testing._statistics import (
     epsilon_lower_bound,
     gaussian_mu,
 )
+from skdp.testing._streams import merge_streams
 
 __all__ = [
     "AuditReport",
@@ -63,7 +65,8 @@ class StepAudit:
     name : str
         Name of the release.
     kind : str
-        Kind of the loss: "gaussian" (mu), "pure" (epsilon) or "range" (eta).
+        Kind of the loss: "gaussian" (mu), "pure" (epsilon), "range" (eta), or "sketch" (mu, which
+        is random: the claim is exceeded once in a thousand million fits).
     realised, claimed : float
         Privacy parameter that this pair reaches, and the one that the ledger charges.
     """
@@ -133,10 +136,11 @@ def _step_audit(first: Opening, second: Opening) -> StepAudit:
     loss, shift, name = first.loss, change(first.exact, second.exact), first.bound.name
     kind = loss.kind if loss else "gaussian"
     claimed = loss.value if loss else 0.0
+    claimed = claimed.largest() if isinstance(claimed, SketchMixture) else claimed
     if first.step == 0.0:
         return StepAudit(name, kind, 0.0, claimed)
     scale = first.noise_scale / first.step  # of the noise, in steps
-    if kind == "gaussian":
+    if kind in ("gaussian", "sketch"):
         size = float(np.max(np.abs(shift), initial=0.0)) or 1.0
         realised = size * float(np.linalg.norm(shift / size)) / scale
     elif kind == "pure":
@@ -199,8 +203,8 @@ def transcript_audit(fit, pair: tuple[Any, Any]) -> TranscriptReport:
     faults = [*first.faults, *second.faults, *_integer_faults(first)]
     if len(first) != len(second):
         faults.append(f"{len(first)} releases, {len(second)} on the neighbour")
-    steps = tuple(_step_audit(a, b) for a, b in zip(first, second, strict=False))
-    return TranscriptReport(steps, tuple(faults))
+    steps = [_step_audit(a, b) for a, b in zip(first, second, strict=False)]
+    return TranscriptReport(merge_streams(steps, first), tuple(faults))
 
 
 def worst_case_pair(estimator) -> tuple[FitData, FitData]:

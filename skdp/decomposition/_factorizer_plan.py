@@ -1,0 +1,148 @@
+"""What a factorizer will release: decided from parameters and public shapes alone."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from skdp.queries.linear_maps import IntegerSketch, SketchMap
+from skdp.queries.sketches import SketchUnit
+
+_DENSE_SIZE = 2e7  # entries of a matrix of noise that "auto" may make
+_EACH = 8  # entries of a row of a sparse sketch
+_CORE_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The releases of one fit.
+
+    Attributes
+    ----------
+    method : {"dense", "two_sketch", "three_sketch"}
+        What is released: A; A F and S'A; or these and S'A T.
+    shape : tuple of int
+        Shape of A.
+    sketch_size, core_size : int
+        Columns of F, and of S (and T).
+    unit : SketchUnit
+        Privacy unit.
+    random : bool
+        Gaussian sketches are secret coins of the mechanism.
+    n_components : int
+        Rank that is asked for.
+    """
+
+    method: str
+    shape: tuple
+    sketch_size: int
+    core_size: int
+    unit: SketchUnit
+    random: bool
+    n_components: int
+
+    @property
+    def shares(self):
+        """Shares of the budget: about sqrt(m) : sqrt(n) gives the least error.
+
+        k columns of A F are read off t noisy ones, at a loss of t / (t - k - 1).
+        """
+        sizes = (self.sketch_size, self.core_size)
+        loss = (t / max(t - self.n_components - 1, t / 4) for t in sizes)
+        m, n = (math.sqrt(side * more) for side, more in zip(self.shape, loss, strict=True))
+        if self.method == "dense":
+            return [1.0]
+        rest = 1.0 if self.method == "two_sketch" else 1.0 - _CORE_SHARE
+        first = rest * m / (m + n)
+        return [first, rest - first] + ([_CORE_SHARE] if self.method == "three_sketch" else [])
+
+
+def sizes(estimator, shape):
+    """Return (method, sketch_size, core_size) for a public shape."""
+    m, n = shape
+    k = estimator.n_components
+    t = max(4 * k, k + 10) if estimator.sketch_size is None else estimator.sketch_size
+    v = 2 * t if estimator.core_size is None else estimator.core_size
+    method = estimator.method
+    if method == "auto":
+        small = m * n <= _DENSE_SIZE or 2 * t >= n
+        method = "dense" if small else "two_sketch"
+    if method != "dense":
+        t, v = min(t, n), min(v, m)
+        if min(t, v) < k:
+            raise ValueError(
+                f"sketch_size={t} and core_size={v} must be at least n_components={k}. Got "
+                f"{min(t, v)}."
+            )
+    return method, t, v
+
+
+def make_plan(estimator, shape, unit):
+    """Choose what is released, and refuse what has no bound."""
+    method, t, v = sizes(estimator, shape)
+    random = estimator.sensitivity_mode == "random" and method != "dense"
+    if random:
+        _check_random(estimator, unit)
+    return Plan(method, tuple(shape), t, v, unit, random, estimator.n_components)
+
+
+def _check_random(estimator, unit):
+    """Refuse what averages over a sketch cannot cover."""
+    kind = estimator.sketch
+    reason = unit.refusal(kind)
+    if reason is not None:
+        raise ValueError(
+            f"sensitivity_mode='random' has no bound for sketch={kind!r} and privacy_unit="
+            f"{unit.name!r}: {reason}. Use sketch='gaussian', or sensitivity_mode='worst_case', "
+            "which takes exact norms."
+        )
+    if estimator.oblivious or kind in ("sparse", "srht"):
+        return  # single entries meet rows of known norm, whoever knows the sketch
+    source = None
+    if estimator.sketch_seed is not None:
+        source = "sketch_seed is given, so the sketch may be known to those who choose the data"
+    elif unit.stream:
+        source = "the data arrive after the sketch is drawn"
+    if source is not None:
+        raise ValueError(
+            f"sensitivity_mode='random' counts the sketch as secret noise, and {source}. Use "
+            "sensitivity_mode='worst_case' (single entries: with sketch='sparse' at no cost), or "
+            "declare with oblivious=True that the data do not depend on the sketch in any way."
+        )
+
+
+def draw_maps(plan, kind, source, first_row=0):
+    """Draw the sketches of a plan: SketchMaps in the order of the shares.
+
+    Rows of S are drawn for the rows of A that start at `first_row`: each server has its own.
+    """
+    if plan.method == "dense":
+        return [SketchMap("matrix", plan.shape)]
+    m, n = plan.shape
+    F = _draw(source, "right", kind, n, plan.sketch_size)
+    S = _draw(source, f"left {first_row}", kind, m, plan.core_size)
+    maps = [
+        SketchMap("right_sketch", plan.shape, None, F),
+        SketchMap("left_sketch", plan.shape, S, None),
+    ]
+    if plan.method == "three_sketch":
+        S = _draw(source, f"core, left {first_row}", kind, m, plan.core_size, coarse=True)
+        T = _draw(source, "core, right", kind, n, min(plan.core_size, n), coarse=True)
+        maps.append(SketchMap("core_sketch", plan.shape, S, T))
+    return maps
+
+
+def _draw(source, name, kind, n, size, *, coarse=False):
+    """Draw one n x size sketch."""
+    if kind == "sparse":
+        each = min(_EACH, size)
+        positions, signs = source.sparse(name, n, size, each)
+        return IntegerSketch(kind, size, math.sqrt(each), None, positions, signs)
+    if kind == "srht":
+        return IntegerSketch(kind, size, math.sqrt(size), source.hadamard(name, n, size))
+    matrix, deviation = source.gaussian(name, (n, size), coarse=coarse)
+    if kind == "isometry":
+        fine = 64.0 * math.sqrt(n)
+        matrix = np.rint(fine * np.linalg.qr(matrix.astype(np.float64))[0]).astype(np.int64)
+        return IntegerSketch(kind, size, 64.0 * math.sqrt(size), matrix)
+    return IntegerSketch(kind, size, deviation * math.sqrt(size), matrix)

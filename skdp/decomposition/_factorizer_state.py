@@ -1,0 +1,217 @@
+"""The running state of a factorizer, what it sends to others, and how messages merge."""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from skdp.exceptions import PrivacyError
+from skdp.solvers.sketching import Noisy, from_core, from_matrix, from_two
+
+VERSION = 1
+_MAGIC = b"skdp.factorizer\n"
+_DIGEST = 32
+
+
+def map_digest(maps):
+    """Return a name for the sketches that two states must share: those of the right side."""
+    names = hashlib.sha256()
+    for sketch in maps:
+        names.update(repr((sketch.name, sketch.scale)).encode())
+        if sketch.right is not None:
+            names.update(np.ascontiguousarray(sketch.right.integers()).tobytes())
+    return names.hexdigest()[:32]
+
+
+class RunningState:
+    """Sketches that are noisy from their birth; data are added in parts, and opened once.
+
+    Parameters
+    ----------
+    session : PrivacySession
+        It has paid for the sketches.
+    plan : Plan
+        What is released.
+    maps : list of SketchMap
+        The sketches.
+    accumulators : list
+        Objects with ``add(answer)``, ``close()`` and ``open()``, one for each sketch.
+    first_row : int
+        Place of the first row among the rows of all servers.
+    """
+
+    def __init__(self, session, plan, maps, accumulators, first_row):
+        self.session = session
+        self.plan = plan
+        self.maps = maps
+        self.accumulators = accumulators
+        self.first_row = first_row
+        self.rows_seen = 0
+
+    def add(self, query, rows=0):
+        """Add the sketches of a query (updates, or a block of so many rows)."""
+        for sketch, accumulator in zip(self.maps, self.accumulators, strict=True):
+            accumulator.add(query.answer(sketch))
+        self.rows_seen += rows
+
+    @property
+    def nbytes(self):
+        """Memory of the noisy sketches: it does not depend on the number of updates."""
+        return sum(8 * math.prod(sketch.out_shape) for sketch in self.maps)
+
+    def steps(self):
+        """Return the public (step, noise scale) of each sketch."""
+        grants = [accumulator.grant for accumulator in self.accumulators]
+        return [(grant.step, grant.noise_scale) for grant in grants]
+
+    def close(self, honest_servers=None):
+        """Open the state: a NoisyState, all of it public (or one share of a sum)."""
+        arrays = [accumulator.close() for accumulator in self.accumulators]
+        spent = self.session.spent()
+        receipt = {"epsilon": spent.epsilon, "delta": spent.delta, "adjacency": spent.adjacency,
+                   "unit": spent.unit, "seeded": spent.seeded}  # fmt: skip
+        steps, scales = zip(*self.steps(), strict=True)
+        return NoisyState(
+            self.plan.method, self.plan.shape, self.first_row, map_digest(self.maps),
+            list(steps), [s**2 for s in scales], arrays, honest_servers, [receipt],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyState:
+    """Noisy sketches of one server: what a message holds. Everything in it is public."""
+
+    method: str
+    shape: tuple
+    first_row: int
+    digest: str
+    steps: list
+    variances: list
+    arrays: list = field(repr=False)
+    honest_servers: int | None = None
+    receipts: list = field(default_factory=list)
+
+    def to_bytes(self):
+        """Write a message: a magic line, a header, integers, and a checksum."""
+        header = {key: getattr(self, key) for key in _HEADER}
+        header["version"] = VERSION
+        header["arrays"] = [(list(a.shape), a.dtype.str) for a in self.arrays]
+        text = json.dumps(header).encode()
+        body = b"".join(np.ascontiguousarray(a).tobytes() for a in self.arrays)
+        message = _MAGIC + len(text).to_bytes(8, "little") + text + body
+        return message + hashlib.sha256(message).digest()
+
+    @staticmethod
+    def from_bytes(message):
+        """Read a message; a damaged or foreign one is a ValueError."""
+        message = bytes(message)
+        body, checksum = message[:-_DIGEST], message[-_DIGEST:]
+        if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != checksum:
+            raise ValueError("the message is damaged or was not made by DPLowRankFactorizer.")
+        start = len(_MAGIC) + 8
+        end = start + int.from_bytes(body[len(_MAGIC) : start], "little")
+        header = json.loads(body[start:end])
+        if header.pop("version") != VERSION:
+            raise ValueError("the message is of another version; use one version on all servers.")
+        arrays = []
+        for shape, dtype in header.pop("arrays"):
+            stop = end + math.prod(shape) * np.dtype(dtype).itemsize
+            arrays.append(np.frombuffer(body[end:stop], dtype).reshape(shape).copy())
+            end = stop
+        header["shape"] = tuple(header["shape"])
+        return NoisyState(arrays=arrays, **header)
+
+
+_HEADER = ("method", "shape", "first_row", "digest", "steps", "variances", "honest_servers",
+           "receipts")  # fmt: skip
+
+
+def check_alike(state, other):
+    """Refuse to merge states of other sketches, shapes or noise."""
+    for name, remedy in (
+        ("method", "one 'method'"),
+        ("digest", "one 'sketch_seed' and equal sketch parameters"),
+        ("honest_servers", "states that are all noisy, or all shares of the noise"),
+    ):
+        if getattr(state, name) != getattr(other, name):
+            raise ValueError(f"states with different {name} cannot be merged; use {remedy}.")
+    if state.shape[1] != other.shape[1] or (
+        state.first_row == other.first_row and state.shape != other.shape
+    ):
+        raise ValueError(f"states of shapes {state.shape} and {other.shape} cannot be merged.")
+
+
+def added(states):
+    """Add up states of servers: those of the same rows first, then blocks of rows."""
+    for other in states[1:]:
+        check_alike(states[0], other)
+    blocks = {}
+    for state in states:
+        values = [a * (step or 1.0) for a, step in zip(state.arrays, state.steps, strict=True)]
+        old = blocks.get(state.first_row)
+        if old is None:
+            blocks[state.first_row] = (state.shape[0], values, list(state.variances))
+        else:
+            sums = [a + b for a, b in zip(old[1], values, strict=True)]
+            noise = [a + b for a, b in zip(old[2], state.variances, strict=True)]
+            blocks[state.first_row] = (old[0], sums, noise)
+    place = 0
+    for first in sorted(blocks):
+        if first != place:
+            raise ValueError(f"rows {place} to {first - 1} are missing: merge their server first.")
+        place += blocks[first][0]
+    return [(first, *blocks[first]) for first in sorted(blocks)]
+
+
+def stacked(method, blocks):
+    """Return the released sketches of all rows as Noisy arrays."""
+    names = {"dense": (True,), "two_sketch": (True, False), "three_sketch": (True, False, False)}
+    out = []
+    for i, by_rows in enumerate(names[method]):
+        values, variances = [b[2][i] for b in blocks], [b[3][i] for b in blocks]
+        if by_rows:
+            weights = [b[1] for b in blocks]
+            mean = sum(w * v for w, v in zip(weights, variances, strict=True)) / sum(weights)
+            out.append(Noisy(np.vstack(values), math.sqrt(mean)))
+        else:
+            out.append(Noisy(sum(values), math.sqrt(sum(variances))))
+    return out
+
+
+def factorize(noisy, maps_by_rows, k, start):
+    """Factor released sketches; the sketches of the rows of each server come in their order."""
+    maps = maps_by_rows[0]
+    if len(noisy) == 1:
+        return from_matrix(noisy[0], k, start)
+    if len(noisy) == 2:
+        S = np.vstack([m[1].left.real() for m in maps_by_rows])
+        return from_two(noisy[0], noisy[1], maps[0].right.real(), S, k)
+    S = np.vstack([m[2].left.real() for m in maps_by_rows])
+    return from_core(*noisy, S, maps[2].right.real(), k)
+
+
+def secure_total(states, aggregator):
+    """Add shares through an aggregator: list of equal int64 arrays -> their sum modulo 2**64."""
+    first = states[0]
+    for other in states[1:]:
+        check_alike(first, other)
+        if other.steps != first.steps or other.shape != first.shape:
+            raise ValueError("shares of a secure sum need equal steps and shapes.")
+    if first.honest_servers is None:
+        raise PrivacyError("a secure sum adds shares of the noise: set 'honest_servers'.")
+    if len(states) < first.honest_servers:
+        raise PrivacyError("fewer servers than 'honest_servers': the sum has too little noise.")
+    flat = [np.concatenate([a.reshape(-1) for a in state.arrays]) for state in states]
+    total = np.asarray(aggregator(flat))
+    if total.dtype != np.int64 or total.shape != flat[0].shape:
+        raise ValueError("the aggregator must return an int64 array of the shape of its inputs.")
+    arrays, place = [], 0
+    for a in first.arrays:
+        arrays.append(total[place : place + a.size].reshape(a.shape))
+        place += a.size
+    more = len(states) / first.honest_servers
+    variances = [more * v for v in first.variances]
+    receipts = [r for state in states for r in state.receipts]
+    return replace(first, arrays=arrays, variances=variances, receipts=receipts)

@@ -1,0 +1,346 @@
+"""Streams of updates, states that merge, and the single release of a factorizer."""
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_array, validate_data
+
+from skdp._validation import FLOATS
+from skdp.base import atomic
+from skdp.decomposition._factorizer_plan import draw_maps, make_plan
+from skdp.decomposition._factorizer_releases import ReleasesMixin
+from skdp.decomposition._factorizer_state import (
+    NoisyState,
+    RunningState,
+    added,
+    check_alike,
+    factorize,
+    secure_total,
+    stacked,
+)
+from skdp.exceptions import PrivacyError
+from skdp.queries.sketches import Updates, Whole
+
+
+def _has_shape(estimator):
+    if estimator.matrix_shape is None:
+        raise AttributeError("a stream needs 'matrix_shape', the public shape of the matrix")
+    return True
+
+
+stream_method = available_if(_has_shape)
+
+
+class StreamMixin(ReleasesMixin):
+    """Updates to a matrix of known shape, in a state that is noisy from its birth.
+
+    `_state` holds the running state, `_messages` the states of other servers, `_source` the source
+    of the sketches. None of them is ever pickled, copied or shown.
+    """
+
+    _state = None
+    _messages = ()
+    _source = None
+
+    # -- adding data ----------------------------------------------------------------------------
+    @stream_method
+    def update(self, rows, columns, deltas):
+        """Add ``A[rows, columns] += deltas``: any order, repeats and negative numbers.
+
+        Parameters
+        ----------
+        rows, columns : array-like of int
+            Places in the matrix.
+        deltas : array-like of float
+            What is added there. Each is truncated toward zero to a public step.
+
+        Returns
+        -------
+        self : DPLowRankFactorizer
+        """
+        self._refuse_rows("update")
+        m, n = self._shape()
+        i, j = _indices("rows", rows, m), _indices("columns", columns, n)
+        deltas = check_array(deltas, dtype=np.float64, ensure_2d=False, ensure_min_samples=0)
+        deltas = np.atleast_1d(deltas)
+        if not i.shape == j.shape == deltas.shape or deltas.ndim != 1:
+            raise ValueError(
+                "rows, columns and deltas must be one-dimensional and equally long. Got shapes "
+                f"{i.shape}, {j.shape} and {deltas.shape}."
+            )
+        state = self._running()
+        state.add(Updates(i, j, deltas, state.plan.unit))
+        return self
+
+    @stream_method
+    def update_matrix(self, D):
+        """Add a matrix of updates, dense or sparse: each entry is one update.
+
+        Parameters
+        ----------
+        D : {array-like, sparse matrix} of shape `matrix_shape`
+            What is added.
+
+        Returns
+        -------
+        self : DPLowRankFactorizer
+        """
+        self._refuse_rows("update_matrix")
+        D = check_array(D, accept_sparse="coo", dtype=np.float64)
+        if D.shape != self._shape():
+            raise ValueError(f"D must have the shape {self._shape()}. Got {D.shape} instead.")
+        state = self._running()
+        if not sp.issparse(D):
+            state.add(Whole(D, state.plan.unit))
+            return self
+        rows, columns = (np.asarray(part, np.int64) for part in (D.row, D.col))
+        state.add(Updates(rows, columns, D.data, state.plan.unit))
+        return self
+
+    @stream_method
+    def partial_fit(self, X, y=None):
+        """Add the next rows of the matrix.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_rows, n_features)
+            Rows that follow those of earlier calls.
+        y : Ignored
+            Not used.
+
+        Returns
+        -------
+        self : DPLowRankFactorizer
+        """
+        m, n = self._shape()
+        running = self._stream_state() or self._state
+        first = running is None
+        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=first)
+        if X.shape[1] != n:
+            raise ValueError(f"X must have {n} columns, as matrix_shape says. Got {X.shape[1]}.")
+        seen = 0 if first else running.rows_seen
+        if seen + X.shape[0] > m:
+            raise ValueError(
+                f"matrix_shape={self.matrix_shape} has {m} rows, and {seen} were added. Got "
+                f"{X.shape[0]} more."
+            )
+        state = self._running()
+        state.add(Whole(X, state.plan.unit, seen), X.shape[0])
+        return self
+
+    def _refuse_rows(self, name):
+        if self.privacy_unit == "row":
+            raise ValueError(
+                f"privacy_unit='row' clips whole rows, which {name} does not see; use partial_fit."
+            )
+
+    def _shape(self):
+        return tuple(int(side) for side in self.matrix_shape)
+
+    # -- the state ------------------------------------------------------------------------------
+    def _running(self):
+        """Return the running state; the first call pays and draws sketches and noise."""
+        self._stream_state()
+        if self._state is None:
+            if hasattr(self, "privacy_spent_"):
+                raise PrivacyError(
+                    "this factorizer has released its state: one noisy state is released at most "
+                    "once. Use sklearn.base.clone for new data, with a budget of its own."
+                )
+            self._start()
+        return self._state
+
+    @atomic
+    def _start(self):
+        self._check_parameters()
+        plan = make_plan(self, self._shape(), self._unit(stream=True))
+        session = self._open_session()
+        if self._source is None:
+            self._source = session.sketches(self.sketch_seed)
+        maps = draw_maps(plan, self.sketch, self._source.shared_with(session), self.first_row)
+        if self.max_releases > 1:
+            self._start_releases(session, plan, maps)
+            self.n_features_in_ = plan.shape[1]
+            return
+        bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
+        parties = self.honest_servers or 0
+        accumulators = self._accumulators(session, bounds, plan.shares, parties)
+        self._state = RunningState(session, plan, maps, accumulators, self.first_row)
+        self.n_features_in_ = plan.shape[1]
+
+    def _accumulators(self, session, bounds, shares, parties):
+        """Return objects with add, close and open, one for each bound."""
+        return session.accumulate_sketches(bounds, shares, parties=parties)
+
+    def __getstate__(self):
+        if self._state is not None:
+            raise PrivacyError(
+                "a running stream cannot be copied or pickled: two copies of one noisy state would "
+                "be two releases. Call release() first; for another server use for_server()."
+            )
+        state = super().__getstate__()
+        return {key: value for key, value in state.items() if key not in ("_source", "_messages")}
+
+    # -- servers --------------------------------------------------------------------------------
+    def for_server(self, *, matrix_shape=None, first_row=None):
+        """Return an empty factorizer that shares the sketches of this one, with its own noise.
+
+        Parameters
+        ----------
+        matrix_shape : tuple of int or None
+            Shape of the other server's matrix (for a partition of the rows).
+        first_row : int or None
+            Place of its first row among all rows.
+
+        Returns
+        -------
+        other : DPLowRankFactorizer
+        """
+        self._refuse_servers("for_server")
+        if self._source is None:
+            self._running()
+        other = clone(self)
+        if matrix_shape is not None:
+            other.set_params(matrix_shape=matrix_shape)
+        if first_row is not None:
+            other.set_params(first_row=first_row)
+        other._source = self._source
+        return other
+
+    def state_message(self):
+        """Open the noisy state as bytes for another server: this is its single release.
+
+        Returns
+        -------
+        message : bytes
+            With a version and a checksum. The sketches are not in it.
+        """
+        self._refuse_share("state_message")
+        return self._sent().to_bytes()
+
+    def _refuse_share(self, name):
+        if self.honest_servers is not None:
+            raise PrivacyError(
+                f"{name} would show a share of the noise, which protects nothing alone; with "
+                "honest_servers use merge_secure."
+            )
+
+    def _sent(self):
+        """Close the running state; what was spent stands in the receipt."""
+        self._refuse_servers("A message to another server")
+        state = self._running()
+        noisy = state.close(self.honest_servers)
+        self._state = None
+        self._close_session(state.session, {})
+        return noisy
+
+    def merge(self, other):
+        """Add the state of another server: a message, or a factorizer (whose state it opens).
+
+        Parameters
+        ----------
+        other : bytes or DPLowRankFactorizer
+            It must share the sketches of this one.
+
+        Returns
+        -------
+        self : DPLowRankFactorizer
+        """
+        self._refuse_share("merge")
+        self._refuse_servers("merge")
+        if isinstance(other, type(self)):
+            other._refuse_share("merge")
+            message = other._sent()
+        else:
+            message = NoisyState.from_bytes(other)
+        if self._messages:
+            check_alike(self._messages[0], message)
+        self._messages = (*self._messages, message)
+        return self
+
+    def merge_secure(self, servers, aggregator):
+        """Add the states of servers under a secure sum, which shows nothing but the total.
+
+        Parameters
+        ----------
+        servers : sequence of DPLowRankFactorizer
+            Factorizers with `honest_servers`, one of which may be this one. Each draws a share of
+            the noise; together `honest_servers` of them draw all of it.
+        aggregator : callable
+            Takes a list of equally shaped int64 arrays and returns their sum modulo 2**64.
+
+        Returns
+        -------
+        self : DPLowRankFactorizer
+        """
+        self._refuse_servers("merge_secure")
+        total = secure_total([server._sent() for server in servers], aggregator)
+        self._messages = (*self._messages, total)
+        return self
+
+    # -- the release ----------------------------------------------------------------------------
+    @stream_method
+    def release(self):
+        """Open the state, add what was merged, and factor it. Later updates raise.
+
+        With `max_releases` beyond 1: close the step and factor the matrix so far (or what the last
+        `window` steps added); updates may go on until the last release.
+
+        Returns
+        -------
+        self : DPLowRankFactorizer
+            Fitted.
+        """
+        if self.max_releases > 1:
+            self._running()
+            return self._release_step()
+        own = self._state is not None
+        if own:
+            self._refuse_share("release")
+        state, messages = self._state, self._messages
+        session = state.session if own else None
+        noisy = ([state.close()] if own else []) + list(messages)
+        if not noisy:
+            raise PrivacyError("nothing was added: update, or merge, before release.")
+        blocks = added(noisy)
+        if session is None:
+            session = self._coordinator_session()
+        attributes = self._released(session, noisy[0], blocks)
+        attributes["server_receipts_"] = tuple(r for part in noisy for r in part.receipts)
+        self._state, self._messages = None, ()
+        self.n_features_in_ = noisy[0].shape[1]
+        return self._close_session(session, attributes)
+
+    def _coordinator_session(self):
+        """Open the session of a coordinator, which reads no data: it only draws public starts."""
+        session = self._open_session()
+        if self._source is None:
+            self._source = session.sketches(self.sketch_seed)
+        return session
+
+    def _released(self, session, first, blocks):
+        n = first.shape[1]
+        plan = make_plan(self, (sum(b[1] for b in blocks), n), self._unit(stream=True))
+        parts = [self._block_maps(session, block, n) for block in blocks]
+        noisy = stacked(first.method, blocks)
+        start = session.random_signs((n, min(n, self.n_components + 10)))
+        factors = factorize(noisy, parts, self.n_components, start)
+        return self._attributes(plan, factors)
+
+    def _block_maps(self, session, block, n):
+        """Return the sketches of one server's rows."""
+        plan = make_plan(self, (block[1], n), self._unit(stream=True))
+        return draw_maps(plan, self.sketch, self._source.shared_with(session), block[0])
+
+
+def _indices(name, values, limit):
+    """Return public places as int64; anything but integers in range is a ValueError."""
+    index = np.atleast_1d(np.asarray(values))
+    if index.size == 0:
+        index = index.astype(np.int64)
+    if index.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be integers. Got dtype {index.dtype}.")
+    if index.size and not (index.min() >= 0 and index.max() < limit):
+        raise ValueError(f"{name} must lie in [0, {limit}).")
+    return index.astype(np.int64)

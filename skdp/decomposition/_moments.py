@@ -1,0 +1,100 @@
+"""What DPIncrementalPCA releases, and how released moments become attributes.
+
+`facts` is a dict of what is public from the first batch on; a checkpoint keeps it.
+"""
+
+import math
+
+import numpy as np
+
+from skdp.decomposition._base import as_input_dtype
+from skdp.queries.rows import RowQuery
+from skdp.solvers.moment_sketch import centered_sketch, sketch_attributes
+from skdp.solvers.postprocess import ReleasedMoment, inside_ball, pca_attributes, split_moment
+
+MOMENT_FEATURES = 3000  # beyond it a sketch of the moment is released
+_CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
+
+
+def default_shares(d, centers, n_is_public, clip_norm):
+    """Shares of the releases, from public sizes."""
+    if d > MOMENT_FEATURES:
+        shares = {"sketch": 0.9, "trace": 0.01, "count": 0.01}
+        shares |= {"sums": 0.08} if centers else {}
+    else:
+        shares = {"moment": 1.0} if centers else {"gram": 0.99, "count": 0.01}
+    if n_is_public:
+        shares.pop("count", None)
+    if clip_norm == "auto":
+        shares = {key: 0.95 * value / sum(shares.values()) for key, value in shares.items()}
+        shares["clip_norm"] = 0.05
+    return shares
+
+
+def statistics(X, facts, n_jobs=None):
+    """Return name -> `Bounded` of some rows: each row is clipped by itself, and comes once."""
+    clip_norm = facts["clip_norm"]
+    query = RowQuery(X, clip_norm=clip_norm, adjacency=facts["adjacency"], n_jobs=n_jobs)
+    if facts["center"] is not None:
+        query = query.centered(facts["center"])
+    if facts["sketch"] is not None:
+        out = {"sketch": query.gram_product(facts["sketch"]), "trace": query.square_sum()}
+        out |= {"sums": query.sums()} if facts["centers"] else {}
+    elif facts["centers"]:
+        corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
+        return {"moment": query.moment(corner)}
+    else:
+        out = {"gram": query.gram()}
+    if facts["n"] is None:
+        out["count"] = query.count()
+    return out
+
+
+def decoded(answers, steps, facts):
+    """Apply to the answers of streams what each query says of its own: public maps."""
+    nothing = statistics(np.zeros((0, facts["d"])), facts)
+    out = {}
+    for name, answer in answers.items():
+        decode = nothing[name].decode
+        if decode is not None and steps[name]:
+            answer = answer._replace(value=decode(answer.value, steps[name]))
+        out[name] = answer
+    return out
+
+
+def fitted(answers, facts):
+    """Turn released moments into the attributes of IncrementalPCA; everything here is free."""
+    d, k = facts["d"], facts["k"]
+    released = _released(answers, facts)
+    if facts["sketch"] is None:
+        attributes = pca_attributes(released, k, k, min(released.n, d))
+        attributes["var_"] = np.maximum(np.diag(released.scatter) / released.n, 0.0)
+    else:
+        attributes = _from_sketch(released, answers, facts)
+    attributes["mean_"] = released.mean if facts["center"] is None else facts["center"]
+    attributes["n_samples_seen_"] = round(released.n)
+    attributes["clip_norm_"] = facts["clip_norm"]
+    return as_input_dtype(attributes, np.dtype(facts["dtype"]))
+
+
+def _released(answers, facts):
+    clip_norm, n = facts["clip_norm"], facts["n"]
+    n = None if n is None else float(max(1, n))
+    if "moment" in answers:
+        value, scale = answers["moment"]
+        corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
+        return split_moment(value, corner, scale, clip_norm, n)
+    if n is None:  # above two deviations of its noise
+        n = max(1.0, float(answers["count"].value), 2 * answers["count"].noise_scale)
+    mean = np.zeros(facts["d"])
+    if "sums" in answers:
+        mean = inside_ball(answers["sums"].value / n, clip_norm)
+    scatter, scale = answers["gram" if "gram" in answers else "sketch"]
+    return ReleasedMoment(scatter, mean, n, scale)
+
+
+def _from_sketch(released, answers, facts):
+    n, Q = released.n, facts["sketch"]
+    Y = centered_sketch(released.scatter, Q, released.mean, n)
+    total = float(answers["trace"].value) - n * float(released.mean @ released.mean)
+    return sketch_attributes(Y, Q, released.noise_scale, total, n, facts["k"])

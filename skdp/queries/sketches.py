@@ -1,0 +1,236 @@
+"""Linear sketches of a private matrix, in exact integers: A F, S'A, S'A F, or A itself.
+
+Notation: A is m x n and has a public shape; F (n x t) and S (m x v) are integer matrices, each
+divided by a public scale. A contribution becomes an integer multiple z of a unit before it is
+multiplied: everything after that is exact modulo 2**64, in any order, so that a sketch of updates
+is the sketch of their sum bit by bit.
+
+Neighbours and the change of z (in units), by privacy unit:
+
+| unit | fit(A) | updates |
+|---|---|---|
+| frobenius, rank_one | norm D/u + sqrt(m n), by rounding both matrices | sum of abs values D/u |
+| row | one row of norm C/u (`IntegerRows`; replace: 2 C/u) | the same |
+| entry | one entry, alpha/u (truncation is monotone) | sum of abs values alpha/u |
+
+An update d counts as trunc(d/u): truncated toward zero, it is no larger than d, so what one unit
+adds up to D in absolute values stays below D/u (rounding to nearest would not: 0.6 u counts as u).
+The change of S' z F, for z of norm 1, is then at most the product over both sides of
+
+* a single entry, or a sum of entries: the largest row norm of the matrix (exact, any sketch);
+* a single row: the largest row norm of S, and the spectral norm of F;
+* anything else: the spectral norms;
+
+or, for Gaussian matrices that nobody knows, random with mean 1 (`SketchLaw`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdp.privacy.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.sketch_law import SketchLaw
+from skdp.queries.entries import without_duplicates
+from skdp.queries.integers import FINEST_UNIT, IntegerRows, clip_rows
+from skdp.queries.linear_maps import LARGEST, IntegerSketch, SketchMap, signed
+
+__all__ = ["SKETCH_UNITS", "IntegerSketch", "SketchMap", "SketchUnit", "Updates", "Whole"]
+
+SKETCH_UNITS = ("frobenius", "rank_one", "row", "entry")
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SketchUnit:
+    """What one neighbour differs in, and how a contribution becomes integers.
+
+    Attributes
+    ----------
+    name : {"frobenius", "rank_one", "row", "entry"}
+        The unit.
+    adjacency : str
+        "add_remove" (frobenius, rank_one, entry), "zero_out" (row) or "replace" (row, entry).
+    stream : bool
+        Data come as updates: one unit's updates sum to at most `change` in absolute value. (Rows
+        of the row unit come whole, each once.)
+    clip_norm, low, high, sensitivity : float
+        Bound of a row, of an entry, and on the change of the matrix (the caller's contract).
+    """
+
+    name: str
+    adjacency: str = "add_remove"
+    stream: bool = False
+    clip_norm: float = 1.0
+    low: float = 0.0
+    high: float = 1.0
+    sensitivity: float = 1.0
+
+    @property
+    def change(self) -> float:
+        """Largest change of the matrix, in its own norm."""
+        replace = self.adjacency == "replace"
+        if self.name == "row":
+            return self.clip_norm * (2.0 if replace else 1.0)
+        if self.name == "entry":
+            return self.high - self.low if replace else max(abs(self.low), abs(self.high))
+        return self.sensitivity
+
+    @property
+    def single(self) -> bool:
+        """Whether the change is one entry, or a sum of entries bounded in absolute value."""
+        return self.name == "entry" or (self.stream and self.name != "row")
+
+    def _left_norm(self, side: IntegerSketch) -> float:
+        return side.largest_row() if self.single or self.name == "row" else side.spectral()
+
+    def _right_norm(self, side: IntegerSketch) -> float:
+        return side.largest_row() if self.single else side.spectral()
+
+    def bound(self, sketch: SketchMap, *, random: bool) -> Bound:
+        """Return the bound of one sketch. With `random`, Gaussian sides are secret coins.
+
+        Then other sides must have exact norms: `refusal` says where they have not.
+        """
+        factor, degrees = 1.0, []
+        sides = ((sketch.left, self._left_norm), (sketch.right, self._right_norm))
+        for side, norm in sides:
+            if side is None:
+                continue
+            if random and side.kind == "gaussian":
+                degrees.append(side.size)
+            else:
+                factor *= norm(side)
+        rounded = not self.single and self.name != "row"
+        slack = math.sqrt(math.prod(sketch.shape)) if rounded else 0.0
+        return Bound(
+            sketch.name,
+            sketch.out_shape,
+            self.change * factor,
+            slack=slack * sketch.scale * factor,
+            law=SketchLaw(tuple(degrees)) if degrees else None,
+        )
+
+    def refusal(self, kind: str) -> str | None:
+        """Say why sketches of a kind have no bound in mode "random"; None if they have one.
+
+        Gaussian sides have the chi-square law, and single entries meet rows of known norm.
+        """
+        if kind == "isometry":
+            return "a scaled isometry has no law that is known"
+        if kind in ("sparse", "srht") and not self.single:
+            what = "one row" if self.name == "row" else "a change of bounded norm"
+            return f"{what} may lie along the worst direction of a {kind} sketch"
+        return None
+
+    def shift(self, unit: float) -> int:
+        """Return e: rows are written in units of ``2**e * unit``, which are not too fine."""
+        if self.name != "row":
+            return 0
+        return max(0, math.ceil(math.log2(self.clip_norm * FINEST_UNIT / unit)))
+
+    @property
+    def small(self) -> bool:
+        """Whether integers are known to have 26 bits at most."""
+        return self.name == "row"
+
+    def integers(self, values: FloatArray, unit: float) -> FloatArray:
+        """Return entries or updates truncated toward zero to units, as floats."""
+        kept = np.nan_to_num(values, nan=0.0, posinf=1e308, neginf=-1e308)
+        if self.name == "entry":
+            kept = np.clip(kept, self.low, self.high)
+        return np.clip(np.trunc(kept * (1 / unit)), -LARGEST, LARGEST)
+
+    def floats(self, values: FloatArray) -> FloatArray:
+        """Return entries or updates for epsilon = inf: clipped to finite bounds."""
+        return np.clip(values, self.low, self.high) if self.name == "entry" else values
+
+
+class Whole(PrivateQuery):
+    """A private matrix, or a block of its rows that starts at row `first`.
+
+    Parameters
+    ----------
+    A : array or CSR matrix
+        The rows.
+    unit : SketchUnit
+        Privacy unit.
+    first : int
+        Place of the first row.
+    """
+
+    def __init__(self, A: Any, unit: SketchUnit, first: int = 0) -> None:
+        self._A, self._unit, self._first = A, unit, first
+
+    def sketch(self, sketch: SketchMap, random: bool = False) -> Bounded:
+        """Return one sketch: see the module."""
+        return Bounded(self._unit.bound(sketch, random=random), self.answer(sketch))
+
+    def answer(self, sketch: SketchMap) -> Callable[[float], NDArray[Any]]:
+        """Return the closure that computes one sketch."""
+
+        def answer(step: float) -> NDArray[Any]:
+            A = self._matrix()
+            if step == 0.0:
+                return sketch.of_floats(self._clipped(A), self._first)
+            unit = step * sketch.scale
+            e = self._unit.shift(unit)
+            Z = self._integers(A, unit * 2.0**e)
+            exact = sketch.of_matrix(Z, self._first, self._unit.small)
+            return signed(exact.view(np.uint64) << np.uint64(e)) if e else exact
+
+        return answer
+
+    def _matrix(self) -> Any:
+        if sp.issparse(self._A):
+            return without_duplicates(self._A)
+        return np.asarray(self._A, dtype=np.float64)
+
+    def _integers(self, A: Any, unit: float) -> Any:
+        if self._unit.name == "row":
+            return IntegerRows(self._unit.clip_norm, unit)(A)
+        if not sp.issparse(A):
+            return self._unit.integers(A, unit)
+        data = self._unit.integers(A.data, unit)
+        return sp.csr_array((data, A.indices, A.indptr), shape=A.shape)
+
+    def _clipped(self, A: Any) -> Any:
+        if self._unit.name == "row":
+            return clip_rows(A, self._unit.clip_norm)
+        if not sp.issparse(A):
+            return self._unit.floats(A)
+        return sp.csr_array((self._unit.floats(A.data), A.indices, A.indptr), shape=A.shape)
+
+
+class Updates(PrivateQuery):
+    """A batch of updates ``A[rows, columns] += deltas``, in any order, with repeats."""
+
+    def __init__(
+        self, rows: IntArray, columns: IntArray, deltas: FloatArray, unit: SketchUnit
+    ) -> None:
+        self._rows, self._columns, self._deltas, self._unit = rows, columns, deltas, unit
+
+    def sketch(self, sketch: SketchMap, random: bool = False) -> Bounded:
+        """Return one sketch: see the module."""
+        return Bounded(self._unit.bound(sketch, random=random), self.answer(sketch))
+
+    def answer(self, sketch: SketchMap) -> Callable[[float], NDArray[Any]]:
+        """Return the closure that computes one sketch."""
+
+        def answer(step: float) -> NDArray[Any]:
+            deltas = np.asarray(self._deltas, dtype=np.float64)
+            if step == 0.0:
+                kept = self._unit.floats(deltas)
+                D = sp.csr_array((kept, (self._rows, self._columns)), shape=sketch.shape)
+                return sketch.of_floats(D, 0)
+            z = self._unit.integers(deltas, step * sketch.scale).astype(np.int64)
+            return sketch.of_updates(self._rows, self._columns, z)
+
+        return answer

@@ -1,0 +1,220 @@
+"""From noisy sketches to a factorisation. Free post-processing: everything here is public.
+
+Notation: A is m x n; Y = A F + noise (m x t), Z = S'A + noise (v x n), C = S'A F + noise, where
+F (n x t) and S (m x v) are known. A `Noisy` is a sketch with the standard deviation of its noise.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from skdp.solvers.linalg import leading_eigenvectors
+
+__all__ = [
+    "Factors",
+    "Noisy",
+    "from_core",
+    "from_matrix",
+    "from_two",
+    "gram_factors",
+    "noise_edge",
+    "shrink",
+]
+
+FloatArray = NDArray[np.float64]
+_TINY = 1e-12  # of the largest singular value: rounding, where there is no noise
+
+
+class Noisy(NamedTuple):
+    """A released array; `scale` is the standard deviation of its noise (by row, or one number)."""
+
+    value: FloatArray
+    scale: float
+
+
+class Factors(NamedTuple):
+    """A ~ left diag(values) right; `rank` counts the values that rise above the noise."""
+
+    left: FloatArray
+    values: FloatArray
+    right: FloatArray
+    rank: int
+
+
+def noise_edge(scale: float, shape: tuple[int, ...]) -> float:
+    """Return the largest singular value of a matrix of noise: scale (sqrt(m) + sqrt(n))."""
+    return scale * (math.sqrt(shape[0]) + math.sqrt(shape[1]))
+
+
+def shrink(values: FloatArray, scale: float, shape: tuple[int, int]) -> FloatArray:
+    """Shrink singular values of signal plus noise: least expected Frobenius error.
+
+    Gavish and Donoho, "Optimal shrinkage of singular values", IEEE IT 2017.
+    """
+    if scale == 0.0:
+        return values
+    m, n = shape
+    y = values / scale
+    inside = np.maximum((y**2 - m - n) ** 2 - 4.0 * m * n, 0.0)
+    above = y > math.sqrt(m) + math.sqrt(n)
+    return np.where(above, scale * np.sqrt(inside) / np.maximum(y, 1e-300), 0.0)
+
+
+def from_matrix(matrix: Noisy, k: int, start: FloatArray) -> Factors:
+    """Factor a noisy matrix: leading singular vectors, shrunken values.
+
+    `start` (n x more than k columns) is public; a large matrix is multiplied, not decomposed.
+    """
+    M = matrix.value
+    m, n = M.shape
+    if min(m, n) <= 300 or start.shape[1] * 4 >= min(m, n):
+        left, values, right = np.linalg.svd(M, full_matrices=False)
+        left, values, right = left[:, :k], values[:k], right[:k]
+    else:
+        V = leading_eigenvectors(lambda Q: M.T @ (M @ Q), start, start.shape[1])
+        U, values, small = np.linalg.svd(M @ V, full_matrices=False)
+        left, values, right = U[:, :k], values[:k], (small @ V.T)[:k]
+    kept = shrink(values, matrix.scale, (m, n))
+    rank = int(np.count_nonzero(kept > _TINY * max(float(kept[0]), 1e-300)))
+    return Factors(left, kept, right, rank)
+
+
+class _Side(NamedTuple):
+    """Singular vectors of a sketch; `rank` of them rise above the noise."""
+
+    vectors: FloatArray
+    rank: int
+
+    @property
+    def kept(self) -> FloatArray:
+        return self.vectors[:, : self.rank]
+
+
+def _side(sketch: FloatArray, scale: float, k: int) -> _Side:
+    """Return the leading left singular vectors of a tall sketch."""
+    vectors, values, _ = np.linalg.svd(sketch, full_matrices=False)
+    edge = max(noise_edge(scale, sketch.shape), _TINY * float(values[0]))
+    rank = min(2 * k, int(np.count_nonzero(values > edge)))
+    return _Side(vectors[:, : 2 * k], rank)
+
+
+def _finish(U: _Side, X: FloatArray, V: _Side, k: int) -> Factors:
+    """Return the k leading factors of U X V', completed by what is only noise."""
+    left, values, right = np.linalg.svd(X)
+    largest = max(float(values[0]), 1e-300) if values.size else 0.0
+    rank = min(k, int(np.count_nonzero(values > _TINY * largest)))
+    kept = np.zeros(k)
+    kept[:rank] = values[:rank]
+    rows = np.hstack([U.kept @ left, U.vectors[:, U.rank :]])
+    columns = np.hstack([V.kept @ right.T, V.vectors[:, V.rank :]])
+    return Factors(rows[:, :k], kept, columns[:, :k].T, rank)
+
+
+def from_two(right: Noisy, left: Noisy, F: FloatArray, S: FloatArray, k: int) -> Factors:
+    """Solve for A ~ U X V' from Y and Z together.
+
+    U and V span what rises above the known noise edges of Y and Z. X minimises
+    ``|Y - U X V'F|^2 / sy^2 + |Z - S'U X V'|^2 / sz^2``, a Sylvester equation. Unlike the inverse
+    of S'U alone, it is stable for any sizes. A sweep of alternating least squares follows.
+    """
+    U, V = _side(right.value, right.scale, k), _side(left.value.T, left.scale, k)
+    if not (U.rank and V.rank):
+        return _finish(U, np.zeros((U.rank, V.rank)), V, k)
+    sy, sz = (right.scale, left.scale) if right.scale and left.scale else (1.0, 1.0)
+    SU, VF = S.T @ U.kept, V.kept.T @ F
+    P, Q = SU.T @ SU / sz**2, VF @ VF.T / sy**2
+    R = SU.T @ left.value @ V.kept / sz**2 + U.kept.T @ right.value @ VF.T / sy**2
+    size = max(float(np.trace(P)), float(np.trace(Q)))  # of order one for any scale of the data
+    X = scipy.linalg.solve_sylvester(P / size, Q / size, R / size)
+    return _refined(_finish(U, X, V, k), right, left, F, S)
+
+
+class _Basis(NamedTuple):
+    """Orthonormal basis of the range of a tall matrix, and the squares of its singular values."""
+
+    vectors: FloatArray
+    squares: FloatArray
+
+
+def _basis(S: FloatArray) -> _Basis:
+    squares, right = np.linalg.eigh(S.T @ S)
+    kept = squares > 1e-9 * squares[-1]
+    return _Basis(S @ (right[:, kept] / np.sqrt(squares[kept])), squares[kept])
+
+
+def _refined(start: Factors, right: Noisy, left: Noisy, F: FloatArray, S: FloatArray) -> Factors:
+    """Take one sweep of alternating least squares: each side learns from both sketches.
+
+    Given V, ``W = argmin |Y - W V'F|^2 / sy^2 + |Z - S'W V'|^2 / sz^2 + ridge`` over all W, not
+    only those in the range of Y, and then the same for the other side. It takes 5 to 40% off the
+    excess error of the core solve. The ridge, what noise of that size would have left, keeps weak
+    components from growing.
+    """
+    r = start.rank
+    if r == 0:
+        return start
+    exact = not (right.scale and left.scale)
+    y, z = Noisy(right.value, right.scale or 1.0), Noisy(left.value.T, left.scale or 1.0)
+    values, V = start.values[:r], start.right[:r].T
+    W = _least_squares(y, z, F, S, V, 0.0 * values if exact else len(y.value) / values**2)
+    U, values, turn = np.linalg.svd(W, full_matrices=False)
+    V = V @ turn.T
+    weights = len(z.value) / np.maximum(values, _TINY * values[0]) ** 2
+    H = _least_squares(z, y, S, F, U, 0.0 * values if exact else weights)
+    V, values, turn = np.linalg.svd(H, full_matrices=False)
+    U = U @ turn.T
+    return Factors(
+        np.hstack([U, _others(start.left, U)]),
+        np.concatenate([values, start.values[r:]]),
+        np.vstack([V.T, _others(start.right.T, V).T]),
+        r,
+    )
+
+
+def _least_squares(
+    y: Noisy, z: Noisy, F: FloatArray, S: FloatArray, V: FloatArray, ridge: FloatArray
+) -> FloatArray:
+    """Solve for W in ``W (G + ridge) + S S'W / sz^2 = Y F'V / sy^2 + S Z V / sz^2``.
+
+    G = V'F F'V / sy^2, y = A F and z = A'S, noisy. Diagonal in the eigenvectors of G + ridge and
+    in the range of S.
+    """
+    VF = V.T @ F
+    g, turn = np.linalg.eigh(VF @ VF.T / y.scale**2 + np.diag(ridge))
+    g = np.maximum(g, _TINY * g[-1])
+    target = (y.value @ VF.T / y.scale**2 + S @ (z.value.T @ V) / z.scale**2) @ turn
+    Q, squares = _basis(S)
+    inside = Q.T @ target
+    W = (target - Q @ inside) / g + Q @ (inside / (squares[:, None] / z.scale**2 + g))
+    return np.asarray(W @ turn.T)
+
+
+def _others(columns: FloatArray, kept: FloatArray) -> FloatArray:
+    """Return the later columns of an orthonormal set, made orthogonal to the kept ones."""
+    rest = columns[:, kept.shape[1] :]
+    if rest.shape[1] == 0:
+        return rest
+    return np.asarray(np.linalg.qr(np.hstack([kept, rest]))[0][:, kept.shape[1] :])
+
+
+def from_core(
+    right: Noisy, left: Noisy, core: Noisy, S: FloatArray, T: FloatArray, k: int
+) -> Factors:
+    """Solve for A ~ U X V' from Y, Z and a separate core C = S'A T."""
+    U, V = _side(right.value, right.scale, k), _side(left.value.T, left.scale, k)
+    if not (U.rank and V.rank):
+        return _finish(U, np.zeros((U.rank, V.rank)), V, k)
+    X = np.linalg.pinv(S.T @ U.kept) @ core.value @ np.linalg.pinv(V.kept.T @ T)
+    return _finish(U, X, V, k)
+
+
+def gram_factors(reports: FloatArray, scale: float, k: int) -> tuple[FloatArray, FloatArray]:
+    """Return the k leading eigenpairs of Y'Y - m scale^2 I: the noise of m reports taken off."""
+    m, n = reports.shape
+    values, vectors = np.linalg.eigh(reports.T @ reports - m * scale**2 * np.eye(n))
+    return np.maximum(values[::-1][:k], 0.0), vectors[:, ::-1][:, :k]

@@ -1,0 +1,231 @@
+"""DPLowRankFactorizer with many releases: exact limits, windows, audits, checkpoints."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from skdp import DPLowRankFactorizer, PrivacyLedger
+from skdp.exceptions import PrivacyError, PrivacyWarning
+from skdp.testing import (
+    fixed_noise,
+    null_release,
+    record_transcript,
+    seeded_entropy,
+    transcript_audit,
+)
+from skdp.testing._outcomes import difference, fitted_attributes
+
+M, N, T = 12, 9, 8
+RNG = np.random.default_rng(0)
+STEPS = [RNG.standard_normal((M, 2)) @ RNG.standard_normal((2, N)) for _ in range(T)]
+WAYS = {
+    "dense sqrt": {},
+    "dense tree": {"mechanism": "tree"},
+    "dense window": {"window": 3},
+    "isometry": {"method": "two_sketch", "sensitivity_mode": "worst_case", "sketch": "isometry",
+                 "sketch_size": 9, "core_size": 12},
+    "gaussian": {"method": "two_sketch", "oblivious": True, "sketch_size": 8, "core_size": 9},
+    "three": {"method": "three_sketch", "sensitivity_mode": "worst_case", "sketch_size": 8,
+              "core_size": 9, "mechanism": "tree"},
+}  # fmt: skip
+
+
+def new(n_components=2, **params):
+    return DPLowRankFactorizer(
+        n_components, **({"matrix_shape": (M, N), "max_releases": T} | params)
+    )
+
+
+def run(steps, **params):
+    model = new(**params)
+    for step in steps:
+        model.update_matrix(step)
+        model.release()
+    return model
+
+
+def product(model):
+    return (model.left_ * model.singular_values_) @ model.components_
+
+
+@pytest.mark.parametrize("way", ["dense sqrt", "dense tree", "dense window", "isometry"])
+def test_without_noise_a_release_is_the_best_factorisation(way):
+    model = new(9, epsilon=math.inf, **WAYS[way])
+    for t, step in enumerate(STEPS, 1):
+        if t == 1:
+            with pytest.warns(PrivacyWarning):
+                model.update_matrix(step / 2)
+        else:
+            model.update_matrix(step / 2)
+        i, j = np.indices((M, N)).reshape(2, -1)
+        model.update(i, j, step.ravel() / 2)
+        model.release()
+        window = WAYS[way].get("window") or T
+        exact = sum(STEPS[max(0, t - window) : t])
+        if way == "isometry":  # a sketch of all columns finds all of the matrix
+            assert np.linalg.norm(product(model) - exact) < 0.3 * np.linalg.norm(exact)
+        else:
+            assert np.allclose(product(model), exact, atol=1e-8)
+        assert model.n_releases_ == t
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_large_budget_finds_the_matrix(way):
+    steps = [50.0 * STEPS[0]] * T
+    with seeded_entropy(0):
+        model = run(steps, epsilon=20.0, **WAYS[way])
+    exact = sum(steps[-WAYS[way].get("window", T) :])
+    assert np.linalg.norm(product(model) - exact) < 0.1 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_payment_for_all_releases(way):
+    with record_transcript() as transcript:
+        model = run(STEPS, **WAYS[way])
+    assert not transcript.faults
+    assert len(model.ledger_) == {"isometry": 2, "gaussian": 2, "three": 3}.get(way, 1)
+    assert model.privacy_spent_.epsilon <= 1.0
+    assert all("8 releases" in line.mechanism for line in model.ledger_)
+    with pytest.raises(PrivacyError, match="released its state"):
+        model.update_matrix(STEPS[0])
+    with pytest.raises(PrivacyError, match="released its state"):
+        model.release()
+
+
+def spread(weights, places):
+    """The updates of one unit: weights at steps, in one place."""
+    return [w * places for w in weights]
+
+
+@pytest.mark.parametrize("way", ["dense sqrt", "dense tree", "dense window", "isometry"])
+def test_audit_of_a_unit_that_comes_at_many_times(way):
+    place = np.zeros((M, N))
+    place[2, 3] = 1.0
+    weights = np.r_[0.97, np.full(T - 1, 0.03 / (T - 1))] * (1 - 1e-9)
+    zeros = [np.zeros((M, N))] * T
+    pair = zeros, spread(weights, place)
+    # the same public sketch for both: known sketches have exact norms
+    seed = {"sketch_seed": 5} if way == "isometry" else {}
+    report = transcript_audit(lambda steps: run(steps, **WAYS[way], **seed), pair).check()
+    ratio = report.realised_mu / report.claimed_mu
+    assert ratio <= 1
+    assert ratio > (0.95 if way != "isometry" else 0.6)  # this place is not the sketch's worst
+
+
+def test_nothing_is_seen_but_what_is_released():
+    hostile = {
+        "ordinary": STEPS,
+        "huge": [1e9 * step for step in STEPS],
+        "zeros": [0 * step for step in STEPS],
+    }
+    for way in ("dense sqrt", "dense window", "isometry"):
+        seen = {}
+        for name, steps in hostile.items():
+            with fixed_noise(1), null_release(run=True):
+                seen[name] = fitted_attributes(run(steps, **WAYS[way]))
+            seen[name].pop("_source")
+        for attributes in seen.values():
+            assert difference(seen["ordinary"], attributes) is None
+
+
+def test_random_sketches_need_a_declaration():
+    with pytest.raises(ValueError, match="oblivious=True"):
+        new(method="two_sketch").update_matrix(STEPS[0])
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace"])
+def test_rows_that_come_once(adjacency):
+    rows = 0.1 * STEPS[0]
+
+    def fit(first):
+        model = new(privacy_unit="row", adjacency=adjacency, max_releases=3)
+        model.partial_fit(np.vstack([first, rows[1:4]])).release()
+        model.partial_fit(rows[4:8]).release()
+        model.partial_fit(rows[8:]).release()
+        return model
+
+    spike = 1e15 * np.eye(N)[:1]
+    other = -spike if adjacency == "replace" else 0 * spike
+    report = transcript_audit(fit, (spike, other)).check()
+    assert 0.95 < report.realised_mu / report.claimed_mu <= 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_goes_on_from_a_checkpoint(way, tmp_path):
+    with pytest.warns(PrivacyWarning):
+        whole = run(STEPS, random_state=3, **WAYS[way])
+    path = tmp_path / "stream"
+    model = new(random_state=3, **WAYS[way])
+    with pytest.warns(PrivacyWarning):
+        model.update_matrix(STEPS[0])
+    model.checkpoint(path)
+    model.release()
+    assert model.n_acknowledged() == 2
+    for step in STEPS[1:]:
+        model.update_matrix(step)
+        model._drop_stream()
+        with pytest.warns(PrivacyWarning):
+            model = DPLowRankFactorizer.restore(path)
+        before = fitted_attributes(model)
+        model.release()
+        model.released()
+        assert difference(before, fitted_attributes(model))
+    kept = {k: v for k, v in fitted_attributes(model).items() if not k.startswith("_")}
+    expected = fitted_attributes(whole)
+    for name, value in kept.items():
+        assert difference(value, expected[name]) is None, name
+
+
+def test_rows_seen_survive_a_checkpoint(tmp_path):
+    model = new(privacy_unit="row", adjacency="zero_out")
+    model.partial_fit(STEPS[0][:5])
+    model.checkpoint(tmp_path / "stream")
+    model.partial_fit(STEPS[0][5:7])
+    model._drop_stream()
+    model = DPLowRankFactorizer.restore(tmp_path / "stream")
+    with pytest.raises(ValueError, match="7 were added"):
+        model.partial_fit(STEPS[0])
+    with pytest.raises(ValueError, match="a stream is running"):
+        model.fit(STEPS[0])
+    model.partial_fit(STEPS[0][7:]).release()
+
+
+def test_secrets_stay_and_released_models_go():
+    model = run(STEPS[:3])
+    with pytest.raises(PrivacyError, match="copied or pickled"):
+        pickle.dumps(model)
+    public = pickle.loads(pickle.dumps(model.released()))
+    assert np.array_equal(public.left_, model.left_)
+    assert not {"_private", "_state", "_source", "_messages"} & set(vars(public))
+    with pytest.raises(PrivacyError):
+        public.update_matrix(STEPS[0])
+    assert pickle.loads(pickle.dumps(run(STEPS))).n_releases_ == T
+
+
+def test_servers_are_for_one_release():
+    model = new().update_matrix(STEPS[0])
+    for call in (model.state_message, model.for_server, lambda: model.merge(b"")):
+        with pytest.raises(PrivacyError, match="max_releases=1"):
+            call()
+    with pytest.raises(ValueError, match="honest_servers"):
+        new(honest_servers=2).update_matrix(STEPS[0])
+
+
+@pytest.mark.parametrize(
+    "params", [{"window": 9}, {"window": 3, "mechanism": "sqrt"}, {"window": 0},
+               {"mechanism": "none"}, {"max_releases": 0}],
+)  # fmt: skip
+def test_bad_parameters(params):
+    with pytest.raises(ValueError, match=r"window|mechanism|max_releases"):
+        new(**params).update_matrix(STEPS[0])
+
+
+def test_a_later_ledger_is_charged_what_was_granted():
+    model = run(STEPS[:3], method="two_sketch", oblivious=True, sketch_size=8, core_size=9)
+    with PrivacyLedger(3.0, 1e-5) as ledger:
+        model.update_matrix(STEPS[3])
+        model.release()
+    (entry,) = ledger.entries
+    assert entry.losses == model.privacy_spent_.losses

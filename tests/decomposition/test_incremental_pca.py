@@ -1,0 +1,336 @@
+"""DPIncrementalPCA: limits, whole streams seen from inside, checkpoints, refusals."""
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.decomposition import PCA, IncrementalPCA
+
+from skdp import DPIncrementalPCA, PrivacyLedger
+from skdp.decomposition import _moments
+from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
+from skdp.privacy.session import PrivacySession
+from skdp.testing import (
+    fixed_noise,
+    null_release,
+    record_transcript,
+    seeded_entropy,
+    transcript_audit,
+)
+from skdp.testing._outcomes import difference, fitted_attributes
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((600, 7)) @ RNG.standard_normal((7, 7)) + 2.0
+NAMES = (
+    "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_",
+    "var_", "noise_variance_", "n_samples_seen_", "n_components_",
+)  # fmt: skip
+
+
+def batches(rows=X, n=6):
+    return np.array_split(rows, n)
+
+
+def run(steps, *args, **kwargs):
+    kwargs = {"clip_norm": 5.0, "max_releases": max(1, len(steps))} | kwargs
+    pca = DPIncrementalPCA(*args, **kwargs)
+    for rows in steps:
+        pca.partial_fit(rows)
+    return pca
+
+
+def assert_equal_models(ours, theirs, names=NAMES):
+    for name in names:
+        a, b = getattr(ours, name), getattr(theirs, name)
+        if name == "components_":
+            b = b * np.sign(np.sum(a * b, axis=1))[:, None]
+        assert np.allclose(a, b, atol=1e-7), name
+
+
+@pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
+def test_without_noise_each_release_is_that_of_scikit_learn(mechanism):
+    ours = DPIncrementalPCA(
+        epsilon=math.inf, clip_norm=math.inf, mechanism=mechanism, max_releases=6
+    )
+    theirs = IncrementalPCA()
+    with pytest.warns(PrivacyWarning):
+        ours.partial_fit(X[:100])
+    theirs.partial_fit(X[:100])
+    assert_equal_models(ours, theirs)
+    for rows in batches(X[100:], 5):
+        assert_equal_models(ours.partial_fit(rows), theirs.partial_fit(rows))
+    assert np.allclose(np.abs(ours.transform(X)), np.abs(theirs.transform(X)), atol=1e-6)
+    assert np.allclose(ours.get_covariance(), theirs.get_covariance(), atol=1e-6)
+
+
+@pytest.mark.parametrize("center", ["dp", "none", "given"])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_fit_without_noise_is_pca(center, form):
+    rows = X if center == "dp" else X - X.mean(axis=0)
+    given = np.zeros(7) if center == "given" else center
+    with pytest.warns(PrivacyWarning):
+        ours = DPIncrementalPCA(3, epsilon=math.inf, clip_norm=math.inf, center=given).fit(
+            form(rows)
+        )
+    names = [n for n in NAMES if n not in ("var_", "n_samples_seen_")]
+    assert_equal_models(ours, PCA(3).fit(rows), names)
+    assert ours.batch_size_ == 35
+    assert ours.n_samples_seen_ == 600
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("center", ["dp", "none"])
+@pytest.mark.parametrize("limit", [3000, 3])
+def test_large_budget_is_near_pca(adjacency, center, limit, monkeypatch):
+    """A stream at epsilon = 50 finds the leading axes, by the moment and by its sketch."""
+    monkeypatch.setattr(_moments, "MOMENT_FEATURES", limit)
+    monkeypatch.setattr("skdp.decomposition._incremental_pca.MOMENT_FEATURES", limit)
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((6000, 9)) * [3.0, 2.0, *[0.1] * 7]
+    rows += 1.0 if center == "dp" else 0.0
+    with seeded_entropy(0):
+        pca = run(batches(rows, 5), 2, epsilon=50.0, clip_norm=12.0, adjacency=adjacency,
+                  center=center)  # fmt: skip
+    exact = PCA(2).fit(rows)
+    overlap = np.linalg.svd(pca.components_ @ exact.components_.T, compute_uv=False)
+    assert overlap.min() > 0.99
+    assert np.allclose(pca.explained_variance_, exact.explained_variance_, rtol=0.1)
+    assert np.allclose(pca.mean_, exact.mean_ if center == "dp" else 0.0, atol=0.1)
+    assert abs(pca.n_samples_seen_ - 6000) < 100
+    assert (pca.n_samples_seen_ == 6000) or adjacency == "add_remove"
+    assert hasattr(pca, "var_") == (limit == 3000)
+
+
+def test_one_line_pays_for_all_releases():
+    pca = run(batches(), 2, mechanism="sqrt")
+    (line,) = pca.ledger_
+    assert (line.name, pca.n_releases_) == ("moment", 6)
+    assert "square-root stream of 6 releases" in line.mechanism
+    assert pca.privacy_spent_.epsilon == 1.0
+    with record_transcript() as transcript:
+        pca = run(batches(), 2)
+    assert len(transcript) >= 6
+    assert not transcript.faults
+
+
+def test_fit_releases_once_whatever_the_batches():
+    with record_transcript() as transcript:
+        DPIncrementalPCA(2, clip_norm=5.0, batch_size=10).fit(X)
+    assert len(transcript) == 1
+
+
+def test_automatic_clip_norm_is_paid_from_the_first_batch():
+    rows = np.tile(X, (10, 1))
+    with seeded_entropy(0):
+        pca = run(batches(rows, 2), 2, clip_norm="auto")
+    norms = np.linalg.norm(rows, axis=1)
+    assert 0.5 < pca.clip_norm_ / np.quantile(norms, 0.9) < 2
+    squares = {line.name: 0.0 for line in pca.ledger_}
+    for line in pca.ledger_:
+        squares[line.name] += line.loss.value**2
+    assert squares["norm_quantile"] == pytest.approx(0.05 * pca.privacy_spent_.mu**2)
+    assert squares["moment"] == pytest.approx(0.95 * pca.privacy_spent_.mu**2)
+
+
+def test_nothing_is_seen_but_what_is_released():
+    """Null release over a whole stream: with zeros for answers, no data can be told from others."""
+    hostile = {
+        "ordinary": batches(),
+        "scaled": [1e6 * rows for rows in batches()],
+        "tiny": [1e-6 * rows for rows in batches()],
+        "zeros": [0.0 * rows for rows in batches()],
+        "other sizes": np.array_split(X, [1, 2, 300, 310, 599]),
+        "no rows": [X[:100], X[:0], X[:0], X[100:], X[:0], X[:0]],
+        "sparse": [sp.csr_array(rows) for rows in batches()],
+    }
+    for options in ({}, {"clip_norm": "auto"}, {"center": "none"}, {"mechanism": "tree"}):
+        seen = {}
+        for name, steps in hostile.items():
+            with fixed_noise(1), null_release(run=True):
+                seen[name] = fitted_attributes(run(steps, 2, **options))
+        for name, attributes in seen.items():
+            assert difference(seen["ordinary"], attributes) is None, name
+    with fixed_noise(1):
+        one, two = (run(hostile[name], 2, epsilon=1e3) for name in ("ordinary", "zeros"))
+    assert difference(fitted_attributes(one), fitted_attributes(two))
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
+@pytest.mark.parametrize("limit", [3000, 3])
+def test_worst_row_of_a_whole_stream(adjacency, mechanism, limit, monkeypatch):
+    monkeypatch.setattr(_moments, "MOMENT_FEATURES", limit)
+    monkeypatch.setattr("skdp.decomposition._incremental_pca.MOMENT_FEATURES", limit)
+    options = {"adjacency": adjacency, "mechanism": mechanism, "clip_norm": 1.0}
+    steps = [0.1 * RNG.standard_normal((8, 4)) for _ in range(8)]
+    row, other = 1e15 * np.eye(4)[:2]
+    if adjacency == "replace":
+        pair = [[np.vstack([steps[0], x]), *steps[1:]] for x in (row, -0.25 * row + other)]
+    else:
+        pair = [steps, [np.vstack([steps[0], row]), *steps[1:]]]
+    with seeded_entropy(0):
+        report = transcript_audit(lambda data: run(data, 2, **options), pair).check()
+    ratio = report.realised_mu / report.claimed_mu
+    assert ratio <= 1 + 1e-9
+    assert ratio > (0.95 if limit == 3000 else 0.6)  # one row is not the worst of four releases
+
+
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_a_late_row_moves_less(n):
+    steps = [0.1 * RNG.standard_normal((8, 4)) for _ in range(8)]
+    more = [*steps[: n - 1], np.vstack([steps[n - 1], 1e15 * np.eye(4)[0]]), *steps[n:]]
+    for mechanism in ("sqrt", "tree"):
+        report = transcript_audit(
+            lambda data, m=mechanism: run(data, 2, mechanism=m, clip_norm=1.0), (steps, more)
+        ).check()
+        assert report.realised_mu > 0
+
+
+def test_number_of_releases_is_a_limit():
+    pca = run(batches(), 2)
+    with pytest.raises(PrivacyError, match="ended after 6 releases"):
+        pca.partial_fit(X)
+    with pytest.raises(ValueError, match="features"):
+        pca.partial_fit(X[:, :5])
+    with record_transcript() as transcript, pytest.raises(PrivacyError):
+        pca.partial_fit(X)
+    assert not len(transcript)
+
+
+def test_fit_and_partial_fit_have_budgets_of_their_own():
+    pca = DPIncrementalPCA(2, clip_norm=5.0, max_releases=2).fit(X)
+    assert not hasattr(pca, "n_releases_")
+    with pytest.warns(PrivacyWarning, match="a budget of its own"):
+        pca.partial_fit(X)
+    assert pca.n_releases_ == 1
+    pca.fit(X)  # ends the stream
+    assert not hasattr(pca, "n_releases_") and not hasattr(pca, "_private")
+
+
+def test_parameters_stay_while_the_stream_runs():
+    pca = run(batches()[:2], 2, max_releases=6)
+    for name, value in {"epsilon": 8.0, "clip_norm": 50.0, "adjacency": "replace"}.items():
+        old = getattr(pca, name)
+        pca.set_params(**{name: value})
+        with pytest.raises(ValueError, match=f"parameters .*{name}.* changed"):
+            pca.partial_fit(X)
+        pca.set_params(**{name: old})
+    pca.set_params(whiten=True).partial_fit(X)
+    assert pca.n_releases_ == 3
+
+
+def test_a_failed_call_leaves_the_last_release():
+    pca = run(batches()[:2], 2, max_releases=6)
+    before = fitted_attributes(pca)
+    for bad in (X[:, :3], "rows", np.full((3, 7), np.nan)):
+        with pytest.raises(ValueError):
+            pca.partial_fit(bad)
+        assert difference(before, fitted_attributes(pca)) is None
+    assert pca.partial_fit(X).n_releases_ == 3
+
+
+def test_a_running_stream_is_secret_and_a_released_model_is_free():
+    pca = run(batches()[:5], 2, max_releases=6)
+    for duplicate in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(PrivacyError, match="copied or pickled"):
+            duplicate(pca)
+    public = pickle.loads(pickle.dumps(pca.released()))
+    assert difference(fitted_attributes(pca), fitted_attributes(public)) is None
+    with pytest.raises(PrivacyError, match="ended"):
+        public.partial_fit(X)
+    assert "_private" not in repr(pca) and "_private" not in pca._repr_html_()
+    pca.partial_fit(X)
+    assert np.array_equal(pickle.loads(pickle.dumps(pca)).components_, pca.components_)
+    assert not fitted_attributes(clone(pca))
+
+
+@pytest.mark.parametrize("options", [{}, {"adjacency": "replace"}, {"center": np.ones(7)}])
+@pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
+def test_goes_on_from_a_checkpoint(tmp_path, mechanism, options):
+    import pandas as pd
+
+    frames = [pd.DataFrame(rows, columns=list("abcdefg")) for rows in batches()]
+    kwargs = {"clip_norm": 5.0, "max_releases": 6, "mechanism": mechanism, **options}
+    with pytest.warns(PrivacyWarning):
+        whole = run(frames, 2, random_state=4, **kwargs)
+    path = tmp_path / "stream"
+    with pytest.warns(PrivacyWarning):
+        pca = DPIncrementalPCA(2, random_state=4, **kwargs).partial_fit(frames[0])
+    pca.checkpoint(path)
+    for i, frame in enumerate(frames[1:], 2):
+        pca.partial_fit(frame)
+        released = fitted_attributes(pca)
+        if i == 6:
+            break
+        pca._drop_stream()
+        with pytest.warns(PrivacyWarning):
+            pca = DPIncrementalPCA.restore(path)
+        assert difference(released, fitted_attributes(pca)) is None
+        assert pca.n_releases_ == i
+    assert difference(fitted_attributes(whole), fitted_attributes(pca)) is None
+    with pytest.warns(PrivacyWarning):
+        ended = DPIncrementalPCA.restore(path)
+    assert difference(fitted_attributes(whole), fitted_attributes(ended)) is None
+    with pytest.raises(PrivacyError, match="ended"):
+        ended.partial_fit(frames[0])
+    with pytest.raises(PrivacyError, match="no stream is running"):
+        ended.checkpoint(tmp_path / "other")
+
+
+def test_ledgers_are_charged_once_and_later_ones_too():
+    pca = DPIncrementalPCA(2, clip_norm=5.0, max_releases=6)
+    with PrivacyLedger(3.0, 1e-5) as first:
+        pca.partial_fit(X[:100]).partial_fit(X[100:200])
+    assert len(first.entries) == 1
+    assert first.spent.mu == pytest.approx(pca.privacy_spent_.mu)
+    pca.partial_fit(X[200:300])
+    with PrivacyLedger(3.0, 1e-5) as second:
+        pca.partial_fit(X[300:400]).partial_fit(X[400:])
+    assert (len(first.entries), len(second.entries)) == (1, 1)
+    assert second.spent.mu == pytest.approx(pca.privacy_spent_.mu)
+    with pytest.raises(BudgetExceededError), PrivacyLedger(0.5, 1e-6):
+        pca.partial_fit(X)
+    assert pca.n_releases_ == 5
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"n_components": 0}, "n_components"),
+        ({"n_components": 8}, "between 1 and n_features=7"),
+        ({"n_components": 2.0}, "n_components"),
+        ({"max_releases": 0}, "max_releases"),
+        ({"max_releases": None}, "max_releases"),
+        ({"mechanism": "toeplitz"}, "mechanism"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"delta": 0.0}, "pure differential privacy"),
+        ({"clip_norm": math.inf}, "clip_norm=inf"),
+        ({"center": "mean"}, "center"),
+        ({"budget_split": {"gram": 1.0}}, "budget_split"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"whiten": "yes"}, "whiten"),
+    ],
+)
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match, method, monkeypatch):
+    monkeypatch.setattr(PrivacySession, "_read", None)
+    pca = DPIncrementalPCA(**({"clip_norm": 1.0} | kwargs))
+    with pytest.raises(ValueError, match=match):
+        getattr(pca, method)(X)
+    assert not [name for name in vars(pca) if name.endswith("_")]
+
+
+def test_public_sizes_bound_the_components():
+    with pytest.raises(ValueError, match="of the first batch"):
+        DPIncrementalPCA(4, adjacency="replace", clip_norm=1.0).partial_fit(X[:3])
+    assert DPIncrementalPCA(4, clip_norm=1.0).partial_fit(X[:3]).n_components_ == 4
+
+
+def test_float32_and_no_rows():
+    pca = DPIncrementalPCA(2, clip_norm=5.0).partial_fit(X[:0].astype(np.float32))
+    assert pca.components_.dtype == np.float32
+    assert np.isfinite(pca.components_).all()
