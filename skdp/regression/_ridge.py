@@ -57,7 +57,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
-        Coefficients; zero where nothing stands clear of the noise.
+        Coefficients; next to zero where nothing stands clear of the noise.
     intercept_ : float or ndarray of shape (n_targets,)
         Intercept, 0.0 if it is not fitted.
     clip_norm_ : float

@@ -192,7 +192,8 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         y : ndarray of shape (n_samples,)
             Labels.
         """
-        return self.classes_[best_class(self._linear(X))]
+        best = best_class(self._linear(X))
+        return self.classes_[best]
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

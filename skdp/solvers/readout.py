@@ -19,6 +19,7 @@ __all__ = ["Readout", "readout_moments", "solve_readout", "true_forms"]
 
 FloatArray = NDArray[np.float64]
 _GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
+_LEAST = 1e-3  # least estimate of an eigenvalue, in standard deviations of the noise
 
 
 class Readout(NamedTuple):
@@ -103,19 +104,18 @@ def true_forms(values: FloatArray, noise: float) -> FloatArray:
     The eigenvalues of a noisy A spread out; in the limit of large d the mean of w_i'A w_i is
     lambda_i - 2 s^2 Re sum_j 1/(lambda_i - lambda_j - i eta) (Bun, Allez, Bouchaud, Potters, IEEE
     Trans. Inf. Theory 2016), with eta = s, the spacing of the eigenvalues of noise alone. A is a
-    matrix of squares, so the estimate is at least 0.
+    matrix of squares, so the estimate is kept above 0.
     """
     if noise == 0.0:
         return np.maximum(values, 0.0)
     x = values / noise
     gaps = x[:, None] - x[None, :]
-    return np.asarray(noise * np.maximum(x - 2 * np.sum(gaps / (gaps**2 + 1), axis=1), 0.0))
+    forms = x - 2 * np.sum(gaps / (gaps**2 + 1), axis=1)
+    return np.asarray(noise * np.maximum(forms, _LEAST))
 
 
 def _filter(m: FloatArray, level: float) -> FloatArray:
     """Return m/(m^2 + level), and 0 where m is nothing but rounding."""
-    if math.isinf(level):
-        return np.zeros_like(m)
     real = m > len(m) * 1e-16 * float(np.max(m, initial=0.0))
     safe = np.where(real, m, 1.0)
     return np.where(real, 1.0 / (safe + level / safe), 0.0)
@@ -124,7 +124,7 @@ def _filter(m: FloatArray, level: float) -> FloatArray:
 def _noise_to_prior(g: FloatArray, m: FloatArray, noise: float, cross_noise: float) -> float:
     """Return var(e)/rho^2 for the rho^2 under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
 
-    inf stands for rho = 0: nothing but noise was seen.
+    The smallest rho stands for 0: nothing but noise was seen.
     """
     if noise == 0.0:
         return 0.0
@@ -132,8 +132,5 @@ def _noise_to_prior(g: FloatArray, m: FloatArray, noise: float, cross_noise: flo
     z, ratio = g / cross_noise, m / noise
     variances = 1 + _GRID[:, None] * (ratio**2 + d)
     loss = np.sum(z**2 / variances + np.log(variances), axis=1)
-    best = int(np.argmin(loss))
-    if not loss[best] < float(np.sum(z**2)):
-        return math.inf
-    rho2 = float(_GRID[best]) * unit**2
+    rho2 = float(_GRID[np.argmin(loss)]) * unit**2
     return (cross_noise**2 + d * rho2 * noise**2) / rho2
