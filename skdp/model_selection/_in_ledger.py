@@ -2,8 +2,11 @@
 
 A search clones its estimator before anything else. The clone of a private estimator made in a
 ledger looks for the search that makes it, computes the cost of the whole search, and charges it;
-fits of that clone then draw on what was paid. If scikit-learn renames what is looked for, fits are
-charged one by one again, as outside a search: nothing is lost but the early refusal.
+fits of that clone then draw on what was paid.
+
+The limit: a search that is not seen (it runs in a thread of its own, on an estimator that was made
+outside the ledger; or scikit-learn has renamed what is looked for) has its fits charged one by one,
+and neither its folds nor its scorers are looked at.
 """
 
 import inspect

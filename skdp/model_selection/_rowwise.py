@@ -23,9 +23,10 @@ from skdp.regression._ridge_classifier import best_class
 
 __all__ = ["apply", "as_rows", "each_row", "fast_map", "n_rows", "public_row", "take_rows"]
 
-# Models whose predict is <x, coef_> + intercept_.
+# Models whose predict is <x, coef_> + intercept_, and whose transform is (x - mean_) components_'.
+# Exactly these classes: a subclass may do something else.
 LINEAR_REGRESSORS = (DPTraceRegressor,)
-_PROJECTIONS = (DPPCA, DPTruncatedSVD)
+PROJECTIONS = (DPPCA, DPTruncatedSVD)
 _BLOCK = 2**18  # entries of a block of rows
 
 
@@ -119,14 +120,14 @@ def _fast_map(model, method):
     """Return a map of blocks of rows for models that are known to be linear, else None."""
     if isinstance(model, Pipeline):
         return _fast_pipeline(model, method)
-    if isinstance(model, LINEAR_REGRESSORS) and method == "predict":
+    if type(model) in LINEAR_REGRESSORS and method == "predict":
         coef = np.asarray(model.coef_, np.float64).reshape(-1, 1)
         return lambda X: _products(X, coef)[:, 0] + model.intercept_
-    if isinstance(model, RowClipper | DPStandardScaler) and method == "transform":
+    if type(model) in (RowClipper, DPStandardScaler) and method == "transform":
         return model.transform  # entry by entry, and sums along rows
-    if isinstance(model, DPRidge | DPRidgeClassifier) and method == "predict":
+    if type(model) in (DPRidge, DPRidgeClassifier) and method == "predict":
         return _readout(model)
-    if isinstance(model, _PROJECTIONS) and not getattr(model, "whiten", False):
+    if type(model) in PROJECTIONS and not getattr(model, "whiten", False):
         V = np.asarray(model.components_, np.float64).T
         mean = _mean(model)
         if method == "transform":

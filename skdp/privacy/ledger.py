@@ -62,6 +62,10 @@ class PrivacyLedger:
     A refused fit raises and touches no data. Whoever swallows the error (a grid search makes it a
     nan score) meets it again at the end of the block. To stop in time, ask `remaining`.
 
+    Which rows a fit gets may not depend on other private rows: under "add_remove" use
+    `skdp.model_selection.IndependentKFold`. Searches of scikit-learn whose folds or scores cannot
+    be counted are refused.
+
     Threads are charged. In other processes, an estimator that was cloned or pickled inside the
     block raises PrivacyError, and so does every fit in a forked child. The limit: an estimator that
     a fresh process builds from nothing knows no ledger.
