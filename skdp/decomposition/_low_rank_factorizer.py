@@ -71,7 +71,7 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
         "random": a secret Gaussian sketch is part of the noise. "worst_case": exact norms of the
         sketch that was drawn, for data that may depend on it: streams, servers, known seeds.
     sketch_size : int or None, default=None
-        Columns of the row sketch; None is ``max(4 k, k + 10)``.
+        Columns of the row sketch; None is ``max(4 k, 32)`` for k components.
     core_size : int or None, default=None
         Rows of the column sketch; None is twice `sketch_size`.
     sketch_seed : int or None, default=None
@@ -82,9 +82,9 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
         Servers that each hold a range of rows: place of this one's first row.
     honest_servers : int or None, default=None
         Servers under a secure sum: number of servers, other than a curious one, that are sure to
-        add their share of the noise. None: each server adds all of it.
+        add their share of the noise: at most all but one. None: each server adds all of it.
     max_releases : int, default=1
-        Number of releases of a stream.
+        Number of releases of a stream; only 1.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise and sketch from the operating system. Anything else makes both
         reproducible, which is not private: it warns and is flagged in the receipt.
@@ -286,7 +286,11 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
             check_int(self, name, 1, none=True)
         check_int(self, "sketch_seed", 0, none=True)
         check_int(self, "first_row", 0)
-        check_int(self, "max_releases", 1)
+        if check_int(self, "max_releases", 1) > 1:
+            raise ValueError(
+                "max_releases must be 1: a noisy state is released at most once. Got "
+                f"{self.max_releases!r} instead."
+            )
         if self.matrix_shape is not None:
             self._check_matrix(check_shape(self, "matrix_shape"))
 
