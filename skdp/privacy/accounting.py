@@ -297,16 +297,18 @@ def epsilon_from_losses(losses: Iterable[tuple[str, Any]], delta: float) -> floa
 
 def _sketch_epsilon(curve: Curve, delta: float) -> float:
     """Return an epsilon at which a curve that falls is at most delta; inf if it never is."""
-    high = 1.0
-    while curve(high) > delta:
+    target, high = lowered(delta), 1.0
+    while curve(high) > target:
         high *= 2.0
         if high > 1e9:
             return math.inf
     low = high / 2.0
-    while low > 1e-12 and curve(low) <= delta:
+    while curve(low) <= target:
         low, high = low / 2.0, low
-    root = brentq(lambda e: log_ratio(curve(e), lowered(delta)), low, high, xtol=1e-300, rtol=1e-13)
-    return nudge(curve, delta, root, 1)
+        if low < 1e-12:
+            return high
+    root = brentq(lambda e: log_ratio(curve(e), target), low, high, xtol=1e-300, rtol=1e-13)
+    return nudge(curve, target, root, 1)
 
 
 def mu_beside_pure(epsilon: float, delta: float, pure_epsilon: float) -> float:
