@@ -216,7 +216,7 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
         plan = make_plan(self, X.shape, self._unit(stream=False))
         maps = draw_maps(plan, self.sketch, session.sketches(self.sketch_seed), self.first_row)
         bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
-        grants = session.grant_sketches(bounds, plan.shares)
+        grants = session.grant_sketches(bounds, plan.shares, shared=self.sketch_seed is not None)
         query = Whole(X.tocsr() if is_sparse(X) else X, plan.unit)
         answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
         start = session.random_signs((X.shape[1], min(X.shape[1], self.n_components + 10)))

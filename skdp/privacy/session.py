@@ -49,6 +49,10 @@ __all__ = [
 _SHARE_SLIP = 1e-9  # shares are sums of floats
 # A share of the noise is further from a rounded normal variable than a whole draw.
 _SHARE_COST = math.ceil(noise.SHARE_DELTA_PER_DRAW / noise.DELTA_PER_DRAW)
+_SHARED = (
+    "a PrivacyLedger adds up random sketches as independent ones, and this sketch is shared (by "
+    "'sketch_seed' or for_server). Use sensitivity_mode='worst_case', or no ledger."
+)
 _CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
 
 
@@ -148,7 +152,13 @@ class PrivacySession:
         return grant
 
     def grant_sketches(
-        self, bounds: Sequence[Bound], shares: Sequence[float], *, parties: int = 0, note: str = ""
+        self,
+        bounds: Sequence[Bound],
+        shares: Sequence[float],
+        *,
+        parties: int = 0,
+        shared: bool = False,
+        note: str = "",
     ) -> tuple[Grant, ...]:
         """Pay for several sketches of one matrix, calibrated together; nothing is read yet.
 
@@ -164,6 +174,9 @@ class PrivacySession:
         parties : int, default=0
             0: the noise is drawn here. Else each grant draws a share, and the sum of `parties`
             such shares is the noise that the bound needs: one share alone protects nothing.
+        shared : bool, default=False
+            Other fits may use the same sketch: then a ledger, which adds up sketches as
+            independent ones, refuses a bound with a law.
         note : str
             Added to the mechanism's name in the ledger.
 
@@ -174,6 +187,8 @@ class PrivacySession:
         with self.lock:
             losses = self._sketch_losses(bounds, shares)
             if self.recharge is not None and any(loss.kind == "sketch" for loss in losses):
+                if shared:
+                    raise PrivacyError(_SHARED)
                 self.recharge(accounting.compose(losses))
             lines = zip(bounds, shares, losses, strict=True)
             return tuple(self._grant_sketch(*line, parties, note) for line in lines)
@@ -214,10 +229,16 @@ class PrivacySession:
         return grant
 
     def accumulate_sketches(
-        self, bounds: Sequence[Bound], shares: Sequence[float], *, parties: int = 0
+        self,
+        bounds: Sequence[Bound],
+        shares: Sequence[float],
+        *,
+        parties: int = 0,
+        shared: bool = False,
     ) -> list[Accumulator]:
         """Pay for sketches and draw their noise now; see `grant_sketches` and `accumulate`."""
-        grants = self.grant_sketches(bounds, shares, parties=parties, note=", noise first")
+        note = ", noise first"
+        grants = self.grant_sketches(bounds, shares, parties=parties, shared=shared, note=note)
         return [Accumulator(grant) for grant in grants]
 
     def charge_draws(self, number: int) -> None:
