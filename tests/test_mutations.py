@@ -462,7 +462,7 @@ def test_planted_bug_is_caught(bug, monkeypatch):
         start = time.process_time()
         with pytest.raises(AssertionError) as caught:
             run(estimator)
-        print(bug, '->', str(caught.value)[:230])
+        print(bug, "->", str(caught.value)[:230])
         TABLE.append((bug, tier, time.process_time() - start))
 
 
@@ -477,9 +477,7 @@ def test_a_dozen_bugs_and_each_tier():
     assert len({tier for tier, *_ in MUTATIONS.values()}) >= 10
 
 
-@pytest.mark.parametrize(
-    "check", checks.CHECKS, ids=[check.__name__ for check in checks.CHECKS]
-)
+@pytest.mark.parametrize("check", checks.CHECKS, ids=[check.__name__ for check in checks.CHECKS])
 def test_every_check_passes_on_the_toy(check):
     if check.__name__ == "check_joblib":
         pytest.skip("worker processes cannot import a class from a test")

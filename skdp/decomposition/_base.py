@@ -1,11 +1,15 @@
 """The linear map that decompositions share: transform, inverse_transform, feature names."""
 
+from typing import NamedTuple
+
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from skdp._inputs import as_blocks, check_block_columns
 from skdp._validation import FLOATS
+from skdp.queries.dask_rows import map_rows
 
 
 class LinearTransformMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
@@ -23,26 +27,31 @@ class LinearTransformMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
             Rows to project.
 
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_components)
-            Projected rows.
+            Projected rows. For a Dask array a lazy Dask array; for a list of files and for a row
+            source a generator of arrays, one for each block, so that nothing piles up.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse=self._accept_sparse, dtype=FLOATS, reset=False)
-        return self._project(X)
+        source = as_blocks(X)
+        if source is None:
+            X = validate_data(self, X, accept_sparse=self._accept_sparse, dtype=FLOATS, reset=False)
+            return self._projection()(X)
+        check_block_columns(self, source.n_features, reset=False)
+        if isinstance(X, np.memmap):
+            return np.concatenate([self._projection()(block) for block in source.blocks()])
+        if hasattr(X, "map_blocks"):
+            return map_rows(X, self._projection(), len(self.components_))
+        return map(self._projection(), source.blocks())
 
-    def _project(self, X):
-        projected = X @ self.components_.T
-        mean = getattr(self, "mean_", None)
-        if mean is not None:
-            projected = projected - (mean[None, :] @ self.components_.T)
-        if getattr(self, "whiten", False):
-            projected = projected / self._whitening_scale()
-        return np.asarray(projected)
+    def _projection(self):
+        """Return the public map; it holds no reference to the estimator."""
+        scale = self._whitening_scale() if getattr(self, "whiten", False) else None
+        return Projection(self.components_, getattr(self, "mean_", None), scale)
 
     def _whitening_scale(self):
         scale = np.sqrt(self.explained_variance_)
@@ -81,9 +90,27 @@ class LinearTransformMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return tags
 
 
-def as_input_dtype(attributes, dtype):
+class Projection(NamedTuple):
+    """The linear map of `transform`, for blocks of rows wherever they are."""
+
+    components: np.ndarray
+    mean: np.ndarray | None
+    scale: np.ndarray | None
+
+    def __call__(self, X):
+        """Project rows; those of another dtype than float32 in float64."""
+        X = X if X.dtype in FLOATS else X.astype(np.float64)
+        projected = X @ self.components.T
+        if self.mean is not None:
+            projected = projected - (self.mean[None, :] @ self.components.T)
+        if self.scale is not None:
+            projected = projected / self.scale
+        return np.asarray(projected)
+
+
+def as_input_dtype(attributes, X):
     """Cast released float arrays to the dtype of the input, as scikit-learn does."""
-    if dtype != np.float32:
+    if getattr(X, "dtype", np.float64) != np.float32:
         return attributes
     return {
         name: value.astype(np.float32) if isinstance(value, np.ndarray) else value
@@ -92,5 +119,5 @@ def as_input_dtype(attributes, dtype):
 
 
 def is_sparse(X):
-    """Whether X is a scipy sparse matrix or array."""
-    return sp.issparse(X)
+    """Whether X is a scipy sparse matrix or array, or a source of such rows."""
+    return sp.issparse(X) or getattr(X, "sparse", False)

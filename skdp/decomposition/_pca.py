@@ -4,10 +4,10 @@ import math
 from numbers import Integral
 
 import numpy as np
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array
 
+from skdp._inputs import check_rows
 from skdp._validation import (
-    FLOATS,
     check_bool,
     check_clip_norm,
     check_int,
@@ -199,8 +199,9 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The private rows.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
+            The private rows. Blocks are a memory map, a list of npy or npz files, a Dask array, or
+            a row source (see the user guide, "Outgrowing one machine").
         y : Ignored
             Not used.
 
@@ -211,13 +212,12 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
         """
         self._check_parameters()
         session = self._open_session()
-        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS)
-        d = X.shape[1]
-        self._check_n_components(*X.shape)
+        source = check_rows(self, X, accept_sparse="csr")
+        d, sparse = source.n_features, is_sparse(source)
+        self._check_n_components(source, d)
         center = check_center(self.center, d)
-        sparse = is_sparse(X)
         shares = check_split(self, self._default_shares(d, sparse))
-        query = RowQuery(X, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        query = RowQuery(source, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
         ask = session.ask(query if center is None else query.centered(center))
         clip_norm = self._clip_norm_of(ask, shares)
         n = query.n_rows if self.adjacency == "replace" else None
@@ -230,7 +230,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
         if center is not None:
             attributes["mean_"] = center
         attributes["clip_norm_"] = clip_norm
-        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+        return self._close_session(session, as_input_dtype(attributes, source))
 
     def fit_transform(self, X, y=None):
         """Fit the model and project X. The projected private rows are not covered by epsilon.
@@ -288,10 +288,11 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator):
     def _centers(self):
         return isinstance(self.center, str) and self.center == "dp"
 
-    def _check_n_components(self, n_samples, n_features):
+    def _check_n_components(self, source, n_features):
         rule = self.n_components
         public_rows = self.adjacency == "replace" or self.epsilon == math.inf
-        if isinstance(rule, str) and rule == "mle" and public_rows and n_samples < n_features:
+        n_samples = source.n_rows() if public_rows else math.inf
+        if isinstance(rule, str) and rule == "mle" and n_samples < n_features:
             raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
         if isinstance(rule, str) and rule in ("mle", "auto"):
             return
@@ -379,7 +380,7 @@ def check_center(center, n_features):
 def check_in_range(estimator, n_components, n_samples, n_features):
     """Refuse more components than features (or rows, where the number of rows is public)."""
     public_rows = estimator.adjacency == "replace" or estimator.epsilon == math.inf
-    limit = min(n_samples, n_features) if public_rows else n_features
+    limit = min(n_samples, n_features)
     solver = estimator.svd_solver
     least = 0 if solver in ("full", "covariance_eigh") else 1
     if not least <= n_components <= limit:

@@ -3,10 +3,9 @@
 import math
 
 import numpy as np
-from sklearn.utils.validation import validate_data
 
+from skdp._inputs import check_matrix, check_rows
 from skdp._validation import (
-    FLOATS,
     check_bounds,
     check_clip_norm,
     check_int,
@@ -196,8 +195,8 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The private data.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
+            The private data. For the row unit also blocks, as in `DPPCA`.
         y : Ignored
             Not used.
 
@@ -208,14 +207,17 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
         """
         self._check_parameters()
         session = self._open_session()
-        X = validate_data(
-            self, X, accept_sparse=("csr", "csc"), dtype=FLOATS, ensure_min_features=2
-        )
-        X = X.tocsr() if is_sparse(X) else X
-        self._check_shape(*X.shape)
+        options = {"accept_sparse": ("csr", "csc"), "ensure_min_features": 2}
+        if self.privacy_unit == "row":
+            X = check_rows(self, X, **options)
+            shape = (X.n_rows() if self.adjacency == "replace" else math.inf, X.n_features)
+        else:
+            X = check_matrix(self, X, "unless privacy_unit='row'", **options)
+            shape = X.shape
+        self._check_shape(*shape)
         fit = {"row": self._fit_rows, "interaction": self._fit_interactions}
         attributes = fit.get(self.privacy_unit, self._fit_entries)(session, X)
-        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+        return self._close_session(session, as_input_dtype(attributes, X))
 
     def fit_transform(self, X, y=None):
         """Fit the model and project X. The projected private rows are not covered by epsilon.
@@ -272,7 +274,7 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
                 f"a rectangular one. Got shape {(n_samples, n_features)} instead."
             )
         public_rows = self.privacy_unit != "row" or self.adjacency == "replace"
-        limit = min(n_samples, n_features) if public_rows else n_features
+        limit = min(n_samples, n_features)
         if self.n_components > limit:
             what = "min(n_samples, n_features)" if public_rows else "n_features"
             raise ValueError(
@@ -295,7 +297,7 @@ class DPTruncatedSVD(LinearTransformMixin, BaseDPEstimator):
 
     def _fit_rows(self, session, X):
         """Release count, subspace, Ritz values, total and column sums of clipped rows."""
-        d, k = X.shape[1], self.n_components
+        d, k = X.n_features, self.n_components
         route = row_route(self.algorithm, d, k, is_sparse(X))
         shares = check_split(self, self._default_shares(route))
         if session.budget.exact and route == "screened":

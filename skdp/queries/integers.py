@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from skdp.privacy.session import Bound, Bounded
 from skdp.queries.blocks import Block
+from skdp.queries.remote import RowNumbers
 
 __all__ = ["IntegerRows", "as_int64", "clip_rows", "count_above", "row_norms", "square_norms"]
 
@@ -186,13 +187,11 @@ def as_int64(values: FloatArray) -> NDArray[np.int64]:
     return np.asarray(np.clip(np.rint(values), -(2.0**62), 2.0**62), dtype=np.int64)
 
 
-def count_above(
-    sizes: Callable[[], FloatArray], threshold: float, name: str, rows_changed: float
-) -> Bounded:
+def count_above(sizes: RowNumbers, threshold: float, name: str, rows_changed: float) -> Bounded:
     """Return how many rows have a size (of that row alone) above a threshold: one row, 1."""
 
     def answer(step: float) -> NDArray[Any]:
-        above = int(np.count_nonzero(sizes() > threshold))
+        above = sizes.count(threshold)[1]
         if step == 0.0:
             return np.asarray(float(above))
         return np.asarray(min(above * round(1 / step), 2**62), np.int64)

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*was given a random_state:skdp.exceptions.PrivacyWarning"
 )
 
+
 def sample(n, seed=0, shape=(6, 5), values=(2.0, 1.0), noise=0.3):
     rng = np.random.default_rng(seed)
     U, V = (np.linalg.qr(rng.standard_normal((d, len(values))))[0] for d in shape)
