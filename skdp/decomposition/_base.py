@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from skdp._inputs import as_blocks, check_block_columns
 from skdp._validation import FLOATS
-from skdp.queries.dask_rows import map_rows
+from skdp.queries.dask_rows import is_dask_array, map_rows
 
 
 class LinearTransformMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
@@ -44,7 +44,7 @@ class LinearTransformMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         check_block_columns(self, source.n_features, reset=False)
         if isinstance(X, np.memmap):
             return np.concatenate([self._projection()(block) for block in source.blocks()])
-        if hasattr(X, "map_blocks"):
+        if is_dask_array(X):
             return map_rows(X, self._projection(), len(self.components_))
         return map(self._projection(), source.blocks())
 

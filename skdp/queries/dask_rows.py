@@ -25,7 +25,15 @@ from skdp.exceptions import PrivacyError
 from skdp.queries.block_files import BlockFiles
 from skdp.queries.blocks import AnyRows, RowSource, is_source, row_source
 
-__all__ = ["DaskParts", "DaskRows", "Sealed", "is_dask_array", "lazy_blocks", "map_rows"]
+__all__ = [
+    "DaskParts",
+    "DaskRows",
+    "Sealed",
+    "checked_array",
+    "is_dask_array",
+    "lazy_blocks",
+    "map_rows",
+]
 
 _FAN_IN = 8  # sums that one task of the tree adds
 _ATTEMPTS = 3  # a public matrix that all its workers lost is sent again
@@ -249,18 +257,26 @@ def lazy_blocks(X: Any) -> list[Any]:
     Where blocks share tasks, or lie on the workers already, they stay Dask objects.
     """
     blocks: list[Any] = X.to_delayed().ravel().tolist()
-    graphs = [dict(block.dask) for block in blocks]
-    total = sum(len(graph) for graph in graphs)
-    alone = len(set().union(*graphs)) == total
-    if not alone or any(_holds_futures(block) for block in blocks):
+    whole = dict(blocks[0].dask)  # to_delayed gives all blocks one graph, optimised as arrays are
+    graphs = [_needed(whole, block.key) for block in blocks]
+    alone = len(set().union(*graphs)) == sum(map(len, graphs))
+    if not alone or _holds_futures(X):
         return blocks
     pairs = zip(graphs, blocks, strict=True)
     return [_Lazy((graph, block.key)) for graph, block in pairs]
 
 
-def _holds_futures(block: Any) -> bool:
+def _needed(graph: dict[Any, Any], key: Any) -> dict[Any, Any]:
+    """Return the tasks that one key needs."""
+    from dask import optimization
+
+    tools: Any = optimization
+    return dict(tools.cull(graph, [key])[0])
+
+
+def _holds_futures(X: Any) -> bool:
     distributed: Any = sys.modules.get("distributed")  # else there can be no futures
-    return distributed is not None and bool(distributed.futures_of(block))
+    return distributed is not None and bool(distributed.futures_of(X))
 
 
 def rows_of_block(block: Any, n_features: int) -> RowSource:
@@ -282,7 +298,8 @@ class _RowsOfBlock:
         return rows_of_block(block, self.n_features)
 
 
-def _checked_array(X: Any) -> Any:
+def checked_array(X: Any) -> Any:
+    """Return a Dask array of rows, whole in each block; raise if it is none."""
     if X.ndim != 2:
         raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: a Dask array of rows.")
     if X.dtype.kind not in "fiub":
@@ -307,7 +324,7 @@ class DaskRows(DaskParts):
 
     def __init__(self, rows: Any) -> None:
         if is_dask_array(rows):
-            X = _checked_array(rows)
+            X = checked_array(rows)
             items, self.dtype = lazy_blocks(X), X.dtype
             self.sparse = sp.issparse(X._meta)
             self._known = X.shape[0]
@@ -337,9 +354,15 @@ def _sources(rows: Sequence[Any]) -> list[Any]:
     return sources
 
 
+def _apply(block: Any, project: Sealed) -> NDArray[Any]:
+    return np.asarray(project.value(block))
+
+
 def map_rows(X: Any, project: Callable[[Any], NDArray[Any]], n_columns: int) -> Any:
     """Return the Dask array of ``project(block)``, lazily; chunk sizes may be unknown."""
-    X = _checked_array(X)
+    X = checked_array(X)
     dtype = np.float32 if X.dtype == np.float32 else np.float64
     meta = np.empty((0, n_columns), dtype)
-    return X.map_blocks(project, dtype=dtype, chunks=(X.chunks[0], (n_columns,)), meta=meta)
+    return X.map_blocks(
+        _apply, Sealed(project), dtype=dtype, chunks=(X.chunks[0], (n_columns,)), meta=meta
+    )

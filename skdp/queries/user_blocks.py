@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from skdp.queries.block_files import BlockFiles
 from skdp.queries.blocks import RowSource
-from skdp.queries.dask_rows import DaskParts, Sealed, lazy_blocks
+from skdp.queries.dask_rows import DaskParts, checked_array, lazy_blocks
 from skdp.queries.users import Batch, UserRows
 
 __all__ = ["DaskUsers", "UserForm", "UsersInFiles"]
@@ -59,7 +59,7 @@ class UserForm:
         if X.ndim != 2 or X.shape[1] != self.n_features or not len(y) == len(labels) == X.shape[0]:
             raise ValueError("a block, its targets and its labels differ in length")
         codes = np.unique(self.check(labels), return_inverse=True)[1]
-        rows = X.tocsr() if sp.issparse(X) else np.asarray(X)
+        rows = X.tocsr() if sp.issparse(X) else X
         return UserRows(rows, self.encode(y), codes, self.scale_targets)
 
 
@@ -93,16 +93,14 @@ class DaskUsers(DaskParts):
 
     Parameters
     ----------
-    X : dask.array.Array, or list of BlockFiles
-        Rows.
-    y, labels : dask.array.Array, or list of arrays
-        Targets and users of the same rows, in the same blocks.
+    X, y, labels : dask.array.Array
+        Rows, and the targets and users of the same rows, in the same blocks.
     form : UserForm
         How they are read.
     """
 
     def __init__(self, X: Any, y: Any, labels: Any, form: UserForm) -> None:
-        columns = [_blocks_of(part) for part in (X, y, labels)]
+        columns = [lazy_blocks(part) for part in (checked_array(X), y, labels)]
         if len({len(column) for column in columns}) > 1:
             raise ValueError(
                 "X, y and groups need the same blocks: rechunk y and groups to the rows of X. Got "
@@ -124,10 +122,6 @@ def _first(labels: Any) -> Any:
     return labels
 
 
-def _blocks_of(X: Any) -> list[Any]:
-    return [Sealed(block) for block in X] if isinstance(X, list) else lazy_blocks(X)
-
-
 class UsersInFiles:
     """Users whose rows lie in files, read one file at a time (a `RowSource` of batches).
 
@@ -145,7 +139,7 @@ class UsersInFiles:
         self.n_features, self.n_outputs = form.n_features, form.n_outputs
         ends = np.cumsum([0, *(file.n_rows() for file in files.files())])
         self._parts = [
-            _Part(file, y[a:b], labels[a:b], form)
+            _Part(file, y[int(a) : int(b)], labels[int(a) : int(b)], form)
             for file, a, b in zip(files.files(), ends[:-1], ends[1:], strict=True)
         ]
 
