@@ -6,6 +6,7 @@ int64 across blocks, so nothing here depends on how the work was cut.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,6 +27,7 @@ __all__ = [
     "PartSum",
     "RemoteRows",
     "RowSource",
+    "Scratch",
     "SelectedRows",
     "SparseRows",
     "cuts",
@@ -63,7 +65,7 @@ class RowSource(Protocol):
         ...
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the rows as blocks, in any order, cut anywhere."""
+        """Yield the rows as blocks, in any order, cut anywhere; the next may overwrite the last."""
         ...
 
 
@@ -97,6 +99,25 @@ def is_source(X: Any) -> bool:
     return any(callable(getattr(X, name, None)) for name in ("blocks", "sum_parts"))
 
 
+class Scratch:
+    """A float64 array that is used again: fresh memory can cost as much as the arithmetic on it.
+
+    What `shaped` returned is overwritten by its next call.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0)
+
+    def shaped(self, shape: tuple[int, ...]) -> FloatArray:
+        """Return an array of any values."""
+        size = math.prod(shape)
+        if 8 * size > 2 * _BLOCK_BYTES:  # a source of one's own may have larger blocks
+            return np.empty(shape)
+        if size > self._buffer.size:
+            self._buffer = np.empty(size)
+        return self._buffer[:size].reshape(shape)
+
+
 def cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:
     """Cut a range into about `n` ranges."""
     edges = np.linspace(start, stop, max(1, n) + 1).astype(int)
@@ -122,10 +143,16 @@ class DenseRows:
         return [DenseRows(self._X, a, b) for a, b in cuts(*self._range, n)]
 
     def blocks(self) -> Iterator[FloatArray]:
-        """Yield blocks that fit a cache; float64 rows are views, not copies."""
+        """Yield blocks that fit a cache: views of float64 rows, else one array used again."""
         rows = int(np.clip(_BLOCK_BYTES // (8 * max(1, self.n_features)), 16, _MAX_ROWS))
+        scratch = Scratch()
         for i in range(self._range[0], self._range[1], rows):
-            yield np.asarray(self._X[i : min(i + rows, self._range[1])], dtype=np.float64)
+            block = np.asarray(self._X[i : min(i + rows, self._range[1])])
+            if block.dtype != np.float64:
+                converted = scratch.shaped(block.shape)
+                np.copyto(converted, block, casting="unsafe")
+                block = converted
+            yield block
 
 
 def _is_canonical(block: Any) -> bool:
@@ -206,10 +233,12 @@ class CenteredRows:
     def blocks(self) -> Iterator[FloatArray]:
         """Yield dense centred blocks of bounded memory."""
         rows = max(16, _BLOCK_BYTES // (8 * max(1, self.n_features)))
+        scratch = Scratch()
         for block in self._source.blocks():
             for i in range(0, block.shape[0], rows):
                 part = block[i : i + rows]
-                yield (part.toarray() if sp.issparse(part) else part) - self._center
+                part = part.toarray() if sp.issparse(part) else part
+                yield np.subtract(part, self._center, out=scratch.shaped(part.shape))
 
 
 class SelectedRows:

@@ -209,7 +209,7 @@ class RowQuery(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
                 return self._sum(lambda rows: _column_sums(clip_rows(rows, C)), (d,), exact=False)
-            rows_to_integers = IntegerRows(C, C * _SUM_UNIT)
+            rows_to_integers = IntegerRows(C, C * _SUM_UNIT, reuse=True)
             scale = C * _SUM_UNIT / step
 
             def term(rows: Block) -> NDArray[np.int64]:
@@ -217,7 +217,8 @@ class RowQuery(PrivateQuery):
                 if sp.issparse(Z):
                     Z.data = np.rint(Z.data * scale)
                 else:
-                    Z = np.rint(Z * scale)
+                    Z *= scale
+                    np.rint(Z, out=Z)
                 return _column_sums(Z).astype(np.int64)
 
             return self._sum(term, (d,), exact=True)
@@ -238,7 +239,7 @@ class RowQuery(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
                 return self._sum(lambda rows: _block_gram(clip_rows(rows, C)), (d, d), exact=False)
-            rows_to_integers = IntegerRows(C, math.sqrt(step))
+            rows_to_integers = IntegerRows(C, math.sqrt(step), reuse=True)
             return self._sum(lambda rows: _block_gram(rows_to_integers(rows)), (d, d), exact=True)
 
         l2 = C * C * self._psd(d)
@@ -258,7 +259,7 @@ class RowQuery(PrivateQuery):
                 return self._sum(
                     lambda rows: _augmented(clip_rows(rows, C), c), (d + 1, d + 1), exact=False
                 )
-            rows_to_integers = IntegerRows(C, math.sqrt(step))
+            rows_to_integers = IntegerRows(C, math.sqrt(step), reuse=True)
             last = _corner_units(c, step)
             return self._sum(
                 lambda rows: _augmented(rows_to_integers(rows), last), (d + 1, d + 1), exact=True
@@ -286,7 +287,8 @@ class RowQuery(PrivateQuery):
                     lambda rows: _block_gram(_dense(clip_rows(rows, C) @ V)), (k, k), exact=False
                 )
             unit = C * _SUM_UNIT
-            rows_to_integers, project = IntegerRows(C, unit), IntegerRows(radius, math.sqrt(step))
+            project = IntegerRows(radius, math.sqrt(step))
+            rows_to_integers = IntegerRows(C, unit, reuse=True)
 
             def term(rows: Block) -> FloatArray:
                 return _block_gram(project(grid.multiply(rows_to_integers(rows)) * unit))
@@ -312,7 +314,7 @@ class RowQuery(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
                 return self._sum(lambda rows: _product(clip_rows(rows, C), V), (d, k), exact=False)
-            rows_to_integers = IntegerRows(C, math.sqrt(step))
+            rows_to_integers = IntegerRows(C, math.sqrt(step), reuse=True)
 
             def term(rows: Block) -> FloatArray:
                 Z = rows_to_integers(rows)

@@ -76,7 +76,7 @@ class _Split:
     def sizes(self, rows: Block, clip_norm: float) -> FloatArray:
         """Return the sizes of rows, in a unit fine enough for a search."""
         unit = clip_norm * _SIZE_UNIT
-        to_integers = IntegerRows(clip_norm, unit)
+        to_integers = IntegerRows(clip_norm, unit, reuse=True)
         return np.asarray(self(*to_integers.with_squares(rows))[2] * unit**2)
 
 
@@ -150,7 +150,7 @@ class TangentQuery(PrivateQuery):
             if step == 0.0:
                 return self._float_product(level)
             unit = math.sqrt(step)
-            to_integers, split = IntegerRows(self.clip_norm, unit), self._split
+            to_integers, split = IntegerRows(self.clip_norm, unit, reuse=True), self._split
 
             def term(rows: Block) -> FloatArray:
                 Z, lengths = to_integers.with_squares(rows)
