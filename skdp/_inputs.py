@@ -53,7 +53,7 @@ def check_rows(estimator, X, *, accept_sparse, **options):
         X = validate_data(estimator, X, accept_sparse=accept_sparse, dtype=FLOATS, **options)
         return row_source(X)
     check_block_columns(estimator, source.n_features, **options)
-    if isinstance(source, BlockFiles) and source.n_rows() == 0:
+    if getattr(source, "known_rows", None) == 0:
         raise ValueError(
             f"Found array with 0 sample(s) while a minimum of 1 is required by "
             f"{type(estimator).__name__}."

@@ -42,11 +42,12 @@ class LinearTransformMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             X = validate_data(self, X, accept_sparse=self._accept_sparse, dtype=FLOATS, reset=False)
             return self._projection()(X)
         check_block_columns(self, source.n_features, reset=False)
-        if isinstance(X, np.memmap):
-            return np.concatenate([self._projection()(block) for block in source.blocks()])
+        project = self._projection()
         if is_dask_array(X):
-            return map_rows(X, self._projection(), len(self.components_))
-        return map(self._projection(), source.blocks())
+            return map_rows(X, project, len(self.components_))
+        dtype = np.float32 if getattr(source, "dtype", None) == np.float32 else np.float64
+        projected = (project(block).astype(dtype, copy=False) for block in source.blocks())
+        return np.concatenate(list(projected)) if isinstance(X, np.memmap) else projected
 
     def _projection(self):
         """Return the public map; it holds no reference to the estimator."""

@@ -110,6 +110,7 @@ class BlockFiles:
         self.n_features = int(first.shape[1])
         self.dtype = np.result_type(*(header.dtype for header in headers))
         self.sparse = first.sparse
+        self.known_rows = self.n_rows()
 
     def _holding(self, pieces: list[_Piece]) -> BlockFiles:
         part = object.__new__(BlockFiles)

@@ -12,6 +12,7 @@ made inside the task wherever the graph allows it.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -37,7 +38,8 @@ __all__ = [
 
 _FAN_IN = 8  # sums that one task of the tree adds
 _ATTEMPTS = 3  # a public matrix that all its workers lost is sent again
-_FILE_BYTES = 2**26  # of one task on an npy file: bounds what a worker has mapped
+_SMALL_BYTES = 2**14  # of a function that travels with each task: a broadcast is a round trip
+_FILE_BYTES = 2**27  # of one task on an npy file: bounds what a worker has mapped
 Work = Callable[[Any], Any]
 
 
@@ -113,10 +115,16 @@ def _client() -> Any:
     return owner if hasattr(owner, "scatter") else None
 
 
+def _pickled(value: Any) -> bytes:
+    cloudpickle: Any = importlib.import_module("cloudpickle")  # comes with Dask
+    data: bytes = cloudpickle.dumps(value)
+    return data
+
+
 def _broadcast(work: Work) -> Any:
-    """Send a function, and the public arrays in it, to all workers once."""
+    """Send a function, and the public arrays in it, to all workers once; small ones by task."""
     sealed, client = Sealed(work), _client()
-    if client is None:
+    if client is None or len(_pickled(sealed)) < _SMALL_BYTES:
         return sealed
     return client.scatter(sealed, broadcast=True, hash=False)
 
@@ -327,20 +335,20 @@ class DaskRows(DaskParts):
             X = checked_array(rows)
             items, self.dtype = lazy_blocks(X), X.dtype
             self.sparse = sp.issparse(X._meta)
-            self._known = X.shape[0]
+            self.known_rows = X.shape[0]
             n_features = int(X.shape[1])
         else:
             sources = _sources(rows)
             items = [Sealed(source) for source in sources]
             self.dtype = getattr(sources[0], "dtype", np.dtype(np.float64))
             self.sparse = getattr(sources[0], "sparse", False)
-            self._known = float("nan")
+            self.known_rows = float("nan")
             n_features = sources[0].n_features
         super().__init__([[item] for item in items], _RowsOfBlock(n_features), n_features)
 
     def n_rows(self) -> int:
         """Return the private number of rows; counted on the workers where it is not known."""
-        return int(self._known) if self._known == self._known else super().n_rows()
+        return int(self.known_rows) if self.known_rows == self.known_rows else super().n_rows()
 
 
 def _sources(rows: Sequence[Any]) -> list[Any]:
