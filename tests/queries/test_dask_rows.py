@@ -111,7 +111,7 @@ def cluster(local_cluster):
         yield local_cluster
 
 
-# -- the same bits -------------------------------------------------------------------------------
+# -- the same bits ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -166,7 +166,7 @@ def test_blocks_are_made_inside_their_task_where_the_graph_allows_it():
     assert kinds == ["_Lazy"] * 3 + ["Delayed"] * 3
 
 
-# -- what comes home -------------------------------------------------------------------------------
+# -- what comes home -------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_nothing_stays_on_the_cluster(cluster):
     assert left == 0
 
 
-# -- faults ------------------------------------------------------------------------------------------
+# -- faults ----------------------------------------------------------------------------
 
 
 def failing(text):
@@ -384,7 +384,7 @@ def test_a_killed_driver_publishes_nothing(cluster, tmp_path):
     assert cluster.list_datasets() == ()
 
 
-# -- checks ------------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------
 
 
 def test_bad_arrays_are_refused_before_any_cost():
@@ -425,7 +425,7 @@ def test_transform_stays_lazy():
         model.transform(dense()[:, :5])
 
 
-# -- users -------------------------------------------------------------------------------------------
+# -- users -----------------------------------------------------------------------------
 
 GROUPS = np.repeat(np.arange(N // 6), 6)
 Y = X[:, 0] + RNG.standard_normal(N)
