@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
+from skdp.exceptions import PrivacyError
+
 __all__ = [
     "AnyRows",
     "Block",
@@ -30,6 +32,7 @@ __all__ = [
     "Scratch",
     "SelectedRows",
     "SparseRows",
+    "checked_total",
     "cuts",
     "is_source",
     "row_source",
@@ -316,6 +319,17 @@ class PartSum:
         return _sum_part(part, self.term, np.zeros(self.shape, self.dtype))
 
 
+def checked_total(total: Any, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """Return what a source of one's own added up, if it is what was asked for."""
+    array: NDArray[Any] = np.asarray(total)
+    if array.dtype != dtype or array.shape != shape:
+        raise PrivacyError(
+            f"sum_parts of a row source must return the sum of what `work` returned, {dtype} of "
+            f"shape {shape}. Got {array.dtype} of shape {array.shape}."
+        )
+    return array
+
+
 def sum_rows(
     source: AnyRows,
     term: Callable[[Block], NDArray[Any]],
@@ -332,7 +346,7 @@ def sum_rows(
     """
     work = PartSum(term, shape, "int64" if exact else "float64")
     if hasattr(source, "sum_parts"):
-        return np.asarray(source.sum_parts(work))
+        return checked_total(source.sum_parts(work), shape, work.dtype)
     n_workers = effective_n_jobs(n_jobs)
     if n_workers == 1:
         return work(source)

@@ -51,7 +51,7 @@ def _dask() -> Any:
 
 def is_dask_array(X: Any) -> bool:
     """Whether X is a Dask array; Dask is not imported to find out."""
-    return type(X).__module__.partition(".")[0] == "dask" and hasattr(X, "to_delayed")
+    return type(X).__module__.partition(".")[0] == "dask" and hasattr(X, "rechunk")
 
 
 class Sealed:

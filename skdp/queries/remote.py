@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeGuard, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.queries.blocks import AnyRows, Block, RemoteRows, RowSource
+from skdp.queries.blocks import AnyRows, Block, RemoteRows, RowSource, checked_total
 
 __all__ = ["RemoteView", "RowNumbers", "narrowed"]
 
@@ -128,13 +128,15 @@ class RowNumbers:
         self._compute = compute
         self._kept: Kept | None = None
 
-    def sum(self, work: Callable[[FloatArray], NDArray[Any]]) -> NDArray[Any]:
-        """Return the sum of ``work(numbers)`` over all parts."""
+    def sum(
+        self, work: Callable[[FloatArray], NDArray[Any]], shape: tuple[int, ...] = ()
+    ) -> NDArray[Any]:
+        """Return the sum of the int64 ``work(numbers)`` over all parts."""
         if self._kept is None:
             self._kept = _keep(self._source, _NumbersOfRows(self._compute))
-        return self._kept.sum(work)
+        return checked_total(self._kept.sum(work), shape, "int64")
 
     def count(self, threshold: float) -> tuple[int, int, int]:
         """Return how many numbers are at most the threshold, how many above, and how many."""
-        below, above, n = self.sum(_Counts(threshold)).tolist()
+        below, above, n = self.sum(_Counts(threshold), (3,)).tolist()
         return int(below), int(above), int(n)

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp import DPPCA, DPPersonalizedClassifier, DPPersonalizedRegressor, DPTruncatedSVD
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.queries import blocks
 from skdp.queries.rows import RowQuery
 from skdp.testing import null_release, record_transcript, seeded_entropy
@@ -350,6 +350,25 @@ def test_a_source_of_ones_own_gives_the_same_bits(kind, name):
     model.set_params(n_jobs=2)
     assert_same_bits(fitted(model, X), fitted(model, source))
     model.set_params(n_jobs=None)
+
+
+class Floats(Elsewhere):
+    def sum_parts(self, work):
+        return super().sum_parts(work).astype(float)
+
+
+class Flat(Elsewhere):
+    def sum_parts(self, work):
+        return np.ravel(super().sum_parts(work))
+
+
+@pytest.mark.parametrize("kind", [Floats, Flat])
+def test_a_source_that_changes_the_sum_is_refused(kind):
+    """Floats beside integer noise would be read as integers: noise of another size."""
+    with pytest.raises(PrivacyError, match="must return the sum of what"):
+        DPPCA(2, clip_norm=3.0).fit(kind([X]))
+    with pytest.raises(PrivacyError, match="must return the sum of what"):
+        DPPCA(2, adjacency="replace").fit(kind([X]))
 
 
 def test_a_source_may_have_blocks_larger_than_the_cap(monkeypatch):
