@@ -63,7 +63,7 @@ def check_rows(estimator, X, *, accept_sparse, **options):
 
 def refuse_blocks(estimator, X, reason):
     """Raise if X comes in blocks that are no array: it would be loaded whole, or not at all."""
-    if as_blocks(X) is not None and not is_memory_map(X):
+    if is_source(X) or is_dask_array(X) or is_paths(X):
         raise ValueError(
             f"{type(estimator).__name__} needs X in memory (an array or a sparse matrix) {reason}. "
             f"Got {type(X).__name__}."

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp import DPPCA, DPPersonalizedClassifier, DPPersonalizedRegressor, DPTruncatedSVD
+from skdp import (
+    DPPCA,
+    DPPersonalizedClassifier,
+    DPPersonalizedRegressor,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+)
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.queries import blocks
 from skdp.queries.rows import RowQuery
@@ -226,6 +232,18 @@ def test_columns_are_checked_as_for_arrays(npy, tmp_path):
 def test_other_units_ask_for_x_in_memory(unit, npy):
     with pytest.raises(ValueError, match="in memory"):
         DPTruncatedSVD(2, privacy_unit=unit).fit(npy)
+
+
+def test_a_trace_regression_takes_maps_and_refuses_files(npy, tmp_path):
+    np.save(tmp_path / "all.npy", X)
+    mapped, y = np.load(tmp_path / "all.npy", mmap_mode="r"), X[:, 0]
+    with pytest.warns(PrivacyWarning, match="zero matrix"):
+        here, there = (
+            fitted(DPTraceRegressor(1, matrix_shape=(4, 2)), rows, y) for rows in (X, mapped)
+        )
+    assert_same_bits(here, there)
+    with pytest.raises(ValueError, match="in memory"):
+        DPTraceRegressor(1).fit(npy, y)
 
 
 def test_transform_of_files_is_a_generator(npy, npz, tmp_path):
