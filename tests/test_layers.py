@@ -15,12 +15,13 @@ PACKAGE = Path(skdp.__file__).parent
 MODULE_LINES, BODY_LINES = 400, 60
 
 COMMON = {"exceptions", "_validation"}
-ESTIMATOR = {"base", "queries", "solvers"} | COMMON
+ESTIMATOR = {"base", "_inputs", "queries", "solvers"} | COMMON
 # First part of a module's name below skdp -> what it may import from skdp, itself aside.
 ALLOWED = {
     "exceptions": set(),
     "_validation": {"exceptions"},
     "_progress": set(),
+    "_inputs": {"_validation", "queries"},
     "privacy": {"exceptions"},
     "solvers": {"exceptions"},
     "queries": {"privacy", "solvers.linalg", "exceptions"},
@@ -38,7 +39,15 @@ TOP = {"testing", "plotting", "model_selection", "datasets"}
 # What a query needs from the gate: words to describe a statistic, and no way to spend or to read.
 QUERY_WORDS = {"Bound", "Bounded", "PrivateQuery", "SketchLaw", "Answer"}
 NUMERIC = {"numpy", "scipy"} | set(sys.stdlib_module_names)
-OPTIONAL = {"cryptography", "dask", "dp_accounting", "matplotlib", "mpmath", "pandas"}
+OPTIONAL = {
+    "cryptography",
+    "dask",
+    "distributed",
+    "dp_accounting",
+    "matplotlib",
+    "mpmath",
+    "pandas",
+}
 SKLEARN_IN_QUERIES = {"queries.blocks": "sklearn.utils.parallel"}
 # The line that runs a closure, and the openings that were paid for (now, in parts, over time).
 READERS = {"privacy.session", "privacy.grants", "privacy.continual"}

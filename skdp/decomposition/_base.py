@@ -1,12 +1,16 @@
 """The linear map that decompositions share: transform, inverse_transform, feature names."""
 
+from typing import NamedTuple
+
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from skdp._inputs import as_blocks, check_block_columns
 from skdp._validation import FLOATS
 from skdp.base import atomic
+from skdp.queries.dask_rows import is_dask_array, map_rows
 from skdp.solvers.products import row_products
 
 
@@ -46,37 +50,41 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
             Rows to project.
 
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_components)
-            Projected rows.
+            Projected rows. For a Dask array a lazy Dask array; for a list of files and for a row
+            source a generator of arrays, one for each block, so that nothing piles up.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse=self._accept_sparse, dtype=FLOATS, reset=False)
-        return self._project(X)
+        return self._projected(X, self._projection())
 
     def _transform_each(self, X):
         """Project the rows that were fitted: each from itself alone, bit by bit.
 
         A private step behind this one is fitted on the result (see `row_products`).
         """
-        X = validate_data(self, X, accept_sparse=self._accept_sparse, dtype=FLOATS, reset=False)
-        if is_sparse(X):
-            return self._project(X)  # scipy adds up each row by itself
-        return self._project(X, row_products(X, self.components_.T).astype(X.dtype, copy=False))
+        return self._projected(X, self._projection(exact=True))
 
-    def _project(self, X, projected=None):
-        if projected is None:
-            projected = X @ self.components_.T
-        mean = getattr(self, "mean_", None)
-        if mean is not None:
-            projected = projected - (mean[None, :] @ self.components_.T)
-        if getattr(self, "whiten", False):
-            projected = projected / self._whitening_scale()
-        return np.asarray(projected)
+    def _projected(self, X, project):
+        source = as_blocks(X)
+        if source is None:
+            X = validate_data(self, X, accept_sparse=self._accept_sparse, dtype=FLOATS, reset=False)
+            return project(X)
+        check_block_columns(self, source.n_features, reset=False)
+        if is_dask_array(X):
+            return map_rows(X, project, len(self.components_))
+        dtype = np.float32 if getattr(source, "dtype", None) == np.float32 else np.float64
+        projected = (project(block).astype(dtype, copy=False) for block in source.blocks())
+        return np.concatenate(list(projected)) if isinstance(X, np.memmap) else projected
+
+    def _projection(self, *, exact=False):
+        """Return the public map; it holds no reference to the estimator."""
+        scale = self._whitening_scale() if getattr(self, "whiten", False) else None
+        return Projection(self.components_, getattr(self, "mean_", None), scale, exact)
 
     def _whitening_scale(self):
         scale = np.sqrt(self.explained_variance_)
@@ -115,9 +123,31 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         return tags
 
 
+class Projection(NamedTuple):
+    """The linear map of `transform`, for blocks of rows wherever they are."""
+
+    components: np.ndarray
+    mean: np.ndarray | None
+    scale: np.ndarray | None
+    exact: bool = False  # each row from itself alone, bit by bit (scipy does so anyway)
+
+    def __call__(self, X):
+        """Project rows; those of another dtype than float32 in float64."""
+        X = X if X.dtype in FLOATS else X.astype(np.float64)
+        if self.exact and not is_sparse(X):
+            projected = row_products(X, self.components.T).astype(X.dtype, copy=False)
+        else:
+            projected = X @ self.components.T
+        if self.mean is not None:
+            projected = projected - (self.mean[None, :] @ self.components.T)
+        if self.scale is not None:
+            projected = projected / self.scale
+        return np.asarray(projected)
+
+
 def as_input_dtype(attributes, dtype):
     """Cast released float arrays to the dtype of the input, as scikit-learn does."""
-    if dtype != np.float32:
+    if dtype is None or np.dtype(dtype) != np.float32:
         return attributes
     return {
         name: value.astype(np.float32) if isinstance(value, np.ndarray) else value
@@ -126,5 +156,5 @@ def as_input_dtype(attributes, dtype):
 
 
 def is_sparse(X):
-    """Whether X is a scipy sparse matrix or array."""
-    return sp.issparse(X)
+    """Whether X is a scipy sparse matrix or array, or a source of such rows."""
+    return sp.issparse(X) or getattr(X, "sparse", False)

@@ -4,10 +4,10 @@ import math
 from numbers import Integral
 
 import numpy as np
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array
 
+from skdp._inputs import as_source, check_rows
 from skdp._validation import (
-    FLOATS,
     check_bool,
     check_clip_norm,
     check_int,
@@ -200,8 +200,9 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The private rows.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
+            The private rows. Blocks are a memory map, a list of npy or npz files, a Dask array, or
+            a row source (see the user guide, "Outgrowing one machine").
         y : Ignored
             Not used.
 
@@ -212,18 +213,19 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         """
         self._check_parameters()
         session = self._open_session()
-        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS)
-        attributes = self._fit_session(session, X)
-        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+        source = check_rows(self, X, accept_sparse="csr")
+        attributes = self._fit_session(session, source)
+        dtype = getattr(source, "dtype", None)
+        return self._close_session(session, as_input_dtype(attributes, dtype))
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
-        d = X.shape[1]
-        self._check_n_components(*X.shape)
+        source = as_source(X)
+        d, sparse = source.n_features, is_sparse(source)
+        self._check_n_components(source, d)
         center = check_center(self.center, d)
-        sparse = is_sparse(X)
         shares = check_split(self, self._default_shares(d, sparse))
-        query = RowQuery(X, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        query = RowQuery(source, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
         ask = session.ask(query if center is None else query.centered(center))
         clip_norm = self._clip_norm_of(ask, shares)
         n = query.n_rows if self.adjacency == "replace" else None
@@ -294,10 +296,11 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     def _centers(self):
         return isinstance(self.center, str) and self.center == "dp"
 
-    def _check_n_components(self, n_samples, n_features):
+    def _check_n_components(self, source, n_features):
         rule = self.n_components
         public_rows = self.adjacency == "replace" or self.epsilon == math.inf
-        if isinstance(rule, str) and rule == "mle" and public_rows and n_samples < n_features:
+        n_samples = source.n_rows() if public_rows else math.inf
+        if isinstance(rule, str) and rule == "mle" and n_samples < n_features:
             raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
         if isinstance(rule, str) and rule in ("mle", "auto"):
             return
@@ -385,7 +388,7 @@ def check_center(center, n_features):
 def check_in_range(estimator, n_components, n_samples, n_features):
     """Refuse more components than features (or rows, where the number of rows is public)."""
     public_rows = estimator.adjacency == "replace" or estimator.epsilon == math.inf
-    limit = min(n_samples, n_features) if public_rows else n_features
+    limit = min(n_samples, n_features)
     solver = estimator.svd_solver
     least = 0 if solver in ("full", "covariance_eigh") else 1
     if not least <= n_components <= limit:

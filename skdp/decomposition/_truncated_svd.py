@@ -3,10 +3,9 @@
 import math
 
 import numpy as np
-from sklearn.utils.validation import validate_data
 
+from skdp._inputs import as_source, check_matrix, check_rows
 from skdp._validation import (
-    FLOATS,
     check_bounds,
     check_clip_norm,
     check_int,
@@ -197,8 +196,8 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The private data.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
+            The private data. For the row unit also blocks, as in `DPPCA`.
         y : Ignored
             Not used.
 
@@ -209,16 +208,22 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         """
         self._check_parameters()
         session = self._open_session()
-        X = validate_data(
-            self, X, accept_sparse=("csr", "csc"), dtype=FLOATS, ensure_min_features=2
-        )
-        X = X.tocsr() if is_sparse(X) else X
+        options = {"accept_sparse": ("csr", "csc"), "ensure_min_features": 2}
+        if self.privacy_unit == "row":
+            X = check_rows(self, X, **options)
+        else:
+            X = check_matrix(self, X, "unless privacy_unit='row'", **options)
         attributes = self._fit_session(session, X)
-        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+        return self._close_session(session, as_input_dtype(attributes, getattr(X, "dtype", None)))
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
-        self._check_shape(*X.shape)
+        if self.privacy_unit == "row":
+            X = as_source(X)
+            n = X.n_rows() if self.adjacency == "replace" else math.inf
+            self._check_shape(n, X.n_features)
+        else:
+            self._check_shape(*X.shape)
         fit = {"row": self._fit_rows, "interaction": self._fit_interactions}
         return fit.get(self.privacy_unit, self._fit_entries)(session, X)
 
@@ -277,7 +282,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
                 f"a rectangular one. Got shape {(n_samples, n_features)} instead."
             )
         public_rows = self.privacy_unit != "row" or self.adjacency == "replace"
-        limit = min(n_samples, n_features) if public_rows else n_features
+        limit = min(n_samples, n_features)
         if self.n_components > limit:
             what = "min(n_samples, n_features)" if public_rows else "n_features"
             raise ValueError(
@@ -300,7 +305,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
 
     def _fit_rows(self, session, X):
         """Release count, subspace, Ritz values, total and column sums of clipped rows."""
-        d, k = X.shape[1], self.n_components
+        d, k = X.n_features, self.n_components
         route = row_route(self.algorithm, d, k, is_sparse(X))
         shares = check_split(self, self._default_shares(route))
         if session.budget.exact and route == "screened":

@@ -6,7 +6,9 @@ int64 across blocks, so nothing here depends on how the work was cut.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -17,13 +19,22 @@ from numpy.typing import NDArray
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
+from skdp.exceptions import PrivacyError
+
 __all__ = [
+    "AnyRows",
     "Block",
     "CenteredRows",
     "DenseRows",
+    "PartSum",
+    "RemoteRows",
     "RowSource",
+    "Scratch",
     "SelectedRows",
     "SparseRows",
+    "checked_total",
+    "cuts",
+    "is_source",
     "row_source",
     "sum_rows",
 ]
@@ -41,8 +52,9 @@ _EXACT_ROWS = 2**17
 class RowSource(Protocol):
     """Rows of a private matrix, handed out in blocks.
 
-    A source of your own (Spark, Ray, a file format) needs these four members; `blocks` yields
-    float64 arrays or canonical CSR arrays, and may be called many times.
+    A source of your own (a file format, a database) needs these four members; `blocks` yields
+    float64 arrays or CSR arrays, and is called once for each pass. Optional members: ``dtype``
+    (of the fitted attributes; float64 if absent) and ``sparse`` (whether blocks are CSR arrays).
     """
 
     n_features: int
@@ -56,11 +68,61 @@ class RowSource(Protocol):
         ...
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the rows as float64 blocks of at most ``_MAX_ROWS`` rows."""
+        """Yield the rows as blocks, in any order, cut anywhere; the next may overwrite the last."""
         ...
 
 
-def _cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:
+class RemoteRows(Protocol):
+    """Rows that live elsewhere, in parts: only sums of integers come here.
+
+    A source of your own (Spark, Ray) needs these three members. ``sum_parts(work)`` returns the sum
+    of ``work(part)`` over all parts, computed where each part is; a part is a `RowSource`, `work`
+    pickles with cloudpickle, and its values are integer arrays that add modulo 2**64. A part may be
+    computed again after a fault: `work` is a function of the part alone.
+    """
+
+    n_features: int
+
+    def n_rows(self) -> int:
+        """Return the private number of rows (called inside the gate only)."""
+        ...
+
+    def sum_parts(self, work: Callable[[RowSource], NDArray[Any]]) -> NDArray[Any]:
+        """Return the sum of ``work(part)``, and nothing else, from where the parts are."""
+        ...
+
+
+AnyRows = RowSource | RemoteRows
+
+
+def is_source(X: Any) -> bool:
+    """Whether X hands out (or sums) rows by itself. Dask arrays have `blocks`, not a method."""
+    if not hasattr(X, "n_features"):
+        return False
+    return any(callable(getattr(X, name, None)) for name in ("blocks", "sum_parts"))
+
+
+class Scratch:
+    """A float64 array that is used again: fresh memory can cost as much as the arithmetic on it.
+
+    What `shaped` returned is overwritten by its next call.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0)
+
+    def shaped(self, shape: tuple[int, ...]) -> FloatArray:
+        """Return an array of any values."""
+        size = math.prod(shape)
+        if 8 * size > 2 * _BLOCK_BYTES:  # a source of one's own may have larger blocks
+            return np.empty(shape)
+        if size > self._buffer.size:
+            self._buffer = np.empty(size)
+        return self._buffer[:size].reshape(shape)
+
+
+def cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:
+    """Cut a range into about `n` ranges."""
     edges = np.linspace(start, stop, max(1, n) + 1).astype(int)
     return [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
 
@@ -72,6 +134,8 @@ class DenseRows:
         self._X = X
         self._range = (start, len(X) if stop is None else stop)
         self.n_features = int(X.shape[1])
+        self.dtype = X.dtype
+        self.sparse = False
 
     def n_rows(self) -> int:
         """Return the private number of rows."""
@@ -79,13 +143,19 @@ class DenseRows:
 
     def parts(self, n: int) -> list[RowSource]:
         """Cut into `n` ranges of rows."""
-        return [DenseRows(self._X, a, b) for a, b in _cuts(*self._range, n)]
+        return [DenseRows(self._X, a, b) for a, b in cuts(*self._range, n)]
 
     def blocks(self) -> Iterator[FloatArray]:
-        """Yield blocks that fit a cache; float64 rows are views, not copies."""
+        """Yield blocks that fit a cache: views of float64 rows, else one array used again."""
         rows = int(np.clip(_BLOCK_BYTES // (8 * max(1, self.n_features)), 16, _MAX_ROWS))
+        scratch = Scratch()
         for i in range(self._range[0], self._range[1], rows):
-            yield np.asarray(self._X[i : min(i + rows, self._range[1])], dtype=np.float64)
+            block = np.asarray(self._X[i : min(i + rows, self._range[1])])
+            if block.dtype != np.float64:
+                converted = scratch.shaped(block.shape)
+                np.copyto(converted, block, casting="unsafe")
+                block = converted
+            yield block
 
 
 def _is_canonical(block: Any) -> bool:
@@ -114,6 +184,8 @@ class SparseRows:
         self._X = X
         self._range = (start, X.shape[0] if stop is None else stop)
         self.n_features = int(X.shape[1])
+        self.dtype = X.dtype
+        self.sparse = True
 
     def n_rows(self) -> int:
         """Return the private number of rows."""
@@ -123,7 +195,7 @@ class SparseRows:
         """Cut into `n` ranges of rows with about equally many stored entries."""
         a, b = self._range
         stored = self._X.indptr[a : b + 1]
-        marks = [_cut[0] for _cut in _cuts(int(stored[0]), int(stored[-1]), n)][1:]
+        marks = [cut[0] for cut in cuts(int(stored[0]), int(stored[-1]), n)][1:]
         edges = [a, *(a + np.searchsorted(stored, marks)), b]
         return [SparseRows(self._X, int(i), int(j)) for i, j in pairwise(edges) if j > i]
 
@@ -164,10 +236,12 @@ class CenteredRows:
     def blocks(self) -> Iterator[FloatArray]:
         """Yield dense centred blocks of bounded memory."""
         rows = max(16, _BLOCK_BYTES // (8 * max(1, self.n_features)))
+        scratch = Scratch()
         for block in self._source.blocks():
             for i in range(0, block.shape[0], rows):
                 part = block[i : i + rows]
-                yield (part.toarray() if sp.issparse(part) else part) - self._center
+                part = part.toarray() if sp.issparse(part) else part
+                yield np.subtract(part, self._center, out=scratch.shaped(part.shape))
 
 
 class SelectedRows:
@@ -193,9 +267,9 @@ class SelectedRows:
 
 
 def row_source(X: Any) -> RowSource:
-    """Wrap an array, memory map or CSR matrix as a source of row blocks."""
+    """Wrap an array, memory map or sparse matrix as a source of row blocks."""
     if sp.issparse(X):
-        return SparseRows(X)
+        return SparseRows(X.tocsr())
     return DenseRows(X)
 
 
@@ -232,8 +306,32 @@ def _sum_part(
     return total
 
 
+@dataclass(frozen=True)
+class PartSum:
+    """Adds ``term(block)`` over the blocks of one part: what is sent to where the part is."""
+
+    term: Callable[[Block], NDArray[Any]]
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __call__(self, part: RowSource) -> NDArray[Any]:
+        """Return the sum over one part."""
+        return _sum_part(part, self.term, np.zeros(self.shape, self.dtype))
+
+
+def checked_total(total: Any, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """Return what a source of one's own added up, if it is what was asked for."""
+    array: NDArray[Any] = np.asarray(total)
+    if array.dtype != dtype or array.shape != shape:
+        raise PrivacyError(
+            f"sum_parts of a row source must return the sum of what `work` returned, {dtype} of "
+            f"shape {shape}. Got {array.dtype} of shape {array.shape}."
+        )
+    return array
+
+
 def sum_rows(
-    source: RowSource,
+    source: AnyRows,
     term: Callable[[Block], NDArray[Any]],
     shape: tuple[int, ...],
     *,
@@ -243,15 +341,17 @@ def sum_rows(
     """Add ``term(block)`` over all blocks, on `n_jobs` threads.
 
     With ``exact`` the terms are integers held in float64 below 2**53, and the sum is int64: the
-    same bits for every order, block size and number of threads.
+    same bits for every order, block size and number of threads. Remote rows are added where they
+    are, whatever `n_jobs` is.
     """
-    dtype: Any = np.int64 if exact else np.float64
+    work = PartSum(term, shape, "int64" if exact else "float64")
+    if hasattr(source, "sum_parts"):
+        return checked_total(source.sum_parts(work), shape, work.dtype)
     n_workers = effective_n_jobs(n_jobs)
     if n_workers == 1:
-        return _sum_part(source, term, np.zeros(shape, dtype))
+        return work(source)
     with threadpool_limits(1, user_api="blas"):  # one thread a worker, or the cores fight
         parts = Parallel(n_jobs=n_workers, require="sharedmem")(
-            delayed(_sum_part)(part, term, np.zeros(shape, dtype))
-            for part in source.parts(n_workers)
+            delayed(work)(part) for part in source.parts(n_workers)
         )
-    return np.asarray(sum(parts, np.zeros(shape, dtype)))
+    return np.asarray(sum(parts, np.zeros(shape, work.dtype)))

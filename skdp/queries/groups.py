@@ -22,7 +22,8 @@ from threadpoolctl import ThreadpoolController
 
 from skdp.privacy.session import Bound, Bounded, PrivateQuery
 from skdp.queries.blocks import sum_rows
-from skdp.queries.users import Batch, UserRows
+from skdp.queries.remote import RowNumbers
+from skdp.queries.users import AnyUsers, Batch, UserRows
 
 __all__ = ["GroupQuery", "Part", "UserNorms", "clipped", "unit_factors"]
 
@@ -135,7 +136,7 @@ def _quietly(local: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Floating-point trouble of one user is that user's: no warning, in any thread."""
 
     def run(batch: Any) -> Any:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), _one_blas_thread():
             return local(batch)
 
     return run
@@ -149,7 +150,7 @@ class GroupQuery(PrivateQuery):
 
     Parameters
     ----------
-    users : UserRows
+    users : UserRows or DaskUsers
         The private rows, by user.
     adjacency : {"add_remove", "replace"}
         What neighbours differ in.
@@ -157,7 +158,7 @@ class GroupQuery(PrivateQuery):
         Threads for the passes over the users; it never changes a result.
     """
 
-    def __init__(self, users: UserRows, *, adjacency: str, n_jobs: int | None = None) -> None:
+    def __init__(self, users: AnyUsers, *, adjacency: str, n_jobs: int | None = None) -> None:
         self._users = users
         self._replace = adjacency == "replace"
         self.n_jobs = n_jobs
@@ -299,6 +300,8 @@ class GroupQuery(PrivateQuery):
         Their private heads are made here. Nothing that becomes public may depend on it.
         """
         run = _quietly(local)
+        if not isinstance(self._users, UserRows):
+            raise TypeError("heads stay where the rows of their users are")
         with _one_blas_thread():
             for users, batch in self._users.labelled_blocks():
                 yield users, run(batch)
@@ -307,16 +310,8 @@ class GroupQuery(PrivateQuery):
 class UserNorms(PrivateQuery):
     """How users compare with a public threshold, for the search of a quantile."""
 
-    def __init__(self, users: UserRows, local: Local, replace: bool) -> None:
-        self._users, self._local, self._replace = users, local, replace
-        self._norms: FloatArray | None = None
-
-    def _all(self) -> FloatArray:
-        if self._norms is None:
-            with _one_blas_thread():  # bits may depend on threads
-                found = [self._local(batch) for batch in self._users.blocks()]
-            self._norms = np.concatenate(found) if found else np.zeros(0)
-        return self._norms
+    def __init__(self, users: AnyUsers, local: Local, replace: bool) -> None:
+        self._norms, self._replace = RowNumbers(users, local), replace
 
     def norms_below(self, threshold: float, quantile: float) -> Bounded:
         """Return the sum over users of (1[norm <= threshold] - quantile).
@@ -327,11 +322,10 @@ class UserNorms(PrivateQuery):
         size = 1.0 if self._replace else max(q, 1 - q)
 
         def answer(step: float) -> NDArray[Any]:
-            norms = self._all()
-            below = int(np.count_nonzero(norms <= threshold))
+            below, _, n = self._norms.count(threshold)
             if step == 0.0:
-                return np.asarray(below - q * len(norms))
-            total = below * round((1 - q) / step) + (len(norms) - below) * round(-q / step)
+                return np.asarray(below - q * n)
+            total = below * round((1 - q) / step) + (n - below) * round(-q / step)
             return np.asarray(max(-(2**62), min(2**62, total)), np.int64)
 
         rounding = 1.0 if self._replace else 0.5

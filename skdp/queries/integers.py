@@ -7,6 +7,7 @@ sums of squares are compared only where they are exact integers.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.privacy.session import Bound, Bounded
-from skdp.queries.blocks import Block
+from skdp.queries.blocks import Block, Scratch
+from skdp.queries.remote import RowNumbers
 
 __all__ = ["IntegerRows", "as_int64", "clip_rows", "count_above", "row_norms", "square_norms"]
 
@@ -25,6 +27,17 @@ FloatArray = NDArray[np.float64]
 # sums of squares, then stay exact.
 FINEST_UNIT = 2.0**-25
 _EXACT = 2.0**52  # sums of squares of integers below this are exact in any order
+
+
+class _ScratchOfThread(threading.local):
+    """Arrays that each thread uses again: for whole blocks, and for their long rows."""
+
+    def __init__(self) -> None:
+        self.block = Scratch()
+        self.long_rows = Scratch()
+
+
+_SCRATCH = _ScratchOfThread()
 
 
 def square_norms(rows: Block) -> FloatArray:
@@ -54,6 +67,17 @@ def _scale_rows(rows: Block, factors: FloatArray) -> Block:
         return rows * factors[:, None]
     spread = np.repeat(factors, np.diff(rows.indptr))
     return sp.csr_array((rows.data * spread, rows.indices, rows.indptr), shape=rows.shape)
+
+
+def _scale_in_place(rows: Block, factors: FloatArray) -> Block:
+    if sp.issparse(rows):
+        return _scale_rows(rows, factors)
+    rows *= factors[:, None]
+    return rows
+
+
+def _rint(x: FloatArray) -> FloatArray:
+    return np.asarray(np.rint(x, out=x))
 
 
 def _apply(function: Callable[..., Any], rows: Block) -> Block:
@@ -102,7 +126,7 @@ def row_norms(rows: Block, unit: float = math.inf) -> FloatArray:
     squares = np.zeros(rows.shape[0])
     if math.isfinite(unit):
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = square_norms(_apply(lambda x: np.rint(x * (1.0 / unit)), rows))
+            squares = square_norms(_apply(IntegerRows(math.inf, unit, reuse=True)._rounded, rows))
     norms = np.sqrt(squares) * unit if math.isfinite(unit) else squares
     hard = np.flatnonzero(~((squares > 2.0**32) & (squares < _EXACT)))
     if hard.size:
@@ -119,10 +143,13 @@ class IntegerRows:
     A row x becomes z = rint(min(1, C/|x|) x / unit). If z.z exceeds (C/unit)**2 in exact integers,
     the row is scaled down a little and rounded again, then truncated, then dropped: each step is
     checked exactly and depends on that row alone. Rows that are not finite become zero.
+
+    With ``reuse`` dense results share one array of the thread, which the next such call overwrites.
     """
 
     clip_norm: float
     unit: float
+    reuse: bool = False
 
     @property
     def square_bound(self) -> float:
@@ -130,7 +157,7 @@ class IntegerRows:
         return math.floor((self.clip_norm / self.unit) ** 2 * (1 - 1e-14))
 
     def __call__(self, rows: Block) -> Block:
-        """Return the integer rows as float64 (a new array)."""
+        """Return the integer rows as float64."""
         return self.with_squares(rows)[0]
 
     def with_squares(self, rows: Block) -> tuple[Block, FloatArray]:
@@ -144,32 +171,45 @@ class IntegerRows:
             known = squares[over] < _EXACT  # else the sum of squares was not exact
             easy, hard = over[known], over[~known]
             lengths = np.sqrt(squares[easy]) * self.unit
-            self._replace(Z, easy, self._shrunk(_take(rows, easy), lengths))
+            shrunk, squares[easy] = self._shrunk(self._copied(rows, easy), lengths)
+            self._replace(Z, easy, shrunk)
             if hard.size:
                 integers, exact, _ = _mantissas(_take(rows, hard))
-                self._replace(Z, hard, self._shrunk(integers, np.sqrt(np.maximum(exact, 1.0))))
-            squares[over] = square_norms(_take(Z, over))
+                lengths = np.sqrt(np.maximum(exact, 1.0))
+                shrunk, squares[hard] = self._shrunk(integers, lengths)
+                self._replace(Z, hard, shrunk)
         return Z, squares
 
+    def _copied(self, rows: Block, which: NDArray[np.intp]) -> Block:
+        if not self.reuse or sp.issparse(rows):
+            return _take(rows, which)
+        out = _SCRATCH.long_rows.shaped((which.size, rows.shape[1]))
+        return np.take(rows, which, axis=0, out=out, mode="clip")  # else it takes a buffer
+
     def _rounded(self, x: FloatArray) -> FloatArray:
-        scaled = x * (1.0 / self.unit)
+        out = _SCRATCH.block.shaped(x.shape) if self.reuse and x.ndim == 2 else None
+        scaled = np.multiply(x, 1.0 / self.unit, out=out)
         return np.asarray(np.rint(scaled, out=scaled))
 
-    def _shrunk(self, rows: Block, lengths: FloatArray) -> Block:
-        """Scale rows of given lengths (each from its row alone) down to the bound."""
+    def _shrunk(self, rows: Block, lengths: FloatArray) -> tuple[Block, FloatArray]:
+        """Scale rows of given lengths (each from its row alone) down to the bound, in place.
+
+        Returns integer rows and their exact squared norms.
+        """
         bound, radius = self.square_bound, math.sqrt(self.square_bound)
         # Rounding moves a length by .6 of a unit, twice, and its square by d/12: aim below the
         # bound, so that few rows need truncation, which shrinks every entry.
         aim = max(radius - 2.5 - rows.shape[1] / (24 * max(radius, 1.0)), 0.875 * radius)
-        Z = _apply(np.rint, _scale_rows(rows, aim / lengths))
+        Z = _apply(_rint, _scale_in_place(rows, aim / lengths))
         squares = square_norms(Z)
         over = np.flatnonzero(squares > bound)
         if over.size:
             smaller = radius / np.sqrt(squares[over]) * (1 - 2.0**-40)
             truncated = _apply(np.trunc, _scale_rows(_take(Z, over), smaller))
-            kept = square_norms(truncated) <= bound
-            self._replace(Z, over, _scale_rows(truncated, kept.astype(np.float64)))
-        return Z
+            kept = (square_norms(truncated) <= bound).astype(np.float64)
+            self._replace(Z, over, _scale_rows(truncated, kept))
+            squares[over] = square_norms(truncated) * kept
+        return Z, squares
 
     @staticmethod
     def _replace(Z: Block, which: NDArray[np.intp], rows: Block) -> None:
@@ -186,13 +226,11 @@ def as_int64(values: FloatArray) -> NDArray[np.int64]:
     return np.asarray(np.clip(np.rint(values), -(2.0**62), 2.0**62), dtype=np.int64)
 
 
-def count_above(
-    sizes: Callable[[], FloatArray], threshold: float, name: str, rows_changed: float
-) -> Bounded:
+def count_above(sizes: RowNumbers, threshold: float, name: str, rows_changed: float) -> Bounded:
     """Return how many rows have a size (of that row alone) above a threshold: one row, 1."""
 
     def answer(step: float) -> NDArray[Any]:
-        above = int(np.count_nonzero(sizes() > threshold))
+        above = sizes.count(threshold)[1]
         if step == 0.0:
             return np.asarray(float(above))
         return np.asarray(min(above * round(1 / step), 2**62), np.int64)

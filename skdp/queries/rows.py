@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 
 from skdp.privacy.session import Bound, Bounded, PrivateQuery
 from skdp.queries.blocks import (
+    AnyRows,
     Block,
     CenteredRows,
-    RowSource,
     SelectedRows,
+    is_source,
     row_source,
     sum_rows,
 )
@@ -33,6 +35,7 @@ from skdp.queries.integers import (
     row_norms,
     square_norms,
 )
+from skdp.queries.remote import RowNumbers, narrowed
 from skdp.queries.tangent import TangentQuery
 
 __all__ = ["ADJACENCIES", "RowQuery"]
@@ -60,7 +63,7 @@ class RowQuery(PrivateQuery):
 
     Parameters
     ----------
-    rows : array, CSR matrix, memory map, or RowSource
+    rows : array, CSR matrix, memory map, RowSource or RemoteRows
         The private rows.
     clip_norm : float
         Rows longer than this are scaled down to it.
@@ -77,16 +80,17 @@ class RowQuery(PrivateQuery):
             raise ValueError(
                 f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r} instead."
             )
-        self._source: RowSource = rows if hasattr(rows, "blocks") else row_source(rows)
-        self._norms: FloatArray | None = None
+        self._source: AnyRows = rows if is_source(rows) else row_source(rows)
         self.clip_norm = float(clip_norm)
+        near = self.clip_norm * _SUM_UNIT
+        self._norms = RowNumbers(self._source, partial(row_norms, unit=near))
         self.adjacency = adjacency
         self.n_jobs = n_jobs
         self.n_features = self._source.n_features
 
     # -- narrowed queries (public arguments) -----------------------------------------------
 
-    def _narrowed(self, source: RowSource, clip_norm: float) -> RowQuery:
+    def _narrowed(self, source: AnyRows, clip_norm: float) -> RowQuery:
         return RowQuery(source, clip_norm=clip_norm, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def clipped(self, clip_norm: float) -> RowQuery:
@@ -95,11 +99,13 @@ class RowQuery(PrivateQuery):
 
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
         """Return the rows on a public selection of columns."""
-        return self._narrowed(SelectedRows(self._source, kept), self.clip_norm)
+        rows = narrowed(self._source, partial(SelectedRows, kept=kept), len(kept))
+        return self._narrowed(rows, self.clip_norm)
 
     def centered(self, center: FloatArray) -> RowQuery:
         """Return the rows minus a public centre; clipping comes after it."""
-        return self._narrowed(CenteredRows(self._source, center), self.clip_norm)
+        rows = narrowed(self._source, partial(CenteredRows, center=center), self.n_features)
+        return self._narrowed(rows, self.clip_norm)
 
     @property
     def n_rows(self) -> int:
@@ -167,11 +173,10 @@ class RowQuery(PrivateQuery):
         size = 1.0 if self._replace else max(q, 1 - q)
 
         def answer(step: float) -> NDArray[Any]:
-            norms = self._row_norms()
-            below = int(np.count_nonzero(norms <= threshold))
+            below, _, n = self._norms.count(threshold)
             if step == 0.0:
-                return np.asarray(below - q * len(norms))
-            total = below * round((1 - q) / step) + (len(norms) - below) * round(-q / step)
+                return np.asarray(below - q * n)
+            total = below * round((1 - q) / step) + (n - below) * round(-q / step)
             return np.asarray(max(-(2**62), min(2**62, total)), np.int64)
 
         rounding = self._rows_changed / 2
@@ -180,7 +185,7 @@ class RowQuery(PrivateQuery):
 
     def norms_above(self, threshold: float) -> Bounded:
         """Return how many rows are longer than a threshold. One row: 1, under both adjacencies."""
-        return count_above(self._row_norms, threshold, "norm_rank", self._rows_changed)
+        return count_above(self._norms, threshold, "norm_rank", self._rows_changed)
 
     def square_sum(self) -> Bounded:
         """Return the sum of ||x||^2, a number in [0, C^2] for each row: C^2 under both."""
@@ -192,19 +197,10 @@ class RowQuery(PrivateQuery):
                     lambda rows: square_norms(clip_rows(rows, C)).sum(), (), exact=False
                 )
                 return np.asarray(total)
-            clipped = np.minimum(self._row_norms(), C)
-            return np.asarray(as_int64(clipped * clipped / step).sum())
+            return self._norms.sum(partial(_square_units, clip_norm=C, step=step))
 
         slack = self._rows_changed / 2
         return Bounded(Bound("trace", (), C * C, slack=slack, l1=C * C, l1_slack=slack), answer)
-
-    def _row_norms(self) -> FloatArray:
-        """Norms of all rows, kept for the steps of one search (private, inside the query)."""
-        if self._norms is None:
-            near = self.clip_norm * _SUM_UNIT
-            blocks = [row_norms(block, near) for block in self._source.blocks()]
-            self._norms = np.concatenate(blocks) if blocks else np.zeros(0)
-        return self._norms
 
     def sums(self) -> Bounded:
         """Return the column sums. ||x|| <= C; replace ||x - y|| <= 2C; each row is rounded once."""
@@ -213,7 +209,7 @@ class RowQuery(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
                 return self._sum(lambda rows: _column_sums(clip_rows(rows, C)), (d,), exact=False)
-            rows_to_integers = IntegerRows(C, C * _SUM_UNIT)
+            rows_to_integers = IntegerRows(C, C * _SUM_UNIT, reuse=True)
             scale = C * _SUM_UNIT / step
 
             def term(rows: Block) -> NDArray[np.int64]:
@@ -221,7 +217,8 @@ class RowQuery(PrivateQuery):
                 if sp.issparse(Z):
                     Z.data = np.rint(Z.data * scale)
                 else:
-                    Z = np.rint(Z * scale)
+                    Z *= scale
+                    np.rint(Z, out=Z)
                 return _column_sums(Z).astype(np.int64)
 
             return self._sum(term, (d,), exact=True)
@@ -242,7 +239,7 @@ class RowQuery(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
                 return self._sum(lambda rows: _block_gram(clip_rows(rows, C)), (d, d), exact=False)
-            rows_to_integers = IntegerRows(C, math.sqrt(step))
+            rows_to_integers = IntegerRows(C, math.sqrt(step), reuse=True)
             return self._sum(lambda rows: _block_gram(rows_to_integers(rows)), (d, d), exact=True)
 
         l2 = C * C * self._psd(d)
@@ -262,7 +259,7 @@ class RowQuery(PrivateQuery):
                 return self._sum(
                     lambda rows: _augmented(clip_rows(rows, C), c), (d + 1, d + 1), exact=False
                 )
-            rows_to_integers = IntegerRows(C, math.sqrt(step))
+            rows_to_integers = IntegerRows(C, math.sqrt(step), reuse=True)
             last = _corner_units(c, step)
             return self._sum(
                 lambda rows: _augmented(rows_to_integers(rows), last), (d + 1, d + 1), exact=True
@@ -290,7 +287,8 @@ class RowQuery(PrivateQuery):
                     lambda rows: _block_gram(_dense(clip_rows(rows, C) @ V)), (k, k), exact=False
                 )
             unit = C * _SUM_UNIT
-            rows_to_integers, project = IntegerRows(C, unit), IntegerRows(radius, math.sqrt(step))
+            project = IntegerRows(radius, math.sqrt(step))
+            rows_to_integers = IntegerRows(C, unit, reuse=True)
 
             def term(rows: Block) -> FloatArray:
                 return _block_gram(project(grid.multiply(rows_to_integers(rows)) * unit))
@@ -316,7 +314,7 @@ class RowQuery(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
                 return self._sum(lambda rows: _product(clip_rows(rows, C), V), (d, k), exact=False)
-            rows_to_integers = IntegerRows(C, math.sqrt(step))
+            rows_to_integers = IntegerRows(C, math.sqrt(step), reuse=True)
 
             def term(rows: Block) -> FloatArray:
                 Z = rows_to_integers(rows)
@@ -338,6 +336,12 @@ class RowQuery(PrivateQuery):
 
 def _column_sums(rows: Block) -> FloatArray:
     return np.asarray(rows.sum(axis=0), dtype=np.float64).reshape(-1)
+
+
+def _square_units(norms: FloatArray, clip_norm: float, step: float) -> NDArray[np.int64]:
+    """Return the sum of min(norm, C)^2 in steps, each rounded."""
+    clipped = np.minimum(norms, clip_norm)
+    return np.asarray(as_int64(clipped * clipped / step).sum())
 
 
 def _product(rows: Block, V: FloatArray) -> FloatArray:

@@ -10,13 +10,15 @@ columns make it b (D a)', of norm ||D a|| ||b||.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdp.privacy.session import Bound, Bounded, PrivateQuery
-from skdp.queries.blocks import Block, RowSource, sum_rows
+from skdp.queries.blocks import AnyRows, Block, sum_rows
 from skdp.queries.integers import (
     FINEST_UNIT,
     IntegerRows,
@@ -24,6 +26,7 @@ from skdp.queries.integers import (
     count_above,
     square_norms,
 )
+from skdp.queries.remote import RowNumbers
 
 __all__ = ["TangentQuery", "tangent_bound"]
 
@@ -49,6 +52,34 @@ def tangent_bound(clip_norm: float, scale: float) -> float:
     return clip_norm**2 / (2 * math.sqrt(1 - scale**-2))
 
 
+@dataclass(frozen=True)
+class _Split:
+    """The public side of the split: all that is needed where the rows are, and no rows."""
+
+    grid: FloatArray
+    weights: FloatArray
+    removed: float
+    gap: float
+    rounding: float
+
+    def __call__(self, Z: Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return V'z, D V'z and the size ||D V'z|| ||b|| of integer rows (||z||^2 given)."""
+        A = np.asarray(Z @ self.grid)
+        np.ldexp(A, -_V_BITS, out=A)
+        squares = np.einsum("ij,ij->i", A, A)
+        kept = self.removed * (2 - self.removed) - self.gap
+        b = np.sqrt(np.maximum(lengths - kept * squares, 0.0)) + self.rounding * np.sqrt(squares)
+        b = np.maximum(b, np.sqrt(squares) / _SMALLEST_B)
+        weighted = A * self.weights
+        return A, weighted, np.sqrt(np.einsum("ij,ij->i", weighted, weighted)) * b
+
+    def sizes(self, rows: Block, clip_norm: float) -> FloatArray:
+        """Return the sizes of rows, in a unit fine enough for a search."""
+        unit = clip_norm * _SIZE_UNIT
+        to_integers = IntegerRows(clip_norm, unit, reuse=True)
+        return np.asarray(self(*to_integers.with_squares(rows))[2] * unit**2)
+
+
 class TangentQuery(PrivateQuery):
     """Core and tangent parts of X'X V for a public V, each row clipped to a public size.
 
@@ -69,7 +100,7 @@ class TangentQuery(PrivateQuery):
 
     def __init__(
         self,
-        source: RowSource,
+        source: AnyRows,
         V: FloatArray,
         scale: float,
         weights: FloatArray | None = None,
@@ -79,7 +110,6 @@ class TangentQuery(PrivateQuery):
         n_jobs: int | None,
     ) -> None:
         self._source = source
-        self._sizes: FloatArray | None = None
         self._V = np.asarray(V, np.float64)
         self._grid = np.rint(np.ldexp(self._V, _V_BITS))
         if not scale >= 1:
@@ -90,41 +120,20 @@ class TangentQuery(PrivateQuery):
         gap = float(np.linalg.norm(self._grid.T @ self._grid * 4.0**-_V_BITS - unit)) + 1e-9
         if not gap < 1e-3:
             raise ValueError("'V' must have orthonormal columns.")
-        self._gap = gap
-        self._rounding = 0.0 if scale == math.inf else math.sqrt(self._V.size) * 2.0**-_V_BITS
+        rounding = 0.0 if scale == math.inf else math.sqrt(self._V.size) * 2.0**-_V_BITS
         self._weights = np.ones(self._V.shape[1]) if weights is None else np.asarray(weights)
         if not (np.all(self._weights > 0) and np.all(self._weights <= 1)):
             raise ValueError("'weights' must lie in (0, 1].")
+        self._split = _Split(self._grid, self._weights, self._removed, gap, rounding)
+        self._sizes = RowNumbers(source, partial(self._split.sizes, clip_norm=clip_norm))
         self.clip_norm = clip_norm
         self.n_jobs = n_jobs
         self.largest = tangent_bound(clip_norm, min(scale, _SMALLEST_B)) * (1 + gap)
         self._rows_changed = 2.0 if adjacency == "replace" else 1.0
 
-    def _split(self, Z: Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return V'z, D V'z and the size ||D V'z|| ||b|| of integer rows (||z||^2 given)."""
-        A = np.asarray(Z @ self._grid)
-        np.ldexp(A, -_V_BITS, out=A)
-        squares = np.einsum("ij,ij->i", A, A)
-        kept = self._removed * (2 - self._removed) - self._gap
-        b = np.sqrt(np.maximum(lengths - kept * squares, 0.0)) + self._rounding * np.sqrt(squares)
-        b = np.maximum(b, np.sqrt(squares) / _SMALLEST_B)
-        weighted = A * self._weights
-        return A, weighted, np.sqrt(np.einsum("ij,ij->i", weighted, weighted)) * b
-
-    def _all_sizes(self) -> FloatArray:
-        """Sizes of all rows, kept for the steps of one search (private, inside the query)."""
-        if self._sizes is None:
-            unit = self.clip_norm * _SIZE_UNIT
-            to_integers = IntegerRows(self.clip_norm, unit)
-            sizes = [
-                self._split(*to_integers.with_squares(rows))[2] for rows in self._source.blocks()
-            ]
-            self._sizes = np.concatenate(sizes) * unit**2 if sizes else np.zeros(0)
-        return self._sizes
-
     def sizes_above(self, threshold: float) -> Bounded:
         """Return how many rows have a size above a threshold. One row: 1."""
-        return count_above(self._all_sizes, threshold, "size_rank", self._rows_changed)
+        return count_above(self._sizes, threshold, "size_rank", self._rows_changed)
 
     def product(self, clip_level: float) -> Bounded:
         """Return the sum of w b (D a)', w = min(1, clip_level / (||D a|| ||b||)).
@@ -141,11 +150,11 @@ class TangentQuery(PrivateQuery):
             if step == 0.0:
                 return self._float_product(level)
             unit = math.sqrt(step)
-            to_integers = IntegerRows(self.clip_norm, unit)
+            to_integers, split = IntegerRows(self.clip_norm, unit, reuse=True), self._split
 
             def term(rows: Block) -> FloatArray:
                 Z, lengths = to_integers.with_squares(rows)
-                A, weighted, sizes = self._split(Z, lengths)
+                A, weighted, sizes = split(Z, lengths)
                 with np.errstate(divide="ignore"):
                     shortened = np.minimum(1.0, (level / step) / sizes)
                 P = np.rint(weighted * shortened[:, None])
@@ -169,21 +178,23 @@ class TangentQuery(PrivateQuery):
         return Bounded(bound, answer)
 
     def _float_product(self, level: float) -> FloatArray:
+        V, C, weights = self._V, self.clip_norm, self._weights
+        kept = self._removed * (2 - self._removed)
+
         def term(rows: Block) -> FloatArray:
-            clipped = clip_rows(rows, self.clip_norm)
-            A = np.asarray(clipped @ self._V)
+            clipped = clip_rows(rows, C)
+            A = np.asarray(clipped @ V)
             squares = np.einsum("ij,ij->i", A, A)
-            kept = self._removed * (2 - self._removed)
             b = np.sqrt(np.maximum(square_norms(clipped) - kept * squares, 0.0))
             b = np.maximum(b, np.sqrt(squares) / _SMALLEST_B)
-            weighted = A * self._weights
+            weighted = A * weights
             sizes = np.sqrt(np.einsum("ij,ij->i", weighted, weighted)) * b
             with np.errstate(divide="ignore", invalid="ignore"):
                 shortened = np.where(sizes > level, level / sizes, 1.0)
             return np.asarray(clipped.T @ (weighted * shortened[:, None]))
 
-        Y = sum_rows(self._source, term, self._V.shape, exact=False, n_jobs=self.n_jobs)
-        return np.asarray(Y - self._removed * self._V @ (self._V.T @ Y))
+        Y = sum_rows(self._source, term, V.shape, exact=False, n_jobs=self.n_jobs)
+        return np.asarray(Y - self._removed * V @ (V.T @ Y))
 
 
 def _shifted_product(grid: FloatArray, high: IntArray, low: IntArray) -> IntArray:

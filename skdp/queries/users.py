@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.queries.blocks import RowSource
+from skdp.queries.blocks import RemoteRows, RowSource
 
-__all__ = ["Batch", "UserRows"]
+__all__ = ["AnyUsers", "Batch", "UserRows"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -149,3 +149,12 @@ class UserRows:
         X, x_exponent = _scaled(X, True)
         Y, y_exponent = _scaled(Y, self._scale_targets)
         return Batch(X, Y, x_exponent, y_exponent)
+
+
+class RemoteUsers(RemoteRows, Protocol):
+    """Users that live elsewhere, in parts of whole users."""
+
+    n_outputs: int
+
+
+AnyUsers = UserRows | RemoteUsers

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
+from skdp._inputs import refuse_blocks
 from skdp._validation import check_bool, check_int, check_option, check_real
 from skdp.solvers.design import Whitening, whitening
 
@@ -26,6 +27,7 @@ _FLOATS = [np.float64, np.float32]
 def check_measurements(estimator, X, y="no_validation", *, reset=True):
     """Return (X as rows or factors, y, shape of a matrix)."""
     shape = None
+    refuse_blocks(estimator, X, "or a memory map")
     if isinstance(X, tuple):
         X, y = _check_factors(estimator, X, y, reset)
         shape = (X[0].shape[1], X[1].shape[1])

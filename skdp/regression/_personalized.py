@@ -189,7 +189,10 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         return check_option(self, "loss", ("squared", "huber"))
 
     def _encoded(self, y, *, reset):
-        return np.asarray(y, np.float64).reshape(-1, 1)
+        return _column(y)
+
+    def _block_encoding(self):
+        return _column, 1, self._scales_targets()
 
     def predict(self, X, groups=None):
         """Predict: a known user by its own head, others by the global model.
@@ -228,3 +231,7 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
             R squared.
         """
         return r2_score(y, self.predict(X, groups), sample_weight=sample_weight)
+
+
+def _column(y):
+    return np.asarray(y, np.float64).reshape(-1, 1)

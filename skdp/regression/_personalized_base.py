@@ -9,15 +9,18 @@ from sklearn.utils.validation import (
     check_array,
     check_is_fitted,
     check_X_y,
+    column_or_1d,
     validate_data,
 )
 
+from skdp._inputs import check_block_columns, is_memory_map
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning
 from skdp.queries.groups import GroupQuery
 from skdp.queries.users import UserRows
 from skdp.regression._personalized_parameters import ParametersMixin
 from skdp.regression._publication import PublicationMixin
+from skdp.regression._user_blocks import users_in_blocks
 from skdp.regression._users import check_labels, positions, same_kind, split_users
 from skdp.solvers.candidates import choose_subspace
 from skdp.solvers.linalg import fix_signs
@@ -99,20 +102,34 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         -------
         self : object
             The fitted estimator. Its heads are private: publish ``released()``.
+
+        Notes
+        -----
+        X may be a memory map. It may also be a list of npy or npz files (with y and groups in
+        memory), or a Dask array (with y and groups as Dask arrays in the same blocks): all rows of
+        a user must then lie in one file or block, and no heads are fitted, ``adapt`` does that.
         """
         shares = self._check_parameters()
         self._unit = self._unit_of(groups)
         session = self._open_session(pure_epsilon=self._pure_epsilon())
-        X, y, labels = self._validated(X, y, groups, reset=True)
-        users, codes = self._coded(labels, X.shape[0])
-        query = self._query(X, self._encoded(y, reset=True), codes)
-        self._check_n_components(X.shape[1])
+        rows, users = self._rows_and_users(X, y, groups)
+        query = GroupQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        self._check_n_components(query.n_features)
         attributes = self._target_attributes() | self._learn(session, query, shares)
         self._close_session(session, attributes)
         self._private = self._fitted_heads(query, users)
         self._warn_if_few(attributes["n_users_"])
         del self._unit
         return self
+
+    def _rows_and_users(self, X, y, groups):
+        """Return the rows by user, and the users whose heads are fitted here (None: nobody's)."""
+        in_blocks = users_in_blocks(self, X, y, groups)
+        if in_blocks is not None:
+            return in_blocks, None
+        X, y, labels = self._validated(X, y, groups, reset=True)
+        users, codes = self._coded(labels, X.shape[0])
+        return self._user_rows(X, self._encoded(y, reset=True), codes), users
 
     def _unit_of(self, groups):
         if groups is not None and self.user_column is not None:
@@ -151,6 +168,11 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
             X, y = check_X_y(
                 X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=self._y_numeric, estimator=self
             )
+        elif is_memory_map(X):
+            check_block_columns(self, X.shape[1], reset=reset)
+            numeric = "numeric" if self._y_numeric else None
+            y = column_or_1d(check_array(y, ensure_2d=False, dtype=numeric, input_name="y"))
+            check_consistent_length(X, y)
         else:
             X, y = validate_data(
                 self, X, y, accept_sparse="csr", dtype=FLOATS, reset=reset,
@@ -186,9 +208,15 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         """Public attributes that belong to the target."""
         return {}
 
+    def _user_rows(self, X, Y, codes):
+        return UserRows(X, Y, codes, self._scales_targets())
+
     def _query(self, X, Y, codes):
-        rows = UserRows(X, Y, codes, self._loss_name() in ("squared", "huber"))
+        rows = self._user_rows(X, Y, codes)
         return GroupQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
+
+    def _scales_targets(self):
+        return self._loss_name() in ("squared", "huber")
 
     def _learn(self, session, query, shares):
         """Make all releases; returns the public attributes."""

@@ -1,6 +1,7 @@
 """Personalised classification with differential privacy for one user."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -228,15 +229,17 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
                 )
             else:
                 self.classes_ = _public_classes(self.classes)
-        number = {label: i for i, label in enumerate(self.classes_.tolist())}
-        found = np.array([number.get(label, -1) for label in y.tolist()], dtype=np.intp)
-        known, at = found >= 0, np.maximum(found, 0)
-        if len(self.classes_) > 2:
-            Y = np.eye(len(self.classes_))[at]
-        else:
-            Y = (at == 1).astype(np.float64)[:, None]
-        Y[~known] = np.nan
-        return Y
+        return _indicators(y, self.classes_)
+
+    def _block_encoding(self):
+        if self.classes is None:
+            raise ValueError(
+                f"{type(self).__name__} needs 'classes' for rows in blocks: which labels occur is "
+                "not known without reading them."
+            )
+        self.classes_ = _public_classes(self.classes)
+        n = len(self.classes_)
+        return partial(_indicators, classes=self.classes_), n if n > 2 else 1, False
 
     def decision_function(self, X, groups=None):
         """Return the linear predictor of each row.
@@ -335,3 +338,16 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
             Accuracy.
         """
         return accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight)
+
+
+def _indicators(y, classes):
+    """Indicators of the classes, NaN for any other label."""
+    number = {label: i for i, label in enumerate(classes.tolist())}
+    found = np.array([number.get(label, -1) for label in np.asarray(y).tolist()], dtype=np.intp)
+    known, at = found >= 0, np.maximum(found, 0)
+    if len(classes) > 2:
+        Y = np.eye(len(classes))[at]
+    else:
+        Y = (at == 1).astype(np.float64)[:, None]
+    Y[~known] = np.nan
+    return Y

@@ -1,0 +1,83 @@
+"""Rows as users hand them over: in memory, or in blocks larger than it.
+
+Arrays and sparse matrices are checked by scikit-learn. Blocks (memory maps, files, Dask arrays,
+sources of one's own) are not read before a release is paid for: their columns and dtype are
+checked, and a row that is not finite contributes nothing.
+"""
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils.validation import validate_data
+
+from skdp._validation import FLOATS
+from skdp.queries.block_files import BlockFiles, is_paths
+from skdp.queries.blocks import DenseRows, is_source, row_source
+from skdp.queries.dask_rows import DaskRows, is_dask_array
+
+__all__ = [
+    "as_blocks",
+    "as_source",
+    "check_block_columns",
+    "check_matrix",
+    "check_rows",
+    "is_memory_map",
+    "refuse_blocks",
+]
+
+
+def is_memory_map(X):
+    """Whether X is a 2-D memory map of numbers (others are left to scikit-learn's checks)."""
+    return isinstance(X, np.memmap) and X.ndim == 2 and X.dtype.kind in "fiub" and X.size > 0
+
+
+def as_blocks(X):
+    """Return the source of rows that come in blocks, or None for rows in memory."""
+    if is_source(X):
+        return X
+    if is_dask_array(X):
+        return DaskRows(X)
+    if is_paths(X):
+        return BlockFiles(X)
+    return DenseRows(X) if is_memory_map(X) else None
+
+
+def as_source(X):
+    """Return checked rows, of whatever kind, as a source."""
+    return X if is_source(X) else row_source(X)
+
+
+def check_block_columns(estimator, n_features, *, reset=True, **options):
+    """Check what is public of blocks as scikit-learn checks an array of that width."""
+    stand_in = np.empty((0, n_features))
+    validate_data(estimator, stand_in, reset=reset, ensure_min_samples=0, **options)
+
+
+def check_rows(estimator, X, *, accept_sparse, **options):
+    """Return the rows to fit as a source, which has `n_features`, `dtype` and `sparse`."""
+    source = as_blocks(X)
+    if source is None:
+        X = validate_data(estimator, X, accept_sparse=accept_sparse, dtype=FLOATS, **options)
+        return row_source(X)
+    check_block_columns(estimator, source.n_features, **options)
+    if getattr(source, "known_rows", None) == 0:
+        raise ValueError(
+            f"Found array with 0 sample(s) while a minimum of 1 is required by "
+            f"{type(estimator).__name__}."
+        )
+    return source
+
+
+def refuse_blocks(estimator, X, reason):
+    """Raise if X comes in blocks that are no array: it would be loaded whole, or not at all."""
+    if is_source(X) or is_dask_array(X) or is_paths(X):
+        raise ValueError(
+            f"{type(estimator).__name__} needs X in memory (an array or a sparse matrix) {reason}. "
+            f"Got {type(X).__name__}."
+        )
+
+
+def check_matrix(estimator, X, reason, **options):
+    """Return a matrix in memory, sparse ones as CSR, for units that are not rows."""
+    refuse_blocks(estimator, X, reason)
+    X = validate_data(estimator, X, dtype=FLOATS, **options)
+    return X.tocsr() if sp.issparse(X) else X
