@@ -145,6 +145,10 @@ def against_threads(paths, memory_limit, repeats):
     print(f"\nDPPCA, {n} x {COLUMNS} float32 ({gigabytes:.1f} GB), workers of {memory_limit}")
     local, client = cluster(memory_limit)
     fitted(DaskRows(paths[:1]))  # workers import what they need
+    before, start = cpu_seconds(), time.perf_counter()
+    time.sleep(10)
+    idle = (cpu_seconds() - before) / (time.perf_counter() - start)
+    print(f"  the idle cluster takes {idle:.2f} CPU s a second (heartbeats, profiling)")
     ratios = []
     for _ in range(repeats):
         threads = measured(lambda: fitted(paths, n_jobs=2))
