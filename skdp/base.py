@@ -230,7 +230,7 @@ class StreamingMixin:
         group = pay(session, bounds, shares, self.max_releases, **options)
         group.notes = notes | {
             "class": type(self).__name__,
-            "params": _plain(self.get_params(deep=False)),
+            "params": self._plain_params(),
         }
         return group
 
@@ -239,15 +239,23 @@ class StreamingMixin:
         group = vars(self).get(_STREAM)
         if group is None:
             return None
-        before, now = group.notes["params"], _plain(self.get_params(deep=False))
+        self._check_stream(group.session, group.notes["params"])
+        return group
+
+    def _plain_params(self):
+        return _plain(self.get_params(deep=False))
+
+    def _check_stream(self, session, before):
+        """Refuse parameters that changed; charge the stream to all ledgers that are open now."""
+        now = self._plain_params()
         changed = [name for name in now if now[name] != before[name] and name not in self._free]
         if changed:
             raise ValueError(
                 f"The parameters {changed} of {type(self).__name__} changed while its stream runs. "
                 "Set them back, or start anew with sklearn.base.clone."
             )
-        ledger.charge(group.session, type(self).__name__)
-        return group
+        sensitivity = getattr(self, "sensitivity", None)
+        ledger.charge(session, type(self).__name__, sensitivity=sensitivity)
 
     def _keep_stream(self, group):
         """Set what was released; a stream that has ended leaves nothing secret behind."""
@@ -310,8 +318,8 @@ class StreamingMixin:
                 raise ValueError(f"{path} holds a stream of {group.notes['class']}.")
             params = {name: _parameter(value) for name, value in group.notes["params"].items()}
             estimator = cls(**params)
-            group.notes["params"] = _plain(estimator.get_params(deep=False))
-            ledger.charge(group.session, cls.__name__)
+            group.notes["params"] = estimator._plain_params()
+            estimator._check_stream(group.session, group.notes["params"])
             estimator._warn_if_weak(group.session.budget.epsilon, group.session.source.seeded)
             if group.steps:
                 return estimator._keep_stream(group)

@@ -37,24 +37,41 @@ class RunningState:
     maps : list of SketchMap
         The sketches.
     accumulators : list
-        Objects with ``add(answer)``, ``close()`` and ``open()``, one for each sketch.
+        Objects with ``read(answer)``, ``take(part)`` and ``close()``, one for each sketch.
     first_row : int
         Place of the first row among the rows of all servers.
+    params : dict
+        Parameters that it was started with: the unit, and how much of the noise it drew.
     """
 
-    def __init__(self, session, plan, maps, accumulators, first_row):
+    def __init__(self, session, plan, maps, accumulators, first_row, params):
         self.session = session
         self.plan = plan
         self.maps = maps
         self.accumulators = accumulators
         self.first_row = first_row
+        self.params = params
         self.rows_seen = 0
+        self._whole = True
 
     def add(self, query, rows=0):
-        """Add the sketches of a query (updates, or a block of so many rows)."""
-        for sketch, accumulator in zip(self.maps, self.accumulators, strict=True):
-            accumulator.add(query.answer(sketch))
+        """Add the sketches of a query (updates, or a block of so many rows), all or none.
+
+        All are read before any is added: a call that failed may be repeated, and a sketch that had
+        the data of the first attempt would have them twice.
+        """
+        if not self._whole:
+            raise PrivacyError(
+                "an earlier call was interrupted while its data were added: again, they might "
+                "count twice. Release what is there, or start anew with sklearn.base.clone."
+            )
+        both = zip(self.maps, self.accumulators, strict=True)
+        parts = [accumulator.read(query.answer(sketch)) for sketch, accumulator in both]
+        self._whole = False
+        for accumulator, part in zip(self.accumulators, parts, strict=True):
+            accumulator.take(part)
         self.rows_seen += rows
+        self._whole = True
 
     @property
     def nbytes(self):

@@ -114,7 +114,7 @@ class StreamMixin(ReleasesMixin):
         self : DPLowRankFactorizer
         """
         m, n = self._shape()
-        running = self._stream_state() or self._state
+        running = self._checked_state()
         first = running is None
         X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=first)
         if X.shape[1] != n:
@@ -139,10 +139,18 @@ class StreamMixin(ReleasesMixin):
         return tuple(int(side) for side in self.matrix_shape)
 
     # -- the state ------------------------------------------------------------------------------
+    def _checked_state(self):
+        """Return the running state, if any: its parameters unchanged, later ledgers charged.
+
+        `honest_servers` says how much of the noise it drew, `privacy_unit` how data are bounded.
+        """
+        if self._stream_state() is None and self._state is not None:
+            self._check_stream(self._state.session, self._state.params)
+        return self._state
+
     def _running(self):
         """Return the running state; the first call pays and draws sketches and noise."""
-        self._stream_state()
-        if self._state is None:
+        if self._checked_state() is None:
             if hasattr(self, "privacy_spent_"):
                 raise PrivacyError(
                     "this factorizer has released its state: one noisy state is released at most "
@@ -166,11 +174,13 @@ class StreamMixin(ReleasesMixin):
         bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
         parties = self.honest_servers or 0
         accumulators = self._accumulators(session, bounds, plan.shares, parties)
-        self._state = RunningState(session, plan, maps, accumulators, self.first_row)
+        self._state = RunningState(
+            session, plan, maps, accumulators, self.first_row, self._plain_params()
+        )
         self.n_features_in_ = plan.shape[1]
 
     def _accumulators(self, session, bounds, shares, parties):
-        """Return objects with add, close and open, one for each bound."""
+        """Return objects with read, take and close, one for each bound."""
         return session.accumulate_sketches(bounds, shares, parties=parties)
 
     def __getstate__(self):
@@ -295,7 +305,7 @@ class StreamMixin(ReleasesMixin):
         if self.max_releases > 1:
             self._running()
             return self._release_step()
-        own = self._state is not None
+        own = self._checked_state() is not None
         if own:
             self._refuse_share("release")
         state, messages = self._state, self._messages
