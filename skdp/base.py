@@ -240,6 +240,12 @@ class StreamingMixin:
         if group is None:
             return None
         self._check_stream(group.session, group.notes["params"])
+        if group.acknowledged != group.acts:
+            raise PrivacyError(
+                "an earlier call was interrupted after its data were taken: again, they would "
+                "count twice. n_acknowledged() tells how many calls were done, and lets the stream "
+                "go on after them."
+            )
         return group
 
     def _plain_params(self):
@@ -260,6 +266,7 @@ class StreamingMixin:
     def _keep_stream(self, group):
         """Set what was released; a stream that has ended leaves nothing secret behind."""
         self._publish(group)
+        group.acknowledged = group.acts
         if group.left > 0:
             setattr(self, _STREAM, group)
             return self
@@ -330,10 +337,12 @@ class StreamingMixin:
             raise
 
     def n_acknowledged(self):
-        """Return how many calls the running stream has done: where to go on after a restore.
+        """Return how many calls the running stream has done, and go on after the last of them.
 
-        Of ``partial_fit``, ``update``, ``update_matrix`` and ``release``. For the owner of the
-        data: how often there was data may tell more than was released.
+        Of ``partial_fit``, ``update``, ``update_matrix`` and ``release``. Ask it after a restore,
+        and after a call that was interrupted: where its data were taken all later calls raise until
+        it is asked, and what was released is then set. For the owner of the data: how often there
+        was data may tell more than was released.
 
         Returns
         -------
@@ -342,6 +351,9 @@ class StreamingMixin:
         group = vars(self).get(_STREAM)
         if group is None:
             raise PrivacyError("no stream is running.")
+        if group.acknowledged != group.acts and group.steps:
+            self._keep_stream(group)
+        group.acknowledged = group.acts
         return group.acts
 
     def released(self):

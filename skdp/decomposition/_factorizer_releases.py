@@ -24,6 +24,7 @@ class StreamState:
         """Add the sketches of a query to the open step."""
         answers = {sketch.name: query.answer(sketch) for sketch in self.maps}
         self.group.add(answers, rows_seen=self.rows_seen + rows)
+        self.group.acknowledged = self.group.acts
 
 
 class ReleasesMixin(StreamingMixin):
@@ -75,10 +76,11 @@ class ReleasesMixin(StreamingMixin):
         """Close the step, and factor the sum of all steps so far (or of the window)."""
         group = self._stream_state().group
         group.open()
-        self._keep_stream(group)
-        if group.left == 0:
-            self._state = None
-        return self
+        return self._keep_stream(group)
+
+    def _drop_stream(self):
+        super()._drop_stream()
+        self._state = None
 
     def _publish(self, group):
         """Set the attributes of the last release."""

@@ -1,12 +1,15 @@
 """DPLowRankFactorizer against a hostile or hurried caller: retries, forks, changed parameters."""
 
 import os
+import pickle
 
 import numpy as np
 import pytest
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
+from skdp.decomposition import _factorizer_releases
 from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.privacy.stream_group import StreamGroup
 from skdp.queries.sketches import Updates
 
 
@@ -121,7 +124,43 @@ def test_a_later_ledger_knows_the_sensitivity(releases):
     first, second = new(sensitivity=1.0), new(sensitivity=1e-3)
     for model in (first, second):
         model.set_params(max_releases=releases, mechanism="tree").update([0], [0], [0.0])
-    with pytest.raises(PrivacyError, match="do not add up"), PrivacyLedger(9.0, 1e-5) as ledger:
+    ledger = PrivacyLedger(9.0, 1e-5)
+    with ledger:
         first.update([0], [0], [0.0])
-        second.update([0], [0], [0.0])
     assert "1.0" in ledger.entries[0].unit
+    with pytest.raises(PrivacyError, match="do not add up"), ledger:
+        second.update([0], [0], [0.0])
+
+
+def test_an_interrupted_update_of_a_stream_is_not_repeated(monkeypatch):
+    model = new(max_releases=3).update([0], [0], [1.0])
+    real = StreamGroup.apply
+    monkeypatch.setattr(StreamGroup, "apply", interrupted_after(real))
+    with pytest.raises(KeyboardInterrupt):
+        model.update([0], [0], [1.0])
+    monkeypatch.setattr(StreamGroup, "apply", real)
+    with pytest.raises(PrivacyError):
+        model.update([0], [0], [1.0])
+
+
+def test_an_interrupted_last_release_is_not_lost(monkeypatch):
+    model = new(max_releases=2).update([0], [0], [1.0]).release()
+    real = _factorizer_releases.factorize
+    monkeypatch.setattr(_factorizer_releases, "factorize", interrupted_after(real))
+    with pytest.raises(KeyboardInterrupt):
+        model.release()
+    monkeypatch.setattr(_factorizer_releases, "factorize", real)
+    assert model.n_releases_ == 1
+    with pytest.raises(PrivacyError, match="n_acknowledged"):
+        model.release()
+    assert model.n_acknowledged() == 3
+    assert model.n_releases_ == 2
+    pickle.dumps(model)
+
+
+def interrupted_after(function):
+    def wrapper(*args, **kwargs):
+        function(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    return wrapper
