@@ -61,7 +61,7 @@ def sizes(estimator, shape):
     """Return (method, sketch_size, core_size) for a public shape."""
     m, n = shape
     k = estimator.n_components
-    t = max(4 * k, k + 10) if estimator.sketch_size is None else estimator.sketch_size
+    t = max(4 * k, 32) if estimator.sketch_size is None else estimator.sketch_size
     v = 2 * t if estimator.core_size is None else estimator.core_size
     method = estimator.method
     if method == "auto":
@@ -119,20 +119,20 @@ def draw_maps(plan, kind, source, first_row=0):
     if plan.method == "dense":
         return [SketchMap("matrix", plan.shape)]
     m, n = plan.shape
-    F = _draw(source, "right", kind, n, plan.sketch_size)
-    S = _draw(source, f"left {first_row}", kind, m, plan.core_size)
+    F = draw_sketch(source, "right", kind, n, plan.sketch_size)
+    S = draw_sketch(source, f"left {first_row}", kind, m, plan.core_size)
     maps = [
         SketchMap("right_sketch", plan.shape, None, F),
         SketchMap("left_sketch", plan.shape, S, None),
     ]
     if plan.method == "three_sketch":
-        S = _draw(source, f"core, left {first_row}", kind, m, plan.core_size, coarse=True)
-        T = _draw(source, "core, right", kind, n, min(plan.core_size, n), coarse=True)
+        S = draw_sketch(source, f"core, left {first_row}", kind, m, plan.core_size, coarse=True)
+        T = draw_sketch(source, "core, right", kind, n, min(plan.core_size, n), coarse=True)
         maps.append(SketchMap("core_sketch", plan.shape, S, T))
     return maps
 
 
-def _draw(source, name, kind, n, size, *, coarse=False):
+def draw_sketch(source, name, kind, n, size, *, coarse=False):
     """Draw one n x size sketch."""
     if kind == "sparse":
         each = min(_EACH, size)

@@ -62,6 +62,11 @@ class ReleasesMixin(StreamingMixin):
     def _start_releases(self, session, plan, maps):
         """Pay for all releases; nothing is read."""
         bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
+        if self.sketch_seed is not None and any(bound.law is not None for bound in bounds):
+            raise ValueError(
+                "many releases of a random sketch need one of their own; use sketch_seed=None, or "
+                f"sensitivity_mode='worst_case'. Got sketch_seed={self.sketch_seed!r} instead."
+            )
         n = plan.shape[1]
         start = session.random_signs((n, min(n, self.n_components + 10)))
         notes = {"sketches": self._source.secret(), "rows_seen": 0, "start": start}

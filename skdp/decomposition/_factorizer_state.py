@@ -83,17 +83,21 @@ class RunningState:
         grants = [accumulator.grant for accumulator in self.accumulators]
         return [(grant.step, grant.noise_scale) for grant in grants]
 
-    def close(self, honest_servers=None):
-        """Open the state: a NoisyState, all of it public (or one share of a sum)."""
-        arrays = [accumulator.close() for accumulator in self.accumulators]
+    def header(self, honest_servers=None):
+        """Return what others may know before the state is opened: a NoisyState without arrays."""
         spent = self.session.spent()
         receipt = {"epsilon": spent.epsilon, "delta": spent.delta, "adjacency": spent.adjacency,
                    "unit": spent.unit, "seeded": spent.seeded}  # fmt: skip
         steps, scales = zip(*self.steps(), strict=True)
         return NoisyState(
             self.plan.method, self.plan.shape, self.first_row, map_digest(self.maps),
-            list(steps), [s**2 for s in scales], arrays, honest_servers, [receipt],
+            list(steps), [s**2 for s in scales], [], honest_servers, [receipt],
         )  # fmt: skip
+
+    def close(self, honest_servers=None):
+        """Open the state: a NoisyState, all of it public (or one share of a sum)."""
+        arrays = [accumulator.close() for accumulator in self.accumulators]
+        return replace(self.header(honest_servers), arrays=arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,10 +164,31 @@ def check_alike(state, other):
         raise ValueError(f"states of shapes {state.shape} and {other.shape} cannot be merged.")
 
 
-def added(states):
-    """Add up states of servers: those of the same rows first, then blocks of rows."""
+def check_new(states, message):
+    """Refuse a message that does not match, or that was merged already: noise never repeats."""
+    for state in states:
+        check_alike(state, message)
+        same = zip(state.arrays, message.arrays, strict=True)
+        if any(state.variances) and all(np.array_equal(a, b) for a, b in same):
+            raise ValueError("this state was merged already: its data would count twice.")
+
+
+def check_complete(states):
+    """Refuse states that do not match, or rows that are missing, before anything is opened."""
     for other in states[1:]:
         check_alike(states[0], other)
+    blocks = {state.first_row: state.shape for state in states}
+    if any(blocks[state.first_row] != state.shape for state in states):
+        raise ValueError("states that begin at one row must have one shape.")
+    place = 0
+    for first in sorted(blocks):
+        if first != place:
+            raise ValueError(f"rows {place} to {first - 1} do not come from one server each.")
+        place += blocks[first][0]
+
+
+def added(states):
+    """Add up states of servers: those of the same rows first, then blocks of rows."""
     blocks = {}
     for state in states:
         values = [a * (step or 1.0) for a, step in zip(state.arrays, state.steps, strict=True)]
@@ -174,11 +199,6 @@ def added(states):
             sums = [a + b for a, b in zip(old[1], values, strict=True)]
             noise = [a + b for a, b in zip(old[2], state.variances, strict=True)]
             blocks[state.first_row] = (old[0], sums, noise)
-    place = 0
-    for first in sorted(blocks):
-        if first != place:
-            raise ValueError(f"rows {place} to {first - 1} are missing: merge their server first.")
-        place += blocks[first][0]
     return [(first, *blocks[first]) for first in sorted(blocks)]
 
 

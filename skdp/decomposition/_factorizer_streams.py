@@ -14,7 +14,8 @@ from skdp.decomposition._factorizer_state import (
     NoisyState,
     RunningState,
     added,
-    check_alike,
+    check_complete,
+    check_new,
     factorize,
     secure_total,
     stacked,
@@ -164,6 +165,7 @@ class StreamMixin(ReleasesMixin):
         self._check_parameters()
         plan = make_plan(self, self._shape(), self._unit(stream=True))
         session = self._open_session()
+        shared = self._source is not None or self.sketch_seed is not None
         if self._source is None:
             self._source = session.sketches(self.sketch_seed)
         maps = draw_maps(plan, self.sketch, self._source.shared_with(session), self.first_row)
@@ -173,15 +175,17 @@ class StreamMixin(ReleasesMixin):
             return
         bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
         parties = self.honest_servers or 0
-        accumulators = self._accumulators(session, bounds, plan.shares, parties)
+        accumulators = self._accumulators(
+            session, bounds, plan.shares, parties=parties, shared=shared
+        )
         self._state = RunningState(
             session, plan, maps, accumulators, self.first_row, self._plain_params()
         )
         self.n_features_in_ = plan.shape[1]
 
-    def _accumulators(self, session, bounds, shares, parties):
+    def _accumulators(self, session, bounds, shares, *, parties, shared):
         """Return objects with read, take and close, one for each bound."""
-        return session.accumulate_sketches(bounds, shares, parties=parties)
+        return session.accumulate_sketches(bounds, shares, parties=parties, shared=shared)
 
     def __getstate__(self):
         if self._state is not None:
@@ -264,8 +268,7 @@ class StreamMixin(ReleasesMixin):
             message = other._sent()
         else:
             message = NoisyState.from_bytes(other)
-        if self._messages:
-            check_alike(self._messages[0], message)
+        check_new(self._messages, message)
         self._messages = (*self._messages, message)
         return self
 
@@ -310,15 +313,16 @@ class StreamMixin(ReleasesMixin):
             self._refuse_share("release")
         state, messages = self._state, self._messages
         session = state.session if own else None
-        noisy = ([state.close()] if own else []) + list(messages)
-        if not noisy:
+        if not own and not messages:
             raise PrivacyError("nothing was added: update, or merge, before release.")
+        check_complete([*([state.header()] if own else []), *messages])
+        noisy = ([state.close()] if own else []) + list(messages)
         blocks = added(noisy)
         if session is None:
             session = self._coordinator_session()
         attributes = self._released(session, noisy[0], blocks)
         attributes["server_receipts_"] = tuple(r for part in noisy for r in part.receipts)
-        self._state, self._messages = None, ()
+        self._state, self._messages, self._source = None, (), None  # the sketch may be known now
         self.n_features_in_ = noisy[0].shape[1]
         return self._close_session(session, attributes)
 

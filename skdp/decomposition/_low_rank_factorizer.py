@@ -72,7 +72,7 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
         "random": a secret Gaussian sketch is part of the noise. "worst_case": exact norms of the
         sketch that was drawn, for data that may depend on it: streams, servers, known seeds.
     sketch_size : int or None, default=None
-        Columns of the row sketch; None is ``max(4 k, k + 10)``.
+        Columns of the row sketch; None is ``max(4 k, 32)`` for k components.
     core_size : int or None, default=None
         Rows of the column sketch; None is twice `sketch_size`.
     sketch_seed : int or None, default=None
@@ -83,7 +83,7 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
         Servers that each hold a range of rows: place of this one's first row.
     honest_servers : int or None, default=None
         Servers under a secure sum: number of servers, other than a curious one, that are sure to
-        add their share of the noise. None: each server adds all of it.
+        add their share of the noise: at most all but one. None: each server adds all of it.
     max_releases : int, default=1
         Number of releases of a stream. Beyond 1 their noise is correlated over time, and the bound
         of a unit holds for the sum over time of the norms of all that it contributes.
@@ -231,7 +231,7 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
         plan = make_plan(self, X.shape, self._unit(stream=False))
         maps = draw_maps(plan, self.sketch, session.sketches(self.sketch_seed), self.first_row)
         bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
-        grants = session.grant_sketches(bounds, plan.shares)
+        grants = session.grant_sketches(bounds, plan.shares, shared=self.sketch_seed is not None)
         query = Whole(X.tocsr() if is_sparse(X) else X, plan.unit)
         answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
         start = session.random_signs((X.shape[1], min(X.shape[1], self.n_components + 10)))

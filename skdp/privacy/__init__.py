@@ -8,7 +8,16 @@ from skdp.privacy.accounting import (
 )
 from skdp.privacy.budget import PrivacyBudget
 from skdp.privacy.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.session import Accumulator, Answer, Ask, Bound, Bounded, Grant, PrivacySession
+from skdp.privacy.session import (
+    Accumulator,
+    Answer,
+    Ask,
+    Bound,
+    Bounded,
+    Grant,
+    PrivacySession,
+    Stream,
+)
 
 __all__ = [
     "Accumulator",
@@ -22,6 +31,7 @@ __all__ = [
     "PrivacyBudget",
     "PrivacySession",
     "PrivacySpent",
+    "Stream",
     "delta_from_mu_epsilon",
     "epsilon_from_mu_delta",
     "mu_from_epsilon_delta",

@@ -297,16 +297,18 @@ def epsilon_from_losses(losses: Iterable[tuple[str, Any]], delta: float) -> floa
 
 def _sketch_epsilon(curve: Curve, delta: float) -> float:
     """Return an epsilon at which a curve that falls is at most delta; inf if it never is."""
-    high = 1.0
-    while curve(high) > delta:
+    target, high = lowered(delta), 1.0
+    while curve(high) > target:
         high *= 2.0
         if high > 1e9:
             return math.inf
-    low = 0.0
-    while high - low > 1e-13 * high:  # keeps curve(high) <= delta
-        middle = (low + high) / 2
-        low, high = (middle, high) if curve(middle) > delta else (low, middle)
-    return high
+    low = high / 2.0
+    while curve(low) <= target:
+        low, high = low / 2.0, low
+        if low < 1e-12:
+            return high
+    root = brentq(lambda e: log_ratio(curve(e), target), low, high, xtol=1e-300, rtol=1e-13)
+    return nudge(curve, target, root, 1)
 
 
 def mu_beside_pure(epsilon: float, delta: float, pure_epsilon: float) -> float:
@@ -361,20 +363,17 @@ def normalise_shares(shares: Mapping[str, float]) -> dict[str, float]:
     return scaled
 
 
-def to_dp_event(losses: Iterable[tuple[str, Any]], delta: float = 1e-9) -> Any:
+def to_dp_event(losses: Iterable[tuple[str, Any]]) -> Any:
     """Return losses as an event of ``dp_accounting`` (optional extra ``skdp[accounting]``).
 
     LaplaceDpEvent would be optimistic: Laplace noise loses less than the worst pure mechanism.
     Discrete Laplace noise of sensitivity 1 loses exactly +-epsilon, as randomised response
     (whose own event needs REPLACE_ONE, which doubles each mu). Range counts as pure eta. A group
-    of sketches has no event of its own: it counts as the worst mechanism that is as private as it
-    is at `delta`.
+    of sketches becomes UnsupportedDpEvent: no event is as private, and all accountants refuse it.
 
     Parameters
     ----------
     losses : iterable of Loss
-    delta : float, default=1e-9
-        Where groups of sketches are pinned down.
 
     Returns
     -------
@@ -389,7 +388,7 @@ def to_dp_event(losses: Iterable[tuple[str, Any]], delta: float = 1e-9) -> Any:
 
     def event(loss: Loss) -> Any:
         if loss.kind == "sketch":
-            return dp_event.EpsilonDeltaDpEvent(epsilon_from_losses([loss], delta), delta)
+            return dp_event.UnsupportedDpEvent()
         if loss.value == math.inf:
             return dp_event.NonPrivateDpEvent()
         if loss.kind == "gaussian":

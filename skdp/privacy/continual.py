@@ -2,7 +2,7 @@
 
 A stream is data in steps: `Stream.add` puts data into the open step, `Stream.open` closes it and
 publishes the sum of all steps so far (or of the last ones, with a window). What is protected is in
-the contract of `PrivacySession.stream`; the mechanisms and their proof are in
+the contract of `paid_stream`; the mechanisms and their proof are in
 `skdp.privacy.correlated`. Exact sums of closed steps stay in memory, so a running stream is as
 secret as the data: it refuses to be copied or pickled, and works in the process that made it.
 """
@@ -12,17 +12,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
 from skdp.privacy.bounds import Answer, Bound, Bounded
-from skdp.privacy.correlated import Node, StreamPlan, dyadic_cover
+from skdp.privacy.correlated import Node, StreamPlan, dyadic_cover, plan_stream
 from skdp.privacy.grants import Grant, wrapping_sum
 
-__all__ = ["Read", "Stream", "pack_sums", "unpack_sums"]
+if TYPE_CHECKING:
+    from skdp.privacy.session import PrivacySession
+
+__all__ = ["Read", "Stream", "pack_sums", "paid_stream", "unpack_sums"]
 
 Array = NDArray[Any]
 Sums = dict[Node, Array]
@@ -294,6 +297,45 @@ class Stream:
     def state_bytes(self) -> int:
         """Memory of the state: a public number."""
         return _nbytes(self.state())
+
+
+def paid_stream(
+    session: PrivacySession,
+    bound: Bound,
+    share: float,
+    horizon: int,
+    *,
+    mechanism: str = "auto",
+    window: int | None = None,
+    touches: int | None = None,
+) -> Stream:
+    """Pay once for `horizon` releases of running sums; data come in steps.
+
+    The contract: the *sum over time* of the norms of what one unit changes is at most
+    ``bound.l2``. It is enough that a unit's data come in one step, within the bound of a query.
+    How many steps there are, and when they close, is public.
+
+    Parameters
+    ----------
+    session : PrivacySession
+        Who pays.
+    bound : Bound
+        Of everything that one unit contributes.
+    share : float
+        Share of the budget.
+    horizon, mechanism, window
+        See `skdp.privacy.correlated.plan_stream`; each release closes one step.
+    touches : int or None
+        How many steps a unit can change, for rounding that `bound.l2` leaves out; None: all.
+    """
+    if session.budget.pure:
+        raise ValueError("a stream needs delta > 0: its noise is Gaussian. Got delta=0.")
+    if bound.law is not None:
+        raise PrivacyError("random sketches need StreamGroup.paid_sketches")
+    plan = plan_stream(bound.size, horizon, mechanism, window)
+    wide = plan.widened(bound, plan.horizon if touches is None else touches)
+    grant = session.grant(wide, share, note=plan.note, openings=plan.draws, unit=plan.unit)
+    return Stream(grant, plan, bound)
 
 
 def _nbytes(item: Any) -> int:

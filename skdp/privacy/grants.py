@@ -139,11 +139,14 @@ class Accumulator:
         self._check_process()
         self._grant.use()
         self._opened = True
+        self._grant.finish(self._state)  # an opening like any other: audits record it
         return self._state
 
     def open(self) -> Answer:
         """Publish the state. Later calls raise: two openings would differ by exact data."""
-        return self._grant.finish(self.close())
+        self._grant.use()
+        self._opened = True
+        return self._grant.finish(self._state)
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to be pickled: two copies of one noisy state would be two releases."""

@@ -24,6 +24,9 @@ _SENTENCE = {
     ("interaction", "replace"): "swapping one interaction of one user for another",
     ("entry", "add_remove"): "setting one entry of X to zero, or from zero to a value",
     ("entry", "replace"): "changing one entry of X to any value in the bounds",
+    ("frobenius", "add_remove"): "any change of X of Frobenius norm at most `sensitivity`",
+    ("rank_one", "add_remove"): "any rank-one change of X of norm at most `sensitivity`",
+    ("spectral", "add_remove"): "any change of X of spectral norm at most `sensitivity`",
     ("edge", "add_remove"): "adding or removing one edge of the graph",
     ("edge", "replace"): "changing the weight of one edge to any value in the bounds",
 }
@@ -71,7 +74,7 @@ class PrivacySpent:
 
     def to_dp_event(self) -> Any:
         """Return this receipt as a ``dp_accounting`` event (extra ``skdp[accounting]``)."""
-        return accounting.to_dp_event(self.losses, self.delta or 1e-9)
+        return accounting.to_dp_event(self.losses)
 
     def sentence(self) -> str:
         """Say the guarantee in one sentence."""

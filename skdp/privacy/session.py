@@ -29,8 +29,7 @@ from skdp.privacy.bounds import (
     laplace_step,
 )
 from skdp.privacy.budget import MAX_DRAWS, PrivacyBudget
-from skdp.privacy.continual import Stream
-from skdp.privacy.correlated import plan_stream
+from skdp.privacy.continual import Stream, paid_stream
 from skdp.privacy.grants import Accumulator, Grant
 from skdp.privacy.random import NoiseSource, SeededSource
 from skdp.privacy.receipts import LedgerEntry, PrivacySpent
@@ -52,6 +51,10 @@ __all__ = [
 _SHARE_SLIP = 1e-9  # shares are sums of floats
 # A share of the noise is further from a rounded normal variable than a whole draw.
 _SHARE_COST = math.ceil(noise.SHARE_DELTA_PER_DRAW / noise.DELTA_PER_DRAW)
+_SHARED = (
+    "a PrivacyLedger adds up random sketches as independent ones, and this sketch is shared (by "
+    "'sketch_seed' or for_server). Use sensitivity_mode='worst_case', or no ledger."
+)
 _CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
 
 
@@ -156,7 +159,13 @@ class PrivacySession:
         return grant
 
     def grant_sketches(
-        self, bounds: Sequence[Bound], shares: Sequence[float], *, parties: int = 0, note: str = ""
+        self,
+        bounds: Sequence[Bound],
+        shares: Sequence[float],
+        *,
+        parties: int = 0,
+        shared: bool = False,
+        note: str = "",
     ) -> tuple[Grant, ...]:
         """Pay for several sketches of one matrix, calibrated together; nothing is read yet.
 
@@ -172,6 +181,9 @@ class PrivacySession:
         parties : int, default=0
             0: the noise is drawn here. Else each grant draws a share, and the sum of `parties`
             such shares is the noise that the bound needs: one share alone protects nothing.
+        shared : bool, default=False
+            Other fits may use the same sketch: then a ledger, which adds up sketches as
+            independent ones, refuses a bound with a law.
         note : str
             Added to the mechanism's name in the ledger.
 
@@ -182,6 +194,8 @@ class PrivacySession:
         with self.lock:
             losses = self._sketch_losses(bounds, shares)
             if self.recharge is not None and any(loss.kind == "sketch" for loss in losses):
+                if shared:
+                    raise PrivacyError(_SHARED)
                 self.recharge(accounting.compose(losses))
             lines = zip(bounds, shares, losses, strict=True)
             return tuple(self._grant_sketch(*line, parties, note) for line in lines)
@@ -222,10 +236,16 @@ class PrivacySession:
         return grant
 
     def accumulate_sketches(
-        self, bounds: Sequence[Bound], shares: Sequence[float], *, parties: int = 0
+        self,
+        bounds: Sequence[Bound],
+        shares: Sequence[float],
+        *,
+        parties: int = 0,
+        shared: bool = False,
     ) -> list[Accumulator]:
         """Pay for sketches and draw their noise now; see `grant_sketches` and `accumulate`."""
-        grants = self.grant_sketches(bounds, shares, parties=parties, note=", noise first")
+        note = ", noise first"
+        grants = self.grant_sketches(bounds, shares, parties=parties, shared=shared, note=note)
         return [Accumulator(grant) for grant in grants]
 
     def charge_draws(self, number: int) -> None:
@@ -276,41 +296,9 @@ class PrivacySession:
         """Pay and draw the noise now; data may be added later, in parts; opened once."""
         return Accumulator(self.grant(bound, share, note=", noise first"))
 
-    def stream(
-        self,
-        bound: Bound,
-        share: float,
-        horizon: int,
-        *,
-        mechanism: str = "auto",
-        window: int | None = None,
-        touches: int | None = None,
-    ) -> Stream:
-        """Pay once for `horizon` releases of running sums; data come in steps.
-
-        The contract: the *sum over time* of the norms of what one unit changes is at most
-        ``bound.l2``. It is enough that a unit's data come in one step, within the bound of a query.
-        How many steps there are, and when they close, is public.
-
-        Parameters
-        ----------
-        bound : Bound
-            Of everything that one unit contributes.
-        share : float
-            Share of the budget.
-        horizon, mechanism, window
-            See `skdp.privacy.correlated.plan_stream`; each release closes one step.
-        touches : int or None
-            How many steps a unit can change, for rounding that `bound.l2` leaves out; None: all.
-        """
-        if self.budget.pure:
-            raise ValueError("a stream needs delta > 0: its noise is Gaussian. Got delta=0.")
-        if bound.law is not None:
-            raise PrivacyError("random sketches need StreamGroup.paid_sketches")
-        plan = plan_stream(bound.size, horizon, mechanism, window)
-        wide = plan.widened(bound, plan.horizon if touches is None else touches)
-        grant = self.grant(wide, share, note=plan.note, openings=plan.draws, unit=plan.unit)
-        return Stream(grant, plan, bound)
+    def stream(self, bound: Bound, share: float, horizon: int, **options: Any) -> Stream:
+        """Pay once for `horizon` releases of running sums: `skdp.privacy.continual.paid_stream`."""
+        return paid_stream(self, bound, share, horizon, **options)
 
     def choose(self, bounded: Bounded, share: float) -> int:
         """Choose an index by the exponential mechanism (large scores are likely).

@@ -180,6 +180,7 @@ def largest_mixture(
     return scaled(largest_mu(curve, delta, max(guess, delta)))
 
 
+@lru_cache(maxsize=1024)  # many servers of one group ask the same
 def _mixture_delta(terms: Terms, epsilon: float) -> float:
     if epsilon == math.inf:
         return 0.0

@@ -164,3 +164,22 @@ def interrupted_after(function):
         raise KeyboardInterrupt
 
     return wrapper
+
+
+def test_a_message_is_merged_once():
+    """Twice, its data would count twice, and its noise would be 1.4 times what is stated."""
+    model = new().update([0], [0], [1.0])
+    message = model.for_server().update([1], [1], [1.0]).state_message()
+    model.merge(message)
+    with pytest.raises(ValueError, match="twice"):
+        model.merge(message)
+    model.release()
+
+
+def test_a_release_that_lacks_a_server_may_be_repeated():
+    first = new(matrix_shape=(10, 20), first_row=5, core_size=5).update([0], [0], [1.0])
+    other = first.for_server(matrix_shape=(5, 20), first_row=0).update([0], [0], [1.0])
+    with pytest.raises(ValueError, match="one server each"):
+        first.release()
+    first.merge(other).release()
+    assert first.left_.shape == (15, 1)

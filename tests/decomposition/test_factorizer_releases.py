@@ -133,6 +133,8 @@ def test_nothing_is_seen_but_what_is_released():
 def test_random_sketches_need_a_declaration():
     with pytest.raises(ValueError, match="oblivious=True"):
         new(method="two_sketch").update_matrix(STEPS[0])
+    with pytest.raises(ValueError, match="of their own"):
+        new(method="two_sketch", oblivious=True, sketch_seed=1).update_matrix(STEPS[0])
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace"])

@@ -1,0 +1,191 @@
+"""Error, speed and memory of DPLowRankFactorizer beside its peers, one table per section.
+
+Run ``python benchmarks/factorizer.py [--quick] [section ...]``; no section means all. Error is
+Frobenius, over the reference sqrt(k) (sqrt(m) + sqrt(n)) / mu; delta = 1e-6. Data are seeded and
+public, noise is fresh. The peers are here only: the zero matrix, A plus noise, the two-pass method
+of Hardt and Roth (2012), and the algorithm of Upadhyay (2018) with its own constants.
+"""
+
+import argparse
+import math
+import statistics
+import time
+
+import numpy as np
+
+from skdp import DPLowRankFactorizer
+from skdp.privacy import mu_from_epsilon_delta
+
+DELTA = 1e-6
+FITS = 5
+RNG = np.random.default_rng(0)
+
+
+def low_rank(m, n, k, values=None):
+    """Return an m x n matrix of rank k with singular values 2e4..1e4, or those given."""
+    U, V = (np.linalg.qr(RNG.standard_normal((side, k)))[0] for side in (m, n))
+    return (U * (np.linspace(2e4, 1e4, k) if values is None else values)) @ V.T
+
+
+def reference(A, k, epsilon=1.0):
+    """Error that no method is much below."""
+    mu = mu_from_epsilon_delta(epsilon, DELTA)
+    return math.sqrt(k) * sum(math.sqrt(side) for side in A.shape) / mu
+
+
+def skdp_error(A, k, **params):
+    model = DPLowRankFactorizer(k, delta=DELTA, **params).fit(A)
+    return np.linalg.norm(A - model.reconstruct())
+
+
+def truncated(M, k):
+    U, s, Vt = np.linalg.svd(M, full_matrices=False)
+    return (U[:, :k] * s[:k]) @ Vt[:k]
+
+
+def dense_error(A, k, epsilon=1.0):
+    """A plus noise, truncated."""
+    noise = RNG.standard_normal(A.shape) / mu_from_epsilon_delta(epsilon, DELTA)
+    return np.linalg.norm(A - truncated(A + noise, k))
+
+
+def two_pass_error(A, k, epsilon=1.0, t=40):
+    """Hardt and Roth: Q spans A F + noise, then Q'A + noise; half of mu squared each."""
+    m, n = A.shape
+    scale = 1.03 * math.sqrt(2) / mu_from_epsilon_delta(epsilon, DELTA)
+    F = RNG.standard_normal((n, t)) / math.sqrt(t)
+    U = np.linalg.svd(A @ F + scale * RNG.standard_normal((m, t)), full_matrices=False)[0]
+    Q = U[:, : 2 * k]
+    B = Q.T @ A + scale * RNG.standard_normal((Q.shape[1], n))
+    return np.linalg.norm(A - Q @ truncated(B, k))
+
+
+def paper_error(A, k, epsilon=1.0, t=40, v=160, alpha=0.25):
+    """Upadhyay's three sketches with padding and the printed constants."""
+    m, n = A.shape
+    log = math.log(1 / DELTA)
+    kappa = (1 + alpha) / (1 - alpha)
+    pad = 16 * log * math.sqrt(t * kappa * log) / epsilon
+    rho1 = math.sqrt((1 + alpha) * log) / epsilon
+    rho2 = math.sqrt(1 + alpha) * rho1
+    padded = np.hstack([A, pad * np.eye(m)])
+
+    def sketch(rows, columns, size):
+        return RNG.standard_normal((rows, columns)) / math.sqrt(size)
+
+    Yc = padded @ sketch(m + n, t, t)
+    Yr = sketch(t, m, t) @ padded + rho1 * RNG.standard_normal((t, m + n))
+    S, T = sketch(v, m, v), sketch(v, m + n, v)
+    Z = S @ padded @ T.T + rho2 * RNG.standard_normal((v, v))
+    U, Vt = np.linalg.qr(Yc)[0], np.linalg.qr(Yr.T)[0].T
+    Us, s, Vs = np.linalg.svd(S @ U, full_matrices=False)
+    Ut, r, Vr = np.linalg.svd(Vt @ T.T, full_matrices=False)
+    X = (Vs.T / s) @ truncated(Us.T @ Z @ Vr.T, k) @ (Ut / r).T
+    return np.linalg.norm(A - (U @ X @ Vt)[:, :n])
+
+
+def line(A, k, error, *args, epsilon=1.0, fits=FITS, **params):
+    errors = [error(A, k, *args, epsilon=epsilon, **params) for _ in range(fits)]
+    middle = statistics.median(errors)
+    return f"{middle:10.0f}{middle / reference(A, k, epsilon):8.2f}"
+
+
+def sizes(quick):
+    """Error against n (rank 10, t=40, v=160, epsilon 1)."""
+    print(f"{'n':>6}{'method':>14}{'error':>10}{'/ref':>8}")
+    two = {"method": "two_sketch", "sketch_size": 40, "core_size": 160}
+    for n in (250, 500) if quick else (250, 500, 1000, 2000):
+        A = low_rank(n, n, 10)
+        rows = {
+            "two_sketch": line(A, 10, skdp_error, **two),
+            "three_sketch": line(A, 10, skdp_error, **(two | {"method": "three_sketch"})),
+            "auto": line(A, 10, skdp_error),
+            "zero": f"{np.linalg.norm(A):10.0f}",
+            "two-pass HR": line(A, 10, two_pass_error),
+        }
+        if n <= 1000:  # an SVD of the whole matrix
+            rows["dense, cut"] = line(A, 10, dense_error, fits=1)
+            rows["paper"] = line(A, 10, paper_error, fits=1)
+        for name, text in rows.items():
+            print(f"{n:>6}{name:>14}{text}", flush=True)
+
+
+def ranks(quick):
+    """Error against k (800 x 800, default sizes)."""
+    for k in (1, 5) if quick else (1, 2, 5, 10, 20, 50):
+        text = line(low_rank(800, 800, k), k, skdp_error, method="two_sketch")
+        print(f"k={k:<4}{text}", flush=True)
+
+
+def budgets(quick):
+    """Error against epsilon (1000 x 800, rank 10)."""
+    A = low_rank(1000, 800, 10)
+    for epsilon in (1.0,) if quick else (0.25, 0.5, 1.0, 2.0, 4.0, 8.0):
+        text = line(A, 10, skdp_error, epsilon=epsilon, method="two_sketch", sketch_size=80)
+        print(f"epsilon={epsilon:<5}{text}{line(A, 10, two_pass_error, epsilon=epsilon, t=80)}")
+
+
+def sketches(quick):
+    """Error against sketch sizes and kinds (1000 x 800, rank 10)."""
+    A = low_rank(1000, 800, 10)
+    for t, v in ((40, 80), (80, 80), (100, 200), (200, 200))[: 2 if quick else None]:
+        text = line(A, 10, skdp_error, method="two_sketch", sketch_size=t, core_size=v)
+        print(f"t={t:<4}v={v:<4}{text}", flush=True)
+    for kind in ("gaussian", "srht", "sparse", "isometry"):
+        options = {"sketch": kind, "sensitivity_mode": "worst_case", "sketch_size": 80}
+        text = line(A, 10, skdp_error, method="two_sketch", **options)
+        print(f"worst case, {kind:<9}{text}", flush=True)
+
+
+def updates(quick):
+    """Updates per CPU second in batches of 50,000 (5000 x 3000, t=60, v=120), and memory."""
+    m, n, size = 5000, 3000, 50_000
+    for kind, mode in (("sparse", "random"), ("gaussian", "worst_case")):
+        model = DPLowRankFactorizer(
+            10, privacy_unit="entry", matrix_shape=(m, n), method="two_sketch", sketch=kind,
+            sensitivity_mode=mode, sketch_size=60, core_size=120,
+        )  # fmt: skip
+        batches = [
+            (RNG.integers(0, m, size), RNG.integers(0, n, size), RNG.random(size))
+            for _ in range(3 if quick else 20)
+        ]
+        model.update(*batches[0])
+        start = time.process_time()
+        for batch in batches:
+            model.update(*batch)
+        rate = size * len(batches) / (time.process_time() - start)
+        model.release()
+        print(f"{kind:<9}{rate / 1e6:6.2f} million/s  state {model.state_bytes_ / 1e6:.1f} MB "
+              f"(matrix {8 * m * n / 1e6:.0f} MB)")  # fmt: skip
+
+
+def servers(quick):
+    """Servers: independent noise, and shares of it under a secure sum (1000 x 800, rank 10)."""
+    A = low_rank(500, 400, 10) if quick else low_rank(1000, 800, 10)
+    params = {"method": "two_sketch", "sketch_seed": 1, "oblivious": True, "sketch_size": 80,
+              "matrix_shape": A.shape}  # fmt: skip
+
+    def error(model):
+        return np.linalg.norm(A - model.release().reconstruct()) / reference(A, 10)
+
+    for p in (1, 4) if quick else (1, 4, 16):
+        single, shared = DPLowRankFactorizer(10, **params), DPLowRankFactorizer(10, **params)
+        for _ in range(p):
+            server = DPLowRankFactorizer(10, **params).update_matrix(A / p)
+            single.merge(server.state_message())
+        parts = [DPLowRankFactorizer(10, honest_servers=p, **params).update_matrix(A / p)
+                 for _ in range(p)]  # fmt: skip
+        shared.merge_secure(parts, lambda arrays: np.sum(arrays, axis=0, dtype=np.int64))
+        print(f"p={p:<4}independent {error(single):6.2f}   secure sum {error(shared):6.2f}")
+
+
+SECTIONS = {f.__name__: f for f in (sizes, ranks, budgets, sketches, updates, servers)}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []])
+    arguments = parser.parse_args()
+    for name in arguments.sections or SECTIONS:
+        print(f"\n{SECTIONS[name].__doc__}")
+        SECTIONS[name](arguments.quick)

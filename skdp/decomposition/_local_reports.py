@@ -1,0 +1,196 @@
+"""The local model: each person adds noise to their own row, and trusts nobody."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from sklearn.utils.validation import check_array
+
+from skdp._validation import check_int, check_real
+from skdp.base import BaseDPEstimator, atomic
+from skdp.decomposition._factorizer_plan import draw_sketch
+from skdp.queries.linear_maps import SketchMap
+from skdp.queries.sketches import SketchUnit, Whole
+from skdp.solvers.linalg import fix_signs
+from skdp.solvers.sketching import gram_factors
+
+__all__ = ["LocalAggregator", "LocalReport", "local_report"]
+
+
+@dataclass(frozen=True)
+class LocalReport:
+    """One person's noisy row: it may be published.
+
+    Attributes
+    ----------
+    values : ndarray
+        The row, or its sketch, plus noise.
+    noise_scale : float
+        Standard deviation of the noise in each value.
+    sketch_seed : int or None
+        Public seed of the sketch; None: the row itself.
+    privacy_spent : PrivacySpent
+        The receipt: epsilon-delta local differential privacy for the whole row.
+    """
+
+    values: np.ndarray = field(repr=False)
+    noise_scale: float
+    sketch_seed: int | None
+    privacy_spent: object
+
+
+class _Reporter(BaseDPEstimator):
+    """One release of one row: any two rows in the ball of `clip_norm` look alike."""
+
+    _privacy_units = {"row": ("replace",)}
+    privacy_unit = "row"
+    adjacency = "replace"
+
+    def __init__(self, *, epsilon, delta, clip_norm, sketch_size, sketch_seed, random_state):
+        self.epsilon = epsilon
+        self.delta = delta
+        self.clip_norm = clip_norm
+        self.sketch_size = sketch_size
+        self.sketch_seed = sketch_seed
+        self.random_state = random_state
+
+    @atomic
+    def fit(self, X):
+        check_real(self, "clip_norm", 1e-60, 1e60)
+        check_int(self, "sketch_size", 1, none=True)
+        check_int(self, "sketch_seed", 0, none=True)
+        if (self.sketch_size is None) != (self.sketch_seed is None):
+            raise ValueError("'sketch_size' and 'sketch_seed' come together: the sketch is public.")
+        session = self._open_session()
+        row = check_array(X, accept_sparse="csr", dtype=np.float64)
+        if row.shape[0] != 1:
+            raise ValueError(f"a local report is made of one row. Got {row.shape[0]} rows.")
+        unit = SketchUnit("row", "replace", clip_norm=float(self.clip_norm))
+        right = None
+        if self.sketch_size is not None:
+            source, n = session.sketches(self.sketch_seed), row.shape[1]
+            right = draw_sketch(source, "local", "isometry", n, min(self.sketch_size, n))
+        sketch = SketchMap("report", row.shape, None, right)
+        (grant,) = session.grant_sketches([unit.bound(sketch, random=False)], [1.0])
+        answer = grant.open(Whole(row, unit).answer(sketch))
+        return self._close_session(session, {"answer_": answer})
+
+
+def local_report(
+    row, *, clip_norm, epsilon, delta, sketch_size=None, sketch_seed=None, random_state=None
+):
+    """Return one person's noisy row, with (epsilon, delta)-local differential privacy.
+
+    Whatever the row is, and whoever collects the report: any two rows give nearly the same report.
+    The row is scaled down to norm `clip_norm`, so two rows are up to ``2 * clip_norm`` apart. A
+    guarantee for rows at distance 1 only would be metric privacy, which is weaker.
+
+    When it is useful: the noise of one report is about ``8 clip_norm / epsilon`` in *each* value,
+    so no single row can be recovered, nor its place in a factorisation (``left_``) unless rows are
+    many times `clip_norm`-sized noise. What all rows share can: `LocalAggregator.components_` needs
+    about ``5 n (noise_scale**2 / lambda_k)**2`` reports for n features, lambda_k the mean square of
+    the rows along the weakest component.
+
+    Parameters
+    ----------
+    row : array-like or sparse matrix of shape (n_features,) or (1, n_features)
+        The private row.
+    clip_norm : float
+        Bound on its norm, the same for everybody.
+    epsilon, delta : float
+        Budget of the report.
+    sketch_size, sketch_seed : int or None, default=None
+        Report this many values of a public sketch instead of the row (a shorter message, more
+        noise: the exact norm of the sketch counts).
+    random_state : None or seed, default=None
+        For tests: a seeded report is not private.
+
+    Returns
+    -------
+    report : LocalReport
+
+    Examples
+    --------
+    >>> from skdp.decomposition import LocalAggregator, local_report
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> rows = np.outer(rng.choice([-1.0, 1.0], 3000), [0.8, 0.6, 0.0])
+    >>> reports = [local_report(x, clip_norm=1.0, epsilon=8.0, delta=1e-6) for x in rows]
+    >>> model = LocalAggregator(1).add(reports)
+    >>> bool(abs(model.components_[0] @ [0.8, 0.6, 0.0]) > 0.9)
+    True
+    """
+    reporter = _Reporter(
+        epsilon=epsilon, delta=delta, clip_norm=clip_norm, sketch_size=sketch_size,
+        sketch_seed=sketch_seed, random_state=random_state,
+    )  # fmt: skip
+    row = row if getattr(row, "ndim", 1) == 2 else np.atleast_2d(np.asarray(row, dtype=float))
+    reporter.fit(row)
+    values, noise_scale = reporter.answer_
+    return LocalReport(values[0], noise_scale, sketch_seed, reporter.privacy_spent_)
+
+
+class LocalAggregator:
+    """Collects local reports; all it computes is free, since the reports are public.
+
+    Parameters
+    ----------
+    n_components : int
+        Dimension.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Leading eigenvectors of ``Y'Y - m noise_scale^2 I``: the known noise is taken off. Reports
+        of a sketch give directions of the sketch.
+    explained_variance_ : ndarray of shape (n_components,)
+        Mean squares of the rows along them.
+    left_ : ndarray of shape (n_reports, n_components)
+        Leading left singular vectors of the reports.
+    """
+
+    def __init__(self, n_components):
+        self.n_components = n_components
+        self._reports = []
+
+    def add(self, reports):
+        """Add reports of one noise scale and one sketch.
+
+        Parameters
+        ----------
+        reports : LocalReport or iterable of LocalReport
+
+        Returns
+        -------
+        self : LocalAggregator
+        """
+        reports = [reports] if isinstance(reports, LocalReport) else list(reports)
+        known = [*self._reports[:1], *reports]
+        for report in known[1:]:
+            kind = (report.values.shape, report.noise_scale, report.sketch_seed)
+            if kind != (known[0].values.shape, known[0].noise_scale, known[0].sketch_seed):
+                raise ValueError("reports of different noise, sketch or length cannot be mixed.")
+        self._reports += reports
+        return self
+
+    def _matrix(self):
+        if not self._reports:
+            raise ValueError("no report was added.")
+        return np.array([report.values for report in self._reports])
+
+    def _pairs(self):
+        return gram_factors(self._matrix(), self._reports[0].noise_scale, self.n_components)
+
+    @property
+    def components_(self):
+        """Leading directions of the rows."""
+        return fix_signs(np.ascontiguousarray(self._pairs()[1].T))
+
+    @property
+    def explained_variance_(self):
+        """Mean squares of the rows along the components."""
+        return self._pairs()[0] / len(self._reports)
+
+    @property
+    def left_(self):
+        """Leading left singular vectors of the reports."""
+        return np.linalg.svd(self._matrix(), full_matrices=False)[0][:, : self.n_components]

@@ -1,0 +1,464 @@
+"""DPLowRankFactorizer: accuracy, streams, servers, local reports, and what is refused."""
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.decomposition import TruncatedSVD
+
+from skdp import DPLowRankFactorizer, PrivacyLedger
+from skdp.decomposition import LocalAggregator, local_report
+from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.privacy import mu_from_epsilon_delta
+from skdp.testing import record_transcript, seeded_entropy
+
+MU = mu_from_epsilon_delta(1.0, 1e-6)
+
+
+def low_rank(m, n, k, values=None, seed=0):
+    rng = np.random.default_rng(seed)
+    U, V = (np.linalg.qr(rng.standard_normal((side, k)))[0] for side in (m, n))
+    return (U * (np.linspace(2e4, 1e4, k) if values is None else values)) @ V.T
+
+
+def ratio(model, A):
+    """Error over sqrt(k) (sqrt(m) + sqrt(n)) / mu."""
+    m, n = A.shape
+    reference = math.sqrt(model.n_components) * (math.sqrt(m) + math.sqrt(n)) / MU
+    return np.linalg.norm(A - model.reconstruct()) / reference
+
+
+def modular_sum(arrays):
+    total = np.zeros_like(arrays[0])
+    for array in arrays:
+        total = total + array
+    return total
+
+
+# -- accuracy --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "t", "v", "least", "most"),
+    [
+        ("two_sketch", 40, 160, 0.9, 1.35),
+        ("two_sketch", 80, 80, 0.9, 1.35),  # v close to t does not explode
+        ("two_sketch", 200, 200, 0.8, 1.2),
+        ("three_sketch", 40, 160, 0.9, 1.5),
+        ("dense", None, None, 0.6, 0.8),
+    ],
+)
+def test_error_of_an_exact_rank(method, t, v, least, most):
+    A = low_rank(400, 300, 10)
+    with seeded_entropy(0):
+        model = DPLowRankFactorizer(10, method=method, sketch_size=t, core_size=v).fit(A)
+    assert least < ratio(model, A) < most
+    assert model.rank_ == 10
+    np.testing.assert_allclose(model.left_.T @ model.left_, np.eye(10), atol=1e-9)
+    np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(10), atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def test_error_falls_with_epsilon_and_is_the_same_for_sparse_input():
+    A = low_rank(200, 150, 3)
+    A[np.abs(A) < np.quantile(np.abs(A), 0.7)] = 0.0
+
+    def error(X, epsilon):
+        model = DPLowRankFactorizer(3, method="two_sketch", epsilon=epsilon, random_state=0)
+        model.fit(X)
+        assert model.components_.dtype == X.dtype
+        return np.linalg.norm(A - model.reconstruct())
+
+    expected = error(A, 1.0)
+    assert error(A, 4.0) < expected
+    for X in (sp.csr_array(A), sp.csc_matrix(A), np.asfortranarray(A)):
+        assert error(X, 1.0) == expected
+    assert error(A.astype(np.float32), 1.0) == pytest.approx(expected, rel=1e-3)
+
+
+def test_noise_alone_gives_nearly_nothing():
+    with seeded_entropy(0):
+        for method in ("two_sketch", "dense"):
+            model = DPLowRankFactorizer(2, method=method).fit(np.zeros((300, 200)))
+            assert np.linalg.norm(model.singular_values_) < 0.5 * (math.sqrt(300) / MU)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def test_no_noise_is_truncated_svd():
+    A = low_rank(80, 60, 6)
+    expected = TruncatedSVD(3, algorithm="arpack", random_state=0).fit(A)
+    model = DPLowRankFactorizer(3, epsilon=math.inf).fit(A)
+    np.testing.assert_allclose(model.singular_values_, expected.singular_values_)
+    dots = np.abs(np.sum(model.components_ * expected.components_, axis=1))
+    np.testing.assert_allclose(dots, 1.0)
+    sketched = DPLowRankFactorizer(6, epsilon=math.inf, method="two_sketch").fit(A)
+    np.testing.assert_allclose(sketched.reconstruct(), A, atol=1e-6 * np.abs(A).max())
+    core = DPLowRankFactorizer(6, epsilon=math.inf, method="three_sketch").fit(A)
+    np.testing.assert_allclose(core.reconstruct(), A, atol=1e-6 * np.abs(A).max())
+
+
+def test_the_released_rows_and_entries():
+    A = low_rank(60, 40, 2)
+    with seeded_entropy(0):
+        model = DPLowRankFactorizer(2)
+        rows = model.fit_transform(A)
+    np.testing.assert_array_equal(rows, model.left_ * model.singular_values_)
+    whole = model.reconstruct()
+    np.testing.assert_allclose(model.reconstruct([3, 5], [1, 0]), whole[[3, 5], [1, 0]])
+    np.testing.assert_allclose(model.reconstruct(rows=[7]), whole[[7]])
+    np.testing.assert_allclose(model.reconstruct(columns=[7]), whole[:, [7]])
+    assert np.linalg.norm(A - whole) < 0.1 * np.linalg.norm(A)
+    assert np.linalg.norm(A - model.inverse_transform(model.transform(A))) < 0.1 * (
+        np.linalg.norm(A)
+    )
+
+
+@pytest.mark.parametrize(("m", "n"), [(900, 90), (90, 900)])
+def test_shares_follow_the_shape(m, n):
+    with seeded_entropy(0):
+        model = DPLowRankFactorizer(2, method="two_sketch", sketch_size=20, core_size=40)
+        model.fit(low_rank(m, n, 2))
+    right, left = (line.noise_scale for line in model.ledger_)
+    assert left / right == pytest.approx((m / n) ** 0.25, rel=0.1)
+
+
+# -- streams ---------------------------------------------------------------------------------------
+
+STREAM = {"matrix_shape": (60, 40), "privacy_unit": "entry", "entry_bounds": (-3.0, 3.0)}
+
+
+@pytest.mark.parametrize("sketch", ["sparse", "srht", "gaussian"])
+@pytest.mark.parametrize("method", ["two_sketch", "three_sketch", "dense"])
+def test_any_order_of_updates_gives_the_same_release(sketch, method):
+    rng = np.random.default_rng(0)
+    rows, columns = rng.integers(0, 60, 500), rng.integers(0, 40, 500)
+    deltas = rng.choice([-2.0, 0.5, 3.0], 500)
+    D = sp.coo_array((deltas, (rows, columns)), shape=(60, 40))
+    params = {**STREAM, "sketch": sketch, "method": method, "sensitivity_mode": "worst_case"}
+    results = []
+    for parts in ([np.arange(500)], np.array_split(rng.permutation(500), 6), None):
+        with seeded_entropy(0):
+            model = DPLowRankFactorizer(2, **params)
+            for part in parts or []:
+                model.update(rows[part], columns[part], deltas[part])
+            if parts is None:
+                model.update_matrix(D)
+            results.append(model.release())
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0].left_, other.left_)
+        np.testing.assert_array_equal(results[0].components_, other.components_)
+
+
+def test_memory_does_not_grow_and_one_release_is_all():
+    model = DPLowRankFactorizer(2, sketch="sparse", method="two_sketch", **STREAM)
+    sizes = []
+    for _ in range(3):
+        model.update([1, 2], [3, 4], [1.0, -1.0])
+        sizes.append(sum(a._state.nbytes for a in model._state.accumulators))
+    assert len(set(sizes)) == 1
+    model.release()
+    assert sizes[0] == model.state_bytes_ == 8 * (60 * 32 + 40 * 60)
+    for late in (lambda: model.update([1], [1], [1.0]), model.release,
+                 lambda: model.partial_fit(np.ones((1, 40)))):  # fmt: skip
+        with pytest.raises(PrivacyError):
+            late()
+    clone(model).update([1], [1], [1.0])
+
+
+def test_a_running_state_is_not_copied():
+    model = DPLowRankFactorizer(2, method="dense", **STREAM).update([0], [0], [1.0])
+    for copier in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(PrivacyError, match="two releases"):
+            copier(model)
+    assert "_state" not in vars(clone(model))
+    server = model.for_server()
+    assert server._state is None and "noise" not in repr(vars(server))
+    released = model.release()
+    assert released._source is None  # the next stream draws another sketch
+    assert "_source" not in server.__getstate__()  # the key of the sketch stays here
+    copied = pickle.loads(pickle.dumps(released))
+    np.testing.assert_array_equal(copied.left_, released.left_)
+
+
+def test_rows_arrive_in_blocks():
+    A = low_rank(60, 40, 2, values=[900.0, 500.0])
+    params = {"privacy_unit": "row", "adjacency": "zero_out", "clip_norm": 400.0}
+    with seeded_entropy(0):
+        model = DPLowRankFactorizer(2, matrix_shape=(60, 40), epsilon=60.0, **params)
+        for block in (A[:25], sp.csr_array(A[25:26]), A[26:]):
+            model.partial_fit(block)
+        with pytest.raises(ValueError, match="60 rows, and 60 were added"):
+            model.partial_fit(A[:1])
+        model.release()
+    assert np.linalg.norm(A - model.reconstruct()) < 0.9 * np.linalg.norm(A)
+    with pytest.raises(ValueError, match="use partial_fit"):
+        DPLowRankFactorizer(2, matrix_shape=(60, 40), **params).update([0], [0], [1.0])
+
+
+def test_updates_beyond_the_bounds_count_as_the_bound():
+    with seeded_entropy(0), record_transcript() as transcript:
+        model = DPLowRankFactorizer(2, method="dense", **STREAM)
+        model.update([0, 1, 2], [0, 1, 2], [1e9, -1e9, 1.5]).release()
+    opening = transcript.openings[0]
+    values = opening.exact * opening.step
+    np.testing.assert_allclose(values[[0, 1, 2], [0, 1, 2]], [3.0, -3.0, 1.5], atol=1e-6)
+    assert not transcript.faults
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "deltas", "message"),
+    [
+        ([60], [0], [1.0], "rows must lie"),
+        ([0], [-1], [1.0], "columns must lie"),
+        ([0.5], [0], [1.0], "rows must be integers"),
+        ([0], [0, 1], [1.0], "equally long"),
+        ([0], [0], [np.nan], "NaN"),
+    ],
+)
+def test_bad_updates(rows, columns, deltas, message):
+    model = DPLowRankFactorizer(2, method="dense", **STREAM)
+    with pytest.raises(ValueError, match=message):
+        model.update(rows, columns, deltas)
+    assert model._state is None  # nothing was paid
+
+
+def test_a_stream_without_a_shape_has_no_methods():
+    for name in ("update", "partial_fit", "update_matrix", "release"):
+        assert not hasattr(DPLowRankFactorizer(), name)
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"sketch": "isometry"}, "has no bound for sketch='isometry'"),
+        ({"sketch": "sparse"}, "worst direction"),
+        ({"sketch": "srht", "privacy_unit": "rank_one"}, "worst direction"),
+        ({"sketch": "sparse", "privacy_unit": "row", "adjacency": "zero_out"}, "one row"),
+        ({"sketch_seed": 3}, "oblivious=True"),
+        ({"privacy_unit": "row"}, "zero_out"),
+        ({"sketch_size": 1}, "at least n_components"),
+        ({"honest_servers": 2}, "secure sum"),
+        ({"matrix_shape": (3, 3)}, "must have the shape"),
+        ({"n_components": 30}, "must be <= min"),
+        ({"privacy_unit": "rank_one", "adjacency": "replace"}, "adjacency"),
+        ({"delta": 0.0}, "delta"),
+    ],
+)
+def test_refusals_come_before_a_release(params, message):
+    params = {"method": "two_sketch", **params}
+    with record_transcript() as transcript, pytest.raises(ValueError, match=message):
+        DPLowRankFactorizer(**params).fit(low_rank(30, 20, 2))
+    assert not len(transcript)
+
+
+def test_a_stream_may_depend_on_its_sketch_unless_declared():
+    with pytest.raises(ValueError, match="after the sketch is drawn"):
+        DPLowRankFactorizer(method="two_sketch", matrix_shape=(60, 40)).update([0], [0], [1.0])
+    model = DPLowRankFactorizer(method="two_sketch", matrix_shape=(60, 40), oblivious=True)
+    assert model.update([0], [0], [1.0]).release().privacy_spent_.mu is None
+    exact = DPLowRankFactorizer(
+        method="two_sketch", matrix_shape=(60, 40), sensitivity_mode="worst_case"
+    )
+    assert exact.update([0], [0], [1.0]).release().privacy_spent_.mu == pytest.approx(MU, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "srht", "sparse", "isometry"])
+def test_worst_case_pays_the_spectral_norm(kind):
+    with seeded_entropy(0):
+        model = DPLowRankFactorizer(
+            2, method="two_sketch", sketch=kind, sensitivity_mode="worst_case", sketch_size=10
+        ).fit(low_rank(90, 80, 2))
+    assert [line.loss.kind for line in model.ledger_] == ["gaussian", "gaussian"]
+    assert 1 < model.ledger_[0].sensitivity < 6
+    assert model.ledger_[0].sensitivity >= math.sqrt(80 / 10) * 0.95
+
+
+def test_a_ledger_adds_up_sketches():
+    A = low_rank(60, 50, 2)
+    with PrivacyLedger(2.0, 1e-6) as ledger:
+        for _ in range(2):
+            DPLowRankFactorizer(method="two_sketch", epsilon=0.8).fit(A)
+        assert 0.8 < ledger.spent.epsilon <= 2.0
+        assert "mean square" in ledger.report()
+
+    def spend_too_much():
+        with PrivacyLedger(1.0, 1e-6):
+            for _ in range(9):
+                DPLowRankFactorizer(method="two_sketch", epsilon=0.5).fit(A)
+
+    with pytest.raises(BudgetExceededError):
+        spend_too_much()
+
+
+# -- servers ---------------------------------------------------------------------------------------
+
+SERVERS = {"oblivious": True, "method": "two_sketch", "sketch_seed": 7,
+           "sketch_size": 40, "core_size": 80}  # fmt: skip
+
+
+def parts_of(A, p):
+    """Split a matrix into p summands."""
+    weights = np.random.default_rng(0).random((p, *A.shape))
+    return A * weights / weights.sum(axis=0)
+
+
+def mean_square_error(make, A, count=3):
+    return math.sqrt(np.mean([ratio(make(), A) ** 2 for _ in range(count)]))
+
+
+def test_a_secure_sum_of_sixteen_servers_is_the_central_model():
+    A, p = low_rank(200, 150, 4), 16
+    params = {**SERVERS, "matrix_shape": A.shape}
+
+    def central():
+        return DPLowRankFactorizer(4, **params).update_matrix(A).release()
+
+    def secure():
+        servers = [
+            DPLowRankFactorizer(4, honest_servers=p, **params).update_matrix(part)
+            for part in parts_of(A, p)
+        ]
+        return DPLowRankFactorizer(4, **params).merge_secure(servers, modular_sum).release()
+
+    def independent():
+        model = DPLowRankFactorizer(4, **params)
+        for part in parts_of(A, p):
+            server = DPLowRankFactorizer(4, **params).update_matrix(part)
+            model.merge(server.state_message())
+        return model.release()
+
+    with seeded_entropy(0):
+        one, same, more = (mean_square_error(f, A) for f in (central, secure, independent))
+    assert same == pytest.approx(one, rel=0.05 + 0.1)  # 5%, and 6 sigma of three fits
+    assert more / one == pytest.approx(math.sqrt(p), rel=0.15)
+
+
+def test_servers_that_hold_rows():
+    A = low_rank(240, 200, 3)
+    params = {**SERVERS, "matrix_shape": (80, 200)}
+    with seeded_entropy(0):
+        model = DPLowRankFactorizer(3, **params).partial_fit(A[:80])
+        for first in (160, 80):
+            server = DPLowRankFactorizer(3, first_row=first, **params)
+            model.merge(server.partial_fit(A[first : first + 80]).state_message())
+        model.release()
+    assert model.left_.shape == (240, 3) and ratio(model, A) < 2.2
+    assert len(model.server_receipts_) == 3
+    assert all(r["epsilon"] <= 1.0 for r in model.server_receipts_)
+
+
+def test_a_secret_sketch_is_shared_inside_one_process():
+    A = low_rank(100, 60, 2)
+    params = {"method": "two_sketch", "oblivious": True, "matrix_shape": A.shape}
+    with seeded_entropy(0):
+        first = DPLowRankFactorizer(2, **params).update_matrix(A / 2)
+        second = first.for_server().update_matrix(A / 2)
+        assert np.array_equal(first._state.maps[0].right.matrix, second._state.maps[0].right.matrix)
+        noise = [model._state.accumulators[0]._state for model in (first, second)]
+        assert not np.array_equal(*noise)  # the noise is its own
+        model = first.merge(second).release()
+    assert ratio(model, A) < 2.2
+    assert second.privacy_spent_.epsilon <= 1.0
+    with pytest.raises(PrivacyError):
+        second.update([0], [0], [1.0])
+
+
+def test_states_that_do_not_match_are_refused():
+    params = {**SERVERS, "matrix_shape": (30, 50), "sketch_size": 8, "core_size": 16}
+
+    def message(**other):
+        return DPLowRankFactorizer(**{**params, **other}).update([0], [0], [1.0]).state_message()
+
+    good = message()
+    model = DPLowRankFactorizer(**params).merge(good)
+    for other, what in (
+        ({"sketch_seed": 8}, "digest"), ({"sketch_size": 9}, "digest"),
+        ({"method": "dense"}, "method"),
+        ({"matrix_shape": (31, 50)}, "shapes"), ({"matrix_shape": (30, 49)}, "digest"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=what):
+            model.merge(message(**other))
+    for bad in (good[:-1], good[:200] + b"\0" + good[201:], b"", b"x" * 100):
+        with pytest.raises(ValueError, match="damaged"):
+            model.merge(bad)
+    gap = DPLowRankFactorizer(**params).merge(good).merge(message(first_row=60))
+    with pytest.raises(ValueError, match="rows 30 to 59"):
+        gap.release()
+
+
+def test_a_share_of_the_noise_is_never_shown():
+    params = {**SERVERS, "matrix_shape": (30, 50), "honest_servers": 2}
+    model = DPLowRankFactorizer(**params).update([0], [0], [1.0])
+    for show in (model.release, model.state_message, lambda: model.merge(b"")):
+        with pytest.raises(PrivacyError, match="share"):
+            show()
+    plain = DPLowRankFactorizer(**{**params, "honest_servers": None})
+    with pytest.raises(PrivacyError, match="too little noise"):
+        plain.merge_secure([model], modular_sum)
+
+
+def test_a_ledger_refuses_random_sketches_that_are_shared():
+    A = low_rank(40, 30, 2)
+    for params in ({"sketch_seed": 1}, {}):
+        model = DPLowRankFactorizer(
+            method="two_sketch", oblivious=True, matrix_shape=A.shape, **params
+        )
+
+        def in_a_ledger(model=model):
+            with PrivacyLedger(4.0, 1e-6):
+                model.update_matrix(A).for_server().update_matrix(A)
+
+        with pytest.raises(PrivacyError, match="shared"):
+            in_a_ledger()
+
+
+def test_a_failed_release_keeps_the_state():
+    params = {**SERVERS, "matrix_shape": (30, 50), "sketch_size": 8, "core_size": 16}
+    other = DPLowRankFactorizer(first_row=60, **params).update([0], [0], [1.0])
+    model = DPLowRankFactorizer(**params).update([0], [0], [1.0]).merge(other)
+    with pytest.raises(ValueError, match="rows 30 to 59"):
+        model.release()
+    more = DPLowRankFactorizer(first_row=30, **params).update([0], [0], [1.0])
+    assert model.merge(more).release().left_.shape == (90, 2)
+
+
+# -- local reports ---------------------------------------------------------------------------------
+
+
+def test_local_reports_show_what_rows_share():
+    rng = np.random.default_rng(0)
+    V = np.linalg.qr(rng.standard_normal((6, 2)))[0]
+    rows = rng.standard_normal((1500, 2)) * [1.0, 0.7] @ V.T
+    with seeded_entropy(0):
+        reports = [local_report(x, clip_norm=2.0, epsilon=16.0, delta=1e-6) for x in rows]
+    model = LocalAggregator(2).add(reports[0]).add(reports[1:])
+    assert np.linalg.norm(model.components_ @ V) ** 2 > 1.8
+    assert model.explained_variance_[0] == pytest.approx(1.0, abs=0.4)
+    assert model.left_.shape == (1500, 2)
+    mu = mu_from_epsilon_delta(16.0, 1e-6)
+    assert reports[0].noise_scale == pytest.approx(4.0 / mu, rel=1e-3)  # any two rows: 2 C
+    assert reports[0].privacy_spent.adjacency == "replace"
+
+
+def test_local_reports_of_a_sketch_pay_its_exact_norm():
+    options = {"clip_norm": 1.0, "epsilon": 1.0, "delta": 1e-6}
+    row = np.ones(40)
+    whole = local_report(row, **options)
+    part = local_report(row, sketch_size=10, sketch_seed=1, **options)
+    assert part.values.shape == (10,)
+    assert part.noise_scale == pytest.approx(2.0 * whole.noise_scale, rel=0.02)  # sqrt(40 / 10)
+    with pytest.raises(ValueError, match="cannot be mixed"):
+        LocalAggregator(1).add([whole, part])
+    with pytest.raises(ValueError, match="come together"):
+        local_report(row, sketch_size=10, **options)
+    with pytest.raises(ValueError, match="one row"):
+        local_report(np.ones((2, 3)), **options)
+    with pytest.raises(ValueError, match="no report"):
+        LocalAggregator(1).components_  # noqa: B018
