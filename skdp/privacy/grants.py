@@ -136,14 +136,12 @@ class Accumulator:
 
     def close(self) -> NDArray[Any]:
         """Publish the state as it is: integers in steps. This is the opening, `open` is another."""
-        self._check_process()
-        self._grant.use()
-        self._opened = True
-        self._grant.finish(self._state)  # an opening like any other: audits record it
+        self.open()  # an opening like any other: audits record it
         return self._state
 
     def open(self) -> Answer:
         """Publish the state. Later calls raise: two openings would differ by exact data."""
+        self._check_process()
         self._grant.use()
         self._opened = True
         return self._grant.finish(self._state)

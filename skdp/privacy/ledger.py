@@ -363,6 +363,8 @@ def charge(
     paid = dict(_KEYS.get(session, ()))  # a stream may go on in a ledger opened after it
     tokens = dict.fromkeys((*ACTIVE.get(), *stamp)) or list(OPEN)
     ledgers = [found for token in tokens if (found := _find(token, name)) not in paid]
+    if ledgers:
+        session.check_own_sketch()
     unit = session.unit
     if unit in _NORM_UNITS:  # the caller's `sensitivity` is part of what a neighbour is
         unit += f" change of norm at most {sensitivity!r}"

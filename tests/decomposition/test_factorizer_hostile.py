@@ -183,3 +183,15 @@ def test_a_release_that_lacks_a_server_may_be_repeated():
         first.release()
     first.merge(other).release()
     assert first.left_.shape == (15, 1)
+
+
+def test_a_later_ledger_refuses_shared_random_sketches():
+    """It adds them up as independent: at 20 servers its delta can be 5 times too small."""
+    first = new(sensitivity_mode="random", oblivious=True).update([0], [0], [0.0])
+    second = first.for_server().update([0], [0], [0.0])
+    ledger = PrivacyLedger(9.0, 1e-5)
+    with ledger:
+        first.update([0], [0], [0.0])
+    with pytest.raises(PrivacyError, match="shared"), ledger:
+        second.update([0], [0], [0.0])
+    second.update([0], [0], [0.0])
