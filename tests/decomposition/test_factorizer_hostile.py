@@ -195,3 +195,12 @@ def test_a_later_ledger_refuses_shared_random_sketches():
     with pytest.raises(PrivacyError, match="shared"), ledger:
         second.update([0], [0], [0.0])
     second.update([0], [0], [0.0])
+
+
+def test_a_stream_draws_its_sketches_once():
+    """Charged again at each release, a long stream ended before its horizon, with data in it."""
+    model = new(max_releases=9, sketch="gaussian").update([0], [0], [0.0])
+    draws = model._private.session._draws
+    for _ in range(3):
+        model.release()
+    assert model._private.session._draws == draws
