@@ -15,13 +15,18 @@ _MAGIC = b"skdp.factorizer\n"
 _DIGEST = 32
 
 
-def map_digest(maps):
-    """Return a name for the sketches that two states must share: those of the right side."""
+def map_digest(maps, *, left=False):
+    """Return a name for the sketches that two states must share: those of the right side.
+
+    `left`: those of both sides, for a state that goes on elsewhere.
+    """
     names = hashlib.sha256()
     for sketch in maps:
         names.update(repr((sketch.name, sketch.scale)).encode())
         if sketch.right is not None:
             names.update(np.ascontiguousarray(sketch.right.integers()).tobytes())
+        if left and sketch.left is not None:
+            names.update(np.ascontiguousarray(sketch.left.integers()).tobytes())
     return names.hexdigest()[:32]
 
 

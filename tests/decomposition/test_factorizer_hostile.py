@@ -204,3 +204,25 @@ def test_a_stream_draws_its_sketches_once():
     for _ in range(3):
         model.release()
     assert model._private.session._draws == draws
+
+
+@pytest.mark.parametrize("releases", [0, 1])
+def test_other_sketches_than_those_paid_for_are_refused(releases, tmp_path, monkeypatch):
+    """Another LAPACK may turn the columns of an isometry; its norms were never checked."""
+    model = new(max_releases=3, sketch="isometry").update([0], [0], [1.0])
+    model.checkpoint(tmp_path / "stream")
+    for _ in range(releases):
+        model.release()
+    model._drop_stream()
+    real = np.linalg.qr
+    monkeypatch.setattr(np.linalg, "qr", lambda A: tuple(-part for part in real(A)))
+    if releases:
+        with pytest.raises(PrivacyError, match="drawn again"):
+            DPLowRankFactorizer.restore(tmp_path / "stream")
+    else:
+        restored = DPLowRankFactorizer.restore(tmp_path / "stream")
+        with pytest.raises(PrivacyError, match="drawn again"):
+            restored.update([0], [0], [1.0])
+        restored._drop_stream()
+    monkeypatch.undo()
+    DPLowRankFactorizer.restore(tmp_path / "stream").update([0], [0], [1.0])
