@@ -190,6 +190,8 @@ class BaseDPEstimator(BaseEstimator):
 _STREAM = (
     "_private"  # holds the running stream: secret, never pickled, not part of what is released
 )
+# How many acts of the stream its estimator knows to be done: fewer, if a call was interrupted.
+_ACTS = "_acknowledged"
 _NO_VALUE = "not kept"
 
 
@@ -222,7 +224,7 @@ class StreamingMixin:
     """
 
     _free = ("n_jobs",)
-    _secrets = (_STREAM,)  # never copied
+    _secrets = (_STREAM, _ACTS)  # never copied
 
     def _start_stream(self, session, bounds, shares, notes, **options):
         """Pay for all streams (dict of bounds) or sketches (list); nothing is read."""
@@ -240,7 +242,7 @@ class StreamingMixin:
         if group is None:
             return None
         self._check_stream(group.session, group.notes["params"])
-        if group.acknowledged != group.acts:
+        if vars(self).get(_ACTS, 0) != group.acts:
             raise PrivacyError(
                 "an earlier call was interrupted after its data were taken: again, they would "
                 "count twice. n_acknowledged() tells how many calls were done, and lets the stream "
@@ -266,7 +268,7 @@ class StreamingMixin:
     def _keep_stream(self, group):
         """Set what was released; a stream that has ended leaves nothing secret behind."""
         self._publish(group)
-        group.acknowledged = group.acts
+        setattr(self, _ACTS, group.acts)  # undone by `atomic`, if the call fails after all
         if group.left > 0:
             setattr(self, _STREAM, group)
             return self
@@ -276,6 +278,7 @@ class StreamingMixin:
 
     def _drop_stream(self):
         group = vars(self).pop(_STREAM, None)
+        vars(self).pop(_ACTS, None)
         if group is not None:
             checkpoint.close(group)
 
@@ -331,6 +334,7 @@ class StreamingMixin:
             if group.steps:
                 return estimator._keep_stream(group)
             setattr(estimator, _STREAM, group)
+            setattr(estimator, _ACTS, group.acts)
             return estimator
         except BaseException:
             checkpoint.close(group)
@@ -351,9 +355,10 @@ class StreamingMixin:
         group = vars(self).get(_STREAM)
         if group is None:
             raise PrivacyError("no stream is running.")
-        if group.acknowledged != group.acts and group.steps:
+        if vars(self).get(_ACTS, 0) != group.acts and group.steps:
             self._keep_stream(group)
-        group.acknowledged = group.acts
+        else:
+            setattr(self, _ACTS, group.acts)
         return group.acts
 
     def released(self):

@@ -24,13 +24,12 @@ class StreamState:
         """Add the sketches of a query to the open step."""
         answers = {sketch.name: query.answer(sketch) for sketch in self.maps}
         self.group.add(answers, rows_seen=self.rows_seen + rows)
-        self.group.acknowledged = self.group.acts
 
 
 class ReleasesMixin(StreamingMixin):
     """`release` many times: correlated noise, checkpoints."""
 
-    _secrets = ("_private", "_state", "_source", "_messages")
+    _secrets = ("_private", "_acknowledged", "_state", "_source", "_messages")
 
     def _check_releases(self):
         horizon = check_int(self, "max_releases", 1)

@@ -71,8 +71,7 @@ class StreamMixin(ReleasesMixin):
                 f"{i.shape}, {j.shape} and {deltas.shape}."
             )
         state = self._running()
-        state.add(Updates(i, j, deltas, state.plan.unit))
-        return self
+        return self._add(state, Updates(i, j, deltas, state.plan.unit))
 
     @stream_method
     def update_matrix(self, D):
@@ -93,11 +92,9 @@ class StreamMixin(ReleasesMixin):
             raise ValueError(f"D must have the shape {self._shape()}. Got {D.shape} instead.")
         state = self._running()
         if not sp.issparse(D):
-            state.add(Whole(D, state.plan.unit))
-            return self
+            return self._add(state, Whole(D, state.plan.unit))
         rows, columns = (np.asarray(part, np.int64) for part in (D.row, D.col))
-        state.add(Updates(rows, columns, D.data, state.plan.unit))
-        return self
+        return self._add(state, Updates(rows, columns, D.data, state.plan.unit))
 
     @stream_method
     def partial_fit(self, X, y=None):
@@ -127,7 +124,12 @@ class StreamMixin(ReleasesMixin):
                 f"{X.shape[0]} more."
             )
         state = self._running()
-        state.add(Whole(X, state.plan.unit, seen), X.shape[0])
+        return self._add(state, Whole(X, state.plan.unit, seen), X.shape[0])
+
+    def _add(self, state, query, rows=0):
+        state.add(query, rows)
+        if self.max_releases > 1:
+            self._acknowledged = state.group.acts
         return self
 
     def _refuse_rows(self, name):

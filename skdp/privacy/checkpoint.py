@@ -170,7 +170,6 @@ def restore(path: str | os.PathLike[str]) -> StreamGroup:
         group.acts, group.notes = state["acts"], state["notes"]
         for act in acts:
             group.apply(unpack(act))
-        group.acknowledged = group.acts
     except BaseException:
         journal.close()
         raise

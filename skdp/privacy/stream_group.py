@@ -39,9 +39,6 @@ class StreamGroup:
         By name.
     acts : int
         How many acts were done. Their number may be private: for the owner of the data.
-    acknowledged : int
-        How many of them the caller knows to be done; fewer where a call was interrupted after its
-        act. For callers, who should not let such a call be repeated.
     log : Log or None
         Where acts are made durable.
     notes : dict
@@ -51,7 +48,7 @@ class StreamGroup:
     def __init__(self, session: PrivacySession, streams: Mapping[str, Stream]) -> None:
         self.session = session
         self.streams = dict(streams)
-        self.acts = self.acknowledged = 0
+        self.acts = 0
         self.log: Log | None = None
         self.notes: dict[str, Any] = {}
         self._broken = False

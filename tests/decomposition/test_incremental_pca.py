@@ -236,7 +236,7 @@ def test_a_failed_call_leaves_the_last_release():
 @pytest.mark.parametrize("limit", [2, 6])
 def test_an_interrupted_call_is_not_repeated(limit, monkeypatch):
     """Its rows were taken: the same call again (a cell run twice) would count each row twice."""
-    pca = run([X[:100]], 2, epsilon=1e3, max_releases=limit)
+    pca = run([X[:100]], 2, epsilon=1e3, center="none", max_releases=limit)
     real = _incremental_pca.fitted
 
     def interrupted(*args):
@@ -251,9 +251,9 @@ def test_an_interrupted_call_is_not_repeated(limit, monkeypatch):
             pca.partial_fit(X[100:150])
     assert pca.n_releases_ == 1
     assert pca.n_acknowledged() == 2
-    assert pca.n_releases_ == 2 and abs(pca.n_samples_seen_ - 150) < 5
+    assert pca.n_releases_ == 2 and abs(pca.n_samples_seen_ - 150) < 20
     if limit > 2:
-        assert abs(pca.partial_fit(X[150:200]).n_samples_seen_ - 200) < 5
+        assert abs(pca.partial_fit(X[150:200]).n_samples_seen_ - 200) < 20
 
 
 def test_a_running_stream_is_secret_and_a_released_model_is_free():
