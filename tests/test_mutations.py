@@ -324,7 +324,9 @@ def bound_from_data(mp):
 
     def gram(self):
         bounded = whole(self)
-        largest = float(np.max(self._row_norms(), initial=1e-3))
+        squares = [np.asarray(block.power(2).sum(1) if sp.issparse(block) else (block**2).sum(1))
+                   for block in self._source.blocks()]  # fmt: skip
+        largest = float(np.sqrt(np.max(np.concatenate(squares, axis=None), initial=1e-6)))
         l2 = min(self.clip_norm, largest) ** 2
         return gate.Bounded(gate.Bound("gram", bounded.bound.shape, l2, True, 0.0), bounded.answer)
 
