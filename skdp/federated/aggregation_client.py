@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -129,6 +130,7 @@ class AggregationClient:
         self._neighbours = graph.neighbours[client_id]
         self._step, self._try, self._released = -1, -1, False
         self._attempt: _Attempt | None = None
+        self._lock = threading.RLock()  # two answers at once could reveal both secrets of a client
 
     def __getstate__(self) -> None:
         """Refuse copies: two of them could answer a step twice."""
@@ -139,14 +141,15 @@ class AggregationClient:
         header, body = wire.unpack(message)
         if header.run != self._digest or header.sender != wire.SERVER:
             raise MessageRefused("The message is not from the server of this run.")
-        if header.kind is Kind.OPEN:
-            return self._on_open(header, body)
-        attempt = self._current(header)
-        if header.kind is Kind.PEERS:
-            return self._on_peers(attempt, body)
-        if header.kind is Kind.DELIVERY:
-            return self._on_delivery(attempt, body)
-        return self._on_unmask(attempt, body)
+        with self._lock:
+            if header.kind is Kind.OPEN:
+                return self._on_open(header, body)
+            attempt = self._current(header)
+            if header.kind is Kind.PEERS:
+                return self._on_peers(attempt, body)
+            if header.kind is Kind.DELIVERY:
+                return self._on_delivery(attempt, body)
+            return self._on_unmask(attempt, body)
 
     def _current(self, header: Header) -> _Attempt:
         attempt = self._attempt
