@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from skdp.exceptions import PrivacyError
 from skdp.federated._ask import Words, pack
 from skdp.federated._errors import MessageRefused
+from skdp.federated._question import Question
 from skdp.federated._requests import Argument, Call, Facts, Request
 from skdp.privacy.budget import PrivacyBudget
 from skdp.privacy.grants import SharedGrant
@@ -135,6 +136,16 @@ class _Paid(NamedTuple):
     bounded: Bounded
     grant: SharedGrant
 
+    def again(self, request: bytes) -> bool:
+        """Whether a request is the same one in another attempt of the same step.
+
+        In another step it is a further release, even if this client saw no sum of the first.
+        """
+        old = self.request
+        if not (isinstance(request, Question) and isinstance(old, Question)):
+            return False  # outside a secure sum nobody knows what was opened
+        return request == old and request.step == old.step
+
 
 class FederatedClient:
     """One client: answers requests through its own gate until its own budget is spent.
@@ -154,7 +165,8 @@ class FederatedClient:
     n_features : int
         Number of features, which the server must know.
     n_retries : int
-        How often the same request is answered again, each time with fresh noise.
+        How often the same request is answered again in the same step of a secure sum, each time
+        with fresh noise.
     """
 
     def __init__(
@@ -206,9 +218,10 @@ class FederatedClient:
             If the request is malformed, unsound, repeated, or beyond this client's budget.
         """
         try:
-            paid = self._waiting
-            if paid is None or paid.request != request:
-                paid = self._pay(request)
+            with self._session.lock:
+                paid = self._waiting
+                if paid is None or not paid.again(request):
+                    paid = self._pay(request)
         except (PrivacyError, ValueError, TypeError) as error:  # of public values alone
             raise MessageRefused(str(error)) from None
         self._waiting = paid if self._n_retries else None  # it holds public matrices: let go
@@ -220,6 +233,12 @@ class FederatedClient:
 
     def _pay(self, request: bytes) -> _Paid:
         """Check everything, then pay; no private number is touched here."""
+        agreed = (self._shares.n_clients, self._shares.n_colluders, self._shares.n_dropouts)
+        if isinstance(request, Question) and request.counts != agreed:
+            raise PrivacyError(
+                f"the secure sum has (clients, colluders, drop-outs) = {request.counts}; the noise "
+                f"of this client is sized for {agreed}."
+            )
         parsed = Request.decode(request)
         if parsed.facts != self._facts:
             raise PrivacyError(
@@ -255,5 +274,6 @@ class FederatedClient:
         How much a fit releases may follow from what it released before. A receipt that always
         states the whole budget does not depend on it.
         """
+        self._waiting = None
         forfeit_rest(self._session)
         return self._session.spent()

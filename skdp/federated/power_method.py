@@ -94,8 +94,9 @@ class PowerMethodClient(FederatedClient):
         Interaction unit: as in `DPTruncatedSVD`; must equal that of the server's estimator.
     n_retries : int, default=0
         How often a step is answered again, with fresh noise, after an attempt that opened nothing.
-        Such an answer costs nothing, on the word of a server that follows the protocol. With 0 an
-        attempt that fails after this client answered it ends the fit.
+        Such an answer costs nothing, on the word of a server that follows the protocol; it is
+        given within one step of one `AggregationClient` only. With 0 an attempt that fails after
+        this client answered it ends the fit.
     n_jobs : int or None, default=None
         Threads for the passes over the rows.
 
