@@ -371,6 +371,13 @@ LIES = {
     "oblique V": {
         "calls": (Call("clipped", (1.5,)), Call("tangent", (2 * V, 3.0, None)), Call("sums"))
     },
+    "too many weights": {
+        "calls": (
+            Call("clipped", (1.5,)),
+            Call("tangent", (V, 3.0, np.ones(3))),
+            Call("product", (1.0,)),
+        )
+    },
     "weights": {
         "calls": (
             Call("clipped", (1.5,)),
