@@ -49,6 +49,11 @@ def is_positive(_: Any, value: Argument) -> bool:
     return isinstance(value, float) and value > 0
 
 
+def is_scale(_: Any, value: Argument) -> bool:
+    """Infinity, or a number whose square and small parts are ordinary floats."""
+    return isinstance(value, float) and (_SMALLEST < value < 1 / _SMALLEST or value == math.inf)
+
+
 def is_matrix(query: Any, value: Argument) -> bool:
     """A finite matrix with one row for each feature, and no more columns than rows.
 
@@ -61,6 +66,11 @@ def is_matrix(query: Any, value: Argument) -> bool:
         and 1 <= value.shape[1] <= query.n_features
         and _SMALLEST < float(np.abs(value).max()) < 1 / _SMALLEST
     )
+
+
+def is_subspace(query: Any, value: Argument) -> bool:
+    """Such a matrix beside clipped rows: sizes are measured in units of the clip norm."""
+    return math.isfinite(query.clip_norm) and is_matrix(query, value)
 
 
 def is_components(query: Any, value: Argument) -> bool:
@@ -222,7 +232,7 @@ class FederatedClient:
                 paid = self._waiting
                 if paid is None or not paid.again(request):
                     paid = self._pay(request)
-        except (PrivacyError, ValueError, TypeError) as error:  # of public values alone
+        except (PrivacyError, ValueError, TypeError, ArithmeticError) as error:  # all public
             raise MessageRefused(str(error)) from None
         self._waiting = paid if self._n_retries else None  # it holds public matrices: let go
         try:

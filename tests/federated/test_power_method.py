@@ -321,7 +321,6 @@ TOO_FINE = {
     "nan step",
     "infinite clip",
     "longer clip",
-    "tiny clip",
     "long V",
 }
 LIES = {
@@ -370,6 +369,12 @@ LIES = {
     "vector V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (V[:, 0],)))},
     "oblique V": {
         "calls": (Call("clipped", (1.5,)), Call("tangent", (2 * V, 3.0, None)), Call("sums"))
+    },
+    "vanishing clip": {"calls": (Call("clipped", (5e-324,)), Call("sums"))},
+    "bursting clip": {"calls": (Call("clipped", (1e200,)), Call("gram_product", (V,)))},
+    "bursting corner": {"calls": (Call("clipped", (1.5,)), Call("moment", (1e200,)))},
+    "sizes without a clip": {
+        "calls": (Call("tangent", (V, 3.0, None)), Call("sizes_above", (1.0,)))
     },
     "too many weights": {
         "calls": (
