@@ -8,24 +8,30 @@ import numpy as np
 import pytest
 from scipy.stats import randint
 from sklearn.base import clone
-from sklearn.pipeline import make_pipeline
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
 from skdp import (
     DPPCA,
     BudgetExceededError,
     DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
     DPTraceRegressor,
     DPTruncatedSVD,
     PrivacyError,
     PrivacyLedger,
+    PrintProgress,
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.model_selection import (
     DPGridSearchCV,
     DPRandomizedSearchCV,
+    _runs,
     make_private_scorer,
 )
+from skdp.preprocessing import RowClipper
 from skdp.privacy import accounting
 from skdp.privacy.accounting import Loss
 from skdp.privacy.grants import Grant
@@ -476,3 +482,26 @@ def test_audit_of_the_selection_and_of_one_that_publishes_its_runs():
     best, everything = simulated(np.max), simulated(lambda scores: np.sum(scores - MU / 2))
     print(f"best alone >= {best:.3f}, all runs >= {everything:.3f}, claimed {claim:.3f}")
     assert 0.2 < best < claim < everything
+
+
+def ridge_search(step, params, **options):
+    ridge = DPRidge(clip_norm=1.0, target_bounds=(-3, 3))
+    scorer = make_private_scorer("squared_error", (0.0, 1.0))
+    pipe = Pipeline([("scale", step), ("ridge", ridge)])
+    return DPGridSearchCV(pipe, params, scoring=scorer, **options)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"scale": [RowClipper(), StandardScaler()]},
+        {"ridge": [Ridge()]},
+        {"memory": [None, "nowhere"]},
+    ],
+)
+def test_a_candidate_may_not_bring_a_step_that_learns(params):
+    search = ridge_search(RowClipper(), params)
+    with pytest.raises(PrivacyError):
+        search.fit(X, X[:, 0])
+    with pytest.raises(PrivacyError):
+        search.plan()
