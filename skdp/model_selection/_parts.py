@@ -62,6 +62,8 @@ def check_only_private(estimator):
             f"{type(estimator).__name__} is neither a private estimator nor a Pipeline that ends "
             "in one. Give the private estimator itself."
         )
+    if not dp_parts(estimator):
+        raise PrivacyError("a candidate is a Pipeline without a private step.")
     if estimator.memory is not None:
         raise PrivacyError("a Pipeline with a 'memory' would use one release twice; use None.")
     for name, step in estimator.steps:

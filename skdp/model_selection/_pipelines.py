@@ -16,6 +16,7 @@ from skdp.model_selection._steps import (
     is_sklearn,
     judge,
     may_be_sparse,
+    searched_steps,
 )
 
 __all__ = ["check_pipeline"]
@@ -188,6 +189,8 @@ class _Walk:
         """Its total covers all fits of its estimator, if that is private by itself."""
         inner = _Walk(self.trusted)
         end = inner.step(_join(path, "estimator"), search.estimator, flow)
+        for name, step in searched_steps(search):
+            inner.step(_join(path, name), step, replace(flow, private_follows=True))
         self.problems += inner.problems
         self.assumptions += inner.assumptions
         if not inner.private:
@@ -226,6 +229,8 @@ class _Walk:
                 "whoever knows its random_state can remove the noise.",
                 "Use random_state=None.",
             )
+        if type(step).__module__.partition(".")[0] != "skdp":
+            self.assumptions.append(f"{path}: the guarantee of your own {type(step).__name__}.")
         if "classes" in step.get_params(deep=False) and step.classes is None:
             self.assumptions.append(f"{path}: which labels occur in y is public.")
         unit = getattr(step, "privacy_unit", "row")
@@ -253,8 +258,7 @@ _SEARCHES = (
 
 
 def _is_private_search(step):
-    module = type(step).__module__
-    return module.startswith("skdp.model_selection") and hasattr(step, "estimator")
+    return isinstance(step, BaseDPEstimator) and hasattr(step, "estimator")
 
 
 def _message(step, verdict, where, private):
@@ -304,6 +308,11 @@ def _inner(step):
 
 def _holds_private(step):
     return any(isinstance(leaf, BaseDPEstimator) for leaf in _leaves(step))
+
+
+def _adjacency(step):
+    labels = getattr(step, "privacy_unit", "row") == "label"  # has one adjacency
+    return "replace" if labels else str(getattr(step, "adjacency", "add_remove"))
 
 
 def _spends(step):
@@ -373,6 +382,15 @@ def check_pipeline(pipe, *, trusted=(), raise_error=False) -> PipelineReport:
             "unit",
             f"its steps protect different things ({', '.join(sorted(units))}): they do not add up.",
             "Use one privacy_unit throughout.",
+        )
+    adjacencies = {_adjacency(step) for _, step in walk.private}
+    if len(adjacencies) > 1:
+        walk.add(
+            "pipeline",
+            "unit",
+            f"its steps have different adjacencies ({', '.join(sorted(adjacencies))}): one makes "
+            "the number of rows public, which another protects.",
+            "Use one adjacency throughout.",
         )
     private = tuple((path, _spends(step)) for path, step in walk.private)
     report = PipelineReport(tuple(walk.problems), private, tuple(walk.assumptions))

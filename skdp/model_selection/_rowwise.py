@@ -71,7 +71,11 @@ def fast_map(model, X, method):
 
 
 def _dense(block):
-    rows = block.toarray() if sp.issparse(block) else block.reshape(len(block), -1)
+    rows = (
+        block.toarray()
+        if sp.issparse(block)
+        else block.reshape(len(block), math.prod(block.shape[1:]))
+    )
     return np.ascontiguousarray(rows, np.float64)
 
 

@@ -1,7 +1,7 @@
 """What is known of single steps of a pipeline: which treat each row by itself, and which learn."""
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,15 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from skdp.base import BaseDPEstimator
 from skdp.preprocessing import RowClipper
 
-__all__ = ["MULTIPLIES", "Verdict", "is_entrywise", "is_sklearn", "judge", "may_be_sparse"]
+__all__ = [
+    "MULTIPLIES",
+    "Verdict",
+    "is_entrywise",
+    "is_sklearn",
+    "judge",
+    "may_be_sparse",
+    "searched_steps",
+]
 
 FROZEN = "Or fit the step on public data and wrap it: FrozenEstimator(step.fit(X_public))."
 ROW_BY_ROW = "Use a step that treats each row by itself (RowClipper, Normalizer). " + FROZEN
@@ -248,3 +256,13 @@ def may_be_sparse(step):
         step, "HashingVectorizer", "FeatureHasher", "CountVectorizer", "TfidfVectorizer",
         "MissingIndicator", "SplineTransformer",
     )  # fmt: skip
+
+
+def searched_steps(search):
+    """Yield (parameter, value) for the values of a grid that are steps themselves."""
+    params = getattr(search, "param_grid", None) or getattr(search, "param_distributions", {})
+    for grid in [params] if isinstance(params, Mapping) else params:
+        for name, values in grid.items():
+            for value in values if isinstance(values, Iterable) else ():
+                if hasattr(value, "fit"):
+                    yield name, value

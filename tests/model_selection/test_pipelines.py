@@ -461,3 +461,37 @@ def test_scaled_private_pipeline_learns():
     assert check_pipeline(pipe).ok
     with seeded_entropy(0):
         assert pipe.fit(X * units, y).score(X * units, y) > 0.8
+
+
+class _OwnRidge(DPRidge):
+    """Someone's own class, which may do anything."""
+
+
+class _OwnSearch(DPGridSearchCV):
+    """Derived from a search."""
+
+
+def test_what_a_search_may_put_in_the_place_of_a_step():
+    pipe = Pipeline([("scale", RowClipper()), ("ridge", DPRidge())])
+    scorer = make_private_scorer("squared_error", (0.0, 1.0))
+    steps = {"scale": [RowClipper(), StandardScaler()], "ridge__alpha": [1.0]}
+    report = check_pipeline(DPGridSearchCV(pipe, steps, scoring=scorer))
+    assert [problem.step for problem in report.problems] == ["scale"]
+    steps = {"scale": [RowClipper(), "passthrough"]}
+    assert check_pipeline(DPGridSearchCV(pipe, steps, scoring=scorer)).ok
+
+
+def test_a_search_that_is_derived_from_ours_is_looked_into():
+    pipe = make_pipeline(StandardScaler(), DPRidge())
+    scorer = make_private_scorer("squared_error", (0.0, 1.0))
+    assert not check_pipeline(_OwnSearch(pipe, {}, scoring=scorer)).ok
+
+
+def test_your_own_private_class_is_taken_on_trust():
+    assert any("_OwnRidge" in text for text in check_pipeline(_OwnRidge()).assumptions)
+
+
+def test_steps_of_different_adjacencies_do_not_add_up():
+    pipe = make_pipeline(DPPCA(2, adjacency="replace"), DPRidge())
+    assert [problem.kind for problem in check_pipeline(pipe).problems] == ["unit"]
+    assert check_pipeline(pipe.set_params(dpridge__adjacency="replace")).ok

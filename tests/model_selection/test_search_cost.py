@@ -274,3 +274,40 @@ def test_scorer_alone_pays_the_ledger():
         score = SCORER(model, X)
     assert -1 <= score <= 0
     assert ledger.spent.mu == pytest.approx(mu_of(0.3))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_splitter_that_draws_anew_is_not_counted_by_one_draw(seed):
+    cv = ShuffleSplit(4, train_size=1, test_size=1, random_state=np.random.RandomState(seed))
+    held = search_cost(pca(adjacency="replace"), 6, cv=cv).held
+    trained = np.zeros(6, int)
+    for train, _ in cv.split(np.zeros((6, 1))):
+        trained[train] += 1
+    assert trained.max() <= held
+
+
+def test_a_row_may_not_be_twice_in_a_training_set():
+    rows = np.arange(20)
+    for bad in ((rows[[0] * 5], rows[:3]), (rows[:3], rows[[0] * 5])):
+        with pytest.raises(PrivacyError, match="more than once"):
+            search_cost(pca(adjacency="replace"), 20, cv=[(rows, rows), bad])
+    masks = [(rows < 10, rows >= 10), (rows >= 10, rows < 10)]
+    assert search_cost(pca(adjacency="replace"), 20, cv=masks).held == 1
+
+
+def test_a_user_who_is_replaced_may_have_more_rows():
+    model = DPPersonalizedRegressor(adjacency="replace")
+    assert search_cost(model, 6, np.arange(6), cv=WithinGroupKFold(3)).held == 3
+
+
+def test_folds_of_a_known_seed_move_with_a_row_in_front():
+    cv = IndependentKFold(3, random_state=0)
+    fold = np.zeros((2, 50), int)
+    for i, (_, test) in enumerate(cv.split(np.zeros((50, 1)))):
+        fold[0, test] = i
+    for i, (_, test) in enumerate(cv.split(np.zeros((49, 1)))):
+        fold[1, test + 1] = i  # without the first row
+    assert np.any(fold[0, 1:] != fold[1, 1:])
+    with pytest.raises(PrivacyError, match="random_state=None"):
+        search_cost(pca(), 50, cv=cv)
+    assert search_cost(pca(adjacency="replace"), 50, cv=cv).held == 2
