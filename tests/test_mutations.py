@@ -324,9 +324,8 @@ def bound_from_data(mp):
 
     def gram(self):
         bounded = whole(self)
-        squares = [np.asarray(block.power(2).sum(1) if sp.issparse(block) else (block**2).sum(1))
-                   for block in self._source.blocks()]  # fmt: skip
-        largest = float(np.sqrt(np.max(np.concatenate(squares, axis=None), initial=1e-6)))
+        blocks = (sp.csr_array(block).toarray() for block in self._source.blocks())
+        largest = max((float(np.abs(block).max(initial=1e-3)) for block in blocks), default=1e-3)
         l2 = min(self.clip_norm, largest) ** 2
         return gate.Bounded(gate.Bound("gram", bounded.bound.shape, l2, True, 0.0), bounded.answer)
 

@@ -214,6 +214,11 @@ class StreamMixin(ReleasesMixin):
         other : DPLowRankFactorizer
         """
         self._refuse_servers("for_server")
+        if self.random_state is not None:
+            raise ValueError(
+                "for_server needs random_state=None: servers with one seed would draw the same "
+                f"noise, and the difference of two would be exact. Got {self.random_state!r}."
+            )
         if self._source is None:
             self._running()
         other = clone(self)

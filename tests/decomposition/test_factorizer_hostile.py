@@ -8,7 +8,7 @@ import pytest
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
 from skdp.decomposition import _factorizer_releases
-from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy.stream_group import StreamGroup
 from skdp.queries.sketches import Updates
 
@@ -226,3 +226,12 @@ def test_other_sketches_than_those_paid_for_are_refused(releases, tmp_path, monk
         restored._drop_stream()
     monkeypatch.undo()
     DPLowRankFactorizer.restore(tmp_path / "stream").update([0], [0], [1.0])
+
+
+def test_servers_do_not_share_a_seed():
+    """With one seed they would draw the same noise, and subtract it."""
+    first = DPLowRankFactorizer(1, matrix_shape=(6, 5), random_state=0)
+    with pytest.warns(PrivacyWarning):
+        first.update([0], [0], [1.0])
+    with pytest.raises(ValueError, match="random_state=None"):
+        first.for_server()
