@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
-from skdp.federated._ask import Words, pack
+from skdp.federated._ask import Words, pack, packed_size
 from skdp.federated._errors import MessageRefused
 from skdp.federated._question import Question
 from skdp.federated._requests import Argument, Call, Facts, Request
@@ -261,6 +261,9 @@ class FederatedClient:
             bounded = narrowed(bounded, call, self._signatures)
         if not isinstance(bounded, Bounded):
             raise PrivacyError("the request names no release; nothing was sent.")
+        size = packed_size(bounded.bound)
+        if isinstance(request, Question) and request.size != size:
+            raise PrivacyError(f"the secure sum adds {request.size} words, the answer has {size}.")
         grant = distribute(
             self._session, bounded.bound, parsed.share, self._shares,
             step=parsed.step, openings=1 + self._n_retries,

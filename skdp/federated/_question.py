@@ -20,14 +20,20 @@ class Question(bytes):
         Names the step; the same in each of its attempts, and in no other step of any run.
     counts : tuple of int
         Clients, colluders and drop-outs of the secure sum: how much noise it needs.
+    size : int
+        How many words the secure sum adds.
     """
 
     step: bytes
     counts: tuple[int, int, int]
+    size: int
 
-    def __new__(cls, request: bytes, step: bytes, counts: tuple[int, int, int]) -> Question:
+    def __new__(
+        cls, request: bytes, step: bytes, counts: tuple[int, int, int], size: int
+    ) -> Question:
         """Attach the step to the request."""
         self = super().__new__(cls, request)
         self.step = step
         self.counts = counts
+        self.size = size
         return self

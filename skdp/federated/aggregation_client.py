@@ -247,7 +247,9 @@ class AggregationClient:
     def _contribution(self, attempt: _Attempt) -> NDArray[np.uint64]:
         config, step = self._config, self._name + struct.pack("<I", self._step)
         counts = (int(config.n_clients), int(config.n_colluders), int(config.n_dropouts))
-        values = self._respond(Question(attempt.opening.request, step, counts))
+        values = self._respond(
+            Question(attempt.opening.request, step, counts, attempt.opening.size)
+        )
         if values.dtype != np.uint64 or values.shape != (attempt.opening.size,):
             raise TypeError(
                 f"respond must return a uint64 array of shape ({attempt.opening.size},). "

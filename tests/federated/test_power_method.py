@@ -463,10 +463,11 @@ def test_a_request_is_answered_once():
 
 
 COUNTS = (CONFIG.n_clients, CONFIG.n_colluders, CONFIG.n_dropouts)
+WORDS = 1  # the first request is a search of a clip level
 
 
 def test_retries_are_counted_and_draw_fresh_noise():
-    request = Question(a_request(), b"a step", COUNTS)
+    request = Question(a_request(), b"a step", COUNTS, WORDS)
     client = clients_of(FITS["gram"][0], split(X), n_retries=1)[0]
     first, second = client.respond(request), client.respond(request)
     assert not np.array_equal(first, second)
@@ -482,9 +483,9 @@ def test_a_retry_stays_within_its_step(first, then):
     request = a_request()
     asked = {
         "outside": request,
-        "a step": Question(request, b"a step", COUNTS),
-        "another step": Question(request, b"another step", COUNTS),
-        "closed": Question(request, b"a step", COUNTS),
+        "a step": Question(request, b"a step", COUNTS, WORDS),
+        "another step": Question(request, b"another step", COUNTS, WORDS),
+        "closed": Question(request, b"a step", COUNTS, WORDS),
     }
     client = clients_of(FITS["gram"][0], split(X), n_retries=3)[0]
     client.respond(asked[first])
@@ -516,6 +517,15 @@ def test_a_second_fit_does_not_open_a_paid_release_again(same_sum):
     with pytest.raises(AggregationAborted):
         fit(FITS["gram"][0], clients, aggregator=interrupted(sums if same_sum else connect()))
     assert len(opened) == len(clients[0].ledger_) == 1
+
+
+def test_a_sum_of_another_size_costs_nothing():
+    """A server that asks for more words than the answer has neither spends nor breaks a client."""
+    clients = clients_of(FITS["gram"][0], split(X))
+    sums = simulated_aggregator([client.respond for client in clients], CONFIG)
+    with pytest.raises(AggregationAborted):
+        sums(a_request(), 2 * 12 * 13)
+    assert all(client.ledger_ == () for client in clients)
 
 
 def test_noise_is_sized_for_the_secure_sum_that_carries_it():
