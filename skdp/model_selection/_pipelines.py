@@ -150,8 +150,9 @@ class _Walk:
         return self.step(_join(path, "regressor"), step.regressor, flow)
 
     def _frozen(self, path, step, flow):
-        if not isinstance(step.estimator, BaseDPEstimator):
-            self.assumptions.append(f"{path} was fitted on public data before it was frozen.")
+        private = isinstance(step.estimator, BaseDPEstimator)  # its transform is a BLAS product
+        trust = "rounds each row by itself" if private else "was fitted on public data before that"
+        self.assumptions.append(f"{path} {trust}.")
         return replace(flow, mixed=(*flow.mixed, path))
 
     def _selector(self, path, step, flow):
