@@ -7,7 +7,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from skdp._validation import FLOATS
 from skdp.base import atomic
-from skdp.solvers.products import row_products
+from skdp.solvers.products import row_products, saturated
 
 
 class FitsElsewhereMixin:
@@ -64,9 +64,11 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         A private step behind this one is fitted on the result (see `row_products`).
         """
         X = validate_data(self, X, accept_sparse=self._accept_sparse, dtype=FLOATS, reset=False)
-        if is_sparse(X):
-            return self._project(X)  # scipy adds up each row by itself
-        return self._project(X, row_products(X, self.components_.T).astype(X.dtype, copy=False))
+        with np.errstate(over="ignore"):
+            if is_sparse(X):
+                return saturated(self._project(X))  # scipy adds up each row by itself
+            products = row_products(X, self.components_.T).astype(X.dtype, copy=False)
+            return saturated(self._project(X, products))
 
     def _project(self, X, projected=None):
         if projected is None:

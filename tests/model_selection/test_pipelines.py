@@ -495,3 +495,15 @@ def test_steps_of_different_adjacencies_do_not_add_up():
     pipe = make_pipeline(DPPCA(2, adjacency="replace"), DPRidge())
     assert [problem.kind for problem in check_pipeline(pipe).problems] == ["unit"]
     assert check_pipeline(pipe.set_params(dpridge__adjacency="replace")).ok
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    "first",
+    [DPStandardScaler(entry_bounds=(-1e-3, 1e-3)), DPTruncatedSVD(1, clip_norm=1.0), DPPCA(1)],
+)
+def test_a_finite_row_that_overflows_is_no_error(first, dtype):
+    X = np.full((2000, 4), 0.5, dtype)
+    X[0] = np.finfo(dtype).max
+    pipe = make_pipeline(first, DPRidge(clip_norm=1.0, target_bounds=(-1, 1), epsilon=50.0))
+    assert np.all(np.isfinite(pipe.fit(X, X[:, 1] / 2)[-1].coef_))
