@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.ensemble import BaggingRegressor, StackingRegressor, VotingRegressor
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import (
@@ -25,6 +26,7 @@ from sklearn.model_selection import (
     permutation_test_score,
     validation_curve,
 )
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 
 from skdp import (
@@ -345,3 +347,20 @@ def test_a_learning_curve_is_cut_by_the_number_of_rows():
         with pytest.raises(PrivacyError, match="learning_curve"):
             learning_curve(pca(), X, None, cv=IndependentKFold(3))
         assert not ledger.entries
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        BaggingRegressor(DPRidge(), n_estimators=3),
+        MultiOutputRegressor(DPRidge()),
+        make_pipeline(StackingRegressor([("a", DPRidge())], final_estimator=DPRidge())),
+        make_pipeline(MultiOutputRegressor(DPRidge())),
+    ],
+)
+def test_who_fits_many_times_has_no_cost(many):
+    with pytest.raises(PrivacyError, match="how often"):
+        search_cost(many, 90, cv=IndependentKFold(3))
+    voting = VotingRegressor([("a", DPRidge()), ("b", make_pipeline(DPRidge()))])
+    cost = search_cost(voting, 90, cv=IndependentKFold(3))
+    assert cost.mu == pytest.approx(2 * mu_of(1.0))  # two fits, two training sets
