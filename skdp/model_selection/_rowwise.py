@@ -126,8 +126,8 @@ def _fast_map(model, method):
     if isinstance(model, LINEAR_REGRESSORS) and method == "predict":
         coef = np.asarray(model.coef_, np.float64).reshape(-1, 1)
         return lambda X: _products(X, coef)[:, 0] + model.intercept_
-    if isinstance(model, RowClipper | DPStandardScaler) and method == "transform":
-        return model.transform  # entry by entry, and sums along rows
+    if type(model) in (RowClipper, DPStandardScaler) and method == "transform":
+        return model.transform  # entry by entry, and sums along rows; a derived class may do more
     if isinstance(model, DPRidge | DPRidgeClassifier) and method == "predict":
         return _readout(model)
     if isinstance(model, _PROJECTIONS) and not getattr(model, "whiten", False):
