@@ -10,13 +10,14 @@ from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._report import PipelineProblem, PipelineReport
 from skdp.model_selection._steps import (
-    MULTIPLIES,
     Verdict,
     is_entrywise,
     is_sklearn,
     judge,
     may_be_sparse,
+    repeated,
     searched_steps,
+    taken_on_trust,
 )
 
 __all__ = ["check_pipeline"]
@@ -150,8 +151,9 @@ class _Walk:
         return self.step(_join(path, "regressor"), step.regressor, flow)
 
     def _frozen(self, path, step, flow):
-        if not isinstance(step.estimator, BaseDPEstimator):
-            self.assumptions.append(f"{path} was fitted on public data before it was frozen.")
+        private = isinstance(step.estimator, BaseDPEstimator)  # its transform is a BLAS product
+        trust = "rounds each row by itself" if private else "was fitted on public data before that"
+        self.assumptions.append(f"{path} {trust}.")
         return replace(flow, mixed=(*flow.mixed, path))
 
     def _selector(self, path, step, flow):
@@ -167,13 +169,7 @@ class _Walk:
         if step.estimator is None:  # a default that learns without noise
             return self._leaf(path, step, flow)
         if _holds_private(step.estimator):
-            self.add(
-                path,
-                "repeated",
-                "it fits its estimator many times, and each fit spends its budget.",
-                "DPRidge takes several targets, DPRidgeClassifier several classes, in one release; "
-                "or count the fits in a PrivacyLedger.",
-            )
+            self.add(path, "repeated", *repeated(step))
         return self.step(_join(path, "estimator"), step.estimator, flow)
 
     def _search(self, path, search, flow):
@@ -206,8 +202,7 @@ class _Walk:
         if verdict.kind == "private":
             self._register(path, step, flow)
             return replace(flow, private=path, mixed=(*flow.mixed, path))
-        if type(step).__name__ in MULTIPLIES and verdict.kind == "row":
-            self.assumptions.append(f"{path} rounds each row by itself, to the last bit.")
+        self.assumptions += [f"{path} {text}" for text in taken_on_trust(step, verdict)]
         if verdict.kind in ("entry", "row"):
             return flow if verdict.kind == "entry" else replace(flow, mixed=(*flow.mixed, path))
         where = "after" if flow.private and not flow.private_follows else "before"

@@ -72,7 +72,7 @@ class Results:
     def attributes(self, spent):
         """Return the fitted attributes."""
         best = self.published[self.best]
-        for part in [best.model, *dp_parts(best.model)]:
+        for part in _all_parts(best.model):
             part.privacy_spent_ = spent  # its own would leave the search out
         scores = np.array([run.score for run in self.published])
         totals = np.array([run.total for run in self.published])
@@ -102,6 +102,16 @@ class Results:
             )
         mechanism = f"best of a {plan.law} number of runs, mean {plan.expected_runs:g}"
         return tuple(LedgerEntry("search", mechanism, 0.0, 0.0, loss) for loss in plan.losses)
+
+
+def _all_parts(model):
+    """Yield a model, the private parts in it, and the models that searches among them chose."""
+    yield model
+    for part in dp_parts(model):
+        if part is not model:
+            yield part
+        if hasattr(part, "best_estimator_"):
+            yield from _all_parts(part.best_estimator_)
 
 
 def _column(values):

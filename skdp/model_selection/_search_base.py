@@ -251,7 +251,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         **fit_params : dict
             Further arguments of fit.
         """
-        return self.fit(X, y, **fit_params).transform(X)
+        model = self.fit(X, y, **fit_params).best_estimator_
+        return getattr(model, "_transform_each", model.transform)(X)  # bit by bit, for a next step
 
     @available_if(_has("inverse_transform"))
     def inverse_transform(self, X):

@@ -201,3 +201,20 @@ def test_a_target_that_is_no_number_counts_as_the_middle(entry):
 def test_an_empty_fold_scores_noise(model, loss):
     scorer = make_private_scorer(loss, (0.0, 1.0))
     assert -1.0 <= scorer(model.fit(X, Y), X[:0], Y[:0]) <= 0.0
+
+
+class _Coupled(RowClipper):
+    """Looks at all rows that it is given."""
+
+    def transform(self, X):
+        return super().transform(X) * len(X)
+
+
+def test_a_derived_class_gets_one_row_at_a_time():
+    model = make_pipeline(_Coupled(), DPRidge(clip_norm=1.0, target_bounds=(-1, 1))).fit(X, Y)
+    scorer = make_private_scorer("squared_error", (0.0, 1.0))
+
+    def losses(n):
+        return scorer._losses_of(model, X[:n], Y[:n])()
+
+    np.testing.assert_array_equal(losses(40)[:39], losses(39))

@@ -555,3 +555,13 @@ def test_no_run_at_all_publishes_nothing_of_the_length_of_factors(monkeypatch):
         factors = (np.ones((n, 3)), np.ones((n, 2)))
         widths.add(np.shape(search.fit(factors, np.ones(n)).best_estimator_.coef_))
     assert len(widths) == 1
+
+
+def test_a_search_in_a_search_carries_the_receipt_of_the_outer_one():
+    inner = ridge_search(RowClipper(), {"ridge__alpha": [1.0, 2.0]}, strategy="compose")
+    outer = DPGridSearchCV(
+        inner, {"score_share": [0.1, 0.2]}, scoring=inner.scoring, strategy="random_stopping"
+    ).fit(X, X[:, 0])
+    pipe = outer.best_estimator_.best_estimator_
+    for part in (outer.best_estimator_, pipe, pipe[-1]):
+        assert part.privacy_spent_ == outer.privacy_spent_
