@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from skdp import DPPCA, DPTruncatedSVD
+from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPTruncatedSVD
+from skdp.preprocessing import DPStandardScaler
 from skdp.queries.dask_rows import DaskRows
 from skdp.testing import fixed_noise
 
@@ -193,6 +194,26 @@ def growth_of_rows(paths, memory_limit):
     local.close()
 
 
+def growth_of_others(paths):
+    """Fit n, 2n and 4n rows with the estimators of one release, on threads."""
+    print("\nthe same for estimators of one release, on threads")
+    fits = {
+        "DPIncrementalPCA": lambda rows, y: DPIncrementalPCA(K, clip_norm=1.0, n_jobs=2).fit(rows),
+        "DPRidge": lambda rows, y: DPRidge(clip_norm=1.0, target_bounds=(-3, 3), n_jobs=2).fit(
+            rows, y
+        ),
+        "DPStandardScaler": lambda rows, y: DPStandardScaler(entry_bounds=(-1, 1), n_jobs=2).fit(
+            rows
+        ),
+    }
+    y = np.random.default_rng(2).standard_normal(len(paths) * ROWS_OF_FILE)
+    for name, fit in fits.items():
+        for count in (len(paths) // 4, len(paths) // 2, len(paths)):
+            n = count * ROWS_OF_FILE
+            result = measured(lambda f=fit, c=count, m=n: f(paths[:c], y[:m]))
+            line(f"{n:>8} rows, {name}", result)
+
+
 def growth_of_entries(folder, n_files):
     """Double the files of CSR rows, and the entries of each."""
     print("\ngrowth with the entries, CSR files (one file in memory at a time and thread)")
@@ -229,6 +250,7 @@ def main():
             compressed_svd(paths, limit)
         if options.only in (None, "growth"):
             growth_of_rows(paths, limit)
+            growth_of_others(paths[: 12 if options.full else 4])
             growth_of_entries(folder, 8 if options.full else 2)
     finally:
         shutil.rmtree(folder)

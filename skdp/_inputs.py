@@ -12,7 +12,7 @@ from sklearn.utils.validation import validate_data
 from skdp._validation import FLOATS
 from skdp.queries.block_files import BlockFiles, is_paths
 from skdp.queries.blocks import DenseRows, is_source, row_source
-from skdp.queries.dask_rows import DaskRows, is_dask_array
+from skdp.queries.dask_rows import DaskRows, is_dask_array, map_rows
 
 __all__ = [
     "as_blocks",
@@ -20,7 +20,9 @@ __all__ = [
     "check_block_columns",
     "check_matrix",
     "check_rows",
+    "float_dtype",
     "is_memory_map",
+    "map_blocks",
     "refuse_blocks",
 ]
 
@@ -49,7 +51,7 @@ def as_source(X):
 def check_block_columns(estimator, n_features, *, reset=True, **options):
     """Check what is public of blocks as scikit-learn checks an array of that width."""
     stand_in = np.empty((0, n_features))
-    validate_data(estimator, stand_in, reset=reset, ensure_min_samples=0, **options)
+    validate_data(estimator, stand_in, reset=reset, **options | {"ensure_min_samples": 0})
 
 
 def check_rows(estimator, X, *, accept_sparse, **options):
@@ -59,12 +61,41 @@ def check_rows(estimator, X, *, accept_sparse, **options):
         X = validate_data(estimator, X, accept_sparse=accept_sparse, dtype=FLOATS, **options)
         return row_source(X)
     check_block_columns(estimator, source.n_features, **options)
-    if getattr(source, "known_rows", None) == 0:
+    if getattr(source, "sparse", False) and not accept_sparse:
+        raise TypeError(
+            f"{type(estimator).__name__} needs dense data, and was passed sparse blocks. Use "
+            "'.toarray()' on each block."
+        )
+    if getattr(source, "known_rows", None) == 0 and options.get("ensure_min_samples", 1):
         raise ValueError(
             f"Found array with 0 sample(s) while a minimum of 1 is required by "
             f"{type(estimator).__name__}."
         )
     return source
+
+
+def float_dtype(source):
+    """Return the dtype of what is computed from rows: float32 for float32, else float64."""
+    return np.dtype(np.float32 if getattr(source, "dtype", None) == np.float32 else np.float64)
+
+
+def map_blocks(estimator, X, source, compute, n_columns, dtype=None):
+    """Apply a map of single rows to blocks; without `n_columns` it gives one value a row.
+
+    A Dask array gives a lazy Dask array, a memory map an array, other blocks a generator.
+    """
+    check_block_columns(estimator, source.n_features, reset=False)
+    dtype = float_dtype(source) if dtype is None else dtype
+    if is_dask_array(X):
+        return map_rows(X, compute, n_columns, dtype)
+    if not hasattr(source, "blocks"):
+        raise ValueError(
+            f"{type(estimator).__name__} maps arrays, memory maps, lists of files, Dask arrays "
+            f"and sources that have 'blocks': rows of a {type(X).__name__} stay where they are. "
+            "Map each of its parts there."
+        )
+    found = (compute(block).astype(dtype, copy=False) for block in source.blocks())
+    return np.concatenate(list(found)) if isinstance(X, np.memmap) else found
 
 
 def refuse_blocks(estimator, X, reason):

@@ -12,7 +12,7 @@ def test_the_page_runs(tmp_path, monkeypatch):
     dask = pytest.importorskip("dask")
     monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     scope = {"__name__": "page"}
     with dask.config.set(scheduler="synchronous"):
         for block in blocks:

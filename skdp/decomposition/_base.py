@@ -7,10 +7,9 @@ import scipy.sparse as sp
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from skdp._inputs import as_blocks, check_block_columns
+from skdp._inputs import as_blocks, map_blocks
 from skdp._validation import FLOATS
 from skdp.base import atomic
-from skdp.queries.dask_rows import is_dask_array, map_rows
 from skdp.solvers.products import row_products, saturated
 
 
@@ -74,12 +73,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         if source is None:
             X = validate_data(self, X, accept_sparse=self._accept_sparse, dtype=FLOATS, reset=False)
             return project(X)
-        check_block_columns(self, source.n_features, reset=False)
-        if is_dask_array(X):
-            return map_rows(X, project, len(self.components_))
-        dtype = np.float32 if getattr(source, "dtype", None) == np.float32 else np.float64
-        projected = (project(block).astype(dtype, copy=False) for block in source.blocks())
-        return np.concatenate(list(projected)) if isinstance(X, np.memmap) else projected
+        return map_blocks(self, X, source, project, len(self.components_))
 
     def _projection(self, *, exact=False):
         """Return the public map; it holds no reference to the estimator."""

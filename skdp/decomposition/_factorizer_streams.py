@@ -6,6 +6,7 @@ from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array, validate_data
 
+from skdp._inputs import refuse_blocks
 from skdp._validation import FLOATS
 from skdp.base import atomic
 from skdp.decomposition._factorizer_plan import draw_maps, make_plan
@@ -22,6 +23,12 @@ from skdp.decomposition._factorizer_state import (
 )
 from skdp.exceptions import PrivacyError
 from skdp.queries.sketches import Updates, Whole
+
+OTHER_BLOCKS = (
+    "or a memory map, or (for fit) a list of files: a sketch has a row for each row of X. For "
+    "other blocks set 'matrix_shape', call partial_fit with each block in the order of the rows, "
+    "then release()"
+)
 
 
 def _has_shape(estimator):
@@ -87,6 +94,7 @@ class StreamMixin(ReleasesMixin):
         self : DPLowRankFactorizer
         """
         self._refuse_rows("update_matrix")
+        refuse_blocks(self, D, OTHER_BLOCKS)
         D = check_array(D, accept_sparse="coo", dtype=np.float64)
         if D.shape != self._shape():
             raise ValueError(f"D must have the shape {self._shape()}. Got {D.shape} instead.")
@@ -114,6 +122,7 @@ class StreamMixin(ReleasesMixin):
         m, n = self._shape()
         running = self._checked_state()
         first = running is None
+        refuse_blocks(self, X, OTHER_BLOCKS)
         X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=first)
         if X.shape[1] != n:
             raise ValueError(f"X must have {n} columns, as matrix_shape says. Got {X.shape[1]}.")

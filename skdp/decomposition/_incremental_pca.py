@@ -5,10 +5,9 @@ import warnings
 
 import numpy as np
 from sklearn.utils.metadata_routing import UNUSED
-from sklearn.utils.validation import validate_data
 
+from skdp._inputs import check_rows, float_dtype
 from skdp._validation import (
-    FLOATS,
     check_bool,
     check_clip_norm,
     check_int,
@@ -201,8 +200,8 @@ class DPIncrementalPCA(
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The private rows.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
+            The private rows; blocks as in `DPPCA`.
         y : Ignored
             Not used.
 
@@ -213,7 +212,7 @@ class DPIncrementalPCA(
         """
         self._check_parameters()
         session = self._open_session()
-        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS)
+        X = check_rows(self, X, accept_sparse="csr")
         facts, shares = self._facts(session, X)
         answers = {
             name: session.release(bounded, shares[name])
@@ -232,8 +231,8 @@ class DPIncrementalPCA(
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The rows of this step; there may be none.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
+            The rows of this step; there may be none. Blocks as in `DPPCA`.
         y : Ignored
             Not used.
         check_input : bool, default=True
@@ -248,10 +247,9 @@ class DPIncrementalPCA(
         running = self._running_stream()
         ended = running is None and hasattr(self, "n_releases_")  # which fit does not set
         session = None if running or ended else self._open_session()
-        X = validate_data(
-            self, X, accept_sparse="csr", dtype=FLOATS, reset=session is not None,
-            ensure_min_samples=0,
-        )  # fmt: skip
+        X = check_rows(
+            self, X, accept_sparse="csr", reset=session is not None, ensure_min_samples=0
+        )
         if ended:
             raise PrivacyError(
                 f"the stream of this DPIncrementalPCA ended after {self.n_releases_} releases: its "
@@ -266,7 +264,7 @@ class DPIncrementalPCA(
             warnings.warn(message, PrivacyWarning, stacklevel=3)
         group = running or self._first_step(session, X)
         facts = group.notes["facts"]
-        n = None if facts["n"] is None else facts["n"] + X.shape[0]
+        n = None if facts["n"] is None else facts["n"] + X.n_rows()
         group.advance(statistics(X, facts, self.n_jobs), facts=facts | {"n": n})
         return self._keep_stream(group)
 
@@ -283,10 +281,11 @@ class DPIncrementalPCA(
         if isinstance(self.center, str):
             check_option(self, "center", ("dp", "none"))
 
-    def _n_components_of(self, n, d):
+    def _n_components_of(self, rows):
         """Number of components, from public sizes; an error if there are not as many."""
+        d = rows.n_features
         public_rows = self.adjacency == "replace" or self.epsilon == math.inf
-        limit = min(n, d) if public_rows else d
+        limit = min(rows.n_rows(), d) if public_rows else d
         what = "min(n_samples, n_features)" if public_rows else "n_features"
         if self.n_components is not None and self.n_components > limit:
             raise ValueError(
@@ -299,8 +298,8 @@ class DPIncrementalPCA(
 
     def _facts(self, session, X):
         """Return what is public from the first batch on, and the shares of the releases."""
-        d, replace = X.shape[1], self.adjacency == "replace"
-        k = self._n_components_of(*X.shape)
+        d, replace = X.n_features, self.adjacency == "replace"
+        k = self._n_components_of(X)
         center = check_center(self.center, d)
         centers = center is None and self.center == "dp"
         shares = check_split(self, default_shares(d, centers, replace, self.clip_norm))
@@ -319,9 +318,9 @@ class DPIncrementalPCA(
             "centers": centers,
             "k": k,
             "d": d,
-            "n": X.shape[0] if replace else None,
+            "n": X.n_rows() if replace else None,
             "sketch": sketch,
-            "dtype": np.dtype(X.dtype).str,
+            "dtype": float_dtype(X).str,
             "names": list(getattr(self, "feature_names_in_", ())),
         }
         return facts, shares

@@ -1,8 +1,10 @@
 """Low-rank factorisation of a private matrix from linear sketches."""
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from skdp._inputs import check_rows, is_memory_map, refuse_blocks
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -13,10 +15,11 @@ from skdp._validation import (
     check_shape,
 )
 from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
+from skdp.decomposition._base import LinearTransformMixin, as_input_dtype
 from skdp.decomposition._factorizer_plan import draw_maps, make_plan
 from skdp.decomposition._factorizer_state import factorize
-from skdp.decomposition._factorizer_streams import StreamMixin
+from skdp.decomposition._factorizer_streams import OTHER_BLOCKS, StreamMixin
+from skdp.queries.block_files import is_paths
 from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.sketching import Noisy
@@ -214,8 +217,8 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The private matrix.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or list of paths
+            The private matrix; a memory map and npy or npz files are read block by block.
         y : Ignored
             Not used.
 
@@ -226,15 +229,15 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
         """
         self._check_fit()
         session = self._open_session()
-        X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=FLOATS)
-        self._check_matrix(X.shape)
-        plan = make_plan(self, X.shape, self._unit(stream=False))
+        X, shape = self._matrix(X)
+        self._check_matrix(shape)
+        plan = make_plan(self, shape, self._unit(stream=False))
         maps = draw_maps(plan, self.sketch, session.sketches(self.sketch_seed), self.first_row)
         bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
         grants = session.grant_sketches(bounds, plan.shares, shared=self.sketch_seed is not None)
-        query = Whole(X.tocsr() if is_sparse(X) else X, plan.unit)
+        query = Whole(X, plan.unit)
         answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
-        start = session.random_signs((X.shape[1], min(X.shape[1], self.n_components + 10)))
+        start = session.random_signs((shape[1], min(shape[1], self.n_components + 10)))
         noisy = [Noisy(*answer) for answer in answers]
         factors = factorize(noisy, [maps], self.n_components, start)
         attributes = self._attributes(plan, factors)
@@ -311,6 +314,15 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
             raise ValueError("a stream is running: release it, or fit a clone.")
         if self.honest_servers is not None:
             raise ValueError("'honest_servers' is for streams under a secure sum, not for fit.")
+
+    def _matrix(self, X):
+        """Return the checked matrix, or its files, and its shape, which is public."""
+        if is_memory_map(X) or is_paths(X):
+            source = check_rows(self, X, accept_sparse=True)
+            return (source if is_paths(X) else X), (source.n_rows(), source.n_features)
+        refuse_blocks(self, X, OTHER_BLOCKS)
+        X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=FLOATS)
+        return (X.tocsr() if sp.issparse(X) else X), X.shape
 
     def _check_matrix(self, shape):
         if self.matrix_shape is not None and tuple(shape) != tuple(self.matrix_shape):

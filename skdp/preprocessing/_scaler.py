@@ -1,11 +1,13 @@
 """Standardisation of columns with differential privacy."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from skdp._inputs import as_blocks, check_rows, map_blocks
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -123,8 +125,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            The private rows.
+        X : array-like of shape (n_samples, n_features), or blocks
+            The private rows; blocks as in `DPPCA`, dense.
         y : Ignored
             Not used.
 
@@ -139,12 +141,12 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         shares = check_split(self, self._default_shares())
         bounds = check_range(self, "entry_bounds")
         session = self._open_session()
-        X = validate_data(self, X, dtype=FLOATS)
-        bounds = spread_range(self, "entry_bounds", bounds, X.shape[1], "columns")
+        X = check_rows(self, X, accept_sparse=False)
+        bounds = spread_range(self, "entry_bounds", bounds, X.n_features, "columns")
         query = ColumnQuery(X, adjacency=self.adjacency, n_jobs=self.n_jobs)
         n = float(query.n_rows) if self.adjacency == "replace" else None
         ask = session.ask(query)
-        center, size = self._range(ask, X.shape[1], bounds, shares, n)
+        center, size = self._range(ask, X.n_features, bounds, shares, n)
         found = self._moments(ask, center, size, n, shares["moments"])
         scale = np.sqrt(found.variance)
         scale[is_constant(found)] = 1.0
@@ -201,22 +203,23 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like of shape (n_samples, n_features), or blocks
             Rows.
 
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_features)
-            Standardised rows.
+            Standardised rows. For a Dask array a lazy Dask array; for a list of files and for a row
+            source a generator of arrays, one for each block.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False, copy=True)
-        with np.errstate(over="ignore"):
-            if self.with_mean:
-                X -= self.mean_.astype(X.dtype)
-            if self.with_std:
-                X /= self.scale_.astype(X.dtype)
-        return saturated(X)
+        scale = Standardisation(
+            self.mean_ if self.with_mean else None, self.scale_ if self.with_std else None
+        )
+        source = as_blocks(X)
+        if source is None:
+            return scale(validate_data(self, X, dtype=FLOATS, reset=False))
+        return map_blocks(self, X, source, scale, source.n_features)
 
     def inverse_transform(self, X):
         """Undo the scaling and the centring.
@@ -243,6 +246,23 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+class Standardisation(NamedTuple):
+    """The public map of `transform`, for blocks of rows wherever they are."""
+
+    mean: np.ndarray | None
+    scale: np.ndarray | None
+
+    def __call__(self, X):
+        """Return standardised copies of rows; those of another dtype than float32 in float64."""
+        X = np.array(X, dtype=X.dtype if X.dtype in FLOATS else np.float64)
+        with np.errstate(over="ignore"):
+            if self.mean is not None:
+                X -= self.mean.astype(X.dtype)
+            if self.scale is not None:
+                X /= self.scale.astype(X.dtype)
+        return saturated(X)
 
 
 def is_constant(found):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.privacy.session import Bound, Bounded, PrivateQuery
-from skdp.queries.blocks import RowSource, row_source, sum_rows
+from skdp.queries.blocks import AnyRows, is_source, row_source, sum_rows
 from skdp.queries.rows import ADJACENCIES
 
 __all__ = ["OCTAVES", "SQUARE_WEIGHT", "ColumnQuery"]
@@ -29,7 +29,7 @@ class ColumnQuery(PrivateQuery):
 
     Parameters
     ----------
-    rows : array, memory map, or RowSource of dense blocks
+    rows : array, memory map, RowSource of dense blocks, or RemoteRows of such parts
         The private rows.
     adjacency : {"add_remove", "replace"}
         What neighbours differ in.
@@ -42,7 +42,7 @@ class ColumnQuery(PrivateQuery):
             raise ValueError(
                 f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r} instead."
             )
-        self._source: RowSource = rows if hasattr(rows, "blocks") else row_source(rows)
+        self._source: AnyRows = rows if is_source(rows) else row_source(rows)
         self.adjacency = adjacency
         self.n_jobs = n_jobs
         self.n_features = self._source.n_features
@@ -85,7 +85,8 @@ class ColumnQuery(PrivateQuery):
         w^2 is not shifted.
         One row: a column adds w^2 + b^2 (w^2 - 1/2)^2 <= 1 + b^2/4, largest at |w| = 1. Replace,
         with p = w - w' and s = w + w', |p| + |s| <= 2: p^2 (1 + b^2 s^2) <= 4 for b = 1.66, as
-        (1 - s/2)^2 (1 + b^2 s^2) <= 1 on [0, 2]; the count does not change.
+        (1 - s/2)^2 (1 + b^2 s^2) <= 1 on [0, 2]; the count does not change, unless one of the two
+        rows is not finite: then the other one comes or goes alone.
         """
         d, b, c = self.n_features, SQUARE_WEIGHT, float(count_weight)
         unit = np.where(np.isfinite(size), size, 1.0)
@@ -106,10 +107,9 @@ class ColumnQuery(PrivateQuery):
             )
             return total
 
+        l2, slack = math.sqrt((1 + b * b / 4) * d + c * c), math.sqrt(2 * d + 1) / 2
         if self._replace:
-            l2, slack = math.sqrt(4.0 * d), math.sqrt(2 * d)
-        else:
-            l2, slack = math.sqrt((1 + b * b / 4) * d + c * c), math.sqrt(2 * d + 1) / 2
+            l2, slack = max(l2, math.sqrt(4.0 * d)), math.sqrt(2 * d)
         return Bounded(Bound("moments", (2 * d + 1,), l2, slack=slack), answer)
 
 

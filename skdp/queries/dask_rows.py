@@ -34,6 +34,7 @@ __all__ = [
     "is_dask_array",
     "lazy_blocks",
     "map_rows",
+    "rows_of_block",
 ]
 
 _FAN_IN = 8  # sums that one task of the tree adds
@@ -336,19 +337,30 @@ class DaskRows(DaskParts):
             items, self.dtype = lazy_blocks(X), X.dtype
             self.sparse = sp.issparse(X._meta)
             self.known_rows = X.shape[0]
+            self.lengths: tuple[float, ...] = tuple(X.chunks[0])  # of the blocks; NaN: not known
             n_features = int(X.shape[1])
         else:
             sources = _sources(rows)
             items = [Sealed(source) for source in sources]
             self.dtype = getattr(sources[0], "dtype", np.dtype(np.float64))
             self.sparse = getattr(sources[0], "sparse", False)
-            self.known_rows = float("nan")
+            self.lengths = tuple(_length(source) for source in sources)
+            self.known_rows = sum(self.lengths)
             n_features = sources[0].n_features
         super().__init__([[item] for item in items], _RowsOfBlock(n_features), n_features)
+
+    def items(self) -> list[Any]:
+        """Return the block of each part."""
+        return [item for (item,) in self._parts]
 
     def n_rows(self) -> int:
         """Return the private number of rows; counted on the workers where it is not known."""
         return int(self.known_rows) if self.known_rows == self.known_rows else super().n_rows()
+
+
+def _length(source: Any) -> float:
+    """Return the rows of a file; those of other sources are counted when that is paid for."""
+    return source.n_rows() if isinstance(source, BlockFiles) else float("nan")
 
 
 def _sources(rows: Sequence[Any]) -> list[Any]:
@@ -366,11 +378,20 @@ def _apply(block: Any, project: Sealed) -> NDArray[Any]:
     return np.asarray(project.value(block))
 
 
-def map_rows(X: Any, project: Callable[[Any], NDArray[Any]], n_columns: int) -> Any:
-    """Return the Dask array of ``project(block)``, lazily; chunk sizes may be unknown."""
+def map_rows(
+    X: Any, project: Callable[[Any], NDArray[Any]], n_columns: int | None, dtype: Any
+) -> Any:
+    """Return the Dask array of ``project(block)``, lazily; chunk sizes may be unknown.
+
+    Without `n_columns` there is one number for each row.
+    """
     X = checked_array(X)
-    dtype = np.float32 if X.dtype == np.float32 else np.float64
-    meta = np.empty((0, n_columns), dtype)
+    columns = () if n_columns is None else (n_columns,)
     return X.map_blocks(
-        _apply, Sealed(project), dtype=dtype, chunks=(X.chunks[0], (n_columns,)), meta=meta
+        _apply,
+        Sealed(project),
+        dtype=dtype,
+        chunks=(X.chunks[0], *((width,) for width in columns)),
+        drop_axis=[] if columns else [1],
+        meta=np.empty((0, *columns), dtype),
     )

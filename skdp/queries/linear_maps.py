@@ -154,17 +154,25 @@ class SketchMap:
 
     def of_matrix(self, Z: Any, first: int, small: bool) -> IntArray:
         """Return the sketch of rows `first`, ... of integers (floats that hold them), exactly."""
+        total = np.zeros(self.out_shape, np.int64)
+        self.add_matrix(total, Z, first, small)
+        return total
+
+    def add_matrix(self, total: IntArray, Z: Any, first: int, small: bool) -> None:
+        """Add the sketch of some rows to a sketch, modulo 2**64, touching their rows alone."""
         stop = first + Z.shape[0]
+        place = total[first:stop] if self.left is None else total
+        words = place.view(np.uint64)
+        words += self._of_rows(Z, first, stop, small).view(np.uint64)
+
+    def _of_rows(self, Z: Any, first: int, stop: int, small: bool) -> IntArray:
         left = None if self.left is None else self.left.rows(first, stop)
         if left is None:
-            out = np.zeros(self.out_shape, np.int64)
             if self.right is not None:
-                out[first:stop] = _exact_product(Z, self.right.integers(), small)
-            elif sp.issparse(Z):
-                out[first:stop] = signed(_words(Z).toarray())
-            else:
-                out[first:stop] = Z.astype(np.int64)
-            return out
+                return _exact_product(Z, self.right.integers(), small)
+            if sp.issparse(Z):
+                return signed(_words(Z).toarray())
+            return np.asarray(Z.astype(np.int64))
         if self.right is None:
             Zt = sp.csr_array(Z.T) if sp.issparse(Z) else Z.T
             return np.ascontiguousarray(_exact_product(Zt, left.integers(), small).T)
@@ -187,14 +195,18 @@ class SketchMap:
 
     def of_floats(self, A: Any, first: int) -> FloatArray:
         """Return the sketch of rows of floats: epsilon is infinite."""
+        total = np.zeros(self.out_shape)
+        self.add_floats(total, A, first)
+        return total
+
+    def add_floats(self, total: FloatArray, A: Any, first: int) -> None:
+        """Add the sketch of some rows of floats to a sketch."""
         stop = first + A.shape[0]
         P = A if self.right is None else A @ self.right.real()
         if self.left is not None:
-            S = self.left.rows(first, stop).real()
-            return np.asarray((P.T @ S).T)
-        out = np.zeros(self.out_shape)
-        out[first:stop] = P.toarray() if sp.issparse(P) else P
-        return out
+            total += np.asarray((P.T @ self.left.rows(first, stop).real()).T)
+        else:
+            total[first:stop] += P.toarray() if sp.issparse(P) else P
 
 
 def _spread(side: IntegerSketch | None, index: IntArray, z: IntArray) -> tuple[IntArray, IntArray]:

@@ -9,7 +9,7 @@ linear relation between x and y; a row that is shortened beside an unchanged tar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +17,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.privacy.session import Bound, Bounded, PrivateQuery
-from skdp.queries.blocks import Block, RowSource, row_source, sum_rows
+from skdp.queries.blocks import AnyRows, Block, is_source, row_source, sum_rows
 from skdp.queries.integers import IntegerRows, clip_rows, row_norms
+from skdp.queries.records_in_blocks import Labelled, RecordSources, records_in_memory
 from skdp.queries.rows import ADJACENCIES, RowQuery, _corner_units, _exact_corner
 
 __all__ = ["ReadoutQuery", "TargetScale"]
@@ -58,59 +59,15 @@ class TargetScale(NamedTuple):
         return np.asarray((np.clip(y, self.low, self.high) - self.center) / self.size)
 
 
-class Labelled(NamedTuple):
-    """Rows of one block with their targets."""
-
-    rows: Block
-    targets: FloatArray
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the rows, as `sum_rows` asks for it."""
-        return tuple(self.rows.shape)
-
-    def __getitem__(self, part: Any) -> Any:
-        return Labelled(self.rows[part], self.targets[part])
-
-
-class LabelledRows:
-    """Rows and targets, cut at the same places."""
-
-    def __init__(self, source: RowSource, targets: NDArray[Any], start: int = 0) -> None:
-        self._source, self._targets, self._start = source, targets, start
-        self.n_features = source.n_features
-
-    def n_rows(self) -> int:
-        """Return the private number of rows."""
-        return self._source.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut as the rows are cut."""
-        out: list[RowSource] = []
-        start = self._start
-        for part in self._source.parts(n):
-            out.append(LabelledRows(part, self._targets, start))
-            start += part.n_rows()
-        return out
-
-    def blocks(self) -> Iterator[Labelled]:
-        """Yield blocks of rows with their targets as float64."""
-        start = self._start
-        for rows in self._source.blocks():
-            stop = start + rows.shape[0]
-            yield Labelled(rows, np.asarray(self._targets[start:stop], np.float64))
-            start = stop
-
-
 class ReadoutQuery(PrivateQuery):
     """Second moments of records (x, y): private rows and private targets.
 
     Parameters
     ----------
-    rows : array, CSR matrix, memory map, or RowSource
-        The private rows.
-    targets : array of shape (n_rows, n_targets)
-        The private targets.
+    rows : array, CSR matrix, memory map, RowSource in its order, or RecordSources
+        The private rows, or rows and targets wherever they are.
+    targets : array of shape (n_rows, n_targets) or None
+        The private targets; None beside `RecordSources`.
     clip_norm : float
         Records with longer rows are weighted down.
     scale : TargetScale
@@ -124,7 +81,7 @@ class ReadoutQuery(PrivateQuery):
     def __init__(
         self,
         rows: Any,
-        targets: NDArray[Any],
+        targets: NDArray[Any] | None = None,
         *,
         clip_norm: float,
         scale: TargetScale,
@@ -135,8 +92,7 @@ class ReadoutQuery(PrivateQuery):
             raise ValueError(
                 f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r} instead."
             )
-        self._rows: RowSource = rows if hasattr(rows, "blocks") else row_source(rows)
-        self._targets = targets
+        self._records = _record_sources(rows, targets)
         self.clip_norm = float(clip_norm)
         self.scale = scale
         self.adjacency = adjacency
@@ -144,20 +100,19 @@ class ReadoutQuery(PrivateQuery):
 
     def rows(self) -> RowQuery:
         """Return the query over the rows alone, not clipped."""
-        return self._plain(self._rows)
+        return self._plain(self._records.rows)
 
     def targets(self) -> RowQuery:
         """Return the query over the targets alone, not clipped."""
-        return self._plain(row_source(self._targets))
+        return self._plain(self._records.targets)
 
-    def _plain(self, source: RowSource) -> RowQuery:
+    def _plain(self, source: AnyRows) -> RowQuery:
         return RowQuery(source, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def within(self, clip_norm: float, scale: TargetScale) -> ReadoutQuery:
         """Return the same records under public bounds."""
         return ReadoutQuery(
-            self._rows,
-            self._targets,
+            self._records,
             clip_norm=clip_norm,
             scale=scale,
             adjacency=self.adjacency,
@@ -175,25 +130,42 @@ class ReadoutQuery(PrivateQuery):
         length, so shorter records move less; it is reached for c <= C, which rows of any angle
         need. Zeros in place of Y'Y keep the matrix symmetric.
         """
-        d, q, C, c = self._rows.n_features, len(self.scale.size), self.clip_norm, float(corner)
+        d, q = self._records.rows.n_features, len(self.scale.size)
+        C, c, t = self.clip_norm, float(corner), float(target_norm)
         size = d + q + (1 if c else 0)
 
         def answer(step: float) -> NDArray[Any]:
-            source = LabelledRows(self._rows, self._targets)
+            term = _MomentOfBlock(C, self.scale, c, t, step)
+            return sum_rows(
+                self._records.both, term, (size, size), exact=step != 0.0, n_jobs=self.n_jobs
+            )
 
-            def term(block: Labelled) -> FloatArray:
-                parts = self._floats if step == 0.0 else self._integers
-                return _moment(*parts(block, c, float(target_norm), step))
-
-            return sum_rows(source, term, (size, size), exact=step != 0.0, n_jobs=self.n_jobs)
-
-        l2 = _change(math.hypot(C, c), float(target_norm), self.adjacency)
+        l2 = _change(math.hypot(C, c), t, self.adjacency)
         bound = Bound("readout", (size, size), l2, symmetric=True, slack=0.0)
         if not c:
             return Bounded(bound, answer)
         return Bounded(bound, answer, lambda value, step: _exact_corner(value, c, step))
 
-    # -- one block -------------------------------------------------------------------------
+
+def _record_sources(rows: Any, targets: NDArray[Any] | None) -> RecordSources:
+    if isinstance(rows, RecordSources):
+        return rows
+    assert targets is not None
+    return records_in_memory(rows if is_source(rows) else row_source(rows), targets)
+
+
+@dataclass(frozen=True)
+class _MomentOfBlock:
+    """The term of one block, from public numbers alone, so that it can travel."""
+
+    clip_norm: float
+    scale: TargetScale
+    corner: float
+    target_norm: float
+    step: float
+
+    def __call__(self, block: Labelled) -> FloatArray:
+        return _moment(*(self._floats(block) if self.step == 0.0 else self._integers(block)))
 
     def _weights(self, block: Labelled) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Return f and whether a record is finite, each from that record alone."""
@@ -207,27 +179,25 @@ class ReadoutQuery(PrivateQuery):
         y = np.where(good[:, None], block.targets, 0.0)
         return np.where(good[:, None], self.scale(y), 0.0) * f[:, None]
 
-    def _integers(
-        self, block: Labelled, corner: float, t: float, step: float
-    ) -> tuple[Block, FloatArray, FloatArray | None]:
+    def _integers(self, block: Labelled) -> tuple[Block, FloatArray, FloatArray | None]:
         """Return rows, targets and corners in units of sqrt(step), each norm checked exactly."""
-        unit = math.sqrt(step)
+        corner, t, unit = self.corner, self.target_norm, math.sqrt(self.step)
         f, good = self._weights(block)
         Z = _kept(IntegerRows(self.clip_norm, unit)(block.rows), good)
         V = IntegerRows(t, unit)(self._scaled_targets(block, f, good) * t)
-        last = np.rint(f * _corner_units(corner, step)) if corner else None  # f <= 1: no longer
+        last = (
+            np.rint(f * _corner_units(corner, self.step)) if corner else None
+        )  # f <= 1: no longer
         return Z, V, last
 
-    def _floats(
-        self, block: Labelled, corner: float, t: float, step: float
-    ) -> tuple[Block, FloatArray, FloatArray | None]:
+    def _floats(self, block: Labelled) -> tuple[Block, FloatArray, FloatArray | None]:
         f, good = self._weights(block)
         rows = _kept(block.rows, good) if not good.all() else block.rows
         rows = clip_rows(rows, self.clip_norm)
         V = self._scaled_targets(block, f, good)
         if np.isfinite(self.scale.high - self.scale.low).all():
             V = clip_rows(V, 1.0)
-        return rows, V * t, f * corner if corner else None
+        return rows, V * self.target_norm, f * self.corner if self.corner else None
 
 
 def _change(U: float, t: float, adjacency: str) -> float:

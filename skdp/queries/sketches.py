@@ -31,7 +31,7 @@ or, for Gaussian matrices that nobody knows, random with mean 1 (`SketchLaw`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,8 @@ from numpy.typing import NDArray
 
 from skdp.privacy.session import Bound, Bounded, PrivateQuery
 from skdp.privacy.sketch_law import SketchLaw
+from skdp.queries.block_files import BlockFiles
+from skdp.queries.blocks import DenseRows
 from skdp.queries.entries import without_duplicates
 from skdp.queries.integers import FINEST_UNIT, IntegerRows, clip_rows
 from skdp.queries.linear_maps import LARGEST, IntegerSketch, SketchMap, signed
@@ -166,8 +168,8 @@ class Whole(PrivateQuery):
 
     Parameters
     ----------
-    A : array or CSR matrix
-        The rows.
+    A : array, memory map, CSR matrix or BlockFiles
+        The rows; dense ones and files are read in blocks, in their order.
     unit : SketchUnit
         Privacy unit.
     first : int
@@ -185,21 +187,27 @@ class Whole(PrivateQuery):
         """Return the closure that computes one sketch."""
 
         def answer(step: float) -> NDArray[Any]:
-            A = self._matrix()
             if step == 0.0:
-                return sketch.of_floats(self._clipped(A), self._first)
+                floats = np.zeros(sketch.out_shape)
+                for first, A in self._blocks():
+                    sketch.add_floats(floats, self._clipped(A), first)
+                return floats
             unit = step * sketch.scale
             e = self._unit.shift(unit)
-            Z = self._integers(A, unit * 2.0**e)
-            exact = sketch.of_matrix(Z, self._first, self._unit.small)
+            exact = np.zeros(sketch.out_shape, np.int64)
+            for first, A in self._blocks():
+                Z = self._integers(A, unit * 2.0**e)
+                sketch.add_matrix(exact, Z, first, self._unit.small)
             return signed(exact.view(np.uint64) << np.uint64(e)) if e else exact
 
         return answer
 
-    def _matrix(self) -> Any:
-        if sp.issparse(self._A):
-            return without_duplicates(self._A)
-        return np.asarray(self._A, dtype=np.float64)
+    def _blocks(self) -> Iterator[tuple[int, Any]]:
+        """Yield blocks of rows with the place of their first row."""
+        first = self._first
+        for A in _in_order(self._A):
+            yield first, A
+            first += A.shape[0]
 
     def _integers(self, A: Any, unit: float) -> Any:
         if self._unit.name == "row":
@@ -215,6 +223,17 @@ class Whole(PrivateQuery):
         if not sp.issparse(A):
             return self._unit.floats(A)
         return sp.csr_array((self._unit.floats(A.data), A.indices, A.indptr), shape=A.shape)
+
+
+def _in_order(A: Any) -> Iterator[Any]:
+    """Yield blocks of rows as float64, duplicates summed cell by cell."""
+    if isinstance(A, BlockFiles):
+        for file in A.files():
+            yield from _in_order(file.whole())
+    elif sp.issparse(A):
+        yield without_duplicates(A)
+    else:
+        yield from DenseRows(np.asarray(A)).blocks()
 
 
 class Updates(PrivateQuery):

@@ -21,13 +21,17 @@ __all__ = [
     "pay_the_rest",
 ]
 
+_NO_BLOCKS = (
+    "or a memory map: its steps keep numbers of single records beside X. Write the blocks into one "
+    "npy file (numpy.lib.format.open_memmap) and pass np.load(path, mmap_mode='r')"
+)
 _FLOATS = [np.float64, np.float32]
 
 
 def check_measurements(estimator, X, y="no_validation", *, reset=True):
     """Return (X as rows or factors, y, shape of a matrix)."""
     shape = None
-    refuse_blocks(estimator, X, "or a memory map")
+    refuse_blocks(estimator, X, _NO_BLOCKS)
     if isinstance(X, tuple):
         X, y = _check_factors(estimator, X, y, reset)
         shape = (X[0].shape[1], X[1].shape[1])

@@ -1,11 +1,14 @@
 """What the linear read-outs share: bounds, the one release, the solution."""
 
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
+from skdp._inputs import as_blocks, map_blocks
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -51,14 +54,14 @@ class ReadoutBase(BaseDPEstimator):
         value = getattr(self, name, None)
         return isinstance(value, str) and value == "auto"
 
-    def _release(self, session, X, Y, shares, scale_of):
+    def _release(self, session, records, shares, scale_of):
         """Return (coefficients, intercepts, clip norm, scale), all from released numbers.
 
         `scale_of(ask)` returns the public scale of the targets; it may pay for it.
         """
         none = scale_of(None)
         query = ReadoutQuery(
-            X, Y, clip_norm=math.inf, scale=none, adjacency=self.adjacency, n_jobs=self.n_jobs
+            records, clip_norm=math.inf, scale=none, adjacency=self.adjacency, n_jobs=self.n_jobs
         )
         ask = session.ask(query)
         clip_norm = self.clip_norm
@@ -82,15 +85,30 @@ class ReadoutBase(BaseDPEstimator):
         coefficients, intercepts = solve_readout(released, float(self.alpha))
         return coefficients, intercepts, clip_norm, scale
 
-    def _linear(self, X):
-        """Return the linear predictor of each row."""
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False)
-        if sp.issparse(X):
-            return np.asarray(X @ self.coef_.T) + self.intercept_
-        return X @ self.coef_.T + self.intercept_
+    def _linear(self, X, finish, n_columns, dtype=None):
+        """Return ``finish(linear predictor)`` of each row, for blocks where they are."""
+        predict = LinearPredictor(self.coef_, self.intercept_, finish)
+        source = as_blocks(X)
+        if source is None:
+            X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False)
+            return predict(X)
+        return map_blocks(self, X, source, predict, n_columns, dtype)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+class LinearPredictor(NamedTuple):
+    """The public map of `predict`; it holds no reference to the estimator."""
+
+    coef: np.ndarray
+    intercept: Any
+    finish: Callable
+
+    def __call__(self, X):
+        """Predict rows; those of another dtype than float32 in float64."""
+        X = X if X.dtype in FLOATS else X.astype(np.float64)
+        linear = X @ self.coef.T
+        return self.finish((np.asarray(linear) if sp.issparse(X) else linear) + self.intercept)

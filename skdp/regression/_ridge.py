@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from skdp._validation import FLOATS, check_range, spread_range
+from skdp._validation import check_range, spread_range
 from skdp.base import atomic
 from skdp.queries.readout import TargetScale
 from skdp.regression._readout import ReadoutBase
+from skdp.regression._record_blocks import as_columns, check_records
 from skdp.solvers.quantiles import private_quantile
 
 _TARGET_MEDIANS = 3.0
@@ -129,10 +130,12 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The private rows.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
+            The private rows; blocks are a memory map, a list of npy or npz files, a Dask array or
+            `DaskRows` of files.
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
-            The private targets.
+            The private targets, in the order of the rows; beside Dask rows also a Dask array in
+            the same blocks.
 
         Returns
         -------
@@ -142,11 +145,9 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         shares = self._check_parameters()
         bounds = check_range(self, "target_bounds")
         session = self._open_session()
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=FLOATS, multi_output=True, y_numeric=True
-        )
-        Y = np.asarray(y).reshape(len(y), -1)
-        bounds = spread_range(self, "target_bounds", bounds, Y.shape[1], "targets")
+        checked = check_records(self, X, y, numbers=True)
+        q = checked.n_targets
+        bounds = spread_range(self, "target_bounds", bounds, q, "targets")
 
         def scale_of(ask):
             if bounds is not None:
@@ -155,13 +156,15 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
             if ask is not None:
                 median = private_quantile(ask, 0.5, shares["target_bounds"])
                 radius = _TARGET_MEDIANS * median
-            return TargetScale.in_ball(radius, Y.shape[1])
+            return TargetScale.in_ball(radius, q)
 
-        W, b, clip_norm, scale = self._release(session, X, Y, shares, scale_of)
-        single = Y.shape[1] == 1  # a column counts as one target, as in scikit-learn
+        W, b, clip_norm, scale = self._release(
+            session, checked.encoded(as_columns, q), shares, scale_of
+        )
+        single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
         attributes = {
-            "coef_": (W[:, 0] if single else W.T.copy()).astype(X.dtype, copy=False),
+            "coef_": (W[:, 0] if single else W.T.copy()).astype(checked.dtype, copy=False),
             "intercept_": float(intercept[0]) if single else intercept,
             "clip_norm_": clip_norm,
             "target_bounds_": (scale.low, scale.high),
@@ -173,15 +176,16 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
+            Rows. A Dask array gives a lazy Dask array, a list of files a generator of arrays.
 
         Returns
         -------
         y : ndarray of shape (n_samples,) or (n_samples, n_targets)
             Predicted targets.
         """
-        return self._linear(X)
+        check_is_fitted(self)
+        return self._linear(X, np.asarray, None if self.coef_.ndim == 1 else len(self.coef_))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

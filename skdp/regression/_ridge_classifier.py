@@ -2,17 +2,19 @@
 
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from skdp._validation import FLOATS
 from skdp.base import atomic
 from skdp.exceptions import PrivacyWarning
+from skdp.queries.dask_rows import is_dask_array
 from skdp.queries.readout import TargetScale
 from skdp.regression._readout import ReadoutBase
+from skdp.regression._record_blocks import check_records
 
 
 class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
@@ -118,10 +120,12 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The private rows.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
+            The private rows; blocks are a memory map, a list of npy or npz files, a Dask array or
+            `DaskRows` of files.
         y : array-like of shape (n_samples,)
-            The private labels.
+            The private labels, in the order of the rows; beside Dask rows also a Dask array in the
+            same blocks (then `classes` is needed).
 
         Returns
         -------
@@ -130,15 +134,16 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         """
         shares = self._check_parameters()
         session = self._open_session()
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=FLOATS)
-        classes = self._public_classes(y)
+        checked = check_records(self, X, y, numbers=False)
+        classes = self._public_classes(checked.y)
         codes, factor = label_codes(len(classes), centered=self.fit_intercept)
-        Y = encode(y, classes, codes)
-        scale = TargetScale.in_ball(1.0, codes.shape[1])
-        W, b, clip_norm, _ = self._release(session, X, Y, shares, lambda ask: scale)
+        q = codes.shape[1]
+        records = checked.encoded(partial(encode, classes=classes, codes=codes), q)
+        scale = TargetScale.in_ball(1.0, q)
+        W, b, clip_norm, _ = self._release(session, records, shares, lambda ask: scale)
         attributes = {
             "classes_": classes,
-            "coef_": (factor * W.T).astype(X.dtype, copy=False),
+            "coef_": (factor * W.T).astype(checked.dtype, copy=False),
             "intercept_": intercepts(b, factor) if self.fit_intercept else np.zeros_like(b),
             "clip_norm_": clip_norm,
         }
@@ -148,6 +153,11 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         """Return the classes: given, or those of y, which are public then."""
         if self.classes is not None:
             return check_classes(self)
+        if is_dask_array(y):
+            raise ValueError(
+                f"{type(self).__name__} needs the 'classes' parameter for a Dask array y: labels "
+                "do not leave the workers."
+            )
         check_classification_targets(y)
         classes = np.unique(y)
         if len(classes) < 2:
@@ -168,32 +178,36 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
+            Rows. A Dask array gives a lazy Dask array, a list of files a generator of arrays.
 
         Returns
         -------
         scores : ndarray of shape (n_samples,) or (n_samples, n_classes)
             Positive scores stand for the second of two classes.
         """
-        scores = self._linear(X)
-        return scores[:, 0] if scores.shape[1] == 1 else scores
+        check_is_fitted(self)
+        single = len(self.coef_) == 1
+        return self._linear(
+            X, _squeezed if single else np.asarray, None if single else len(self.coef_)
+        )
 
     def predict(self, X):
         """Predict labels; for private rows they are not covered by epsilon.
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Rows.
+        X : {array-like, sparse matrix} of shape (n_samples, n_features), or blocks
+            Rows. A Dask array gives a lazy Dask array, a list of files a generator of arrays.
 
         Returns
         -------
         y : ndarray of shape (n_samples,)
             Labels.
         """
-        best = best_class(self._linear(X))
-        return self.classes_[best]
+        check_is_fitted(self)
+        labels = partial(best_label, classes=self.classes_)
+        return self._linear(X, labels, None, self.classes_.dtype)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -237,6 +251,15 @@ def label_codes(n_classes, *, centered):
 def best_class(scores):
     """Return the index of the best class, from one column (of the second class) or from many."""
     return (scores[:, 0] > 0).astype(int) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
+
+
+def best_label(scores, classes):
+    """Return the label of the best class."""
+    return classes[best_class(scores)]
+
+
+def _squeezed(scores):
+    return scores[:, 0]
 
 
 def intercepts(b, factor):

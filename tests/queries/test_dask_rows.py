@@ -14,8 +14,17 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp import DPPCA, DPPersonalizedClassifier, DPPersonalizedRegressor, DPTruncatedSVD
+from skdp import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPPersonalizedClassifier,
+    DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
+    DPTruncatedSVD,
+)
 from skdp.exceptions import PrivacyError
+from skdp.preprocessing import DPStandardScaler
 from skdp.queries import dask_rows
 from skdp.queries.dask_rows import DaskRows, lazy_blocks
 from skdp.testing import null_release, record_transcript, seeded_entropy
@@ -149,6 +158,23 @@ def test_a_cluster_gives_the_same_bits(kind, cluster, tmp_path):
     else:
         got = fitted(model, blocks)
     assert_same_bits(fitted(model, rows), got)
+
+
+@pytest.mark.parametrize("name", ["increments", "scaler", "ridge", "classes"])
+def test_a_cluster_fits_the_other_estimators(name, cluster):
+    labels = np.where(X[:, 0] > 0, "yes", "no")
+    model, y = {
+        "increments": (DPIncrementalPCA(2), ()),
+        "scaler": (DPStandardScaler(), ()),
+        "ridge": (DPRidge(), (X[:, 0] + 1.0,)),
+        "classes": (DPRidgeClassifier(classes=["no", "yes"]), (labels,)),
+    }[name]
+    chunks = {"chunks": (CHUNKS,), "name": False}
+    lazy = [da.from_array(values, **chunks) for values in y]
+    expected = fitted(model, X, *y)
+    assert_same_bits(expected, fitted(model, dense(), *lazy))
+    assert_same_bits(expected, fitted(model, dense(), *y))
+    assert_same_bits(expected, fitted(model, cluster.persist(dense()), *lazy))
 
 
 def test_a_list_of_sources_is_one_task_each():
