@@ -1,5 +1,7 @@
 """Streams of updates, states that merge, and the single release of a factorizer."""
 
+from dataclasses import replace
+
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import clone
@@ -16,7 +18,11 @@ from skdp.decomposition._factorizer_state import (
     added,
     check_alike,
     check_complete,
+    check_shares,
+    contract,
     factorize,
+    map_digest,
+    receipt_of,
     secure_total,
     stacked,
 )
@@ -43,6 +49,7 @@ class StreamMixin(ReleasesMixin):
     _state = None
     _messages = ()
     _source = None
+    _sent_alone = ()  # headers of states that others were given
 
     # -- adding data ----------------------------------------------------------------------------
     @stream_method
@@ -237,6 +244,8 @@ class StreamMixin(ReleasesMixin):
         noisy = state.close(self.honest_servers)
         self._state = None
         self._close_session(state.session, {})
+        name = noisy.fingerprint() if self.honest_servers is None else None
+        self._sent_alone = (*self._sent_alone, (name, replace(noisy, arrays=[])))
         return noisy
 
     def merge(self, other):
@@ -253,15 +262,29 @@ class StreamMixin(ReleasesMixin):
         """
         self._refuse_share("merge")
         self._refuse_servers("merge")
-        if isinstance(other, type(self)):
+        apart = isinstance(other, type(self))
+        if apart:
             other._refuse_share("merge")
-            message = other._sent()
+            other._refuse_servers("A message to another server")
+            message = other._running().header()
         else:
             message = NoisyState.from_bytes(other)
+        self._check_message(message)
+        self._messages = (*self._messages, other._sent() if apart else message)
+        return self
+
+    def _check_message(self, message):
+        """Refuse the header of a state that cannot be added, before that state is opened."""
+        unit = self._unit(stream=True)
+        own = (unit.name, self.adjacency, contract(unit))
+        if message.protects != own:
+            raise ValueError(
+                "states with different protects cannot be merged; use one 'privacy_unit', "
+                f"'adjacency' and 'sensitivity'. Got {message.protects}, and {own} here."
+            )
         if self._messages:
             check_alike(self._messages[0], message)
-        self._messages = (*self._messages, message)
-        return self
+            receipt_of([*self._messages, message])
 
     def merge_secure(self, servers, aggregator):
         """Add the states of servers under a secure sum, which shows nothing but the total.
@@ -279,8 +302,16 @@ class StreamMixin(ReleasesMixin):
         self : DPLowRankFactorizer
         """
         self._refuse_servers("merge_secure")
+        servers = list(servers)
+        for server in servers:
+            server._refuse_servers("merge_secure")
+        headers = [server._running().header(server.honest_servers) for server in servers]
+        check_shares(headers)
+        self._check_message(headers[0])
         total = secure_total([server._sent() for server in servers], aggregator)
         self._messages = (*self._messages, total)
+        if any(server is self for server in servers):
+            self._sent_alone = ()  # the receipt of the total counts it
         return self
 
     # -- the release ----------------------------------------------------------------------------
@@ -306,7 +337,9 @@ class StreamMixin(ReleasesMixin):
         session = state.session if own else None
         if not own and not messages:
             raise PrivacyError("nothing was added: update, or merge, before release.")
-        check_complete([*([state.header()] if own else []), *messages])
+        headers = [*([state.header()] if own else []), *messages]
+        check_complete(headers)
+        spent, lines = self._all_spent(headers)
         noisy = ([state.close()] if own else []) + list(messages)
         blocks = added(noisy)
         if session is None:
@@ -315,7 +348,15 @@ class StreamMixin(ReleasesMixin):
         attributes["server_receipts_"] = tuple(r for part in noisy for r in part.receipts)
         self._state, self._messages, self._source = None, (), None  # the sketch may be known now
         self.n_features_in_ = noisy[0].shape[1]
-        return self._close_session(session, attributes)
+        self._close_session(session, attributes)
+        self.privacy_spent_, self.ledger_ = spent, lines  # of all servers, not of this one alone
+        return self
+
+    def _all_spent(self, headers):
+        """Return the receipt of what is opened here, and of what this one opened for others."""
+        known = {state.fingerprint() for state in self._messages if state.honest_servers is None}
+        others = [state for name, state in self._sent_alone if name not in known]
+        return receipt_of([*headers, *others])
 
     def _coordinator_session(self):
         """Open the session of a coordinator, which reads no data: it only draws public starts."""
@@ -328,6 +369,11 @@ class StreamMixin(ReleasesMixin):
         n = first.shape[1]
         plan = make_plan(self, (sum(b[1] for b in blocks), n), self._unit(stream=True))
         parts = [self._block_maps(session, block, n) for block in blocks]
+        if map_digest(parts[0]) != first.digest:
+            raise ValueError(
+                "the messages come from other sketches; use the servers' 'method', 'sketch', "
+                "'sketch_size', 'core_size' and 'sketch_seed', or for_server()."
+            )
         noisy = stacked(first.method, blocks)
         start = session.random_signs((n, min(n, self.n_components + 10)))
         factors = factorize(noisy, parts, self.n_components, start)
