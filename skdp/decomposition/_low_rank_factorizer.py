@@ -17,6 +17,7 @@ from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sp
 from skdp.decomposition._factorizer_plan import draw_maps, make_plan
 from skdp.decomposition._factorizer_state import factorize
 from skdp.decomposition._factorizer_streams import StreamMixin
+from skdp.decomposition._stream_planning import FactorizerPlanMixin
 from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.sketching import Noisy
@@ -25,7 +26,7 @@ _METHODS = ("auto", "two_sketch", "three_sketch", "dense")
 _SKETCHES = ("gaussian", "srht", "sparse", "isometry")
 
 
-class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
+class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin, BaseDPEstimator):
     """Low-rank factorisation A ~ U diag(s) V' with (epsilon, delta)-differential privacy.
 
     `left_`, `singular_values_` and `components_` satisfy (`epsilon`, `delta`)-differential privacy
