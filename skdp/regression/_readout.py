@@ -16,6 +16,7 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator
 from skdp.queries.readout import ReadoutQuery
+from skdp.regression._readout_planning import check_counts, plan_readout
 from skdp.solvers.quantiles import private_quantile
 from skdp.solvers.readout import readout_moments, solve_readout
 
@@ -81,6 +82,16 @@ class ReadoutBase(BaseDPEstimator):
         )
         coefficients, intercepts = solve_readout(released, float(self.alpha))
         return coefficients, intercepts, clip_norm, scale
+
+    def _plan(self, n_samples, n_features, columns, signal, *, whole):
+        name = type(self).__name__
+        check_counts(name, n_samples=n_samples, n_features=n_features, columns=columns)
+        corner = _CORNER if self.fit_intercept else 0.0
+        self._check_parameters()
+        return plan_readout(
+            self, self._checked_session(), (n_samples, n_features), columns, signal,
+            corner=corner, target=_TARGET * math.hypot(1.0, corner), whole=whole,
+        )  # fmt: skip
 
     def _linear(self, X):
         """Return the linear predictor of each row."""

@@ -11,7 +11,7 @@ __all__ = ["deviation_error", "factorization_error", "factorization_threshold", 
 
 # Error over sqrt(k) (sqrt m + sqrt n) noise: of an exact rank.
 _FACTOR = {"two_sketch": 1.15, "three_sketch": 1.3}
-_FOUND = {"dense": 1.0, "two_sketch": 1.5, "three_sketch": 1.7}
+_FOUND = {"dense": 0.7, "two_sketch": 1.0, "three_sketch": 1.1}
 
 
 def factorization_error(method: str, m: int, n: int, noise_scale: float, value: float) -> float:
