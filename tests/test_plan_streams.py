@@ -5,8 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPRidge, DPRidgeClassifier, PrivacyLedger
-from skdp.datasets import make_spiked_rows
+from skdp import (
+    DPIncrementalPCA,
+    DPLowRankFactorizer,
+    DPRidge,
+    DPRidgeClassifier,
+    DPSpectralEmbedding,
+    PrivacyLedger,
+)
+from skdp.datasets import make_block_graph, make_spiked_rows
 from skdp.preprocessing import DPStandardScaler
 from skdp.privacy.session import PrivacySession
 from skdp.testing import seeded_entropy
@@ -258,3 +265,41 @@ def test_messages():
             model.plan(10, 5, signal=2.0)
     with pytest.raises(ValueError, match="must have the shape"):
         DPLowRankFactorizer(matrix_shape=(5, 5)).plan(5, 6)
+
+
+@pytest.mark.parametrize(("n", "epsilon"), [(400, 1.0), (200, 4.0)])
+@pytest.mark.parametrize("times", [1.2, 2.0, 5.0])
+def test_expected_error_of_a_pure_graph(n, epsilon, times):
+    """delta=0: within a factor of two, also near the threshold; nothing is found well below it."""
+    model = DPSpectralEmbedding(1, normalization="none", epsilon=epsilon, delta=0.0)
+    found = model.plan(n).found
+
+    def error(density):
+        links = np.triu(np.random.default_rng(0).random((n, n)) < density, 1).astype(float)
+        links += links.T
+        values, vectors = np.linalg.eigh(links)
+        lost = []
+        with seeded_entropy(0):
+            for _ in range(4):
+                embedding = model.fit(links).embedding_[:, 0]
+                cosine = embedding @ vectors[:, -1] / np.linalg.norm(embedding)
+                lost.append(1 - cosine**2)
+        return np.mean(lost), model.plan(n, signal=values[-1]).error
+
+    lost, expected = error(times * found / n)
+    assert 0 < expected < 0.2
+    assert 0.5 < lost / expected < 2
+    lost, expected = error(0.5 * found / n)
+    assert lost > 0.7 and expected == 1.0
+
+
+def test_expected_error_of_a_pure_graph_with_degrees():
+    graph, blocks = make_block_graph(300, 2, 60.0, 90.0, random_state=0)
+    dense = graph.toarray()
+    second = np.linalg.eigvalsh(dense)[-2]
+    model = DPSpectralEmbedding(1, epsilon=2.0, delta=0.0)
+    expected = model.plan(300, signal=second).error
+    with seeded_entropy(0):
+        signs = [np.sign(model.fit(graph).embedding_[:, 0]) for _ in range(3)]
+    wrong = [min(np.mean(s == 2 * blocks - 1), np.mean(s == 1 - 2 * blocks)) for s in signs]
+    assert 0 < expected < 0.1 and max(wrong) < 0.05
