@@ -16,12 +16,13 @@ from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.privacy import checkpoint, ledger
 from skdp.privacy.budget import PrivacyBudget
+from skdp.privacy.merged import merged_receipt, receipt_state
 from skdp.privacy.random import make_source
 from skdp.privacy.receipts import privacy_card
 from skdp.privacy.session import PrivacySession
 from skdp.privacy.stream_group import StreamGroup
 
-__all__ = ["BaseDPEstimator", "StreamingMixin", "atomic"]
+__all__ = ["BaseDPEstimator", "StreamingMixin", "atomic", "merged_receipt", "receipt_state"]
 
 _SMALLEST_EPSILON = 1e-12
 

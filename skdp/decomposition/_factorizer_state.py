@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from skdp.base import merged_receipt, receipt_state
 from skdp.exceptions import PrivacyError
 from skdp.solvers.sketching import Noisy, from_core, from_matrix, from_two
 
-VERSION = 1
+VERSION = 2
 _MAGIC = b"skdp.factorizer\n"
 _DIGEST = 32
 
@@ -28,6 +29,11 @@ def map_digest(maps, *, left=False):
         if left and sketch.left is not None:
             names.update(np.ascontiguousarray(sketch.left.integers()).tobytes())
     return names.hexdigest()[:32]
+
+
+def contract(unit):
+    """Return the caller's bound where that is part of what a neighbour is, else None."""
+    return unit.sensitivity if unit.name in ("frobenius", "rank_one") else None
 
 
 class RunningState:
@@ -90,9 +96,8 @@ class RunningState:
 
     def header(self, honest_servers=None):
         """Return what others may know before the state is opened: a NoisyState without arrays."""
-        spent = self.session.spent()
-        receipt = {"epsilon": spent.epsilon, "delta": spent.delta, "adjacency": spent.adjacency,
-                   "unit": spent.unit, "seeded": spent.seeded}  # fmt: skip
+        receipt = receipt_state(self.session.spent(), self.session.ledger)
+        receipt["sensitivity"] = contract(self.plan.unit)
         steps, scales = zip(*self.steps(), strict=True)
         return NoisyState(
             self.plan.method, self.plan.shape, self.first_row, map_digest(self.maps),
@@ -118,6 +123,16 @@ class NoisyState:
     arrays: list = field(repr=False)
     honest_servers: int | None = None
     receipts: list = field(default_factory=list)
+
+    @property
+    def protects(self):
+        """What a neighbour is: unit, adjacency, and the caller's bound."""
+        receipt = self.receipts[0]
+        return receipt["unit"], receipt["adjacency"], receipt["sensitivity"]
+
+    def fingerprint(self):
+        """Return a name of the opened numbers (never of a share of the noise)."""
+        return hashlib.sha256(b"".join(a.tobytes() for a in self.arrays)).hexdigest()
 
     def to_bytes(self):
         """Write a message: a magic line, a header, integers, and a checksum."""
@@ -160,6 +175,7 @@ def check_alike(state, other):
         ("method", "one 'method'"),
         ("digest", "one 'sketch_seed' and equal sketch parameters"),
         ("honest_servers", "states that are all noisy, or all shares of the noise"),
+        ("protects", "one 'privacy_unit', 'adjacency' and 'sensitivity'"),
     ):
         if getattr(state, name) != getattr(other, name):
             raise ValueError(f"states with different {name} cannot be merged; use {remedy}.")
@@ -234,17 +250,34 @@ def factorize(noisy, maps_by_rows, k, start):
     return from_core(*noisy, S, maps[2].right.real(), k)
 
 
-def secure_total(states, aggregator):
-    """Add shares through an aggregator: list of equal int64 arrays -> their sum modulo 2**64."""
+def receipt_of(states):
+    """Return (receipt, ledger) of opened states; PrivacyError where none is known."""
+    blocks = {}
+    for state in states:
+        blocks.setdefault(state.first_row, []).append(state.receipts)
+    return merged_receipt(list(blocks.values()), clipped_rows=states[0].protects[0] == "row")
+
+
+def check_shares(states):
+    """Refuse headers of states that are no shares of one sum, before any is closed."""
+    if not states:
+        raise ValueError("a secure sum needs at least one server.")
     first = states[0]
     for other in states[1:]:
         check_alike(first, other)
-        if other.steps != first.steps or other.shape != first.shape:
+        same_rows = other.first_row == first.first_row
+        if other.steps != first.steps or other.shape != first.shape or not same_rows:
             raise ValueError("shares of a secure sum need equal steps and shapes.")
     if first.honest_servers is None:
         raise PrivacyError("a secure sum adds shares of the noise: set 'honest_servers'.")
     if len(states) < first.honest_servers:
         raise PrivacyError("fewer servers than 'honest_servers': the sum has too little noise.")
+    receipt_of([replace(first, receipts=[r for state in states for r in state.receipts])])
+
+
+def secure_total(states, aggregator):
+    """Add shares through an aggregator: list of equal int64 arrays -> their sum modulo 2**64."""
+    first = states[0]
     flat = [np.concatenate([a.reshape(-1) for a in state.arrays]) for state in states]
     total = np.asarray(aggregator(flat))
     if total.dtype != np.int64 or total.shape != flat[0].shape:

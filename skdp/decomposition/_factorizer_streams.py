@@ -1,9 +1,8 @@
-"""Streams of updates, states that merge, and the single release of a factorizer."""
+"""Streams of updates, and the single release of a factorizer."""
+
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import clone
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array, validate_data
 
 from skdp._inputs import refuse_blocks
@@ -11,14 +10,14 @@ from skdp._validation import FLOATS
 from skdp.base import atomic
 from skdp.decomposition._factorizer_plan import draw_maps, make_plan
 from skdp.decomposition._factorizer_releases import ReleasesMixin
+from skdp.decomposition._factorizer_servers import ServersMixin, stream_method
 from skdp.decomposition._factorizer_state import (
-    NoisyState,
     RunningState,
     added,
     check_complete,
-    check_new,
     factorize,
-    secure_total,
+    map_digest,
+    receipt_of,
     stacked,
 )
 from skdp.exceptions import PrivacyError
@@ -31,16 +30,7 @@ OTHER_BLOCKS = (
 )
 
 
-def _has_shape(estimator):
-    if estimator.matrix_shape is None:
-        raise AttributeError("a stream needs 'matrix_shape', the public shape of the matrix")
-    return True
-
-
-stream_method = available_if(_has_shape)
-
-
-class StreamMixin(ReleasesMixin):
+class StreamMixin(ServersMixin, ReleasesMixin):
     """Updates to a matrix of known shape, in a state that is noisy from its birth.
 
     `_state` holds the running state, `_messages` the states of other servers, `_source` the source
@@ -50,6 +40,7 @@ class StreamMixin(ReleasesMixin):
     _state = None
     _messages = ()
     _source = None
+    _sent_alone = ()  # headers of states that others were given
 
     # -- adding data ----------------------------------------------------------------------------
     @stream_method
@@ -207,107 +198,6 @@ class StreamMixin(ReleasesMixin):
         state = super().__getstate__()
         return {key: value for key, value in state.items() if key not in ("_source", "_messages")}
 
-    # -- servers --------------------------------------------------------------------------------
-    def for_server(self, *, matrix_shape=None, first_row=None):
-        """Return an empty factorizer that shares the sketches of this one, with its own noise.
-
-        Parameters
-        ----------
-        matrix_shape : tuple of int or None
-            Shape of the other server's matrix (for a partition of the rows).
-        first_row : int or None
-            Place of its first row among all rows.
-
-        Returns
-        -------
-        other : DPLowRankFactorizer
-        """
-        self._refuse_servers("for_server")
-        if self.random_state is not None:
-            raise ValueError(
-                "for_server needs random_state=None: servers with one seed would draw the same "
-                f"noise, and the difference of two would be exact. Got {self.random_state!r}."
-            )
-        if self._source is None:
-            self._running()
-        other = clone(self)
-        if matrix_shape is not None:
-            other.set_params(matrix_shape=matrix_shape)
-        if first_row is not None:
-            other.set_params(first_row=first_row)
-        other._source = self._source
-        return other
-
-    def state_message(self):
-        """Open the noisy state as bytes for another server: this is its single release.
-
-        Returns
-        -------
-        message : bytes
-            With a version and a checksum. The sketches are not in it.
-        """
-        self._refuse_share("state_message")
-        return self._sent().to_bytes()
-
-    def _refuse_share(self, name):
-        if self.honest_servers is not None:
-            raise PrivacyError(
-                f"{name} would show a share of the noise, which protects nothing alone; with "
-                "honest_servers use merge_secure."
-            )
-
-    def _sent(self):
-        """Close the running state; what was spent stands in the receipt."""
-        self._refuse_servers("A message to another server")
-        state = self._running()
-        noisy = state.close(self.honest_servers)
-        self._state = None
-        self._close_session(state.session, {})
-        return noisy
-
-    def merge(self, other):
-        """Add the state of another server: a message, or a factorizer (whose state it opens).
-
-        Parameters
-        ----------
-        other : bytes or DPLowRankFactorizer
-            It must share the sketches of this one.
-
-        Returns
-        -------
-        self : DPLowRankFactorizer
-        """
-        self._refuse_share("merge")
-        self._refuse_servers("merge")
-        if isinstance(other, type(self)):
-            other._refuse_share("merge")
-            message = other._sent()
-        else:
-            message = NoisyState.from_bytes(other)
-        check_new(self._messages, message)
-        self._messages = (*self._messages, message)
-        return self
-
-    def merge_secure(self, servers, aggregator):
-        """Add the states of servers under a secure sum, which shows nothing but the total.
-
-        Parameters
-        ----------
-        servers : sequence of DPLowRankFactorizer
-            Factorizers with `honest_servers`, one of which may be this one. Each draws a share of
-            the noise; together `honest_servers` of them draw all of it.
-        aggregator : callable
-            Takes a list of equally shaped int64 arrays and returns their sum modulo 2**64.
-
-        Returns
-        -------
-        self : DPLowRankFactorizer
-        """
-        self._refuse_servers("merge_secure")
-        total = secure_total([server._sent() for server in servers], aggregator)
-        self._messages = (*self._messages, total)
-        return self
-
     # -- the release ----------------------------------------------------------------------------
     @stream_method
     def release(self):
@@ -331,7 +221,9 @@ class StreamMixin(ReleasesMixin):
         session = state.session if own else None
         if not own and not messages:
             raise PrivacyError("nothing was added: update, or merge, before release.")
-        check_complete([*([state.header()] if own else []), *messages])
+        headers = [*([state.header()] if own else []), *messages]
+        check_complete(headers)
+        spent, lines = self._all_spent(headers)
         noisy = ([state.close()] if own else []) + list(messages)
         blocks = added(noisy)
         if session is None:
@@ -340,7 +232,15 @@ class StreamMixin(ReleasesMixin):
         attributes["server_receipts_"] = tuple(r for part in noisy for r in part.receipts)
         self._state, self._messages, self._source = None, (), None  # the sketch may be known now
         self.n_features_in_ = noisy[0].shape[1]
-        return self._close_session(session, attributes)
+        self._close_session(session, attributes)
+        self.privacy_spent_, self.ledger_ = spent, lines  # of all servers, not of this one alone
+        return self
+
+    def _all_spent(self, headers):
+        """Return the receipt of what is opened here, and of what this one opened for others."""
+        known = {state.fingerprint() for state in self._messages if state.honest_servers is None}
+        others = [state for name, state in self._sent_alone if name not in known]
+        return receipt_of([*headers, *others])
 
     def _coordinator_session(self):
         """Open the session of a coordinator, which reads no data: it only draws public starts."""
@@ -353,6 +253,11 @@ class StreamMixin(ReleasesMixin):
         n = first.shape[1]
         plan = make_plan(self, (sum(b[1] for b in blocks), n), self._unit(stream=True))
         parts = [self._block_maps(session, block, n) for block in blocks]
+        if map_digest(parts[0]) != first.digest:
+            raise ValueError(
+                "the messages come from other sketches; use the servers' 'method', 'sketch', "
+                "'sketch_size', 'core_size' and 'sketch_seed', or for_server()."
+            )
         noisy = stacked(first.method, blocks)
         start = session.random_signs((n, min(n, self.n_components + 10)))
         factors = factorize(noisy, parts, self.n_components, start)

@@ -25,6 +25,7 @@ from skdp.decomposition._moments import (
 )
 from skdp.decomposition._pca import check_center
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
+from skdp.decomposition._stream_planning import IncrementalPlanMixin
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.queries.rows import RowQuery
 from skdp.solvers.linalg import orthonormal
@@ -35,7 +36,11 @@ _CLIP_QUANTILE = 0.9
 
 
 class DPIncrementalPCA(
-    StreamingMixin, ProbabilisticModelMixin, LinearTransformMixin, BaseDPEstimator
+    IncrementalPlanMixin,
+    StreamingMixin,
+    ProbabilisticModelMixin,
+    LinearTransformMixin,
+    BaseDPEstimator,
 ):
     """Incremental PCA with (epsilon, delta)-differential privacy for one row, over all releases.
 

@@ -1,6 +1,6 @@
 """The local model: each person adds noise to their own row, and trusts nobody."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from sklearn.utils.validation import check_array
@@ -146,6 +146,8 @@ class LocalAggregator:
         Mean squares of the rows along them.
     left_ : ndarray of shape (n_reports, n_components)
         Leading left singular vectors of the reports.
+    privacy_spent_ : PrivacySpent
+        The receipt that covers every report; it holds for each row whose person sent one report.
     """
 
     def __init__(self, n_components):
@@ -189,6 +191,15 @@ class LocalAggregator:
     def explained_variance_(self):
         """Mean squares of the rows along the components."""
         return self._pairs()[0] / len(self._reports)
+
+    @property
+    def privacy_spent_(self):
+        """The receipt of the report that says most of its row."""
+        if not self._reports:
+            raise ValueError("no report was added.")
+        receipts = [report.privacy_spent for report in self._reports]
+        most = max(receipts, key=lambda spent: (spent.mu, spent.epsilon))
+        return replace(most, seeded=any(spent.seeded for spent in receipts))
 
     @property
     def left_(self):

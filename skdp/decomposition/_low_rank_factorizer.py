@@ -19,6 +19,7 @@ from skdp.decomposition._base import LinearTransformMixin, as_input_dtype
 from skdp.decomposition._factorizer_plan import draw_maps, make_plan
 from skdp.decomposition._factorizer_state import factorize
 from skdp.decomposition._factorizer_streams import OTHER_BLOCKS, StreamMixin
+from skdp.decomposition._stream_planning import FactorizerPlanMixin
 from skdp.queries.block_files import is_paths
 from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
@@ -28,7 +29,7 @@ _METHODS = ("auto", "two_sketch", "three_sketch", "dense")
 _SKETCHES = ("gaussian", "srht", "sparse", "isometry")
 
 
-class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
+class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin, BaseDPEstimator):
     """Low-rank factorisation A ~ U diag(s) V' with (epsilon, delta)-differential privacy.
 
     `left_`, `singular_values_` and `components_` satisfy (`epsilon`, `delta`)-differential privacy

@@ -1,5 +1,7 @@
 """A secure sum over separate processes: ``python -m skdp.federated.demo``.
 
+With ``--fit`` a whole decentralised fit: `skdp.federated._demo_fit`.
+
 Every client is a process of its own; they talk to the server over TCP on 127.0.0.1. The
 contributions are made-up numbers that this program can make again, so it checks the sums bit for
 bit. It adds no noise: it shows what masking hides, not what noise protects.
@@ -61,7 +63,7 @@ def client_process(
     serve_client(client.handle, client_id, address, token)
 
 
-class _CuriousTransport:
+class CuriousTransport:
     """What a server sees that follows the protocol and keeps all it gets."""
 
     def __init__(self, transport: Transport) -> None:
@@ -69,6 +71,7 @@ class _CuriousTransport:
         self.bytes_sent: Counter[Kind] = Counter()
         self.bytes_received: Counter[Kind] = Counter()
         self.masked: dict[int, bytes] = {}
+        self.largest: dict[int, bytes] = {}
 
     def exchange(self, messages: Mapping[int, bytes], accept: Callable[[int, bytes], bool]) -> None:
         def note(client_id: int, answer: bytes) -> bool:
@@ -76,6 +79,7 @@ class _CuriousTransport:
             self.bytes_received[kind] += len(answer)
             if kind is Kind.MASKED:
                 self.masked[client_id] = answer
+                self.largest[client_id] = max(self.largest.get(client_id, b""), answer, key=len)
             return accept(client_id, answer)
 
         for message in messages.values():
@@ -107,7 +111,7 @@ def run(
             return _sum_steps(transport, config, run_id, size, n_steps, say)
         finally:
             transport.close()
-            _stop(processes)
+            stop(processes)
 
 
 def _start(
@@ -127,7 +131,7 @@ def _start(
     return processes
 
 
-def _stop(processes: list[multiprocessing.process.BaseProcess]) -> None:
+def stop(processes: list[multiprocessing.process.BaseProcess]) -> None:
     for process in processes:
         process.join(10.0)
         if process.is_alive():
@@ -143,7 +147,7 @@ def _sum_steps(
     n_steps: int,
     say: Callable[[str], object],
 ) -> list[float]:
-    curious = _CuriousTransport(transport)
+    curious = CuriousTransport(transport)
     aggregator = SecureAggregator(curious, config, run_id)
     seconds = []
     for step in range(n_steps):
@@ -163,8 +167,15 @@ def _sum_steps(
     return seconds
 
 
+def chi_square(body: bytes) -> float:
+    """Return the chi-square statistic of bytes against uniform ones."""
+    counts = np.bincount(np.frombuffer(body, dtype=np.uint8), minlength=256)
+    expected = len(body) / 256
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
 def _tell(
-    curious: _CuriousTransport,
+    curious: CuriousTransport,
     request: bytes,
     total: NDArray[np.uint64],
     say: Callable[[str], object],
@@ -174,13 +185,10 @@ def _tell(
     body = curious.masked[client_id][-8 * total.size :]
     words = np.frombuffer(body, dtype="<u8")
     true = contribution(client_id, request, total.size)
-    counts = np.bincount(np.frombuffer(body, dtype=np.uint8), minlength=256)
-    expected = len(body) / 256
-    chi_square = float(((counts - expected) ** 2 / expected).sum())
     say(f"\nWhat the server has of client {client_id} in the last step\n")
     say(f"  its contribution (it stays there)  {true[:4]}\n")
     say(f"  its masked message (on the wire)   {words[:4]}\n")
-    say(f"  bytes of that message: chi-square {chi_square:.0f}; uniform is 255 +- 23\n")
+    say(f"  bytes of that message: chi-square {chi_square(body):.0f}; uniform is 255 +- 23\n")
     say(f"What it opens: the sum               {total[:4]}\n\nBytes of all steps and clients\n")
     for kind in Kind:
         count = curious.bytes_sent[kind] + curious.bytes_received[kind]
@@ -190,12 +198,24 @@ def _tell(
 def main(arguments: list[str] | None = None) -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m skdp.federated.demo", description=__doc__)
-    parser.add_argument("--clients", type=int, default=8, help="processes (default 8, at most 40)")
+    parser.add_argument("--fit", action="store_true", help="a decentralised fit, not plain sums")
+    parser.add_argument("--clients", type=int, help="processes (default 8, at most 40; fit: 6, 20)")
     parser.add_argument("--size", type=int, default=1600, help="numbers in a sum (default 1600)")
     parser.add_argument("--steps", type=int, default=4, help="steps (default 4)")
-    parser.add_argument("--dropouts", type=int, default=2, help="clients that leave (default 2)")
+    parser.add_argument("--dropouts", type=int, help="clients that leave (default 2; fit: 1)")
+    parser.add_argument("--rows", type=int, default=500, help="fit: rows of a client (default 500)")
+    parser.add_argument("--features", type=int, default=24, help="fit: features (default 24)")
+    parser.add_argument("--epsilon", type=float, default=1.0, help="fit: budget (default 1.0)")
     chosen = parser.parse_args(arguments)
-    run(chosen.clients, chosen.size, chosen.steps, chosen.dropouts)
+    clients, dropouts = chosen.clients, chosen.dropouts
+    if not chosen.fit:
+        toy = (8 if clients is None else clients, 2 if dropouts is None else dropouts)
+        run(toy[0], chosen.size, chosen.steps, toy[1])
+        return
+    from skdp.federated._demo_fit import run_fit
+
+    sizes = (6 if clients is None else clients, chosen.rows, chosen.features)
+    run_fit(*sizes, 1 if dropouts is None else dropouts, chosen.epsilon)
 
 
 if __name__ == "__main__":

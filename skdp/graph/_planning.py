@@ -30,7 +30,7 @@ def plan_embedding(estimator, session, n, eigenvalue, degree_share):
     share = (1 - core) * rest
     product = planned(session, query.right(basis).bound, share, times=steps)
     releases += [product, planned(session, query.ritz(basis).bound, core * rest)]
-    known = eigenvalue is not None and not pure and estimator.normalization != "laplacian"
+    known = eigenvalue is not None and estimator.normalization != "laplacian"
     assumed = ["eigenvectors are spread over the nodes (low coherence)"]
     if eigenvalue is not None:
         assumed.append(f"the eigenvalue to be found is {eigenvalue:g}")
@@ -43,9 +43,13 @@ def plan_embedding(estimator, session, n, eigenvalue, degree_share):
         f"{session.adjacency}",
         mu=budget.mu,
         unit="1",
-        error=iteration_error(product.noise_scale, steps, n, eigenvalue) if known else math.nan,
+        error=(
+            iteration_error(product.noise_scale, steps, n, eigenvalue, laplace=pure)
+            if known
+            else math.nan
+        ),
         meaning="squared sine between released and exact eigenvectors",
-        found=iteration_threshold(product.noise_scale, n),
+        found=iteration_threshold(product.noise_scale, n, laplace=pure),
         signal="eigenvalue of the graph across its degrees",
         assumptions=tuple(assumed),
         releases=tuple(releases),

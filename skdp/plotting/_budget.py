@@ -8,9 +8,13 @@ from skdp.plotting._style import COLORS, GREY, RED, axes_of, wrapped
 
 __all__ = ["BudgetDisplay"]
 
-_WEIGHT = {"gaussian": lambda mu: mu**2}  # other losses add up as they are
+_SQUARED = (
+    "gaussian",
+    "sketch",
+)  # a sketch has a random mu, whose mean square counts; other losses add up as they are
 _KIND = {
     "gaussian": "Gaussian\n(share of mu²)",
+    "sketch": "random sketches\n(share of mean mu²)",
     "pure": "pure\n(share of epsilon)",
     "range": "choices\n(share of range)",
 }
@@ -143,7 +147,7 @@ def shares_of(ledger):
     weights = {}
     for line in ledger:
         value = float(line.loss.value)
-        weight = _WEIGHT.get(line.loss.kind, float)(value)
+        weight = value**2 if line.loss.kind in _SQUARED else value
         if math.isfinite(weight) and weight > 0:
             parts = weights.setdefault(line.loss.kind, {})
             parts[line.name] = parts.get(line.name, 0.0) + weight

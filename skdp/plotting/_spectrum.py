@@ -6,10 +6,12 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdp.plotting._style import COLORS, GREY, axes_of
+from skdp.privacy.correlated import plan_stream
 
 __all__ = ["SpectrumDisplay"]
 
 _SYMMETRIC = ("gram", "moment", "votes", "pairs")
+_SKETCHES = ("matrix", "right_sketch", "left_sketch")
 _PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product", "product")
 
 
@@ -180,11 +182,15 @@ def noise_edge(estimator):
     """Return how large a value noise alone would show, from the ledger; None if it is not known.
 
     A released symmetric matrix of order d: sigma sqrt(2 d). Products of T releases with n rows:
-    sigma sqrt(n / T), as far as they average. The smallest of them counts.
+    sigma sqrt(n / T), as far as they average. The smallest of them counts. Noisy sketches (or the
+    matrix itself) of shape m x n: sigma (sqrt(m) + sqrt(n)), and what is found rises above both.
     """
+    lines = estimator.ledger_
+    if {line.name for line in lines} & set(_SKETCHES):
+        return max(sketch_edge(estimator, line) for line in lines) or None
     edges = []
-    for name in {line.name for line in estimator.ledger_}:
-        scales = [line.noise_scale for line in estimator.ledger_ if line.name == name]
+    for name in {line.name for line in lines}:
+        scales = [release_noise(estimator, line) for line in lines if line.name == name]
         if name in _SYMMETRIC:
             d = estimator.n_features_in_ + (name == "moment")
             edges.append(min(scales) * math.sqrt(2 * d / len(scales)))
@@ -197,3 +203,26 @@ def noise_edge(estimator):
                 )
             edges.append(math.sqrt(size / precision) if precision else 0.0)
     return min(edges, default=None) or None
+
+
+def release_noise(estimator, line):
+    """Return the noise of the last release: a stream has more of it than its ledger line shows."""
+    steps = getattr(estimator, "n_releases_", None)
+    if steps is None or " stream of " not in line.mechanism:
+        return line.noise_scale
+    mechanism = "sqrt" if "square-root" in line.mechanism else "tree"
+    window = getattr(estimator, "window", None)
+    plan = plan_stream(1, estimator.max_releases, mechanism, window)
+    return line.noise_scale * plan.unit * plan.noise_factor(steps)
+
+
+def sketch_edge(estimator, line):
+    """Return the edge of the noise of one sketch of a factorizer; 0 for other releases."""
+    m, n = len(estimator.left_), estimator.n_features_in_
+    shapes = {
+        "matrix": (m, n),
+        "right_sketch": (m, estimator.sketch_size_),
+        "left_sketch": (estimator.core_size_, n),
+    }
+    a, b = shapes.get(line.name, (0, 0))
+    return release_noise(estimator, line) * (math.sqrt(a) + math.sqrt(b))

@@ -17,6 +17,7 @@ from skdp._validation import (
     spread_range,
 )
 from skdp.base import BaseDPEstimator, atomic
+from skdp.preprocessing._planning import plan_scaler
 from skdp.queries.columns import OCTAVES, SQUARE_WEIGHT, ColumnQuery
 from skdp.solvers.columns import column_moments, column_sizes
 from skdp.solvers.products import saturated
@@ -135,11 +136,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         self : DPStandardScaler
             The fitted estimator.
         """
-        check_bool(self, "with_mean")
-        check_bool(self, "with_std")
-        check_n_jobs(self)
-        shares = check_split(self, self._default_shares())
-        bounds = check_range(self, "entry_bounds")
+        shares, bounds = self._check_parameters()
         session = self._open_session()
         X = check_rows(self, X, accept_sparse=False)
         bounds = spread_range(self, "entry_bounds", bounds, X.n_features, "columns")
@@ -158,6 +155,37 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
             "entry_bounds_": (center - size, center + size),
         }
         return self._close_session(session, attributes)
+
+    def plan(self, n_samples, n_features, *, signal=0.25):
+        """Say what a fit would release, and what error to expect; no data is touched.
+
+        Costs nothing: it is computed from the parameters and the shape alone. Pass a guess for a
+        number of samples that is private.
+
+        Parameters
+        ----------
+        n_samples, n_features : int
+            Shape of the data.
+        signal : float, default=0.25
+            Assumed standard deviation of a column, in units of the half-width of its bounds.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
+        """
+        shares, _ = self._check_parameters()
+        weight = _COUNT_WEIGHT * math.sqrt(n_features)
+        return plan_scaler(
+            self, self._checked_session(), n_samples, n_features, shares, weight, signal
+        )
+
+    def _check_parameters(self):
+        """Return the shares of the releases, and the public bounds if there are any."""
+        check_bool(self, "with_mean")
+        check_bool(self, "with_std")
+        check_n_jobs(self)
+        return check_split(self, self._default_shares()), check_range(self, "entry_bounds")
 
     def _default_shares(self):
         if isinstance(self.entry_bounds, str):

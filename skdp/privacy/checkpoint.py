@@ -12,36 +12,20 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from skdp.privacy.accounting import Loss
 from skdp.privacy.bounds import Bound
 from skdp.privacy.budget import PrivacyBudget
 from skdp.privacy.continual import Stream
 from skdp.privacy.correlated import plan_stream
 from skdp.privacy.grants import Grant
 from skdp.privacy.journal import Journal, pack, unpack
+from skdp.privacy.merged import loss_from_state, loss_state
 from skdp.privacy.random import SeededSource, SystemSource
 from skdp.privacy.receipts import LedgerEntry
 from skdp.privacy.session import PrivacySession
-from skdp.privacy.sketch_law import SketchLaw, SketchMixture
+from skdp.privacy.sketch_law import SketchLaw
 from skdp.privacy.stream_group import StreamGroup
 
 __all__ = ["checkpoint", "close", "restore"]
-
-
-def _loss_state(loss: Loss) -> tuple[str, Any]:
-    if isinstance(loss.value, SketchMixture):
-        return loss.kind, {
-            "terms": [list(term) for term in loss.value.terms],
-            "part": loss.value.part,
-        }
-    return loss.kind, loss.value
-
-
-def _loss(kind: str, value: Any) -> Loss:
-    if isinstance(value, dict):
-        terms = tuple((mu, tuple(degrees)) for mu, degrees in value["terms"])
-        value = SketchMixture(terms, value["part"])
-    return Loss(kind, value)
 
 
 def _session_state(session: PrivacySession) -> dict[str, Any]:
@@ -52,7 +36,7 @@ def _session_state(session: PrivacySession) -> dict[str, Any]:
         "seeded": source.seeded,
         "adjacency": session.adjacency,
         "unit": session.unit,
-        "ledger": [[*entry[:4], *_loss_state(entry.loss)] for entry in session.ledger],
+        "ledger": [[*entry[:4], *loss_state(entry.loss)] for entry in session.ledger],
         "spent": session._spent,
         "draws": session._draws,
         "starts": session._starts,
@@ -71,7 +55,7 @@ def _restored_session(state: dict[str, Any]) -> PrivacySession:
         unit=state["unit"],
     )
     session.ledger = tuple(
-        LedgerEntry(name, mechanism, sensitivity, noise_scale, _loss(kind, value))
+        LedgerEntry(name, mechanism, sensitivity, noise_scale, loss_from_state(kind, value))
         for name, mechanism, sensitivity, noise_scale, kind, value in state["ledger"]
     )
     session._spent, session._draws = dict(state["spent"]), state["draws"]

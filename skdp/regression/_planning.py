@@ -17,7 +17,7 @@ from skdp.solvers.trace import Plan, clip_multiplier, median_steps
 from skdp.solvers.user_rounds import round_parts
 from skdp.theory import FitPlan, expected_error, planned, records_needed, vote_error, vote_threshold
 
-__all__ = ["plan_trace", "plan_users", "shape_of"]
+__all__ = ["facts_of", "first_below", "plan_trace", "plan_users", "shape_of"]
 
 
 def shape_of(given, parameter):
@@ -34,7 +34,7 @@ def shape_of(given, parameter):
     return (int(shape), 1) if isinstance(shape, Integral) else tuple(map(int, shape))
 
 
-def _facts(estimator, session, n, d):
+def facts_of(estimator, session, n, d):
     budget = session.budget
     return {
         "estimator": type(estimator).__name__,
@@ -98,7 +98,7 @@ def plan_trace(estimator, session, n, shape, signal):
     plan = Plan(n=n, **options)
     level = clip_multiplier(plan, plan.tangent_size, plan.gradients or plan.init)
     return FitPlan(
-        **_facts(estimator, session, n, size),
+        **facts_of(estimator, session, n, size),
         unit="1; sums: the clip level",
         error=error(n),
         meaning="relative error of the matrix, 1 is the zero matrix",
@@ -109,11 +109,11 @@ def plan_trace(estimator, session, n, shape, signal):
             f"entries of X have equal variances; clip levels near {level:g} medians",
         ),
         releases=tuple(releases),
-        needed=_first(error, 0.5),
+        needed=first_below(error, 0.5),
     )
 
 
-def _first(error, goal):
+def first_below(error, goal):
     """Smallest number (to 2%) from which the error is below the goal; 0 if there is none."""
     n = 10.0
     while error(n) > goal:
@@ -178,7 +178,7 @@ def plan_users(estimator, session, n_users, d, alignment, shares):
 
     threshold = vote_threshold(d, k, **options) if known else 0.0
     return FitPlan(
-        **_facts(estimator, session, n_users, d),
+        **facts_of(estimator, session, n_users, d),
         unit="1",
         error=error(n_users) if known else math.nan,
         meaning="squared sine between released and true subspace after the start",
@@ -189,5 +189,5 @@ def plan_users(estimator, session, n_users, d, alignment, shares):
             f"{k} components of equal weight; rounds improve on the start",
         ),
         releases=tuple(releases),
-        needed=_first(error, 0.5 * (1 - k / d)) if known and k < d else 0,
+        needed=first_below(error, 0.5 * (1 - k / d)) if known and k < d else 0,
     )

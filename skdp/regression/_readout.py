@@ -19,6 +19,7 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator
 from skdp.queries.readout import ReadoutQuery
+from skdp.regression._readout_planning import check_counts, plan_readout
 from skdp.solvers.quantiles import private_quantile
 from skdp.solvers.readout import readout_moments, solve_readout
 
@@ -93,6 +94,16 @@ class ReadoutBase(BaseDPEstimator):
             X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False)
             return predict(X)
         return map_blocks(self, X, source, predict, n_columns, dtype)
+
+    def _plan(self, n_samples, n_features, columns, signal, *, whole):
+        name = type(self).__name__
+        check_counts(name, n_samples=n_samples, n_features=n_features, columns=columns)
+        corner = _CORNER if self.fit_intercept else 0.0
+        self._check_parameters()
+        return plan_readout(
+            self, self._checked_session(), (n_samples, n_features), columns, signal,
+            corner=corner, target=_TARGET * math.hypot(1.0, corner), whole=whole,
+        )  # fmt: skip
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

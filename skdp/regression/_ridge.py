@@ -171,6 +171,29 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         }
         return self._close_session(session, attributes)
 
+    def plan(self, n_samples, n_features, *, n_targets=1, signal=0.5):
+        """Say what a fit would release, and what error to expect; no data is touched.
+
+        Costs nothing: it is computed from the parameters and the shape alone. Pass a guess for a
+        number of samples that is private.
+
+        Parameters
+        ----------
+        n_samples, n_features : int
+            Shape of the data.
+        n_targets : int, default=1
+            Number of targets.
+        signal : float, default=0.5
+            Assumed share of the variance of the targets that is linear in the rows.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
+        """
+        check_range(self, "target_bounds")
+        return self._plan(n_samples, n_features, n_targets, signal, whole=False)
+
     def predict(self, X):
         """Predict targets; for private rows they are not covered by epsilon.
 

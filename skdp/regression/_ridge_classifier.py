@@ -173,6 +173,31 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         )
         return classes
 
+    def plan(self, n_samples, n_features, *, n_classes=None, signal=0.5):
+        """Say what a fit would release, and what error to expect; no data is touched.
+
+        Costs nothing: it is computed from the parameters and the shape alone. Pass a guess for a
+        number of samples that is private.
+
+        Parameters
+        ----------
+        n_samples, n_features : int
+            Shape of the data.
+        n_classes : int or None, default=None
+            Number of classes; None takes `classes`, or two.
+        signal : float, default=0.5
+            Assumed share of the variance of the codes of the labels that is linear in the rows.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
+        """
+        if n_classes is None:
+            n_classes = 2 if self.classes is None else len(check_classes(self))
+        columns = 1 if n_classes == 2 else n_classes
+        return self._plan(n_samples, n_features, columns, signal, whole=True)
+
     def decision_function(self, X):
         """Return the confidence in each class; for private rows it is not covered by epsilon.
 

@@ -1,6 +1,13 @@
 """What theory says before a fit: expected noise and error, records needed, lower bounds."""
 
+from skdp.theory._fits import (
+    deviation_error,
+    factorization_error,
+    factorization_threshold,
+    readout_loss,
+)
 from skdp.theory._plan import FitPlan, PlannedRelease, planned
+from skdp.theory._streams import planned_sketches, planned_stream
 from skdp.theory._subspaces import (
     gram_loss,
     iteration_error,
@@ -22,7 +29,10 @@ __all__ = [
     "FitPlan",
     "PlannedRelease",
     "RecordsNeeded",
+    "deviation_error",
     "expected_error",
+    "factorization_error",
+    "factorization_threshold",
     "gram_loss",
     "initialization_records",
     "iteration_error",
@@ -31,7 +41,10 @@ __all__ = [
     "minimax_risk",
     "moment_edge",
     "planned",
+    "planned_sketches",
+    "planned_stream",
     "power_loss",
+    "readout_loss",
     "records_needed",
     "vote_error",
     "vote_threshold",

@@ -29,6 +29,8 @@ _GRAM, _POWER, _ITERATION = 1.4, 1.75, 1.4
 _CLIP_SHARE = 0.03  # of each release, for its clip level
 _CORE_SCALE = 3.0
 _STANDS_OUT = 1.7
+# Laplace noise is averaged by its likelihood, which has more to say than the mean.
+_ITERATION_LAPLACE, _STANDS_OUT_LAPLACE = 0.87, 1.15
 
 
 def _spikes(n: float, d: int, k: int, captured: float) -> tuple[float, float, float]:
@@ -144,7 +146,9 @@ def power_loss(
     return _loss(d, k, spike, theta, min(1.0, _POWER / (1 + together) + leak**2))
 
 
-def iteration_error(noise_scale: float, n_answers: int, size: float, value: float) -> float:
+def iteration_error(
+    noise_scale: float, n_answers: int, size: float, value: float, *, laplace: bool = False
+) -> float:
     """Return sin^2 per direction after a back-projected iteration.
 
     All `n_answers` answers, each of `size` rows with noise `noise_scale`, average; a singular
@@ -160,16 +164,20 @@ def iteration_error(noise_scale: float, n_answers: int, size: float, value: floa
         Number of rows of an answer.
     value : float
         Singular value (eigenvalue) to be found.
+    laplace : bool, default=False
+        Laplace noise, for one eigenvector (pure differential privacy).
 
     Returns
     -------
     float
     """
-    if value < iteration_threshold(noise_scale, size):
+    if value < iteration_threshold(noise_scale, size, laplace=laplace):
         return 1.0
-    return min(1.0, _ITERATION * noise_scale**2 / n_answers * size / value**2)
+    factor = _ITERATION_LAPLACE if laplace else _ITERATION
+    return min(1.0, factor * noise_scale**2 / n_answers * size / value**2)
 
 
-def iteration_threshold(noise_scale: float, size: float) -> float:
+def iteration_threshold(noise_scale: float, size: float, *, laplace: bool = False) -> float:
     """Return the singular value from which the iteration rises out of the noise of one answer."""
-    return _STANDS_OUT * noise_scale * math.sqrt(size)
+    factor = _STANDS_OUT_LAPLACE if laplace else _STANDS_OUT
+    return factor * noise_scale * math.sqrt(size)

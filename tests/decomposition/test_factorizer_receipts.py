@@ -1,0 +1,275 @@
+"""DPLowRankFactorizer: whatever way a release takes, its receipt claims what was opened."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from skdp import DPLowRankFactorizer
+from skdp.decomposition import LocalAggregator, local_report
+from skdp.exceptions import PrivacyError, PrivacyWarning
+from skdp.federated import AggregationConfig, PlainAggregator, StateSum, simulated_aggregator
+from skdp.testing import seeded_entropy
+
+SHAPE = (20, 12)
+COMMON = {"matrix_shape": SHAPE, "method": "two_sketch", "sketch_seed": 7, "sketch_size": 6,
+          "core_size": 8, "oblivious": True}  # fmt: skip
+DATA = np.arange(240.0).reshape(SHAPE)
+
+
+def server(epsilon=1.0, *, data=DATA, **params):
+    """A factorizer with data that nobody has opened yet."""
+    model = DPLowRankFactorizer(2, epsilon=epsilon, **COMMON | params)
+    if model.privacy_unit == "row":
+        return model.partial_fit(data)
+    return model.update_matrix(data)
+
+
+def coordinator(**params):
+    return DPLowRankFactorizer(2, **COMMON | params)
+
+
+def secure(make_coordinator=coordinator, *, count=3, add=None, **params):
+    servers = [server(honest_servers=2, **params) for _ in range(count)]
+    add = add or StateSum(PlainAggregator)
+    return make_coordinator().merge_secure(servers, add), servers
+
+
+def fitted(tmp_path):
+    return DPLowRankFactorizer(2, **COMMON).fit(DATA)
+
+
+def own_update(tmp_path):
+    return server().release()
+
+
+def one_message(tmp_path):
+    return coordinator().merge(server().state_message()).release()
+
+
+def own_and_a_message(tmp_path):
+    return server(0.5).merge(server(1.0).state_message()).release()
+
+
+def two_budgets(tmp_path):
+    return coordinator().merge(server(0.5)).merge(server(1.0).state_message()).release()
+
+
+def blocks_of_rows(tmp_path):
+    lower = server(1.0, first_row=20, matrix_shape=(10, 12), data=DATA[:10])
+    return server(0.5).merge(lower).release()
+
+
+def secure_sum(tmp_path):
+    return secure()[0].release()
+
+
+def secure_sum_of_itself_too(tmp_path):
+    servers = [server(honest_servers=2) for _ in range(3)]
+    return servers[0].merge_secure(servers, StateSum(PlainAggregator)).release()
+
+
+def sent_then_coordinator(tmp_path):
+    model = server(1.0)
+    model.state_message()
+    return model.merge(server(0.5).state_message()).release()
+
+
+def coordinator_of_a_smaller_budget(tmp_path):
+    return secure(lambda: coordinator(epsilon=0.1))[0].release()
+
+
+def stream():
+    return DPLowRankFactorizer(
+        2, matrix_shape=SHAPE, max_releases=3, privacy_unit="entry", sketch="sparse"
+    ).update_matrix(DATA)
+
+
+def first_of_many(tmp_path):
+    return stream().release()
+
+
+def restored(tmp_path):
+    model = stream()
+    model.checkpoint(tmp_path / "kept")
+    model.release()
+    model._drop_stream()
+    again = DPLowRankFactorizer.restore(tmp_path / "kept")
+    again._drop_stream()
+    return again
+
+
+def restored_and_released(tmp_path):
+    model = stream()
+    model.checkpoint(tmp_path / "kept")
+    model._drop_stream()
+    again = DPLowRankFactorizer.restore(tmp_path / "kept").release()
+    again._drop_stream()
+    return again
+
+
+def public_part(tmp_path):
+    return stream().release().released()
+
+
+def pickled(tmp_path):
+    return pickle.loads(pickle.dumps(secure()[0].release()))
+
+
+ROUTES = [
+    fitted, own_update, one_message, own_and_a_message, two_budgets, blocks_of_rows, secure_sum,
+    secure_sum_of_itself_too, sent_then_coordinator,
+    coordinator_of_a_smaller_budget, first_of_many, restored,
+    restored_and_released, public_part, pickled,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["random", "worst_case"])
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_receipt_claims_what_was_opened(route, mode, tmp_path, monkeypatch):
+    """In each route the largest budget of a server is epsilon=1, and all of it is spent."""
+    monkeypatch.setitem(COMMON, "sensitivity_mode", mode)
+    model = route(tmp_path)
+    spent = model.privacy_spent_
+    assert 1.0 <= spent.epsilon < 1.05  # above 1: random sketches of blocks of several heights
+    assert spent.epsilon == 1.0 or (route, mode) == (blocks_of_rows, "random")
+    assert spent.delta == 1e-6 and spent.losses and not spent.seeded
+    assert spent.unit == model.privacy_unit and spent.adjacency == model.adjacency
+    assert model.ledger_ and all(line.noise_scale > 0 for line in model.ledger_)
+    assert model.ledger_[0].name in str(model.privacy_card())
+
+
+def test_a_server_without_noise_or_with_a_seed_shows():
+    with pytest.warns(PrivacyWarning, match="random_state"):
+        message = server(random_state=0).state_message()
+    assert coordinator().merge(message).release().privacy_spent_.seeded
+    with pytest.warns(PrivacyWarning, match="no noise"):
+        message = server(math.inf).state_message()
+    spent = server(1.0).merge(message).release().privacy_spent_
+    assert spent.epsilon == math.inf
+    assert "NOT PRIVATE" in spent.sentence()
+
+
+ROWS = {"privacy_unit": "row", "adjacency": "zero_out", "method": "dense", "clip_norm": 1.0}
+
+
+@pytest.mark.parametrize("way", ["messages", "secure"])
+def test_parts_of_a_row_on_several_servers(way):
+    """Each server clips its part on its own: the receipt covers the whole row all the same."""
+    p = 4
+    small = np.zeros(SHAPE)
+    small[3, 0] = 9.0  # clipped to 1 on each server
+
+    model = coordinator(**ROWS)
+    honest = p if way == "secure" else None
+    servers = [server(honest_servers=honest, data=small, **ROWS) for _ in range(p)]
+    if way == "secure":
+        model.merge_secure(servers, StateSum(PlainAggregator))
+    else:
+        for other in servers:
+            model.merge(other.state_message())
+    model.release()
+    one = servers[0].privacy_spent_.mu
+    line = servers[0].ledger_[0]
+    noise = line.noise_scale * (1 if way == "secure" else math.sqrt(p))
+    attained = p * 1.0 / noise  # the row's own change in the sum, over the noise of the sum
+    claimed = model.privacy_spent_.mu
+    assert claimed == pytest.approx(p * one if way == "secure" else math.sqrt(p) * one)
+    assert 0.98 * claimed < attained <= claimed
+    assert model.privacy_spent_.epsilon > servers[0].privacy_spent_.epsilon
+
+
+def test_no_receipt_is_known_where_rows_are_split_between_budgets():
+    model = coordinator(**ROWS).merge(server(1.0, **ROWS).state_message())
+    other = server(0.5, **ROWS)
+    with pytest.raises(PrivacyError, match="no receipt of their sum is known"):
+        model.merge(other)
+    assert other._state is not None and not hasattr(other, "privacy_spent_")  # nothing was opened
+
+
+def test_no_receipt_is_known_of_exact_and_random_sketches():
+    model = coordinator().merge(server(1.0).state_message())
+    other = server(1.0, sensitivity_mode="worst_case")
+    with pytest.raises(PrivacyError, match="no receipt of their sum is known"):
+        model.merge(other)
+    assert other._state is not None and not hasattr(other, "privacy_spent_")
+    own = server(1.0, sensitivity_mode="worst_case").merge(server(1.0).state_message())
+    with pytest.raises(PrivacyError, match="no receipt"):
+        own.release()
+    assert own._state is not None
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"sensitivity": 0.1},
+        {"privacy_unit": "rank_one"},
+        {"privacy_unit": "entry", "sketch": "gaussian"},
+    ],
+)
+def test_other_contracts_are_refused_before_anything_is_opened(params):
+    other = server(**params)
+    with pytest.raises(ValueError, match="one 'privacy_unit', 'adjacency' and 'sensitivity'"):
+        server().merge(other)
+    assert other._state is not None
+    shares = [server(honest_servers=2, **params) for _ in range(2)]
+    with pytest.raises(ValueError, match="one 'privacy_unit', 'adjacency' and 'sensitivity'"):
+        coordinator().merge_secure(shares, StateSum(PlainAggregator))
+    mixed = [server(honest_servers=2), shares[0]]
+    with pytest.raises(ValueError, match="cannot be merged"):
+        coordinator().merge_secure(mixed, StateSum(PlainAggregator))
+    assert all(share._state is not None for share in (*shares, mixed[0]))
+
+
+def test_too_few_shares_are_refused_before_they_are_closed():
+    share = server(honest_servers=2)
+    with pytest.raises(PrivacyError, match="too little noise"):
+        coordinator().merge_secure([share], StateSum(PlainAggregator))
+    assert share._state is not None
+    with pytest.raises(ValueError, match="at least one server"):
+        coordinator().merge_secure([], StateSum(PlainAggregator))
+
+
+def test_the_aggregate_of_local_reports_has_the_receipt_of_the_reports():
+    with seeded_entropy(0):
+        rows = np.ones((4, 3))
+        reports = [local_report(x, clip_norm=1.0, epsilon=2.0, delta=1e-6) for x in rows]
+    spent = LocalAggregator(1).add(reports).privacy_spent_
+    assert spent.epsilon == 2.0 and spent.unit == "row" and spent.adjacency == "replace"
+    with pytest.warns(PrivacyWarning, match="random_state"):
+        seeded = local_report(rows[0], clip_norm=1.0, epsilon=2.0, delta=1e-6, random_state=0)
+    assert LocalAggregator(1).add([*reports, seeded]).privacy_spent_.seeded
+    with pytest.raises(ValueError, match="no report"):
+        LocalAggregator(1).privacy_spent_  # noqa: B018
+
+
+# -- the real secure sum ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["dense", "two_sketch", "three_sketch"])
+def test_servers_under_the_real_secure_sum_equal_the_plain_sum(method):
+    """Masked, sent as messages, unmasked: bit for bit what adding in the clear gives."""
+    config = AggregationConfig(5, n_colluders=1)
+    seen = []
+
+    def masked(callbacks):
+        def remember(callback):
+            return lambda request: seen.append(callback(request)) or seen[-1]
+
+        return simulated_aggregator([remember(c) for c in callbacks], config)
+
+    def model(connect):
+        seen.clear()
+        with seeded_entropy(3):
+            return secure(
+                lambda: coordinator(method=method), count=5, add=StateSum(connect), method=method
+            )[0].release()
+
+    hidden = model(masked)
+    assert len(seen) == 5  # each server's state went through the protocol
+    plain = model(PlainAggregator)
+    for name in ("left_", "singular_values_", "components_"):
+        assert np.array_equal(getattr(hidden, name), getattr(plain, name)), name
+    assert hidden.privacy_spent_ == plain.privacy_spent_
+    assert hidden.privacy_spent_.epsilon == 1.0 and len(hidden.server_receipts_) == 5
