@@ -38,6 +38,7 @@ __all__ = [
 _SAFE = 1 + 1e-10  # above the rounding of the formulas
 _LOG_ORDERS = (-12.0, 18.0)  # range of log(order - 1)
 _ALL_SCORES = 1.25  # what knowing the scores of all candidates is taken to be worth
+_NEVER_ZERO = 14.0  # a Poisson number of this mean is zero once in a million searches
 PURE_FACTOR = {"geometric": 3.0, "logarithmic": 2.0}  # 2 + eta
 
 
@@ -229,14 +230,17 @@ def plan_selection(
     strategy : {"auto", "random_stopping", "compose"}
         See `SelectionPlan`.
     law : {"auto", "geometric", "logarithmic", "poisson"}
-        Law of the number of runs. Poisson has no pure guarantee.
+        Law of the number of runs. Poisson has no pure guarantee; "auto" takes it for means of 14
+        and more, where it is hardly ever zero.
     expected_runs : float or None
         Mean of that law, above 1; None is the number of candidates (2 for one candidate).
     sessions : int
         Fits and scores in one run.
     """
     mean = check_mean(float(max(n_candidates, 2) if expected_runs is None else expected_runs))
-    laws = [name for name in LAWS if delta > 0 or name in PURE_FACTOR] if law == "auto" else [law]
+    laws = [law]
+    if law == "auto":
+        laws = [name for name in LAWS if name in PURE_FACTOR or (delta > 0 and mean >= _NEVER_ZERO)]
     if delta == 0 and law == "poisson":
         raise ValueError(
             "a Poisson number of runs has no pure guarantee; with delta=0 use 'geometric' or "

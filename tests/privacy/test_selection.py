@@ -192,6 +192,12 @@ def test_plan_changes_with_the_number_of_candidates():
     assert auto.run.value > 3.5 * many.run.value
 
 
+def test_auto_leaves_poisson_out_where_it_may_be_zero():
+    for n in (1, 2, 8, 13):
+        assert plan_selection(1, 1e-6, n, strategy="random_stopping").law != "poisson"
+    assert plan_selection(1, 1e-6, 14, strategy="random_stopping").law == "poisson"
+
+
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 8.0, 100.0])
 @pytest.mark.parametrize("law", LAWS)
 def test_plan_keeps_its_total(epsilon, law):
