@@ -97,6 +97,7 @@ PARTS = [
     "What the paper",
     "References",
 ]
+NO_PAPER = {"outgrowing_one_machine", "pipelines", "planning"}  # nothing to correct
 GUIDE = sorted((ROOT / "docs" / "user_guide").glob("*.md"))
 
 
@@ -109,7 +110,8 @@ def test_every_user_guide_page_has_all_parts(page):
     assert fences.count("") >= 1, "a drawing or an algorithm box"
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
-    assert [part for part in PARTS if not any(h.startswith(part) for h in headings)] == []
+    parts = [part for part in PARTS if part != "What the paper" or page.stem not in NO_PAPER]
+    assert [part for part in parts if not any(h.startswith(part) for h in headings)] == []
 
 
 def test_the_estimator_of_the_guide_keeps_its_promise(tmp_path, monkeypatch, capsys):
