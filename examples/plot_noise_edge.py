@@ -32,9 +32,9 @@ for epsilon in (0.05, 0.2, 1.0):
     print(f"epsilon {epsilon:>4}: {pca.n_components_} components above the edge")
 
 # %%
-# A fit that releases all forty eigenvalues puts most of its budget into the second moment. (A fit of
+# A fit that releases all forty eigenvalues puts most of its budget into the second moment. A fit of
 # few components refines their directions instead, and reads their eigenvalues off a small, coarse
-# release: better directions, a higher edge for the values.)
+# release: better directions, a higher edge for the values.
 whole = DPPCA(epsilon=0.2, clip_norm=2.0, center="none").fit(X)
 print()
 print(whole.privacy_card())
