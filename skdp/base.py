@@ -206,6 +206,8 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
 _STREAM = (
     "_private"  # holds the running stream: secret, never pickled, not part of what is released
 )
+# How many acts of the stream its estimator knows to be done: fewer, if a call was interrupted.
+_ACTS = "_acknowledged"
 _NO_VALUE = "not kept"
 
 
@@ -238,7 +240,7 @@ class StreamingMixin:
     """
 
     _free = ("n_jobs",)
-    _secrets = (_STREAM,)  # never copied
+    _secrets = (_STREAM, _ACTS)  # never copied
 
     def _start_stream(self, session, bounds, shares, notes, **options):
         """Pay for all streams (dict of bounds) or sketches (list); nothing is read."""
@@ -246,7 +248,7 @@ class StreamingMixin:
         group = pay(session, bounds, shares, self.max_releases, **options)
         group.notes = notes | {
             "class": type(self).__name__,
-            "params": _plain(self.get_params(deep=False)),
+            "params": self._plain_params(),
         }
         return group
 
@@ -255,19 +257,34 @@ class StreamingMixin:
         group = vars(self).get(_STREAM)
         if group is None:
             return None
-        before, now = group.notes["params"], _plain(self.get_params(deep=False))
+        self._check_stream(group.session, group.notes["params"])
+        if vars(self).get(_ACTS, 0) != group.acts:
+            raise PrivacyError(
+                "an earlier call was interrupted after its data were taken: again, they would "
+                "count twice. n_acknowledged() tells how many calls were done, and lets the stream "
+                "go on after them."
+            )
+        return group
+
+    def _plain_params(self):
+        return _plain(self.get_params(deep=False))
+
+    def _check_stream(self, session, before):
+        """Refuse parameters that changed; charge the stream to all ledgers that are open now."""
+        now = self._plain_params()
         changed = [name for name in now if now[name] != before[name] and name not in self._free]
         if changed:
             raise ValueError(
                 f"The parameters {changed} of {type(self).__name__} changed while its stream runs. "
                 "Set them back, or start anew with sklearn.base.clone."
             )
-        ledger.charge(group.session, type(self).__name__)
-        return group
+        sensitivity = getattr(self, "sensitivity", None)
+        ledger.charge(session, type(self).__name__, sensitivity=sensitivity)
 
     def _keep_stream(self, group):
         """Set what was released; a stream that has ended leaves nothing secret behind."""
         self._publish(group)
+        setattr(self, _ACTS, group.acts)  # undone by `atomic`, if the call fails after all
         if group.left > 0:
             setattr(self, _STREAM, group)
             return self
@@ -277,6 +294,7 @@ class StreamingMixin:
 
     def _drop_stream(self):
         group = vars(self).pop(_STREAM, None)
+        vars(self).pop(_ACTS, None)
         if group is not None:
             checkpoint.close(group)
 
@@ -326,22 +344,25 @@ class StreamingMixin:
                 raise ValueError(f"{path} holds a stream of {group.notes['class']}.")
             params = {name: _parameter(value) for name, value in group.notes["params"].items()}
             estimator = cls(**params)
-            group.notes["params"] = _plain(estimator.get_params(deep=False))
-            ledger.charge(group.session, cls.__name__)
+            group.notes["params"] = estimator._plain_params()
+            estimator._check_stream(group.session, group.notes["params"])
             estimator._warn_if_weak(group.session.budget.epsilon, group.session.source.seeded)
             if group.steps:
                 return estimator._keep_stream(group)
             setattr(estimator, _STREAM, group)
+            setattr(estimator, _ACTS, group.acts)
             return estimator
         except BaseException:
             checkpoint.close(group)
             raise
 
     def n_acknowledged(self):
-        """Return how many calls the running stream has done: where to go on after a restore.
+        """Return how many calls the running stream has done, and go on after the last of them.
 
-        Of ``partial_fit``, ``update``, ``update_matrix`` and ``release``. For the owner of the
-        data: how often there was data may tell more than was released.
+        Of ``partial_fit``, ``update``, ``update_matrix`` and ``release``. Ask it after a restore,
+        and after a call that was interrupted: where its data were taken all later calls raise until
+        it is asked, and what was released is then set. For the owner of the data: how often there
+        was data may tell more than was released.
 
         Returns
         -------
@@ -350,6 +371,10 @@ class StreamingMixin:
         group = vars(self).get(_STREAM)
         if group is None:
             raise PrivacyError("no stream is running.")
+        if vars(self).get(_ACTS, 0) != group.acts and group.steps:
+            self._keep_stream(group)
+        else:
+            setattr(self, _ACTS, group.acts)
         return group.acts
 
     def released(self):

@@ -324,7 +324,8 @@ def bound_from_data(mp):
 
     def gram(self):
         bounded = whole(self)
-        largest = float(np.max(self._row_norms(), initial=1e-3))
+        blocks = (sp.csr_array(block).toarray() for block in self._source.blocks())
+        largest = max((float(np.abs(block).max(initial=1e-3)) for block in blocks), default=1e-3)
         l2 = min(self.clip_norm, largest) ** 2
         return gate.Bounded(gate.Bound("gram", bounded.bound.shape, l2, True, 0.0), bounded.answer)
 

@@ -11,7 +11,7 @@ from skdp._inputs import as_blocks, check_block_columns
 from skdp._validation import FLOATS
 from skdp.base import atomic
 from skdp.queries.dask_rows import is_dask_array, map_rows
-from skdp.solvers.products import row_products
+from skdp.solvers.products import row_products, saturated
 
 
 class FitsElsewhereMixin:
@@ -134,10 +134,15 @@ class Projection(NamedTuple):
     def __call__(self, X):
         """Project rows; those of another dtype than float32 in float64."""
         X = X if X.dtype in FLOATS else X.astype(np.float64)
-        if self.exact and not is_sparse(X):
-            projected = row_products(X, self.components.T).astype(X.dtype, copy=False)
-        else:
-            projected = X @ self.components.T
+        if not self.exact:
+            return self._finished(X @ self.components.T)
+        with np.errstate(over="ignore"):  # one row near the largest float stays a finite row
+            if is_sparse(X):
+                return saturated(self._finished(X @ self.components.T))
+            products = row_products(X, self.components.T).astype(X.dtype, copy=False)
+            return saturated(self._finished(products))
+
+    def _finished(self, projected):
         if self.mean is not None:
             projected = projected - (self.mean[None, :] @ self.components.T)
         if self.scale is not None:

@@ -5,7 +5,7 @@ import numpy as np
 from skdp._validation import check_int, check_option
 from skdp.base import StreamingMixin, atomic
 from skdp.decomposition._factorizer_plan import draw_maps, make_plan
-from skdp.decomposition._factorizer_state import factorize
+from skdp.decomposition._factorizer_state import factorize, map_digest
 from skdp.exceptions import PrivacyError
 from skdp.solvers.sketching import Noisy
 
@@ -29,7 +29,7 @@ class StreamState:
 class ReleasesMixin(StreamingMixin):
     """`release` many times: correlated noise, checkpoints."""
 
-    _secrets = ("_private", "_state", "_source", "_messages")
+    _secrets = ("_private", "_acknowledged", "_state", "_source", "_messages")
 
     def _check_releases(self):
         horizon = check_int(self, "max_releases", 1)
@@ -53,10 +53,22 @@ class ReleasesMixin(StreamingMixin):
         if group is None:
             return None
         if self._state is None or self._state.group is not group:  # after a restore
-            plan = make_plan(self, self._shape(), self._unit(stream=True))
-            maps = draw_maps(plan, self.sketch, group.sketches(), self.first_row)
-            self._state = StreamState(group, plan, maps)
+            self._state = StreamState(group, *self._drawn_again(group))
         return self._state
+
+    def _drawn_again(self, group):
+        """Return plan and sketches of a stream; others than those it was paid for are refused.
+
+        An isometry is made of floats: on another machine it may differ, and its norms with it.
+        """
+        plan = make_plan(self, self._shape(), self._unit(stream=True))
+        maps = draw_maps(plan, self.sketch, group.sketches(), self.first_row)
+        if map_digest(maps, left=True) != group.notes["digest"]:
+            raise PrivacyError(
+                "the sketches of this stream cannot be drawn again here: another machine or "
+                "numerical library rounds otherwise. Go on where it began."
+            )
+        return plan, maps
 
     def _start_releases(self, session, plan, maps):
         """Pay for all releases; nothing is read."""
@@ -69,6 +81,7 @@ class ReleasesMixin(StreamingMixin):
         n = plan.shape[1]
         start = session.random_signs((n, min(n, self.n_components + 10)))
         notes = {"sketches": self._source.secret(), "rows_seen": 0, "start": start}
+        notes["digest"] = map_digest(maps, left=True)
         notes["names"] = list(getattr(self, "feature_names_in_", ()))
         group = self._start_stream(session, bounds, plan.shares, notes, mechanism=self.mechanism,
                                    window=self.window)  # fmt: skip
@@ -80,15 +93,15 @@ class ReleasesMixin(StreamingMixin):
         """Close the step, and factor the sum of all steps so far (or of the window)."""
         group = self._stream_state().group
         group.open()
-        self._keep_stream(group)
-        if group.left == 0:
-            self._state = None
-        return self
+        return self._keep_stream(group)
+
+    def _drop_stream(self):
+        super()._drop_stream()
+        self._state = None
 
     def _publish(self, group):
         """Set the attributes of the last release."""
-        plan = make_plan(self, self._shape(), self._unit(stream=True))
-        maps = draw_maps(plan, self.sketch, group.sketches(), self.first_row)
+        plan, maps = self._drawn_again(group)
         answers = group.answers()
         noisy = [Noisy(*answers[sketch.name]) for sketch in maps]
         factors = factorize(noisy, [maps], self.n_components, group.notes["start"])

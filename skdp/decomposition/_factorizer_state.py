@@ -15,13 +15,18 @@ _MAGIC = b"skdp.factorizer\n"
 _DIGEST = 32
 
 
-def map_digest(maps):
-    """Return a name for the sketches that two states must share: those of the right side."""
+def map_digest(maps, *, left=False):
+    """Return a name for the sketches that two states must share: those of the right side.
+
+    `left`: those of both sides, for a state that goes on elsewhere.
+    """
     names = hashlib.sha256()
     for sketch in maps:
         names.update(repr((sketch.name, sketch.scale)).encode())
         if sketch.right is not None:
             names.update(np.ascontiguousarray(sketch.right.integers()).tobytes())
+        if left and sketch.left is not None:
+            names.update(np.ascontiguousarray(sketch.left.integers()).tobytes())
     return names.hexdigest()[:32]
 
 
@@ -37,24 +42,41 @@ class RunningState:
     maps : list of SketchMap
         The sketches.
     accumulators : list
-        Objects with ``add(answer)``, ``close()`` and ``open()``, one for each sketch.
+        Objects with ``read(answer)``, ``take(part)`` and ``close()``, one for each sketch.
     first_row : int
         Place of the first row among the rows of all servers.
+    params : dict
+        Parameters that it was started with: the unit, and how much of the noise it drew.
     """
 
-    def __init__(self, session, plan, maps, accumulators, first_row):
+    def __init__(self, session, plan, maps, accumulators, first_row, params):
         self.session = session
         self.plan = plan
         self.maps = maps
         self.accumulators = accumulators
         self.first_row = first_row
+        self.params = params
         self.rows_seen = 0
+        self._whole = True
 
     def add(self, query, rows=0):
-        """Add the sketches of a query (updates, or a block of so many rows)."""
-        for sketch, accumulator in zip(self.maps, self.accumulators, strict=True):
-            accumulator.add(query.answer(sketch))
+        """Add the sketches of a query (updates, or a block of so many rows), all or none.
+
+        All are read before any is added: a call that failed may be repeated, and a sketch that had
+        the data of the first attempt would have them twice.
+        """
+        if not self._whole:
+            raise PrivacyError(
+                "an earlier call was interrupted while its data were added: again, they might "
+                "count twice. Release what is there, or start anew with sklearn.base.clone."
+            )
+        both = zip(self.maps, self.accumulators, strict=True)
+        parts = [accumulator.read(query.answer(sketch)) for sketch, accumulator in both]
+        self._whole = False
+        for accumulator, part in zip(self.accumulators, parts, strict=True):
+            accumulator.take(part)
         self.rows_seen += rows
+        self._whole = True
 
     @property
     def nbytes(self):
@@ -145,6 +167,15 @@ def check_alike(state, other):
         state.first_row == other.first_row and state.shape != other.shape
     ):
         raise ValueError(f"states of shapes {state.shape} and {other.shape} cannot be merged.")
+
+
+def check_new(states, message):
+    """Refuse a message that does not match, or that was merged already: noise never repeats."""
+    for state in states:
+        check_alike(state, message)
+        same = zip(state.arrays, message.arrays, strict=True)
+        if any(state.variances) and all(np.array_equal(a, b) for a, b in same):
+            raise ValueError("this state was merged already: its data would count twice.")
 
 
 def check_complete(states):

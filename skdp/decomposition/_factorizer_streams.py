@@ -14,8 +14,8 @@ from skdp.decomposition._factorizer_state import (
     NoisyState,
     RunningState,
     added,
-    check_alike,
     check_complete,
+    check_new,
     factorize,
     secure_total,
     stacked,
@@ -71,8 +71,7 @@ class StreamMixin(ReleasesMixin):
                 f"{i.shape}, {j.shape} and {deltas.shape}."
             )
         state = self._running()
-        state.add(Updates(i, j, deltas, state.plan.unit))
-        return self
+        return self._add(state, Updates(i, j, deltas, state.plan.unit))
 
     @stream_method
     def update_matrix(self, D):
@@ -93,11 +92,9 @@ class StreamMixin(ReleasesMixin):
             raise ValueError(f"D must have the shape {self._shape()}. Got {D.shape} instead.")
         state = self._running()
         if not sp.issparse(D):
-            state.add(Whole(D, state.plan.unit))
-            return self
+            return self._add(state, Whole(D, state.plan.unit))
         rows, columns = (np.asarray(part, np.int64) for part in (D.row, D.col))
-        state.add(Updates(rows, columns, D.data, state.plan.unit))
-        return self
+        return self._add(state, Updates(rows, columns, D.data, state.plan.unit))
 
     @stream_method
     def partial_fit(self, X, y=None):
@@ -115,7 +112,7 @@ class StreamMixin(ReleasesMixin):
         self : DPLowRankFactorizer
         """
         m, n = self._shape()
-        running = self._stream_state() or self._state
+        running = self._checked_state()
         first = running is None
         X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=first)
         if X.shape[1] != n:
@@ -127,7 +124,12 @@ class StreamMixin(ReleasesMixin):
                 f"{X.shape[0]} more."
             )
         state = self._running()
-        state.add(Whole(X, state.plan.unit, seen), X.shape[0])
+        return self._add(state, Whole(X, state.plan.unit, seen), X.shape[0])
+
+    def _add(self, state, query, rows=0):
+        state.add(query, rows)
+        if self.max_releases > 1:
+            self._acknowledged = state.group.acts
         return self
 
     def _refuse_rows(self, name):
@@ -140,10 +142,18 @@ class StreamMixin(ReleasesMixin):
         return tuple(int(side) for side in self.matrix_shape)
 
     # -- the state ------------------------------------------------------------------------------
+    def _checked_state(self):
+        """Return the running state, if any: its parameters unchanged, later ledgers charged.
+
+        `honest_servers` says how much of the noise it drew, `privacy_unit` how data are bounded.
+        """
+        if self._stream_state() is None and self._state is not None:
+            self._check_stream(self._state.session, self._state.params)
+        return self._state
+
     def _running(self):
         """Return the running state; the first call pays and draws sketches and noise."""
-        self._stream_state()
-        if self._state is None:
+        if self._checked_state() is None:
             if hasattr(self, "privacy_spent_"):
                 raise PrivacyError(
                     "this factorizer has released its state: one noisy state is released at most "
@@ -170,11 +180,13 @@ class StreamMixin(ReleasesMixin):
         accumulators = self._accumulators(
             session, bounds, plan.shares, parties=parties, shared=shared
         )
-        self._state = RunningState(session, plan, maps, accumulators, self.first_row)
+        self._state = RunningState(
+            session, plan, maps, accumulators, self.first_row, self._plain_params()
+        )
         self.n_features_in_ = plan.shape[1]
 
     def _accumulators(self, session, bounds, shares, *, parties, shared):
-        """Return objects with add, close and open, one for each bound."""
+        """Return objects with read, take and close, one for each bound."""
         return session.accumulate_sketches(bounds, shares, parties=parties, shared=shared)
 
     def __getstate__(self):
@@ -202,6 +214,11 @@ class StreamMixin(ReleasesMixin):
         other : DPLowRankFactorizer
         """
         self._refuse_servers("for_server")
+        if self.random_state is not None:
+            raise ValueError(
+                "for_server needs random_state=None: servers with one seed would draw the same "
+                f"noise, and the difference of two would be exact. Got {self.random_state!r}."
+            )
         if self._source is None:
             self._running()
         other = clone(self)
@@ -258,8 +275,7 @@ class StreamMixin(ReleasesMixin):
             message = other._sent()
         else:
             message = NoisyState.from_bytes(other)
-        if self._messages:
-            check_alike(self._messages[0], message)
+        check_new(self._messages, message)
         self._messages = (*self._messages, message)
         return self
 
@@ -299,7 +315,7 @@ class StreamMixin(ReleasesMixin):
         if self.max_releases > 1:
             self._running()
             return self._release_step()
-        own = self._state is not None
+        own = self._checked_state() is not None
         if own:
             self._refuse_share("release")
         state, messages = self._state, self._messages

@@ -46,7 +46,8 @@ class DPLowRankFactorizer(StreamMixin, LinearTransformMixin, BaseDPEstimator):
         norm at most `sensitivity`; in a stream, the updates of one unit sum to at most
         `sensitivity` in absolute value. Both are the caller's contract: it cannot be checked.
         "row": one row, scaled down to `clip_norm`. "entry": one entry, clipped to `entry_bounds`;
-        in a stream, updates that sum to no more than that.
+        in a stream, updates whose absolute values sum to no more than the larger bound (with
+        "replace", before and after: they may come at other times, which costs twice as much).
     sensitivity : float, default=1.0
         Frobenius and rank-one units: bound on the change.
     clip_norm : float, default=1.0

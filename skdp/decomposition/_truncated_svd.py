@@ -256,7 +256,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         check_option(self, "algorithm", _ROW_SOLVERS if row else _OTHER_SOLVERS)
         if self.privacy_unit == "edge" and self.algorithm == "deflation":
             raise ValueError(
-                "algorithm='deflation' is for rectangles; use 'auto' with privacy_unit='edge'."
+                "algorithm='deflation' is for rectangular data; privacy_unit='edge' needs 'auto'."
             )
         check_int(self, "n_iter", 1, also=("auto",))
         check_int(self, "n_oversamples", 0, also=("auto",))

@@ -17,7 +17,15 @@ from skdp.federated._requests import Argument, Call, Facts, Request
 from skdp.privacy.session import Answer, Bound, Bounded, PrivacySession, PrivateQuery
 from skdp.privacy.shares import NoiseShares, distribute
 
-__all__ = ["Aggregate", "FederatedAsk", "FederatedSession", "Federation", "pack", "unpack"]
+__all__ = [
+    "Aggregate",
+    "FederatedAsk",
+    "FederatedSession",
+    "Federation",
+    "pack",
+    "packed_size",
+    "unpack",
+]
 
 Words = NDArray[np.uint64]
 IntArray = NDArray[np.int64]

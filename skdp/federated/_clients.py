@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
-from skdp.federated._ask import Words, pack
+from skdp.federated._ask import Words, pack, packed_size
 from skdp.federated._errors import MessageRefused
+from skdp.federated._question import Question
 from skdp.federated._requests import Argument, Call, Facts, Request
 from skdp.privacy.budget import PrivacyBudget
 from skdp.privacy.grants import SharedGrant
@@ -48,6 +49,11 @@ def is_positive(_: Any, value: Argument) -> bool:
     return isinstance(value, float) and value > 0
 
 
+def is_scale(_: Any, value: Argument) -> bool:
+    """Infinity, or a number whose square and small parts are ordinary floats."""
+    return isinstance(value, float) and (_SMALLEST < value < 1 / _SMALLEST or value == math.inf)
+
+
 def is_matrix(query: Any, value: Argument) -> bool:
     """A finite matrix with one row for each feature, and no more columns than rows.
 
@@ -60,6 +66,11 @@ def is_matrix(query: Any, value: Argument) -> bool:
         and 1 <= value.shape[1] <= query.n_features
         and _SMALLEST < float(np.abs(value).max()) < 1 / _SMALLEST
     )
+
+
+def is_subspace(query: Any, value: Argument) -> bool:
+    """Such a matrix beside clipped rows: sizes are measured in units of the clip norm."""
+    return math.isfinite(query.clip_norm) and is_matrix(query, value)
 
 
 def is_components(query: Any, value: Argument) -> bool:
@@ -135,6 +146,16 @@ class _Paid(NamedTuple):
     bounded: Bounded
     grant: SharedGrant
 
+    def again(self, request: bytes) -> bool:
+        """Whether a request is the same one in another attempt of the same step.
+
+        In another step it is a further release, even if this client saw no sum of the first.
+        """
+        old = self.request
+        if not (isinstance(request, Question) and isinstance(old, Question)):
+            return False  # outside a secure sum nobody knows what was opened
+        return request == old and request.step == old.step
+
 
 class FederatedClient:
     """One client: answers requests through its own gate until its own budget is spent.
@@ -154,7 +175,8 @@ class FederatedClient:
     n_features : int
         Number of features, which the server must know.
     n_retries : int
-        How often the same request is answered again, each time with fresh noise.
+        How often the same request is answered again in the same step of a secure sum, each time
+        with fresh noise.
     """
 
     def __init__(
@@ -206,10 +228,11 @@ class FederatedClient:
             If the request is malformed, unsound, repeated, or beyond this client's budget.
         """
         try:
-            paid = self._waiting
-            if paid is None or paid.request != request:
-                paid = self._pay(request)
-        except (PrivacyError, ValueError, TypeError) as error:  # of public values alone
+            with self._session.lock:
+                paid = self._waiting
+                if paid is None or not paid.again(request):
+                    paid = self._pay(request)
+        except (PrivacyError, ValueError, TypeError, ArithmeticError) as error:  # all public
             raise MessageRefused(str(error)) from None
         self._waiting = paid if self._n_retries else None  # it holds public matrices: let go
         try:
@@ -220,6 +243,12 @@ class FederatedClient:
 
     def _pay(self, request: bytes) -> _Paid:
         """Check everything, then pay; no private number is touched here."""
+        agreed = (self._shares.n_clients, self._shares.n_colluders, self._shares.n_dropouts)
+        if isinstance(request, Question) and request.counts != agreed:
+            raise PrivacyError(
+                f"the secure sum has (clients, colluders, drop-outs) = {request.counts}; the noise "
+                f"of this client is sized for {agreed}."
+            )
         parsed = Request.decode(request)
         if parsed.facts != self._facts:
             raise PrivacyError(
@@ -232,6 +261,9 @@ class FederatedClient:
             bounded = narrowed(bounded, call, self._signatures)
         if not isinstance(bounded, Bounded):
             raise PrivacyError("the request names no release; nothing was sent.")
+        size = packed_size(bounded.bound)
+        if isinstance(request, Question) and request.size != size:
+            raise PrivacyError(f"the secure sum adds {request.size} words, the answer has {size}.")
         grant = distribute(
             self._session, bounded.bound, parsed.share, self._shares,
             step=parsed.step, openings=1 + self._n_retries,
@@ -255,5 +287,6 @@ class FederatedClient:
         How much a fit releases may follow from what it released before. A receipt that always
         states the whole budget does not depend on it.
         """
+        self._waiting = None
         forfeit_rest(self._session)
         return self._session.spent()

@@ -43,14 +43,20 @@ class StateSum:
         self._connect = connect
 
     def __call__(self, states: Sequence[IntArray]) -> IntArray:
-        """Return the sum; a state that drops out is an error, as its data would be missing."""
+        """Return the sum; a missing state is an error: its data and noise would be missing."""
         if not states:
             raise ValueError("there is no state to add")
         first = states[0]
         for state in states:
             if state.dtype != np.int64 or state.shape != first.shape:
                 raise ValueError("states must be int64 arrays of one shape.")
-        opened = self._connect([_held(state) for state in states])(_REQUEST, first.size)
+        aggregate = self._connect([_held(state) for state in states])
+        if getattr(getattr(aggregate, "config", None), "n_dropouts", 0):
+            raise PrivacyError(
+                "the aggregation would open a sum from which states are missing, and their noise "
+                "with them; use n_dropouts=0."
+            )
+        opened = aggregate(_REQUEST, first.size)
         if opened.n_survivors != len(states):
             raise PrivacyError(f"{opened.n_survivors} of {len(states)} states arrived.")
         total = np.ascontiguousarray(opened.total, np.uint64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -17,6 +18,7 @@ from skdp.federated._crypto import SIGNATURE_BYTES, Identity, KeyPair, derive, s
 from skdp.federated._errors import MessageRefused
 from skdp.federated._graph import circulant
 from skdp.federated._masks import add_mask, subtract_mask
+from skdp.federated._question import Question
 from skdp.federated._shamir import SECRET_BYTES, SHARE_BYTES, split
 from skdp.federated._wire import Header, Keys, Kind
 from skdp.federated.config import AggregationConfig
@@ -94,7 +96,8 @@ class AggregationClient:
         What all parties agreed on.
     respond : callable
         ``respond(request)`` returns this client's contribution, noise included, as a uint64
-        array. It is called at most once in each attempt of a step.
+        array. It is called at most once in each attempt of a step. The request is a `bytes` that
+        also knows its step: hand it on as it is.
     identity : Identity, optional
         Signatures for the public keys, and a check of the others'. See `Ed25519Identity`.
 
@@ -129,6 +132,8 @@ class AggregationClient:
         self._neighbours = graph.neighbours[client_id]
         self._step, self._try, self._released = -1, -1, False
         self._attempt: _Attempt | None = None
+        self._name = os.urandom(16)  # of this object: a restarted client repeats no step of it
+        self._lock = threading.RLock()  # two answers at once could reveal both secrets of a client
 
     def __getstate__(self) -> None:
         """Refuse copies: two of them could answer a step twice."""
@@ -139,14 +144,15 @@ class AggregationClient:
         header, body = wire.unpack(message)
         if header.run != self._digest or header.sender != wire.SERVER:
             raise MessageRefused("The message is not from the server of this run.")
-        if header.kind is Kind.OPEN:
-            return self._on_open(header, body)
-        attempt = self._current(header)
-        if header.kind is Kind.PEERS:
-            return self._on_peers(attempt, body)
-        if header.kind is Kind.DELIVERY:
-            return self._on_delivery(attempt, body)
-        return self._on_unmask(attempt, body)
+        with self._lock:
+            if header.kind is Kind.OPEN:
+                return self._on_open(header, body)
+            attempt = self._current(header)
+            if header.kind is Kind.PEERS:
+                return self._on_peers(attempt, body)
+            if header.kind is Kind.DELIVERY:
+                return self._on_delivery(attempt, body)
+            return self._on_unmask(attempt, body)
 
     def _current(self, header: Header) -> _Attempt:
         attempt = self._attempt
@@ -239,7 +245,11 @@ class AggregationClient:
         return self._answer(Kind.MASKED, wire.pack_words(total))
 
     def _contribution(self, attempt: _Attempt) -> NDArray[np.uint64]:
-        values = self._respond(attempt.opening.request)
+        config, step = self._config, self._name + struct.pack("<I", self._step)
+        counts = (int(config.n_clients), int(config.n_colluders), int(config.n_dropouts))
+        values = self._respond(
+            Question(attempt.opening.request, step, counts, attempt.opening.size)
+        )
         if values.dtype != np.uint64 or values.shape != (attempt.opening.size,):
             raise TypeError(
                 f"respond must return a uint64 array of shape ({attempt.opening.size},). "

@@ -17,6 +17,7 @@ from skdp.federated._clients import (
     is_components,
 )
 from skdp.federated._requests import Facts
+from skdp.privacy import ledger
 from skdp.privacy.random import SystemSource
 from skdp.privacy.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.session import Bounded, PrivacySession, PrivateQuery
@@ -135,7 +136,8 @@ class FederatedRounds:
     Attributes
     ----------
     privacy_spent_ : PrivacySpent
-        The receipt of the rounds alone: compose it with that of `model`.
+        The receipt of the rounds alone, of a fit that failed too: compose it with that of `model`.
+        An open `PrivacyLedger` is charged with the rounds as with any fit.
     ledger_ : tuple of LedgerEntry
         One line for each round.
 
@@ -210,11 +212,22 @@ class FederatedRounds:
         )
         counts = (shares.n_clients, shares.n_colluders, shares.n_dropouts)
         federation = Federation(session, aggregator, Facts("group", model.adjacency, d, *counts))
-        nobody = np.zeros(0, int)
+        ledger.charge(session, type(self).__name__, getattr(self.model, "_ledger_stamp", ()))
+        state = "failed"
+        try:
+            model = self._improved(model, federation)
+            state = "fitted"
+        finally:  # what was granted before an abort stays spent
+            self.privacy_spent_, self.ledger_ = session.spent(), session.ledger
+            ledger.settle(session, state)
+        return model
+
+    def _improved(self, model: Any, federation: Federation) -> Any:
+        """Run the rounds; each starts from the components that the one before released."""
+        d = model.components_.shape[1]
         for _ in range(self.n_rounds):
-            schema = _Users(model, np.zeros((0, d)), np.zeros((0, 1)), nobody)
+            schema = _Users(model, np.zeros((0, d)), np.zeros((0, 1)), np.zeros(0, int))
             ask = FederatedAsk(federation, schema)
             answer = ask.round(model.components_, share=1 / self.n_rounds)
             model = model.server_update(answer.value, answer.noise_scale)
-        self.privacy_spent_, self.ledger_ = session.spent(), session.ledger
         return model

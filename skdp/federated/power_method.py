@@ -24,7 +24,9 @@ from skdp.federated._clients import (
     is_matrix,
     is_number,
     is_positive,
+    is_scale,
     is_selection,
+    is_subspace,
     is_weights,
 )
 from skdp.federated._requests import Facts
@@ -39,17 +41,17 @@ __all__ = ["FederatedPowerMethod", "PowerMethodClient"]
 UNITS = ("row", "interaction")
 _SIGNATURES: dict[type, Signatures] = {
     RowQuery: {
-        "clipped": (is_positive,),
+        "clipped": (is_scale,),
         "columns": (is_selection,),
         "centered": (is_center,),
-        "tangent": (is_matrix, is_number, is_weights),
+        "tangent": (is_subspace, is_number, is_weights),
         "count": (),
         "norms_below": (is_number, is_fraction),
         "norms_above": (is_number,),
         "square_sum": (),
         "sums": (),
         "gram": (),
-        "moment": (is_positive,),
+        "moment": (is_scale,),
         "projected_gram": (is_matrix,),
         "gram_product": (is_matrix,),
     },
@@ -94,8 +96,9 @@ class PowerMethodClient(FederatedClient):
         Interaction unit: as in `DPTruncatedSVD`; must equal that of the server's estimator.
     n_retries : int, default=0
         How often a step is answered again, with fresh noise, after an attempt that opened nothing.
-        Such an answer costs nothing, on the word of a server that follows the protocol. With 0 an
-        attempt that fails after this client answered it ends the fit.
+        Such an answer costs nothing, on the word of a server that follows the protocol; it is
+        given within one step of one `AggregationClient` only. With 0 an attempt that fails after
+        this client answered it ends the fit.
     n_jobs : int or None, default=None
         Threads for the passes over the rows.
 

@@ -11,7 +11,12 @@ from sklearn.model_selection import (
 
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._folds import held_by, resolved_splitter
-from skdp.model_selection._parts import candidate_of, dp_parts, planned_fit
+from skdp.model_selection._parts import (
+    candidate_of,
+    check_fitted_once,
+    dp_parts,
+    planned_fit,
+)
 from skdp.model_selection._scorers import PrivateScorer
 from skdp.privacy import accounting
 from skdp.privacy.accounting import Loss
@@ -246,7 +251,9 @@ def _candidates(search):
 
 
 def _planned(estimator, params, with_groups):
-    return [planned_fit(part, with_groups) for part in dp_parts(candidate_of(estimator, params))]
+    candidate = candidate_of(estimator, params)
+    check_fitted_once(candidate)
+    return [planned_fit(part, with_groups) for part in dp_parts(candidate)]
 
 
 def _n_splits(splitter, n_samples, groups):

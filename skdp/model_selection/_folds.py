@@ -1,5 +1,7 @@
 """How many training and test sets of a splitter hold one unit, from public shapes alone."""
 
+import numbers
+
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.model_selection import (
@@ -62,6 +64,11 @@ def held_by(cv, n_samples, groups, unit, adjacency):
         cv = PredefinedSplits(cv)
     unit_of_rows = unit in ("row", "group")
     if type(cv) is IndependentKFold:
+        if cv.random_state is not None and adjacency == "add_remove" and unit_of_rows:
+            raise PrivacyError(
+                f"with a known 'random_state' the fold of a {unit} depends on its place, and one "
+                "more moves all behind it: use IndependentKFold with random_state=None."
+            )
         whole = unit != "group" or groups is not None
         return (cv.n_splits - 1, 1) if whole and unit != "edge" else (cv.n_splits, cv.n_splits)
     if adjacency == "add_remove" and unit_of_rows:
@@ -83,6 +90,12 @@ class PredefinedSplits:
 
     def __init__(self, splits):
         self.splits = list(splits)
+        for part in (rows for split in self.splits for rows in split):
+            if np.asarray(part).dtype != bool and len(np.unique(part)) < len(part):
+                raise PrivacyError(
+                    "a set of 'cv' has a row more than once: a fit protects rows, and this one "
+                    "would count several times. Give each row once."
+                )
 
     def get_n_splits(self, X=None, y=None, groups=None):
         """Return the number of splits."""
@@ -98,8 +111,13 @@ def _count(cv, n_samples, groups, unit):
     K = cv.get_n_splits(X, None, groups)
     if isinstance(cv, LeaveOneOut):
         return K - 1, 1
-    unseeded = isinstance(cv, ShuffleSplit | GroupShuffleSplit) and cv.random_state is None
-    if unseeded or unit not in ("row", "group", "label", "entry", "interaction"):
+    # A generator draws other folds in the search than here.
+    drawn = isinstance(cv, ShuffleSplit | GroupShuffleSplit) and not isinstance(
+        cv.random_state, numbers.Integral
+    )
+    # Another user may have more rows than there are folds, whoever is replaced.
+    within = isinstance(cv, WithinGroupKFold) and unit == "group"
+    if drawn or within or unit not in ("row", "group", "label", "entry", "interaction"):
         return K, K
     owners = np.arange(len(X))
     if unit == "group":

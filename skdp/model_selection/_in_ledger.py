@@ -16,10 +16,18 @@ from contextvars import ContextVar
 from skdp.base import CLONE_HOOKS
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._cost import search_cost
+from skdp.model_selection._parts import dp_parts
 from skdp.model_selection._rowwise import n_rows
 from skdp.privacy.routes import PREPAID, FitList, LedgerFit, prepay
 
 __all__ = ["pay_for_search"]
+
+
+# Functions of scikit-learn that fit on folds, and have no fit of their own that could be met.
+_LOOPS = (
+    "cross_validate", "cross_val_predict", "validation_curve", "learning_curve",
+    "permutation_test_score",
+)  # fmt: skip
 
 
 def _caller():
@@ -30,8 +38,8 @@ def _caller():
         if code == "fit" and "X" in names and _is_search(names.get("self")):
             return "search", dict(names)
         module = frame.f_globals.get("__name__", "")
-        if code == "cross_validate" and module.startswith("sklearn.model_selection"):
-            return "cross_validate", dict(names)
+        if code in _LOOPS and module.startswith("sklearn.model_selection"):
+            return code, dict(names)
         frame = frame.f_back
     return None
 
@@ -93,8 +101,16 @@ def pay_for_search(stamp):
 
 def _pay(kind, names, stamp):
     groups, n = _groups(names), _LazyCount(names["X"])
-    if kind == "cross_validate":  # its fits are charged one by one: here folds must be countable
-        search_cost(names["estimator"], n, groups, cv=names["cv"])
+    if kind in _LOOPS:  # its fits are charged one by one: here folds must be countable
+        estimator = names["estimator"]
+        if hasattr(estimator, "cv"):  # a search: its own folds are counted when it is fitted
+            estimator = dp_parts(estimator)[0]
+        cost = search_cost(estimator, n, groups, cv=names["cv"])
+        if kind == "learning_curve" and cost.adjacency == "add_remove":
+            raise PrivacyError(
+                "learning_curve cuts training sets by the number of rows, which is private with "
+                "adjacency='add_remove'. Use adjacency='replace'."
+            )
         return stamp
     search = names["self"]
     cost = search_cost(search, n, groups)

@@ -12,7 +12,7 @@ from skdp.privacy import accounting
 from skdp.privacy.budget import PrivacyBudget
 from skdp.privacy.routes import LedgerFit, planned, unit_name
 
-__all__ = ["check_only_private", "dp_parts", "planned_fit", "stamps_of"]
+__all__ = ["check_fitted_once", "check_only_private", "dp_parts", "planned_fit", "stamps_of"]
 
 
 def dp_parts(estimator):
@@ -30,6 +30,37 @@ def dp_parts(estimator):
             found.append(params[name])
             inside.append(name + "__")
     return found
+
+
+# Compositions of scikit-learn that fit each of their parts once.
+_ONCE = (
+    "Pipeline", "FeatureUnion", "ColumnTransformer", "TransformedTargetRegressor",
+    "VotingRegressor", "VotingClassifier", "SelectFromModel", "FrozenEstimator",
+)  # fmt: skip
+
+
+def check_fitted_once(estimator):
+    """Refuse a composition that fits a private part more than once, or nobody knows how often."""
+    if isinstance(estimator, BaseDPEstimator) or not dp_parts(estimator):
+        return
+    cls = type(estimator)
+    if cls.__name__ not in _ONCE or not cls.__module__.startswith("sklearn."):
+        raise PrivacyError(
+            f"how often {cls.__name__} fits a private estimator inside it, and on which rows, is "
+            "not known: its cost cannot be counted. Use the private estimator itself."
+        )
+    for part in estimator.get_params(deep=False).values():
+        for each in _estimators_in(part):
+            check_fitted_once(each)
+
+
+def _estimators_in(value):
+    """Yield the estimators in a parameter, which may be a list of (name, estimator, ...)."""
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _estimators_in(each)
+    elif hasattr(value, "get_params") and not isinstance(value, type):
+        yield value
 
 
 def planned_fit(part, with_groups=False):
@@ -62,6 +93,8 @@ def check_only_private(estimator):
             f"{type(estimator).__name__} is neither a private estimator nor a Pipeline that ends "
             "in one. Give the private estimator itself."
         )
+    if not dp_parts(estimator):
+        raise PrivacyError("a candidate is a Pipeline without a private step.")
     if estimator.memory is not None:
         raise PrivacyError("a Pipeline with a 'memory' would use one release twice; use None.")
     for name, step in estimator.steps:

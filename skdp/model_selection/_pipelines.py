@@ -10,12 +10,14 @@ from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._report import PipelineProblem, PipelineReport
 from skdp.model_selection._steps import (
-    MULTIPLIES,
     Verdict,
     is_entrywise,
     is_sklearn,
     judge,
     may_be_sparse,
+    repeated,
+    searched_steps,
+    taken_on_trust,
 )
 
 __all__ = ["check_pipeline"]
@@ -149,8 +151,9 @@ class _Walk:
         return self.step(_join(path, "regressor"), step.regressor, flow)
 
     def _frozen(self, path, step, flow):
-        if not isinstance(step.estimator, BaseDPEstimator):
-            self.assumptions.append(f"{path} was fitted on public data before it was frozen.")
+        private = isinstance(step.estimator, BaseDPEstimator)  # its transform is a BLAS product
+        trust = "rounds each row by itself" if private else "was fitted on public data before that"
+        self.assumptions.append(f"{path} {trust}.")
         return replace(flow, mixed=(*flow.mixed, path))
 
     def _selector(self, path, step, flow):
@@ -166,13 +169,7 @@ class _Walk:
         if step.estimator is None:  # a default that learns without noise
             return self._leaf(path, step, flow)
         if _holds_private(step.estimator):
-            self.add(
-                path,
-                "repeated",
-                "it fits its estimator many times, and each fit spends its budget.",
-                "DPRidge takes several targets, DPRidgeClassifier several classes, in one release; "
-                "or count the fits in a PrivacyLedger.",
-            )
+            self.add(path, "repeated", *repeated(step))
         return self.step(_join(path, "estimator"), step.estimator, flow)
 
     def _search(self, path, search, flow):
@@ -188,6 +185,8 @@ class _Walk:
         """Its total covers all fits of its estimator, if that is private by itself."""
         inner = _Walk(self.trusted)
         end = inner.step(_join(path, "estimator"), search.estimator, flow)
+        for name, step in searched_steps(search):
+            inner.step(_join(path, name), step, replace(flow, private_follows=True))
         self.problems += inner.problems
         self.assumptions += inner.assumptions
         if not inner.private:
@@ -203,8 +202,7 @@ class _Walk:
         if verdict.kind == "private":
             self._register(path, step, flow)
             return replace(flow, private=path, mixed=(*flow.mixed, path))
-        if type(step).__name__ in MULTIPLIES and verdict.kind == "row":
-            self.assumptions.append(f"{path} rounds each row by itself, to the last bit.")
+        self.assumptions += [f"{path} {text}" for text in taken_on_trust(step, verdict)]
         if verdict.kind in ("entry", "row"):
             return flow if verdict.kind == "entry" else replace(flow, mixed=(*flow.mixed, path))
         where = "after" if flow.private and not flow.private_follows else "before"
@@ -226,6 +224,8 @@ class _Walk:
                 "whoever knows its random_state can remove the noise.",
                 "Use random_state=None.",
             )
+        if type(step).__module__.partition(".")[0] != "skdp":
+            self.assumptions.append(f"{path}: the guarantee of your own {type(step).__name__}.")
         if "classes" in step.get_params(deep=False) and step.classes is None:
             self.assumptions.append(f"{path}: which labels occur in y is public.")
         unit = getattr(step, "privacy_unit", "row")
@@ -253,8 +253,7 @@ _SEARCHES = (
 
 
 def _is_private_search(step):
-    module = type(step).__module__
-    return module.startswith("skdp.model_selection") and hasattr(step, "estimator")
+    return isinstance(step, BaseDPEstimator) and hasattr(step, "estimator")
 
 
 def _message(step, verdict, where, private):
@@ -304,6 +303,11 @@ def _inner(step):
 
 def _holds_private(step):
     return any(isinstance(leaf, BaseDPEstimator) for leaf in _leaves(step))
+
+
+def _adjacency(step):
+    labels = getattr(step, "privacy_unit", "row") == "label"  # has one adjacency
+    return "replace" if labels else str(getattr(step, "adjacency", "add_remove"))
 
 
 def _spends(step):
@@ -373,6 +377,15 @@ def check_pipeline(pipe, *, trusted=(), raise_error=False) -> PipelineReport:
             "unit",
             f"its steps protect different things ({', '.join(sorted(units))}): they do not add up.",
             "Use one privacy_unit throughout.",
+        )
+    adjacencies = {_adjacency(step) for _, step in walk.private}
+    if len(adjacencies) > 1:
+        walk.add(
+            "pipeline",
+            "unit",
+            f"its steps have different adjacencies ({', '.join(sorted(adjacencies))}): one makes "
+            "the number of rows public, which another protects.",
+            "Use one adjacency throughout.",
         )
     private = tuple((path, _spends(step)) for path, step in walk.private)
     report = PipelineReport(tuple(walk.problems), private, tuple(walk.assumptions))

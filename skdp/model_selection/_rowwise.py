@@ -71,7 +71,11 @@ def fast_map(model, X, method):
 
 
 def _dense(block):
-    rows = block.toarray() if sp.issparse(block) else block.reshape(len(block), -1)
+    rows = (
+        block.toarray()
+        if sp.issparse(block)
+        else block.reshape(len(block), math.prod(block.shape[1:]))
+    )
     return np.ascontiguousarray(rows, np.float64)
 
 
@@ -124,7 +128,7 @@ def _fast_map(model, method):
         coef = np.asarray(model.coef_, np.float64).reshape(-1, 1)
         return lambda X: _products(X, coef)[:, 0] + model.intercept_
     if type(model) in (RowClipper, DPStandardScaler) and method == "transform":
-        return model.transform  # entry by entry, and sums along rows
+        return model.transform  # entry by entry, and sums along rows; a derived class may do more
     if type(model) in (DPRidge, DPRidgeClassifier) and method == "predict":
         return _readout(model)
     if type(model) in PROJECTIONS and not getattr(model, "whiten", False):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
 from skdp.model_selection._parts import budget_for, candidate_of, dp_parts, set_budget
@@ -33,6 +34,33 @@ class Run:
     warnings: list = field(default_factory=list)
 
 
+def _silence(model):
+    """Let nobody count the runs: no callbacks, and nothing that a Pipeline prints."""
+    deep = model.get_params(deep=True)
+    for part in [model, *deep.values()]:
+        if hasattr(part, "_skl_callbacks"):
+            part.set_callbacks()
+        if isinstance(part, Pipeline):
+            part.verbose = False
+
+
+def _zeros(X, n):
+    """Return n rows of zeros like those of X, which may be factors: its length shows nowhere."""
+    return tuple(_zeros(part, n) for part in X) if isinstance(X, tuple) else _zero_rows(X, n)
+
+
+def _zero_rows(X, n):
+    return np.zeros((n, *np.shape(X)[1:]))
+
+
+def _public_targets(model, y, n):
+    """Return n targets like those of y; of a classifier its classes, which are y's if not given."""
+    if get_tags(model).estimator_type != "classifier":
+        return _zero_rows(y, n)
+    given = [part.classes for part in dp_parts(model) if getattr(part, "classes", None) is not None]
+    return np.resize(np.unique(given[-1] if given else y), n)
+
+
 @dataclass
 class Results:
     """What is published: the best run, or all of them where all were paid for one by one."""
@@ -44,7 +72,7 @@ class Results:
     def attributes(self, spent):
         """Return the fitted attributes."""
         best = self.published[self.best]
-        for part in [best.model, *dp_parts(best.model)]:
+        for part in _all_parts(best.model):
             part.privacy_spent_ = spent  # its own would leave the search out
         scores = np.array([run.score for run in self.published])
         totals = np.array([run.total for run in self.published])
@@ -74,6 +102,16 @@ class Results:
             )
         mechanism = f"best of a {plan.law} number of runs, mean {plan.expected_runs:g}"
         return tuple(LedgerEntry("search", mechanism, 0.0, 0.0, loss) for loss in plan.losses)
+
+
+def _all_parts(model):
+    """Yield a model, the private parts in it, and the models that searches among them chose."""
+    yield model
+    for part in dp_parts(model):
+        if part is not model:
+            yield part
+        if hasattr(part, "best_estimator_"):
+            yield from _all_parts(part.best_estimator_)
 
 
 def _column(values):
@@ -131,6 +169,8 @@ class Runs:
 
     def _fresh(self, params):
         model = candidate_of(self.search.estimator, params)
+        if self.plan.strategy == "random_stopping":
+            _silence(model)
         for part in dp_parts(model):
             seed = None
             if self.source.seeded:
@@ -154,17 +194,12 @@ class Runs:
         """Return the first candidate fitted on rows of zeros: a function of public values."""
         n, params = 10, self.candidates[0]
         self.limit.next_run()
-        rows = np.zeros((n, *np.shape(X)[1:]))
-        target = None
-        if y is not None:
-            labels = np.zeros(1)
-            if get_tags(self.search.estimator).estimator_type == "classifier":
-                labels = np.unique(y)  # the schema is public
-            target = np.resize(labels, n)
+        rows = _zeros(X, n)
         extra = {"groups": np.arange(n)} if "groups" in fit_params else {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = self._fresh(params)
+            target = None if y is None else _public_targets(model, y, n)
             size = self.limit.run.value * (1 - self.search.score_share)
             set_budget(dp_parts(model), self.limit.run.kind, size, self.search.delta)
             model.fit(rows, target, **extra)

@@ -57,15 +57,28 @@ LOSSES = {
 }
 
 
+def _by_row(method, loss, X, y, found):
+    """Return one loss a row: the mean over its targets where there are several.
+
+    A column (n, 1) beside n numbers would broadcast to n^2 losses, and q targets to q losses a row.
+    """
+    if method == "reconstruct":
+        return loss(X, found)
+    y, found = (np.reshape(values, (len(values), -1)) for values in (y, np.asarray(found)))
+    if y.shape[1] != found.shape[1]:
+        raise ValueError(f"y has {y.shape[1]} target(s), the model predicts {found.shape[1]}.")
+    return np.mean(np.ascontiguousarray(loss(y, found)), axis=1)
+
+
 def _row_loss(method, loss, model, X, y):
-    found = apply(model, method, X)
-    return loss(X if method == "reconstruct" else y, found)
+    return _by_row(method, loss, X, y, apply(model, method, X))
 
 
-def _public_target(model):
-    """Return a target that is no private value."""
+def _public_target(model, y):
+    """Return a target like those of y that is no private value."""
     classes = getattr(model, "classes_", None)
-    return np.zeros(1) if classes is None else np.asarray(classes)[:1]
+    value = np.zeros(1) if classes is None else np.ravel(np.asarray(classes))[:1]
+    return np.resize(value, (1, *y.shape[1:]))
 
 
 class PrivateScorer:
@@ -203,15 +216,19 @@ class PrivateScorer:
             batch = fast_map(model, X, method)
         zeros = public_row(X)
         if zeros is not None:
-            one(model, zeros, None if y is None else _public_target(model))
+            one(model, zeros, None if y is None else _public_target(model, y))
+        if y is not None and y.dtype.kind == "O":  # one entry that is no number would fail them all
+            batch = None
 
         def losses():
+            if n_rows(X) == 0:  # an empty fold scores like any other: noise alone
+                return np.zeros(0)
             if batch is None:
                 found = each_row(lambda x, t: one(model, x, t), X, y)
             else:
                 with np.errstate(all="ignore"):
-                    found = loss(X if method == "reconstruct" else y, batch(X))
-            return np.asarray(found, np.float64).reshape(-1)
+                    found = _by_row(method, loss, X, y, batch(X))
+            return np.asarray(found, np.float64)
 
         return losses
 

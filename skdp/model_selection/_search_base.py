@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._validation import check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.model_selection._parts import (
+    candidate_of,
     check_only_private,
     dp_parts,
     planned_fit,
@@ -121,6 +122,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
                 )
         if not candidates:
             raise ValueError("there is no candidate to try: the grid is empty.")
+        for params in candidates:  # a candidate may put another step in the place of one
+            check_only_private(candidate_of(self.estimator, params))
         return candidates
 
     def _sessions(self):
@@ -248,7 +251,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         **fit_params : dict
             Further arguments of fit.
         """
-        return self.fit(X, y, **fit_params).transform(X)
+        model = self.fit(X, y, **fit_params).best_estimator_
+        return getattr(model, "_transform_each", model.transform)(X)  # bit by bit, for a next step
 
     @available_if(_has("inverse_transform"))
     def inverse_transform(self, X):

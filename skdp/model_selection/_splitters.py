@@ -109,8 +109,8 @@ class IndependentKFold(BaseCrossValidator):
     n_splits : int, default=5
         Number of folds.
     random_state : int, Generator, RandomState or None, default=None
-        None draws folds from the operating system. Folds are no noise: a seed that nobody chose
-        with a look at the data does no harm.
+        None draws folds from the operating system. With a seed that is known, the fold of a row
+        depends on its place: under "add_remove" nothing can be counted then (see `search_cost`).
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """What is known of single steps of a pipeline: which treat each row by itself, and which learn."""
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,16 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from skdp.base import BaseDPEstimator
 from skdp.preprocessing import RowClipper
 
-__all__ = ["MULTIPLIES", "Verdict", "is_entrywise", "is_sklearn", "judge", "may_be_sparse"]
+__all__ = [
+    "Verdict",
+    "is_entrywise",
+    "is_sklearn",
+    "judge",
+    "may_be_sparse",
+    "repeated",
+    "searched_steps",
+    "taken_on_trust",
+]
 
 FROZEN = "Or fit the step on public data and wrap it: FrozenEstimator(step.fit(X_public))."
 ROW_BY_ROW = "Use a step that treats each row by itself (RowClipper, Normalizer). " + FROZEN
@@ -53,7 +62,7 @@ _ROWWISE = {
 
 
 # These multiply rows with BLAS, which may round a row by where it stands.
-MULTIPLIES = {
+_MULTIPLIES = {
     "RBFSampler", "SkewedChi2Sampler", "GaussianRandomProjection", "SparseRandomProjection",
 }  # fmt: skip
 
@@ -159,8 +168,13 @@ _LEARNERS = {
 }  # fmt: skip
 
 
+_METHODS = ("fit", "fit_transform", "transform", "predict", "fit_predict", "partial_fit")
+
+
 def judge(step):
     """Say what a step does with rows; whatever is not known to be harmless is not."""
+    if any(name in vars(step) for name in _METHODS):
+        return Verdict("unknown", "a method of this object was replaced", "Use a new one.")
     if isinstance(step, BaseDPEstimator):
         return Verdict("private")
     if type(step) is RowClipper:
@@ -248,3 +262,38 @@ def may_be_sparse(step):
         step, "HashingVectorizer", "FeatureHasher", "CountVectorizer", "TfidfVectorizer",
         "MissingIndicator", "SplineTransformer",
     )  # fmt: skip
+
+
+def searched_steps(search):
+    """Yield (parameter, value) for the values of a grid that are steps themselves."""
+    params = getattr(search, "param_grid", None) or getattr(search, "param_distributions", {})
+    for grid in [params] if isinstance(params, Mapping) else params:
+        for name, values in grid.items():
+            for value in values if isinstance(values, Iterable) else ():
+                if hasattr(value, "fit"):
+                    yield name, value
+
+
+def taken_on_trust(step, verdict):
+    """Yield what is assumed of a step that treats each row by itself."""
+    if verdict.kind != "row":
+        return
+    if type(step).__name__ in _MULTIPLIES:
+        yield "rounds each row by itself, to the last bit."
+    if getattr(step, "handle_unknown", None) == "error":
+        yield "meets no category outside its public list: that is an error, which names it."
+
+
+def repeated(step):
+    """Return what is wrong with fitting a private estimator many times, and what to do."""
+    if getattr(step, "bootstrap", False) or getattr(step, "max_samples", None) not in (None, 1.0):
+        return (
+            "it fits its estimator many times, on samples that follow the number of rows and may "
+            "have one row several times: a fit then costs several times its budget.",
+            "Use DPRidge or DPRidgeClassifier by itself; a PrivacyLedger cannot count this.",
+        )
+    return (
+        "it fits its estimator many times, and each fit spends its budget.",
+        "DPRidge takes several targets, DPRidgeClassifier several classes, in one release; or "
+        "count the fits in a PrivacyLedger.",
+    )

@@ -17,6 +17,7 @@ from skdp._validation import (
 from skdp.base import BaseDPEstimator, atomic
 from skdp.queries.columns import OCTAVES, SQUARE_WEIGHT, ColumnQuery
 from skdp.solvers.columns import column_moments, column_sizes
+from skdp.solvers.products import saturated
 
 _COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 
@@ -210,11 +211,12 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         """
         check_is_fitted(self)
         X = validate_data(self, X, dtype=FLOATS, reset=False, copy=True)
-        if self.with_mean:
-            X -= self.mean_.astype(X.dtype)
-        if self.with_std:
-            X /= self.scale_.astype(X.dtype)
-        return X
+        with np.errstate(over="ignore"):
+            if self.with_mean:
+                X -= self.mean_.astype(X.dtype)
+            if self.with_std:
+                X /= self.scale_.astype(X.dtype)
+        return saturated(X)
 
     def inverse_transform(self, X):
         """Undo the scaling and the centring.

@@ -152,10 +152,8 @@ def checkpoint(group: StreamGroup, path: str | os.PathLike[str]) -> None:
         if old is not None and str(old.path) == new:
             old.rewrite(_snapshot(group))
             return
-        journal = Journal.start(path, _snapshot(group), os.urandom(16), group.acts)
+        journal = Journal.start(path, _snapshot(group), os.urandom(16), group.acts, old)
         group.log = _Keeper(group, journal)
-        if old is not None:
-            old.retire()
 
 
 def restore(path: str | os.PathLike[str]) -> StreamGroup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +136,7 @@ class Accumulator:
     def __init__(self, grant: Grant) -> None:
         self._grant = grant
         self._opened = False
+        self._process = os.getpid()
         self._state: NDArray[Any] = grant.draw()
 
     @property
@@ -142,25 +144,39 @@ class Accumulator:
         """What was paid for: its bound, step and noise scale are public."""
         return self._grant
 
-    def add(self, answer: Callable[[float], NDArray[Any]]) -> None:
-        """Add one part of the data to the noisy state."""
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                "an accumulator works in the process that made it: a forked copy has the same "
+                "noise, and the difference of the two would be exact data."
+            )
+
+    def read(self, answer: Callable[[float], NDArray[Any]]) -> NDArray[Any]:
+        """Read one part of the data through the gate: nothing changes yet."""
+        self._check_process()
         if self._opened:
             raise PrivacyError("this accumulator was opened; what is added later is never released")
-        part = self._grant._session._read(answer, self._grant)
+        return self._grant._session._read(answer, self._grant)
+
+    def take(self, part: NDArray[Any]) -> None:
+        """Add a part that was read to the noisy state."""
         if self._grant.step == 0.0:
             self._state = self._state + part
         else:
             self._state = wrapping_sum(self._state, part)
 
+    def add(self, answer: Callable[[float], NDArray[Any]]) -> None:
+        """Add one part of the data to the noisy state."""
+        self.take(self.read(answer))
+
     def close(self) -> NDArray[Any]:
         """Publish the state as it is: integers in steps. This is the opening, `open` is another."""
-        self._grant.use()
-        self._opened = True
-        self._grant.finish(self._state)  # an opening like any other: audits record it
+        self.open()  # an opening like any other: audits record it
         return self._state
 
     def open(self) -> Answer:
         """Publish the state. Later calls raise: two openings would differ by exact data."""
+        self._check_process()
         self._grant.use()
         self._opened = True
         return self._grant.finish(self._state)

@@ -169,9 +169,18 @@ class Journal:
 
     @classmethod
     def start(
-        cls, path: str | os.PathLike[str], snapshot: bytes, identity: bytes, acts: int
+        cls,
+        path: str | os.PathLike[str],
+        snapshot: bytes,
+        identity: bytes,
+        acts: int,
+        old: Journal | None = None,
     ) -> Journal:
-        """Begin a journal with a snapshot; a file of another stream is never overwritten."""
+        """Begin a journal with a snapshot; a file of another stream is never overwritten.
+
+        `old`, the journal that it takes over from, is retired before the new one can be resumed:
+        killed in between, the stream is lost (but for the temporary file), not doubled.
+        """
         if Path(path).exists():
             raise PrivacyError(
                 f"{os.fspath(path)!r} exists and is not this stream's. Use another path, or remove "
@@ -181,20 +190,22 @@ class Journal:
         try:
             journal.identity, journal.acts = identity, acts
             journal._count.write(identity, acts, both=True)
-            journal.rewrite(snapshot)
+            journal.rewrite(snapshot, old)
         except BaseException:
             journal.close()
             raise
         return journal
 
-    def rewrite(self, snapshot: bytes) -> None:
-        """Replace the file, in one step, by a snapshot of now."""
+    def rewrite(self, snapshot: bytes, old: Journal | None = None) -> None:
+        """Replace the file, in one step, by a snapshot of now; just before that, retire `old`."""
         temporary = self._temporary()
         file = _open_secret(temporary, os.O_CREAT | os.O_EXCL)
         try:
             head = _MAGIC + self.identity + struct.pack("<Q", self.acts)
             digest = hashlib.sha256(head + snapshot).digest()
             self._write(file, head + _HEAD.pack(len(snapshot), digest) + snapshot)
+            if old is not None:
+                old.retire()
             os.replace(temporary, self.path)
         except BaseException:
             file.close()
@@ -237,6 +248,8 @@ class Journal:
 
     def retire(self) -> None:
         """Mark the file as replaced by another: it can never be resumed."""
+        if self._file is None:
+            return
         self._count.write(self.identity, _MOVED, both=True)
         self.close()
 

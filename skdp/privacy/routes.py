@@ -121,6 +121,8 @@ def charge(
     """Charge the whole budget of a session to each new ledger of its, or to none and raise."""
     paid = dict(_KEYS.get(session, ()))  # a stream may go on in a ledger opened after it
     payers = [payer for payer in _payers(stamp, name).values() if payer not in paid]
+    if payers:
+        session.check_own_sketch()
     granted = accounting.compose(entry.loss for entry in session.ledger)
     unit, losses = unit_name(session.unit, sensitivity), granted or planned(session.budget)
     fit = LedgerFit(name, unit, session.adjacency, losses, session.source.seeded)

@@ -86,6 +86,7 @@ class PrivacySession:
         self._starts = 0
         # Set by a PrivacyLedger: asked before a loss that is not planned as a Gaussian one.
         self.recharge: Callable[[tuple[Loss, ...]], None] | None = None
+        self.shares_sketch = False  # a random one, with other sessions
 
     # -- the only line of the package that runs private code -------------------------------
     def _read(self, answer: Callable[[float], NDArray[Any]], grant: Grant) -> NDArray[Any]:
@@ -194,12 +195,18 @@ class PrivacySession:
         """
         with self.lock:
             losses = self._sketch_losses(bounds, shares)
-            if self.recharge is not None and any(loss.kind == "sketch" for loss in losses):
-                if shared:
-                    raise PrivacyError(_SHARED)
-                self.recharge(accounting.compose(losses))
+            if any(loss.kind == "sketch" for loss in losses):
+                self.shares_sketch = shared
+                if self.recharge is not None:
+                    self.check_own_sketch()
+                    self.recharge(accounting.compose(losses))
             lines = zip(bounds, shares, losses, strict=True)
             return tuple(self._grant_sketch(*line, parties, note) for line in lines)
+
+    def check_own_sketch(self) -> None:
+        """Refuse to stand in a ledger with a random sketch that other sessions have too."""
+        if self.shares_sketch:
+            raise PrivacyError(_SHARED)
 
     def _sketch_losses(self, bounds: Sequence[Bound], shares: Sequence[float]) -> list[Loss]:
         """Check the budget and calibrate: one loss for each bound."""

@@ -43,6 +43,7 @@ class SketchSource:
     def __init__(self, session: PrivacySession, source: NoiseSource) -> None:
         self._session = session
         self._source = source
+        self._charged = False
 
     def shared_with(self, session: PrivacySession) -> SketchSource:
         """Return a source of the same sketches for another session, whose noise is its own."""
@@ -56,10 +57,12 @@ class SketchSource:
 
     @classmethod
     def from_secret(cls, session: PrivacySession, key: str, *, seeded: bool) -> SketchSource:
-        """Return the source of a key, for the same sketches."""
+        """Return the source of a key, for the same sketches: they were charged when first drawn."""
         source = SeededSource(b"")
         source._key, source._seeded = bytes.fromhex(key), seeded
-        return cls(session, source)
+        again = cls(session, source)
+        again._charged = True
+        return again
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to be pickled: the sketch may be secret."""
@@ -70,7 +73,8 @@ class SketchSource:
     ) -> tuple[IntArray, float]:
         """Return an integer Gaussian matrix, and the deviation of the normal that dominates it."""
         divisor = COARSE if coarse else FINE
-        self._session.charge_draws(math.prod(shape))
+        if not self._charged:
+            self._session.charge_draws(math.prod(shape))
         words = self._source.words(name, "gaussian", divisor)
         drawn = noise.integer_gaussian(words, shape, levels=1)
         return np.asarray(np.rint(drawn / divisor), dtype=np.int64), gaussian_scale(divisor)

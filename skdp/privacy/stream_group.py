@@ -38,7 +38,7 @@ class StreamGroup:
     streams : dict of Stream
         By name.
     acts : int
-        How many acts were acknowledged. Their number may be private: for the owner of the data.
+        How many acts were done. Their number may be private: for the owner of the data.
     log : Log or None
         Where acts are made durable.
     notes : dict

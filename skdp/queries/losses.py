@@ -55,6 +55,8 @@ class LossQuery(PrivateQuery):
     def _centred(self) -> FloatArray:
         """Return one number for each unit, in [-(b - a)/2, (b - a)/2]."""
         losses = self._losses()
+        if losses.shape != (self._n_rows(),):  # more than one loss a row breaks the bounds below
+            raise ValueError("the losses must be one number for each row.")
         if self._owners is not None:  # sums over a user's rows, in their order: of these rows alone
             sizes = np.bincount(self._owners)
             losses = np.bincount(self._owners, weights=losses)[sizes > 0] / sizes[sizes > 0]

@@ -9,9 +9,13 @@ Neighbours and the change of z (in units), by privacy unit:
 
 | unit | fit(A) | updates |
 |---|---|---|
-| frobenius, rank_one | norm D/u + sqrt(m n), by rounding both matrices | sum of abs values D/u |
+| frobenius, rank_one | norm D/u + 5/4 sqrt(m n), by truncation | sum of abs values D/u |
 | row | one row of norm C/u (`IntegerRows`; replace: 2 C/u) | the same |
 | entry | one entry, alpha/u (truncation is monotone) | sum of abs values alpha/u |
+
+(5/4: k steps of the truncation lie k - 1 units apart or more, but for the float product: below
+2**52 that moves a step by up to 1/4.) Updates of an entry under "replace": alpha is twice the
+largest absolute value, not high - low: the two neighbours may have theirs at different times.
 
 An update d counts as trunc(d/u): truncated toward zero, it is no larger than d, so what one unit
 adds up to D in absolute values stays below D/u (rounding to nearest would not: 0.6 u counts as u).
@@ -43,6 +47,7 @@ from skdp.queries.linear_maps import LARGEST, IntegerSketch, SketchMap, signed
 
 __all__ = ["SKETCH_UNITS", "IntegerSketch", "SketchMap", "SketchUnit", "Updates", "Whole"]
 
+_TRUNCATION = 1.25  # of one entry of two matrices, in units, beyond their difference
 SKETCH_UNITS = ("frobenius", "rank_one", "row", "entry")
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -79,9 +84,12 @@ class SketchUnit:
         replace = self.adjacency == "replace"
         if self.name == "row":
             return self.clip_norm * (2.0 if replace else 1.0)
-        if self.name == "entry":
-            return self.high - self.low if replace else max(abs(self.low), abs(self.high))
-        return self.sensitivity
+        if self.name != "entry":
+            return self.sensitivity
+        one = max(abs(self.low), abs(self.high))
+        if not replace:
+            return one
+        return 2.0 * one if self.stream else self.high - self.low
 
     @property
     def single(self) -> bool:
@@ -109,7 +117,7 @@ class SketchUnit:
             else:
                 factor *= norm(side)
         rounded = not self.single and self.name != "row"
-        slack = math.sqrt(math.prod(sketch.shape)) if rounded else 0.0
+        slack = _TRUNCATION * math.sqrt(math.prod(sketch.shape)) if rounded else 0.0
         return Bound(
             sketch.name,
             sketch.out_shape,

@@ -122,6 +122,8 @@ class TangentQuery(PrivateQuery):
             raise ValueError("'V' must have orthonormal columns.")
         rounding = 0.0 if scale == math.inf else math.sqrt(self._V.size) * 2.0**-_V_BITS
         self._weights = np.ones(self._V.shape[1]) if weights is None else np.asarray(weights)
+        if self._weights.shape != self._V.shape[1:]:  # now: where there are no rows, none would ask
+            raise ValueError("'weights' must be one for each column of 'V'.")
         if not (np.all(self._weights > 0) and np.all(self._weights <= 1)):
             raise ValueError("'weights' must lie in (0, 1].")
         self._split = _Split(self._grid, self._weights, self._removed, gap, rounding)

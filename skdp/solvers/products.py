@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["row_products"]
+__all__ = ["row_products", "saturated"]
 
 FloatArray = NDArray[np.float64]
 _BLOCK = 2**18  # numbers of a block: about the second-level cache
@@ -48,3 +48,12 @@ def _halves(values: FloatArray, bits: int) -> tuple[FloatArray, FloatArray]:
     scaled = np.ldexp(values, bits)
     high = np.rint(scaled)
     return high, np.rint(np.ldexp(scaled - high, bits))
+
+
+def saturated(values: NDArray[Any]) -> NDArray[Any]:
+    """Return values with the largest float in place of infinity.
+
+    A finite row that overflows on its way would be an error in the next step, hence visible.
+    """
+    largest = np.finfo(values.dtype).max
+    return np.asarray(np.clip(values, -largest, largest, out=values))

@@ -47,9 +47,9 @@ def fresh(estimator, **params):
 
 
 def fitted_attributes(estimator) -> dict[str, Any]:
-    """Return what fit has put on the estimator, `_private` aside."""
+    """Return what fit has put on the estimator, the secrets of its owner aside."""
     params = set(estimator.get_params(deep=False))
-    hidden = params | _SKLEARN_STATE | {PRIVATE}
+    hidden = params | _SKLEARN_STATE | {PRIVATE, "_acknowledged"}
     return {name: value for name, value in vars(estimator).items() if name not in hidden}
 
 

@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.decomposition import PCA, IncrementalPCA
 
 from skdp import DPIncrementalPCA, PrivacyLedger
-from skdp.decomposition import _moments
+from skdp.decomposition import _incremental_pca, _moments
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy.session import PrivacySession
 from skdp.testing import (
@@ -231,6 +231,29 @@ def test_a_failed_call_leaves_the_last_release():
             pca.partial_fit(bad)
         assert difference(before, fitted_attributes(pca)) is None
     assert pca.partial_fit(X).n_releases_ == 3
+
+
+@pytest.mark.parametrize("limit", [2, 6])
+def test_an_interrupted_call_is_not_repeated(limit, monkeypatch):
+    """Its rows were taken: the same call again (a cell run twice) would count each row twice."""
+    pca = run([X[:100]], 2, epsilon=1e3, center="none", max_releases=limit)
+    real = _incremental_pca.fitted
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_incremental_pca, "fitted", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pca.partial_fit(X[100:150])
+    monkeypatch.setattr(_incremental_pca, "fitted", real)
+    for _ in range(2):
+        with pytest.raises(PrivacyError, match="count twice"):
+            pca.partial_fit(X[100:150])
+    assert pca.n_releases_ == 1
+    assert pca.n_acknowledged() == 2
+    assert pca.n_releases_ == 2 and abs(pca.n_samples_seen_ - 150) < 20
+    if limit > 2:
+        assert abs(pca.partial_fit(X[150:200]).n_samples_seen_ - 200) < 20
 
 
 def test_a_running_stream_is_secret_and_a_released_model_is_free():

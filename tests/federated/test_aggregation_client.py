@@ -1,8 +1,10 @@
 """The client guards its own masks: replays, overlaps, altered and foreign messages are refused."""
 
+import contextlib
 import copy
 import os
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -88,6 +90,31 @@ def test_bad_requests_to_unmask(case):
     client = scene.clients[0]
     refuse(client, scene.unmask(alive, dead), match)
     client.handle(scene.messages[0])  # nothing was revealed, so the true request is answered
+
+
+def test_two_requests_to_unmask_at_the_same_time():
+    """Threads of a transport must not get a share of each secret of one client."""
+    scene = Scene(Kind.UNMASK)
+    client = scene.clients[0]
+    check, meeting, answers = client._check_survivors, threading.Barrier(2), []
+
+    def slow_check(*arguments):
+        check(*arguments)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            meeting.wait(0.2)  # both threads are past the check, if both may get there
+
+    def ask(message):
+        with contextlib.suppress(MessageRefused):
+            answers.append(client.handle(message))
+
+    client._check_survivors = slow_check
+    messages = scene.unmask(range(6)), scene.unmask(range(5), [5])
+    threads = [threading.Thread(target=ask, args=(message,)) for message in messages]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 1
 
 
 def test_a_client_that_does_not_exist():

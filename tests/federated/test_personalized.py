@@ -6,8 +6,8 @@ import warnings
 import numpy as np
 import pytest
 
-from skdp import DPPersonalizedClassifier, DPPersonalizedRegressor
-from skdp.exceptions import PrivacyError, PrivacyWarning
+from skdp import DPPersonalizedClassifier, DPPersonalizedRegressor, PrivacyLedger
+from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedRounds,
@@ -96,6 +96,42 @@ def test_rounds_over_secure_sums_improve_the_model():
     assert clients[1].ledger_ == rounds.ledger_
     assert clients[1].close() == rounds.privacy_spent_
     assert clients[0].ledger_ == ()
+
+
+def test_rounds_are_charged_to_an_open_ledger():
+    def rounds(epsilon):
+        clients = clients_of(epsilon=epsilon)
+        sums = PlainAggregator([client.respond for client in clients])
+        return FederatedRounds(PILOT, CONFIG, epsilon=epsilon).fit(sums), clients
+
+    with PrivacyLedger(epsilon=1.5, delta=1e-5) as ledger:
+        rounds(1.0)
+    assert [(fit.estimator, fit.unit, fit.state) for fit in ledger.entries] == [
+        ("FederatedRounds", "group", "fitted")
+    ]
+    with pytest.raises(BudgetExceededError), PrivacyLedger(epsilon=0.5, delta=1e-5) as ledger:
+        rounds(1.0)
+    assert ledger.entries == ()
+
+
+def test_the_receipt_of_rounds_that_failed_is_theirs():
+    """What a sum opened before the abort stays spent; an older receipt would claim less."""
+    clients = clients_of(epsilon=2.0)
+    sums = PlainAggregator([client.respond for client in clients])
+    calls = []
+
+    def interrupted(request, size):
+        calls.append(request)
+        if len(calls) == 2:
+            raise ConnectionError
+        return sums(request, size)
+
+    rounds = FederatedRounds(PILOT, CONFIG, epsilon=2.0, n_rounds=3)
+    with PrivacyLedger(epsilon=3.0, delta=1e-5) as ledger, pytest.raises(ConnectionError):
+        rounds.fit(interrupted)
+    assert [line.name for line in rounds.ledger_] == ["round", "round"]
+    assert [fit.state for fit in ledger.entries] == ["failed"]
+    assert ledger.entries[0].losses == rounds.privacy_spent_.losses
 
 
 def test_a_device_is_one_user():
@@ -199,8 +235,24 @@ def test_states_add_up_modulo_two_to_the_64():
     states = [rng.integers(info.min, info.max, (4, 3)) for _ in range(S)]
     with np.errstate(over="ignore"):
         expected = np.sum(states, axis=0)
-    for connect in (PlainAggregator, lambda callbacks: simulated_aggregator(callbacks, CONFIG)):
+    complete = AggregationConfig(S)
+    for connect in (PlainAggregator, lambda callbacks: simulated_aggregator(callbacks, complete)):
         assert np.array_equal(StateSum(connect)(states), expected)
+
+
+def test_sums_without_some_states_are_not_opened():
+    """Each state brings its share of the noise: a sum without one has too little."""
+    asked = []
+
+    def connect(callbacks):
+        sums = simulated_aggregator(callbacks, CONFIG, lost=lambda i, kind: i == 0)
+        original = sums._finish
+        sums._finish = lambda messages: asked.append(messages) or original(messages)
+        return sums
+
+    with pytest.raises(PrivacyError, match="n_dropouts=0"):
+        StateSum(connect)([np.ones(2, np.int64)] * S)
+    assert not asked
 
 
 def test_a_lost_state_is_an_error():

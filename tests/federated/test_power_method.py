@@ -29,6 +29,7 @@ from skdp.federated import (
 from skdp.federated import _clients as clients_module
 from skdp.federated._ask import Federation, unpack
 from skdp.federated._clients import narrowed
+from skdp.federated._question import Question
 from skdp.federated._requests import Call, Facts, Request
 from skdp.federated.power_method import _SIGNATURES
 from skdp.privacy import noise
@@ -320,7 +321,6 @@ TOO_FINE = {
     "nan step",
     "infinite clip",
     "longer clip",
-    "tiny clip",
     "long V",
 }
 LIES = {
@@ -369,6 +369,19 @@ LIES = {
     "vector V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (V[:, 0],)))},
     "oblique V": {
         "calls": (Call("clipped", (1.5,)), Call("tangent", (2 * V, 3.0, None)), Call("sums"))
+    },
+    "vanishing clip": {"calls": (Call("clipped", (5e-324,)), Call("sums"))},
+    "bursting clip": {"calls": (Call("clipped", (1e200,)), Call("gram_product", (V,)))},
+    "bursting corner": {"calls": (Call("clipped", (1.5,)), Call("moment", (1e200,)))},
+    "sizes without a clip": {
+        "calls": (Call("tangent", (V, 3.0, None)), Call("sizes_above", (1.0,)))
+    },
+    "too many weights": {
+        "calls": (
+            Call("clipped", (1.5,)),
+            Call("tangent", (V, 3.0, np.ones(3))),
+            Call("product", (1.0,)),
+        )
     },
     "weights": {
         "calls": (
@@ -449,14 +462,82 @@ def test_a_request_is_answered_once():
     assert len(client.ledger_) == 1
 
 
+COUNTS = (CONFIG.n_clients, CONFIG.n_colluders, CONFIG.n_dropouts)
+WORDS = 1  # the first request is a search of a clip level
+
+
 def test_retries_are_counted_and_draw_fresh_noise():
-    request = a_request()
+    request = Question(a_request(), b"a step", COUNTS, WORDS)
     client = clients_of(FITS["gram"][0], split(X), n_retries=1)[0]
     first, second = client.respond(request), client.respond(request)
     assert not np.array_equal(first, second)
     with pytest.raises(MessageRefused, match="answered already"):
         client.respond(request)
     assert len(client.ledger_) == 1
+
+
+@pytest.mark.parametrize("first", ["a step", "outside"])
+@pytest.mark.parametrize("then", ["another step", "outside", "closed"])
+def test_a_retry_stays_within_its_step(first, then):
+    """Elsewhere the same request is a second release of which nothing was paid."""
+    request = a_request()
+    asked = {
+        "outside": request,
+        "a step": Question(request, b"a step", COUNTS, WORDS),
+        "another step": Question(request, b"another step", COUNTS, WORDS),
+        "closed": Question(request, b"a step", COUNTS, WORDS),
+    }
+    client = clients_of(FITS["gram"][0], split(X), n_retries=3)[0]
+    client.respond(asked[first])
+    if then == "closed":
+        client.close()
+    with pytest.raises(MessageRefused, match="not new"):
+        client.respond(asked[then])
+
+
+@pytest.mark.parametrize("same_sum", [True, False])
+def test_a_second_fit_does_not_open_a_paid_release_again(same_sum):
+    """A server that was interrupted after a sum starts again; its first request is the same."""
+    clients = clients_of(FITS["gram"][0], split(X), n_retries=1)
+    opened = []
+
+    def connect():
+        return simulated_aggregator([client.respond for client in clients], CONFIG)
+
+    def interrupted(sums):
+        def once(request, size):
+            opened.append(sums(request, size).total)
+            raise ConnectionError
+
+        return once
+
+    sums = connect()
+    with pytest.raises(ConnectionError):
+        fit(FITS["gram"][0], clients, aggregator=interrupted(sums))
+    with pytest.raises(AggregationAborted):
+        fit(FITS["gram"][0], clients, aggregator=interrupted(sums if same_sum else connect()))
+    assert len(opened) == len(clients[0].ledger_) == 1
+
+
+def test_a_sum_of_another_size_costs_nothing():
+    """A server that asks for more words than the answer has neither spends nor breaks a client."""
+    clients = clients_of(FITS["gram"][0], split(X))
+    sums = simulated_aggregator([client.respond for client in clients], CONFIG)
+    with pytest.raises(AggregationAborted):
+        sums(a_request(), 2 * 12 * 13)
+    assert all(client.ledger_ == () for client in clients)
+
+
+def test_noise_is_sized_for_the_secure_sum_that_carries_it():
+    """A sum that tolerates more drop-outs would open with too few shares of noise."""
+    clients = clients_of(FITS["gram"][0], split(X))
+    sums = simulated_aggregator(
+        [client.respond for client in clients], AggregationConfig(S, 1, 3), lost=lambda i, _: i < 3
+    )
+    with pytest.raises(AggregationAborted) as caught:
+        fit(FITS["gram"][0], clients, aggregator=sums)
+    assert not caught.value.opened
+    assert all(client.ledger_ == () for client in clients)
 
 
 def test_an_unopened_attempt_is_repeated_if_clients_allow_it():

@@ -461,3 +461,71 @@ def test_scaled_private_pipeline_learns():
     assert check_pipeline(pipe).ok
     with seeded_entropy(0):
         assert pipe.fit(X * units, y).score(X * units, y) > 0.8
+
+
+class _OwnRidge(DPRidge):
+    """Someone's own class, which may do anything."""
+
+
+class _OwnSearch(DPGridSearchCV):
+    """Derived from a search."""
+
+
+def test_what_a_search_may_put_in_the_place_of_a_step():
+    pipe = Pipeline([("scale", RowClipper()), ("ridge", DPRidge())])
+    scorer = make_private_scorer("squared_error", (0.0, 1.0))
+    steps = {"scale": [RowClipper(), StandardScaler()], "ridge__alpha": [1.0]}
+    report = check_pipeline(DPGridSearchCV(pipe, steps, scoring=scorer))
+    assert [problem.step for problem in report.problems] == ["scale"]
+    steps = {"scale": [RowClipper(), "passthrough"]}
+    assert check_pipeline(DPGridSearchCV(pipe, steps, scoring=scorer)).ok
+
+
+def test_a_search_that_is_derived_from_ours_is_looked_into():
+    pipe = make_pipeline(StandardScaler(), DPRidge())
+    scorer = make_private_scorer("squared_error", (0.0, 1.0))
+    assert not check_pipeline(_OwnSearch(pipe, {}, scoring=scorer)).ok
+
+
+def test_your_own_private_class_is_taken_on_trust():
+    assert any("_OwnRidge" in text for text in check_pipeline(_OwnRidge()).assumptions)
+
+
+def test_steps_of_different_adjacencies_do_not_add_up():
+    pipe = make_pipeline(DPPCA(2, adjacency="replace"), DPRidge())
+    assert [problem.kind for problem in check_pipeline(pipe).problems] == ["unit"]
+    assert check_pipeline(pipe.set_params(dpridge__adjacency="replace")).ok
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    "first",
+    [DPStandardScaler(entry_bounds=(-1e-3, 1e-3)), DPTruncatedSVD(1, clip_norm=1.0), DPPCA(1)],
+)
+def test_a_finite_row_that_overflows_is_no_error(first, dtype):
+    X = np.full((2000, 4), 0.5, dtype)
+    X[0] = np.finfo(dtype).max
+    pipe = make_pipeline(first, DPRidge(clip_norm=1.0, target_bounds=(-1, 1), epsilon=50.0))
+    assert np.all(np.isfinite(pipe.fit(X, X[:, 1] / 2)[-1].coef_))
+
+
+def test_a_ledger_is_no_remedy_for_rows_that_are_drawn_several_times():
+    (problem,) = check_pipeline(BaggingRegressor(DPRidge())).problems
+    assert "cannot count" in problem.remedy
+    (problem,) = check_pipeline(BaggingRegressor(DPRidge(), bootstrap=False)).problems
+    assert "count the fits" in problem.remedy
+
+
+def test_an_unknown_category_is_an_error_that_names_it():
+    encoder = OneHotEncoder(categories=[[0, 1]])
+    assert any("public list" in text for text in check_pipeline(
+        make_pipeline(encoder, DPRidge())
+    ).assumptions)  # fmt: skip
+    encoder.set_params(handle_unknown="ignore")
+    assert not check_pipeline(make_pipeline(encoder, DPRidge())).assumptions
+
+
+def test_a_method_that_was_replaced_is_unknown():
+    step = Normalizer()
+    step.transform = lambda X: X - X.mean(axis=0)
+    assert kinds(make_pipeline(step, DPRidge())) == [("normalizer", "unknown")]

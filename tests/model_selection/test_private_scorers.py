@@ -8,8 +8,10 @@ import scipy.sparse as sp
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from skdp import DPPCA, DPTraceRegressor, DPTruncatedSVD, PrivacyError
+from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError
 from skdp.model_selection import PrivateScorer, make_private_scorer
+from skdp.preprocessing import RowClipper
+from skdp.queries.losses import LossQuery
 from skdp.testing import record_transcript, seeded_entropy
 
 RNG = np.random.default_rng(0)
@@ -149,3 +151,70 @@ def test_unknown_models_are_evaluated_row_by_row():
     scorer.privacy_unit = "edge"
     with pytest.raises(PrivacyError, match="no private score"):
         scorer(model, X, Y)
+
+
+@pytest.mark.parametrize("n_targets", [1, 4])
+@pytest.mark.parametrize("loss", ["squared_error", "absolute_error", "zero_one"])
+def test_a_row_has_one_loss_whatever_the_shape_of_y(loss, n_targets):
+    targets = np.repeat(Y[:, None], n_targets, axis=1) + 5.0  # a column beside n predictions too
+    model = DPRidge(clip_norm=1.0, target_bounds=(-9, 9)).fit(X, targets)
+    scorer = make_private_scorer(loss, (0.0, 1.0))
+
+    def total(n):
+        query, _ = scorer._query(model, X[:n], targets[:n], None, "row", True)
+        return query.total()
+
+    bounded = total(300)
+    moved = abs(float(bounded.answer(0.0)) - float(total(299).answer(0.0)))
+    assert moved <= bounded.bound.l2
+
+
+def test_a_model_of_other_targets_is_refused():
+    model = DPRidge(clip_norm=1.0, target_bounds=(-9, 9)).fit(X, np.column_stack([Y, Y]))
+    with pytest.raises(ValueError, match="target"):
+        make_private_scorer("squared_error", (0.0, 1.0))(model, X, Y)
+
+
+def test_more_losses_than_rows_are_refused():
+    query = LossQuery(lambda: np.zeros(6), lambda: 3, (0.0, 1.0), private_count=True)
+    with pytest.raises(ValueError, match="one number"):
+        query.total().answer(0.0)
+
+
+@pytest.mark.parametrize("entry", [None, "text", [1.0]])
+def test_a_target_that_is_no_number_counts_as_the_middle(entry):
+    model = DPRidge(clip_norm=1.0, target_bounds=(-9, 9)).fit(X, Y)
+    odd = Y.astype(object)
+    odd[3] = entry
+    scorer = make_private_scorer("squared_error", (0.0, 1.0), epsilon=50.0)
+    assert -1.0 < scorer(model, X, odd) < 0.0
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        (DPRidge(clip_norm=1.0, target_bounds=(-1, 1)), "squared_error"),
+        (make_pipeline(RowClipper(), DPRidge(clip_norm=1.0)), "squared_error"),
+        (DPPCA(2, clip_norm=1.0), "reconstruction"),
+    ],
+)
+def test_an_empty_fold_scores_noise(model, loss):
+    scorer = make_private_scorer(loss, (0.0, 1.0))
+    assert -1.0 <= scorer(model.fit(X, Y), X[:0], Y[:0]) <= 0.0
+
+
+class _Coupled(RowClipper):
+    """Looks at all rows that it is given."""
+
+    def transform(self, X):
+        return super().transform(X) * len(X)
+
+
+def test_a_derived_class_gets_one_row_at_a_time():
+    model = make_pipeline(_Coupled(), DPRidge(clip_norm=1.0, target_bounds=(-1, 1))).fit(X, Y)
+    scorer = make_private_scorer("squared_error", (0.0, 1.0))
+
+    def losses(n):
+        return scorer._losses_of(model, X[:n], Y[:n])()
+
+    np.testing.assert_array_equal(losses(40)[:39], losses(39))

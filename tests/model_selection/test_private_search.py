@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 from scipy.stats import randint
 from sklearn.base import clone
-from sklearn.pipeline import make_pipeline
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
 from skdp import (
     DPPCA,
     BudgetExceededError,
     DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
     DPTraceRegressor,
     DPTruncatedSVD,
+    PrintProgress,
     PrivacyError,
     PrivacyLedger,
 )
@@ -24,8 +28,10 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.model_selection import (
     DPGridSearchCV,
     DPRandomizedSearchCV,
+    _runs,
     make_private_scorer,
 )
+from skdp.preprocessing import RowClipper
 from skdp.privacy import accounting
 from skdp.privacy.accounting import Loss
 from skdp.privacy.grants import Grant
@@ -477,3 +483,85 @@ def test_audit_of_the_selection_and_of_one_that_publishes_its_runs():
     best, everything = simulated(np.max), simulated(lambda scores: np.sum(scores - MU / 2))
     print(f"best alone >= {best:.3f}, all runs >= {everything:.3f}, claimed {claim:.3f}")
     assert 0.2 < best < claim < everything
+
+
+def ridge_search(step, params, **options):
+    ridge = DPRidge(clip_norm=1.0, target_bounds=(-3, 3))
+    scorer = make_private_scorer("squared_error", (0.0, 1.0))
+    pipe = Pipeline([("scale", step), ("ridge", ridge)])
+    return DPGridSearchCV(pipe, params, scoring=scorer, **options)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"scale": [RowClipper(), StandardScaler()]},
+        {"ridge": [Ridge()]},
+        {"memory": [None, "nowhere"]},
+    ],
+)
+def test_a_candidate_may_not_bring_a_step_that_learns(params):
+    search = ridge_search(RowClipper(), params)
+    with pytest.raises(PrivacyError):
+        search.fit(X, X[:, 0])
+    with pytest.raises(PrivacyError):
+        search.plan()
+
+
+@pytest.mark.parametrize("who", ["step", "pipeline"])
+def test_callbacks_and_printing_do_not_count_the_runs(who, capsys):
+    search = ridge_search(
+        RowClipper(), {"ridge__alpha": [1.0, 2.0]}, strategy="random_stopping", expected_runs=5.0
+    )
+    search.estimator.set_params(verbose=True)
+    told = search.estimator if who == "pipeline" else search.estimator["ridge"]
+    if hasattr(told, "set_callbacks"):
+        told.set_callbacks(PrintProgress())
+    search.fit(X, X[:, 0])
+    assert capsys.readouterr().out == ""
+
+
+def test_no_run_at_all_publishes_nothing_of_the_labels_or_the_length(monkeypatch):
+    monkeypatch.setattr(_runs, "draw_runs", lambda *args: 0)
+    seen = []
+    fit = DPRidgeClassifier.fit
+
+    def spy(self, X, y):
+        seen.append((X, y))
+        return fit(self, X, y)
+
+    monkeypatch.setattr(DPRidgeClassifier, "fit", spy)
+    scorer = make_private_scorer("zero_one", (0.0, 1.0))
+    for labels in ([0, 1], [0, 1, 2], [2]):  # 2 is not among the public classes
+        model = DPRidgeClassifier(classes=[0, 1], clip_norm=1.0)
+        search = DPGridSearchCV(
+            model, {"alpha": [1.0, 2.0]}, scoring=scorer, strategy="random_stopping", law="poisson"
+        )
+        search.fit(X, np.resize(labels, len(X)))
+    for rows, targets in seen[1:]:
+        np.testing.assert_array_equal(rows, seen[0][0])
+        np.testing.assert_array_equal(targets, seen[0][1])
+
+
+def test_no_run_at_all_publishes_nothing_of_the_length_of_factors(monkeypatch):
+    monkeypatch.setattr(_runs, "draw_runs", lambda *args: 0)
+    scorer = make_private_scorer("squared_error", (0.0, 1.0))
+    widths = set()
+    for n in (30, 31):
+        model = DPTraceRegressor(rank=1)
+        search = DPGridSearchCV(
+            model, {"max_iter": [2, 3]}, scoring=scorer, strategy="random_stopping", law="poisson"
+        )
+        factors = (np.ones((n, 3)), np.ones((n, 2)))
+        widths.add(np.shape(search.fit(factors, np.ones(n)).best_estimator_.coef_))
+    assert len(widths) == 1
+
+
+def test_a_search_in_a_search_carries_the_receipt_of_the_outer_one():
+    inner = ridge_search(RowClipper(), {"ridge__alpha": [1.0, 2.0]}, strategy="compose")
+    outer = DPGridSearchCV(
+        inner, {"score_share": [0.1, 0.2]}, scoring=inner.scoring, strategy="random_stopping"
+    ).fit(X, X[:, 0])
+    pipe = outer.best_estimator_.best_estimator_
+    for part in (outer.best_estimator_, pipe, pipe[-1]):
+        assert part.privacy_spent_ == outer.privacy_spent_

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.ensemble import BaggingRegressor, StackingRegressor, VotingRegressor
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import (
@@ -19,8 +20,13 @@ from sklearn.model_selection import (
     ShuffleSplit,
     StratifiedKFold,
     TimeSeriesSplit,
+    cross_val_predict,
     cross_validate,
+    learning_curve,
+    permutation_test_score,
+    validation_curve,
 )
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 
 from skdp import (
@@ -28,6 +34,7 @@ from skdp import (
     BudgetExceededError,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
+    DPRidge,
     DPTraceRegressor,
     DPTruncatedSVD,
     PrivacyError,
@@ -274,3 +281,86 @@ def test_scorer_alone_pays_the_ledger():
         score = SCORER(model, X)
     assert -1 <= score <= 0
     assert ledger.spent.mu == pytest.approx(mu_of(0.3))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_splitter_that_draws_anew_is_not_counted_by_one_draw(seed):
+    cv = ShuffleSplit(4, train_size=1, test_size=1, random_state=np.random.RandomState(seed))
+    held = search_cost(pca(adjacency="replace"), 6, cv=cv).held
+    trained = np.zeros(6, int)
+    for train, _ in cv.split(np.zeros((6, 1))):
+        trained[train] += 1
+    assert trained.max() <= held
+
+
+def test_a_row_may_not_be_twice_in_a_training_set():
+    rows = np.arange(20)
+    for bad in ((rows[[0] * 5], rows[:3]), (rows[:3], rows[[0] * 5])):
+        with pytest.raises(PrivacyError, match="more than once"):
+            search_cost(pca(adjacency="replace"), 20, cv=[(rows, rows), bad])
+    masks = [(rows < 10, rows >= 10), (rows >= 10, rows < 10)]
+    assert search_cost(pca(adjacency="replace"), 20, cv=masks).held == 1
+
+
+def test_a_user_who_is_replaced_may_have_more_rows():
+    model = DPPersonalizedRegressor(adjacency="replace")
+    assert search_cost(model, 6, np.arange(6), cv=WithinGroupKFold(3)).held == 3
+
+
+def test_folds_of_a_known_seed_move_with_a_row_in_front():
+    cv = IndependentKFold(3, random_state=0)
+    fold = np.zeros((2, 50), int)
+    for i, (_, test) in enumerate(cv.split(np.zeros((50, 1)))):
+        fold[0, test] = i
+    for i, (_, test) in enumerate(cv.split(np.zeros((49, 1)))):
+        fold[1, test + 1] = i  # without the first row
+    assert np.any(fold[0, 1:] != fold[1, 1:])
+    with pytest.raises(PrivacyError, match="random_state=None"):
+        search_cost(pca(), 50, cv=cv)
+    assert search_cost(pca(adjacency="replace"), 50, cv=cv).held == 2
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda model, cv: cross_val_predict(DPRidge(), X, X[:, 0], cv=cv),
+        lambda model, cv: validation_curve(
+            model, X, None, param_name="n_components", param_range=[1, 2], cv=cv
+        ),
+        lambda model, cv: learning_curve(model, X, None, cv=cv),
+        lambda model, cv: permutation_test_score(model, X, X[:, 0], cv=cv, n_permutations=2),
+        lambda model, cv: cross_validate(
+            grid(IndependentKFold(2), model, scoring=SCORER), X, cv=cv, scoring=SCORER
+        ),
+    ],
+    ids=["predict", "validation", "learning", "permutation", "nested"],
+)
+def test_every_loop_over_folds_needs_folds_that_can_be_counted(loop):
+    with PrivacyLedger(100.0, 1e-3) as ledger:
+        with pytest.raises(PrivacyError, match="IndependentKFold"):
+            loop(pca(), KFold(3))
+        assert not ledger.entries
+
+
+def test_a_learning_curve_is_cut_by_the_number_of_rows():
+    with PrivacyLedger(100.0, 1e-3) as ledger:
+        with pytest.raises(PrivacyError, match="learning_curve"):
+            learning_curve(pca(), X, None, cv=IndependentKFold(3))
+        assert not ledger.entries
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        BaggingRegressor(DPRidge(), n_estimators=3),
+        MultiOutputRegressor(DPRidge()),
+        make_pipeline(StackingRegressor([("a", DPRidge())], final_estimator=DPRidge())),
+        make_pipeline(MultiOutputRegressor(DPRidge())),
+    ],
+)
+def test_who_fits_many_times_has_no_cost(many):
+    with pytest.raises(PrivacyError, match="how often"):
+        search_cost(many, 90, cv=IndependentKFold(3))
+    voting = VotingRegressor([("a", DPRidge()), ("b", make_pipeline(DPRidge()))])
+    cost = search_cost(voting, 90, cv=IndependentKFold(3))
+    assert cost.mu == pytest.approx(2 * mu_of(1.0))  # two fits, two training sets

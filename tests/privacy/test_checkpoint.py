@@ -1,5 +1,6 @@
 """Checkpoints: nothing acknowledged is lost, nothing released twice, nothing stale resumed."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -197,6 +198,29 @@ def test_a_second_path_takes_over(tmp_path):
     released = group.open()
     close(group)
     assert np.array_equal(restore(second).answers()["a"].value, released["a"].value)
+
+
+@pytest.mark.parametrize("last", ["retire", "replace"])
+def test_killed_while_a_second_path_takes_over(last, tmp_path, monkeypatch):
+    """At no moment may both files be resumed: they would release the same steps twice."""
+    first, second = tmp_path / "a", tmp_path / "b"
+    group = new_group()
+    checkpoint(group, first)
+
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    owner = Journal if last == "retire" else os
+    monkeypatch.setattr(owner, last, killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint(group, second)
+    monkeypatch.undo()
+    close(group)
+    resumed = []
+    for path in (first, second):
+        with contextlib.suppress(PrivacyError, FileNotFoundError):
+            resumed.append(restore(path))
+    assert len(resumed) <= 1
 
 
 def test_another_file_is_not_overwritten(tmp_path):

@@ -49,7 +49,7 @@ def test_worst_pair_attains_the_bound():
         for losses in values:
             private = adjacency == "add_remove"
             rows = LossQuery(
-                lambda losses=losses: np.array(losses), lambda: 0, (low, high),
+                lambda x=losses: np.array(x), lambda x=losses: len(x), (low, high),
                 private_count=private,
             )  # fmt: skip
             answers.append(int(rows.total().answer(2.0**-20)))

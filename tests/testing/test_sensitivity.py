@@ -65,6 +65,7 @@ UNITS = {
     ("interaction", "add_remove"): (0.5**0.5, normalised),
     ("interaction", "replace"): (1.0, normalised),
     ("frobenius", "add_remove"): (1.0, lambda A: clean(A, -1e9, 1e9)),
+    ("rank_one", "add_remove"): (1.0, lambda A: clean(A, -1e9, 1e9)),
     ("spectral", "add_remove"): (5**0.5, lambda A: clean(A, -1e9, 1e9)),
     ("group", "add_remove"): (1.0, group_sum),
     ("group", "replace"): (2.0, group_sum),

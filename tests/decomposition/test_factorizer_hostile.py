@@ -1,0 +1,237 @@
+"""DPLowRankFactorizer against a hostile or hurried caller: retries, forks, changed parameters."""
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from skdp import DPLowRankFactorizer, PrivacyLedger
+from skdp.decomposition import _factorizer_releases
+from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
+from skdp.privacy.stream_group import StreamGroup
+from skdp.queries.sketches import Updates
+
+
+def new(**params):
+    defaults = {
+        "matrix_shape": (30, 20),
+        "sensitivity_mode": "worst_case",
+        "method": "two_sketch",
+        "sketch_size": 5,
+    }
+    return DPLowRankFactorizer(1, **(defaults | params))
+
+
+def states(model):
+    return [accumulator._state.copy() for accumulator in model._state.accumulators]
+
+
+def test_a_failed_update_may_be_repeated(monkeypatch):
+    """Before, the sketches ahead of the failure had the data of both attempts: twice the bound."""
+    model = new(sketch="sparse").update([0], [0], [0.0])
+    before = states(model)
+    real, calls = Updates.answer, []
+
+    def answer(self, sketch):
+        calls.append(sketch.name)
+        if len(calls) == 2:
+            raise MemoryError
+        return real(self, sketch)
+
+    monkeypatch.setattr(Updates, "answer", answer)
+    with pytest.raises(MemoryError):
+        model.update([3], [4], [1.0])
+    model.update([3], [4], [1.0])
+    for old, now, accumulator in zip(before, states(model), model._state.accumulators, strict=True):
+        grant = accumulator.grant
+        change = np.linalg.norm((now - old).astype(np.float64))
+        assert 0 < change <= grant.bound.l2_steps(grant.step)
+
+
+def test_an_interrupted_addition_is_not_repeated(monkeypatch):
+    model = new().update([0], [0], [0.0])
+    real = type(model._state.accumulators[0]).take
+    calls = []
+
+    def take(self, part):
+        calls.append(part)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        real(self, part)
+
+    monkeypatch.setattr(type(model._state.accumulators[0]), "take", take)
+    with pytest.raises(KeyboardInterrupt):
+        model.update([3], [4], [1.0])
+    with pytest.raises(PrivacyError, match="count twice"):
+        model.update([3], [4], [1.0])
+    model.release()
+
+
+def test_a_forked_state_is_refused(monkeypatch):
+    """A forked copy has the same noise: the difference of two messages would be exact data."""
+    model = new().update([0], [0], [0.5])
+    here = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: here + 1)
+    for act in (lambda: model.update([1], [1], [0.5]), model.state_message):
+        with pytest.raises(PrivacyError):
+            act()
+    monkeypatch.undo()
+    assert model.state_message()
+
+
+@pytest.mark.parametrize(
+    ("old", "new_value"),
+    [({"honest_servers": 9}, {"honest_servers": None}), ({}, {"honest_servers": 9}),
+     ({"privacy_unit": "row", "adjacency": "zero_out"},
+      {"privacy_unit": "entry", "adjacency": "add_remove"}),
+     ({}, {"max_releases": 3}), ({"max_releases": 3}, {"max_releases": 1})],
+)  # fmt: skip
+def test_parameters_stay_while_a_state_runs(old, new_value):
+    """A share of the noise (1/3 of it) could be published, and rows go past their clip norm."""
+    model = new(**old).partial_fit(np.zeros((1, 20)))
+    model.set_params(**new_value)
+    acts = (
+        lambda: model.update([0], [0], [1e6]),
+        lambda: model.partial_fit(np.ones((1, 20))),
+        model.state_message,
+        model.release,
+    )
+    for act in acts:
+        with pytest.raises((ValueError, PrivacyError)):
+            act()
+    model.set_params(**{name: old.get(name, value) for name, value in _defaults(new_value).items()})
+    if model.honest_servers is None:
+        model.release()
+
+
+def _defaults(names):
+    return {name: getattr(DPLowRankFactorizer(), name) for name in names}
+
+
+def test_a_later_ledger_is_charged_for_a_single_release():
+    model = new(epsilon=5.0).update([0], [0], [0.5])
+    with pytest.raises(BudgetExceededError), PrivacyLedger(1.0, 1e-6):
+        model.update([1], [1], [0.5])
+    with PrivacyLedger(6.0, 1e-6) as ledger:
+        model.update([1], [1], [0.5]).release()
+    assert [fit.losses for fit in ledger.entries] == [model.privacy_spent_.losses]
+
+
+@pytest.mark.parametrize("releases", [1, 3])
+def test_a_later_ledger_knows_the_sensitivity(releases):
+    """What a neighbour is depends on it: two streams of different ones do not add up."""
+    first, second = new(sensitivity=1.0), new(sensitivity=1e-3)
+    for model in (first, second):
+        model.set_params(max_releases=releases, mechanism="tree").update([0], [0], [0.0])
+    ledger = PrivacyLedger(9.0, 1e-5)
+    with ledger:
+        first.update([0], [0], [0.0])
+    assert "1.0" in ledger.entries[0].unit
+    with pytest.raises(PrivacyError, match="do not add up"), ledger:
+        second.update([0], [0], [0.0])
+
+
+def test_an_interrupted_update_of_a_stream_is_not_repeated(monkeypatch):
+    model = new(max_releases=3).update([0], [0], [1.0])
+    real = StreamGroup.apply
+    monkeypatch.setattr(StreamGroup, "apply", interrupted_after(real))
+    with pytest.raises(KeyboardInterrupt):
+        model.update([0], [0], [1.0])
+    monkeypatch.setattr(StreamGroup, "apply", real)
+    with pytest.raises(PrivacyError):
+        model.update([0], [0], [1.0])
+
+
+def test_an_interrupted_last_release_is_not_lost(monkeypatch):
+    model = new(max_releases=2).update([0], [0], [1.0]).release()
+    real = _factorizer_releases.factorize
+    monkeypatch.setattr(_factorizer_releases, "factorize", interrupted_after(real))
+    with pytest.raises(KeyboardInterrupt):
+        model.release()
+    monkeypatch.setattr(_factorizer_releases, "factorize", real)
+    assert model.n_releases_ == 1
+    with pytest.raises(PrivacyError, match="n_acknowledged"):
+        model.release()
+    assert model.n_acknowledged() == 3
+    assert model.n_releases_ == 2
+    pickle.dumps(model)
+
+
+def interrupted_after(function):
+    def wrapper(*args, **kwargs):
+        function(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    return wrapper
+
+
+def test_a_message_is_merged_once():
+    """Twice, its data would count twice, and its noise would be 1.4 times what is stated."""
+    model = new().update([0], [0], [1.0])
+    message = model.for_server().update([1], [1], [1.0]).state_message()
+    model.merge(message)
+    with pytest.raises(ValueError, match="twice"):
+        model.merge(message)
+    model.release()
+
+
+def test_a_release_that_lacks_a_server_may_be_repeated():
+    first = new(matrix_shape=(10, 20), first_row=5, core_size=5).update([0], [0], [1.0])
+    other = first.for_server(matrix_shape=(5, 20), first_row=0).update([0], [0], [1.0])
+    with pytest.raises(ValueError, match="one server each"):
+        first.release()
+    first.merge(other).release()
+    assert first.left_.shape == (15, 1)
+
+
+def test_a_later_ledger_refuses_shared_random_sketches():
+    """It adds them up as independent: at 20 servers its delta can be 5 times too small."""
+    first = new(sensitivity_mode="random", oblivious=True).update([0], [0], [0.0])
+    second = first.for_server().update([0], [0], [0.0])
+    ledger = PrivacyLedger(9.0, 1e-5)
+    with ledger:
+        first.update([0], [0], [0.0])
+    with pytest.raises(PrivacyError, match="shared"), ledger:
+        second.update([0], [0], [0.0])
+    second.update([0], [0], [0.0])
+
+
+def test_a_stream_draws_its_sketches_once():
+    """Charged again at each release, a long stream ended before its horizon, with data in it."""
+    model = new(max_releases=9, sketch="gaussian").update([0], [0], [0.0])
+    draws = model._private.session._draws
+    for _ in range(3):
+        model.release()
+    assert model._private.session._draws == draws
+
+
+@pytest.mark.parametrize("releases", [0, 1])
+def test_other_sketches_than_those_paid_for_are_refused(releases, tmp_path, monkeypatch):
+    """Another LAPACK may turn the columns of an isometry; its norms were never checked."""
+    model = new(max_releases=3, sketch="isometry").update([0], [0], [1.0])
+    model.checkpoint(tmp_path / "stream")
+    for _ in range(releases):
+        model.release()
+    model._drop_stream()
+    real = np.linalg.qr
+    monkeypatch.setattr(np.linalg, "qr", lambda A: tuple(-part for part in real(A)))
+    if releases:
+        with pytest.raises(PrivacyError, match="drawn again"):
+            DPLowRankFactorizer.restore(tmp_path / "stream")
+    else:
+        restored = DPLowRankFactorizer.restore(tmp_path / "stream")
+        with pytest.raises(PrivacyError, match="drawn again"):
+            restored.update([0], [0], [1.0])
+        restored._drop_stream()
+    monkeypatch.undo()
+    DPLowRankFactorizer.restore(tmp_path / "stream").update([0], [0], [1.0])
+
+
+def test_servers_do_not_share_a_seed():
+    """With one seed they would draw the same noise, and subtract it."""
+    first = DPLowRankFactorizer(1, matrix_shape=(6, 5), random_state=0)
+    with pytest.warns(PrivacyWarning):
+        first.update([0], [0], [1.0])
+    with pytest.raises(ValueError, match="random_state=None"):
+        first.for_server()
