@@ -40,6 +40,8 @@ html_title = "skdp"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
+# Pages without pages below them have nothing to list on the left.
+html_sidebars = {"quickstart": [], "benchmarks": [], "auto_examples/index": []}
 html_theme_options = {
     "show_prev_next": False,
     "navigation_with_keys": False,
@@ -58,6 +60,7 @@ sphinx_gallery_conf = {
     "copyfile_regex": r".*\.(txt|csv)",
 }
 
+_PICTURE = re.compile(r"^\.\. image-sg:: .*?\n\n", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"\((?:\.\./)+examples/(plot_\w+)\.py\)")
 _TOP_PAGE = re.compile(r"\((?:\.\./)*(SECURITY|CONTRIBUTING|CHANGELOG)\.md\)")
 _ROLE = re.compile(r":(?:ref|term|class|func|meth|doc):`~?([^`<]+?)(?:\s*<[^`>]+>)?`")
@@ -70,6 +73,15 @@ def to_site(page, source):
     source[0] = _TOP_PAGE.sub(lambda found: f"({up}{found[1].lower()}.md)", source[0])
 
 
+def picture_first(page, source):
+    """Show the picture of an example right below its introduction, above the code."""
+    if page.startswith("auto_examples/plot_") and (picture := _PICTURE.search(source[0])):
+        text = source[0].replace(picture[0], "", 1)
+        head, mark, tail = text.partition(".. GENERATED FROM")
+        intro, mark2, rest = tail.partition(".. GENERATED FROM")
+        source[0] = f"{head}{mark}{intro}{picture[0]}{mark2}{rest}"
+
+
 def drop_foreign_roles(app, what, name, obj, options, lines):
     """Methods inherited from scikit-learn refer to pages of its own documentation."""
     if (getattr(obj, "__module__", "") or "").startswith("sklearn."):
@@ -79,5 +91,6 @@ def drop_foreign_roles(app, what, name, obj, options, lines):
 def setup(app):
     """Called by Sphinx."""
     app.connect("source-read", lambda app, page, source: to_site(page, source))
+    app.connect("source-read", lambda app, page, source: picture_first(page, source))
     app.connect("include-read", lambda app, path, page, source: to_site(page, source))
     app.connect("autodoc-process-docstring", drop_foreign_roles)

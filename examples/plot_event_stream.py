@@ -1,6 +1,6 @@
 """
-When did the pattern change? Private components of a month of events
-====================================================================
+Can daily private releases show when a pattern changed?
+=======================================================
 
 A service logs when people are active. Every night we publish the principal components of all visits
 so far, for a month, on one privacy budget. On the sixteenth day visits at night begin: do the
@@ -67,13 +67,16 @@ if importlib.util.find_spec("matplotlib"):
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(2, 1, figsize=(8, 6), layout="constrained", sharex=True)
+    most = np.max(list(history.values()))
     for axis, (name, rows) in zip(axes, history.items(), strict=True):
-        axis.imshow(np.array(rows).T, aspect="auto", origin="lower", cmap="viridis", vmin=0,
-                    extent=(0.5, days + 0.5, 0, 24))  # fmt: skip
-        axis.axvline(change - 0.5, color="white", linestyle=":")
-        axis.set_title(f"{name}: variance explained, by hour of the day", fontsize=10)
-        axis.set_ylabel("hour")
-    axes[1].set_xlabel("day of the release")
+        image = axis.imshow(np.array(rows).T, aspect="auto", origin="lower", cmap="viridis",
+                            vmin=0, vmax=most, extent=(0.5, days + 0.5, 0, 24))  # fmt: skip
+        axis.axvline(change - 0.5, color="white", linestyle=":", linewidth=2)
+        axis.set_title(name)
+        axis.set_ylabel("hour of the day (h)")
+    axes[0].text(change, 13.5, "nights begin", color="white")
+    figure.colorbar(image, ax=axes, label="explained variance (squared length)")
+    axes[1].set_xlabel("day of the release (day of the month)")
     figure.savefig("event_stream.png", dpi=150)
     print("\nwrote event_stream.png")
 else:

@@ -107,7 +107,7 @@ if importlib.util.find_spec("matplotlib"):
     axes.set_xlabel("epsilon for one patient (delta = 1e-6)")
     axes.set_ylabel("captured squares, all patients")
     axes.set_title("50 hospitals, 2 may collude, 3 are offline")
-    axes.legend(loc="lower right")
+    axes.legend(loc="center left", bbox_to_anchor=(0, 0.47))
     figure.savefig("hospitals.png", dpi=150)
     print("\nwrote hospitals.png")
 else:

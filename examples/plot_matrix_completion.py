@@ -1,6 +1,6 @@
 """
-Private matrix completion from ratings
-======================================
+Can a table of ratings be completed while each rating stays private?
+====================================================================
 
 Two hundred thousand people each rate one product. Who rated what, and how, stays private: the
 completed table would be nearly the same if any one person's rating had never been given.
@@ -53,12 +53,13 @@ if importlib.util.find_spec("matplotlib"):
 
     pictures = {"truth": table, "cell means, not private": means}
     pictures |= {f"private, epsilon {epsilon:g}": fit for epsilon, fit in fits.items()}
-    figure, axes = plt.subplots(1, 5, figsize=(12, 2.6), layout="constrained")
+    figure, axes = plt.subplots(1, 5, figsize=(13, 3.2), layout="constrained", sharey=True)
     for axis, (title, picture) in zip(axes, pictures.items(), strict=True):
-        axis.imshow(picture, cmap="RdBu", vmin=-3, vmax=3, aspect="auto")
-        axis.set_title(title, fontsize=9)
-        axis.set_xticks([])
-        axis.set_yticks([])
+        image = axis.imshow(picture, cmap="RdBu", vmin=-3, vmax=3, aspect="auto")
+        axis.set_title(title, fontsize=11)
+        axis.set_xlabel("product (number)")
+    axes[0].set_ylabel("shop (number)")
+    figure.colorbar(image, ax=axes, label="rating, centred (stars)")
     figure.savefig("matrix_completion.png", dpi=150)
     print("\nwrote matrix_completion.png")
 else:

@@ -1,6 +1,6 @@
 """
-Which pixels matter? A private regression on sensor images
-===========================================================
+Which pixels matter, if no patient may be seen?
+===============================================
 
 Each of thirty thousand patients has one image from a sensor, and one measured value. We learn which
 pattern in the image drives the value, as a matrix of low rank, with differential privacy for each
@@ -60,11 +60,13 @@ if importlib.util.find_spec("matplotlib"):
     import matplotlib.pyplot as plt
 
     pictures = {"truth": pattern} | {name: model.coef_ for name, model in fits.items()}
-    figure, axes = plt.subplots(1, 4, figsize=(11, 3), layout="constrained")
+    figure, axes = plt.subplots(1, 4, figsize=(12, 3.4), layout="constrained", sharey=True)
     for axis, (title, picture) in zip(axes, pictures.items(), strict=True):
-        axis.imshow(picture, cmap="RdBu", vmin=-0.25, vmax=0.25)
-        axis.set_title(title, fontsize=9)
-        axis.set_axis_off()
+        image = axis.imshow(picture, cmap="RdBu", vmin=-0.25, vmax=0.25)
+        axis.set_title(title, fontsize=11)
+        axis.set_xlabel("column (pixel)")
+    axes[0].set_ylabel("row (pixel)")
+    figure.colorbar(image, ax=axes, label="weight of the pixel")
     figure.savefig("sensor_images.png", dpi=150)
     print("\nwrote sensor_images.png")
 else:

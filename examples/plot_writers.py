@@ -1,6 +1,6 @@
 """
-One digit reader for each writer
-================================
+Can each writer have a model of their own, and keep their marks?
+================================================================
 
 Which digits are easy to read? Every writer marks a few images, and no two writers agree: what is
 easy depends on one's own hand, through a few properties of the shape. A model for each writer needs
@@ -87,14 +87,15 @@ if importlib.util.find_spec("matplotlib"):
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     axes.semilogx(epsilons, personal, "o-", label="personalised, private")
     axes.semilogx(epsilons, published, "s-", label="published global model, private")
-    axes.axhline(best, color="0.8", linestyle="-", label="best possible")
+    axes.axhline(best, color="0.6", linestyle=":", label="best possible")
     axes.axhline(score_alone, color="0.3", linestyle="--", label="alone, not private")
     axes.set_xticks(epsilons, [str(epsilon) for epsilon in epsilons])
     axes.minorticks_off()
     axes.set_xlabel("privacy budget epsilon of one writer (delta = 1e-6)")
     axes.set_ylabel("accuracy on marks kept back")
     axes.set_title(f"{n_writers} writers, {n_marks} marks each")
-    axes.legend(loc="lower right", fontsize="small")
+    axes.set_ylim(0.4, 0.85)
+    axes.legend(loc="upper right", bbox_to_anchor=(1, 0.66), fontsize="small")
     figure.savefig("writers.png", dpi=150)
     print("\nwrote writers.png")
 else:

@@ -14,6 +14,7 @@ from skdp.decomposition._planning import (
     guarantee_of,
     samples_needed,
 )
+from skdp.queries.blocks import row_source
 from skdp.queries.linear_maps import SketchMap
 from skdp.queries.rows import RowQuery
 from skdp.solvers.moment_sketch import sketch_size
@@ -70,7 +71,7 @@ def _public_facts(estimator, n, d):
     clip = estimator.clip_norm
     clip = 1.0 if clip == "auto" or math.isinf(clip) else float(clip)
     center = isinstance(estimator.center, str) and estimator.center == "dp"
-    k = estimator._n_components_of(n, d)
+    k = estimator._n_components_of(row_source(np.broadcast_to(0.0, (n, d))))  # a shape, no rows
     sketch = np.eye(d, sketch_size(k, d)) if d > MOMENT_FEATURES else None
     replaced = estimator.adjacency == "replace"
     return {

@@ -13,6 +13,8 @@ __all__ = ["SpectrumDisplay"]
 _SYMMETRIC = ("gram", "moment", "votes", "pairs")
 _SKETCHES = ("matrix", "right_sketch", "left_sketch")
 _PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product", "product")
+# Of order k: where the values themselves were read. Edge over the noise scale times sqrt(k).
+_READ_OFF = {"projected_gram": math.sqrt(2), "ritz": math.sqrt(2), "core": 2.0}
 
 
 class SpectrumDisplay:
@@ -126,7 +128,7 @@ class SpectrumDisplay:
         """
         check_is_fitted(estimator, "ledger_")
         values, quantity, squared = released_values(estimator)
-        edge = noise_edge(estimator)
+        edge = noise_edge(estimator, len(values))
         display = cls(
             values,
             noise_edge=edge if squared else None,
@@ -178,12 +180,14 @@ def released_values(estimator):
     return values**2, "squared singular value (unit of X, squared)", True
 
 
-def noise_edge(estimator):
+def noise_edge(estimator, n_values):
     """Return how large a value noise alone would show, from the ledger; None if it is not known.
 
     A released symmetric matrix of order d: sigma sqrt(2 d). Products of T releases with n rows:
-    sigma sqrt(n / T), as far as they average. The smallest of them counts. Noisy sketches (or the
-    matrix itself) of shape m x n: sigma (sqrt(m) + sqrt(n)), and what is found rises above both.
+    sigma sqrt(n / T), as far as they average. The smallest of them says which directions are found.
+    Their values may come from a later release of order k, and its noise may be larger: then that
+    counts. Noisy sketches (or the matrix itself) of shape m x n: sigma (sqrt(m) + sqrt(n)),
+    and what is found rises above both.
     """
     lines = estimator.ledger_
     if {line.name for line in lines} & set(_SKETCHES):
@@ -202,7 +206,16 @@ def noise_edge(estimator):
                     getattr(estimator, "left_", getattr(estimator, "embedding_", range(size)))
                 )
             edges.append(math.sqrt(size / precision) if precision else 0.0)
-    return min(edges, default=None) or None
+    found = min(edges, default=0.0)
+    read_off = max(
+        (
+            line.noise_scale * _READ_OFF[line.name] * math.sqrt(n_values)
+            for line in estimator.ledger_
+            if line.name in _READ_OFF
+        ),
+        default=0.0,
+    )
+    return max(found, read_off) or None
 
 
 def release_noise(estimator, line):

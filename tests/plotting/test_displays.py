@@ -28,7 +28,13 @@ from skdp.plotting import (
 )
 from skdp.plotting._style import COLORS
 from skdp.privacy.receipts import LedgerEntry
-from skdp.testing import AuditReport, SensitivityReport, StepAudit, TranscriptReport
+from skdp.testing import (
+    AuditReport,
+    SensitivityReport,
+    StepAudit,
+    TranscriptReport,
+    seeded_entropy,
+)
 
 matplotlib = pytest.importorskip("matplotlib")
 X = make_spiked_rows(800, 10, 2, 0.6, random_state=0)
@@ -102,6 +108,17 @@ def test_noise_edge_is_where_noise_alone_ends():
     largest = np.linalg.eigvalsh((G + G.T) / 2)[-1]
     assert display.noise_edge == pytest.approx(largest, rel=0.25)
     assert display.values.max() < 1.3 * display.noise_edge
+
+
+@pytest.mark.parametrize("solver", ["gram", "power"])
+def test_noise_edge_counts_the_release_that_the_values_come_from(solver):
+    """Refined directions of rows of zeros still get values from a noisy k x k matrix."""
+    with seeded_entropy(0):
+        pca = DPPCA(3, clip_norm=1.0, center="none", svd_solver=solver).fit(np.zeros((50, 40)))
+    display = SpectrumDisplay.from_estimator(pca)
+    scale = next(line.noise_scale for line in pca.ledger_ if line.name == "projected_gram")
+    assert display.noise_edge >= scale * math.sqrt(6)
+    assert 0 < display.values.max() < 1.3 * display.noise_edge
 
 
 def test_spectrum_from_values_on_given_axes(canvas):

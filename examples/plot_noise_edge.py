@@ -1,0 +1,57 @@
+"""
+How many of the released components are signal?
+===============================================
+
+A private PCA releases as many eigenvalues as it is asked for, and some of them are noise. How far
+noise alone reaches is known from the receipt. What lies above that edge is in the data; what lies
+below says nothing.
+"""
+
+# %%
+# Eight directions among forty, each weaker than the one before. Everything that is shown below
+# was released by the fits: `SpectrumDisplay` and `BudgetDisplay` never see a row.
+import importlib.util
+
+import numpy as np
+
+from skdp import DPPCA
+
+rng = np.random.default_rng(0)
+n, d, strengths = 20_000, 40, 0.6 ** np.arange(8)
+directions = np.linalg.qr(rng.standard_normal((d, 8)))[0].T
+X = (rng.standard_normal((n, 8)) * strengths) @ directions + 0.01 * rng.standard_normal((n, d))
+X /= np.maximum(1, np.linalg.norm(X, axis=1, keepdims=True) / 2)  # rows of length 2 at most
+
+# %%
+# `n_components="auto"` keeps what is above the edge. It decides on released values, so the decision
+# is free. A larger budget lowers the edge, and more components appear.
+fits = {}
+for epsilon in (0.05, 0.2, 1.0):
+    pca = DPPCA("auto", epsilon=epsilon, clip_norm=2.0, center="none").fit(X)
+    fits[epsilon] = pca
+    print(f"epsilon {epsilon:>4}: {pca.n_components_} components above the edge")
+
+# %%
+# A fit that releases all forty eigenvalues puts most of its budget into the second moment. A fit of
+# few components refines their directions instead, and reads their eigenvalues off a small, coarse
+# release: better directions, a higher edge for the values.
+whole = DPPCA(epsilon=0.2, clip_norm=2.0, center="none").fit(X)
+print()
+print(whole.privacy_card())
+
+# %%
+# The left picture may be published as it is, and so may the right one.
+if importlib.util.find_spec("matplotlib"):
+    import matplotlib.pyplot as plt
+
+    from skdp.plotting import BudgetDisplay, SpectrumDisplay
+
+    figure, panels = plt.subplots(1, 2, figsize=(12, 4.2), layout="constrained")
+    display = SpectrumDisplay.from_estimator(whole, ax=panels[0])
+    panels[0].set(yscale="log", ylim=(1, 5e4))
+    BudgetDisplay.from_estimator(whole, ax=panels[1])
+    print(f"\nnoise alone has eigenvalues of up to {display.noise_edge:.0f}")
+    figure.savefig("noise_edge.png", dpi=150)
+    print("wrote noise_edge.png")
+else:
+    print("\nwith matplotlib installed this also draws a picture")
