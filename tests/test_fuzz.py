@@ -6,6 +6,7 @@ inputs per estimator and prints what became of them.
 
 import contextlib
 import math
+import os
 import time
 import warnings
 from collections import Counter
@@ -265,6 +266,10 @@ def run(estimator, count, seconds):
     return outcomes
 
 
+# Part of the ten thousand inputs that is tried: .ci/run takes a fifth of them, to stay bounded.
+SHARE = float(os.environ.get("SKDP_FUZZ_SHARE", "1"))
+
+
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
 def test_fit_survives(estimator):
     outcomes = run(estimator, 250, 60)
@@ -275,10 +280,11 @@ def test_fit_survives(estimator):
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
 def test_fit_survives_ten_thousand(estimator):
     alike = sum(type(other) is type(estimator) for other in ESTIMATORS)  # they share the inputs
-    outcomes = run(estimator, 10_200 // alike, 60 * MINUTES)
+    wanted = SHARE * 10_000 / alike
+    outcomes = run(estimator, int(1.02 * wanted), 60 * MINUTES)
     print(f"\n{estimator!r}: {dict(outcomes)}")
-    assert sum(outcomes.values()) >= 10_000 / alike, f"too slow: {outcomes}"
-    assert min(outcomes["fitted"], outcomes["refused"]) > 800 / alike
+    assert sum(outcomes.values()) >= wanted, f"too slow: {outcomes}"
+    assert min(outcomes["fitted"], outcomes["refused"]) > 0.08 * wanted
 
 
 # -- budgets and accounting ------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def _noise_to_prior(g: FloatArray, m: FloatArray, noise: float, cross_noise: flo
     if noise == 0.0:
         return 0.0
     d, unit = len(g), cross_noise / noise  # so rho is in units of (noise of B) / (noise of A)
-    z, ratio = g / cross_noise, m / noise
+    z, ratio = g / cross_noise, np.minimum(m / noise, 1e100)  # squares stay finite
     variances = 1 + _GRID[:, None] * (ratio**2 + d)
     loss = np.sum(z**2 / variances + np.log(variances), axis=1)
     rho2 = float(_GRID[np.argmin(loss)]) * unit**2

@@ -8,7 +8,7 @@ import joblib
 import numpy as np
 import scipy.sparse as sp
 from sklearn import config_context
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils import get_tags
 
 from skdp.exceptions import PrivacyWarning
@@ -58,9 +58,13 @@ def _fitted(estimator, data=None, **params):
 
 
 def _results(estimator):
-    """Return the fitted arrays and numbers: what noise shows in."""
+    """Return the fitted arrays and numbers, those of a fitted inner estimator too."""
     kept = fitted_attributes(estimator)
-    return {name: v for name, v in kept.items() if isinstance(v, np.ndarray | float)}
+    results = {name: v for name, v in kept.items() if isinstance(v, np.ndarray | float)}
+    for name, inner in kept.items():
+        if isinstance(inner, BaseEstimator):
+            results |= {f"{name}.{key}": v for key, v in _results(inner).items()}
+    return results
 
 
 def check_receipt(name, estimator):
