@@ -10,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from joblib.externals.loky import get_reusable_executor
 from sklearn.utils.estimator_checks import check_estimator
 
 from skdp.exceptions import PrivacyWarning
@@ -119,6 +120,7 @@ def test_the_estimator_of_the_guide_keeps_its_promise(tmp_path, monkeypatch, cap
     assert len([line for line in module.splitlines() if line.strip()]) <= 80
     (tmp_path / "column_means.py").write_text(module, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
+    get_reusable_executor().shutdown(wait=True)  # workers that run already do not know the path
     namespace = {"__name__": "page"}
     try:
         for code in rest:  # fits, privacy checks and audits: they raise if a promise is broken
@@ -129,6 +131,7 @@ def test_the_estimator_of_the_guide_keeps_its_promise(tmp_path, monkeypatch, cap
         pickle.loads(pickle.dumps(namespace["means"]))
     finally:
         sys.modules.pop("column_means", None)
+        get_reusable_executor().shutdown(wait=True)
     mean = namespace["means"].mean_
     assert np.abs(mean - 0.3).max() < 0.05  # noise 8.9/2000: six sigma is .03
     printed = capsys.readouterr().out

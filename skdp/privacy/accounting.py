@@ -155,7 +155,10 @@ def compose(losses: Iterable[tuple[str, Any]]) -> tuple[Loss, ...]:
 def _separate(losses: Iterable[tuple[str, Any]]) -> tuple[float, list[float], float]:
     """Return mu, the pure values (eta-bounded range is eta-DP), and the sum of the deltas."""
     parts = compose(losses)
-    mu, failure = (sum(p.value for p in parts if p.kind == kind) for kind in ("gaussian", "delta"))
+    mu, failure = (
+        math.fsum(part.value for part in parts if part.kind == kind)
+        for kind in ("gaussian", "delta")
+    )
     return mu, [part.value for part in parts if part.kind in ("pure", "range")], failure
 
 
