@@ -252,10 +252,13 @@ def factorize(noisy, maps_by_rows, k, start):
 
 def receipt_of(states):
     """Return (receipt, ledger) of opened states; PrivacyError where none is known."""
-    blocks = {}
-    for state in states:
-        blocks.setdefault(state.first_row, []).append(state.receipts)
-    return merged_receipt(list(blocks.values()), clipped_rows=states[0].protects[0] == "row")
+    blocks, end = [], 0
+    for state in sorted(states, key=lambda state: state.first_row):
+        if not blocks or state.first_row >= end:  # else they may hold parts of one row
+            blocks.append([])
+        blocks[-1].append(state.receipts)
+        end = max(end, state.first_row + state.shape[0])
+    return merged_receipt(blocks, clipped_rows=states[0].protects[0] == "row")
 
 
 def check_shares(states):
