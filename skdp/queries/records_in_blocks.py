@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.queries.block_files import BlockFiles
-from skdp.queries.blocks import AnyRows, Block, RowSource, row_source
+from skdp.queries.blocks import AnyRows, Block, RowSource, plain_block, row_source
 from skdp.queries.dask_rows import DaskParts, DaskRows, Sealed, lazy_blocks, rows_of_block
 
 __all__ = [
@@ -70,7 +70,8 @@ class LabelledRows:
     def blocks(self) -> Iterator[Labelled]:
         """Yield blocks of rows with their targets as float64."""
         start = self._start
-        for rows in self._source.blocks():
+        for block in self._source.blocks():
+            rows = plain_block(block)
             stop = start + rows.shape[0]
             targets = np.asarray(self._targets[start:stop], np.float64)
             if len(targets) != rows.shape[0]:  # a file that was changed: no sizes in the message
