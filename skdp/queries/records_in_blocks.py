@@ -163,8 +163,8 @@ def records_on_workers(rows: DaskRows, y: Any, form: RecordForm) -> RecordSource
     labels = lazy_blocks(y) if hasattr(y, "to_delayed") else _slices(y, rows.lengths)
     if len(labels) != len(items):
         raise ValueError(
-            "X and y need the same blocks: rechunk y to the rows of X. Got "
-            f"{[len(items), len(labels)]} blocks."
+            "X and y need the same blocks: rechunk y to the rows of X. How many each has is "
+            "withheld: it may tell the number of rows."
         )
     d, q = form.n_features, form.n_targets
     pairs = [[x, label] for x, label in zip(items, labels, strict=True)]
