@@ -156,6 +156,9 @@ class NoisyState:
         header = json.loads(body[start:end])
         if header.pop("version") != VERSION:
             raise ValueError("the message is of another version; use one version on all servers.")
+        paid = [receipt["ledger"] for receipt in header["receipts"]]
+        if header["honest_servers"] is not None or len(paid) != 1 or not paid[0]:
+            raise ValueError("the message has no receipt of a whole noise of its own.")
         arrays = []
         for shape, dtype in header.pop("arrays"):
             stop = end + math.prod(shape) * np.dtype(dtype).itemsize

@@ -2,12 +2,14 @@
 
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
 from skdp.decomposition import LocalAggregator, local_report
+from skdp.decomposition._factorizer_state import NoisyState
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.federated import AggregationConfig, PlainAggregator, StateSum, simulated_aggregator
 from skdp.testing import seeded_entropy
@@ -250,6 +252,20 @@ def test_states_of_overlapping_rows_count_together():
     model.merge(server(1.0, first_row=10, **ROWS | halves).state_message())
     with pytest.raises(PrivacyError, match="no receipt of their sum is known"):
         model.release()  # it claimed the mu of the last message alone
+
+
+@pytest.mark.parametrize("claim", ["a share", "no receipt", "no line"])
+def test_a_message_without_a_receipt_of_its_noise_is_refused(claim):
+    """Else it would count as nothing spent, or a share of the noise as all of it."""
+    state = NoisyState.from_bytes(server().state_message())
+    changes = {
+        "a share": {"honest_servers": 3},
+        "no receipt": {"receipts": []},
+        "no line": {"receipts": [{**state.receipts[0], "ledger": []}]},
+    }[claim]
+    message = replace(state, **changes).to_bytes()
+    with pytest.raises(ValueError, match="no receipt of a whole noise"):
+        coordinator().merge(message)
 
 
 def test_no_receipt_is_known_where_rows_are_split_between_budgets():
