@@ -19,10 +19,12 @@ from skdp.privacy.budget import PrivacyBudget
 from skdp.privacy.merged import merged_receipt, receipt_state
 from skdp.privacy.random import make_source
 from skdp.privacy.receipts import privacy_card
+from skdp.privacy.routes import charge_parts
 from skdp.privacy.session import PrivacySession
 from skdp.privacy.stream_group import StreamGroup
 
-__all__ = ["BaseDPEstimator", "StreamingMixin", "atomic", "merged_receipt", "receipt_state"]
+__all__ = ["BaseDPEstimator", "StreamingMixin", "atomic", "charge_parts", "merged_receipt",
+           "receipt_state"]  # fmt: skip
 
 _SMALLEST_EPSILON = 1e-12
 

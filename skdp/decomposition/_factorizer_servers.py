@@ -5,6 +5,7 @@ from dataclasses import replace
 from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
 
+from skdp.base import charge_parts
 from skdp.decomposition._factorizer_state import (
     NoisyState,
     check_alike,
@@ -77,15 +78,19 @@ class ServersMixin:
                 "honest_servers use merge_secure."
             )
 
-    def _sent(self):
-        """Close the running state; what was spent stands in the receipt."""
+    def _sent(self, receipts=()):
+        """Close the running state; what was spent stands in the receipt.
+
+        A share of a secure sum is opened with others, which have `receipts`.
+        """
         self._refuse_servers("A message to another server")
         state = self._running()
         noisy = state.close(self.honest_servers)
         self._state = None
         self._close_session(state.session, {})
         name = noisy.fingerprint() if self.honest_servers is None else None
-        self._sent_alone = (*self._sent_alone, (name, replace(noisy, arrays=[])))
+        header = replace(noisy, arrays=[], receipts=list(receipts) or noisy.receipts)
+        self._sent_alone = (*self._sent_alone, (name, header))
         return noisy
 
     def merge(self, other):
@@ -150,7 +155,10 @@ class ServersMixin:
         headers = [server._running().header(server.honest_servers) for server in servers]
         check_shares(headers)
         self._check_message(headers[0])
-        total = secure_total([server._sent() for server in servers], aggregator)
+        if headers[0].protects[0] == "row" and len(servers) > 1:  # each clips its part of a row
+            charge_parts([server._state.session for server in servers])
+        receipts = [receipt for header in headers for receipt in header.receipts]
+        total = secure_total([server._sent(receipts) for server in servers], aggregator)
         self._messages = (*self._messages, total)
         if any(server is self for server in servers):
             self._sent_alone = ()  # the receipt of the total counts it

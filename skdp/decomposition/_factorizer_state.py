@@ -156,6 +156,9 @@ class NoisyState:
         header = json.loads(body[start:end])
         if header.pop("version") != VERSION:
             raise ValueError("the message is of another version; use one version on all servers.")
+        paid = [receipt["ledger"] for receipt in header["receipts"]]
+        if header["honest_servers"] is not None or len(paid) != 1 or not paid[0]:
+            raise ValueError("the message has no receipt of a whole noise of its own.")
         arrays = []
         for shape, dtype in header.pop("arrays"):
             stop = end + math.prod(shape) * np.dtype(dtype).itemsize
@@ -252,10 +255,13 @@ def factorize(noisy, maps_by_rows, k, start):
 
 def receipt_of(states):
     """Return (receipt, ledger) of opened states; PrivacyError where none is known."""
-    blocks = {}
-    for state in states:
-        blocks.setdefault(state.first_row, []).append(state.receipts)
-    return merged_receipt(list(blocks.values()), clipped_rows=states[0].protects[0] == "row")
+    blocks, end = [], 0
+    for state in sorted(states, key=lambda state: state.first_row):
+        if not blocks or state.first_row >= end:  # else they may hold parts of one row
+            blocks.append([])
+        blocks[-1].append(state.receipts)
+        end = max(end, state.first_row + state.shape[0])
+    return merged_receipt(blocks, clipped_rows=states[0].protects[0] == "row")
 
 
 def check_shares(states):

@@ -32,6 +32,12 @@ class LedgerFit:
     state: str = "open"
     factor: float = 1.0  # 2 for an add_remove fit in a replace ledger
     sessions: int = 1  # fits and scores that it is made of: each draws noise of its own
+    parts: float = 1.0  # above 1 for a share of a sum that holds parts of one unit
+
+    def costs(self, granted: Iterable[Loss]) -> tuple[Loss, ...]:
+        """Return what a ledger is charged for what the fit was granted."""
+        losses = multiplied(granted, self.factor)
+        return losses if self.parts == 1.0 else tuple(loss.times(self.parts) for loss in losses)
 
 
 def planned(budget: PrivacyBudget) -> tuple[Loss, ...]:

@@ -236,12 +236,28 @@ class PrivacyLedger:
         """Replace a reservation by a loss of another kind, before it is granted, or refuse."""
         with self._lock:
             fit = self._entries[key]
-            self._entries[key] = replace(fit, losses=multiplied(losses, fit.factor))
+            self._entries[key] = replace(fit, losses=fit.costs(losses))
             if not self._affords():
                 self._entries[key] = fit
                 error = BudgetExceededError(
                     f"{fit.estimator} asks for {as_text(losses)}, which costs more than a Gaussian "
                     "release beside other fits. The data were not touched. Use a smaller "
+                    "'epsilon' or a larger ledger."
+                )
+                self._refused.append((BudgetExceededError, str(error)))
+                raise error
+
+    def _scale(self, key: int, parts: float) -> None:
+        """Charge a fit `parts` times its loss (Gaussian or of sketches) from now on, or refuse."""
+        with self._lock:
+            fit = self._entries[key]
+            losses = tuple(loss.times(parts / fit.parts) for loss in fit.losses)
+            self._entries[key] = replace(fit, losses=losses, parts=parts)
+            if parts > fit.parts and not self._affords():
+                self._entries[key] = fit
+                error = BudgetExceededError(
+                    f"{fit.estimator} holds parts of rows that other servers hold parts of: under "
+                    f"a secure sum it costs {as_text(losses)}. Nothing was opened. Use a smaller "
                     "'epsilon' or a larger ledger."
                 )
                 self._refused.append((BudgetExceededError, str(error)))
@@ -254,7 +270,7 @@ class PrivacyLedger:
             if not granted and state == "failed":
                 del self._entries[key]
                 return
-            losses = multiplied(granted, fit.factor)
+            losses = fit.costs(granted)
             self._entries[key] = replace(fit, losses=losses, state=state)
             if fit.state != "open" and losses != fit.losses and not self._affords():
                 error = BudgetExceededError(f"{fit.estimator} released more after it was settled.")

@@ -15,7 +15,7 @@ import os
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -38,6 +38,7 @@ __all__ = [
     "Reservation",
     "RunLimit",
     "charge",
+    "charge_parts",
     "close",
     "home",
     "is_open",
@@ -67,6 +68,8 @@ class Payer(Protocol):
     def _reserve(self, fit: LedgerFit) -> int: ...
 
     def _recharge(self, key: int, losses: tuple[Loss, ...]) -> None: ...
+
+    def _scale(self, key: int, parts: float) -> None: ...
 
     def _settle(self, key: int, granted: tuple[Loss, ...], state: str) -> None: ...
 
@@ -137,6 +140,28 @@ def _recharge(charges: Charges, losses: Losses) -> None:
         payer._recharge(key, losses)
 
 
+def charge_parts(sessions: Sequence[PrivacySession]) -> None:
+    """Charge p sessions for shares of one sum, each with a part of one unit, or refuse.
+
+    The noise is there once, so that their losses add up: p times one. A ledger that has j of the
+    charges adds up squares: each counts as p / sqrt(j).
+    """
+    held: dict[Payer, list[int]] = {}
+    for session in sessions:
+        for payer, key in _KEYS.get(session, ()):
+            held.setdefault(payer, []).append(key)
+    done: Charges = []
+    try:
+        for payer, keys in held.items():
+            for key in keys:
+                payer._scale(key, len(sessions) / math.sqrt(len(keys)))
+                done.append((payer, key))
+    except BaseException:
+        for payer, key in done:
+            payer._scale(key, 1.0)
+        raise
+
+
 def settle(session: PrivacySession, state: str = "fitted") -> None:
     """Bring the charge of a session down to what it was granted; call it when the fit ends."""
     granted = accounting.compose(entry.loss for entry in session.ledger)
@@ -180,6 +205,10 @@ class Reservation:
             f"a search accounts for no {losses[0].kind!r} losses: random sketches compose in no "
             "simple way. Use sensitivity_mode='worst_case', or tune on public data."
         )
+
+    def _scale(self, key: int, parts: float) -> None:
+        """Refuse: the search was paid for as fits that hold whole units."""
+        raise PrivacyError("a search accounts for no secure sum of parts of rows.")
 
     def _settle(self, key: int, granted: Losses, state: str) -> None:
         """Give nothing back: what the search costs was fixed before it started."""

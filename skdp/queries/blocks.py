@@ -35,6 +35,7 @@ __all__ = [
     "checked_total",
     "cuts",
     "is_source",
+    "plain_block",
     "row_source",
     "sum_rows",
 ]
@@ -177,6 +178,17 @@ def _canonical(block: Any) -> Any:
     return block
 
 
+def plain_block(block: Any) -> Any:
+    """Return rows as what the row maps take: a float64 array, or a CSR array without duplicates.
+
+    A source of one's own may yield anything, and the norm of a row with an entry stored in parts
+    is not the norm of these parts.
+    """
+    if sp.issparse(block):
+        return _canonical(sp.csr_array(block).astype(np.float64, copy=False))
+    return np.asarray(block, np.float64) if isinstance(block, np.ndarray) else block
+
+
 class SparseRows:
     """Rows of a CSR matrix or array; duplicates are summed before anything is computed."""
 
@@ -275,7 +287,8 @@ def row_source(X: Any) -> RowSource:
 
 def _pieces(part: RowSource) -> Iterator[Block]:
     """Blocks of at most _MAX_ROWS rows: a source of your own may not know the cap."""
-    for block in part.blocks():
+    for given in part.blocks():
+        block = plain_block(given)
         if block.shape[0] <= _MAX_ROWS:
             yield block
         else:

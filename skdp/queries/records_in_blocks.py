@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.queries.block_files import BlockFiles
-from skdp.queries.blocks import AnyRows, Block, RowSource, row_source
+from skdp.queries.blocks import AnyRows, Block, RowSource, plain_block, row_source
 from skdp.queries.dask_rows import DaskParts, DaskRows, Sealed, lazy_blocks, rows_of_block
 
 __all__ = [
@@ -70,7 +70,8 @@ class LabelledRows:
     def blocks(self) -> Iterator[Labelled]:
         """Yield blocks of rows with their targets as float64."""
         start = self._start
-        for rows in self._source.blocks():
+        for block in self._source.blocks():
+            rows = plain_block(block)
             stop = start + rows.shape[0]
             targets = np.asarray(self._targets[start:stop], np.float64)
             if len(targets) != rows.shape[0]:  # a file that was changed: no sizes in the message
@@ -162,8 +163,8 @@ def records_on_workers(rows: DaskRows, y: Any, form: RecordForm) -> RecordSource
     labels = lazy_blocks(y) if hasattr(y, "to_delayed") else _slices(y, rows.lengths)
     if len(labels) != len(items):
         raise ValueError(
-            "X and y need the same blocks: rechunk y to the rows of X. Got "
-            f"{[len(items), len(labels)]} blocks."
+            "X and y need the same blocks: rechunk y to the rows of X. How many each has is "
+            "withheld: it may tell the number of rows."
         )
     d, q = form.n_features, form.n_targets
     pairs = [[x, label] for x, label in zip(items, labels, strict=True)]

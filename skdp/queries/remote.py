@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeGuard, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.queries.blocks import AnyRows, Block, RemoteRows, RowSource, checked_total
+from skdp.queries.blocks import AnyRows, Block, RemoteRows, RowSource, checked_total, plain_block
 
 __all__ = ["RemoteView", "RowNumbers", "narrowed"]
 
@@ -106,7 +106,7 @@ class _NumbersOfRows:
 
     def __call__(self, part: RowSource) -> FloatArray:
         with np.errstate(all="ignore"):
-            found = [self.compute(block) for block in part.blocks()]
+            found = [self.compute(plain_block(block)) for block in part.blocks()]
         return np.concatenate(found) if found else np.zeros(0)
 
 

@@ -103,8 +103,8 @@ class DaskUsers(DaskParts):
         columns = [lazy_blocks(part) for part in (checked_array(X), y, labels)]
         if len({len(column) for column in columns}) > 1:
             raise ValueError(
-                "X, y and groups need the same blocks: rechunk y and groups to the rows of X. Got "
-                f"{[len(column) for column in columns]} blocks."
+                "X, y and groups need the same blocks: rechunk y and groups to the rows of X. How "
+                "many each has is withheld: it may tell the number of rows."
             )
         parts = [list(part) for part in zip(*columns, strict=True)]
         super().__init__(parts, form.users, form.n_features)

@@ -2,13 +2,15 @@
 
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from skdp import DPLowRankFactorizer
+from skdp import DPLowRankFactorizer, PrivacyLedger
 from skdp.decomposition import LocalAggregator, local_report
-from skdp.exceptions import PrivacyError, PrivacyWarning
+from skdp.decomposition._factorizer_state import NoisyState
+from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.federated import AggregationConfig, PlainAggregator, StateSum, simulated_aggregator
 from skdp.testing import seeded_entropy
 
@@ -178,6 +180,92 @@ def test_parts_of_a_row_on_several_servers(way):
     assert claimed == pytest.approx(p * one if way == "secure" else math.sqrt(p) * one)
     assert 0.98 * claimed < attained <= claimed
     assert model.privacy_spent_.epsilon > servers[0].privacy_spent_.epsilon
+
+
+@pytest.mark.parametrize("inside", ["one ledger", "nested", "later"])
+def test_a_ledger_is_charged_what_a_secure_sum_of_parts_of_rows_costs(inside):
+    """A ledger adds up squares of the shares; parts of one row add up themselves: p mu."""
+    p = 3
+    with PrivacyLedger(50.0, 1e-5) as ledger:
+        if inside == "nested":
+            first = [server(honest_servers=2, **ROWS)]
+            with PrivacyLedger(50.0, 1e-5) as inner:
+                servers = [*first, *(server(honest_servers=2, **ROWS) for _ in range(p - 1))]
+                coordinator(**ROWS).merge_secure(servers, StateSum(PlainAggregator))
+            assert inner.spent.mu == pytest.approx(p * servers[0].privacy_spent_.mu)
+        else:
+            servers = [server(honest_servers=2, **ROWS) for _ in range(p)]
+            model = coordinator(**ROWS).merge_secure(servers, StateSum(PlainAggregator))
+            if inside == "later":
+                model.release()
+    assert ledger.spent.mu == pytest.approx(p * servers[0].privacy_spent_.mu)
+
+
+def test_a_ledger_that_cannot_pay_a_secure_sum_opens_nothing():
+    mu = server(1.0, **ROWS)._state.session.spent().mu
+    servers, ledger = [], PrivacyLedger(2.0, 1e-6)
+
+    def in_the_ledger():
+        with ledger:
+            servers.extend(server(honest_servers=2, **ROWS) for _ in range(3))
+            coordinator(**ROWS).merge_secure(servers, StateSum(PlainAggregator))
+
+    with pytest.raises(BudgetExceededError, match="secure sum"):
+        in_the_ledger()
+    assert all(share._state is not None for share in servers)
+    assert ledger.spent.mu == pytest.approx(math.sqrt(3) * mu)  # as before it was asked
+    frobenius = {"sensitivity_mode": "worst_case"}
+    with PrivacyLedger(2.0, 1e-6):  # the caller's contract holds parts together
+        servers = [server(honest_servers=2, **frobenius) for _ in range(3)]
+        coordinator(**frobenius).merge_secure(servers, StateSum(PlainAggregator))
+
+
+def test_a_share_counts_with_the_shares_that_it_was_opened_with():
+    """A server whose share went into one sum coordinates another of the same rows."""
+
+    def sum_of(coordinates, count):
+        servers = [server(honest_servers=2, **ROWS) for _ in range(count)]
+        coordinates.merge_secure(servers, StateSum(PlainAggregator))
+
+    model = server(honest_servers=2, **ROWS)
+    others = [server(honest_servers=2, **ROWS) for _ in range(2)]
+    coordinator(**ROWS).merge_secure([model, *others], StateSum(PlainAggregator))
+    mu = model.privacy_spent_.mu
+    sum_of(model, 2)
+    model.release()
+    assert model.privacy_spent_.mu == pytest.approx(math.hypot(3, 2) * mu)
+
+
+def test_states_of_overlapping_rows_count_together():
+    """Rows 10 to 19 lie in the state that was sent and in a message that begins at row 10."""
+    halves = {"matrix_shape": (10, 12), "data": DATA[:10]}
+    model = server(1.0, **ROWS)
+    model.state_message()
+    one = model.privacy_spent_.mu
+    model.merge(server(1.0, **ROWS | halves).state_message())
+    model.merge(server(1.0, first_row=10, **ROWS | halves).state_message())
+    model.release()
+    assert model.privacy_spent_.mu >= math.sqrt(2) * one * (1 - 1e-9)
+    model = server(0.5, **ROWS)
+    model.state_message()
+    model.merge(server(0.5, **ROWS | halves).state_message())
+    model.merge(server(1.0, first_row=10, **ROWS | halves).state_message())
+    with pytest.raises(PrivacyError, match="no receipt of their sum is known"):
+        model.release()  # it claimed the mu of the last message alone
+
+
+@pytest.mark.parametrize("claim", ["a share", "no receipt", "no line"])
+def test_a_message_without_a_receipt_of_its_noise_is_refused(claim):
+    """Else it would count as nothing spent, or a share of the noise as all of it."""
+    state = NoisyState.from_bytes(server().state_message())
+    changes = {
+        "a share": {"honest_servers": 3},
+        "no receipt": {"receipts": []},
+        "no line": {"receipts": [{**state.receipts[0], "ledger": []}]},
+    }[claim]
+    message = replace(state, **changes).to_bytes()
+    with pytest.raises(ValueError, match="no receipt of a whole noise"):
+        coordinator().merge(message)
 
 
 def test_no_receipt_is_known_where_rows_are_split_between_budgets():

@@ -482,3 +482,16 @@ def test_what_needs_memory_says_the_remedy(npy):
     assert stream.release().left_.shape == (N, 2)
     with pytest.raises(ValueError, match="open_memmap"):
         DPTraceRegressor(1).fit(lazy(X), Y[:, 0])
+
+
+def test_unequal_blocks_are_refused_without_their_number():
+    """With one row a block, how many blocks there are is how many rows there are."""
+
+    def refusal(n):
+        rows = da.from_array(X[:n], chunks=(1, D))
+        targets = da.from_array(np.append(Y[:n, 0], 1.0), chunks=1)
+        with pytest.raises(ValueError, match="need the same blocks") as caught:
+            DPRidge(clip_norm=1.0, target_bounds=(-1.0, 1.0)).fit(rows, targets)
+        return str(caught.value)
+
+    assert refusal(5) == refusal(6)

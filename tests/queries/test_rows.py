@@ -204,3 +204,60 @@ def test_no_rows_is_no_trouble():
         for rows in (np.zeros((0, D)), sp.csr_array((0, D))):
             bounded = RELEASES[name](query(rows, "add_remove"))
             assert not bounded.answer(1e-8).any()
+
+
+class OneBlock:
+    """A source of one's own that yields one block of any form."""
+
+    n_features = 4
+    sparse = True
+
+    def __init__(self, block):
+        self.block = block
+
+    def n_rows(self):
+        return self.block.shape[0]
+
+    def parts(self, n):
+        return [self]
+
+    def blocks(self):
+        yield self.block
+
+
+def in_parts(A, times):
+    """A CSR matrix, each entry stored in so many equal parts."""
+    A = sp.csr_array(A)
+    data, columns = np.repeat(A.data / times, times), np.repeat(A.indices, times)
+    return sp.csr_array((data, columns, A.indptr * times), shape=A.shape)
+
+
+FORMS = {
+    "stored in parts": lambda A: in_parts(A, 64),
+    "by columns": sp.csc_array,
+    "coordinates": sp.coo_array,
+    "masked": lambda A: np.ma.masked_array(A, mask=A > 1),
+    "float32": lambda A: A.astype(np.float32),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("method", ["sums", "gram", "gram_product", "square_sum", "norms"])
+def test_a_row_counts_the_same_in_each_form_that_a_source_may_yield(method, form):
+    """The norm that is clipped is that of the row: 64 parts of an entry are one entry."""
+    A = np.array([[3.0, 0, 0, 0], [0, 0.5, 0, -0.25], [0, 2, 2, 0], [8, 0, 0, 0]])
+
+    def answer(block):
+        query = RowQuery(OneBlock(block), clip_norm=1.0, adjacency="add_remove")
+        if method == "norms":
+            return query.norms_above(1.5).answer(1.0)
+        bounded = (
+            query.gram_product(np.eye(4))
+            if method == "gram_product"
+            else (getattr(query, method)())
+        )
+        return bounded.answer(2.0**-20)
+
+    assert np.array_equal(answer(A), answer(FORMS[form](A)))
+    one = answer(FORMS[form](A[3:]))
+    assert np.linalg.norm(one) <= (1 if method == "norms" else 2.0**20 * (1 + 1e-9))
