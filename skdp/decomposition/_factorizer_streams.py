@@ -1,6 +1,5 @@
 """Streams of updates, and the single release of a factorizer."""
 
-
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_array, validate_data
