@@ -264,7 +264,7 @@ WIDE = 400
 def scale():
     """Ten thousand clients of one process: CPU time of a round, and memory beside the data."""
     rows = []
-    for n_clients in (100, 1000) if QUICK else (100, 1000, 10_000):
+    for n_clients in (50, 200) if QUICK else (100, 1000, 10_000):
         X = make_spiked_rows(20_000, WIDE, 5, random_state=0)
         config = AggregationConfig(n_clients, n_clients // 100, n_clients // 20)
         estimator = DPTruncatedSVD(5, algorithm="power", clip_norm=1.5)
