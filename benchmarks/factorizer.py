@@ -12,6 +12,7 @@ import statistics
 import time
 
 import numpy as np
+from report import show, shown
 
 from skdp import DPLowRankFactorizer
 from skdp.privacy import mu_from_epsilon_delta
@@ -84,62 +85,99 @@ def paper_error(A, k, epsilon=1.0, t=40, v=160, alpha=0.25):
     return np.linalg.norm(A - (U @ X @ Vt)[:, :n])
 
 
-def line(A, k, error, *args, epsilon=1.0, fits=FITS, **params):
+def typical(A, k, error, *args, epsilon=1.0, fits=FITS, **params):
+    """Median error of some fits."""
     errors = [error(A, k, *args, epsilon=epsilon, **params) for _ in range(fits)]
-    middle = statistics.median(errors)
-    return f"{middle:10.0f}{middle / reference(A, k, epsilon):8.2f}"
+    return statistics.median(errors)
+
+
+def cells(A, k, error, *args, epsilon=1.0, **params):
+    """Median error, and its ratio to the reference."""
+    middle = typical(A, k, error, *args, epsilon=epsilon, **params)
+    return [f"{middle:.0f}", f"{middle / reference(A, k, epsilon):.2f}"]
 
 
 def sizes(quick):
     """Error against n (rank 10, t=40, v=160, epsilon 1)."""
-    print(f"{'n':>6}{'method':>14}{'error':>10}{'/ref':>8}")
     two = {"method": "two_sketch", "sketch_size": 40, "core_size": 160}
+    table = []
     for n in (250, 500) if quick else (250, 500, 1000, 2000):
         A = low_rank(n, n, 10)
-        rows = {
-            "two_sketch": line(A, 10, skdp_error, **two),
-            "three_sketch": line(A, 10, skdp_error, **(two | {"method": "three_sketch"})),
-            "auto": line(A, 10, skdp_error),
-            "zero": f"{np.linalg.norm(A):10.0f}",
-            "two-pass HR": line(A, 10, two_pass_error),
+        errors = {
+            "two_sketch": typical(A, 10, skdp_error, **two),
+            "three_sketch": typical(A, 10, skdp_error, **(two | {"method": "three_sketch"})),
+            "auto": typical(A, 10, skdp_error),
+            "zero": float(np.linalg.norm(A)),
+            "two-pass HR": typical(A, 10, two_pass_error),
         }
         if n <= 1000:  # an SVD of the whole matrix
-            rows["dense, cut"] = line(A, 10, dense_error, fits=1)
-            rows["paper"] = line(A, 10, paper_error, fits=1)
-        for name, text in rows.items():
-            print(f"{n:>6}{name:>14}{text}", flush=True)
+            errors["dense, cut"] = typical(A, 10, dense_error, fits=1)
+            errors["paper"] = typical(A, 10, paper_error, fits=1)
+        peer, unit = errors["two-pass HR"], reference(A, 10)
+        table += [
+            [n, name, f"{error:.0f}", f"{error / unit:.2f}", f"{error / peer:.2f}"]
+            for name, error in errors.items()
+        ]
+    note = (
+        f"Median of {FITS} fits, one of the last two. 'zero' is the zero matrix, 'two-pass HR' the "
+        "method of Hardt and Roth (2012), 'dense, cut' A plus noise, truncated, 'paper' the "
+        "algorithm of Upadhyay (2018) with its own constants."
+    )
+    show(sizes.__doc__, ["n", "method", "error", "/ reference", "/ two-pass HR"], table, note)
 
 
 def ranks(quick):
-    """Error against k (800 x 800, default sizes)."""
-    for k in (1, 5) if quick else (1, 2, 5, 10, 20, 50):
-        text = line(low_rank(800, 800, k), k, skdp_error, method="two_sketch")
-        print(f"k={k:<4}{text}", flush=True)
+    """Error against k (800 x 800, two sketches of default sizes, epsilon 1)."""
+    table = [
+        [k, *cells(low_rank(800, 800, k), k, skdp_error, method="two_sketch")]
+        for k in ((1, 5) if quick else (1, 2, 5, 10, 20, 50))
+    ]
+    show(ranks.__doc__, ["k", "error", "/ reference"], table)
 
 
 def budgets(quick):
-    """Error against epsilon (1000 x 800, rank 10)."""
-    A = low_rank(1000, 800, 10)
+    """Error against epsilon (1000 x 800, rank 10, t=80), beside two-pass Hardt and Roth."""
+    A, table = low_rank(1000, 800, 10), []
     for epsilon in (1.0,) if quick else (0.25, 0.5, 1.0, 2.0, 4.0, 8.0):
-        text = line(A, 10, skdp_error, epsilon=epsilon, method="two_sketch", sketch_size=80)
-        print(f"epsilon={epsilon:<5}{text}{line(A, 10, two_pass_error, epsilon=epsilon, t=80)}")
+        options = {"method": "two_sketch", "sketch_size": 80}
+        ours = typical(A, 10, skdp_error, epsilon=epsilon, **options)
+        theirs = typical(A, 10, two_pass_error, epsilon=epsilon, t=80)
+        unit = reference(A, 10, epsilon)
+        row = [f"{ours / unit:.2f}", f"{theirs / unit:.2f}", f"{ours / theirs:.2f}"]
+        table.append([epsilon, *row])
+    head = ["epsilon", "two_sketch / reference", "two-pass HR / reference", "ratio"]
+    show(budgets.__doc__, head, table)
 
 
 def sketches(quick):
-    """Error against sketch sizes and kinds (1000 x 800, rank 10)."""
-    A = low_rank(1000, 800, 10)
+    """Error against sketch sizes and kinds (1000 x 800, rank 10, epsilon 1)."""
+    A, table = low_rank(1000, 800, 10), []
     for t, v in ((40, 80), (80, 80), (100, 200), (200, 200))[: 2 if quick else None]:
-        text = line(A, 10, skdp_error, method="two_sketch", sketch_size=t, core_size=v)
-        print(f"t={t:<4}v={v:<4}{text}", flush=True)
+        options = {"method": "two_sketch", "sketch_size": t, "core_size": v}
+        table.append([f"t={t}, v={v}", *cells(A, 10, skdp_error, **options)])
     for kind in ("gaussian", "srht", "sparse", "isometry"):
         options = {"sketch": kind, "sensitivity_mode": "worst_case", "sketch_size": 80}
-        text = line(A, 10, skdp_error, method="two_sketch", **options)
-        print(f"worst case, {kind:<9}{text}", flush=True)
+        errors = cells(A, 10, skdp_error, method="two_sketch", **options)
+        table.append([f"worst case, {kind}", *errors])
+    show(sketches.__doc__, ["sketch", "error", "/ reference"], table)
+
+
+def seconds(update, batches):
+    """CPU seconds of all updates."""
+    start = time.process_time()
+    for batch in batches:
+        update(*batch)
+    return time.process_time() - start
 
 
 def updates(quick):
-    """Updates per CPU second in batches of 50,000 (5000 x 3000, t=60, v=120), and memory."""
+    """Updates in batches of 50,000 (5000 x 3000, t=60, v=120), beside a matrix in memory."""
     m, n, size = 5000, 3000, 50_000
+    matrix, table = np.zeros((m, n)), []
+
+    def add(i, j, x):
+        np.add.at(matrix, (i, j), x)
+
     for kind, mode in (("sparse", "random"), ("gaussian", "worst_case")):
         model = DPLowRankFactorizer(
             10, privacy_unit="entry", matrix_shape=(m, n), method="two_sketch", sketch=kind,
@@ -149,21 +187,22 @@ def updates(quick):
             (RNG.integers(0, m, size), RNG.integers(0, n, size), RNG.random(size))
             for _ in range(3 if quick else 20)
         ]
-        model.update(*batches[0])
-        start = time.process_time()
-        for batch in batches:
-            model.update(*batch)
-        rate = size * len(batches) / (time.process_time() - start)
+        model.update(*batches[0]), add(*batches[0])
+        ours, plain = seconds(model.update, batches), seconds(add, batches)
+        rate = size * len(batches) / ours / 1e6
         model.release()
-        print(f"{kind:<9}{rate / 1e6:6.2f} million/s  state {model.state_bytes_ / 1e6:.1f} MB "
-              f"(matrix {8 * m * n / 1e6:.0f} MB)")  # fmt: skip
+        sizes = f"{model.state_bytes_ / 1e6:.1f}", f"{8 * m * n / 1e6:.0f}"
+        table.append([kind, f"{rate:.2f}", f"{ours / plain:.2f}", *sizes])
+    head = ["sketch", "million a CPU second", "CPU / np.add.at", "state (MB)", "matrix (MB)"]
+    show(updates.__doc__, head, table)
 
 
 def servers(quick):
-    """Servers: independent noise, and shares of it under a secure sum (1000 x 800, rank 10)."""
+    """Error over the reference: independent noise of p servers, and shares under a secure sum."""
     A = low_rank(500, 400, 10) if quick else low_rank(1000, 800, 10)
     params = {"method": "two_sketch", "sketch_seed": 1, "oblivious": True, "sketch_size": 80,
               "matrix_shape": A.shape}  # fmt: skip
+    table = []
 
     def error(model):
         return np.linalg.norm(A - model.release().reconstruct()) / reference(A, 10)
@@ -176,10 +215,19 @@ def servers(quick):
         parts = [DPLowRankFactorizer(10, honest_servers=p, **params).update_matrix(A / p)
                  for _ in range(p)]  # fmt: skip
         shared.merge_secure(parts, lambda arrays: np.sum(arrays, axis=0, dtype=np.int64))
-        print(f"p={p:<4}independent {error(single):6.2f}   secure sum {error(shared):6.2f}")
+        table.append([p, f"{error(single):.2f}", f"{error(shared):.2f}"])
+    note = f"One fit each, {A.shape[0]} x {A.shape[1]}, rank 10, epsilon 1."
+    show(servers.__doc__, ["p", "independent", "secure sum"], table, note)
 
 
 SECTIONS = {f.__name__: f for f in (sizes, ranks, budgets, sketches, updates, servers)}
+
+
+def tables(full):
+    """Tables for ``python -m benchmarks``."""
+    for section in SECTIONS.values():
+        yield from shown(lambda section=section: section(not full))
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -187,5 +235,4 @@ if __name__ == "__main__":
     parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []])
     arguments = parser.parse_args()
     for name in arguments.sections or SECTIONS:
-        print(f"\n{SECTIONS[name].__doc__}")
         SECTIONS[name](arguments.quick)

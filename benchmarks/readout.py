@@ -19,8 +19,9 @@ import time
 import warnings
 
 import numpy as np
+from report import show, shown
 from sklearn.datasets import load_digits
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import Ridge, RidgeClassifier
 
 from skdp import DPRidge, DPRidgeClassifier
 from skdp.exceptions import PrivacyWarning
@@ -105,64 +106,92 @@ def r2(predict, test):
 METHODS = {"textbook": textbook, "adassp": adassp, "one release": one_release, "DPRidge": ours}
 
 
-def regression_table(name, problem, repeats=9):
-    print(f"\n{name}: R2 on fresh rows, median of {repeats} data sets and noises")
-    print("epsilon  " + "".join(f"{m:>13}" for m in METHODS) + "        Ridge")
+def regression_table(name, problem, repeats=9, epsilons=EPSILONS):
+    scores = {method: [] for method in METHODS}
     plain = np.median([
         r2(Ridge().fit(*problem(s)[0]).predict, problem(s)[1]) for s in range(repeats)
     ])  # fmt: skip
-    for epsilon in EPSILONS:
-        row = []
-        for method in METHODS.values():
-            scores = []
-            for seed in range(repeats):
-                train, test = problem(seed)
-                predict = method(*train, epsilon, np.random.default_rng(1000 + seed))
-                scores.append(r2(predict, test))
-            row.append(np.median(scores))
-        print(f"{epsilon:7}  " + "".join(f"{max(v, -9.99):13.3f}" for v in row) + f"{plain:13.3f}")
+    for epsilon in epsilons:
+        found = {method: [] for method in METHODS}
+        for seed in range(repeats):
+            train, test = problem(seed)
+            for method, fit in METHODS.items():
+                predict = fit(*train, epsilon, np.random.default_rng(1000 + seed))
+                found[method].append(r2(predict, test))
+        for method, values in found.items():
+            scores[method].append(f"{max(np.median(values), -9.99):.3f}")
+    rows = [["Ridge, not private", *[f"{plain:.3f}"] * len(epsilons)]]
+    rows += [[method, *values] for method, values in scores.items()]
+    title = f"{name}: R2 on fresh rows, median of {repeats} data sets and noises"
+    show(title, ["epsilon", *epsilons], rows, COMPARED)
 
 
-def digits_table(repeats=9):
+COMPARED = (
+    "All private methods see the same clipped data, protect one record under add_remove and are "
+    "calibrated exactly for (epsilon, 1e-6). 'textbook': separate releases of X'X and X'y (Vu and "
+    "Slavkovic 2009); 'adassp': Wang (2018) with exact Gaussian noise; 'one release': the joint "
+    "release of DPRidge, solved plainly. -9.990 stands for anything below."
+)
+
+
+def digits_table(repeats=9, epsilons=EPSILONS):
     X, y = load_digits(return_X_y=True)
     X = X / np.linalg.norm(X, axis=1, keepdims=True)
-    print(f"\ndigits, 1297 rows, 64 features, 10 classes: accuracy, median of {repeats}")
-    for epsilon in EPSILONS:
-        scores = []
-        for seed in range(repeats):
-            order = np.random.default_rng(seed).permutation(len(X))
-            train, test = order[:1297], order[1297:]
+    plain, found = [], {epsilon: [] for epsilon in epsilons}
+    for seed in range(repeats):
+        order = np.random.default_rng(seed).permutation(len(X))
+        train, test = order[:1297], order[1297:]
+        peer = RidgeClassifier().fit(X[train], y[train])
+        plain.append(peer.score(X[test], y[test]))
+        for epsilon in epsilons:
             model = DPRidgeClassifier(epsilon=epsilon, clip_norm=1.0, classes=range(10))
-            scores.append(model.fit(X[train], y[train]).score(X[test], y[test]))
-        print(f"{epsilon:7}  {np.median(scores):.3f}")
+            found[epsilon].append(model.fit(X[train], y[train]).score(X[test], y[test]))
+    rows = [
+        ["RidgeClassifier, not private", *[f"{np.median(plain):.3f}"] * len(epsilons)],
+        ["DPRidgeClassifier", *(f"{np.median(scores):.3f}" for scores in found.values())],
+    ]
+    title = f"digits, 1297 rows, 64 features, 10 classes: accuracy, median of {repeats}"
+    show(title, ["epsilon", *epsilons], rows)
 
 
-def quality():
-    for n, d in ((5000, 10), (20000, 20), (20000, 50), (100000, 50)):
-        regression_table(f"n={n}, d={d}", lambda seed, n=n, d=d: synthetic(n, d, seed))
-    digits_table()
+PROBLEMS = ((5000, 10), (20000, 20), (20000, 50), (100000, 50))
 
 
-def seconds(function, repeats=7):
-    best = math.inf
-    for _ in range(repeats):
-        start = time.process_time()
-        function()
-        best = min(best, time.process_time() - start)
-    return best
+def quality(problems=PROBLEMS, **options):
+    for n, d in problems:
+        regression_table(f"n={n}, d={d}", lambda seed, n=n, d=d: synthetic(n, d, seed), **options)
+    digits_table(**options)
 
 
-def timing():
+def seconds(functions, repeats=7):
+    """Median CPU seconds of functions that take turns."""
+    found = np.zeros((repeats, len(functions)))
+    for row in found:
+        for i, function in enumerate(functions):
+            start = time.process_time()
+            function()
+            row[i] = time.process_time() - start
+    return np.median(found, axis=0)
+
+
+def timing(shapes=((20000, 20), (100000, 50), (20000, 300))):
     """CPU time beside scikit-learn's in the same run: the ratio is what counts."""
-    for n, d in ((20000, 20), (100000, 50), (20000, 300)):
+    rows = []
+    for n, d in shapes:
         X, y = synthetic(n, d, 0)[0]
         private = DPRidge(clip_norm=1.0, target_bounds=(-1.0, 1.0))
-        learnt = DPRidge()
-        plain = seconds(lambda: Ridge().fit(X, y))  # noqa: B023
-        one = seconds(lambda: private.fit(X, y))  # noqa: B023
-        auto = seconds(lambda: learnt.fit(X, y))  # noqa: B023
-        print(f"n={n}, d={d}: Ridge {plain:.3f} s; DPRidge {one / plain:.1f} times, "
-              f"with learnt bounds {auto / plain:.1f} times")  # fmt: skip
+        models = Ridge(), private, DPRidge()
+        plain, one, auto = seconds([lambda m=m: m.fit(X, y) for m in models])  # noqa: B023
+        rows.append([f"{n} x {d}", f"{plain:.3f}", f"{one / plain:.1f}", f"{auto / plain:.1f}"])
+    head = ["data", "Ridge, CPU (s)", "DPRidge / Ridge", "with learnt bounds / Ridge"]
+    show("time of a fit, median of 7 in turn", head, rows)
+
+
+def tables(full):
+    """Tables for ``python -m benchmarks``."""
+    few = {} if full else {"problems": PROBLEMS[:2], "repeats": 5, "epsilons": (0.5, 1.0, 4.0)}
+    yield from shown(lambda: quality(**few))
+    yield from shown(timing if full else lambda: timing(((20000, 20), (20000, 100))))
 
 
 if __name__ == "__main__":

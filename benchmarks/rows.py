@@ -9,7 +9,7 @@ import tracemalloc
 
 import numpy as np
 import scipy.sparse as sp
-from report import printed
+from report import show, shown
 from threadpoolctl import threadpool_limits
 
 from skdp.queries.rows import RowQuery
@@ -38,12 +38,10 @@ def peak_mb(function):
 
 
 def compare(name, plain, ours, result_mb):
-    """Print one line: the peer, ours, their ratios, and the memory beyond X and the result."""
+    """One row: the peer, ours, their ratios, and the memory beyond X and the result."""
     (wall, cpu), (our_wall, our_cpu) = best(plain), best(ours)
-    print(
-        f"{name:<40} plain {cpu:6.3f} s  skdp {our_cpu:6.3f} s  CPU ratio {our_cpu / cpu:5.2f}  "
-        f"wall ratio {our_wall / wall:5.2f}  extra {peak_mb(ours) - result_mb:5.1f} MB"
-    )
+    ratios = f"{our_cpu / cpu:.2f}", f"{our_wall / wall:.2f}"
+    return [name, f"{cpu:.3f}", f"{our_cpu:.3f}", *ratios, f"{peak_mb(ours) - result_mb:.1f}"]
 
 
 def dense(n_jobs, n=100_000):
@@ -53,7 +51,7 @@ def dense(n_jobs, n=100_000):
         query = RowQuery(X, clip_norm=clip_norm, adjacency="add_remove", n_jobs=n_jobs)
         answer, step = query.gram().answer, clip_norm**2 / MU_SIGMA
         name = f"dense Gram, clip {clip_norm}, n_jobs={n_jobs}"
-        compare(name, lambda: X.T @ X, lambda f=answer, s=step: f(s), 500 * 500 * 8 / 2**20)
+        yield compare(name, lambda: X.T @ X, lambda f=answer, s=step: f(s), 500 * 500 * 8 / 2**20)
 
 
 def sparse(n_jobs, n=100_000):
@@ -65,21 +63,24 @@ def sparse(n_jobs, n=100_000):
     query = RowQuery(X, clip_norm=9.0, adjacency="add_remove", n_jobs=n_jobs)
     answer, step = query.gram_product(V).answer, 81 / MU_SIGMA
     name = f"CSR product, {X.nnz} nnz, n_jobs={n_jobs}"
-    compare(name, lambda: X.T @ (X @ V), lambda: answer(step), V.nbytes / 2**20)
+    yield compare(name, lambda: X.T @ (X @ V), lambda: answer(step), V.nbytes / 2**20)
 
 
 def main(n=100_000):
     """Run both cases with one thread and with two."""
+    rows = []
     with threadpool_limits(1):
         for n_jobs in (1, 2):
-            dense(n_jobs, n)
-            sparse(n_jobs, n)
+            rows += [*dense(n_jobs, n), *sparse(n_jobs, n)]
+    title = f"row queries against numpy and scipy, {n} rows, best of 4"
+    head = ["query", "plain, CPU (s)", "skdp, CPU (s)", "CPU ratio", "wall ratio", "extra (MB)"]
+    show(title, head, rows, "'extra' is memory beyond X and the result.")
 
 
 def tables(full):
     """Tables for ``python -m benchmarks``."""
     n = 100_000 if full else 20_000
-    return printed(f"row queries against numpy and scipy, {n} rows", lambda: main(n))
+    return shown(lambda: main(n))
 
 
 if __name__ == "__main__":

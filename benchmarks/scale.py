@@ -6,6 +6,8 @@ not the seconds: both versions read the same files in the same run, in turn.
 """
 
 import argparse
+import contextlib
+import importlib.util
 import logging
 import os
 import shutil
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+from report import Table, show, shown
 
 from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPTruncatedSVD
 from skdp.preprocessing import DPStandardScaler
@@ -117,86 +120,109 @@ def fitted(rows, n_jobs=None):
         return pca(n_jobs).fit(rows).components_
 
 
-def line(name, result):
-    """Print one measurement."""
-    cpu, wall, extra, _ = result
-    print(f"  {name:<44} CPU {cpu:6.1f} s  wall {wall:6.1f} s  driver +{extra:6.1f} MB", flush=True)
-    return cpu
+HEAD = ["CPU (s)", "wall (s)", "driver beyond its start (MB)"]
 
 
+def line(*names, result):
+    """One row of a table."""
+    return [*names, *(f"{value:.1f}" for value in result[:3])]
+
+
+@contextlib.contextmanager
 def cluster(memory_limit):
-    """Start two workers of one thread each."""
+    """Two workers of one thread each, for a while."""
     from distributed import Client, LocalCluster
 
-    local = LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        processes=True,
-        dashboard_address=None,
-        memory_limit=memory_limit,
-        silence_logs=logging.CRITICAL,
-    )
-    return local, Client(local)
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
+    options |= {"dashboard_address": None, "silence_logs": logging.CRITICAL}
+    with LocalCluster(memory_limit=memory_limit, **options) as local, Client(local) as client:
+        yield client
+
+
+def idle_load(seconds=10):
+    """CPU seconds a second of a cluster that has nothing to do."""
+    before, start = cpu_seconds(), time.perf_counter()
+    time.sleep(seconds)
+    return (cpu_seconds() - before) / (time.perf_counter() - start)
 
 
 def against_threads(paths, memory_limit, repeats):
-    """Interleave the same fit on threads and on a cluster; print CPU ratios."""
+    """Interleave the same fit on threads and on a cluster; show CPU ratios."""
     n = len(paths) * ROWS_OF_FILE
     gigabytes = n * COLUMNS * 4 / 1e9
-    print(f"\nDPPCA, {n} x {COLUMNS} float32 ({gigabytes:.1f} GB), workers of {memory_limit}")
-    local, client = cluster(memory_limit)
-    fitted(DaskRows(paths[:1]))  # workers import what they need
-    before, start = cpu_seconds(), time.perf_counter()
-    time.sleep(10)
-    idle = (cpu_seconds() - before) / (time.perf_counter() - start)
-    print(f"  the idle cluster takes {idle:.2f} CPU s a second (heartbeats, profiling)")
-    ratios = []
-    for _ in range(repeats):
-        threads = measured(lambda: fitted(paths, n_jobs=2))
-        workers = measured(lambda: fitted(DaskRows(paths)))
-        ratios.append(line("Dask, 2 workers", workers) / line("threads, n_jobs=2", threads))
-        assert np.array_equal(threads[3], workers[3])
-    print(f"  same bits; CPU of Dask / threads: {', '.join(f'{r:.2f}' for r in ratios)}")
-    client.close()
-    local.close()
+    found = {"threads, n_jobs=2": [], "Dask, 2 workers": []}
+    with cluster(memory_limit):
+        fitted(DaskRows(paths[:1]))  # workers import what they need
+        idle = idle_load()
+        for _ in range(repeats):
+            threads = measured(lambda: fitted(paths, n_jobs=2))
+            workers = measured(lambda: fitted(DaskRows(paths)))
+            assert np.array_equal(threads[3], workers[3])
+            for results, result in zip(found.values(), (threads, workers), strict=True):
+                results.append(result[:3])
+    threads, workers = (np.array(results) for results in found.values())
+    ratios = workers[:, 0] / threads[:, 0]
+    rows = [
+        line(name, f"{ratio:.2f}", result=np.median(found[name], axis=0))
+        for name, ratio in zip(found, (1.0, np.median(ratios)), strict=True)
+    ]
+    show(
+        f"DPPCA, {n} x {COLUMNS} float32 ({gigabytes:.1f} GB), workers of {memory_limit}: "
+        f"median of {repeats} fits in turn",
+        ["", "CPU / threads", *HEAD],
+        rows,
+        f"CPU of all processes. Both give the same bits. All ratios: "
+        f"{', '.join(f'{r:.2f}' for r in ratios)}; driver memory with Dask: "
+        f"{', '.join(f'{mb:.1f}' for mb in workers[:, 2])} MB. The idle cluster takes "
+        f"{idle:.2f} CPU s a second (heartbeats, profiling).",
+    )
 
 
-def compressed_svd(paths, memory_limit):
+def compressed_svd(paths, memory_limit, patience):
     """Run Dask's own compressed SVD on the same files and workers."""
     import dask
     import dask.array as da
 
-    local, client = cluster(memory_limit)
-    load = dask.delayed(np.load, pure=False)
-    shape = (ROWS_OF_FILE, COLUMNS)
-    X = da.concatenate([da.from_delayed(load(path), shape, np.float32) for path in paths])
-    start = time.perf_counter()
-    try:
-        dask.compute(*da.linalg.svd_compressed(X, K, n_power_iter=2))
-        outcome = "completes"
-    except Exception as error:
-        outcome = f"fails: {type(error).__name__}"
-    print(f"  da.linalg.svd_compressed {outcome} after {time.perf_counter() - start:.0f} s")
-    client.close()
-    local.close()
+    def factors(client):
+        load = dask.delayed(np.load, pure=False)
+        shape = (ROWS_OF_FILE, COLUMNS)
+        X = da.concatenate([da.from_delayed(load(path), shape, np.float32) for path in paths])
+        futures = client.compute(list(da.linalg.svd_compressed(X, K, n_power_iter=2)))
+        return [future.result(timeout=patience) for future in futures]
+
+    with cluster(memory_limit) as client:
+        cpu, start, spent = cpu_seconds(), time.perf_counter(), ""
+        try:
+            factors(client)
+            outcome, spent = "completes", f"{cpu_seconds() - cpu:.1f}"
+        except Exception as error:
+            outcome = f"fails: {type(error).__name__}"
+        wall = time.perf_counter() - start
+    show(
+        f"da.linalg.svd_compressed, k={K}, 2 power iterations, all factors, same files, workers "
+        f"of {memory_limit}",
+        ["outcome", "CPU (s)", "wall (s)"],
+        [[outcome, spent, f"{wall:.0f}"]],
+        f"One run, not private; it has {patience} s.",
+    )
 
 
 def growth_of_rows(paths, memory_limit):
     """Fit n, 2n and 4n rows on threads and on a cluster."""
-    print("\ngrowth with the rows (memory: this process, above its start, mapped files aside)")
-    local, client = cluster(memory_limit)
-    fitted(DaskRows(paths[:1]))
-    for count in (len(paths) // 4, len(paths) // 2, len(paths)):
-        some = paths[:count]
-        line(f"{count * ROWS_OF_FILE:>8} rows, threads", measured(lambda s=some: fitted(s, 2)))
-        line(f"{count * ROWS_OF_FILE:>8} rows, Dask", measured(lambda s=some: fitted(DaskRows(s))))
-    client.close()
-    local.close()
+    rows = []
+    with cluster(memory_limit):
+        fitted(DaskRows(paths[:1]))
+        for count in (len(paths) // 4, len(paths) // 2, len(paths)):
+            some, n = paths[:count], count * ROWS_OF_FILE
+            threads = measured(lambda: fitted(some, 2))  # noqa: B023
+            workers = measured(lambda: fitted(DaskRows(some)))  # noqa: B023
+            rows += [line(n, "threads", result=threads), line(n, "Dask", result=workers)]
+    title = "growth with the rows (memory of this process, mapped files aside)"
+    show(title, ["rows", "DPPCA", *HEAD], rows)
 
 
 def growth_of_others(paths):
     """Fit n, 2n and 4n rows with the estimators of one release, on threads."""
-    print("\nthe same for estimators of one release, on threads")
     fits = {
         "DPIncrementalPCA": lambda rows, y: DPIncrementalPCA(K, clip_norm=1.0, n_jobs=2).fit(rows),
         "DPRidge": lambda rows, y: DPRidge(clip_norm=1.0, target_bounds=(-3, 3), n_jobs=2).fit(
@@ -207,27 +233,56 @@ def growth_of_others(paths):
         ),
     }
     y = np.random.default_rng(2).standard_normal(len(paths) * ROWS_OF_FILE)
+    rows = []
     for name, fit in fits.items():
         for count in (len(paths) // 4, len(paths) // 2, len(paths)):
             n = count * ROWS_OF_FILE
             result = measured(lambda f=fit, c=count, m=n: f(paths[:c], y[:m]))
-            line(f"{n:>8} rows, {name}", result)
+            rows.append(line(n, name, result=result))
+    title = "growth with the rows, estimators of one release, on threads"
+    show(title, ["rows", "estimator", *HEAD], rows)
 
 
 def growth_of_entries(folder, n_files):
     """Double the files of CSR rows, and the entries of each."""
-    print("\ngrowth with the entries, CSR files (one file in memory at a time and thread)")
 
     def fit(paths):
         svd = DPTruncatedSVD(K, algorithm="power", clip_norm=1.0)
         with fixed_noise(0):
             return svd.fit(paths).components_
 
+    rows = []
     for files, density in ((n_files, 1e-3), (2 * n_files, 1e-3), (n_files, 2e-3)):
         paths = write_sparse(folder, files, density)
         millions = files * 20_000 * 20_000 * density / 1e6
-        result = measured(lambda p=paths: fit(p))
-        line(f"{files:>3} files, {millions:5.1f} million entries", result)
+        rows.append(line(files, f"{millions:.1f}", result=measured(lambda p=paths: fit(p))))
+    title = "growth with the entries, DPTruncatedSVD on CSR files of 20,000 rows"
+    show(title, ["files", "million entries", *HEAD], rows)
+
+
+@contextlib.contextmanager
+def files(n_files, folder=None):
+    """Dense files in a temporary folder, which is deleted."""
+    scratch = tempfile.mkdtemp(dir=folder)
+    try:
+        yield scratch, write_files(scratch, n_files)
+    finally:
+        shutil.rmtree(scratch)
+
+
+def tables(full):
+    """Tables for ``python -m benchmarks``; the quick ones without the growth with the rows."""
+    if missing := [x for x in ("distributed", "psutil") if importlib.util.find_spec(x) is None]:
+        yield Table("scale", notes=[f"Not run: {', '.join(missing)} not installed."])
+        return
+    n_files, limit = (24, "700MB") if full else (4, "400MB")
+    with files(n_files) as (scratch, paths):
+        yield from shown(lambda: against_threads(paths, limit, 3))
+        if full:
+            yield from shown(lambda: growth_of_rows(paths, limit))
+            yield from shown(lambda: growth_of_others(paths[:12]))
+        yield from shown(lambda: growth_of_entries(scratch, 8 if full else 2))
+        yield from shown(lambda: compressed_svd(paths, limit, 600 if full else 60))
 
 
 def main():
@@ -240,20 +295,16 @@ def main():
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     warnings.simplefilter("ignore")
-    folder = tempfile.mkdtemp(dir=options.folder)
-    try:
-        paths = write_files(folder, 24 if options.full else 4)
-        limit = "700MB" if options.full else "400MB"
+    limit = "700MB" if options.full else "400MB"
+    with files(24 if options.full else 4, options.folder) as (scratch, paths):
         if options.only in (None, "threads"):
             against_threads(paths, limit, options.repeats)
         if options.only in (None, "svd"):
-            compressed_svd(paths, limit)
+            compressed_svd(paths, limit, 600)
         if options.only in (None, "growth"):
             growth_of_rows(paths, limit)
             growth_of_others(paths[: 12 if options.full else 4])
-            growth_of_entries(folder, 8 if options.full else 2)
-    finally:
-        shutil.rmtree(folder)
+            growth_of_entries(scratch, 8 if options.full else 2)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ losses ||M^ - M||_F^2 / ||M||_F^2 (the zero matrix has 1), medians over fresh no
 - "compose", "random stopping": `DPGridSearchCV`, with everything inside (1, 1e-6).
 """
 
-import math
 import sys
 import time
 import warnings
 
 import numpy as np
+from report import show, shown
 from sklearn.model_selection import ParameterGrid
 
 from skdp.model_selection import DPGridSearchCV, make_private_scorer
@@ -46,9 +46,9 @@ def error(model, M):
 
 
 def table_of_plans():
-    print(f"what a run may spend at a total of ({EPSILON}, {DELTA}): epsilon; chance of the best")
+    rows = []
     for n in GRIDS:
-        line = []
+        auto = plan_selection(EPSILON, DELTA, n)
         for strategy, law in (
             ("compose", "auto"),
             ("random_stopping", "geometric"),
@@ -57,9 +57,11 @@ def table_of_plans():
         ):
             plan = plan_selection(EPSILON, DELTA, n, strategy=strategy, law=law)
             epsilon = epsilon_from_mu_delta(plan.run.value, DELTA)
-            line.append(f"{plan.law or 'all'} {epsilon:.3f} P {plan.chance:.2f}")
-        auto = plan_selection(EPSILON, DELTA, n)
-        print(f"{n:>4} candidates: {'; '.join(line)}; auto: {auto.strategy} {auto.law or ''}")
+            chosen = "yes" if (auto.strategy, auto.law) == (plan.strategy, plan.law) else ""
+            name = f"{strategy} {plan.law or ''}".strip()
+            rows.append([n, name, f"{epsilon:.3f}", f"{plan.chance:.2f}", chosen])
+    title = f"what one run may spend at a total of ({EPSILON:g}, {DELTA:g})"
+    show(title, ["candidates", "strategy", "epsilon of a run", "chance of the best", "auto"], rows)
 
 
 def searches(grid):
@@ -77,28 +79,51 @@ def searches(grid):
     }
 
 
+def cpu_seconds(function):
+    """Return CPU seconds and the result."""
+    start = time.process_time()
+    result = function()
+    return time.process_time() - start, result
+
+
 def quality(n_candidates, repeats):
     grid = GRIDS[n_candidates]
-    found = {}
+    errors, ratios = {}, {}
     for seed in range(repeats):
         M, X, y = problem(seed)
-        full = [
-            error(DPTraceRegressor(design=1.0, epsilon=EPSILON, **params).fit(X, y), M)
-            for params in ParameterGrid(grid)
-        ]
-        found.setdefault("not private choice", []).append((min(full), math.nan))
-        found.setdefault("typical candidate", []).append((float(np.median(full)), math.nan))
+        plain, full = cpu_seconds(
+            lambda: [  # with the whole budget each: what no private search may do
+                error(DPTraceRegressor(design=1.0, epsilon=EPSILON, **params).fit(X, y), M)  # noqa: B023
+                for params in ParameterGrid(grid)
+            ]
+        )
+        errors.setdefault("not private choice", []).append(min(full))
+        errors.setdefault("typical candidate", []).append(float(np.median(full)))
         for name, search in searches(grid).items():
-            start = time.process_time()
-            search.fit(X, y)
-            seconds = time.process_time() - start
-            found.setdefault(name, []).append((error(search.best_estimator_, M), seconds))
-    for name, values in found.items():
-        errors, seconds = np.array(values).T
-        low, middle, high = np.quantile(errors, [0.1, 0.5, 0.9])
-        spread = f"{middle:.4f} ({low:.4f} to {high:.4f})"
-        cost = "" if np.isnan(seconds).any() else f"{np.median(seconds):7.2f} CPU s"
-        print(f"{n_candidates:>4} {name:<32} {spread} {cost}")
+            seconds, fitted = cpu_seconds(lambda: search.fit(X, y))  # noqa: B023
+            errors.setdefault(name, []).append(error(fitted.best_estimator_, M))
+            ratios.setdefault(name, []).append(seconds / plain)
+    best = np.median(errors["not private choice"])
+    rows = []
+    for name, values in errors.items():
+        low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
+        cost = f"{np.median(ratios[name]):.2f}" if name in ratios else ""
+        row = [f"{middle:.4f}", f"{low:.4f} to {high:.4f}", f"{middle / best:.1f}", cost]
+        rows.append([name, *row])
+    show(
+        f"excess loss of the final model, {n_candidates} candidates, {repeats} repeats",
+        ["search", "median", "10-90%", "/ not private choice", "CPU / all candidates once"],
+        rows,
+        "The zero matrix has 1. All of a search is inside (1, 1e-6); 'not private choice' and "
+        "'typical candidate' spend that on every candidate, and choose by the true error.",
+    )
+
+
+def tables(full):
+    """Tables for ``python -m benchmarks``; the quick ones have the small grid alone."""
+    yield from shown(table_of_plans)
+    for n in GRIDS if full else [min(GRIDS)]:
+        yield from shown(lambda n=n: quality(n, 9 if full else 5))
 
 
 if __name__ == "__main__":

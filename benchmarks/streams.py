@@ -10,6 +10,7 @@ import sys
 import time
 
 import numpy as np
+from report import show, shown
 from sklearn.decomposition import IncrementalPCA
 from threadpoolctl import threadpool_limits
 
@@ -30,12 +31,11 @@ def open_session(epsilon=1.0, delta=1e-6):
     )
 
 
-def noise():
+def noise(horizons=(4, 16, 64, 256, 1024, 4096)):
     """Noise against that of one release: root mean square over time, and at the end."""
-    print("noise of the releases, in units of one release at the same budget (rms over time, last)")
-    print(f"{'T':>6} {'sqrt':>14} {'tree':>14} {'T fits':>8}   window of T/8 by tree")
-    for horizon in (4, 16, 64, 256, 1024, 4096):
-        line = f"{horizon:6d}"
+    rows = []
+    for horizon in horizons:
+        row = [horizon]
         for options in (
             {"mechanism": "sqrt"},
             {"mechanism": "tree"},
@@ -43,11 +43,12 @@ def noise():
         ):
             plan = plan_stream(1, horizon, **options)
             factors = [plan.total_factor(t) for t in range(1, horizon + 1)]
-            rms = math.sqrt(np.mean(np.square(factors)))
-            line += f" {rms:7.2f} {factors[-1]:6.2f}"
-            if options.get("mechanism") == "tree":
-                line += f" {math.sqrt(horizon):8.2f}  "
-        print(line)
+            row += [math.sqrt(np.mean(np.square(factors))), factors[-1]]
+        rows.append([row[0], *(f"{x:.2f}" for x in (*row[1:5], math.sqrt(horizon), *row[5:]))])
+    title = "noise of the releases, in units of one release at the same budget"
+    head = ["T", "sqrt: rms over time", "last", "tree: rms", "last", "T single fits",
+            "window of T/8, tree: rms", "last"]  # fmt: skip
+    show(title, head, rows, "Computed, not drawn.")
 
 
 def truncated(noisy, edge, k):
@@ -68,7 +69,7 @@ def matrix(horizon=256, m=300, n=200, k=5):
     U = np.linalg.qr(rng.standard_normal((m, k)))[0]
     V = np.linalg.qr(rng.standard_normal((n, k)))[0]
     A = (U * np.linspace(2e4, 1e4, k)) @ V.T
-    print(f"rms error over {horizon} releases of a growing {m} x {n} matrix of rank {k}")
+    found = {}
     for mechanism in ("sqrt", "tree", "single runs"):
         session, errors = open_session(), []
         bound = Bound("matrix", (m, n), 1.0, slack=math.sqrt(m * n) / 2)
@@ -87,12 +88,23 @@ def matrix(horizon=256, m=300, n=200, k=5):
             errors.append(np.linalg.norm(truncated(noisy, edge, k) - A * t / horizon))
         spent = time.process_time() - start
         rms = math.sqrt(np.mean(np.square(errors)))
-        print(f"  {mechanism:<12} rms {rms:7.0f}   {spent / horizon * 1e3:5.1f} ms a release")
+        found[mechanism] = rms, spent / horizon * 1e3
+    peer = found["single runs"]
+    rows = [
+        [name, f"{rms:.0f}", f"{rms / peer[0]:.2f}", f"{ms:.1f}", f"{ms / peer[1]:.2f}"]
+        for name, (rms, ms) in found.items()
+    ]
+    show(
+        f"error over {horizon} releases of a growing {m} x {n} matrix of rank {k}, epsilon 1",
+        ["noise", "rms error", "/ single runs", "CPU (ms) a release", "/ single runs"],
+        rows,
+        "'single runs' are separate releases that share the budget.",
+    )
 
 
 def state():
     """Memory and releases a second of a 200 x 200 symmetric moment."""
-    print("state of a stream of 200 x 200 moments, and releases a second (no data added)")
+    rows = []
     for mechanism, horizon in (("tree", 1000), ("tree", 100_000), ("sqrt", 250)):
         bound = Bound("moment", (200, 200), 1.0, symmetric=True, slack=0.0)
         stream = open_session().stream(bound, 1.0, horizon, mechanism=mechanism)
@@ -102,7 +114,9 @@ def state():
             stream.open()
         rate = steps / (time.process_time() - start)
         size = stream.state_bytes / 2**20
-        print(f"  {mechanism} of {horizon:6d}: after {steps} {size:6.1f} MB, {rate:5.0f} a second")
+        rows.append([mechanism, horizon, steps, f"{size:.1f}", f"{rate:.0f}"])
+    title = "state of a stream of 200 x 200 moments, and releases a CPU second (no data added)"
+    show(title, ["noise", "planned releases", "made", "state (MB)", "a second"], rows)
 
 
 def pca(batches=1000, rows=1000, d=200, k=10):
@@ -112,7 +126,7 @@ def pca(batches=1000, rows=1000, d=200, k=10):
     ours = DPIncrementalPCA(k, clip_norm=20.0, max_releases=batches)
     theirs = IncrementalPCA(k)
     times = np.zeros((batches, 2))
-    print(f"{batches} batches of {rows} rows, d={d}, k={k}, a release after each")
+    table = []
     for i in range(batches):
         X = rng.standard_normal((rows, d)) * scales
         for j, model in enumerate((ours, theirs)):
@@ -122,13 +136,25 @@ def pca(batches=1000, rows=1000, d=200, k=10):
         if (i + 1) % (batches // 5) == 0:
             ms = 1e3 * np.median(times[max(0, i - 100) : i + 1], axis=0)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # kB on Linux
-            print(
-                f"  {i + 1:5d} batches: skdp {ms[0]:5.1f} ms, scikit-learn {ms[1]:5.1f} ms each, "
-                f"ratio {ms[0] / ms[1]:4.2f}; peak memory {peak:.0f} MB"
-            )
+            cells = f"{ms[0]:.1f}", f"{ms[1]:.1f}", f"{ms[0] / ms[1]:.2f}", f"{peak:.0f}"
+            table.append([i + 1, *cells])
     total = times.sum(axis=0)
     overlap = np.linalg.svd(ours.components_ @ theirs.components_.T, compute_uv=False)
-    print(f"  all: ratio {total[0] / total[1]:.2f}; captured {np.mean(overlap**2):.3f}")
+    show(
+        f"partial_fit of batches of {rows} rows, d={d}, k={k}, a release after each",
+        ["batches", "DPIncrementalPCA (ms)", "IncrementalPCA (ms)", "CPU ratio", "peak (MB)"],
+        table,
+        "CPU of a batch, median of the last hundred, in turn with scikit-learn. Ratio of the sums: "
+        f"{total[0] / total[1]:.2f}. Shared part of the two subspaces: {np.mean(overlap**2):.3f}.",
+    )
+
+
+def tables(full):
+    """Tables for ``python -m benchmarks``; the quick ones are of shorter streams."""
+    yield from shown(noise if full else lambda: noise((4, 16, 64, 256)))
+    yield from shown(matrix if full else lambda: matrix(64))
+    yield from shown(state)
+    yield from shown(pca if full else lambda: pca(100))
 
 
 def main():

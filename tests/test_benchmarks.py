@@ -1,7 +1,9 @@
 """`python -m benchmarks`: discovery, faults, the page; nothing is measured here."""
 
+import ast
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +33,25 @@ def test_every_module_is_found_and_has_tables(command):
     assert names[0] == "peers"
     assert {"noise", "personalization", "rows", "spectral", "trace"} <= set(names)
     assert not set(names) & command.HELPERS
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.stem)
+def test_every_module_gives_tables_and_runs_as_a_script(command, path):
+    if path.stem in command.HELPERS:
+        return
+    # Read, not imported: one of them has the name of a module of the standard library.
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert [argument.arg for argument in functions["tables"].args.args] == ["full"]
+    assert isinstance(tree.body[-1], ast.If)  # __name__ == "__main__"
+
+
+def test_page_and_results_agree_and_name_no_machine(command):
+    results = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert page == command.markdown(command.ordered(results))
+    assert list(results) == command.modules()
+    assert not re.search(r"/(tmp|work|home|root)/|did not finish", page)
 
 
 def test_modules_without_tables(command, load, monkeypatch, tmp_path, capsys):
