@@ -207,7 +207,7 @@ def compressed_svd(paths, memory_limit, patience, runs=3):
     """Dask's own compressed SVD on the same files and workers, all three factors."""
     rows = [[i + 1, *svd_run(paths, memory_limit, patience)] for i in range(runs)]
     show(
-        f"da.linalg.svd_compressed, k={K}, 2 power iterations, same files, workers of {memory_limit}",
+        f"da.linalg.svd_compressed, k={K}, 2 power iterations, the same files, {memory_limit} each",
         ["run", "outcome", "CPU (s)", "wall (s)"],
         rows,
         f"All three factors; not private. Each run has new workers and {patience} s.",
