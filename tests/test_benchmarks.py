@@ -51,7 +51,7 @@ def test_page_and_results_agree_and_name_no_machine(command):
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert page == command.markdown(command.ordered(results))
     assert list(results) == command.modules()
-    assert not re.search(r"/(tmp|work|home|root)/|did not finish", page)
+    assert not re.search(r"/(tmp|work|home|root)/|This run did not finish", page)
 
 
 def test_modules_without_tables(command, load, monkeypatch, tmp_path, capsys):
