@@ -42,6 +42,7 @@ _ALL_SECONDS: Final = 240.0  # for the fit
 
 def rows_of(client_id: int, n_rows: int, n_features: int) -> FloatArray:
     """Return made-up rows of length 1: a few common directions, and noise of their own."""
+    # Made-up rows of a demonstration, the same in every run: data, not noise.
     common = np.random.default_rng(0).standard_normal((n_features, _COMPONENTS))
     directions = np.linalg.qr(common)[0].T
     rng = np.random.default_rng([1, client_id])

@@ -26,8 +26,9 @@ class WithinGroupKFold(BaseCrossValidator):
         than one training set.
     shuffle : bool, default=False
         Shuffle the rows of each user before cutting.
-    random_state : int, Generator or None, default=None
-        Seed of the shuffling. It has nothing to do with privacy noise.
+    random_state : int, Generator, RandomState or None, default=None
+        Seed of the shuffling; None shuffles by the operating system. It has nothing to do with
+        privacy noise.
 
     Examples
     --------
@@ -83,7 +84,8 @@ class WithinGroupKFold(BaseCrossValidator):
         n = len(codes)
         order = np.arange(n)
         if self.shuffle:
-            order = np.random.default_rng(self.random_state).permutation(n)
+            words = make_source(self.random_state, "WithinGroupKFold").words("order")
+            order = np.argsort(words(n), kind="stable")
         order = order[np.argsort(codes[order], kind="stable")]
         sizes = np.bincount(codes)
         rank = np.arange(n) - np.repeat(np.cumsum(sizes) - sizes, sizes)
