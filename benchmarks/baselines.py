@@ -12,7 +12,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
-from skdp.privacy.accounting import mu_from_epsilon_delta
+from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 
 __all__ = [
     "analyze_gauss",

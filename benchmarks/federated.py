@@ -30,10 +30,10 @@ from skdp.federated import (
 )
 from skdp.federated._ask import FederatedAsk, Federation
 from skdp.federated._requests import Facts, Request
-from skdp.privacy import noise
-from skdp.privacy.budget import PrivacyBudget
-from skdp.privacy.random import SystemSource
-from skdp.privacy.session import PrivacySession
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.noise import integers as noise
+from skdp.privacy.noise.words import SystemSource
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
 from skdp.solvers.iterate import symmetric_power

@@ -8,8 +8,8 @@ import time
 import numpy as np
 from report import show, shown
 
-from skdp.privacy.noise import gumbel_choice, integer_gaussian, integer_laplace
-from skdp.privacy.random import SeededSource, SystemSource
+from skdp.privacy.noise.integers import gumbel_choice, integer_gaussian, integer_laplace
+from skdp.privacy.noise.words import SeededSource, SystemSource
 
 N = 1 << 19
 REPEATS = 5

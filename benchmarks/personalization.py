@@ -15,9 +15,9 @@ import warnings
 import numpy as np
 from report import printed
 
+from skdp.data.users import UserRows
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.groups import GroupQuery
-from skdp.queries.users import UserRows
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor
 from skdp.solvers.candidates import line_net
 from skdp.solvers.local_fits import LOSSES, RidgePath

@@ -22,8 +22,8 @@ import scipy.sparse as sp
 from report import Table, show, shown
 
 from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPTruncatedSVD
+from skdp.data.dask_rows import DaskRows
 from skdp.preprocessing import DPStandardScaler
-from skdp.queries.dask_rows import DaskRows
 from skdp.testing import fixed_noise
 
 COLUMNS, ROWS_OF_FILE = 1000, 25_000  # float32: 100 MB a file

@@ -19,8 +19,8 @@ from report import show, shown
 from sklearn.model_selection import ParameterGrid
 
 from skdp.model_selection import DPGridSearchCV, make_private_scorer
+from skdp.model_selection.selection_laws import plan_selection
 from skdp.privacy import epsilon_from_mu_delta
-from skdp.privacy.selection import plan_selection
 from skdp.regression import DPTraceRegressor
 
 EPSILON, DELTA = 1.0, 1e-6

@@ -16,9 +16,9 @@ from threadpoolctl import threadpool_limits
 
 from skdp import DPIncrementalPCA
 from skdp.privacy import PrivacyBudget, PrivacySession
-from skdp.privacy.correlated import plan_stream
-from skdp.privacy.random import SystemSource
-from skdp.privacy.session import Bound
+from skdp.privacy.gate.session import Bound
+from skdp.privacy.noise.words import SystemSource
+from skdp.privacy.streams.correlated import plan_stream
 
 
 def open_session(epsilon=1.0, delta=1e-6):

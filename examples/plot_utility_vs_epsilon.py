@@ -23,7 +23,7 @@ from sklearn.model_selection import GridSearchCV
 from skdp import DPPCA
 from skdp.datasets import make_spiked_rows
 from skdp.model_selection import IndependentKFold, search_cost
-from skdp.privacy.accounting import epsilon_from_mu_delta
+from skdp.privacy.accounting.losses import epsilon_from_mu_delta
 
 D, K, CAPTURED, DELTA, CLIP_NORM = 50, 3, 0.6, 1e-6, 1.5
 sizes = [500, 2000, 8000, 32_000]

@@ -12,8 +12,8 @@ from skdp.exceptions import (
 from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import check_pipeline
 from skdp.preprocessing import DPStandardScaler
-from skdp.privacy.ledger import PrivacyLedger
-from skdp.privacy.receipts import PrivacySpent
+from skdp.privacy.accounting.receipts import PrivacySpent
+from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.regression import (
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,

@@ -10,9 +10,9 @@ import scipy.sparse as sp
 from sklearn.utils.validation import validate_data
 
 from skdp._validation import FLOATS
-from skdp.queries.block_files import BlockFiles, is_paths
-from skdp.queries.blocks import DenseRows, is_source, row_source
-from skdp.queries.dask_rows import DaskRows, is_dask_array, map_rows
+from skdp.data.blocks import DenseRows, is_source, row_source
+from skdp.data.dask_rows import DaskRows, is_dask_array, map_rows
+from skdp.data.files import BlockFiles, is_paths
 
 __all__ = [
     "as_blocks",

@@ -14,14 +14,15 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._progress import CallbackMixin, ReleaseTasks, run_with_callbacks
 from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.exceptions import PrivacyError, PrivacyWarning
-from skdp.privacy import checkpoint, ledger
-from skdp.privacy.budget import PrivacyBudget
-from skdp.privacy.merged import merged_receipt, receipt_state
-from skdp.privacy.random import make_source
-from skdp.privacy.receipts import privacy_card
-from skdp.privacy.routes import charge_parts
-from skdp.privacy.session import PrivacySession
-from skdp.privacy.stream_group import StreamGroup
+from skdp.privacy.accounting.receipts import privacy_card
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.ledger import ledger
+from skdp.privacy.ledger.routes import charge_parts
+from skdp.privacy.noise.words import make_source
+from skdp.privacy.streams import checkpoint
+from skdp.privacy.streams.groups import StreamGroup
+from skdp.privacy.streams.merged import merged_receipt, receipt_state
 
 __all__ = ["BaseDPEstimator", "StreamingMixin", "atomic", "charge_parts", "merged_receipt",
            "receipt_state"]  # fmt: skip

@@ -16,10 +16,12 @@ from sklearn.utils.validation import validate_data
 from skdp import DPPCA
 from skdp._validation import check_real
 from skdp.base import BaseDPEstimator, atomic
-from skdp.privacy import accounting, grants, noise
-from skdp.privacy import random as words
-from skdp.privacy import session as gate
-from skdp.privacy.accounting import epsilon_from_mu_delta
+from skdp.privacy.accounting import losses as accounting
+from skdp.privacy.accounting.losses import epsilon_from_mu_delta
+from skdp.privacy.gate import grants
+from skdp.privacy.gate import session as gate
+from skdp.privacy.noise import integers as noise
+from skdp.privacy.noise import words
 from skdp.queries import rows
 from skdp.queries.rows import RowQuery
 from skdp.solvers.linalg import orthonormal

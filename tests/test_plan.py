@@ -22,7 +22,7 @@ from skdp.datasets import (
     make_trace_regression,
     make_user_tasks,
 )
-from skdp.privacy.session import PrivacySession
+from skdp.privacy.gate.session import PrivacySession
 from skdp.testing import seeded_entropy
 
 X = make_spiked_rows(400, 12, 2, 0.6, random_state=0)

@@ -15,7 +15,7 @@ from skdp import (
 )
 from skdp.datasets import make_block_graph, make_spiked_rows
 from skdp.preprocessing import DPStandardScaler
-from skdp.privacy.session import PrivacySession
+from skdp.privacy.gate.session import PrivacySession
 from skdp.testing import seeded_entropy
 
 X = make_spiked_rows(400, 12, 2, 0.6, random_state=0)

@@ -15,12 +15,12 @@ from skdp._validation import (
     check_shape,
 )
 from skdp.base import BaseDPEstimator, atomic
+from skdp.data.files import is_paths
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype
 from skdp.decomposition._factorizer_plan import draw_maps, make_plan
 from skdp.decomposition._factorizer_state import factorize
 from skdp.decomposition._factorizer_streams import OTHER_BLOCKS, StreamMixin
 from skdp.decomposition._stream_planning import FactorizerPlanMixin
-from skdp.queries.block_files import is_paths
 from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.sketching import Noisy

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from skdp._validation import check_split
+from skdp.data.blocks import row_source
 from skdp.decomposition._factorizer_plan import draw_maps, make_plan
 from skdp.decomposition._moments import MOMENT_FEATURES, default_shares, statistics
 from skdp.decomposition._planning import (
@@ -14,7 +15,6 @@ from skdp.decomposition._planning import (
     guarantee_of,
     samples_needed,
 )
-from skdp.queries.blocks import row_source
 from skdp.queries.linear_maps import SketchMap
 from skdp.queries.rows import RowQuery
 from skdp.solvers.moment_sketch import sketch_size

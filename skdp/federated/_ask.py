@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
 from skdp.federated._requests import Argument, Call, Facts, Request
-from skdp.privacy.session import Answer, Bound, Bounded, PrivacySession, PrivateQuery
-from skdp.privacy.shares import NoiseShares, distribute
+from skdp.federated.noise_shares import NoiseShares, distribute
+from skdp.privacy.gate.session import Answer, Bound, Bounded, PrivacySession, PrivateQuery
 
 __all__ = [
     "Aggregate",
@@ -131,7 +131,7 @@ class Federation:
 
 
 class FederatedAsk:
-    """The public face of a query whose rows lie with the clients (see `skdp.privacy.ask.Ask`)."""
+    """The public face of a query whose rows lie with the clients (see `Ask` of the gate)."""
 
     def __init__(self, federation: Federation, schema: object, path: tuple[Call, ...] = ()) -> None:
         self._federation = federation

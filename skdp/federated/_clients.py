@@ -19,12 +19,12 @@ from skdp.federated._ask import Words, pack, packed_size
 from skdp.federated._errors import MessageRefused
 from skdp.federated._question import Question
 from skdp.federated._requests import Argument, Call, Facts, Request
-from skdp.privacy.budget import PrivacyBudget
-from skdp.privacy.grants import SharedGrant
-from skdp.privacy.random import SystemSource
-from skdp.privacy.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.session import Bounded, PrivacySession, PrivateQuery
-from skdp.privacy.shares import Config, NoiseShares, distribute, forfeit_rest
+from skdp.federated.noise_shares import Config, NoiseShares, distribute, forfeit_rest
+from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.grants import SharedGrant
+from skdp.privacy.gate.session import Bounded, PrivacySession, PrivateQuery
+from skdp.privacy.noise.words import SystemSource
 
 __all__ = ["FederatedClient", "Signatures", "is_matrix", "is_number", "is_positive", "narrowed"]
 

@@ -17,11 +17,11 @@ from skdp.federated._clients import (
     is_components,
 )
 from skdp.federated._requests import Facts
-from skdp.privacy import ledger
-from skdp.privacy.random import SystemSource
-from skdp.privacy.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.session import Bounded, PrivacySession, PrivateQuery
-from skdp.privacy.shares import Config, NoiseShares
+from skdp.federated.noise_shares import Config, NoiseShares
+from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
+from skdp.privacy.gate.session import Bounded, PrivacySession, PrivateQuery
+from skdp.privacy.ledger import ledger
+from skdp.privacy.noise.words import SystemSource
 
 __all__ = ["FederatedRounds", "PersonalizedClient"]
 

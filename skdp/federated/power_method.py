@@ -30,8 +30,8 @@ from skdp.federated._clients import (
     is_weights,
 )
 from skdp.federated._requests import Facts
-from skdp.privacy.session import PrivacySession, PrivateQuery
-from skdp.privacy.shares import Config, NoiseShares
+from skdp.federated.noise_shares import Config, NoiseShares
+from skdp.privacy.gate.session import PrivacySession, PrivateQuery
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import ADJACENCIES, RowQuery
 from skdp.queries.tangent import TangentQuery

@@ -18,10 +18,10 @@ from skdp.model_selection._parts import (
     planned_fit,
 )
 from skdp.model_selection._scorers import PrivateScorer
-from skdp.privacy import accounting
-from skdp.privacy.accounting import Loss
-from skdp.privacy.receipts import PrivacySpent
-from skdp.privacy.routes import LedgerFit
+from skdp.privacy.accounting import losses as accounting
+from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.accounting.receipts import PrivacySpent
+from skdp.privacy.ledger.routes import LedgerFit
 
 __all__ = ["SearchCost", "search_cost"]
 

@@ -18,7 +18,7 @@ from skdp.exceptions import PrivacyError
 from skdp.model_selection._cost import search_cost
 from skdp.model_selection._parts import dp_parts
 from skdp.model_selection._rowwise import n_rows
-from skdp.privacy.routes import PREPAID, FitList, LedgerFit, prepay
+from skdp.privacy.ledger.routes import PREPAID, FitList, LedgerFit, prepay
 
 __all__ = ["pay_for_search"]
 

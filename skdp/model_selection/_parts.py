@@ -8,9 +8,9 @@ from sklearn.pipeline import Pipeline
 
 from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
-from skdp.privacy import accounting
-from skdp.privacy.budget import PrivacyBudget
-from skdp.privacy.routes import LedgerFit, planned, unit_name
+from skdp.privacy.accounting import losses as accounting
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.ledger.routes import LedgerFit, planned, unit_name
 
 __all__ = ["check_fitted_once", "check_only_private", "dp_parts", "planned_fit", "stamps_of"]
 

@@ -11,11 +11,11 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
 from skdp.model_selection._parts import budget_for, candidate_of, dp_parts, set_budget
-from skdp.privacy.budget import PrivacyBudget
-from skdp.privacy.random import make_source
-from skdp.privacy.receipts import LedgerEntry
-from skdp.privacy.session import PrivacySession
-from skdp.privacy.stopping import draw_below, draw_runs
+from skdp.model_selection.stopping import draw_below, draw_runs
+from skdp.privacy.accounting.receipts import LedgerEntry
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.noise.words import make_source
 
 __all__ = ["Results", "Runs"]
 

@@ -17,10 +17,10 @@ from skdp.model_selection._rowwise import (
     n_rows,
     public_row,
 )
-from skdp.privacy import routes
-from skdp.privacy.budget import PrivacyBudget
-from skdp.privacy.random import make_source
-from skdp.privacy.session import PrivacySession
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.ledger import routes
+from skdp.privacy.noise.words import make_source
 from skdp.queries.losses import LossQuery
 
 __all__ = ["PrivateScorer", "make_private_scorer"]

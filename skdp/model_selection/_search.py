@@ -4,8 +4,8 @@ from sklearn.model_selection import ParameterGrid, ParameterSampler
 
 from skdp._validation import check_int
 from skdp.model_selection._search_base import PrivateSearch
-from skdp.privacy.random import make_source
-from skdp.privacy.stopping import draw_below
+from skdp.model_selection.stopping import draw_below
+from skdp.privacy.noise.words import make_source
 
 __all__ = ["DPGridSearchCV", "DPRandomizedSearchCV"]
 

@@ -18,10 +18,10 @@ from skdp.model_selection._parts import (
 )
 from skdp.model_selection._runs import Runs
 from skdp.model_selection._scorers import PrivateScorer
-from skdp.privacy.receipts import PrivacySpent
-from skdp.privacy.routes import LedgerFit, RunLimit, prepaid
-from skdp.privacy.selection import plan_selection
-from skdp.privacy.stopping import LAWS
+from skdp.model_selection.selection_laws import plan_selection
+from skdp.model_selection.stopping import LAWS
+from skdp.privacy.accounting.receipts import PrivacySpent
+from skdp.privacy.ledger.routes import LedgerFit, RunLimit, prepaid
 
 __all__ = ["PrivateSearch"]
 

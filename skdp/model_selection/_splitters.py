@@ -7,7 +7,7 @@ from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import column_or_1d
 
-from skdp.privacy.random import make_source
+from skdp.privacy.noise.words import make_source
 
 __all__ = ["IndependentKFold", "WithinGroupKFold"]
 

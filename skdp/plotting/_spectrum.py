@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdp.plotting._style import COLORS, GREY, axes_of
-from skdp.privacy.correlated import plan_stream
+from skdp.privacy.streams.correlated import plan_stream
 
 __all__ = ["SpectrumDisplay"]
 

@@ -1,14 +1,14 @@
 """Privacy accounting, noise, and the gate through which every release goes."""
 
-from skdp.privacy.accounting import (
+from skdp.privacy.accounting.losses import (
     Loss,
     delta_from_mu_epsilon,
     epsilon_from_mu_delta,
     mu_from_epsilon_delta,
 )
-from skdp.privacy.budget import PrivacyBudget
-from skdp.privacy.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.session import (
+from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.session import (
     Accumulator,
     Answer,
     Ask,

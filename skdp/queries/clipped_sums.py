@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.privacy.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
 from skdp.queries.records import MAX_ROWS, Block, Frame, exact_map, on_grid
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.privacy.session import Bound, Bounded, PrivateQuery
-from skdp.queries.blocks import AnyRows, is_source, row_source, sum_rows
+from skdp.data.blocks import AnyRows, is_source, row_source, sum_rows
+from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
 from skdp.queries.rows import ADJACENCIES
 
 __all__ = ["OCTAVES", "SQUARE_WEIGHT", "ColumnQuery"]

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from skdp.privacy.session import Bound, Bounded, PrivateQuery
-from skdp.queries.blocks import sum_rows
-from skdp.queries.remote import RowNumbers
-from skdp.queries.users import AnyUsers, Batch, UserRows
+from skdp.data.blocks import sum_rows
+from skdp.data.remote import RowNumbers
+from skdp.data.users import AnyUsers, Batch, UserRows
+from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
 
 __all__ = ["GroupQuery", "Part", "UserNorms", "clipped", "unit_factors"]
 

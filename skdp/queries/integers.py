@@ -16,9 +16,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.privacy.session import Bound, Bounded
-from skdp.queries.blocks import Block, Scratch
-from skdp.queries.remote import RowNumbers
+from skdp.data.blocks import Block, Scratch
+from skdp.data.remote import RowNumbers
+from skdp.privacy.gate.session import Bound, Bounded
 
 __all__ = ["IntegerRows", "as_int64", "clip_rows", "count_above", "row_norms", "square_norms"]
 

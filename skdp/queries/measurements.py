@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.privacy.session import Bound, Bounded, PrivateQuery
-from skdp.queries.blocks import sum_rows
+from skdp.data.blocks import sum_rows
+from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
 from skdp.queries.clipped_sums import BELOW, ClippedSum, limbs_of
 from skdp.queries.records import Block, Records
 from skdp.queries.sparse_records import make_records

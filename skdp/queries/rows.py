@@ -16,8 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.privacy.session import Bound, Bounded, PrivateQuery
-from skdp.queries.blocks import (
+from skdp.data.blocks import (
     AnyRows,
     Block,
     CenteredRows,
@@ -26,6 +25,8 @@ from skdp.queries.blocks import (
     row_source,
     sum_rows,
 )
+from skdp.data.remote import RowNumbers, narrowed
+from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
 from skdp.queries.integers import (
     FINEST_UNIT,
     IntegerRows,
@@ -35,7 +36,6 @@ from skdp.queries.integers import (
     row_norms,
     square_norms,
 )
-from skdp.queries.remote import RowNumbers, narrowed
 from skdp.queries.tangent import TangentQuery
 
 __all__ = ["ADJACENCIES", "RowQuery"]

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.queries.blocks import SparseRows
+from skdp.data.blocks import SparseRows
 from skdp.queries.records import (
     LOOSE,
     MAX_ROWS,

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.privacy.session import Bound, Bounded, PrivateQuery
-from skdp.queries.blocks import AnyRows, Block, sum_rows
+from skdp.data.blocks import AnyRows, Block, sum_rows
+from skdp.data.remote import RowNumbers
+from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
 from skdp.queries.integers import (
     FINEST_UNIT,
     IntegerRows,
@@ -26,7 +27,6 @@ from skdp.queries.integers import (
     count_above,
     square_norms,
 )
-from skdp.queries.remote import RowNumbers
 
 __all__ = ["TangentQuery", "tangent_bound"]
 

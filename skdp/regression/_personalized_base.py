@@ -15,9 +15,9 @@ from sklearn.utils.validation import (
 
 from skdp._inputs import check_block_columns, is_memory_map
 from skdp.base import BaseDPEstimator, atomic
+from skdp.data.users import UserRows
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning
 from skdp.queries.groups import GroupQuery
-from skdp.queries.users import UserRows
 from skdp.regression._personalized_parameters import ParametersMixin
 from skdp.regression._publication import PublicationMixin
 from skdp.regression._user_blocks import users_in_blocks

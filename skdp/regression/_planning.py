@@ -10,9 +10,9 @@ from numbers import Integral
 import numpy as np
 
 from skdp._validation import check_split
+from skdp.data.users import UserRows
 from skdp.queries.groups import GroupQuery
 from skdp.queries.measurements import MeasurementQuery
-from skdp.queries.users import UserRows
 from skdp.solvers.trace import Plan, clip_multiplier, median_steps
 from skdp.solvers.user_rounds import round_parts
 from skdp.theory import FitPlan, expected_error, planned, records_needed, vote_error, vote_threshold

@@ -11,10 +11,10 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from skdp._inputs import as_blocks, check_rows, float_dtype
 from skdp._validation import FLOATS
-from skdp.queries.block_files import BlockFiles
-from skdp.queries.blocks import DenseRows, SparseRows, row_source
-from skdp.queries.dask_rows import DaskRows, is_dask_array
-from skdp.queries.records_in_blocks import (
+from skdp.data.blocks import DenseRows, SparseRows, row_source
+from skdp.data.dask_rows import DaskRows, is_dask_array
+from skdp.data.files import BlockFiles
+from skdp.data.labelled_blocks import (
     RecordForm,
     records_in_files,
     records_in_memory,

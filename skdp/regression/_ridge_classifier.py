@@ -10,8 +10,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from skdp.base import atomic
+from skdp.data.dask_rows import is_dask_array
 from skdp.exceptions import PrivacyWarning
-from skdp.queries.dask_rows import is_dask_array
 from skdp.queries.readout import TargetScale
 from skdp.regression._readout import ReadoutBase
 from skdp.regression._record_blocks import check_records

@@ -3,9 +3,9 @@
 import numpy as np
 
 from skdp._inputs import as_blocks, check_block_columns, is_memory_map
-from skdp.queries.block_files import is_paths
-from skdp.queries.dask_rows import is_dask_array
-from skdp.queries.user_blocks import DaskUsers, UserForm, UsersInFiles
+from skdp.data.dask_rows import is_dask_array
+from skdp.data.files import is_paths
+from skdp.data.user_blocks import DaskUsers, UserForm, UsersInFiles
 from skdp.regression._users import check_labels
 
 __all__ = ["users_in_blocks"]

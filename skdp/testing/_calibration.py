@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from skdp.privacy import noise
+from skdp.privacy.noise import integers as noise
 from skdp.testing._data import FitData
 from skdp.testing._hooks import Opening, Transcript, record_transcript
 from skdp.testing._outcomes import fresh

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import get_tags
 
 from skdp.exceptions import PrivacyWarning
-from skdp.privacy import accounting
+from skdp.privacy.accounting import losses as accounting
 from skdp.testing._data import FitData, contrasting_data, settings_of
 from skdp.testing._hooks import fixed_noise, record_transcript
 from skdp.testing._null_checks import not_private, skip

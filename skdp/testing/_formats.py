@@ -52,7 +52,7 @@ class small_blocks:
     """Cut rows into the smallest blocks."""
 
     def __enter__(self):
-        from skdp.queries import blocks
+        from skdp.data import blocks
 
         self._blocks, self._bytes = blocks, blocks._BLOCK_BYTES
         blocks._BLOCK_BYTES = 64

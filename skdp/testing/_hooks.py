@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from skdp.privacy import accounting
-from skdp.privacy.accounting import Loss
-from skdp.privacy.random import SeededSource, SystemSource
-from skdp.privacy.session import Bound, Grant, PrivacySession, Stream
+from skdp.privacy.accounting import losses as accounting
+from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.gate.session import Bound, Grant, PrivacySession, Stream
+from skdp.privacy.noise.words import SeededSource, SystemSource
 from skdp.testing._streams import record_sums
 
 __all__ = [

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from skdp.privacy.sketch_law import SketchMixture
+from skdp.privacy.accounting.sketch_laws import SketchMixture
 from skdp.testing._calibration import (
     CalibrationReport,
     Fit,

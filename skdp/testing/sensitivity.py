@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from joblib import parallel_config
 
-from skdp.privacy.bounds import Bound, Bounded, gaussian_step, laplace_step
+from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
 from skdp.testing._formats import FORMATS, formatted, small_blocks
 from skdp.testing._hooks import change
 from skdp.testing._neighbours import NEIGHBOURS, Neighbours

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from skdp.privacy.bounds import Bound
-from skdp.privacy.session import PrivacySession
+from skdp.privacy.gate.bounds import Bound
+from skdp.privacy.gate.session import PrivacySession
 
 __all__ = ["FitPlan", "PlannedRelease", "planned"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from skdp.privacy.bounds import Bound
-from skdp.privacy.correlated import plan_stream
-from skdp.privacy.session import PrivacySession
+from skdp.privacy.gate.bounds import Bound
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.streams.correlated import plan_stream
 from skdp.theory._plan import PlannedRelease
 
 __all__ = ["planned_sketches", "planned_stream"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from skdp.privacy.accounting import mu_from_epsilon_delta
+from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.solvers.trace import Plan, bussgang, clip_multiplier, median_steps
 
 __all__ = [

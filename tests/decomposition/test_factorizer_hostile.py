@@ -9,7 +9,7 @@ import pytest
 from skdp import DPLowRankFactorizer, PrivacyLedger
 from skdp.decomposition import _factorizer_releases
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
-from skdp.privacy.stream_group import StreamGroup
+from skdp.privacy.streams.groups import StreamGroup
 from skdp.queries.sketches import Updates
 
 

@@ -3,7 +3,7 @@
 What passed the gate is compared between neighbours, with the sketch drawn and the noise as it was.
 With exact norms (worst case) the realised loss may not exceed the claim. With a random sketch the
 claim is a law: one draw may exceed its mean, so the audit compares with a high quantile, and the
-law itself is tested in tests/privacy/test_sketch_law.py.
+law itself is tested in tests/privacy/accounting/test_sketch_laws.py.
 """
 
 import pytest

@@ -13,7 +13,7 @@ from sklearn.decomposition import PCA, IncrementalPCA
 from skdp import DPIncrementalPCA, PrivacyLedger
 from skdp.decomposition import _incremental_pca, _moments
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
-from skdp.privacy.session import PrivacySession
+from skdp.privacy.gate.session import PrivacySession
 from skdp.testing import (
     fixed_noise,
     null_release,

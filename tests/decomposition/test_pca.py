@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 from skdp import DPPCA, PrivacyWarning
-from skdp.privacy.session import PrivacySession
+from skdp.privacy.gate.session import PrivacySession
 
 X = load_digits().data[:, 1:20]
 ATTRIBUTES = [

@@ -13,8 +13,8 @@ from sklearn.preprocessing import normalize
 from skdp import DPTruncatedSVD, PrivacyWarning
 from skdp.datasets import make_interactions
 from skdp.exceptions import PrivacyError
-from skdp.privacy.budget import PrivacyBudget
-from skdp.privacy.session import PrivacySession
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.session import PrivacySession
 from skdp.solvers.postprocess import user_level_mu
 
 DIGITS = load_digits().data

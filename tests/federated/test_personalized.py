@@ -19,7 +19,7 @@ from skdp.federated import (
 )
 from skdp.federated._requests import Call, Request
 from skdp.federated.personalized import _SIGNATURES, _Users
-from skdp.privacy.grants import SharedGrant
+from skdp.privacy.gate.grants import SharedGrant
 from skdp.testing import seeded_entropy
 from skdp.testing._hooks import replaced
 

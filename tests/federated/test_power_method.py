@@ -27,16 +27,16 @@ from skdp.federated import (
     simulated_aggregator,
 )
 from skdp.federated import _clients as clients_module
+from skdp.federated import noise_shares as shares_module
 from skdp.federated._ask import Federation, unpack
 from skdp.federated._clients import narrowed
 from skdp.federated._question import Question
 from skdp.federated._requests import Call, Facts, Request
+from skdp.federated.noise_shares import NoiseShares, granted_step
 from skdp.federated.power_method import _SIGNATURES
-from skdp.privacy import noise
-from skdp.privacy import shares as shares_module
-from skdp.privacy.grants import SharedGrant
-from skdp.privacy.session import PrivacySession
-from skdp.privacy.shares import NoiseShares, granted_step
+from skdp.privacy.gate.grants import SharedGrant
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.noise import integers as noise
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
 from skdp.testing import fixed_noise, seeded_entropy

@@ -11,8 +11,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from skdp import DPSpectralEmbedding, PrivacyWarning
 from skdp.datasets import make_block_graph
-from skdp.privacy.budget import PrivacyBudget
-from skdp.privacy.session import PrivacySession
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.session import PrivacySession
 
 NORMALIZATIONS = ["degree", "laplacian", "none"]
 

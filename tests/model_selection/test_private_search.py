@@ -31,13 +31,13 @@ from skdp.model_selection import (
     _runs,
     make_private_scorer,
 )
+from skdp.model_selection.selection_laws import random_stopping_epsilon
+from skdp.model_selection.stopping import draw_runs
 from skdp.preprocessing import RowClipper
-from skdp.privacy import accounting
-from skdp.privacy.accounting import Loss
-from skdp.privacy.grants import Grant
-from skdp.privacy.random import SeededSource
-from skdp.privacy.selection import random_stopping_epsilon
-from skdp.privacy.stopping import draw_runs
+from skdp.privacy.accounting import losses as accounting
+from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.gate.grants import Grant
+from skdp.privacy.noise.words import SeededSource
 from skdp.queries.losses import LossQuery
 from skdp.testing import (
     contrasting_data,

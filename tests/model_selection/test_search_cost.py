@@ -47,8 +47,8 @@ from skdp.model_selection import (
     make_private_scorer,
     search_cost,
 )
-from skdp.privacy.accounting import Loss
-from skdp.privacy.budget import PrivacyBudget
+from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.testing import record_transcript
 
 X = np.random.default_rng(0).standard_normal((90, 4)) / 4

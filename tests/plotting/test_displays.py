@@ -27,7 +27,7 @@ from skdp.plotting import (
     UtilityCurveDisplay,
 )
 from skdp.plotting._style import COLORS
-from skdp.privacy.receipts import LedgerEntry
+from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.testing import (
     AuditReport,
     SensitivityReport,
@@ -190,7 +190,7 @@ def test_budget_says_seeded_and_not_private():
 def test_budget_takes_unknown_losses(canvas):
     """Kinds of loss that are yet to come are shown as they are."""
     from skdp.plotting._budget import shares_of
-    from skdp.privacy.accounting import Loss
+    from skdp.privacy.accounting.losses import Loss
 
     line = LedgerEntry("sketch", "sketch", 1.0, 1.0, Loss("sketch", 0.3))
     assert shares_of((line, line)) == {"sketch": {"sketch": 1.0}}

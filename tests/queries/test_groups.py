@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.queries import users as user_rows
+from skdp.data import users as user_rows
+from skdp.data.users import UserRows
 from skdp.queries.groups import GroupQuery, clipped, unit_factors
-from skdp.queries.users import UserRows
 from skdp.solvers import candidates as net
 from skdp.solvers import personalization as shared
 from skdp.solvers import user_rounds as rounds

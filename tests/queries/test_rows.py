@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.queries import blocks
+from skdp.data import blocks
 from skdp.queries.rows import RowQuery
 
 D, K = 5, 3

@@ -10,8 +10,8 @@ from scipy.stats import chi2
 
 from skdp.decomposition._factorizer_plan import Plan, draw_maps
 from skdp.privacy import PrivacyBudget, PrivacySession
-from skdp.privacy.bounds import gaussian_step
-from skdp.privacy.random import SeededSource
+from skdp.privacy.gate.bounds import gaussian_step
+from skdp.privacy.noise.words import SeededSource
 from skdp.queries.sketches import SketchUnit, Updates, Whole
 from skdp.testing import check_sensitivity
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from skdp.privacy.bounds import gaussian_step
-from skdp.privacy.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import gaussian_step
+from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.queries.linear_maps import SketchMap
 from skdp.queries.sketches import SketchUnit, Whole
 

@@ -7,10 +7,10 @@ import pytest
 from scipy.special import ndtri
 
 from skdp import DPPCA
-from skdp.privacy import session as gate
-from skdp.privacy.budget import PrivacyBudget
-from skdp.privacy.random import make_source
-from skdp.privacy.session import Bound, Bounded, PrivacySession
+from skdp.privacy.gate import session as gate
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.session import Bound, Bounded, PrivacySession
+from skdp.privacy.noise.words import make_source
 from skdp.testing import (
     Transcript,
     audit,

@@ -136,7 +136,7 @@ def test_null_release_reads_or_not():
         return np.ones(2, np.int64)
 
     from skdp.privacy import Bound, Bounded, PrivacyBudget, PrivacySession
-    from skdp.privacy.random import make_source
+    from skdp.privacy.noise.words import make_source
 
     for run in (False, True):
         s = PrivacySession(

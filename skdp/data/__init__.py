@@ -1,0 +1,1 @@
+"""Private rows in blocks: dense, sparse, files, Dask; with targets or groups."""

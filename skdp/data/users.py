@@ -1,0 +1,160 @@
+"""Private rows by user, handed out in batches of users with equally many rows.
+
+Which batch a user is in, and beside whom, never changes what is computed for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdp.data.blocks import RemoteRows, RowSource
+
+__all__ = ["AnyUsers", "Batch", "UserRows"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+_BATCH_BYTES = 2**23
+_MAX_USERS = 2**14  # public cap: integer products of one batch stay below 2**53
+
+
+class Batch(NamedTuple):
+    """Users with equally many rows, each with its own power of two taken off.
+
+    Attributes
+    ----------
+    X : array of shape (users, rows, features)
+        Finite, entries at most 1: the true rows are ``X * 2**x_exponent``.
+    Y : array of shape (users, rows, outputs)
+        Likewise, with `y_exponent` (0 if the target has no free scale).
+    x_exponent, y_exponent : int arrays of shape (users,)
+        The powers of two.
+    """
+
+    X: FloatArray
+    Y: FloatArray
+    x_exponent: NDArray[np.intc]
+    y_exponent: NDArray[np.intc]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the rows: users first."""
+        return self.X.shape
+
+
+def _scaled(values: FloatArray, scale: bool) -> tuple[FloatArray, NDArray[np.intc]]:
+    """Take a power of two off each user, so that its largest entry lies in [1/2, 1)."""
+    largest = np.abs(values).max(axis=(1, 2), initial=0.0)
+    exponents = np.where(scale & (largest > 0), np.frexp(largest)[1], 0).astype(np.intc)
+    return np.ldexp(values, -exponents[:, None, None]), exponents
+
+
+@dataclass(frozen=True)
+class _Sorted:
+    """Rows in the order of their users: user i owns ``rows[ends[i] - sizes[i]:ends[i]]``."""
+
+    rows: NDArray[np.intp]
+    sizes: IntArray
+    ends: IntArray
+
+
+class UserRows:
+    """Private rows and targets, handed out in batches of users (a `RowSource` of batches).
+
+    Parameters
+    ----------
+    X : array or CSR matrix of shape (n_rows, n_features)
+        The private rows.
+    Y : array of shape (n_rows, n_outputs)
+        The private targets.
+    codes : int array of shape (n_rows,)
+        Number of the user of each row, 0, 1, 2, ...
+    scale_targets : bool
+        Whether the target has a free scale, which is then taken off each user.
+    """
+
+    def __init__(self, X: Any, Y: FloatArray, codes: NDArray[Any], scale_targets: bool) -> None:
+        self._X, self._Y, self._codes = X, Y, codes
+        self._scale_targets = scale_targets
+        self._sorted: _Sorted | None = None
+        self._chosen: list[IntArray] | None = None
+        self.n_features = int(X.shape[1])
+        self.n_outputs = int(Y.shape[1])
+
+    def _sort(self) -> _Sorted:
+        """Sort rows by user; done once, inside the gate, and shared by all parts."""
+        if self._sorted is None:
+            sizes = np.bincount(self._codes)
+            rows = np.argsort(self._codes, kind="stable")
+            self._sorted = _Sorted(rows, sizes, np.cumsum(sizes))
+        return self._sorted
+
+    def _batches(self) -> list[IntArray]:
+        """Users in batches of equal size; which batch a user is in never changes a result."""
+        if self._chosen is None:
+            sizes = self._sort().sizes
+            by_size = np.argsort(sizes, kind="stable")
+            edges = np.flatnonzero(np.diff(sizes[by_size])) + 1
+            self._chosen = []
+            for users in np.split(by_size, edges):
+                if users.size == 0 or sizes[users[0]] == 0:
+                    continue
+                bytes_each = 8 * int(sizes[users[0]]) * (self.n_features + self.n_outputs)
+                n = int(np.clip(_BATCH_BYTES // bytes_each, 1, _MAX_USERS))
+                self._chosen += [users[i : i + n] for i in range(0, users.size, n)]
+        return self._chosen
+
+    def n_rows(self) -> int:
+        """Return the private number of users."""
+        return sum(users.size for users in self._batches())
+
+    def parts(self, n: int) -> list[RowSource]:
+        """Cut into `n` sources of the same users."""
+        batches, out = self._batches(), []
+        for i in range(n):
+            part = UserRows(self._X, self._Y, self._codes, self._scale_targets)
+            part._sorted, part._chosen = self._sort(), batches[i::n]
+            out.append(part)
+        return list(out)
+
+    def blocks(self) -> Iterator[Batch]:
+        """Yield the batches."""
+        for users in self._batches():
+            yield self._batch(users)
+
+    def labelled_blocks(self) -> Iterator[tuple[IntArray, Batch]]:
+        """Yield (numbers of the users, batch)."""
+        for users in self._batches():
+            yield users, self._batch(users)
+
+    def _batch(self, users: IntArray) -> Batch:
+        order = self._sort()
+        m = int(order.sizes[users[0]])
+        start = order.ends[users] - m
+        rows = order.rows[(start[:, None] + np.arange(m)).ravel()]
+        block = self._X[rows]
+        if sp.issparse(block):
+            block = block.toarray()  # duplicates are summed
+        X = np.asarray(block, np.float64).reshape(users.size, m, self.n_features)
+        Y = np.asarray(self._Y[rows], np.float64).reshape(users.size, m, self.n_outputs)
+        good = np.asarray(np.isfinite(X).all(axis=(1, 2)) & np.isfinite(Y).all(axis=(1, 2)))
+        if not good.all():
+            X = np.where(good[:, None, None], X, 0.0)
+            Y = np.where(good[:, None, None], Y, 0.0)
+        X, x_exponent = _scaled(X, True)
+        Y, y_exponent = _scaled(Y, self._scale_targets)
+        return Batch(X, Y, x_exponent, y_exponent)
+
+
+class RemoteUsers(RemoteRows, Protocol):
+    """Users that live elsewhere, in parts of whole users."""
+
+    n_outputs: int
+
+
+AnyUsers = UserRows | RemoteUsers

@@ -1,0 +1,199 @@
+"""Noise that many clients add in shares: what their sum is worth, and what it costs in delta.
+
+Each client of a federation adds an integer Gaussian N_Z(sigma_c) to its integer contribution, and a
+secure sum opens the total alone. What protects a client is the noise that nobody in the room knows:
+of the s shares of a step, T belong to colluding clients (the curious one included), and up to F
+never arrive. At least h = s - T - F honest shares are in every total that is opened.
+
+*Law of their sum.* For X of N_Z(a) and Y of N_Z(b), P(X + Y = z) is N_Z(sqrt(a^2 + b^2)) at z times
+the sum over integers x of exp(-(x - c)^2 / (2 t^2)), t = ab / sqrt(a^2 + b^2) and
+c = z a^2/(a^2 + b^2). By Poisson summation that sum does not depend on c but for a factor
+1 +- 2.01 exp(-2 pi^2 t^2). Here t >= sigma_c / sqrt(2) with sigma_c = 6.75e6: the factor is 1 to
+within exp(-4e14). So h shares are N_Z(sqrt(h) sigma_c), which is within 4.9e-4 / (h^2 sigma_c^4) of
+the rounded Gaussian of variance h sigma_c^2 - 1/12, the `effective_sigma` of the accounting. Each
+share drawn adds the total variation of its sampler. The shares beyond h are independent of these:
+adding them, or telling them to the colluders, is post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from skdp.exceptions import PrivacyError
+from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.gate.bounds import Bound, gaussian_step
+from skdp.privacy.gate.grants import SharedGrant
+from skdp.privacy.noise import integers as noise
+
+if TYPE_CHECKING:
+    from skdp.privacy.gate.session import PrivacySession
+
+__all__ = ["NoiseShares", "distribute", "forfeit_rest", "granted_step"]
+
+_NEGLIGIBLE = 1e-9  # shares are sums of floats
+
+_SUM_ERROR = 2.0**-1000  # of adding one share to a sum: exp(-4e14) is smaller
+# Public cap on what one unit adds, in steps: integers of a block stay exact, as in the central fit,
+# and a total of up to 2**29 rows fits 64 bits (beyond that it wraps, which costs accuracy alone).
+_LARGEST_CHANGE = 2.0**33
+
+
+class Config(Protocol):
+    """What a description of the clients says: counts that are public and fixed for a run."""
+
+    @property
+    def n_clients(self) -> int:
+        """Clients of each step."""
+        ...
+
+    @property
+    def n_colluders(self) -> int:
+        """Clients that may pool what they know with the server, a curious client included."""
+        ...
+
+    @property
+    def n_dropouts(self) -> int:
+        """Clients that may fail to answer."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoiseShares:
+    """How the noise of one release is shared.
+
+    Parameters
+    ----------
+    n_clients, n_colluders, n_dropouts : int
+        Public counts s, T and F of one step; s > T + F.
+    """
+
+    n_clients: int
+    n_colluders: int = 1
+    n_dropouts: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_clients", "n_colluders", "n_dropouts"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name!r} must be an int of at least 0. Got {value!r} instead.")
+        if self.n_honest < 1:
+            raise ValueError(
+                f"n_clients={self.n_clients} must exceed n_colluders + n_dropouts="
+                f"{self.n_colluders + self.n_dropouts}: somebody has to add the noise. Use more "
+                "clients, or tolerate fewer colluders and drop-outs."
+            )
+
+    @classmethod
+    def of(cls, config: Config) -> NoiseShares:
+        """Return the shares of an aggregation."""
+        return cls(int(config.n_clients), int(config.n_colluders), int(config.n_dropouts))
+
+    @property
+    def n_honest(self) -> int:
+        """Shares that are in every opened total and known to nobody: s - T - F."""
+        return self.n_clients - self.n_colluders - self.n_dropouts
+
+    @property
+    def effective_sigma(self) -> float:
+        """Standard deviation, in steps, of the rounded Gaussian that the honest shares are."""
+        return math.sqrt(self.n_honest * noise.SHARE_SIGMA_INT**2 - 1 / 12)
+
+    @property
+    def excess(self) -> float:
+        """Standard deviation of all shares over that of the honest ones: the price of safety."""
+        return math.sqrt(self.n_clients / self.n_honest)
+
+    @property
+    def draws(self) -> int:
+        """What one coordinate costs in delta, in draws of the central sampler, rounded up.
+
+        All clients' draws are charged, though those of colluders protect nobody.
+        """
+        drawn = self.n_clients * (noise.sampler_error(noise.SHARE_LEVELS) + _SUM_ERROR)
+        rounded = noise.rounding_error(math.sqrt(self.n_honest) * noise.SHARE_SIGMA_INT)
+        return math.ceil((drawn + rounded) / noise.DELTA_PER_DRAW)
+
+
+def _covers(bound: Bound, step: float, allowed: float) -> bool:
+    """Whether a step is an ordinary float at which the change stays within what was paid."""
+    smallest = max(sys.float_info.min, bound.min_step)
+    return bound.l2 > 0 and smallest <= step < math.inf and bound.l2_steps(step) <= allowed
+
+
+def granted_step(bound: Bound, mu: float, shares: NoiseShares, step: float | None) -> float:
+    """Return the step of a shared release; one that was proposed is refused if it is too fine."""
+    allowed = mu * shares.effective_sigma
+    if step is None:
+        step = gaussian_step(bound, mu, shares.effective_sigma)
+    elif not _covers(bound, step, allowed):
+        raise PrivacyError(
+            f"{bound.name!r} was asked for at a step that is too fine for this client's budget: "
+            "its noise would be too small. Nothing was sent."
+        )
+    if bound.l2_steps(step) > _LARGEST_CHANGE:
+        raise PrivacyError(
+            f"{bound.name!r} of {shares.n_clients} clients does not fit exact integers; use a "
+            "smaller 'epsilon' or fewer clients in a step."
+        )
+    return step
+
+
+def distribute(
+    session: PrivacySession,
+    bound: Bound,
+    share: float,
+    shares: NoiseShares,
+    *,
+    step: float | None = None,
+    openings: int = 1,
+) -> SharedGrant:
+    """Pay for one release whose noise many clients add in shares; nothing is read yet.
+
+    The server grants it on the bound of a query over no rows; each client grants it on its own
+    session, at the server's step, which it refuses if that is too fine for its own budget.
+
+    Parameters
+    ----------
+    session : PrivacySession
+        Who pays.
+    bound : Bound
+        The public bound of the statistic, for a change inside one client.
+    share : float
+        Share of the budget (of mu squared).
+    shares : NoiseShares
+        How many clients there are, and how many may collude or drop out.
+    step : float or None
+        The step that was granted elsewhere; None finds it.
+    openings : int
+        How often one client may contribute: more than once only where its earlier contributions
+        are known to lie in no opened sum.
+
+    Returns
+    -------
+    SharedGrant
+    """
+    if session.budget.exact or session.budget.pure:
+        raise PrivacyError(
+            "distributed noise is Gaussian: it needs a finite 'epsilon' and a 'delta' above 0."
+        )
+    mechanism = "distributed gaussian"
+    with session.lock:
+        share = session._affordable(bound, "gaussian", share, shares.draws)
+        mu = session._mu(share)
+        step = granted_step(bound, mu, shares, step)
+        session._pay(bound, "gaussian", share, shares.draws)
+        noise_scale = step * shares.effective_sigma
+        grant = SharedGrant(session, bound, mechanism, step, noise_scale)
+        grant.allow(share, openings)
+        session._record(bound.name, mechanism, bound.l2, noise_scale, Loss("gaussian", mu))
+    return grant
+
+
+def forfeit_rest(session: PrivacySession) -> None:
+    """Pay what is left, so that the receipt is that of the whole budget."""
+    left = 1.0 - session._spent["gaussian"]
+    if left > _NEGLIGIBLE:
+        session.forfeit(left)

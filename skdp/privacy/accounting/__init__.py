@@ -1,0 +1,1 @@
+"""What losses cost together: curves, composition, laws of sketches, receipts."""

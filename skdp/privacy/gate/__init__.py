@@ -1,0 +1,1 @@
+"""Where private data become public: pay, then read, then add noise."""

@@ -1,0 +1,113 @@
+"""What one fit may spend: a validated (epsilon, delta), and the numbers that noise needs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from numbers import Real
+
+from skdp.privacy.accounting import losses as accounting
+from skdp.privacy.noise import integers as noise
+
+__all__ = ["MAX_DRAWS", "PrivacyBudget"]
+
+# Every fit is charged for this many noise draws, whatever it uses: a public constant that no
+# fit reaches (half a terabyte of noise), so the charge depends on nothing.
+MAX_DRAWS = 2**36
+
+# Beyond this epsilon the noise stays as it is: a smaller epsilon implies every larger one.
+_MAX_EPSILON = 64.0
+
+
+def _check_real(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"'{name}' must be a real number. Got {value!r} instead.")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"'{name}' must be a finite number or inf. Got {value!r}.") from None
+    if math.isnan(number):
+        raise ValueError(f"'{name}' must not be NaN. Got {value!r} instead.")
+    return number
+
+
+def _calibration_epsilon(epsilon: float, delta: float) -> float:
+    """Return the epsilon to calibrate to: the largest whose sampler charge leaves half of delta."""
+    per_unit = MAX_DRAWS * noise.DELTA_PER_DRAW
+    half = delta / (2 * per_unit) - 1
+    if half <= 1:
+        raise ValueError(
+            f"'delta' must be 0 or at least {4 * per_unit:.0e}, the sampler's own error over a "
+            f"fit. Got {delta!r} instead."
+        )
+    return min(epsilon, math.log(half), _MAX_EPSILON)
+
+
+@dataclass(frozen=True)
+class PrivacyBudget:
+    """An (epsilon, delta) budget of one fit, split into a Gaussian and a pure part.
+
+    Parameters
+    ----------
+    epsilon : float
+        In (0, inf]. ``inf`` means that no noise is added at all.
+    delta : float
+        In [0, 1). With 0 every release is a Laplace release.
+    pure_epsilon : float, default=0.0
+        Epsilon set aside for pure parts (exponential mechanism) beside Gaussian releases.
+
+    Attributes
+    ----------
+    mu : float
+        Gaussian-DP parameter of all Gaussian releases of the fit together.
+    sampler_delta : float
+        What the noise sampler itself costs; taken off `delta` before calibrating.
+    """
+
+    epsilon: float
+    delta: float
+    pure_epsilon: float = 0.0
+    mu: float = field(init=False, default=0.0)
+    sampler_delta: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        epsilon, delta = _check_real("epsilon", self.epsilon), _check_real("delta", self.delta)
+        pure = _check_real("pure_epsilon", self.pure_epsilon)
+        if epsilon <= 0:
+            raise ValueError(f"'epsilon' must be in the range (0, inf]. Got {self.epsilon!r}.")
+        if not 0 <= delta < 1:
+            raise ValueError(f"'delta' must be in the range [0, 1). Got {self.delta!r} instead.")
+        if not 0 <= pure < epsilon and not (pure == epsilon == math.inf):
+            raise ValueError(f"'pure_epsilon' must be below epsilon. Got {self.pure_epsilon!r}.")
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta)
+        if math.isinf(epsilon):
+            self._set(math.inf, 0.0, math.inf)
+        elif delta == 0:
+            self._set(0.0, 0.0, min(epsilon, _MAX_EPSILON))
+        else:
+            calibrated = _calibration_epsilon(epsilon, delta)
+            charge = noise.sampler_delta(calibrated, MAX_DRAWS)
+            pure = min(pure, calibrated / 2) if pure else 0.0
+            mu = accounting.mu_beside_pure(calibrated, delta - charge, pure)
+            self._set(mu, charge, pure)
+
+    @property
+    def calibration(self) -> tuple[float, float]:
+        """The (epsilon, delta) that noise is calibrated to, the sampler's cost taken off."""
+        return _calibration_epsilon(self.epsilon, self.delta), self.delta - self.sampler_delta
+
+    def _set(self, mu: float, sampler_delta: float, pure_epsilon: float) -> None:
+        object.__setattr__(self, "mu", mu)
+        object.__setattr__(self, "sampler_delta", sampler_delta)
+        object.__setattr__(self, "pure_epsilon", pure_epsilon)
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is protected (epsilon is infinite)."""
+        return math.isinf(self.epsilon)
+
+    @property
+    def pure(self) -> bool:
+        """Whether delta is 0, so that every release must be pure."""
+        return self.delta == 0 and not self.exact

@@ -1,0 +1,186 @@
+"""What was paid for: the right to open a statistic once, at once or after adding data in parts."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.exceptions import PrivacyError
+from skdp.privacy.gate.bounds import Answer, Bound
+from skdp.privacy.noise import integers as noise
+
+if TYPE_CHECKING:
+    from skdp.privacy.gate.session import PrivacySession
+
+__all__ = ["Accumulator", "Grant", "SharedGrant", "wrapping_sum"]
+
+IntArray = NDArray[np.int64]
+
+
+def wrapping_sum(exact: IntArray, drawn: IntArray) -> IntArray:
+    """Add modulo 2**64: an overflow is post-processing, never an error that tells of the data."""
+    total = exact.reshape(-1).view(np.uint64) + drawn.reshape(-1).view(np.uint64)
+    return total.view(np.int64).reshape(exact.shape)
+
+
+class Grant:
+    """Permission, already paid for, to open one statistic a fixed number of times."""
+
+    def __init__(
+        self,
+        session: PrivacySession,
+        bound: Bound,
+        mechanism: str,
+        step: float,
+        noise_scale: float,
+        levels: int = noise.LEVELS,
+    ) -> None:
+        self._session = session
+        self._levels = levels
+        self._left = 1
+        self.bound = bound
+        self.mechanism = mechanism
+        self.step = step
+        self.noise_scale = noise_scale
+        self.serial = len(session.ledger)
+
+    def use(self) -> None:
+        """Take one opening; a second one would be a second release."""
+        with self._session.lock:
+            if self._left <= 0:
+                raise PrivacyError(
+                    f"{self.bound.name!r} was already opened; a second opening would be a second "
+                    "release. Ask for a new grant."
+                )
+            self._left -= 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied: each copy could be opened."""
+        raise PrivacyError("a grant cannot be copied or pickled; ask for a new one.")
+
+    def draw(self, *index: int) -> IntArray:
+        """Draw the integer noise of one opening (zeros if epsilon is infinite).
+
+        `index` tells apart the openings of a stream, where noise is seeded.
+        """
+        bound = self.bound
+        if self.step == 0.0:
+            return np.zeros(bound.shape, np.int64)
+        words = self._session.source.words(self.serial, bound.name, self.noise_scale, *index)
+        if self._session.budget.pure:
+            return noise.integer_laplace(words, bound.shape)
+        return noise.integer_gaussian(words, bound.shape, self._levels)
+
+    def finish(self, total: NDArray[Any]) -> Answer:
+        """Turn a noisy integer total into the public answer (everything from here is free)."""
+        return self.decoded(total)
+
+    def decoded(self, total: NDArray[Any], factor: float = 1.0) -> Answer:
+        """Put a public total of steps, with so many times the noise, into the unit of the data."""
+        value = total.astype(np.float64) * (self.step or 1.0)
+        if self.bound.symmetric:
+            value = (value + value.T) / 2
+        return Answer(value, self.noise_scale * factor)
+
+    def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
+        """Read once, add noise, return the public answer."""
+        self.use()
+        exact = self._session._read(answer, self)
+        if self.step == 0.0:
+            return self.finish(exact)
+        return self.finish(wrapping_sum(exact, self.draw()))
+
+
+class SharedGrant(Grant):
+    """A grant whose noise comes in shares, one from each client of a federation.
+
+    A client opens it by `contribute`, the server by `close`; each does so once. The noise that the
+    receipt counts (`noise_scale`) is that of the clients who neither collude nor drop out.
+    """
+
+    share: float = 0.0
+
+    def allow(self, share: float, openings: int) -> None:
+        """Note the share that was paid, and how many contributions it covers."""
+        self.share, self._left = share, openings
+
+    def draw(self, *index: int) -> IntArray:
+        """Draw one client's share of the noise."""
+        words = self._session.source.words(self.serial, self.bound.name, self.noise_scale, *index)
+        return noise.integer_gaussian(words, self.bound.shape, noise.SHARE_LEVELS)
+
+    def contribute(self, answer: Callable[[float], NDArray[Any]]) -> IntArray:
+        """Read once, add this client's share: for a secure sum only, too little noise alone."""
+        self.use()
+        return wrapping_sum(self._session._read(answer, self), self.draw())
+
+    def close(self, total: IntArray, n_shares: int) -> Answer:
+        """Turn the opened sum of `n_shares` contributions into the public answer."""
+        self.use()
+        scale = self.step * noise.SHARE_EFFECTIVE_SIGMA * math.sqrt(n_shares)
+        return self.finish(total)._replace(noise_scale=scale)
+
+    def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
+        """Refuse: one share is less noise than was paid for."""
+        raise PrivacyError("a shared grant is opened by a secure sum of contributions only.")
+
+
+class Accumulator:
+    """Noise first, data later: the state is noisy from its birth and is opened once."""
+
+    def __init__(self, grant: Grant) -> None:
+        self._grant = grant
+        self._opened = False
+        self._process = os.getpid()
+        self._state: NDArray[Any] = grant.draw()
+
+    @property
+    def grant(self) -> Grant:
+        """What was paid for: its bound, step and noise scale are public."""
+        return self._grant
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                "an accumulator works in the process that made it: a forked copy has the same "
+                "noise, and the difference of the two would be exact data."
+            )
+
+    def read(self, answer: Callable[[float], NDArray[Any]]) -> NDArray[Any]:
+        """Read one part of the data through the gate: nothing changes yet."""
+        self._check_process()
+        if self._opened:
+            raise PrivacyError("this accumulator was opened; what is added later is never released")
+        return self._grant._session._read(answer, self._grant)
+
+    def take(self, part: NDArray[Any]) -> None:
+        """Add a part that was read to the noisy state."""
+        if self._grant.step == 0.0:
+            self._state = self._state + part
+        else:
+            self._state = wrapping_sum(self._state, part)
+
+    def add(self, answer: Callable[[float], NDArray[Any]]) -> None:
+        """Add one part of the data to the noisy state."""
+        self.take(self.read(answer))
+
+    def close(self) -> NDArray[Any]:
+        """Publish the state as it is: integers in steps. This is the opening, `open` is another."""
+        self.open()  # an opening like any other: audits record it
+        return self._state
+
+    def open(self) -> Answer:
+        """Publish the state. Later calls raise: two openings would differ by exact data."""
+        self._check_process()
+        self._grant.use()
+        self._opened = True
+        return self._grant.finish(self._state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be pickled: two copies of one noisy state would be two releases."""
+        raise PrivacyError("an open accumulator cannot be copied or pickled; open it first.")

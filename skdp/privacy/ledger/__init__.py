@@ -1,0 +1,1 @@
+"""One budget over many fits."""

@@ -1,0 +1,71 @@
+"""One fit, as a PrivacyLedger sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from skdp.privacy.accounting import losses as accounting
+from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.gate.budget import PrivacyBudget
+
+__all__ = ["NORM_UNITS", "LedgerFit", "as_text", "multiplied", "planned", "unit_name"]
+
+NORM_UNITS = ("rank_one", "frobenius", "spectral")
+
+
+@dataclass(frozen=True)
+class LedgerFit:
+    """One fit, as its ledger sees it: every field is public.
+
+    `losses` is what is charged, `factor` included: the whole budget while `state` is "open", what
+    was granted once it is "fitted" or "failed" (failing before the first release costs nothing).
+    `unit` names the sensitivity where that is part of what a neighbour is.
+    """
+
+    estimator: str
+    unit: str
+    adjacency: str
+    losses: tuple[Loss, ...]
+    seeded: bool
+    state: str = "open"
+    factor: float = 1.0  # 2 for an add_remove fit in a replace ledger
+    sessions: int = 1  # fits and scores that it is made of: each draws noise of its own
+    parts: float = 1.0  # above 1 for a share of a sum that holds parts of one unit
+
+    def costs(self, granted: Iterable[Loss]) -> tuple[Loss, ...]:
+        """Return what a ledger is charged for what the fit was granted."""
+        losses = multiplied(granted, self.factor)
+        return losses if self.parts == 1.0 else tuple(loss.times(self.parts) for loss in losses)
+
+
+def planned(budget: PrivacyBudget) -> tuple[Loss, ...]:
+    """Everything that a budget may grant: bounded-range parts count as pure."""
+    return accounting.compose([("gaussian", budget.mu), ("pure", budget.pure_epsilon)])
+
+
+def multiplied(losses: Iterable[Loss], factor: float) -> tuple[Loss, ...]:
+    """Losses for data sets that are `factor` neighbours apart: mu, epsilon and range all add up.
+
+    (epsilon, delta)-DP between neighbours is (2 epsilon, (1 + e^epsilon) delta) between theirs.
+    """
+    if factor == 1.0:
+        return tuple(losses)
+    parts = accounting.compose(losses)
+    kinds = {part.kind for part in parts}
+    growth = math.inf  # a delta beside noise is never seen: a search is one or the other
+    if factor == 2.0 and not kinds & {"gaussian", "sketch"}:
+        epsilon = math.fsum(part.value for part in parts if part.kind in ("pure", "range"))
+        growth = 1.0 + math.exp(min(epsilon, 700.0))
+    return tuple(part.times(growth if part.kind == "delta" else factor) for part in parts)
+
+
+def as_text(losses: Iterable[Loss]) -> str:
+    """Return losses in words, for messages."""
+    return ", ".join(f"{kind} {value:.4g}" for kind, value in losses) or "nothing"
+
+
+def unit_name(unit: str, sensitivity: object) -> str:
+    """Name a unit; the caller's `sensitivity` is part of what a neighbour is for a norm."""
+    return f"{unit} change of norm at most {sensitivity!r}" if unit in NORM_UNITS else unit

@@ -1,0 +1,1 @@
+"""The laws of the noise: words of entropy, the table, integers."""

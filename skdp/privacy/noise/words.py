@@ -1,0 +1,242 @@
+"""Random words: operating-system entropy by default, a keyed stream only on request.
+
+A *source* hands out *words*: a callable whose ``words(n)`` is an array of ``n`` uniform 64-bit
+integers. The samplers of :mod:`skdp.privacy.noise.integers` consume words and know no generator.
+
+numpy's generators are never a source of noise: they are not cryptographic, and their state lives
+in the process, so a forked worker would repeat its parent's noise. numpy's global state is never
+read at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Final, Protocol, TypeAlias, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "KeyPart",
+    "NoiseSource",
+    "SeededSource",
+    "SystemSource",
+    "WordArray",
+    "Words",
+    "make_source",
+]
+
+WordArray: TypeAlias = NDArray[np.uint64]
+KeyPart: TypeAlias = (
+    "str | bytes | bool | int | float | np.bool_ | np.integer | np.floating | tuple[KeyPart, ...]"
+)
+
+_BLOCK_WORDS: Final = 4096
+_KEY_BYTES: Final = 32
+_DOMAIN: Final = b"skdp.privacy.random/1"
+
+
+class Words(Protocol):
+    """A callable that returns the next ``n`` independent uniform 64-bit words, to one thread."""
+
+    def __call__(self, n: int, /) -> WordArray:
+        """Return ``n`` words, dtype uint64."""
+        ...
+
+
+class NoiseSource(Protocol):
+    """Where words come from. `seeded` is True if anybody could draw the same words again."""
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the noise is reproducible, hence not private."""
+        ...
+
+    def words(self, *public_key: KeyPart) -> Words:
+        """Return the words of one release, named by public values only."""
+        ...
+
+    def derive(self, *label: KeyPart) -> NoiseSource:
+        """Return a source of words unrelated to this one's (sketches, noise, starts)."""
+        ...
+
+
+class SystemSource:
+    """Words from the operating system: every call reads ``os.urandom``.
+
+    Nothing is buffered in the process. A buffer would be copied by ``fork`` and two joblib
+    workers would then add the same noise, which a difference of their outputs cancels.
+    """
+
+    __slots__ = ()
+
+    @property
+    def seeded(self) -> bool:
+        """Always False."""
+        return False
+
+    def words(self, *public_key: KeyPart) -> Words:
+        """Return fresh words; the key is checked as a seeded source would, and not used."""
+        _encode(public_key)
+        return _system_words
+
+    def derive(self, *label: KeyPart) -> SystemSource:
+        """Return this source: its words are independent at every call."""
+        _encode(label)
+        return self
+
+    def __repr__(self) -> str:
+        return "SystemSource()"
+
+
+class SeededSource:
+    """Words from a keyed SHAKE-256 stream: reproducible, so a test tool and not private.
+
+    Parameters
+    ----------
+    seed : int or bytes
+        A nonnegative integer, or raw bytes. They never give the same key.
+    *context : str, bytes, bool, int, float or tuple of these
+        Public values that tell fits apart: class name, ledger index. With the public key of
+        :meth:`words` (release name, noise scale, serial) they make one seed at two budgets give
+        unrelated noise; if the noise were equal up to its scale, two releases would reveal the
+        exact answer. Shapes and ``n_jobs`` have no place here.
+
+    Notes
+    -----
+    Keys form a tree: source key = H(seed, context), child = H(key, label), stream =
+    H(key, public key). Block i of a stream is SHAKE-256(stream key, i): a stream does not depend
+    on how its words are asked for. Every part is tagged by type and prefixed by its length.
+    """
+
+    __slots__ = ("_key", "_seeded")
+
+    def __init__(self, seed: int | np.integer | bytes, *context: KeyPart) -> None:
+        self._key = _hash(b"seed", _seed(seed), context)
+        self._seeded = True
+
+    @classmethod
+    def from_entropy(cls, *context: KeyPart) -> SeededSource:
+        """Return a source keyed by 256 bits of system entropy, for streams that regenerate noise.
+
+        It is private (``seeded`` is False) as long as the object stays as secret as the data. A
+        forked or unpickled copy draws the same words: its owner must refuse to be copied.
+        """
+        source = cls(os.urandom(_KEY_BYTES), *context)
+        source._seeded = False
+        return source
+
+    @property
+    def seeded(self) -> bool:
+        """True unless the key came from the operating system (see :meth:`from_entropy`)."""
+        return self._seeded
+
+    def words(self, *public_key: KeyPart) -> Words:
+        """Return the words named by ``public_key``, from the beginning of their stream."""
+        return _KeyedWords(_hash(b"words", self._key, public_key))
+
+    def derive(self, *label: KeyPart) -> SeededSource:
+        """Return the child source named by ``label``; no stream is shared with this one."""
+        child = object.__new__(SeededSource)
+        child._key = _hash(b"child", self._key, label)
+        child._seeded = self._seeded
+        return child
+
+    def __repr__(self) -> str:  # the key is as secret as the data
+        return f"SeededSource(seeded={self._seeded})"
+
+
+def make_source(random_state: object, *context: KeyPart) -> SystemSource | SeededSource:
+    """Return the source that a ``random_state`` asks for.
+
+    Parameters
+    ----------
+    random_state : None, int, numpy.random.Generator or numpy.random.RandomState
+        None reads the operating system. The others give a :class:`SeededSource`; a Generator or
+        RandomState is advanced by 128 bits now, so call this in ``fit``, once.
+    *context : str, bytes, bool, int, float or tuple of these
+        See :class:`SeededSource`.
+    """
+    if random_state is None:
+        _encode(context)
+        return SystemSource()
+    if _is_seed(random_state):
+        return SeededSource(int(random_state), *context)
+    if (
+        isinstance(random_state, np.random.Generator | np.random.RandomState)
+        and random_state is not np.random.mtrand._rand
+    ):
+        return SeededSource(random_state.bytes(16), *context)
+    raise ValueError(
+        f"{random_state!r} cannot be used to seed the noise; use None (private noise from the "
+        "operating system), a nonnegative int, a numpy.random.Generator or a "
+        "numpy.random.RandomState instance other than numpy's global one."
+    )
+
+
+class _KeyedWords:
+    """Counter mode: block i is SHAKE-256(key, i)."""
+
+    __slots__ = ("_block", "_key", "_left")
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._block = 0
+        self._left: WordArray = np.empty(0, dtype=np.uint64)
+
+    def __call__(self, n: int, /) -> WordArray:
+        parts, missing = [self._left], n - self._left.size
+        while missing > 0:
+            parts.append(self._next_block())
+            missing -= _BLOCK_WORDS
+        joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        self._left = joined[n:].copy()
+        return joined[:n]
+
+    def _next_block(self) -> WordArray:
+        counter = self._block.to_bytes(8, "little")
+        self._block += 1
+        digest = hashlib.shake_256(self._key + counter).digest(8 * _BLOCK_WORDS)
+        return np.frombuffer(digest, dtype="<u8").astype(np.uint64, copy=False)
+
+
+def _system_words(n: int, /) -> WordArray:
+    return np.frombuffer(os.urandom(8 * n), dtype=np.uint64)
+
+
+def _hash(purpose: bytes, *parts: KeyPart) -> bytes:
+    return hashlib.shake_256(_encode((_DOMAIN, purpose, *parts))).digest(_KEY_BYTES)
+
+
+def _encode(part: KeyPart) -> bytes:
+    """Encode without ambiguity: type tag, length of the body in 8 bytes, body."""
+    if isinstance(part, tuple):
+        return _frame(b"t", b"".join(_encode(item) for item in part))
+    if isinstance(part, bool | np.bool_):
+        return _frame(b"b", b"\x01" if part else b"\x00")
+    if isinstance(part, int | np.integer):
+        return _frame(b"i", str(int(part)).encode())
+    if isinstance(part, float | np.floating):
+        return _frame(b"f", float(part).hex().encode())
+    if isinstance(part, str):
+        return _frame(b"s", part.encode())
+    if isinstance(part, bytes):
+        return _frame(b"y", part)
+    raise TypeError(f"A key is made of str, bytes, bool, int, float and tuples. Got {part!r}.")
+
+
+def _frame(tag: bytes, body: bytes) -> bytes:
+    return tag + len(body).to_bytes(8, "little") + body
+
+
+def _seed(seed: object) -> int | bytes:
+    if isinstance(seed, bytes):
+        return seed
+    if _is_seed(seed):
+        return int(seed)
+    raise ValueError(f"seed must be a nonnegative int or bytes. Got {seed!r}.")
+
+
+def _is_seed(seed: object) -> TypeGuard[int | np.integer]:
+    return isinstance(seed, int | np.integer) and not isinstance(seed, bool) and int(seed) >= 0

@@ -1,0 +1,1 @@
+"""Releases over time: correlated noise, groups of streams, checkpoints, sketches."""

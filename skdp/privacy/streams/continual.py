@@ -1,0 +1,345 @@
+"""Streams: running sums of private data, released up to a fixed number of times, paid for once.
+
+A stream is data in steps: `Stream.add` puts data into the open step, `Stream.open` closes it and
+publishes the sum of all steps so far (or of the last ones, with a window). What is protected is in
+the contract of `paid_stream`; the mechanisms and their proof are in
+`skdp.privacy.streams.correlated`. Exact sums of closed steps stay in memory, so a running stream is
+as secret as the data: it refuses to be copied or pickled, and works in the process that made it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.exceptions import PrivacyError
+from skdp.privacy.gate.bounds import Answer, Bound, Bounded
+from skdp.privacy.gate.grants import Grant, wrapping_sum
+from skdp.privacy.streams.correlated import Node, StreamPlan, dyadic_cover, plan_stream
+
+if TYPE_CHECKING:
+    from skdp.privacy.gate.session import PrivacySession
+
+__all__ = ["Read", "Stream", "pack_sums", "paid_stream", "unpack_sums"]
+
+Array = NDArray[Any]
+Sums = dict[Node, Array]
+Read = Callable[[float], Array] | Bounded
+
+
+def _plus(a: Array, b: Array) -> Array:
+    """Add exactly: integers modulo 2**64, floats where epsilon is infinite."""
+    return wrapping_sum(a, b) if a.dtype == np.int64 else np.asarray(a + b)
+
+
+class _Tree:
+    """Sums over dyadic nodes. `exact` holds those that will grow (secret), `noised` public ones.
+
+    Without a window only left children get noise: prefixes are made of those. With one, every
+    node does. A node gets noise once, when its last step closes, and is kept while it is needed.
+    """
+
+    def __init__(self, plan: StreamPlan) -> None:
+        self._plan = plan
+        self.exact: dict[int, Array] = {}
+        self.noised: Sums = {}
+
+    def _ending(self, steps: int, step: Array) -> tuple[Sums, int, Array]:
+        """Return the nodes that get noise when a step closes, and the (level, sum) that grows."""
+        sums, total = {}, step
+        for level in range(self._plan.levels):
+            left_child = bool(steps >> level & 1)
+            if left_child or self._plan.window is not None:
+                sums[level, (steps >> level) - 1] = total
+            if left_child or level + 1 == self._plan.levels:
+                return sums, level, total
+            total = _plus(self.exact[level], total)
+        raise PrivacyError("a stream has more steps than its plan")
+
+    def ending(self, steps: int, step: Array) -> Sums:
+        return self._ending(steps, step)[0]
+
+    def close(self, steps: int, step: Array, noised: Sums) -> None:
+        _, level, total = self._ending(steps, step)
+        for merged in range(level):
+            del self.exact[merged]
+        if level + 1 < self._plan.levels:
+            self.exact[level] = total
+        window = self._plan.window
+        known = self.noised | noised
+        if window is None:
+            kept = list(dyadic_cover(0, steps, self._plan.levels))
+        else:
+            kept = [node for node in known if node[1] << node[0] >= steps - window]
+        self.noised = {node: known[node] for node in kept}
+
+    def total(self, start: int, steps: int) -> tuple[Array, int]:
+        """Return the noisy sum of steps start + 1 .. steps, and of how many nodes it is made."""
+        nodes = [self.noised[node] for node in dyadic_cover(start, steps, self._plan.levels)]
+        total = nodes[0]
+        for node in nodes[1:]:
+            total = _plus(total, node)
+        return total, len(nodes)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "exact": {str(level): value for level, value in self.exact.items()},
+            "noised": pack_sums(self.noised),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.exact = {int(level): value for level, value in state["exact"].items()}
+        self.noised = unpack_sums(state["noised"])
+
+
+class _SquareRoot:
+    """All exact steps (secret), and all encoded ones with their noise (public)."""
+
+    def __init__(self, plan: StreamPlan) -> None:
+        self._plan = plan
+        self._past: list[Array] = []
+        self._encoded: list[Array] = []
+
+    def ending(self, steps: int, step: Array) -> Sums:
+        c = self._plan.coefficients
+        total = step.reshape(-1) * c[0]  # flat: a number alone would warn where it wraps
+        product = np.empty_like(total)
+        for j, past in enumerate(self._past):
+            np.multiply(past.reshape(-1), c[steps - 1 - j], out=product)
+            total += product
+        return {(0, steps - 1): total.reshape(step.shape)}
+
+    def close(self, steps: int, step: Array, noised: Sums) -> None:
+        self._past.append(step)
+        self._encoded.append(noised[0, steps - 1].astype(np.float64))
+
+    def total(self, start: int, steps: int) -> tuple[Array, int]:
+        total = np.zeros_like(self._encoded[0])
+        product = np.empty_like(total)
+        for j, encoded in enumerate(self._encoded):
+            np.multiply(encoded, self._plan.weights[steps - 1 - j], out=product)
+            total += product
+        return total, 1
+
+    def state(self) -> dict[str, Any]:
+        return {"past": list(self._past), "encoded": list(self._encoded)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._past, self._encoded = list(state["past"]), list(state["encoded"])
+
+
+def pack_sums(sums: Sums) -> dict[str, Array]:
+    """Write nodes as text."""
+    return {f"{level} {index}": value for (level, index), value in sums.items()}
+
+
+def unpack_sums(packed: Mapping[str, Array]) -> Sums:
+    """Undo `pack_sums`."""
+    nodes = {key: key.split() for key in packed}
+    return {(int(level), int(index)): packed[key] for key, (level, index) in nodes.items()}
+
+
+class Stream:
+    """Sums of steps, paid for, that may be opened a fixed number of times.
+
+    Made by `PrivacySession.stream`. It has the interface of an `Accumulator` that can be opened
+    more than once.
+
+    Attributes
+    ----------
+    plan : StreamPlan
+        Mechanism, horizon and window: public.
+    bound : Bound
+        Of everything that one unit contributes.
+    steps : int
+        How many steps were closed, each by one release.
+    """
+
+    def __init__(self, grant: Grant, plan: StreamPlan, bound: Bound) -> None:
+        self._grant = grant
+        self.plan = plan
+        self.bound = bound
+        self.steps = 0
+        self._process = os.getpid()
+        self._whole = True
+        self._memory = self._new_memory()
+        self._step = self._zero()
+
+    def _new_memory(self) -> _Tree | _SquareRoot:
+        if self.plan.mechanism == "sqrt" and self._grant.step:
+            return _SquareRoot(self.plan)
+        levels = self.plan.levels or self.plan.horizon.bit_length()
+        return _Tree(replace(self.plan, mechanism="tree", levels=levels))
+
+    def _zero(self) -> Array:
+        return np.zeros(self._grant.bound.shape, np.int64 if self._grant.step else np.float64)
+
+    @property
+    def left(self) -> int:
+        """How many releases are left."""
+        return self.plan.horizon - self.steps
+
+    @property
+    def step(self) -> float:
+        """Unit of the integers (0 where epsilon is infinite)."""
+        return self._grant.step
+
+    def check_running(self) -> None:
+        """Raise unless data may be added here and now."""
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                "a stream works in the process that made it: a forked copy would release the same "
+                "steps with other noise. Use checkpoint() and restore()."
+            )
+        if not self._whole:
+            raise PrivacyError("this stream was interrupted while it closed a step; restore it.")
+        if self.left <= 0:
+            raise PrivacyError(
+                f"all {self.plan.horizon} releases of {self.bound.name!r} were made; what is "
+                "added now would never be released. Open a new stream, with a larger horizon."
+            )
+
+    # -- reading and drawing: nothing changes --------------------------------------------------
+
+    def read(self, answer: Read) -> Array:
+        """Read one part of the data through the gate."""
+        self.check_running()
+        if isinstance(answer, Bounded):
+            if answer.bound != self.bound:
+                raise PrivacyError(f"{answer.bound.name!r} is not what its stream was paid for")
+            answer = answer.answer
+        return self._grant._session._read(answer, self._grant)
+
+    def ending(self, part: Array | None = None) -> Sums:
+        """Draw the noise of the sums that end with the open step, `part` included."""
+        self.check_running()
+        step = self._step if part is None else _plus(self._step, part)
+        sums = self._memory.ending(self.steps + 1, step)
+        return {node: self._noised(exact, node) for node, exact in sums.items()}
+
+    def _noised(self, exact: Array, node: Node) -> Array:
+        """Add fresh noise: called once for a node, and what it returns may become public."""
+        if self._grant.step == 0.0:
+            return exact
+        return wrapping_sum(exact, self._grant.draw(*node))
+
+    # -- changing state: nothing can fail ------------------------------------------------------
+
+    def take(self, part: Array) -> None:
+        """Put a part that was read into the open step."""
+        self._step = _plus(self._step, part)
+
+    def close(self, noised: Sums) -> None:
+        """Close the open step with its noisy sums."""
+        self._whole = False
+        self._memory.close(self.steps + 1, self._step, noised)
+        self.steps += 1
+        self._step = self._zero()
+        self._whole = True
+
+    # -- the verbs -----------------------------------------------------------------------------
+
+    def add(self, answer: Read) -> None:
+        """Add one part of the data to the open step."""
+        with self._grant._session.lock:
+            self.take(self.read(answer))
+
+    def open(self) -> Answer:
+        """Close the step and publish the sum. After the last release, and later, this raises."""
+        with self._grant._session.lock:
+            self.close(self.ending())
+            return self.answer()
+
+    def answer(self) -> Answer:
+        """Return the last release again, the same bits: it is public."""
+        window = self.plan.window
+        return self._span(self.steps if window is None else min(window, self.steps))
+
+    def span(self, steps: int) -> Answer:
+        """Return the sum of the last `steps` steps, from nodes that are public already: free."""
+        window = self.plan.window
+        if window is None or not 1 <= steps <= min(window, self.steps):
+            raise ValueError(f"'steps' must lie in the window and in the past. Got {steps!r}.")
+        return self._span(steps)
+
+    def _span(self, steps: int) -> Answer:
+        if not self.steps:
+            raise PrivacyError("nothing was released yet: close a step with open() first")
+        total, nodes = self._memory.total(self.steps - steps, self.steps)
+        if isinstance(self._memory, _SquareRoot):
+            return self._grant.decoded(total, self.plan.noise_factor(self.steps))
+        return self._grant.decoded(total, float(np.sqrt(nodes)))
+
+    # -- secrets -------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied: two copies would release the same steps with other noise."""
+        raise PrivacyError(
+            "a running stream holds exact sums of private data and cannot be copied or pickled. "
+            "Use checkpoint() and keep the file like the data; or publish what was released."
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that changes, for a checkpoint. As secret as the data."""
+        return {"steps": self.steps, "step": self._step, "memory": self._memory.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Undo `state`."""
+        self.steps, self._step = int(state["steps"]), state["step"]
+        self._memory.load(state["memory"])
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of the state: a public number."""
+        return _nbytes(self.state())
+
+
+def paid_stream(
+    session: PrivacySession,
+    bound: Bound,
+    share: float,
+    horizon: int,
+    *,
+    mechanism: str = "auto",
+    window: int | None = None,
+    touches: int | None = None,
+) -> Stream:
+    """Pay once for `horizon` releases of running sums; data come in steps.
+
+    The contract: the *sum over time* of the norms of what one unit changes is at most
+    ``bound.l2``. It is enough that a unit's data come in one step, within the bound of a query.
+    How many steps there are, and when they close, is public.
+
+    Parameters
+    ----------
+    session : PrivacySession
+        Who pays.
+    bound : Bound
+        Of everything that one unit contributes.
+    share : float
+        Share of the budget.
+    horizon, mechanism, window
+        See `skdp.privacy.streams.correlated.plan_stream`; each release closes one step.
+    touches : int or None
+        How many steps a unit can change, for rounding that `bound.l2` leaves out; None: all.
+    """
+    if session.budget.pure:
+        raise ValueError("a stream needs delta > 0: its noise is Gaussian. Got delta=0.")
+    if bound.law is not None:
+        raise PrivacyError("random sketches need StreamGroup.paid_sketches")
+    plan = plan_stream(bound.size, horizon, mechanism, window)
+    wide = plan.widened(bound, plan.horizon if touches is None else touches)
+    grant = session.grant(wide, share, note=plan.note, openings=plan.draws, unit=plan.unit)
+    return Stream(grant, plan, bound)
+
+
+def _nbytes(item: Any) -> int:
+    if isinstance(item, np.ndarray):
+        return item.nbytes
+    values = item.values() if isinstance(item, Mapping) else item if isinstance(item, list) else ()
+    return sum(map(_nbytes, values))

@@ -1,0 +1,523 @@
+"""Rows on Dask workers: the bits of the fit in memory, and nothing but sums comes home."""
+
+import gc
+import itertools
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPPersonalizedClassifier,
+    DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
+    DPTruncatedSVD,
+)
+from skdp.data import dask_rows
+from skdp.data.dask_rows import DaskRows, lazy_blocks
+from skdp.exceptions import PrivacyError
+from skdp.preprocessing import DPStandardScaler
+from skdp.testing import null_release, record_transcript, seeded_entropy
+
+dask = pytest.importorskip("dask")
+da = pytest.importorskip("dask.array")
+distributed = pytest.importorskip("distributed")
+
+RNG = np.random.default_rng(0)
+N, D = 900, 8
+SECRET = 31415.9265
+X = RNG.standard_normal((N, D)) * np.arange(1, D + 1)
+X[4, 2] = SECRET
+S = sp.random_array((N, 120), density=0.06, format="csr", rng=RNG)
+CHUNKS = (300, 6, 594)
+CENTER = np.linspace(-1, 1, D)
+
+DENSE = {
+    "pca": DPPCA(2, clip_norm=20.0),
+    "pca-auto-clip": DPPCA(2),
+    "pca-replace": DPPCA(2, adjacency="replace"),
+    "pca-spectrum": DPPCA(),
+    "pca-power": DPPCA(2, svd_solver="power"),
+    "pca-public-centre": DPPCA(2, center=CENTER, clip_norm=9.0),
+    "svd": DPTruncatedSVD(2),
+    "svd-power": DPTruncatedSVD(2, algorithm="power", adjacency="replace"),
+}
+SPARSE = {
+    "pca": DPPCA(2),
+    "pca-spectrum": DPPCA(),
+    "pca-replace": DPPCA(2, adjacency="replace", clip_norm=1.0),
+    "svd": DPTruncatedSVD(2),
+    "svd-screened": DPTruncatedSVD(2, algorithm="screened"),
+}
+
+
+def dense(rows=X):
+    return da.from_array(rows, chunks=(CHUNKS, 5), name=False)
+
+
+def sparse():
+    cuts = np.cumsum([0, *CHUNKS])
+    parts = [S[a:b] for a, b in itertools.pairwise(cuts)]
+    return da.concatenate([da.from_array(p, chunks=-1, asarray=False, name=False) for p in parts])
+
+
+def unknown_rows(rows=X):
+    """The same rows, with chunks of unknown size."""
+    array = da.from_array(rows, chunks=(CHUNKS, D), name=False)
+    return array[da.from_array(np.ones(N, bool), chunks=(CHUNKS,), name=False)]
+
+
+def public(estimator):
+    return {
+        name: value
+        for name, value in vars(estimator).items()
+        if name.endswith("_") and name not in ("ledger_", "privacy_spent_", "head_choice_")
+    }
+
+
+def fitted(estimator, *args, **kwargs):
+    with seeded_entropy(0):
+        return public(estimator.fit(*args, **kwargs))
+
+
+def assert_same_bits(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        assert np.array_equal(left[name], right[name]), name
+
+
+@pytest.fixture(autouse=True)
+def here():
+    """Blocks are summed in this thread unless a test asks for the cluster."""
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def local_cluster():
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as local,
+        distributed.Client(local, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def cluster(local_cluster):
+    with dask.config.set(scheduler=local_cluster.get):
+        yield local_cluster
+
+
+# -- the same bits ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("make", [dense, unknown_rows])
+def test_dense_blocks_give_the_bits_of_the_array(name, make):
+    assert_same_bits(fitted(DENSE[name], X), fitted(DENSE[name], make()))
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_blocks_give_the_bits_of_the_matrix(name):
+    assert_same_bits(fitted(SPARSE[name], S), fitted(SPARSE[name], sparse()))
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def test_epsilon_inf_agrees():
+    model = DPPCA(2, epsilon=np.inf, clip_norm=np.inf)
+    here, there = public(model.fit(X)), public(model.fit(dense()))
+    assert np.allclose(here["components_"], there["components_"], atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "files", "threads", "persisted"])
+def test_a_cluster_gives_the_same_bits(kind, cluster, tmp_path):
+    model, rows, blocks = DPPCA(2, center="none"), X, dense()
+    if kind == "sparse":
+        model, rows, blocks = SPARSE["svd-screened"], S, sparse()
+    elif kind == "files":
+        for i in range(3):
+            np.save(tmp_path / f"{i}.npy", X[300 * i : 300 * (i + 1)])
+        blocks = DaskRows([tmp_path / f"{i}.npy" for i in range(3)])
+    elif kind == "persisted":
+        blocks = cluster.persist(blocks)
+    if kind == "threads":
+        with dask.config.set(scheduler="threads"):
+            got = fitted(model, blocks)
+    else:
+        got = fitted(model, blocks)
+    assert_same_bits(fitted(model, rows), got)
+
+
+@pytest.mark.parametrize("name", ["increments", "scaler", "ridge", "classes"])
+def test_a_cluster_fits_the_other_estimators(name, cluster):
+    labels = np.where(X[:, 0] > 0, "yes", "no")
+    model, y = {
+        "increments": (DPIncrementalPCA(2), ()),
+        "scaler": (DPStandardScaler(), ()),
+        "ridge": (DPRidge(), (X[:, 0] + 1.0,)),
+        "classes": (DPRidgeClassifier(classes=["no", "yes"]), (labels,)),
+    }[name]
+    chunks = {"chunks": (CHUNKS,), "name": False}
+    lazy = [da.from_array(values, **chunks) for values in y]
+    expected = fitted(model, X, *y)
+    assert_same_bits(expected, fitted(model, dense(), *lazy))
+    assert_same_bits(expected, fitted(model, dense(), *y))
+    assert_same_bits(expected, fitted(model, cluster.persist(dense()), *lazy))
+
+
+def test_a_list_of_sources_is_one_task_each():
+    from skdp.data.blocks import DenseRows
+
+    source = DaskRows([DenseRows(X[:100]), DenseRows(X[100:])])
+    assert_same_bits(fitted(DPPCA(2), X), fitted(DPPCA(2), source))
+
+
+def test_blocks_are_made_inside_their_task_where_the_graph_allows_it():
+    array = da.from_array(X, chunks=(CHUNKS, D), name=False)
+    kinds = [
+        type(b).__name__ for b in (*lazy_blocks(array * 2), *lazy_blocks(array - array.mean(0)))
+    ]
+    assert kinds == ["_Lazy"] * 3 + ["Delayed"] * 3
+
+
+# -- what comes home -------------------------------------------------------------------
+
+
+@pytest.fixture
+def totals(monkeypatch):
+    """Everything that `dask.compute` hands to the driver during a fit."""
+    seen, true = [], dask.compute
+
+    def compute(*args, **kwargs):
+        out = true(*args, **kwargs)
+        seen.extend(out)
+        return out
+
+    monkeypatch.setattr(dask, "compute", compute)
+    return seen
+
+
+def test_only_sums_of_integers_come_home(totals):
+    with record_transcript() as transcript:
+        DPPCA(2).fit(unknown_rows())
+    assert all(isinstance(total, np.ndarray) for total in totals)
+    assert {total.dtype for total in totals} == {np.dtype(np.int64)}
+    released = {opening.bound.shape for opening in transcript}
+    counts = {(), (3,)}  # numbers of rows, and of rows on both sides of a threshold
+    parts = {(D + 2 * p, p) for p in range(1, D)}  # a tangent product before its public map
+    assert {total.shape for total in totals} <= released | counts | parts
+    assert len(totals) >= len(transcript) - 1
+
+
+def test_what_travels_holds_no_rows(monkeypatch):
+    """A function that carried its query would carry the graph of all blocks."""
+    import cloudpickle
+
+    sent, true = [], dask_rows._broadcast
+
+    def broadcast(work):
+        sent.append(cloudpickle.dumps(work))
+        return true(work)
+
+    monkeypatch.setattr(dask_rows, "_broadcast", broadcast)
+    for model in (DPPCA(2), DPPCA(), DPTruncatedSVD(2, algorithm="screened")):
+        model.fit(dense())
+    assert len(sent) > 40
+    assert not any(np.float64(SECRET).tobytes() in message for message in sent)
+    assert max(map(len, sent)) < 10_000
+
+
+def test_a_source_does_not_pickle():
+    with pytest.raises(PrivacyError, match="cannot be pickled"):
+        pickle.dumps(DaskRows(dense()))
+
+
+def test_keys_are_random_and_no_hash_of_data(monkeypatch):
+    keys, true = [], dask.compute
+
+    def compute(*args, **kwargs):
+        keys.append({str(key) for arg in args for key in arg.__dask_graph__()})
+        return true(*args, **kwargs)
+
+    monkeypatch.setattr(dask, "compute", compute)
+    hashed = da.from_array(X, chunks=(CHUNKS, D))  # its name is a hash of X
+    digest = hashed.name.rpartition("-")[2]
+    DPPCA(2, clip_norm=1.0).fit(hashed)
+    first = set().union(*keys)
+    keys.clear()
+    DPPCA(2, clip_norm=1.0).fit(hashed)
+    assert first
+    assert not first & set().union(*keys)
+    assert not any(digest in key for key in first)
+
+
+def test_null_release_depends_on_the_columns_alone():
+    other = da.from_array(np.full((5, D), 1e9), chunks=(2, D), name=False)
+    with null_release():
+        assert_same_bits(fitted(DPPCA(2), unknown_rows()), fitted(DPPCA(2), other))
+
+
+def test_nothing_stays_on_the_cluster(cluster):
+    DPPCA(2, svd_solver="power").fit(dense())
+    gc.collect()
+    for _ in range(100):
+        left = cluster.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+        if not left:
+            break
+        time.sleep(0.1)
+    assert left == 0
+
+
+# -- faults ----------------------------------------------------------------------------
+
+
+def failing(text):
+    def fail(block):
+        raise ValueError(f"{text} {block[4, 2]}")
+
+    return fail
+
+
+def test_an_error_of_a_task_shows_no_value(cluster):
+    """Neither where it is raised, nor in the logs of workers and scheduler."""
+    model = DPPCA(2, clip_norm=1.0)
+    with pytest.raises(PrivacyError, match="withheld") as raised:
+        model.fit(dense().map_blocks(failing("broken at"), meta=np.empty((0, 0))))
+    assert not [name for name in vars(model) if name.endswith("_")]
+    story = [str(raised.value), repr(raised.value.__context__), repr(raised.value.__cause__)]
+    story += [str(logs) for logs in cluster.get_worker_logs().values()]
+    story.append(str(cluster.get_scheduler_logs()))
+    assert not any(re.search(r"31415|broken at", text) for text in story)
+
+
+def test_the_control_an_error_of_plain_dask_shows_a_value(cluster):
+    with pytest.raises(ValueError, match=r"broken at -?\d"):
+        dask.compute(dense().map_blocks(failing("broken at"), meta=np.empty((0, 0))))
+
+
+def test_an_error_among_shared_tasks_shows_no_value():
+    shared = dense() - dense().map_blocks(failing("broken at"), meta=np.empty((0, 0))).sum(axis=0)
+    assert type(lazy_blocks(shared.rechunk({1: -1}))[0]).__name__ == "Delayed"
+    with pytest.raises(PrivacyError, match=r"\(ValueError\)") as raised:
+        DPPCA(2, clip_norm=1.0).fit(shared)
+    assert raised.value.__context__ is None
+    assert "31415" not in str(raised.value)
+
+
+def killing(flag):
+    def kill(block):
+        if not os.path.exists(flag):
+            with open(flag, "w"):
+                pass
+            os.kill(os.getpid(), signal.SIGKILL)
+        return block
+
+    return kill
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_a_killed_worker_costs_time_and_no_release(cluster, tmp_path):
+    model = DPPCA(2, svd_solver="power", clip_norm=9.0)
+    expected = fitted(model, X)
+    with record_transcript() as transcript:
+        model.fit(X)
+    blocks = dense().map_blocks(killing(str(tmp_path / "killed")), meta=np.empty((0, 0)))
+    with record_transcript() as after:
+        got = fitted(model, blocks)
+    assert (tmp_path / "killed").exists()
+    assert_same_bits(expected, got)
+    assert [o.bound.name for o in after] == [o.bound.name for o in transcript]
+    assert after.faults == []
+
+
+def test_what_all_workers_lost_is_sent_again(monkeypatch):
+    """The public matrix of a step cannot be computed again by Dask: the step is, before noise."""
+
+    class FutureCancelledError(Exception):
+        pass
+
+    true, calls = dask.compute, []
+
+    def compute(*args, **kwargs):
+        calls.append(1)
+        if len(calls) in (3, 12):
+            raise FutureCancelledError("lost dependencies")
+        return true(*args, **kwargs)
+
+    expected = fitted(DPPCA(2), X)
+    monkeypatch.setattr(dask, "compute", compute)
+    with record_transcript() as transcript:
+        got = fitted(DPPCA(2), dense())
+    assert_same_bits(expected, got)
+    assert transcript.faults == []
+    assert len(calls) > 12
+
+
+DRIVER = """
+import sys, dask, numpy as np, dask.array as da
+from distributed import Client
+from skdp import DPPCA
+
+def slow(flag):
+    def wait(block):
+        import pathlib, time
+        path = pathlib.Path(flag)
+        if path.exists():  # the second step
+            pathlib.Path(flag + ".now").touch()
+            time.sleep(2)
+        path.touch()
+        return block
+    return wait
+
+with Client(sys.argv[1], timeout=60):
+    X = da.random.default_rng(0).standard_normal((400, 6), chunks=(400, 6))
+    model = DPPCA(2, clip_norm=3.0).fit(X.map_blocks(slow(sys.argv[2]), meta=np.empty((0, 0))))
+    print(model.components_)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_a_killed_driver_publishes_nothing(cluster, tmp_path):
+    flag = str(tmp_path / "flag")
+    command = [sys.executable, "-c", DRIVER, cluster.scheduler.address, flag]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        while not os.path.exists(flag + ".now"):
+            assert driver.poll() is None, driver.stderr.read()
+            time.sleep(0.05)
+    finally:
+        driver.kill()
+    out, _ = driver.communicate()
+    assert out == b""
+    for _ in range(100):  # its sums are dropped with it
+        left = cluster.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+        if not left:
+            break
+        time.sleep(0.1)
+    assert left == 0
+    assert cluster.list_datasets() == ()
+
+
+# -- checks ----------------------------------------------------------------------------
+
+
+def test_bad_arrays_are_refused_before_any_cost():
+    with record_transcript() as transcript:
+        with pytest.raises(ValueError, match="Expected 2D array, got 1D"):
+            DPPCA(2).fit(dense()[:, 0])
+        with pytest.raises(ValueError, match="must hold numbers"):
+            DPPCA(2).fit(dense().astype(str))
+        with pytest.raises(ValueError, match=r"0 sample\(s\)"):
+            DPPCA(2).fit(da.zeros((0, 3)))
+        with pytest.raises(ValueError, match="n_features"):
+            DPPCA(D + 1).fit(dense())
+        with pytest.raises(ValueError, match="in memory"):
+            DPTruncatedSVD(2, privacy_unit="entry").fit(dense())
+        with pytest.raises(ValueError, match="at least one block"):
+            DaskRows([])
+    assert len(transcript) == 0
+
+
+def test_transform_stays_lazy():
+    model, svd = DPPCA(2, whiten=True).fit(X), DPTruncatedSVD(2).fit(S)
+    single = DPPCA(2).fit(X.astype(np.float32))
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("computed")
+
+    with dask.config.set(scheduler=refuse):
+        lazy = [model.transform(dense()), svd.transform(sparse()), model.transform(unknown_rows())]
+        lazy.append(single.transform(dense(X.astype(np.float32))))
+    assert lazy[0].chunks == (CHUNKS, (2,))
+    assert np.isnan(lazy[2].shape[0])
+    expected = [model.transform(X), svd.transform(S), model.transform(X)]
+    expected.append(single.transform(X.astype(np.float32)))
+    for left, right in zip(lazy, expected, strict=True):
+        assert left.dtype == right.dtype == left.compute().dtype
+        assert np.allclose(left.compute(), right, atol=1e-4 * np.abs(right).max())
+    with pytest.raises(ValueError, match="is expecting 8 features"):
+        model.transform(dense()[:, :5])
+
+
+# -- users -----------------------------------------------------------------------------
+
+GROUPS = np.repeat(np.arange(N // 6), 6)
+Y = X[:, 0] + RNG.standard_normal(N)
+USERS = {
+    "regressor": (DPPersonalizedRegressor(2, epsilon=8.0), Y),
+    "regressor-replace": (
+        DPPersonalizedRegressor(
+            2, epsilon=8.0, init="votes", coef_bound="auto", head="voted", adjacency="replace"
+        ),
+        Y,
+    ),
+    "classifier": (DPPersonalizedClassifier(2, classes=[-1, 1], epsilon=8.0), np.sign(Y)),
+}
+
+
+def column(values):
+    return da.from_array(np.asarray(values), chunks=(CHUNKS,), name=False)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize("labels", [GROUPS, GROUPS.astype(str)], ids=["int", "str"])
+@pytest.mark.parametrize("name", USERS)
+def test_users_in_blocks_give_the_same_bits(name, labels):
+    model, y = USERS[name]
+    expected = fitted(model, X, y, groups=labels)
+    assert_same_bits(expected, fitted(model, dense(), column(y), groups=column(labels)))
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def test_users_on_a_cluster_give_the_same_bits(cluster):
+    model, y = USERS["regressor-replace"]
+    expected = fitted(model, X, y, groups=GROUPS)
+    assert_same_bits(expected, fitted(model, dense(), column(y), groups=column(GROUPS)))
+    assert model._private is None
+
+
+def test_a_user_in_two_blocks_is_refused_and_no_label_comes_home(totals):
+    labels = np.array([f"ann{i}@example.org" for i in GROUPS])
+    labels[0] = labels[-1]
+    with pytest.raises(ValueError, match="Sort the rows by user") as raised:
+        DPPersonalizedRegressor(2).fit(dense(), column(Y), groups=column(labels))
+    assert "ann" not in str(raised.value)
+    assert totals == [False]
+
+
+def test_labels_of_unlike_kinds_are_refused_rather_than_merged():
+    """Blocks of one object array may hold the number 7 here and the string "7" there."""
+    labels = GROUPS.astype(object)
+    labels[300:306] = "7"
+    with pytest.raises(ValueError, match="Sort the rows by user"):
+        DPPersonalizedRegressor(2).fit(dense(), column(Y), groups=column(labels))
+
+
+def test_a_missing_label_is_an_error():
+    labels = GROUPS.astype(float)
+    labels[7] = np.nan
+    with pytest.raises(PrivacyError, match="withheld"):
+        DPPersonalizedRegressor(2).fit(dense(), column(Y), groups=column(labels))
+
+
+def test_columns_of_users_are_checked():
+    model = DPPersonalizedRegressor(2)
+    with pytest.raises(ValueError, match="'y' must be a 1-D Dask array"):
+        model.fit(dense(), Y, groups=column(GROUPS))
+    with pytest.raises(ValueError, match="'groups' must be a 1-D Dask array"):
+        model.fit(dense(), column(Y), groups=GROUPS)
+    short = da.from_array(GROUPS, chunks=450, name=False)
+    with pytest.raises(ValueError, match="same blocks"):
+        model.fit(dense(), column(Y), groups=short)

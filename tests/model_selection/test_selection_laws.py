@@ -1,0 +1,317 @@
+"""Private selection: bounds against exact laws and published tables, and exact samplers."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.special import ndtr
+
+from skdp.model_selection.selection_laws import (
+    epsilon_from_rdp,
+    ideal_budget,
+    largest_mu,
+    plan_selection,
+    random_stopping_epsilon,
+    random_stopping_rdp,
+)
+from skdp.model_selection.stopping import (
+    LAWS,
+    chance_drawn,
+    draw_below,
+    draw_runs,
+    exact_gamma,
+    true_mean,
+)
+from skdp.privacy import delta_from_mu_epsilon, epsilon_from_mu_delta
+from skdp.privacy.accounting import losses as accounting
+from skdp.privacy.accounting.losses import Loss, mu_from_epsilon_delta
+from skdp.privacy.noise.words import SeededSource
+
+ONE = mu_from_epsilon_delta(1.0, 1e-6)  # a run that is exactly (1, 1e-6)-DP
+
+
+def generating(law, mean):
+    """Return E[t^K] and its derivative."""
+    if law == "poisson":
+        return lambda t: math.exp(mean * (t - 1)), lambda t: mean * math.exp(mean * (t - 1))
+    g = exact_gamma(law, mean)
+    if law == "geometric":
+        return lambda t: g * t / (1 - (1 - g) * t), lambda t: g / (1 - (1 - g) * t) ** 2
+    log = math.log(g)
+    return (
+        lambda t: math.log1p(-(1 - g) * t) / log,
+        lambda t: -(1 - g) / ((1 - (1 - g) * t) * log),
+    )
+
+
+# -- published numbers ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("law", "totals"),
+    [
+        ("geometric", {8: 2.09, 16: 2.27, 24: 2.37, 64: 2.58, 1000: 3.09}),
+        ("logarithmic", {8: 1.76, 16: 1.87, 24: 1.93, 64: 2.06}),
+        ("poisson", {8: 1.77, 16: 2.38, 24: 2.95, 64: 5.24}),
+    ],
+)
+def test_total_epsilon_of_a_run_of_one(law, totals):
+    for mean, total in totals.items():
+        assert random_stopping_epsilon(ONE, law, mean, 1e-6) == pytest.approx(total, abs=0.005)
+
+
+def test_composing_eight():
+    total = epsilon_from_mu_delta(ONE * math.sqrt(8), 1e-6)
+    assert total == pytest.approx(3.11, abs=0.005)
+    assert epsilon_from_mu_delta(ONE * 3, 1e-6) == pytest.approx(3.32, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("law", "mean", "epsilon"),
+    [("geometric", 8, 0.458), ("logarithmic", 8, 0.553), ("poisson", 24, 0.330)],
+)
+def test_run_at_a_total_of_one(law, mean, epsilon):
+    mu = largest_mu(law, mean, 1.0, 1e-6)
+    assert epsilon_from_mu_delta(mu, 1e-6) == pytest.approx(epsilon, abs=6e-4)
+    assert random_stopping_epsilon(mu, law, mean, 1e-6) <= 1
+    assert random_stopping_epsilon(mu * (1 + 1e-6), law, mean, 1e-6) > 1
+
+
+@pytest.mark.parametrize(
+    ("law", "chances"),
+    [
+        ("geometric", {8: 0.53, 16: 0.70, 24: 0.77, 64: 0.90}),
+        ("logarithmic", {8: 0.44, 16: 0.53, 24: 0.57, 64: 0.65}),
+        ("poisson", {8: 0.63, 16: 0.86, 24: 0.95, 64: 0.9997}),
+    ],
+)
+def test_chance_that_the_best_of_eight_is_run(law, chances):
+    for mean, chance in chances.items():
+        assert chance_drawn(law, mean, 8) == pytest.approx(chance, abs=0.006)
+        assert chance_drawn(law, mean, 8) == pytest.approx(1 - generating(law, mean)[0](7 / 8))
+
+
+# -- exact laws ----------------------------------------------------------------------------------
+
+
+def exact_renyi(mu, law, mean, order):
+    """Renyi divergence of the best of K draws of N(mu, 1) from that of N(0, 1), by quadrature."""
+    pgf, slope = generating(law, mean)
+    nothing = pgf(0.0)  # Poisson: nothing is drawn, under both alike
+
+    def integrand(y):
+        p = slope(ndtr(y - mu)) * math.exp(-((y - mu) ** 2) / 2)
+        q = slope(ndtr(y)) * math.exp(-(y**2) / 2)
+        return math.exp(order * math.log(p) - (order - 1) * math.log(q)) / math.sqrt(2 * math.pi)
+
+    total = quad(integrand, -20, 30, limit=400, epsabs=1e-14)[0] + nothing
+    return math.log(total) / (order - 1)
+
+
+def exact_delta(mu, law, mean, epsilon):
+    """Hockey-stick divergence of the same pair: the likelihood ratio grows with y."""
+    pgf, slope = generating(law, mean)
+
+    def log_ratio(y):
+        gain = mu * y - mu * mu / 2
+        return gain + math.log(slope(ndtr(y - mu)) / slope(ndtr(y)))
+
+    grid = np.linspace(-12, 20, 6401)
+    worst = 0.0
+    values = np.array([log_ratio(y) for y in grid])
+    for start in np.flatnonzero(np.diff(np.sign(values - epsilon)) > 0):
+        t = grid[start + 1]
+        p, q = 1 - pgf(ndtr(t - mu)), 1 - pgf(ndtr(t))
+        worst = max(worst, p - math.exp(epsilon) * q)
+    return worst
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("mu", "mean"), [(0.1, 8), (0.3, 30), (1.0, 3), (2.0, 100)])
+def test_bound_is_above_the_exact_divergence(law, mu, mean, sign):
+    for order in (1.5, 2.0, 4.0, 8.0):
+        bound = random_stopping_rdp(mu, law, mean, order)
+        assert exact_renyi(sign * mu, law, mean, order) <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(("mu", "mean"), [(0.3, 8), (0.5, 64)])
+def test_total_covers_the_exact_loss(law, mu, mean):
+    for delta in (1e-3, 1e-5):
+        epsilon = random_stopping_epsilon(mu, law, mean, delta)
+        reached = max(exact_delta(s * mu, law, mean, epsilon) for s in (1, -1))
+        assert reached <= delta
+        if mean == 8:  # and is no wild overestimate
+            assert max(exact_delta(s * mu, law, mean, epsilon / 3) for s in (1, -1)) > delta
+
+
+@pytest.mark.parametrize(("law", "factor"), [("geometric", 3.0), ("logarithmic", 2.0)])
+def test_pure_factor_is_the_theorem_and_is_reached(law, factor):
+    """A good result is rare: it is e^epsilon times as likely on one side, all else alike."""
+    epsilon, worst = 0.5, 0.0
+    for mean in (10.0, 1000.0, 1e5):
+        pgf = generating(law, mean)[0]
+        for good in np.geomspace(1e-6, 0.5, 30):
+            for middle in np.geomspace(1e-6, 1.0, 30):
+                if good * math.exp(epsilon) + middle * math.exp(epsilon) > 1:
+                    continue
+                # three results: bad < middle < good; the middle one is published
+                for a, b in ((1, 1), (-1, 1), (1, -1)):
+                    g, m = good * math.exp(a * epsilon), middle * math.exp(b * epsilon)
+                    if g + m > 1:
+                        continue
+                    p = pgf(1 - g) - pgf(1 - g - m)
+                    q = pgf(1 - good) - pgf(1 - good - middle)
+                    # only pairs whose rest is within epsilon too are neighbours
+                    if abs(math.log((1 - g - m) / (1 - good - middle))) <= epsilon:
+                        worst = max(worst, abs(math.log(p / q)))
+    assert 0.9 * factor * epsilon < worst <= factor * epsilon
+
+
+def test_conversion_is_near_the_gaussian():
+    for mu in (0.1, 1.0):
+        epsilon = epsilon_from_rdp(lambda order, mu=mu: order * mu * mu / 2, 1e-6)
+        exact = epsilon_from_mu_delta(mu, 1e-6)
+        assert exact <= epsilon < 1.1 * exact
+
+
+# -- plans ---------------------------------------------------------------------------------------
+
+
+def test_plan_changes_with_the_number_of_candidates():
+    assert [plan_selection(1, 1e-6, n).strategy for n in (1, 4, 8, 100)] == [
+        "compose", "compose", "compose", "random_stopping",
+    ]  # fmt: skip
+    few, many = (plan_selection(1, 1e-6, n, strategy="compose") for n in (8, 100))
+    assert epsilon_from_mu_delta(few.run.value, 1e-6) == pytest.approx(0.328, abs=6e-4)
+    assert few.losses == (Loss("gaussian", pytest.approx(ONE)),)
+    assert many.run.value == pytest.approx(ONE / 10)
+    auto = plan_selection(1, 1e-6, 100)
+    assert (auto.law, auto.chance) == ("geometric", pytest.approx(0.5, abs=0.01))
+    assert auto.run.value > 3.5 * many.run.value
+
+
+def test_auto_leaves_poisson_out_where_it_may_be_zero():
+    for n in (1, 2, 8, 13):
+        assert plan_selection(1, 1e-6, n, strategy="random_stopping").law != "poisson"
+    assert plan_selection(1, 1e-6, 14, strategy="random_stopping").law == "poisson"
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 8.0, 100.0])
+@pytest.mark.parametrize("law", LAWS)
+def test_plan_keeps_its_total(epsilon, law):
+    plan = plan_selection(epsilon, 1e-6, 20, strategy="random_stopping", law=law)
+    assert plan.losses == (Loss("pure", epsilon), Loss("delta", 1e-6))
+    assert accounting.epsilon_from_losses(plan.losses, 1e-6) == epsilon
+    limit, left = ideal_budget(epsilon, 1e-6, 20, 2)
+    assert left < 1e-6
+    assert random_stopping_epsilon(plan.run.value, law, 20, left) <= limit <= epsilon
+
+
+def test_pure_plans():
+    assert plan_selection(3, 0, 8, strategy="random_stopping", law="geometric").run.value == 1
+    assert plan_selection(3, 0, 8, strategy="random_stopping").law == "logarithmic"
+    assert plan_selection(4, 0, 8, strategy="compose").run == Loss("pure", 0.5)
+    with pytest.raises(ValueError, match="Poisson"):
+        plan_selection(3, 0, 8, law="poisson")
+
+
+@pytest.mark.parametrize("mean", [1.0, 0.5, math.nan, 2e6])
+def test_bad_means(mean):
+    with pytest.raises(ValueError, match="expected number of runs"):
+        plan_selection(1, 1e-6, 8, expected_runs=mean)
+
+
+def test_tiny_delta_is_refused():
+    with pytest.raises(ValueError, match="'delta' must be at least"):
+        plan_selection(1, 1e-22, 100)
+
+
+# -- a loss for any (epsilon, delta) -------------------------------------------------------------
+
+
+def test_delta_losses_compose():
+    one = [Loss("pure", 1.0), Loss("delta", 1e-6)]
+    assert accounting.epsilon_from_losses(one, 1e-6) == 1.0
+    assert accounting.epsilon_from_losses(one, 9e-7) == math.inf
+    assert accounting.delta_from_losses(one, 1.0) == 1e-6
+    assert accounting.delta_from_losses(one, math.inf) == 1e-6
+    assert accounting.delta_from_losses(one, 0.5) > 1e-6
+    assert accounting.compose(one + one)[-1] == Loss("delta", 2e-6)
+    assert accounting.epsilon_from_losses(one + one, 2e-6) == 2.0
+    mixed = [*one, Loss("gaussian", 0.1)]
+    alone = accounting.epsilon_from_losses([Loss("pure", 1.0), Loss("gaussian", 0.1)], 1e-6)
+    assert accounting.epsilon_from_losses(mixed, 2e-6) == pytest.approx(alone, rel=1e-12)
+
+
+def test_pair_dominates_a_gaussian_mechanism():
+    """A mu-GDP mechanism is (epsilon, delta)-DP: beside others the pair must cost at least it."""
+    for mu, others in ((0.24, 0.3), (1.0, 0.5)):
+        epsilon = epsilon_from_mu_delta(mu, 1e-6)
+        pair = [Loss("pure", epsilon), Loss("delta", 1e-6), Loss("gaussian", others)]
+        for total in np.linspace(0, 3 * epsilon, 13):
+            exact = delta_from_mu_epsilon(math.hypot(mu, others), total)
+            assert accounting.delta_from_losses(pair, total) >= exact
+
+
+# -- samplers ------------------------------------------------------------------------------------
+
+
+def probabilities(law, mean, top):
+    k = np.arange(top)
+    if law == "poisson":
+        return np.exp(k * math.log(mean) - mean - np.array([math.lgamma(i + 1) for i in k]))
+    g = exact_gamma(law, mean)
+    with np.errstate(divide="ignore"):
+        p = g * (1 - g) ** (k - 1.0) if law == "geometric" else -((1 - g) ** k) / k / math.log(g)
+    p[0] = 0.0
+    return p
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_number_of_runs_follows_its_law(law):
+    n, mean = 4000, 6.0
+    words = SeededSource(0, law).words("runs")
+    drawn = np.array([draw_runs(words, law, mean) for _ in range(n)])
+    expected = n * probabilities(law, mean, 200)
+    seen = np.bincount(np.minimum(drawn, 199), minlength=200)
+    kept = expected > 20
+    chi2 = np.sum((seen[kept] - expected[kept]) ** 2 / expected[kept])
+    assert chi2 < kept.sum() + 6 * math.sqrt(2 * kept.sum())
+    spread = drawn.std() / math.sqrt(n)
+    assert abs(drawn.mean() - true_mean(law, mean)) < 6 * spread
+    assert drawn.min() == (0 if law == "poisson" else 1)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("mean", [1.0001, 8.0, 1e5])
+def test_any_mean_can_be_drawn(law, mean):
+    assert true_mean(law, mean) == pytest.approx(mean, rel=1e-9)
+    words = SeededSource(1, law).words("runs")
+    assert draw_runs(words, law, mean) >= 0
+
+
+def test_a_tie_asks_for_more_bits():
+    """At 1/2 the law of mean 2 steps from one run to two: 256 bits that say 1/2 cannot tell."""
+    ones, half = 2**64 - 1, 2**63
+    for first, runs in (([half, 0, 0, 0], 2), ([half - 1, ones, ones, ones], 1)):
+        script = iter([first, [half, 0, 0, 0]])
+        words = lambda n, script=script: np.array(next(script), np.uint64)  # noqa: E731
+        assert draw_runs(words, "geometric", 2.0) == runs
+        assert not list(script)
+
+
+def test_poisson_with_a_large_mean():
+    words = SeededSource(0, "large").words("runs")
+    drawn = [draw_runs(words, "poisson", 2000.0) for _ in range(200)]
+    assert abs(np.mean(drawn) - 2000) < 6 * math.sqrt(2000 / 200)
+
+
+def test_draw_below_is_uniform_and_rejects():
+    words = SeededSource(0, "below").words("x")
+    seen = np.bincount([draw_below(words, 5) for _ in range(5000)], minlength=5)
+    assert np.all(np.abs(seen - 1000) < 6 * math.sqrt(800))
+    script = iter([2**64 - 1, 7])
+    assert draw_below(lambda n: np.array([next(script)], np.uint64), 5) == 2

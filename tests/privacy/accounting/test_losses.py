@@ -1,0 +1,491 @@
+"""Accounting against 50-digit arithmetic, independent integration, and another library."""
+
+import itertools
+import math
+import sys
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from skdp.privacy.accounting import losses as accounting
+from skdp.privacy.accounting.losses import (
+    Loss,
+    compose,
+    delta_from_losses,
+    delta_from_mu_epsilon,
+    epsilon_from_losses,
+    epsilon_from_mu_delta,
+    mu_beside_pure,
+    mu_from_epsilon_delta,
+    normalise_shares,
+    to_dp_event,
+)
+
+EPSILONS = [1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 25.0, 50.0, 100.0]
+DELTAS = [1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.1, 0.25, 0.4]
+GRID = list(itertools.product(EPSILONS, DELTAS))  # 180 points
+FEW = settings(max_examples=60, deadline=None, derandomize=True)
+
+epsilons = st.floats(1e-3, 100.0)
+deltas = st.floats(-12.0, math.log10(0.4)).map(lambda x: 10.0**x)
+mus = st.floats(-6.0, 1.5).map(lambda x: 10.0**x)
+
+
+def mp_delta(mu, epsilon):
+    """The textbook formula, in 50 digits (more where it cancels)."""
+    mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
+    upper = mpmath.ncdf(mu / 2 - epsilon / mu)
+    return upper - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+
+
+def mp_root(function, start):
+    """Newton in log scale with exact digits: converges to the one root wherever it starts near."""
+    return mpmath.exp(
+        mpmath.findroot(lambda t: mpmath.log(function(mpmath.exp(t))), mpmath.log(start))
+    )
+
+
+@pytest.fixture(autouse=True)
+def fifty_digits():
+    with mpmath.workdps(60):
+        yield
+
+
+def relative(value, reference):
+    return abs(float((mpmath.mpf(value) - reference) / reference))
+
+
+# --- the curve and its two inverses ---------------------------------------------------------
+
+
+def test_all_three_agree_with_exact_arithmetic_and_err_on_the_safe_side():
+    worst = dict.fromkeys(("mu", "delta", "epsilon"), 0.0)
+    for epsilon, delta in GRID:
+        mu = mu_from_epsilon_delta(epsilon, delta)
+        exact_mu = mp_root(lambda m, e=epsilon, d=delta: mp_delta(m, e) / d, mu)
+        exact_delta = mp_delta(mu, epsilon)
+        back = epsilon_from_mu_delta(mu, delta)
+        exact_epsilon = mp_root(lambda e, m=mu, d=delta: mp_delta(m, e) / d, epsilon)
+        assert exact_delta <= delta
+        assert delta_from_mu_epsilon(mu, epsilon) <= delta
+        assert mp_delta(mu, back) <= delta
+        assert delta_from_mu_epsilon(mu, back) <= delta
+        for name, value, reference in (
+            ("mu", mu, exact_mu),
+            ("delta", delta_from_mu_epsilon(mu, epsilon), exact_delta),
+            ("epsilon", back, exact_epsilon),
+        ):
+            worst[name] = max(worst[name], relative(value, reference))
+    assert worst["mu"] < 1e-11
+    assert worst["delta"] < 1e-12
+    assert worst["epsilon"] < 1e-9
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-12, 1e-3, 1.0, 30.0, 100.0])
+@pytest.mark.parametrize("mu", [1e-30, 1e-9, 1e-3, 0.3, 0.999, 1.001, 3.0, 30.0, 200.0])
+def test_curve_far_from_the_grid(mu, epsilon):
+    with mpmath.workdps(100):  # the textbook formula loses 30 digits at mu = 1e-30
+        exact = mp_delta(mu, epsilon)
+    if exact > 1e-300:
+        assert relative(delta_from_mu_epsilon(mu, epsilon), exact) < 1e-12
+        assert (
+            relative(delta_from_mu_epsilon(mu, -epsilon), 1 - mpmath.exp(-epsilon) * (1 - exact))
+            < 1e-12
+        )
+    else:
+        assert delta_from_mu_epsilon(mu, epsilon) <= 1e-300
+
+
+@pytest.mark.parametrize("mu", [0.2, 1.0, 4.0])
+@pytest.mark.parametrize("epsilon", [-0.1, -1.0, -5.0])
+def test_negative_epsilon_is_the_hockey_stick_of_the_densities(mu, epsilon):
+    start = epsilon / mu + mu / 2  # the likelihood ratio exceeds e^epsilon above it
+    direct, _ = quad(
+        lambda z: norm.pdf(z, mu) - math.exp(epsilon) * norm.pdf(z),
+        start,
+        15,
+        epsrel=1e-11,
+        limit=200,
+    )
+    assert delta_from_mu_epsilon(mu, epsilon) == pytest.approx(direct, rel=1e-9)
+
+
+def test_known_figures():
+    known = {0.1: 0.02754, 0.5: 0.1241, 1: 0.2367, 2: 0.4483, 4: 0.8379, 8: 1.5315}
+    for epsilon, mu in known.items():
+        assert mu_from_epsilon_delta(epsilon, 1e-6) == pytest.approx(mu, abs=6e-5)
+    multipliers = {0.1: 36.305, 0.5: 8.058, 1: 4.225, 2: 2.2305, 5: 0.980}
+    for epsilon, multiplier in multipliers.items():
+        assert 1 / mu_from_epsilon_delta(epsilon, 1e-6) == pytest.approx(multiplier, abs=6e-4)
+
+
+def test_ends_of_the_range():
+    assert delta_from_mu_epsilon(0.0, 1.0) == 0.0
+    assert delta_from_mu_epsilon(0.0, -1.0) == -math.expm1(-1.0)
+    assert delta_from_mu_epsilon(math.inf, 5.0) == 1.0
+    assert delta_from_mu_epsilon(1.0, math.inf) == delta_from_mu_epsilon(math.inf, math.inf) == 0.0
+    assert delta_from_mu_epsilon(1.0, -math.inf) == 1.0
+    assert delta_from_mu_epsilon(1e300, 1.0) == 1.0
+    assert delta_from_mu_epsilon(1e-320, 1.0) == 0.0
+    assert delta_from_mu_epsilon(1e-300, 0.0) == pytest.approx(
+        1e-300 / math.sqrt(2 * math.pi), rel=1e-14, abs=0
+    )
+    assert mu_from_epsilon_delta(math.inf, 1e-6) == math.inf
+    assert mu_from_epsilon_delta(0.0, 1e-6) == pytest.approx(
+        math.sqrt(2 * math.pi) * 1e-6, rel=1e-9
+    )
+    assert epsilon_from_mu_delta(math.inf, 0.5) == epsilon_from_mu_delta(1e200, 0.5) == math.inf
+    assert epsilon_from_mu_delta(0.5, 0.0) == math.inf
+    assert epsilon_from_mu_delta(0.0, 0.0) == epsilon_from_mu_delta(0.0, 1e-9) == 0.0
+    for mu in (1e-3, 0.5, 3.0):
+        variation = 2 * norm.cdf(mu / 2) - 1
+        assert epsilon_from_mu_delta(mu, variation * (1 + 1e-12)) == 0.0
+        assert epsilon_from_mu_delta(mu, variation * (1 - 1e-9)) > 0.0
+    for delta in (5e-324, 1e-300, 1 - 2**-53):
+        assert (
+            0 < delta_from_mu_epsilon(mu_from_epsilon_delta(1.0, delta), 1.0) <= delta
+            or delta < 1e-320
+        )
+
+
+@FEW
+@given(epsilons, deltas, st.floats(1.0001, 3.0))
+def test_mu_grows_with_both_budgets(epsilon, delta, factor):
+    mu = mu_from_epsilon_delta(epsilon, delta)
+    assert mu < mu_from_epsilon_delta(epsilon * factor, delta)
+    assert mu < mu_from_epsilon_delta(epsilon, min(0.9, delta * factor))
+
+
+@FEW
+@given(mus, st.floats(-20.0, 100.0), st.floats(1e-3, 1.0))
+def test_delta_is_monotone_and_at_least_one_minus_e_epsilon(mu, epsilon, step):
+    delta = delta_from_mu_epsilon(mu, epsilon)
+    assert max(0.0, -math.expm1(epsilon)) <= delta <= 1.0
+    assert delta_from_mu_epsilon(mu, epsilon + step) <= delta
+    assert delta_from_mu_epsilon(mu * (1 + step), epsilon) >= delta
+
+
+@FEW
+@given(epsilons, deltas)
+def test_round_trip(epsilon, delta):
+    mu = mu_from_epsilon_delta(epsilon, delta)
+    assert delta * (1 - 1e-10) < delta_from_mu_epsilon(mu, epsilon) <= delta
+    back = epsilon_from_mu_delta(mu, delta)
+    assert back == pytest.approx(epsilon, rel=2e-9)
+    assert mu_from_epsilon_delta(back, delta) == pytest.approx(mu, rel=1e-11)
+
+
+HOSTILE = [math.nan, True, False, np.True_, "1", None, 1j, [1.0], np.ones(1), 10**400]
+
+
+@pytest.mark.parametrize("bad", [*HOSTILE, -1.0, -1e-300, -math.inf])
+def test_hostile_numbers_raise(bad):
+    calls = [
+        lambda: delta_from_mu_epsilon(bad, 1.0),
+        lambda: mu_from_epsilon_delta(bad, 1e-6),
+        lambda: mu_from_epsilon_delta(1.0, bad),
+        lambda: epsilon_from_mu_delta(bad, 1e-6),
+        lambda: epsilon_from_mu_delta(1.0, bad),
+        lambda: mu_beside_pure(bad, 1e-6, 0.1),
+        lambda: mu_beside_pure(1.0, bad, 0.1),
+        lambda: mu_beside_pure(1.0, 1e-6, bad),
+        lambda: compose([("gaussian", bad)]),
+        lambda: compose([("pure", bad)]),
+        lambda: delta_from_losses([("range", bad)], 1.0),
+        lambda: normalise_shares({"a": 1.0, "b": bad}),
+    ]
+    if bad is not None and not (isinstance(bad, float) and bad < 0):
+        calls.append(lambda: delta_from_mu_epsilon(1.0, bad))
+        calls.append(lambda: delta_from_losses([], bad))
+    for call in calls:
+        with pytest.raises(ValueError):
+            call()
+
+
+@pytest.mark.parametrize("delta", [1.0, 1.5, math.inf])
+def test_delta_of_one_or_more_raises(delta):
+    for call in (mu_from_epsilon_delta, epsilon_from_mu_delta):
+        for value in (1.0, math.inf):
+            with pytest.raises(ValueError, match="delta"):
+                call(value, delta)
+    with pytest.raises(ValueError, match="delta"):
+        mu_from_epsilon_delta(1.0, 0.0)
+
+
+def test_numpy_scalars_are_numbers():
+    assert mu_from_epsilon_delta(np.float32(1.0), np.float64(1e-6)) == mu_from_epsilon_delta(
+        1, 1e-6
+    )
+    assert type(delta_from_mu_epsilon(np.float64(1.0), np.int64(1))) is float
+
+
+# --- composition ----------------------------------------------------------------------------
+
+
+def test_compose_is_canonical():
+    parts = [("range", 0.2), ("gaussian", 3.0), ("pure", 0.5), ("gaussian", 4.0), ("pure", 0.1)]
+    expected = (Loss("gaussian", 5.0), Loss("pure", 0.1), Loss("pure", 0.5), Loss("range", 0.2))
+    assert compose(parts) == compose(reversed(parts)) == compose(compose(parts)) == expected
+    assert compose([("gaussian", 0.0), ("pure", 0)]) == compose([]) == ()
+    assert compose([("gaussian", 0.3)]) == (Loss("gaussian", 0.3),)
+    assert compose([("gaussian", 1.0), ("gaussian", math.inf)])[0].value == math.inf
+
+
+@pytest.mark.parametrize("kind", ["sketch", "Gaussian", "", None, 3, ["pure"]])
+def test_unknown_kinds_raise_with_the_list(kind):
+    for call in (
+        compose,
+        lambda x: delta_from_losses(x, 1.0),
+        lambda x: epsilon_from_losses(x, 0.1),
+    ):
+        with pytest.raises(ValueError, match=r"gaussian.*pure.*range"):
+            call([(kind, 0.5)])
+
+
+def test_gaussians_alone_are_the_gaussian_curve():
+    losses = [Loss("gaussian", 0.3), Loss("gaussian", 0.4)]
+    assert delta_from_losses(losses, 1.0) == delta_from_mu_epsilon(0.5, 1.0)
+    assert epsilon_from_losses(losses, 1e-6) == epsilon_from_mu_delta(0.5, 1e-6)
+
+
+def test_no_delta():
+    assert epsilon_from_losses([("pure", 0.25), ("range", 0.5), ("pure", 0.25)], 0.0) == 1.0
+    assert epsilon_from_losses([("pure", 0.25), ("gaussian", 1e-9)], 0.0) == math.inf
+    assert epsilon_from_losses([("pure", math.inf)], 0.1) == math.inf
+    assert epsilon_from_losses([], 0.0) == epsilon_from_losses([], 0.1) == 0.0
+    assert delta_from_losses([("pure", math.inf)], 1.0) == 1.0
+    assert delta_from_losses([("pure", math.inf)], math.inf) == 0.0
+
+
+@pytest.mark.parametrize("values", [[0.4], [0.4] * 7, [0.1, 0.25, 0.7], [0.3, 0.3, 1.1, 1.1, 2.0]])
+def test_pure_composition_is_the_enumerated_one(values):
+    for epsilon in (0.0, 0.05, 0.3, 1.0, 0.9 * sum(values)):
+        exact = 0.0
+        for signs in itertools.product([1, -1], repeat=len(values)):
+            loss = sum(s * v for s, v in zip(signs, values, strict=True))
+            mass = math.prod(1 / (1 + math.exp(-s * v)) for s, v in zip(signs, values, strict=True))
+            exact += mass * max(0.0, -math.expm1(epsilon - loss))
+        got = delta_from_losses([("pure", v) for v in values], epsilon)
+        assert got == pytest.approx(exact, rel=1e-12, abs=1e-16)
+    assert delta_from_losses([("pure", v) for v in values], sum(values) + 1e-12) == 0.0
+
+
+def integrated_delta(mu, pure, epsilon):
+    """Delta of N(mu, 1) x randomised response against N(0, 1) x its mirror, by quadrature."""
+    truth, lie = 1 / (1 + math.exp(-pure)), 1 / (1 + math.exp(pure))
+    total = 0.0
+    for p, q in ((truth, lie), (lie, truth)):
+        start = (epsilon - math.log(p / q)) / mu + mu / 2  # where p N(mu) exceeds e^eps q N(0)
+
+        def excess(z, p=p, q=q):
+            return p * norm.pdf(z, mu) - math.exp(epsilon) * q * norm.pdf(z)
+
+        total += quad(excess, start, max(start, mu) + 15, epsabs=0, epsrel=1e-10, limit=200)[0]
+    return total
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.7, 2.0])
+@pytest.mark.parametrize("pure", [0.05, 0.5, 2.0])
+@pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.0])
+def test_gaussian_beside_pure_by_integration(mu, pure, epsilon):
+    got = delta_from_losses([("gaussian", mu), ("pure", pure)], epsilon)
+    exact = integrated_delta(mu, pure, epsilon)
+    assert got == pytest.approx(exact, rel=1e-7, abs=1e-30)
+
+
+@FEW
+@given(
+    st.floats(0.0, 3.0),
+    st.lists(st.sampled_from([0.01, 0.05, 0.3, 0.3001, 1.0]), max_size=8),
+    deltas,
+)
+def test_epsilon_of_losses_is_safe_tight_and_within_basic_composition(mu, values, delta):
+    losses = [("gaussian", mu), *(("pure", v) for v in values)]
+    epsilon = epsilon_from_losses(losses, delta)
+    assert delta_from_losses(losses, epsilon) <= delta
+    assert epsilon <= (epsilon_from_mu_delta(mu, delta) + sum(values)) * (1 + 1e-12)
+    assert epsilon >= epsilon_from_mu_delta(mu, delta) * (1 - 1e-12)
+    if epsilon > 1e-6:
+        assert delta_from_losses(losses, epsilon * (1 - 1e-8)) > delta * (1 - 1e-10)
+
+
+def test_many_different_pure_parts_stay_safe_tight_and_small(monkeypatch):
+    values = np.linspace(0.05, 0.3, 13).tolist()  # 8192 exact losses
+    losses = [("gaussian", 0.4), *(("pure", v) for v in values)]
+    exact_epsilon, exact_delta = epsilon_from_losses(losses, 1e-6), delta_from_losses(losses, 2.0)
+    for size in (256, 1024):
+        monkeypatch.setattr(accounting, "_MAX_ATOMS", size)
+        assert accounting._pure_atoms(values)[0].size <= size + 2
+        assert exact_delta < delta_from_losses(losses, 2.0) < exact_delta * (1 + (150 / size) ** 2)
+        assert (
+            exact_epsilon
+            < epsilon_from_losses(losses, 1e-6)
+            < exact_epsilon * (1 + (30 / size) ** 2)
+        )
+
+
+def test_grid_convolution_is_safe_and_tight(monkeypatch):
+    values = [0.01] * 400 + [0.013] * 300  # 120,701 exact losses
+    losses = [("gaussian", 0.2), *(("pure", v) for v in values)]
+    exact = delta_from_losses(losses, 1.5)
+    sizes, convolve = [], np.convolve
+    monkeypatch.setattr(
+        np, "convolve", lambda a, b: sizes.append(a.size + b.size) or convolve(a, b)
+    )
+    monkeypatch.setattr(accounting, "_MAX_ATOMS", 1200)  # both go to a common grid
+    assert exact < delta_from_losses(losses, 1.5) < exact * 1.05
+    assert max(sizes) <= 1206
+
+
+def test_grid_keeps_the_mass_under_both_data_sets():
+    rng = np.random.default_rng(0)
+    loss, mass = rng.uniform(-2, 2, 50), rng.dirichlet(np.ones(50))
+    grid, moved = accounting._to_grid((loss, mass), 0.07)
+    assert moved.sum() == pytest.approx(1.0, rel=1e-13)
+    assert moved @ np.exp(-grid) == pytest.approx(mass @ np.exp(-loss), rel=1e-13)
+    assert moved.min() >= 0.0
+    for epsilon in np.linspace(-2, 2.2, 80):
+        coarse = moved @ np.maximum(0, -np.expm1(epsilon - grid))
+        assert coarse >= mass @ np.maximum(0, -np.expm1(epsilon - loss)) - 1e-14
+
+
+def test_half_eta_gdp_would_be_wrong_for_bounded_range():
+    """The shortcut "an eta-bounded-range mechanism is (eta/2)-GDP" understates delta.
+
+    The exponential mechanism over two candidates whose scores move by +-eta/4 in opposite
+    directions has range eta: its log ratios are eta/2 and -eta/2. Its total variation is
+    tanh(eta/4); (eta/2)-GDP would promise 2 Phi(eta/4) - 1, which is smaller. The smallest mu
+    that covers it is 2 Phi^-1(1 / (1 + e^(-eta/2))), about .627 eta.
+    """
+    for eta in (0.01, 0.1, 0.5, 1.0, 2.0):
+        here = np.exp([eta / 4, -eta / 4]) / np.exp([eta / 4, -eta / 4]).sum()
+        there = here[::-1]
+        ratios = np.log(here / there)
+        assert np.ptp(ratios) == pytest.approx(eta)
+        variation = np.maximum(0, here - there).sum()
+        assert delta_from_mu_epsilon(eta / 2, 0.0) < 0.85 * variation  # the shortcut: too small
+        covering = 2 * norm.ppf(1 / (1 + math.exp(-eta / 2)))
+        assert delta_from_mu_epsilon(covering, 0.0) == pytest.approx(variation, rel=1e-9)
+        assert delta_from_losses([("range", eta)], 0.0) >= variation  # what we do: covered
+        assert epsilon_from_losses([("range", eta)], 0.0) >= ratios.max()
+
+
+# --- a pure part beside a Gaussian ----------------------------------------------------------
+
+
+def test_mu_beside_nothing_is_mu():
+    for epsilon, delta in [(0.1, 1e-9), (1.0, 1e-6), (8.0, 0.1), (math.inf, 1e-6)]:
+        assert mu_beside_pure(epsilon, delta, 0.0) == mu_from_epsilon_delta(epsilon, delta)
+    assert mu_beside_pure(math.inf, 1e-6, 1.0) == math.inf
+
+
+@FEW
+@given(epsilons, deltas, st.floats(0.001, 0.999))
+def test_mu_beside_pure_is_safe_tight_and_never_worse_than_splitting(epsilon, delta, share):
+    pure = share * epsilon
+    mu = mu_beside_pure(epsilon, delta, pure)
+    losses = [("gaussian", mu), ("pure", pure)]
+    assert mu_from_epsilon_delta(epsilon - pure, delta) <= mu
+    assert mu <= mu_from_epsilon_delta(epsilon, delta)
+    assert delta * (1 - 1e-9) < delta_from_losses(losses, epsilon) <= delta * (1 + 1e-13)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9])
+@pytest.mark.parametrize(("epsilon", "pure"), [(1.0, 0.05), (1.0, 0.5), (4.0, 0.2), (0.3, 0.2)])
+def test_mu_beside_pure_by_integration(epsilon, pure, delta):
+    mu = mu_beside_pure(epsilon, delta, pure)
+    assert integrated_delta(mu, pure, epsilon) == pytest.approx(delta, rel=1e-6)
+    assert mu > mu_from_epsilon_delta(epsilon - pure, delta) * 1.005
+
+
+def test_pure_part_beyond_the_budget():
+    assert mu_beside_pure(1.0, 1e-6, 1.0) > mu_from_epsilon_delta(0.0, 1e-6)
+    assert 0 < mu_beside_pure(1.0, 1e-6, 1.0 + 1e-7) < mu_beside_pure(1.0, 1e-6, 1.0)
+    for pure in (1.1, 50.0, math.inf):
+        with pytest.raises(ValueError, match="pure_epsilon must leave room"):
+            mu_beside_pure(1.0, 1e-6, pure)
+
+
+# --- another library ------------------------------------------------------------------------
+
+
+def accountant(event, interval=1e-4):
+    dpa = pytest.importorskip("dp_accounting")
+    pld = pytest.importorskip("dp_accounting.pld")
+    relation = dpa.NeighboringRelation.ADD_OR_REMOVE_ONE
+    return pld.PLDAccountant(relation, interval).compose(event)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [("gaussian", 0.2367)],
+        [("gaussian", 0.3), ("gaussian", 0.5), ("gaussian", 0.1)],
+        [("gaussian", 0.4), ("pure", 0.05)],
+        [("gaussian", 0.8), ("pure", 0.5), ("pure", 0.5), ("range", 0.3)],
+        [("pure", 0.1)] * 20,
+    ],
+)
+def test_against_the_pld_accountant(losses):
+    pytest.importorskip("dp_accounting")
+    other = accountant(to_dp_event(losses))
+    for delta in (1e-3, 1e-6, 1e-9):
+        ours = epsilon_from_losses(losses, delta)
+        assert ours - 1e-9 <= other.get_epsilon(delta) <= ours + 2e-4
+        assert other.get_delta(0.8 * ours) == pytest.approx(
+            delta_from_losses(losses, 0.8 * ours), rel=2e-3
+        )
+
+
+def test_the_pure_event_is_the_worst_pure_mechanism_and_laplace_is_not():
+    dpa = pytest.importorskip("dp_accounting")
+    losses = [("pure", 0.5)] * 20
+    worst = accountant(to_dp_event(losses)).get_epsilon(1e-3)
+    laplace = accountant(dpa.ComposedDpEvent([dpa.LaplaceDpEvent(2.0)] * 20)).get_epsilon(1e-3)
+    assert laplace < 0.95 * epsilon_from_losses(losses, 1e-3) < worst
+
+
+def test_events_of_the_ends():
+    dpa = pytest.importorskip("dp_accounting")
+    assert to_dp_event([("gaussian", 0.0), ("pure", 0.0)]) == dpa.ComposedDpEvent([])
+    assert to_dp_event([("range", math.inf)]) == dpa.ComposedDpEvent([dpa.NonPrivateDpEvent()])
+    assert to_dp_event([("gaussian", 0.25)]) == dpa.ComposedDpEvent([dpa.GaussianDpEvent(4.0)])
+
+
+def test_missing_library_says_the_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(ImportError, match=r"skdp\[accounting\]"):
+        to_dp_event([("gaussian", 1.0)])
+
+
+# --- shares ---------------------------------------------------------------------------------
+
+
+def test_shares_keep_order_and_proportion():
+    shares = normalise_shares({"spectrum": 3, "clip": 1.0})
+    assert list(shares.items()) == [("spectrum", 0.75), ("clip", 0.25)]
+    assert normalise_shares({"a": 1e308, "b": 1e308}) == {"a": 0.5, "b": 0.5}
+
+
+@FEW
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=12))
+def test_shares_sum_to_one_from_below(values):
+    shares = normalise_shares({str(i): v for i, v in enumerate(values)})
+    total = sum(map(Fraction, shares.values()))
+    assert 1 - Fraction(1, 2**48) < total <= 1
+    first = shares["0"] / values[0]
+    assert all(shares[str(i)] == pytest.approx(first * v, rel=1e-12) for i, v in enumerate(values))
+
+
+@pytest.mark.parametrize(
+    "bad", [{}, None, 1.0, [0.5], {"a": 0.0}, {"a": math.inf}, {"a": 1e-320, "b": 1e300}]
+)
+def test_bad_shares_raise(bad):
+    with pytest.raises(ValueError, match="hare"):
+        normalise_shares(bad)

@@ -1,0 +1,249 @@
+"""Random sketches: the law of their integer entries, mixtures, and how they compose."""
+
+import itertools
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import chi2
+
+from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.privacy import PrivacyBudget, PrivacySession
+from skdp.privacy.accounting import losses as accounting
+from skdp.privacy.accounting.losses import Loss, delta_from_mu_epsilon, mu_from_epsilon_delta
+from skdp.privacy.accounting.receipts import privacy_card
+from skdp.privacy.accounting.sketch_laws import (
+    SketchMixture,
+    largest_mixture,
+    orders,
+    whole_mixtures,
+)
+from skdp.privacy.gate.bounds import Bound, SketchLaw
+from skdp.privacy.ledger.ledger import PrivacyLedger, charge, settle
+from skdp.privacy.noise.words import SystemSource
+from skdp.privacy.streams.sketch_draws import COARSE, FINE, gaussian_scale
+from skdp.testing import seeded_entropy
+
+
+def coarse_law(divisor):
+    """Exact probabilities of |round(K / divisor)|, K a discrete Gaussian of deviation 300."""
+    weights = [mp.e ** (-((mp.mpf(k) / 300) ** 2) / 2) for k in range(4000)]
+    total = weights[0] + 2 * sum(weights[1:])
+    law = [mp.mpf(0)] * (4000 // divisor + 2)
+    for k, w in enumerate(weights):
+        law[(2 * k + divisor) // (2 * divisor)] += (w if k == 0 else 2 * w) / total
+    return law
+
+
+def least_margin(divisor, scale):
+    """Smallest relative gap of the stop-loss functions over all thresholds.
+
+    That of the integers is linear in each cell, that of the normal variable convex with slope
+    -2 Phi(-a/s): the gap is smallest where the slopes agree, or at an end.
+    """
+    law, least = coarse_law(divisor), mp.inf
+    above = excess = mp.mpf(0)
+    for i in range(len(law) - 2, -1, -1):
+        above += law[i + 1]
+        excess += above
+        turn = min(max(-scale * mp.mpf(math.sqrt(2)) * mp.erfinv(above - 1), i), i + 1)
+        for a in (mp.mpf(i), mp.mpf(i + 1), turn):
+            normal = 2 * (scale * mp.npdf(a / scale) - a * mp.ncdf(-a / scale))
+            if normal > mp.mpf(10) ** -40:  # beyond the cut of the table
+                least = min(least, (normal - (excess - (a - i) * above)) / normal)
+    return least
+
+
+@pytest.mark.parametrize("divisor", [FINE, COARSE])
+def test_integer_entries_are_smaller_in_convex_order(divisor):
+    with mp.workdps(60):
+        assert least_margin(divisor, mp.mpf(gaussian_scale(divisor))) > 0
+        small = mp.sqrt((mp.mpf(300) / divisor) ** 2 + mp.mpf("0.1"))
+        assert least_margin(divisor, small) < 0  # the test can fail
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("d", [4, 20, 200])
+def test_one_sketch_is_the_integral_over_its_law(d, epsilon):
+    mixture = largest_mixture([(1.0, (d,))], epsilon, 1e-6)
+    mu = float(mixture)
+    scale = 1 / d
+
+    def integrand(x):
+        return delta_from_mu_epsilon(mu * math.sqrt(x), epsilon) * chi2.pdf(x, d, scale=scale)
+
+    edges = [0, 0.5, 1, 2, 4, 8, 16, 64]
+    exact = sum(quad(integrand, a, b, limit=200)[0] for a, b in itertools.pairwise(edges))
+    assert exact <= mixture.delta(epsilon) <= 1e-6
+    # The majorant leaves delta where mu is large: it costs something for few degrees only.
+    assert mixture.delta(epsilon) <= exact * (1.01 if d > 4 else 1.5)
+    assert mu < mu_from_epsilon_delta(epsilon, 1e-6)
+
+
+def test_known_inflation_of_the_noise():
+    for (t, v), most in {(20, 40): 1.074, (40, 160): 1.033, (400, 800): 1.0045}.items():
+        mixture = largest_mixture([(0.5, (t,)), (0.5, (v,))], 1.0, 1e-6)
+        assert 1.0 < mu_from_epsilon_delta(1.0, 1e-6) / float(mixture) < most
+
+
+def test_sums_and_products_against_sampling():
+    rng = np.random.default_rng(0)
+    mixture = largest_mixture([(0.5, (30,)), (0.3, (10,)), (0.2, (15, 20))], 1.0, 0.05)
+    (a, _), (b, _), (c, _) = mixture.terms
+    n = 200_000
+    w = a**2 * rng.chisquare(30, n) / 30 + b**2 * rng.chisquare(10, n) / 10
+    w += c**2 * rng.chisquare(15, n) / 15 * rng.chisquare(20, n) / 20
+    values = np.array([delta_from_mu_epsilon(x, 1.0) for x in np.sqrt(w[:2000])])
+    error = values.std() / math.sqrt(2000)
+    assert values.mean() - 6 * error <= 0.05 <= values.mean() + 6 * error + 0.002
+
+
+def test_no_degrees_is_a_gaussian_mechanism():
+    mixture = largest_mixture([(0.25, ()), (0.75, ())], 1.0, 1e-6)
+    assert float(mixture) == pytest.approx(mu_from_epsilon_delta(1.0, 1e-6), rel=1e-6)
+
+
+def test_small_epsilon_has_its_inflection_below_the_law():
+    mixture = largest_mixture([(1.0, (40,))], 0.01, 1e-6)
+    assert 1.01 < mu_from_epsilon_delta(0.01, 1e-6) / float(mixture) < 1.1
+
+
+def test_delta_falls_and_ends_well():
+    mixture = SketchMixture(((0.3, (20,)), (0.2, ())))
+    deltas = [mixture.delta(e) for e in (0.0, 0.1, 0.5, 1.0, 3.0, 10.0, math.inf)]
+    assert deltas == sorted(deltas, reverse=True) and deltas[0] == 1.0 and deltas[-1] == 0.0
+
+
+# -- composition -----------------------------------------------------------------------------------
+
+
+def test_renyi_is_the_moment_of_the_chi_square():
+    mixture = SketchMixture(((0.4, (20,)), (0.1, ())))
+    alpha = np.array([2.0, 5.0, 12.0, 20.0])
+    c = alpha * (alpha - 1) / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        inside = 1 - 2 * c * 0.16 / 20
+        expected = (np.where(inside > 0, -10 * np.log(inside), np.inf) + c * 0.01) / (alpha - 1)
+    np.testing.assert_allclose(mixture.renyi(alpha), expected, rtol=1e-12)
+    product = SketchMixture(((0.1, (20, 20)),))
+    assert np.isinf(product.renyi(orders())).all()
+
+
+def test_compositions_cost_more_than_one_and_less_than_the_sum_of_epsilons():
+    loss = Loss("sketch", largest_mixture([(1.0, (60,))], 1.0, 1e-6))
+    one = accounting.epsilon_from_losses([loss], 1e-6)
+    two = accounting.epsilon_from_losses([loss, loss], 1e-6)
+    assert one <= 1.0 < 1.4 < two < 2.0
+    gaussian = accounting.epsilon_from_losses([Loss("gaussian", float(loss.value))] * 2, 1e-6)
+    assert two > gaussian
+    beside = accounting.epsilon_from_losses([loss, Loss("pure", 0.1), Loss("range", 0.1)], 1e-6)
+    assert one < beside < 1.6
+    product = Loss("sketch", SketchMixture(((0.1, (20, 20)),)))
+    assert accounting.epsilon_from_losses([product], 1e-6) < 1.0
+    assert accounting.epsilon_from_losses([product, loss], 1e-6) == math.inf
+    assert accounting.epsilon_from_losses([loss], 0.0) == math.inf
+
+
+def test_parts_of_a_group_count_once():
+    whole = largest_mixture([(0.5, (20,)), (0.5, (40,))], 1.0, 1e-6)
+    parts = [SketchMixture(whole.terms, i) for i in range(2)]
+    assert whole_mixtures(parts) == [whole]
+    assert whole_mixtures([*parts, *parts]) == [whole, whole]
+    assert whole_mixtures(parts[:1]) == [whole]  # a line alone counts as the group
+    assert whole_mixtures([*parts, whole]) == [whole, whole]
+    assert accounting.compose(Loss("sketch", p) for p in parts) == (Loss("sketch", whole),)
+    assert float(parts[0]) == whole.terms[0][0]
+
+
+@pytest.mark.parametrize("loss", [("sketch", 0.5), ("gaussian", SketchMixture(((1.0, ()),)))])
+def test_a_law_and_its_kind_belong_together(loss):
+    with pytest.raises(ValueError, match="sketch"):
+        accounting.compose([loss])
+
+
+def test_accountants_that_do_not_know_the_law_refuse_it():
+    dp_event = pytest.importorskip("dp_accounting").dp_event
+    loss = Loss("sketch", largest_mixture([(1.0, (60,))], 1.0, 1e-6))
+    assert isinstance(accounting.to_dp_event([loss]).events[0], dp_event.UnsupportedDpEvent)
+
+
+# -- the gate --------------------------------------------------------------------------------------
+
+
+def session(epsilon=1.0, delta=1e-6):
+    budget = PrivacyBudget(epsilon, delta)
+    return PrivacySession(budget, source=SystemSource(), adjacency="add_remove", unit="frobenius")
+
+
+BOUNDS = [
+    Bound("right", (5, 20), 1.0, slack=0.0, law=SketchLaw((20,))),
+    Bound("left", (40, 6), 1.0, slack=0.0, law=SketchLaw((40,))),
+]
+
+
+def test_a_group_is_calibrated_together_and_spends_the_budget():
+    gate = session()
+    grants = gate.grant_sketches(BOUNDS, [0.5, 0.5])
+    spent = gate.spent()
+    assert 0.999 < spent.epsilon <= 1.0 and spent.mu is None
+    assert [line.loss.kind for line in gate.ledger] == ["sketch", "sketch"]
+    assert grants[0].noise_scale > math.sqrt(2) / mu_from_epsilon_delta(1.0, 1e-6)
+    assert "sketch" in str(privacy_card("X", spent, gate.ledger))
+    with pytest.raises(BudgetExceededError):
+        gate.grant_sketches(BOUNDS, [0.5, 0.5])
+
+
+def test_a_random_sketch_takes_the_whole_budget():
+    gate = session()
+    gate.grant(Bound("first", (2,), 1.0), 0.5)
+    with pytest.raises(PrivacyError, match="whole budget"):
+        gate.grant_sketches(BOUNDS, [0.25, 0.25])
+    with pytest.raises(PrivacyError, match="whole budget"):
+        session().grant_sketches(BOUNDS, [0.25, 0.25])
+
+
+def test_sketches_of_known_norm_are_gaussian():
+    gate = session()
+    bounds = [Bound(name, (3, 2), 1.0) for name in "ab"]
+    gate.grant_sketches(bounds, [0.5, 0.5])
+    assert gate.spent().mu == pytest.approx(gate.budget.mu)
+
+
+def test_shares_of_the_noise_add_up_to_it():
+    with seeded_entropy(0):
+        whole = session().grant_sketches(BOUNDS, [0.5, 0.5])[0]
+        gate = session()
+        grants = gate.grant_sketches(BOUNDS, [0.5, 0.5], parties=4)
+        total = sum(grants[0].draw() for _ in range(4)) * grants[0].step
+    assert grants[0].noise_scale == pytest.approx(whole.noise_scale, rel=1e-6)
+    ratio = np.mean(total**2) / whole.noise_scale**2  # 100 values
+    assert abs(ratio - 1) < 6 * math.sqrt(2 / 100)
+
+
+def test_ledger_charges_the_law_before_data_are_touched():
+    with PrivacyLedger(1.0, 1e-6) as ledger:
+        one = session(0.4)
+        charge(one, "one")
+        one.grant_sketches(BOUNDS, [0.5, 0.5])
+        settle(one)
+        two = session(0.4)
+        charge(two, "two")
+        two.grant_sketches(BOUNDS, [0.5, 0.5])
+        settle(two)
+        assert 0.4 < ledger.spent.epsilon <= 1.0 and ledger.spent.mu is None
+
+
+def spend_too_much():
+    with PrivacyLedger(1.0, 1e-6):
+        for name in ("one", "two", "three", "four", "five", "six"):
+            gate = session(0.45)
+            charge(gate, name)
+            gate.grant_sketches(BOUNDS, [0.5, 0.5])
+            settle(gate)
+
+
+def test_a_ledger_refuses_what_its_law_does_not_allow():
+    with pytest.raises(BudgetExceededError):
+        spend_too_much()

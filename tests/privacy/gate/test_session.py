@@ -1,0 +1,378 @@
+"""The gate: pay, then read, then add noise; steps, laws, receipts."""
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.privacy.accounting.losses import mu_from_epsilon_delta
+from skdp.privacy.accounting.receipts import privacy_card
+from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
+from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.noise import integers as noise
+from skdp.privacy.noise.words import SeededSource, SystemSource
+
+
+def session(epsilon=1.0, delta=1e-6, pure=0.0, source=None):
+    budget = PrivacyBudget(epsilon, delta, pure)
+    source = source or SystemSource()
+    return PrivacySession(budget, source=source, adjacency="add_remove", unit="row")
+
+
+def constant(bound, value=0):
+    def answer(step):
+        dtype = np.int64 if step else np.float64
+        return np.full(bound.shape, value, dtype)
+
+    return Bounded(bound, answer)
+
+
+VECTOR = Bound("vector", (4,), 2.0, slack=0.0, l1=3.0, l1_slack=0.0)
+
+
+# -- paying ----------------------------------------------------------------------------------
+
+
+def test_nothing_is_read_when_the_budget_is_spent():
+    gate = session()
+    gate.release(constant(VECTOR), 0.9)
+    touched = []
+    with pytest.raises(BudgetExceededError, match=r"asks for 0\.2 .* 0\.1 is left"):
+        gate.release(Bounded(VECTOR, touched.append), 0.2)
+    assert not touched
+    assert len(gate.ledger) == 1
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, math.nan, 1.1])
+def test_bad_shares_are_refused(share):
+    with pytest.raises(BudgetExceededError):
+        session().grant(VECTOR, share)
+
+
+def test_draws_are_capped():
+    with pytest.raises(BudgetExceededError, match="noise"):
+        session().grant(Bound("huge", (MAX_DRAWS + 1,), 1.0, slack=0.0), 0.1)
+
+
+@pytest.mark.parametrize("l2", [0.0, math.inf, math.nan, -1.0])
+def test_unbounded_sensitivity_is_refused(l2):
+    with pytest.raises(PrivacyError, match="sensitivity"):
+        session().grant(Bound("x", (), l2), 0.1)
+
+
+def test_a_grant_opens_once():
+    gate = session()
+    grant = gate.grant(VECTOR, 0.5)
+    grant.open(constant(VECTOR).answer)
+    with pytest.raises(PrivacyError, match="second release"):
+        grant.open(constant(VECTOR).answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [np.zeros(3, np.int64), np.zeros(4, np.int32), np.zeros(4), np.zeros((4, 1), np.int64)],
+)
+def test_an_answer_that_does_not_match_its_bound_is_refused(answer):
+    with pytest.raises(PrivacyError, match="does not match"):
+        session().release(Bounded(VECTOR, lambda step: answer), 0.5)
+
+
+# -- scales ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mu", [1e-6, 0.03, 0.2367, 5.0])
+@pytest.mark.parametrize(("l2", "cross", "slack"), [(1.0, 0, 0), (3e9, 7.0, 20.0), (1e-9, 1e-4, 0)])
+def test_the_step_makes_the_claimed_change_equal_mu_sigmas(mu, l2, cross, slack):
+    bound = Bound("x", (4,), l2, cross=cross, slack=slack)
+    step = gaussian_step(bound, mu)
+    assert bound.l2_steps(step) <= mu * noise.EFFECTIVE_SIGMA
+    assert bound.l2_steps(step) == pytest.approx(mu * noise.EFFECTIVE_SIGMA, rel=1e-9)
+
+
+def test_laplace_step_makes_the_claimed_change_equal_epsilon_scales():
+    step = laplace_step(VECTOR, 0.3)
+    assert VECTOR.l1_steps(step) == pytest.approx(0.3 * noise.LAPLACE_SCALE, rel=1e-9)
+    assert VECTOR.l1_steps(step) <= 0.3 * noise.LAPLACE_SCALE
+
+
+def test_rounding_beyond_the_budget_is_a_clear_error():
+    with pytest.raises(ValueError, match="larger 'epsilon'"):
+        gaussian_step(Bound("x", (10**6,), 1.0), 1e-6)
+    with pytest.raises(ValueError, match="larger 'epsilon'"):
+        laplace_step(Bound("x", (10**9,), 1.0, l1=1.0), 1e-3)
+    with pytest.raises(ValueError, match="delta > 0"):
+        laplace_step(Bound("x", (3,), 1.0), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "multiplier"), [(0.1, 36.305), (0.5, 8.058), (1, 4.225), (2, 2.2305), (5, 0.980)]
+)
+def test_noise_multipliers(epsilon, multiplier):
+    grant = session(epsilon).grant(Bound("x", (), 1.0, slack=0.0), 1.0)
+    assert grant.noise_scale == pytest.approx(multiplier, abs=6e-4)
+
+
+def moments(values, scale):
+    """Mean and variance in units of their own standard errors."""
+    n = values.size
+    z_mean = values.mean() / scale * math.sqrt(n)
+    z_variance = (values.var() / scale**2 - 1) * math.sqrt(n / 2)
+    return abs(z_mean), abs(z_variance)
+
+
+def test_gaussian_release_has_its_stated_law():
+    bound = Bound("x", (200_000,), 1.0, slack=0.0)
+    answer = session(source=SeededSource(1)).release(constant(bound), 1.0)
+    assert max(moments(answer.value, answer.noise_scale)) < 6
+
+
+def test_symmetric_release_has_half_the_variance_off_the_diagonal():
+    bound = Bound("x", (500, 500), 1.0, symmetric=True, slack=0.0)
+    answer = session(source=SeededSource(2)).release(constant(bound), 1.0)
+    assert np.array_equal(answer.value, answer.value.T)
+    above = answer.value[np.triu_indices(500, 1)]
+    assert max(moments(above, answer.noise_scale / math.sqrt(2))) < 6
+    assert max(moments(np.diag(answer.value), answer.noise_scale)) < 6
+
+
+def test_laplace_release_has_its_stated_law():
+    bound = Bound("x", (200_000,), 1.0, l1=1.0, l1_slack=0.0)
+    answer = session(delta=0.0, source=SeededSource(3)).release(constant(bound), 1.0)
+    assert answer.noise_scale == pytest.approx(math.sqrt(2))
+    z = (np.abs(answer.value).mean() - 1) * math.sqrt(answer.value.size)
+    assert abs(z) < 6
+
+
+def test_infinite_epsilon_is_exact():
+    gate = session(math.inf)
+    answer = gate.release(constant(VECTOR, 0.1), 0.7)
+    assert np.array_equal(answer.value, np.full(4, 0.1))
+    assert answer.noise_scale == 0
+    assert gate.spent().epsilon == math.inf
+
+
+def test_overflow_wraps_in_silence():
+    gate = session()
+    answer = gate.release(constant(VECTOR, 2**63 - 1), 1.0)
+    assert np.isfinite(answer.value).all()
+
+
+# -- accumulate, choose ------------------------------------------------------------------------
+
+
+def test_an_accumulator_is_noisy_from_birth_and_opens_once():
+    gate = session(source=SeededSource(4))
+    accumulator = gate.accumulate(VECTOR, 1.0)
+    assert np.all(accumulator._state != 0)
+    born = accumulator._state.copy()
+    for value in (5, -2):
+        accumulator.add(constant(VECTOR, value).answer)
+    answer = accumulator.open()
+    step = answer.noise_scale / noise.EFFECTIVE_SIGMA
+    assert np.allclose(answer.value / step, born + 3, rtol=1e-12)
+    with pytest.raises(PrivacyError, match="second release"):
+        accumulator.open()
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(PrivacyError, match="copied"):
+            copied(accumulator)
+
+
+def test_an_exact_accumulator_sums():
+    accumulator = session(math.inf).accumulate(VECTOR, 1.0)
+    accumulator.add(constant(VECTOR, 0.25).answer)
+    accumulator.add(constant(VECTOR, 0.5).answer)
+    assert np.array_equal(accumulator.open().value, np.full(4, 0.75))
+
+
+SCORES = Bound("scores", (3,), 0.0, linf=1.0)
+
+
+def scores(values):
+    def answer(step):
+        return np.rint(np.array(values) / step).astype(np.int64) if step else np.array(values)
+
+    return Bounded(SCORES, answer)
+
+
+def test_choice_has_the_law_of_the_exponential_mechanism():
+    counts = np.zeros(3)
+    n = 3000
+    for seed in range(n):
+        gate = session(pure=0.5, source=SeededSource(seed))
+        counts[gate.choose(scores([0.0, 2.0, 4.0]), 1.0)] += 1
+    weights = np.exp(0.5 * np.array([0.0, 2.0, 4.0]))
+    expected = n * weights / weights.sum()
+    assert ((counts - expected) ** 2 / expected).sum() < 30  # chi-square, 2 degrees: 3e-7
+    assert gate.ledger[0].loss.kind == "range"
+    assert gate.ledger[0].loss.value == pytest.approx(0.5)
+
+
+def test_choice_needs_epsilon_set_aside():
+    with pytest.raises(PrivacyError, match="set no epsilon aside"):
+        session().choose(scores([1.0, 2.0, 3.0]), 1.0)
+    with pytest.raises(PrivacyError, match="range"):
+        session(pure=0.5).choose(constant(VECTOR), 1.0)
+    assert session(math.inf).choose(scores([1.0, 5.0, 3.0]), 0.5) == 1
+
+
+def test_pure_and_gaussian_parts_share_one_budget():
+    gate = session(pure=0.2)
+    gate.choose(scores([1.0, 2.0, 3.0]), 1.0)
+    gate.release(constant(VECTOR), 1.0)
+    spent = gate.spent()
+    assert spent.mu is None
+    assert spent.epsilon <= 1.0
+    assert spent.epsilon == pytest.approx(1.0, rel=1e-6)
+    with pytest.raises(BudgetExceededError):
+        gate.choose(scores([1.0, 2.0, 3.0]), 0.1)
+
+
+# -- receipts ----------------------------------------------------------------------------------
+
+
+def test_the_receipt_adds_up():
+    gate = session()
+    for share in (0.25, 0.25, 0.5):
+        gate.release(constant(VECTOR), share)
+    spent = gate.spent()
+    assert spent.mu == pytest.approx(gate.budget.mu, rel=1e-12)
+    assert spent.epsilon <= 1.0
+    assert spent.epsilon == pytest.approx(1.0, rel=1e-6)
+    half = session()
+    half.release(constant(VECTOR), 0.5)
+    assert half.spent().epsilon < 0.75
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_what_is_left_out_is_paid_all_the_same(delta):
+    gate = session(delta=delta)
+    gate.release(constant(VECTOR), 0.4)
+    gate.ask(object()).forfeit(0.6)
+    assert gate.spent().epsilon == pytest.approx(1.0, rel=1e-6)
+    with pytest.raises(BudgetExceededError):
+        gate.forfeit(0.1)
+
+
+def test_pure_budget_shares_epsilon():
+    gate = session(delta=0.0)
+    for share in (0.25, 0.75):
+        gate.release(constant(VECTOR), share)
+    assert gate.spent().epsilon == pytest.approx(1.0)
+    assert gate.spent().delta == 0.0
+    assert {entry.loss.kind for entry in gate.ledger} == {"pure"}
+
+
+def test_seeded_noise_differs_between_budgets():
+    """One seed at two epsilons must not let the noise be subtracted."""
+    drawn = [
+        session(epsilon, source=SeededSource(0)).release(constant(VECTOR), 1.0)
+        for epsilon in (1.0, 2.0)
+    ]
+    a, b = (answer.value / answer.noise_scale for answer in drawn)
+    assert np.abs(a - b).max() > 0.1
+    again = session(1.0, source=SeededSource(0)).release(constant(VECTOR), 1.0)
+    assert np.array_equal(again.value, drawn[0].value)
+
+
+def test_card_says_seeded_first():
+    gate = session(source=SeededSource(0))
+    gate.release(constant(VECTOR), 1.0)
+    card = privacy_card("DPThing", gate.spent(), gate.ledger)
+    assert str(card).startswith("SEEDED")
+    assert card._repr_html_().index("SEEDED") < card._repr_html_().index("Guarantee")
+    assert "vector" in str(card)
+    assert len(repr(gate.spent())) <= 30
+
+
+# -- budget --------------------------------------------------------------------------------------
+
+
+def test_the_sampler_is_charged_before_calibrating():
+    budget = PrivacyBudget(1.0, 1e-6)
+    assert 0 < budget.sampler_delta < 1e-18
+    assert budget.mu <= mu_from_epsilon_delta(1.0, 1e-6 - budget.sampler_delta)
+    tight = PrivacyBudget(1.0, 3e-22)
+    assert tight.mu < mu_from_epsilon_delta(1.0, 3e-22)
+
+
+def test_huge_epsilon_is_no_error():
+    budget = PrivacyBudget(100.0, 1e-6)
+    assert math.isfinite(budget.mu)
+    assert budget.sampler_delta <= 0.5e-6 * (1 + 1e-9)
+    gate = session(100.0)
+    gate.release(constant(VECTOR), 1.0)
+    assert gate.spent().epsilon < 50
+
+
+@pytest.mark.parametrize("value", [math.nan, 0, -1, -math.inf, True, "1", None, 1j])
+def test_bad_epsilon(value):
+    with pytest.raises(ValueError, match="epsilon"):
+        PrivacyBudget(value, 1e-6)
+
+
+@pytest.mark.parametrize("value", [math.nan, 1.0, -1e-9, True, "0", None, math.inf, 1e-25])
+def test_bad_delta(value):
+    with pytest.raises(ValueError, match="delta"):
+        PrivacyBudget(1.0, value)
+
+
+# -- what a hostile review broke once --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("l2", [1e-316, 1e-312])
+def test_a_scale_beyond_floats_is_refused_before_paying(l2):
+    gate = session()
+    with pytest.raises(PrivacyError, match="floating point"):
+        gate.grant(Bound("tiny", (), l2, slack=0.0), 1.0)
+    assert gate.ledger == ()
+
+
+def test_huge_scales_get_their_noise():
+    grant = session().grant(Bound("huge", (), 3e300, slack=0.0), 1.0)
+    assert grant.step > 0
+    assert grant.noise_scale == pytest.approx(4.225 * 3e300, rel=1e-3)
+
+
+@pytest.mark.parametrize("cross", [0.7, 1e3])
+def test_the_step_does_not_cancel(cross):
+    bound = Bound("x", (), 1e-24, cross=cross, slack=0.0)
+    assert bound.l2_steps(gaussian_step(bound, 1.0)) <= noise.EFFECTIVE_SIGMA
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_grants_and_sessions_are_not_copied(copied):
+    gate = session()
+    for secret in (gate, gate.grant(VECTOR, 0.1)):
+        with pytest.raises(PrivacyError, match="copied"):
+            copied(secret)
+
+
+def test_an_ask_hands_out_releases_only():
+    class Query:
+        _rows = 3
+
+        def size(self):
+            return self._rows
+
+        def total(self):
+            return constant(VECTOR)
+
+    ask = session().ask(Query())
+    assert ask.total(share=0.1).value.shape == (4,)
+    for name in ("_rows", "_read", "nothing"):
+        with pytest.raises(AttributeError):
+            getattr(ask, name)
+    with pytest.raises(PrivacyError, match="neither a release"):
+        ask.size()
+
+
+def test_floating_point_warnings_stay_inside_the_gate():
+    def answer(_):
+        np.array([1e308]) * np.array([1e308])
+        return np.zeros(4, np.int64)
+
+    session().release(Bounded(VECTOR, answer), 0.5)  # warnings are errors here

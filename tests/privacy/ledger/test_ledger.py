@@ -1,0 +1,581 @@
+"""One budget for many fits: exact totals, nothing lost, nothing touched on refusal."""
+
+import copy
+import math
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import FitFailedWarning
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
+from skdp.model_selection import IndependentKFold
+from skdp.privacy.accounting import losses as accounting
+from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.gate.session import Bound, PrivacySession
+from skdp.privacy.ledger.ledger import charge, settle
+from skdp.privacy.noise import integers as noise
+from skdp.privacy.noise.words import make_source
+
+X = np.random.default_rng(0).standard_normal((200, 3))
+
+
+def pca(epsilon=0.5, **parameters):
+    return DPPCA(1, clip_norm=3.0, epsilon=epsilon, **parameters)
+
+
+def mu_of(epsilon, delta=1e-6):
+    return PrivacyBudget(epsilon, delta).mu
+
+
+def swallow(message=None):
+    """Expect a refusal where it happens."""
+    return pytest.raises(PrivacyError, match=message)
+
+
+@contextmanager
+def ends_with(kind, message, *budget):
+    """Open a ledger whose block must end with an error of exactly this class."""
+    with pytest.raises(PrivacyError, match=message) as error, PrivacyLedger(*budget) as ledger:
+        yield ledger
+    assert error.type is kind
+
+
+def public_score(estimator, X, y=None):
+    """Score without looking at private rows."""
+    return -estimator.get_params().get("epsilon", 0.0)
+
+
+public_score.private_losses = ()  # it tells a search that its scores cost nothing
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Count the reads of private data."""
+    count, read = [], PrivacySession._read
+    monkeypatch.setattr(PrivacySession, "_read", lambda *a: (count.append(1), read(*a))[1])
+    return count
+
+
+# -- totals ---------------------------------------------------------------------------------------
+
+
+def test_total_is_the_exact_composition():
+    epsilons = [0.1, 0.5, 2.0]
+    with PrivacyLedger(4, 1e-5) as ledger:
+        fits = [pca(epsilon).fit(X) for epsilon in epsilons]
+    mu = math.hypot(*(fit.privacy_spent_.mu for fit in fits))
+    assert ledger.spent.mu == pytest.approx(mu, rel=1e-14)
+    assert ledger.spent.mu == pytest.approx(math.hypot(*map(mu_of, epsilons)), rel=1e-12)
+    epsilon = accounting.epsilon_from_mu_delta(mu, 1e-5)
+    assert ledger.spent.epsilon == pytest.approx(epsilon, rel=1e-12)
+    assert (ledger.spent.delta, ledger.spent.unit) == (1e-5, "row")
+    assert [fit.state for fit in ledger.entries] == ["fitted"] * 3
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 30.0, 100.0])
+def test_one_fit_may_spend_the_whole_ledger(epsilon):
+    with PrivacyLedger(epsilon, 1e-6) as ledger:
+        assert ledger.remaining() == epsilon
+        pca(epsilon).fit(X)
+    assert ledger.remaining() == 0.0
+    assert ledger.spent.epsilon <= epsilon
+
+
+@pytest.mark.parametrize("n", [2, 7, 50])
+def test_equal_parts_of_mu_add_up(n):
+    mu = mu_of(1.0) / math.sqrt(n)
+    epsilon = accounting.epsilon_from_mu_delta(mu, 1e-8)
+    with PrivacyLedger(1, 1e-6) as ledger:
+        for _ in range(n):
+            pca(epsilon, delta=1e-8).fit(X)
+    assert ledger.spent.epsilon == pytest.approx(1, rel=1e-9)
+    assert ledger.spent.epsilon <= 1
+
+
+@pytest.mark.parametrize("spent", [(), (0.5,), (0.5, 1.0, 1.0)])
+def test_remaining_is_affordable_and_largest(spent):
+    with PrivacyLedger(2, 1e-5) as ledger:
+        for epsilon in spent:
+            pca(epsilon).fit(X)
+        left = ledger.remaining()
+        if spent:
+            mu = math.sqrt(mu_of(2, 1e-5) ** 2 - sum(mu_of(e) ** 2 for e in spent))
+            assert left == pytest.approx(accounting.epsilon_from_mu_delta(mu, 1e-5), rel=1e-9)
+        with swallow("room for"):
+            pca(left * (1 + 1e-6), delta=1e-5).fit(X)
+        pca(left, delta=1e-5).fit(X)
+        assert ledger.remaining() < 1e-3
+        ledger._refused.clear()
+
+
+def test_sampler_is_paid_at_the_total_epsilon():
+    """Total variations of fits add up, and cost (1 + e^epsilon) each at the ledger's epsilon."""
+    ledger = PrivacyLedger(30, 1e-6)
+    limit, left = ledger._limits(5)
+    assert limit == 30
+    assert left == pytest.approx(1e-6 - 5 * noise.sampler_delta(30, MAX_DRAWS), rel=1e-14)
+    assert left < 1e-6
+    assert ledger._limits(0) == (30, 1e-6)
+    limit, left = PrivacyLedger(1000, 1e-6)._limits(5)
+    assert limit < 45
+    assert left == pytest.approx(5e-7)
+
+
+def session(budget, unit="row", adjacency="add_remove", seed=None):
+    return PrivacySession(budget, source=make_source(seed), adjacency=adjacency, unit=unit)
+
+
+def test_pure_and_gaussian_parts_compose_apart():
+    with PrivacyLedger(3, 1e-5) as ledger:
+        one = session(PrivacyBudget(1, 1e-6, pure_epsilon=0.2))
+        charge(one, "Chooser")
+        mu = one.budget.mu
+        assert ledger.entries[0].losses == (Loss("gaussian", mu), Loss("pure", 0.2))
+        charge(session(PrivacyBudget(0.7, 0)), "Laplace")
+        pca().fit(X)
+    losses = [("gaussian", mu), ("pure", 0.2), ("pure", 0.7), ("gaussian", mu_of(0.5))]
+    assert ledger.spent.losses == accounting.compose(losses)
+    assert ledger.spent.epsilon == pytest.approx(accounting.epsilon_from_losses(losses, 1e-5))
+    left = PrivacyBudget(ledger.remaining(), 1e-5).mu
+    total = accounting.epsilon_from_losses([*losses, ("gaussian", left)], 1e-5)
+    assert total == pytest.approx(3, rel=1e-9)
+
+
+def test_delta_zero_takes_pure_fits_only():
+    with PrivacyLedger(1, 0) as ledger:
+        with swallow("asks for gaussian"):
+            pca(0.1).fit(X)
+        for _ in range(10):
+            charge(session(PrivacyBudget(0.1, 0)), "Laplace")
+        with swallow():
+            charge(session(PrivacyBudget(1e-6, 0)), "Laplace")
+        assert ledger.remaining() < 1e-9
+        ledger._refused.clear()
+    assert (ledger.spent.epsilon, ledger.spent.delta) == (pytest.approx(1), 0)
+
+
+def test_partial_use_settles_to_what_was_granted():
+    with PrivacyLedger(1, 1e-6) as ledger:
+        half = session(PrivacyBudget(1, 1e-6))
+        charge(half, "Half")
+        assert (ledger.entries[0].state, ledger.remaining()) == ("open", 0.0)
+        half.grant(Bound("a", (2,), 1.0), 0.25)
+        settle(half)
+        assert ledger.spent.mu == mu_of(1) / 2
+        half.grant(Bound("b", (2,), 1.0), 0.25)
+        settle(half)  # late, but it is charged
+        assert ledger.spent.mu == pytest.approx(mu_of(1) / math.sqrt(2))
+        pca(ledger.remaining()).fit(X)
+        half.grant(Bound("c", (2,), 1.0), 0.25)
+        with swallow("after it was settled"):
+            settle(half)
+        assert ledger.spent.epsilon > 1
+        ledger._refused.clear()
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def test_refused_fit_touches_nothing_and_surfaces_at_the_end(reads):
+    with ends_with(BudgetExceededError, r"1 fit.*swallowed.*asks for", 1, 1e-6) as ledger:
+        pca(0.9).fit(X)
+        n_reads, spent = len(reads), ledger.spent
+        with pytest.raises(BudgetExceededError, match=r"room for epsilon=0\.\d"):
+            pca(0.9).fit(X)
+        assert len(reads) == n_reads
+        assert ledger.spent == spent
+    assert len(ledger.entries) == len(ledger.refusals) == 1
+    with ledger:  # opened again: a new block, the same budget
+        assert ledger.refusals == ()
+    assert ledger.spent == spent
+
+
+def test_other_exceptions_are_not_masked():
+    def swallow_and_stop():
+        with PrivacyLedger(0.1, 1e-6):
+            with swallow():
+                pca(0.9).fit(X)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        swallow_and_stop()
+    with pytest.raises(BudgetExceededError, match=r"^DPPCA asks"), PrivacyLedger(0.1, 1e-6):
+        pca(0.9).fit(X)
+
+
+def test_seeded_fits_are_refused_unless_allowed(reads):
+    with ends_with(PrivacyError, "swallowed", 1, 1e-6), swallow("random_state=None"):
+        pca(random_state=0).fit(X)
+    assert not reads
+    ledger = PrivacyLedger(1, 1e-6, allow_seeded=True)
+    with ledger, pytest.warns(UserWarning, match="random_state"):
+        pca(random_state=0).fit(X)
+    assert ledger.spent.seeded
+    assert "SEEDED" in ledger.report()
+
+
+def test_infinite_epsilon_is_refused(reads):
+    with PrivacyLedger(1, 1e-6) as ledger:
+        with swallow("epsilon=inf"):
+            pca(math.inf).fit(X)
+        ledger._refused.clear()
+    assert not reads
+
+
+def test_units_do_not_mix():
+    with PrivacyLedger(1, 1e-6, unit="group") as ledger:
+        with swallow("one row, and this PrivacyLedger one group"):
+            pca().fit(X)
+        charge(session(PrivacyBudget(0.1, 1e-6), unit="group"), "Votes")
+        ledger._refused.clear()
+    with PrivacyLedger(1, 1e-6, unit="spectral") as ledger:
+        for _ in range(2):
+            charge(session(PrivacyBudget(0.1, 1e-6), unit="spectral"), "SVD", (), 2.0)
+        with swallow("norm at most 3"):
+            charge(session(PrivacyBudget(0.1, 1e-6), unit="spectral"), "SVD", (), 3.0)
+        ledger._refused.clear()
+
+
+def test_first_fit_fixes_unit_and_adjacency():
+    with PrivacyLedger(3, 1e-6) as ledger:
+        with pytest.raises(ValueError):
+            pca(adjacency="replace").fit(X[0])  # it spends nothing, so it fixes nothing
+        pca().fit(X)
+        with swallow(r"adjacency='replace'\), which"):
+            pca(adjacency="replace").fit(X)
+        with swallow("one label"):
+            charge(session(PrivacyBudget(0.1, 1e-6), "label", "replace"), "Regressor")
+        ledger._refused.clear()
+    assert (ledger.spent.unit, ledger.spent.adjacency) == ("row", "add_remove")
+
+
+def test_add_remove_costs_twice_under_replace():
+    """A replacement is a removal and an addition: mu_replace <= 2 mu."""
+    with PrivacyLedger(3, 1e-6, adjacency="replace") as ledger:
+        pca().fit(X)
+        pca(adjacency="replace").fit(X)
+        with swallow("one label"):
+            charge(session(PrivacyBudget(0.1, 1e-6), "label", "replace"), "Regressor")
+        ledger._refused.clear()
+    assert ledger.spent.mu == pytest.approx(math.hypot(2, 1) * mu_of(0.5))
+    assert ledger.spent.adjacency == "replace"
+    assert "add_remove (twice)" in ledger.report()
+    with PrivacyLedger(3, 1e-6) as ledger:  # the meaning stays when the fit that fixed it fails
+        first = session(PrivacyBudget(0.5, 1e-6), adjacency="replace")
+        charge(first, "First")
+        pca().fit(X)
+        settle(first, "failed")
+    assert ledger.spent.mu == pytest.approx(2 * mu_of(0.5))
+    assert ledger.spent.adjacency == "replace"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"epsilon": 0}, {"epsilon": -1}, {"epsilon": math.nan}, {"epsilon": math.inf},
+        {"epsilon": True}, {"epsilon": "1"}, {"delta": 1}, {"delta": -1e-9}, {"delta": 1e-30},
+        {"delta": math.nan}, {"adjacency": "both"}, {"unit": "rows"}, {"allow_seeded": 1},
+    ],
+)  # fmt: skip
+def test_bad_arguments(arguments):
+    with pytest.raises(ValueError):
+        PrivacyLedger(**({"epsilon": 1, "delta": 1e-6} | arguments))
+
+
+# -- failed fits ----------------------------------------------------------------------------------
+
+
+def test_fit_that_fails_before_a_release_spends_nothing():
+    with PrivacyLedger(1, 1e-6) as ledger:
+        for bad in (X[0], np.full((4, 2), np.nan), "text"):
+            with pytest.raises(ValueError):
+                pca().fit(bad)
+        with pytest.raises(ValueError, match="n_components"):
+            DPPCA(9, clip_norm=1.0).fit(X)
+    assert ledger.entries == ()
+    assert (ledger.spent.epsilon, ledger.remaining()) == (0, 1)
+
+
+def test_fit_that_fails_after_a_release_keeps_what_was_granted(monkeypatch):
+    def broken(self, *args):
+        raise RuntimeError("late")
+
+    monkeypatch.setattr("skdp.decomposition._pca.pca_attributes", broken)
+    with PrivacyLedger(1, 1e-6) as ledger:
+        estimator = DPPCA(clip_norm="auto")
+        with pytest.raises(RuntimeError):
+            estimator.fit(X)
+        monkeypatch.setattr(DPPCA, "_fit_spectrum", broken)
+        assert ledger.spent.mu == pytest.approx(mu_of(1.0))
+        assert not hasattr(estimator, "privacy_spent_")
+    assert [fit.state for fit in ledger.entries] == ["failed"]
+    with PrivacyLedger(1, 1e-6) as ledger, pytest.raises(RuntimeError):
+        DPPCA(clip_norm="auto").fit(X)  # only the clip norm was granted
+    assert ledger.spent.mu == pytest.approx(mu_of(1.0) * math.sqrt(0.05))
+
+
+# -- scikit-learn ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["sequential", "threading"])
+def test_grid_search_is_charged_exactly(backend):
+    """A row is in two of three training sets, and the refit costs what the dearest one does."""
+    grid, folds = {"epsilon": [0.1, 0.2, 0.4]}, 3
+    with PrivacyLedger(3, 1e-5) as ledger, joblib.parallel_config(backend, n_jobs=2):
+        base = pca(adjacency="replace")
+        search = GridSearchCV(base, grid, cv=folds, scoring=public_score).fit(X)
+    assert search.best_params_ == {"epsilon": 0.1}
+    expected = (folds - 1) * sum(mu_of(e) ** 2 for e in grid["epsilon"]) + mu_of(0.4) ** 2
+    assert len(ledger.entries) == 1
+    assert ledger.spent.mu**2 == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["sequential", "threading"])
+def test_grid_search_is_refused_before_it_starts(backend, reads):
+    base = pca(adjacency="replace")
+    search = GridSearchCV(base, {"epsilon": [0.1, 2.0]}, cv=3, scoring=public_score)
+    ledger = PrivacyLedger(1, 1e-5)
+    refused = pytest.raises(BudgetExceededError, match=r"GridSearchCV \(2 candidates\) asks for")
+    with refused, ledger, joblib.parallel_config(backend, n_jobs=2):
+        search.fit(X)
+    assert not reads and not ledger.entries
+
+
+@pytest.mark.parametrize("n_jobs", [None, 2])
+def test_cross_validate_and_pipeline(n_jobs):
+    pipeline = make_pipeline(FunctionTransformer(), pca(0.2, adjacency="replace"))
+    with PrivacyLedger(3, 1e-5) as ledger, joblib.parallel_config("threading"):
+        result = cross_validate(
+            pipeline, X, cv=4, n_jobs=n_jobs, scoring=public_score, return_estimator=True
+        )
+    assert ledger.spent.mu == pytest.approx(2 * mu_of(0.2))
+    spent = [fitted[-1].privacy_spent_.mu for fitted in result["estimator"]]
+    assert ledger.spent.mu == pytest.approx(math.hypot(*spent))
+
+
+def test_cached_step_is_charged_once(tmp_path):
+    with PrivacyLedger(3, 1e-5) as ledger:
+        for _ in range(2):
+            make_pipeline(pca(), FunctionTransformer(), memory=str(tmp_path)).fit(X)
+    assert len(ledger.entries) == 1  # the second fit is the same release again
+
+
+# -- other processes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [pca(), make_pipeline(pca())], ids=["clone", "pipeline"])
+def test_loky_worker_refuses(step):
+    """In a process without the ledger nothing is fitted, so nothing is lost."""
+    constant = lambda *_: 0.0  # noqa: E731 (by value: workers cannot import this module)
+    constant.private_losses = ()
+    with PrivacyLedger(3, 1e-5) as ledger:
+        cv = IndependentKFold(2)
+        search = GridSearchCV(step, {}, cv=cv, n_jobs=2, error_score="raise", scoring=constant)
+        with joblib.parallel_config("loky"), pytest.raises(PrivacyError, match="n_jobs=1 or"):
+            search.fit(X)
+        with warnings.catch_warnings(), joblib.parallel_config("loky"):
+            warnings.simplefilter("ignore", FitFailedWarning)
+            with pytest.raises(ValueError, match="All the 2 fits failed"):
+                search.set_params(error_score=np.nan).fit(X)
+    assert ledger.entries == ()
+
+
+def test_loky_worker_refuses_what_was_never_cloned():
+    """The stamp is put on when the task is pickled, by a helper thread."""
+    tasks = (joblib.delayed(estimator.fit)(X) for estimator in (pca(), pca()))
+    ledger = PrivacyLedger(3, 1e-5)
+    with ledger, pytest.raises(PrivacyError, match="of another process"):
+        joblib.Parallel(2, backend="loky")(tasks)
+    assert ledger.entries == ()
+    assert len(joblib.Parallel(2, backend="loky")([joblib.delayed(pca().fit)(X)])) == 1
+
+
+def refused_in_child(queue, estimator):
+    results = []
+    for candidate in (estimator, clone(estimator), pca(), pickle.loads(pickle.dumps(estimator))):
+        try:
+            candidate.fit(X)
+            results.append("fitted")
+        except PrivacyError as error:
+            results.append(str(error))
+    queue.put(results)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that has threads
+def test_forked_child_refuses_everything():
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    with PrivacyLedger(3, 1e-5) as ledger:
+        child = context.Process(target=refused_in_child, args=(queue, clone(pca())))
+        child.start()
+        results = queue.get()
+        child.join()
+    assert len(results) == 4
+    assert all("another process" in text for text in results)
+    assert ledger.entries == ()
+
+
+# -- threads, nesting, stamps ---------------------------------------------------------------------
+
+
+def test_many_threads_never_overspend():
+    with PrivacyLedger(1, 1e-6) as ledger, ThreadPoolExecutor(8) as pool:
+        mu = mu_of(1) / math.sqrt(10.5)
+        epsilon = accounting.epsilon_from_mu_delta(mu, 1e-8)
+        futures = [pool.submit(pca(epsilon, delta=1e-8).fit, X) for _ in range(30)]
+        errors = [future.exception() for future in futures]
+        assert sum(error is None for error in errors) == len(ledger.entries) == 10
+        assert sum(isinstance(error, BudgetExceededError) for error in errors) == 20
+        assert len(ledger.refusals) == 20
+        ledger._refused.clear()
+    assert ledger.spent.mu == pytest.approx(mu * math.sqrt(10), rel=1e-9)
+
+
+def test_check_and_charge_are_one_step(monkeypatch):
+    affords = PrivacyLedger._affords
+
+    def slow(self, *more):
+        answer = affords(self, *more)
+        time.sleep(0.05 * answer)  # all threads could pass the check before one is charged
+        return answer
+
+    monkeypatch.setattr(PrivacyLedger, "_affords", slow)
+    monkeypatch.setattr(PrivacyLedger, "remaining", lambda self: 0.0)
+    with PrivacyLedger(1, 1e-6) as ledger, ThreadPoolExecutor(6) as pool:
+        futures = [pool.submit(pca(0.6).fit, X) for _ in range(6)]
+        assert sum(future.exception() is None for future in futures) == 2
+        ledger._refused.clear()
+    assert ledger.spent.epsilon <= 1
+
+
+def test_thread_that_was_there_before_is_charged_too():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        estimator = pca()
+        with PrivacyLedger(1, 1e-6) as ledger:
+            pool.submit(estimator.fit, X).result()
+    assert len(ledger.entries) == 1
+
+
+def test_two_ledgers_in_two_threads_stay_apart():
+    barrier = threading.Barrier(2, timeout=30)
+
+    def run(n):
+        with PrivacyLedger(3, 1e-6) as ledger:
+            barrier.wait()
+            for _ in range(n):
+                pca().fit(X)
+            barrier.wait()
+        return len(ledger.entries)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(run, (1, 3))) == [1, 3]
+
+
+def test_nested_ledgers_are_both_charged():
+    with PrivacyLedger(3, 1e-5) as outer:
+        pca().fit(X)
+        with PrivacyLedger(1, 1e-5) as inner:
+            pca().fit(X)
+            stamped = clone(pca())
+            with swallow("room for"):  # refused by the inner one: the outer one is not charged
+                pca(2.0).fit(X)
+            assert (len(outer.entries), len(inner.entries)) == (2, 1)
+            inner._refused.clear()
+            with ThreadPoolExecutor(1) as pool:  # no context: the stamp names both
+                pool.submit(stamped.fit, X).result()
+    assert (len(outer.entries), len(inner.entries)) == (3, 2)
+    assert outer.refusals == ()
+
+
+def test_clones_belong_to_the_ledger_they_were_made_in():
+    before = clone(pca())
+    with PrivacyLedger(3, 1e-5) as ledger:
+        inside, again = clone(pca()), clone(pca())
+        copied = copy.deepcopy(pca())
+        before.fit(X)
+        inside.fit(X)
+    assert len(ledger.entries) == 2
+    for estimator in (inside, again, copied, pickle.loads(pickle.dumps(inside))):
+        with swallow(r"closed.*sklearn.base.clone"):
+            estimator.fit(X)
+        clone(estimator).fit(X)
+    inside.transform(X)
+    before.fit(X)
+    with ledger:
+        again.fit(X)
+    assert len(ledger.entries) == 3
+
+
+def test_stamp_does_not_show():
+    with PrivacyLedger(3, 1e-5):
+        stamped = clone(pca()).fit(X)
+    plain = pca().fit(X)
+    assert stamped.get_params() == plain.get_params()
+    assert repr(stamped) == repr(plain)
+    assert "ledger_stamp" not in stamped._repr_html_()
+    assert "_ledger_stamp" not in vars(clone(stamped))
+    assert "_ledger_stamp" not in vars(plain)
+    loaded = pickle.loads(pickle.dumps(stamped))
+    np.testing.assert_array_equal(loaded.transform(X), stamped.transform(X))
+
+
+def test_foreign_stamp_survives_cloning_in_a_worker(monkeypatch):
+    with PrivacyLedger(3, 1e-5):
+        data = pickle.dumps(make_pipeline(pca()))
+    closed = pickle.dumps(pickle.loads(data))
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as a worker sees it
+    worker = clone(pickle.loads(data))
+    with swallow("n_jobs=1"):
+        worker.fit(X)
+    with swallow("n_jobs=1"):
+        pickle.loads(pickle.dumps(worker)).fit(X)
+    with swallow("closed"):
+        pickle.loads(closed).fit(X)
+    clone(pickle.loads(closed)).fit(X)  # it was saved after the ledger was closed
+
+
+# -- the object -----------------------------------------------------------------------------------
+
+
+def test_ledger_does_not_fork():
+    ledger = PrivacyLedger(1, 1e-6)
+    for action in (copy.copy, copy.deepcopy, pickle.dumps, lambda x: clone(x, safe=False)):
+        with swallow("copied or pickled"):
+            action(ledger)
+    with ledger, swallow("open already"), ledger:
+        pass
+    with ledger:  # the failed attempt left nothing behind
+        pca().fit(X)
+    assert len(ledger.entries) == 1
+    pca().fit(X)
+    assert len(ledger.entries) == 1
+
+
+def test_report():
+    ledger = PrivacyLedger(2, 1e-6)
+    assert "Left for one more fit: epsilon=2" in ledger.report()
+    assert (ledger.spent.epsilon, ledger.spent.losses) == (0, ())
+    with ledger:
+        pca().fit(X)
+    head, line, summary = ledger.report().splitlines()
+    assert head.split() == ["fit", "estimator", "unit", "adjacency", "loss", "state"]
+    assert line.split() == ["1", "DPPCA", "row", "add_remove", "gaussian", "0.1241", "fitted"]
+    assert "spent gaussian 0.1241: (0.5, 1e-06)-differential privacy" in summary
+    assert ledger._repr_html_().count("<tr>") == 2
+    assert repr(ledger) == "PrivacyLedger(epsilon=2.0, delta=1e-06)"

@@ -1,0 +1,499 @@
+"""Integer noise: the tables by exact arithmetic, the laws by chi-square, the words by counting."""
+
+import hashlib
+import itertools
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis.extra.numpy import array_shapes
+from scipy import stats
+
+from skdp.exceptions import PrivacyError
+from skdp.privacy.noise import integers as noise
+from skdp.privacy.noise import table as _table
+from skdp.privacy.noise.words import SeededSource, SystemSource
+
+SIX_SIGMA = 2e-9  # two-sided probability beyond six standard deviations
+SEEDS = 40
+BITS = 126
+ONES = 2**64 - 1
+SHAPES = array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
+
+
+class Script:
+    """Words given by hand, then `fill`; records how many were asked for."""
+
+    def __init__(self, *first, fill=0):
+        self.first, self.fill, self.asked = list(first), fill, []
+
+    def __call__(self, n):
+        self.asked.append(n)
+        head, self.first = self.first[:n], self.first[n:]
+        return np.array(head + [self.fill] * (n - len(head)), dtype=np.uint64)
+
+
+class Counter:
+    """Seeded words that count themselves."""
+
+    def __init__(self, *key):
+        self.total, self._words = 0, SeededSource(0).words(*key)
+
+    def __call__(self, n):
+        self.total += n
+        return self._words(n)
+
+
+def thresholds():
+    return _table.join_columns(np.load(_table.TABLE_PATH))
+
+
+def table_weights():
+    return [b - a for a, b in itertools.pairwise([0, *thresholds(), 2**BITS])]
+
+
+# ---- the Gaussian table -------------------------------------------------------------------------
+
+
+def test_the_script_rebuilds_the_committed_table():
+    columns = np.load(_table.TABLE_PATH)
+    assert np.array_equal(_table.split_columns(_table.gaussian_thresholds()), columns)
+    assert _table.table_digest(columns) == noise._TABLE_SHA256
+    assert columns.dtype == np.uint64 and columns.max() < 2**63
+
+
+def test_the_table_is_within_2_to_minus_116_of_the_discrete_gaussian():
+    with mpmath.workprec(300):
+        # Poisson summation gives the normaliser to e^-1776528; the script sums it instead
+        half_mass = 300 * mpmath.sqrt(2 * mpmath.pi) / 2
+        law = [mpmath.exp(-mpmath.mpf(k * k) / 180000) / half_mass for k in range(7000)]
+        law[0] /= 2
+        cumulative = list(itertools.accumulate(law))
+        exact = [int(mpmath.floor(c * mpmath.mpf(2) ** BITS)) for c in cumulative[:3831]]
+        assert exact == thresholds()
+        padded = table_weights() + [0] * (7000 - 3832)
+        gaps = [
+            abs(mpmath.mpf(w) / mpmath.mpf(2) ** BITS - p) for w, p in zip(padded, law, strict=True)
+        ]
+        distance = mpmath.fsum(gaps) / 2
+        assert mpmath.mpf(2) ** -117 < distance < mpmath.mpf(2) ** -116.6
+
+
+def test_every_value_below_the_cut_is_possible():
+    bounds = thresholds()
+    assert len(bounds) == 3831  # 12.77 standard deviations
+    assert all(a < b for a, b in itertools.pairwise([0, *bounds, 2**BITS]))
+
+
+def test_the_alias_table_has_exactly_the_weights_of_the_table():
+    table = noise._gaussian_table()
+    bits, own = table._precise
+    alias = dict(table._pairs)
+    mass = [0] * _table.CELLS
+    for cell, kept in enumerate(own):
+        assert 0 <= kept <= 2**bits
+        mass[cell] += kept
+        mass[alias.get(cell, cell)] += 2**bits - kept
+    weights = table_weights()
+    assert mass == [w * _table.CELLS for w in weights] + [0] * (_table.CELLS - len(weights))
+
+
+def test_a_damaged_table_is_refused(tmp_path, monkeypatch):
+    columns = np.load(_table.TABLE_PATH)
+    columns[1, 5] ^= np.uint64(1)
+    np.save(tmp_path / "table.npy", columns)
+    monkeypatch.setattr(_table, "TABLE_PATH", tmp_path / "table.npy")
+    with pytest.raises(PrivacyError, match="damaged"):
+        noise._gaussian_table.__wrapped__()
+
+
+@pytest.mark.parametrize("negative", [0, 1])
+def test_every_cell_keeps_below_its_threshold_and_settles_ties(negative):
+    table = noise._gaussian_table()
+    alias, sign = dict(table._pairs), 1 - 2 * negative
+
+    def draw(cell, fraction, spare=None):
+        word = (fraction << 13) | (cell << 1) | negative
+        script = iter([] if spare is None else [spare])
+        drawn = table.draw(np.array([word], dtype=np.uint64), lambda: next(script))
+        assert next(script, None) is None  # a tie reads one word, anything else none
+        return sign * int(drawn[0])
+
+    for cell in range(_table.CELLS):
+        exact = table._first_bits(cell, 115)  # all bits of t_cell, and one
+        first, rest = exact >> 64, exact & ONES
+        if first:
+            assert draw(cell, first - 1) == cell
+        if first < 2**51:
+            assert draw(cell, first, rest) == alias[cell]
+            assert draw(cell, 2**51 - 1, ONES if first == 2**51 - 1 else None) == alias[cell]
+            if rest:
+                assert draw(cell, first, rest - 1) == cell
+
+
+# ---- theory -------------------------------------------------------------------------------------
+
+
+def test_constants():
+    assert pytest.approx(1012522500.75, rel=1e-12) == noise.SIGMA_INT
+    assert pytest.approx(6750150.005, rel=1e-9) == noise.SHARE_SIGMA_INT
+    assert noise.sigma_int(1) == 300.0
+    assert noise.effective_sigma(1) == pytest.approx(math.sqrt(90000 - 1 / 12), rel=1e-15)
+    assert noise.EFFECTIVE_SIGMA <= noise.SIGMA_INT
+    assert pytest.approx(6.26e-34, rel=1e-3) == noise.DELTA_PER_DRAW
+    assert noise.SHARE_DELTA_PER_DRAW < 5e-31
+    assert noise.LAPLACE_SCALE == 2.0**30
+
+
+def test_sampler_delta():
+    assert noise.sampler_delta(1.0, 10) == pytest.approx((1 + math.e) * 10 * noise.DELTA_PER_DRAW)
+    assert noise.sampler_delta(1.0, 10, levels=3) > noise.sampler_delta(1.0, 10)
+    assert noise.sampler_delta(math.inf, 1) == noise.sampler_delta(1e6, 1) == math.inf
+    assert noise.sampler_delta(math.inf, 0) == 0.0
+
+
+@pytest.mark.parametrize("sigma", [3, 5, 8, 16])  # sigma 2: 5.15e-4
+def test_discrete_gaussian_is_a_rounded_normal(sigma):
+    with mpmath.workprec(200):
+        effective = mpmath.sqrt(mpmath.mpf(sigma) ** 2 - mpmath.mpf(1) / 12)
+        support = range(-16 * sigma, 16 * sigma + 1)
+        weights = [mpmath.exp(-mpmath.mpf(k * k) / (2 * sigma**2)) for k in support]
+        total = mpmath.fsum(weights)
+        edges = [
+            mpmath.ncdf((k - mpmath.mpf(1) / 2) / effective) for k in (*support, 16 * sigma + 1)
+        ]
+        cells = [b - a for a, b in itertools.pairwise(edges)]
+        distance = mpmath.fsum(abs(w / total - c) for w, c in zip(weights, cells, strict=True)) / 2
+        assert 4.5e-4 < distance * sigma**4 <= 4.9e-4
+
+
+def test_convolution_of_discrete_gaussians_small_case_exactly():
+    # the same construction with factor 3 and sigma 6 has the same ratio sigma / factor = 2
+    with mpmath.workprec(200):
+        law = {k: mpmath.exp(-mpmath.mpf(k * k) / 72) for k in range(-110, 111)}
+        sums = {}
+        for y, z in itertools.product(law, law):
+            sums[3 * y + z] = sums.get(3 * y + z, 0) + law[y] * law[z]
+        wanted = {x: mpmath.exp(-mpmath.mpf(x * x) / 720) for x in range(-300, 301)}
+        total, total_wanted = mpmath.fsum(sums.values()), mpmath.fsum(wanted.values())
+        spread = 1 / (mpmath.mpf(1) / 36 + mpmath.mpf(9) / 36)
+        bound = 2.01 * mpmath.exp(-2 * mpmath.pi**2 * spread)
+        errors = [abs(sums[x] / total - w / total_wanted) for x, w in wanted.items()]
+        assert 0.1 * bound < mpmath.fsum(errors) / 2 < bound
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_convolution_error_is_below_2_to_minus_112(level):
+    lower = Fraction(90000 * sum(150 ** (2 * i) for i in range(level)))  # variance of Y
+    upper = 150**2 * lower + 90000
+    spread, slope = 1 / (1 / lower + Fraction(1, 4)), 150 * lower / upper
+    for x, y in [(0, 1), (7, -3), (10**6, 12345)]:  # completing the square
+        exponent = y**2 / (2 * lower) + Fraction((x - 150 * y) ** 2, 180000)
+        assert exponent == x**2 / (2 * upper) + (y - slope * x) ** 2 / (2 * spread)
+    with mpmath.workprec(300):
+        s2 = mpmath.mpf(spread.numerator) / spread.denominator
+        sums = [
+            mpmath.fsum(
+                mpmath.exp(-((y - mpmath.mpf(m) / 64) ** 2) / (2 * s2)) for y in range(-60, 61)
+            )
+            for m in range(65)
+        ]
+        mean = mpmath.sqrt(2 * mpmath.pi * s2)
+        assert max(abs(s / mean - 1) for s in sums) < mpmath.mpf(2) ** -112.8
+
+
+def test_digits_of_the_laplace_are_exact():
+    q = {}
+    with mpmath.workprec(400):
+        for place in range(3):
+            table = noise._digit_table(place)
+            bits, own = table._precise
+            alias = dict(table._pairs)
+            mass = [mpmath.mpf(0)] * 4096
+            for cell, kept in enumerate(own):
+                mass[cell] += kept
+                mass[alias.get(cell, cell)] += 2**bits - kept
+            ratio = mpmath.exp(-mpmath.mpf(4096**place) / 2**30)
+            end = 1 if place == 2 else 1 - ratio**4096
+            law = [(1 - ratio) * ratio**j / end for j in range(4096)]
+            if place == 2:
+                law[-1] = ratio**4095
+                assert law[-1] < mpmath.mpf(2) ** -92
+            q[place] = law
+            error = max(
+                abs(m / (4096 * mpmath.mpf(2) ** bits) - p) for m, p in zip(mass, law, strict=True)
+            )
+            assert error < mpmath.mpf(2) ** (26 - bits)
+        for digits in [(0, 0, 0), (1, 2, 3), (4095, 17, 4094)]:
+            value = sum(d * 4096**i for i, d in enumerate(digits))
+            product = mpmath.fprod(q[i][d] for i, d in enumerate(digits))
+            geometric = mpmath.exp(-mpmath.mpf(value) / 2**30) * (
+                1 - mpmath.exp(-(mpmath.mpf(2) ** -30))
+            )
+            assert abs(product / geometric - 1) < mpmath.mpf(2) ** -300
+
+
+# ---- laws ---------------------------------------------------------------------------------------
+
+
+def gaussian_bins(levels):
+    scale = noise.effective_sigma(levels)
+    edges = np.unique(np.rint(scale * stats.norm.ppf(np.arange(1, 64) / 64)).astype(np.int64))
+    if levels == 1:
+        k = np.arange(-4000, 4001)
+        law = np.exp(-(k**2) / 180000.0)
+        below = np.concatenate([[0.0], np.cumsum(law / law.sum())])[edges + 4000]
+    else:
+        below = stats.norm.cdf((edges - 0.5) / scale)
+    return edges, np.diff(below, prepend=0.0, append=1.0)
+
+
+def laplace_bins():
+    scale = noise.LAPLACE_SCALE
+    edges = np.rint(stats.laplace.ppf(np.arange(1, 64) / 64, scale=scale)).astype(np.int64)
+    tail = np.exp(-np.where(edges > 0, edges, 1 - edges) / scale) / (1 + np.exp(-1 / scale))
+    return edges, np.diff(np.where(edges > 0, 1 - tail, tail), prepend=0.0, append=1.0)
+
+
+SCORES = np.array([3, 0, -2, 5, 5, 1, 4, -40], dtype=np.int64)
+
+
+def choices(words, n):
+    return np.array([noise.gumbel_choice(words, SCORES, 0.4) for _ in range(n)])
+
+
+def choice_bins():
+    weights = np.exp(0.4 * (SCORES - 5.0))[
+        :-1
+    ]  # the last has probability 2e-9: joins its neighbour
+    return np.arange(1, 7), weights / weights.sum()
+
+
+LAWS = {
+    **{
+        f"gaussian-{levels}": (
+            lambda words, n, levels=levels: noise.integer_gaussian(words, (n,), levels),
+            lambda levels=levels: gaussian_bins(levels),
+            40_000,
+        )
+        for levels in (1, 2, 3, 4)
+    },
+    "laplace": (lambda words, n: noise.integer_laplace(words, (n,)), laplace_bins, 20_000),
+    "choice": (choices, choice_bins, 250),
+}
+
+
+def p_values(name):
+    sample, bins, n = LAWS[name]
+    edges, law = bins()
+    for seed in range(SEEDS):
+        drawn = sample(SeededSource(seed, "law").words(name), n)
+        counts = np.bincount(np.searchsorted(edges, drawn, side="right"), minlength=law.size)
+        yield stats.chisquare(counts, n * law).pvalue
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_law(name):
+    p = np.array(list(p_values(name)))
+    assert p.min() > SIX_SIGMA / SEEDS
+    assert stats.kstest(p, "uniform").pvalue > SIX_SIGMA
+
+
+@pytest.mark.parametrize(
+    ("draw", "variance", "fourth"),
+    [
+        (lambda w, n: noise.integer_gaussian(w, (n,)), noise.SIGMA_INT**2, 3.0),
+        (lambda w, n: noise.integer_gaussian(w, (n,), 3), noise.SHARE_SIGMA_INT**2, 3.0),
+        (lambda w, n: noise.integer_laplace(w, (n,)), 2 * noise.LAPLACE_SCALE**2, 6.0),
+    ],
+)
+def test_moments_and_independence(draw, variance, fourth):
+    n = 400_000
+    x = draw(SeededSource(0).words("moments"), n) / math.sqrt(variance)
+    assert abs(x.mean()) < 6 / math.sqrt(n)
+    assert abs((x**2).mean() - 1) < 6 * math.sqrt((fourth - 1) / n)
+    for other in (np.roll(x, 1), np.roll(x, 2048), np.roll(np.abs(x), 1) - np.abs(x).mean()):
+        assert abs(np.corrcoef(x, other)[0, 1]) < 6 / math.sqrt(n)
+
+
+@pytest.mark.parametrize("draw", [noise.integer_gaussian, noise.integer_laplace])
+def test_low_bits_are_uniform(draw):
+    x = draw(SeededSource(1).words("bits"), (400_000,))
+    for modulus in (2, 256, 150):
+        counts = np.bincount(x % modulus, minlength=modulus)
+        assert stats.chisquare(counts).pvalue > SIX_SIGMA
+    assert x.min() < 0 < x.max() and np.unique(x).size > 399_000
+
+
+def test_choice_has_the_exact_probabilities():
+    for rate in (1e-12, 0.4, 30.0, 1e300):
+        weights = noise._choice_weights(SCORES, rate, 40, 1400)
+        with mpmath.workprec(400):
+            slope = mpmath.mpf(rate) * (1 - mpmath.mpf(10) ** -15)
+            for score, weight in zip(SCORES.tolist(), weights, strict=True):
+                exact = mpmath.exp(-min(slope * (5 - score), 700))
+                assert abs(weight / (exact * mpmath.mpf(2) ** 1400) - 1) < mpmath.mpf(10) ** -40
+                assert weight > 0
+
+
+def test_choice_inverts_the_cumulative_weights_in_order():
+    scores = np.zeros(1000, dtype=np.int64)
+    probe = Script()
+    noise.gumbel_choice(probe, scores, 1.0)
+    (asked,) = probe.asked
+    for i in (1, 499, 999):
+        edge = -((-i << (64 * asked)) // 1000)  # the least uniform integer of index i
+        for value, index in [(edge, i), (edge - 1, i - 1)]:
+            parts = [(value >> (64 * j)) & ONES for j in range(asked)]
+            assert noise.gumbel_choice(Script(*parts), scores, 1.0) == index
+
+
+def test_choice_extremes():
+    wide = np.array([-(2**63), 2**63 - 1, 0], dtype=np.int64)
+    assert noise.gumbel_choice(SystemSource().words(), wide, 1.0) == 1
+    assert noise.gumbel_choice(SystemSource().words(), wide[:1], 1e-300) == 0
+    many = np.zeros(20_000, dtype=np.int64)
+    assert 0 <= noise.gumbel_choice(SystemSource().words(), many, 1e-9) < many.size
+    for rate in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="rate"):
+            noise.gumbel_choice(Script(), SCORES, rate)
+    for scores in (SCORES[:0], SCORES[None]):
+        with pytest.raises(ValueError, match="scores"):
+            noise.gumbel_choice(Script(), scores, 1.0)
+    for scores in (SCORES.astype(float), SCORES.astype(np.uint64), [1, 2]):
+        with pytest.raises(TypeError, match="int64"):
+            noise.gumbel_choice(Script(), scores, 1.0)
+
+
+# ---- words --------------------------------------------------------------------------------------
+
+
+@given(SHAPES)
+def test_shapes_and_word_counts(shape):
+    size = math.prod(shape)
+    for draw, each in [
+        (noise.integer_gaussian, 4),
+        (lambda w, s: noise.integer_gaussian(w, s, 2), 2),
+        (noise.integer_laplace, 6),
+    ]:
+        words = Counter("shapes")
+        drawn = draw(words, shape)
+        assert drawn.shape == shape and drawn.dtype == np.int64
+        assert words.total == each * size + 16
+
+
+@pytest.mark.parametrize("fill", [0, 1, ONES, 0x0123456789ABCDEF])
+def test_word_counts_do_not_depend_on_the_words(fill):
+    for draw, each in [(noise.integer_gaussian, 4), (noise.integer_laplace, 6)]:
+        script = Script(fill=fill)
+        draw(script, (5000,))
+        assert sum(script.asked) == each * 5000 + 16
+        assert max(script.asked) <= 6 * 2048  # memory: chunks of a constant size
+    asked = [Script(fill=fill) for _ in range(3)]
+    for script, scores in zip(asked, (SCORES, SCORES * 1000, SCORES * 0), strict=True):
+        noise.gumbel_choice(script, scores, 1.0)
+    assert asked[0].asked == asked[1].asked == asked[2].asked
+
+
+def test_chunks_do_not_repeat():
+    x = noise.integer_gaussian(SeededSource(0).words("chunks"), (3 * 2048 + 5,))
+    assert np.unique(x).size == x.size
+
+
+def test_words_of_another_dtype_are_refused():
+    for bad in (
+        lambda n: np.zeros(n, np.int64),
+        lambda n: np.zeros(n),
+        lambda n: np.zeros(n + 1, np.uint64),
+    ):
+        for call in (noise.integer_gaussian, noise.integer_laplace):
+            with pytest.raises(TypeError, match="uint64"):
+                call(bad, (3,))
+    with pytest.raises(ValueError, match="levels"):
+        noise.integer_gaussian(Script(), (1,), 0)
+
+
+def tied_word(table, cell):
+    return (table._first_bits(cell, 51) << 13) | (cell << 1)
+
+
+def test_more_ties_than_spare_words_stay_exact():
+    table = noise._gaussian_table()
+    cell, n = 100, 20
+    rest = table._first_bits(cell, 115) & ONES
+    assert rest > 0
+    script = Script(*[rest - 1] * 16, *[tied_word(table, cell)] * n, fill=rest)
+    drawn = noise.integer_gaussian(script, (n,), levels=1)
+    assert drawn.tolist() == [cell] * 16 + [dict(table._pairs)[cell]] * 4
+    assert script.asked == [16, 20, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("depth", [1, 2, 4, 9])
+def test_ties_of_the_laplace_are_refined_as_long_as_it_takes(place, depth):
+    fresh = _table.AliasTable(noise._digit_table(place)._weights_at, 256, exact=False, signed=False)
+    sharp = _table.AliasTable(fresh._weights_at, 2048, exact=False, signed=False)
+    assert sharp._pairs == fresh._pairs
+    for cell in (fresh._pairs[0][0], fresh._pairs[-1][0], 4095):
+        bits = 51 + 64 * depth
+        exact = sharp._first_bits(cell, bits)
+        follow = [(exact >> (64 * i)) & ONES for i in reversed(range(depth))]
+        for last, kept in ((-1, True), (1, False)):
+            spare = iter([*follow[:-1], follow[-1] + last])
+            drawn = fresh.draw(
+                np.array([tied_word(fresh, cell)], np.uint64), lambda s=spare: next(s)
+            )
+            assert drawn[0] == (cell if kept else dict(fresh._pairs)[cell])
+            assert next(spare, None) is None
+
+
+def test_digits_of_the_laplace_fall_into_place():
+    def pick(value):  # fraction 0: the cell keeps its own value
+        return value << 1
+
+    digits = [pick(d) for d in (5, 1, 7, 2, 9, 3)]  # low, middle, top of the two geometrics
+    drawn = noise.integer_laplace(Script(*[0] * 16, *digits), (1,))
+    assert drawn[0] == (5 - 1) + (7 - 2) * 4096 + (9 - 3) * 4096**2
+
+
+def test_levels_of_the_gaussian_fall_into_place():
+    levels = [3 << 1, (4 << 1) | 1, 5 << 1, (6 << 1) | 1]  # cells and sign bits
+    drawn = noise.integer_gaussian(Script(*[0] * 16, *levels), (1,))
+    assert drawn[0] == ((3 * 150 - 4) * 150 + 5) * 150 - 6
+
+
+def test_the_top_digit_has_no_upper_end():
+    # index 4095, fraction 0 ties with the tiny threshold of cell 4095; spare zeros keep it, and
+    # the second draw of the digit (spare word 0) is 0
+    top = 4095 << 1
+    script = Script(*[0] * 16, 0, 0, 0, 0, top)
+    assert noise.integer_laplace(script, (1,)).tolist() == [4095 * 4096**2]
+    script = Script(0, top, *[0] * 14, 0, 0, 0, 0, top)  # twice beyond the table
+    assert noise.integer_laplace(script, (1,)).tolist() == [2 * 4095 * 4096**2]
+    assert script.asked == [16, 6]
+
+
+def test_real_weights_that_do_not_determine_a_pairing_are_refused():
+    flat = [1 << 244] * 4096
+    with pytest.raises(AssertionError, match="full"):
+        _table.AliasTable(lambda bits: flat, 256, exact=False, signed=False)
+
+
+def test_geometric_weights_sum_to_one_at_any_precision():
+    for tail, bits in itertools.product((False, True), (256, 512)):
+        assert sum(_table.geometric_weights(Decimal(1) / 64, tail, bits)) == 1 << bits
+
+
+def test_seeded_noise_is_the_same_everywhere():
+    # A change here changes every seeded result: announce it.
+    words = SeededSource(0).words("fixed")
+    drawn = [noise.integer_gaussian(words, (5000,)), noise.integer_laplace(words, (5000,))]
+    digest = hashlib.sha256(np.stack(drawn).astype("<i8").tobytes()).hexdigest()
+    assert digest == NOISE_SHA256
+
+
+NOISE_SHA256 = "aedc51aa129a13c4d46ef9396073b0b52941bd10f9dedbdb81d6217c94b60d11"

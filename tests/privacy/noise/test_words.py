@@ -1,0 +1,206 @@
+"""Words: fork-safe by default, keyed by public values when seeded, never numpy's global state."""
+
+import os
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skdp.privacy.noise.integers import integer_gaussian
+from skdp.privacy.noise.words import SeededSource, SystemSource, _encode, make_source
+
+N = 100_000
+
+
+def noise(source, *key, n=N):
+    return integer_gaussian(source.words(*key), (n,)).astype(float)
+
+
+def correlation(a, b):
+    return abs(np.corrcoef(a, b)[0, 1])
+
+
+def test_system_words_are_uint64_and_fresh():
+    words = SystemSource().words("gram", 1.0)
+    first, second = words(1000), words(1000)
+    assert first.dtype == np.uint64 and first.shape == (1000,)
+    assert words(0).shape == (0,)
+    assert not np.intersect1d(first, second).size
+    bits = np.unpackbits(words(N).view(np.uint8)).sum(dtype=np.int64)
+    assert abs(bits - 32 * N) < 6 * np.sqrt(16 * N)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_child_and_parent_draw_different_words_after_a_fork():
+    words = make_source(None).words("gram")
+    words(10)  # a generator with a buffer would now hold words that both processes use
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the BLAS has threads
+        child = os.fork()
+    if child == 0:
+        os.write(writer, words(8).tobytes())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = np.frombuffer(os.read(reader, 64), dtype=np.uint64)
+    os.close(reader), os.close(writer)
+    assert theirs.size == 8
+    assert not np.intersect1d(theirs, words(8)).size
+
+
+def test_numpy_seed_has_no_effect():
+    state = np.random.get_state()
+    try:
+        np.random.seed(0)
+        before = np.random.get_state()[1].copy()
+        first = make_source(None).words("gram")(8)
+        np.random.seed(0)
+        second = make_source(None).words("gram")(8)
+        assert np.array_equal(np.random.get_state()[1], before)
+    finally:
+        np.random.set_state(state)
+    assert not np.intersect1d(first, second).size
+
+
+@pytest.mark.parametrize("state", [0, 7, np.int64(7), np.uint8(3), 2**100])
+def test_integers_seed(state):
+    source = make_source(state, "DPPCA", 0)
+    assert source.seeded
+    again = make_source(int(state), "DPPCA", 0)
+    assert np.array_equal(source.words("gram", 2.0)(9), again.words("gram", 2.0)(9))
+
+
+@pytest.mark.parametrize("make", [np.random.default_rng, np.random.RandomState])
+def test_generators_seed_and_are_advanced_once_per_call(make):
+    state, twin = make(5), make(5)
+    first, second = make_source(state), make_source(state)
+    assert first.seeded
+    assert np.array_equal(make_source(twin).words()(4), first.words()(4))
+    assert np.array_equal(make_source(twin).words()(4), second.words()(4))
+    assert not np.intersect1d(first.words()(4), second.words()(4)).size
+    reference = make(5)
+    reference.bytes(16), reference.bytes(16)
+    assert state.bytes(8) == reference.bytes(8)  # 128 bits a call, nothing later
+
+
+@pytest.mark.parametrize(
+    "state", [True, np.True_, -1, 1.0, "0", b"ab", np.random, [1], np.random.mtrand._rand, object()]
+)
+def test_everything_else_is_refused(state):
+    with pytest.raises(ValueError, match="cannot be used to seed"):
+        make_source(state)
+
+
+@pytest.mark.parametrize("seed", [True, -1, 1.5, "0", None])
+def test_seeds_of_a_source_are_checked(seed):
+    with pytest.raises(ValueError, match="seed must be"):
+        SeededSource(seed)
+
+
+def test_a_seed_repeats_and_every_part_of_the_key_counts():
+    def draw(seed=1, context=("DPPCA", 0), key=("gram", 2.0, 0)):
+        return noise(SeededSource(seed, *context), *key)
+
+    base = draw()
+    assert np.array_equal(base, draw())
+    others = [
+        draw(seed=2),
+        draw(context=("DPTruncatedSVD", 0)),
+        draw(context=("DPPCA", 1)),
+        draw(key=("gram", 4.0, 0)),  # another epsilon
+        draw(key=("gram", np.nextafter(2.0, 3.0), 0)),
+        draw(key=("mean", 2.0, 0)),
+        draw(key=("gram", 2.0, 1)),
+        noise(SeededSource(1, "DPPCA", 0).derive("sketch"), "gram", 2.0, 0),
+    ]
+    assert all(correlation(base, other) < 6 / np.sqrt(N) for other in others)
+
+
+def test_two_budgets_of_one_seed_do_not_reveal_the_answer():
+    answer = 10**12
+    one, two = (noise(SeededSource(0), "gram", scale, n=1)[0] for scale in (1.0, 0.5))
+    # with equal noise z, releases answer + z and answer + z / 2 would give the answer
+    assert abs((2 * (answer + 0.5 * two) - (answer + one)) - answer) > 1e6
+
+
+def test_a_stream_does_not_depend_on_how_it_is_read():
+    whole = SeededSource(3).words("gram")(20_000)
+    words = SeededSource(3).words("gram")
+    parts = [words(n) for n in (0, 1, 4095, 4096, 1, 9000, 2807)]
+    assert np.array_equal(whole, np.concatenate(parts))
+    assert np.array_equal(SeededSource(3).words("gram")(5), whole[:5])
+    assert not np.intersect1d(whole[:4096], whole[4096:]).size
+
+
+def test_seeded_words_are_the_documented_hash():
+    # A change here changes every seeded result: announce it.
+    assert SeededSource(0, "a").words("b", 1.0)(2).tolist() == FIRST_WORDS
+
+
+FIRST_WORDS = [739248342893735916, 595077292140913539]
+
+
+def test_children_are_a_tree():
+    source = SeededSource(0)
+    draws = [
+        source.words("a")(4),
+        source.derive("a").words()(4),
+        source.derive("a").words("a")(4),
+        source.derive("a", "b").words()(4),
+        source.derive("a").derive("b").words()(4),
+        SeededSource(0, "a").words()(4),
+    ]
+    assert np.unique(np.concatenate(draws)).size == 24
+    assert source.derive("a").seeded
+    assert not SystemSource().derive("a").seeded
+
+
+def test_entropy_sources_are_keyed_and_private():
+    one, two = SeededSource.from_entropy("stream"), SeededSource.from_entropy("stream")
+    assert not one.seeded and not one.derive("a").seeded
+    assert np.array_equal(one.words("t", 3)(4), one.words("t", 3)(4))
+    assert not np.intersect1d(one.words("t", 3)(4), two.words("t", 3)(4)).size
+
+
+def test_repr_tells_no_key_and_pickling_keeps_the_stream():
+    source = SeededSource(123456789, "DPPCA")
+    assert repr(source) == "SeededSource(seeded=True)"
+    copy = pickle.loads(pickle.dumps(source))
+    assert np.array_equal(copy.words(1)(3), source.words(1)(3))
+    assert repr(pickle.loads(pickle.dumps(SystemSource()))) == "SystemSource()"
+
+
+parts = st.recursive(
+    st.one_of(st.booleans(), st.integers(), st.floats(), st.text(), st.binary()),
+    lambda inner: st.lists(inner, max_size=3).map(tuple),
+    max_leaves=6,
+)
+
+
+def tagged(part):
+    """Equal exactly for keys that must be equal: 1, 1.0 and True differ, -0.0 and 0.0 too."""
+    if isinstance(part, tuple):
+        return tuple(map(tagged, part))
+    return type(part).__name__, part.hex() if isinstance(part, float) else part
+
+
+@given(parts, parts)
+def test_key_encoding_is_unambiguous(one, two):
+    assert (_encode(one) == _encode(two)) == (tagged(one) == tagged(two))
+
+
+def test_numpy_scalars_encode_as_their_python_values():
+    assert _encode(np.float64(0.1)) == _encode(0.1)
+    assert _encode(np.int32(4)) == _encode(4) != _encode(4.0)
+    assert _encode(np.True_) == _encode(True) != _encode(1)
+    assert _encode(("ab", "c")) != _encode(("a", "bc"))
+
+
+@pytest.mark.parametrize("part", [None, [1], np.arange(3), {"a": 1}])
+@pytest.mark.parametrize("source", [SystemSource(), SeededSource(0)])
+def test_keys_hold_public_scalars_only(source, part):
+    with pytest.raises(TypeError, match="A key is made of"):
+        source.words("gram", part)

@@ -1,0 +1,556 @@
+"""Streams: exact sums, the law of correlated noise, sensitivities by force, and refusals."""
+
+import copy
+import itertools
+import math
+import os
+import pickle
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.privacy import PrivacyBudget, PrivacySession
+from skdp.privacy.gate.session import Bound, Bounded, Grant
+from skdp.privacy.noise.words import SystemSource, make_source
+from skdp.privacy.streams.correlated import StreamPlan, dyadic_cover, plan_stream
+from skdp.privacy.streams.groups import StreamGroup
+from skdp.testing import audit, calibration, record_transcript, seeded_entropy, transcript_audit
+from skdp.testing._hooks import replaced
+
+SIX = 6.0
+KINDS = {"sqrt": ("sqrt", None), "tree": ("tree", None), "window": ("tree", 5)}
+
+
+def new_session(epsilon=1.0, delta=1e-6, seed=None):
+    source = SystemSource() if seed is None else make_source(seed, "test")
+    budget = PrivacyBudget(epsilon, delta)
+    return PrivacySession(budget, source=source, adjacency="add_remove", unit="row")
+
+
+def new_stream(kind="tree", horizon=23, shape=(3,), session=None, l2=1.0, share=1.0, **options):
+    mechanism, window = KINDS.get(kind, (kind, None))
+    bound = Bound("sums", shape, l2, slack=0.0)
+    session = new_session() if session is None else session
+    return session.stream(bound, share, horizon, mechanism=mechanism, window=window, **options)
+
+
+def answer_of(x):
+    return lambda step: np.rint(np.asarray(x) / step).astype(np.int64) if step else np.asarray(x)
+
+
+def no_noise():
+    return replaced(Grant, "draw", lambda _: lambda grant, *_: np.zeros(grant.bound.shape, int))
+
+
+def window_sums(X, window):
+    return [X[max(0, t - (window or t)) : t].sum(axis=0) for t in range(1, len(X) + 1)]
+
+
+# -- the plan ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 3, 7, 64, 1000, 4096])
+def test_square_root_decodes_what_it_encodes(horizon):
+    plan = plan_stream(1, horizon, "sqrt")
+    product = np.convolve(plan.coefficients, plan.weights)[:horizon]
+    assert np.allclose(product, 1.0, atol=1e-12)
+
+
+def rms(plan):
+    factors = [plan.total_factor(t) for t in range(1, plan.horizon + 1)]
+    return math.sqrt(np.mean(np.square(factors)))
+
+
+def test_noise_factors_at_4096_releases():
+    assert rms(plan_stream(1, 4096, "sqrt")) <= 3.7
+    assert rms(plan_stream(1, 4096, "tree")) <= 9.0
+
+
+@pytest.mark.parametrize("horizon", [2, 16, 256, 2000])
+def test_integer_coefficients_cost_less_than_a_percent(horizon):
+    j = np.arange(1, horizon)
+    c = np.cumprod(np.append(1.0, (2 * j - 1) / (2 * j)))
+    ideal = np.linalg.norm(c) * math.sqrt(np.mean(np.cumsum(c**2)))
+    assert rms(plan_stream(1, horizon, "sqrt")) <= 1.01 * ideal
+
+
+def test_cover_is_a_partition_into_few_nodes():
+    for start, stop, levels in itertools.product(range(40), range(1, 70), (3, 64)):
+        nodes = list(dyadic_cover(start, stop, levels))
+        steps = [s for lv, i in nodes for s in range(i << lv, (i + 1) << lv)]
+        assert steps == list(range(start, stop))
+        assert all(level < levels for level, _ in nodes)
+        if levels == 64 and start == 0:
+            assert len(nodes) == stop.bit_count()
+
+
+def test_auto_looks_at_public_sizes():
+    assert plan_stream(1000, 100).mechanism == "sqrt"
+    assert plan_stream(1000, 100, window=7).mechanism == "tree"
+    assert plan_stream(40_000, 1000).mechanism == "tree"
+    assert plan_stream(1, 10**6).mechanism == "tree"
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"horizon": 0}, "horizon"),
+        ({"horizon": True}, "horizon"),
+        ({"horizon": 2.0}, "horizon"),
+        ({"horizon": 2**60}, "horizon"),
+        ({"mechanism": "toeplitz"}, "mechanism"),
+        ({"window": 0}, "window"),
+        ({"window": 9}, "window"),
+        ({"window": 2, "mechanism": "sqrt"}, "no windows"),
+    ],
+)
+def test_bad_plans(options, match):
+    with pytest.raises(ValueError, match=match):
+        plan_stream(**({"size": 3, "horizon": 8} | options))
+
+
+# -- exactness --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_releases_are_exact_sums_without_noise(kind):
+    X = np.random.default_rng(0).integers(-(2**40), 2**40, (23, 3))
+    stream = new_stream(kind)
+    with no_noise():
+        for x, expected in zip(X, window_sums(X, KINDS[kind][1]), strict=True):
+            stream.add(lambda step, x=x: x // 2)
+            stream.add(lambda step, x=x: x - x // 2)
+            answer = stream.open()
+            exact = expected * stream.step
+            assert np.allclose(answer.value, exact, rtol=1e-11, atol=1e-11 * 2**45 * stream.step)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_infinite_epsilon_is_exact(kind):
+    X = np.random.default_rng(0).standard_normal((23, 3))
+    stream = new_stream(kind, session=new_session(math.inf))
+    for x, expected in zip(X, window_sums(X, KINDS[kind][1]), strict=True):
+        stream.add(answer_of(x))
+        answer = stream.open()
+        assert np.allclose(answer.value, expected)
+        assert answer.noise_scale == 0.0
+
+
+def test_spans_of_the_window():
+    X = np.random.default_rng(0).integers(-1000, 1000, (23, 3))
+    stream = new_stream("window")
+    with no_noise():
+        for t, x in enumerate(X, 1):
+            stream.add(lambda step, x=x: x)
+            stream.open()
+            for n in range(1, min(5, t) + 1):
+                assert np.array_equal(
+                    np.rint(stream.span(n).value / stream.step), X[t - n : t].sum(0)
+                )
+    with pytest.raises(ValueError, match="window"):
+        stream.span(6)
+    with pytest.raises(ValueError, match="window"):
+        new_stream("tree").span(1)
+
+
+# -- sensitivity by force ---------------------------------------------------------------------
+
+
+def encoding(kind, horizon):
+    """The matrix C of a stream, column by column, from what passes the gate."""
+    columns = []
+    for j in range(horizon):
+        stream = new_stream(kind, horizon, shape=(1,))
+        with record_transcript() as transcript:
+            for t in range(horizon):
+                stream.add(lambda step, t=t, j=j: np.array([int(t == j)]))
+                stream.open()
+        columns.append([opening.exact[0] for opening in transcript])
+    return np.array(columns, float).T, stream.plan
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("horizon", [5, 8, 13])
+def test_no_unit_moves_the_sums_by_more_than_the_factor(kind, horizon):
+    C, plan = encoding(kind, horizon)
+    norms = np.linalg.norm(C, axis=0)
+    assert norms.max() <= plan.factor
+    assert norms.max() >= (1 - 1e-9) * plan.factor  # attained
+    rng = np.random.default_rng(horizon)
+    for _ in range(2000):  # vectors D_j of random directions whose norms sum to one
+        D = rng.standard_normal((horizon, 2)) * rng.exponential(size=(horizon, 1)) ** 4
+        D /= np.linalg.norm(D, axis=1).sum()
+        assert np.linalg.norm(C @ D) <= plan.factor * (1 + 1e-12)
+
+
+def test_a_bound_on_the_root_of_squares_would_be_short():
+    C, plan = encoding("tree", 33)
+    D = np.ones(33) / math.sqrt(33)
+    assert np.linalg.norm(C @ D) > 2.5 * plan.factor
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_huge_sums_wrap_and_change_by_the_same(kind, shape):
+    """Sums beyond 2**63 are rubbish, and neighbours still differ by what the proof says."""
+    change = []
+    for extra in (0, 1):
+        stream = new_stream(kind, 8, shape=shape)
+        with record_transcript() as transcript:
+            for t in range(8):
+                stream.add(
+                    lambda step, t=t, e=extra: np.full(shape, 2**62 + 12345 * t + (t == 2) * e)
+                )
+                stream.open()
+        change.append(np.array([o.exact.reshape(-1)[0] for o in transcript]).view(np.uint64))
+    moved = (change[1] - change[0]).view(np.int64).astype(float)
+    assert np.linalg.norm(moved) <= stream.plan.factor
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("kind", KINDS)
+def test_transcript_audit_of_one_unit_at_many_times(kind, scale):
+    """A unit with most of its contributions early, and some at every other time."""
+    horizon = 32
+    weights = np.r_[0.97, np.full(horizon - 1, 0.03 / (horizon - 1))]
+    base = np.random.default_rng(0).standard_normal((horizon, 4)) * 100 * scale
+    unit = np.array([0.5, 0.5, 0.5, -0.5]) * scale
+
+    # contributions are rounded as integers of the stream, so that the bound is exact
+    def exact(with_unit):
+        stream = new_stream(kind, horizon, shape=(4,), l2=scale)
+        for x, w in zip(base, weights, strict=True):
+
+            def answer(step, x=x, w=w):
+                return np.rint(x / step).astype(np.int64) + with_unit * np.trunc(
+                    w * unit / step
+                ).astype(np.int64)
+
+            stream.add(answer)
+            stream.open()
+        return stream
+
+    report = transcript_audit(exact, (0, 1)).check()
+    assert 0.95 <= report.realised_mu / report.claimed_mu <= 1
+    assert len(report.steps) == 1
+
+
+def test_rounding_of_each_touched_step_is_paid_for():
+    bound = Bound("sums", (4,), 1.0, slack=1000.0, cross=10.0)
+    grants = []
+    for touches in (1, 20):
+        stream = new_session().stream(bound, 1.0, 20, mechanism="tree", touches=touches)
+        change = bound.l2 / stream.step + touches * (10.0 / math.sqrt(stream.step) + 1000.0)
+        mu = new_session().budget.mu
+        assert stream.plan.factor * change <= mu * stream._grant.noise_scale / stream.step
+        grants.append(stream.step)
+    assert grants[1] > grants[0]
+
+
+# -- the law of the noise ---------------------------------------------------------------------
+
+
+def noises(kind, horizon, size):
+    """Noise of all releases of zeros: (horizon, size), and the answers' own scales."""
+    stream = new_stream(kind, horizon, shape=(size,))
+    out, scales = [], []
+    for _ in range(horizon):
+        value, scale = stream.open()
+        out.append(value)
+        scales.append(scale)
+    return np.array(out), np.array(scales), stream
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_of_each_release_has_the_stated_variance(kind):
+    size = 20_000
+    with seeded_entropy(0):
+        noise, scales, _ = noises(kind, 23, size)
+    ratios = (noise**2).mean(axis=1) / scales**2
+    assert np.abs(ratios - 1).max() < SIX * math.sqrt(2 / size)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_releases_are_correlated_as_theory_says(kind):
+    size, horizon = 20_000, 23
+    with seeded_entropy(0):
+        noise, _, stream = noises(kind, horizon, size)
+    plan, node = stream.plan, stream._grant.noise_scale
+    expected = np.empty((horizon, horizon))
+    for s, t in itertools.product(range(horizon), repeat=2):
+        if kind == "sqrt":
+            m = min(s, t) + 1
+            expected[s, t] = plan.weights[s + 1 - m : s + 1] @ plan.weights[t + 1 - m : t + 1]
+        else:
+            start = [max(0, u + 1 - (plan.window or u + 1)) for u in (s, t)]
+            covers = [
+                set(dyadic_cover(a, u + 1, plan.levels)) for a, u in zip(start, (s, t), strict=True)
+            ]
+            expected[s, t] = len(covers[0] & covers[1])
+    seen = noise @ noise.T / size / node**2
+    spread = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / size)
+    assert (np.abs(seen - expected) / spread).max() < SIX
+    if kind == "window":
+        assert (expected == 0).any() and (expected - np.diag(np.diag(expected)) > 0).any()
+
+
+def test_noise_is_gaussian():
+    with seeded_entropy(0):
+        noise, scales, _ = noises("sqrt", 9, 5000)
+    assert stats.kstest(noise[-1] / scales[-1], "norm").pvalue > 1e-9
+
+
+def test_streams_differ_and_seeded_ones_repeat():
+    values = [noises("tree", 3, 4)[0] for _ in range(2)]
+    assert not np.equal(*values).any()
+    seeded = []
+    for _ in range(2):
+        stream = new_stream("tree", 3, session=new_session(seed=5))
+        seeded.append([stream.open().value for _ in range(3)])
+    assert np.array_equal(*seeded)
+    assert len(np.unique(seeded[0])) == 9  # each node has noise of its own
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_sum_gets_noise_once(kind):
+    drawn = []
+
+    def make(original):
+        return lambda grant, *node: drawn.append(node) or original(grant, *node)
+
+    stream = new_stream(kind)
+    with replaced(Grant, "draw", make):
+        for _ in range(23):
+            first = stream.open()
+            assert np.array_equal(stream.answer().value, first.value)  # the same bits again
+    assert len(drawn) == len(set(drawn))
+    if kind == "tree":
+        assert len(drawn) == 23  # left children only
+    if kind == "window":
+        assert set(drawn) == {(lv, i) for lv in range(3) for i in range(23 >> lv)}
+
+
+def test_tree_state_is_logarithmic():
+    stream = new_stream("tree", 4096, shape=(10,))
+    for _ in range(4095):
+        stream.open()
+    assert stream.state_bytes <= 8 * 10 * (2 * 13 + 1)
+    stream = new_stream("window", 4096, shape=(10,))
+    for _ in range(1000):
+        stream.open()
+    assert stream.state_bytes <= 8 * 10 * (2 * 5 + 3 + 1)
+
+
+# -- paying, and refusals ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_ledger_line_pays_for_the_horizon(kind):
+    session = new_session()
+    stream = new_stream(kind, session=session, share=0.25, l2=3.0)
+    (line,) = session.ledger
+    assert line.loss.value == pytest.approx(session.budget.mu / 2)
+    assert line.sensitivity / line.noise_scale == pytest.approx(line.loss.value)
+    assert "23 releases" in line.mechanism
+    for _ in range(23):
+        stream.open()
+    assert session.ledger == (line,)
+    assert session.spent().mu == pytest.approx(session.budget.mu / 2)
+    with pytest.raises(BudgetExceededError):
+        new_stream(kind, session=session, share=0.8)
+
+
+def test_pays_before_it_reads():
+    session = new_session()
+    session.forfeit(1.0)
+    with pytest.raises(BudgetExceededError):
+        new_stream(session=session)
+
+
+def test_draws_of_all_releases_are_counted():
+    with pytest.raises(BudgetExceededError, match="more noise"):
+        new_stream("tree", 2**30, shape=(2**7,))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_after_the_last_release(kind):
+    stream = new_stream(kind, 5)
+    last = [stream.open() for _ in range(5)][-1]
+    with pytest.raises(PrivacyError, match="all 5 releases"):
+        stream.open()
+    with pytest.raises(PrivacyError, match="never be released"):
+        stream.add(answer_of(np.zeros(3)))
+    assert np.array_equal(stream.answer().value, last.value)
+
+
+def test_nothing_before_the_first_release():
+    with pytest.raises(PrivacyError, match="nothing was released"):
+        new_stream().answer()
+
+
+def test_a_failing_read_changes_nothing():
+    def broken(step):
+        raise RuntimeError("bad data")
+
+    streams = []
+    for fails in (False, True):
+        stream = new_stream(session=new_session(seed=1))
+        stream.add(answer_of([1.0, 2.0, 3.0]))
+        if fails:
+            with pytest.raises(RuntimeError, match="bad data"):
+                stream.add(broken)
+        streams.append(stream.open().value)
+    assert np.array_equal(*streams)
+
+
+def test_an_interrupted_close_stops_the_stream(monkeypatch):
+    stream = new_stream("sqrt")
+    stream.open()
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stream, "_zero", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stream.open()
+    monkeypatch.undo()
+    with pytest.raises(PrivacyError, match="interrupted"):
+        stream.open()
+
+
+def test_wrong_answers_are_refused():
+    stream = new_stream()
+    with pytest.raises(PrivacyError, match="does not match"):
+        stream.add(lambda step: np.zeros(4, np.int64))
+    with pytest.raises(PrivacyError, match="does not match"):
+        stream.add(lambda step: np.zeros(3))
+    larger = Bounded(Bound("sums", (3,), 2.0, slack=0.0), answer_of(np.zeros(3)))
+    with pytest.raises(PrivacyError, match="not what its stream was paid for"):
+        stream.add(larger)
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_running_stream_is_not_copied(duplicate):
+    session = new_session()
+    stream = new_stream(session=session)
+    for item in (stream, StreamGroup(session, {"a": stream}), [stream]):
+        if item == [stream] and duplicate is copy.copy:
+            continue  # the same stream in another list
+        with pytest.raises(PrivacyError, match="copied or pickled"):
+            duplicate(item)
+
+
+def test_a_forked_stream_is_refused(monkeypatch):
+    stream = new_stream()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(PrivacyError, match="process that made it"):
+        stream.open()
+
+
+def test_pure_privacy_has_no_stream():
+    with pytest.raises(ValueError, match="delta > 0"):
+        new_stream(session=new_session(delta=0.0))
+
+
+def test_a_group_advances_as_one():
+    session = new_session()
+    bounds = {name: Bound(name, (2,), 1.0, slack=0.0) for name in "ab"}
+    group = StreamGroup.paid(session, bounds, {"a": 0.5, "b": 0.5}, 4, mechanism="tree")
+
+    def broken(step):
+        raise RuntimeError("bad data")
+
+    group.add({"a": answer_of([1.0, 1.0])})
+    with pytest.raises(RuntimeError):
+        group.advance({"a": answer_of([1.0, 1.0]), "b": broken})
+    assert (group.steps, group.acts) == (0, 1)
+    assert not group.streams["a"].state()["memory"]["noised"]
+    with no_noise():
+        answers = group.advance({"b": answer_of([2.0, 2.0])})
+    assert np.allclose(answers["a"].value, 1.0, atol=1e-6)
+    assert np.allclose(answers["b"].value, 2.0, atol=1e-6)
+    assert (group.steps, group.acts, group.left) == (1, 2, 3)
+
+
+# -- planted bugs, and who finds them -----------------------------------------------------------
+
+
+def whole_stream(x):
+    stream = new_stream("tree", 16, shape=(50,))
+    for t in range(16):
+        if t == 0:
+            unit = np.full(50, x / math.sqrt(50))
+            stream.add(lambda step, unit=unit: np.trunc(unit / step).astype(np.int64))
+        stream.open()
+    return stream
+
+
+def recorded():
+    with seeded_entropy(0), record_transcript() as transcript:
+        whole_stream(1.0)
+    return calibration(transcript).pvalue
+
+
+def test_planted_too_small_a_factor_is_found_by_the_transcript(monkeypatch):
+    transcript_audit(whole_stream, (0.0, 1.0)).check()
+    monkeypatch.setattr(StreamPlan, "factor", property(lambda plan: math.sqrt(plan.levels - 1)))
+    with pytest.raises(AssertionError, match="more than the receipt"):
+        transcript_audit(whole_stream, (0.0, 1.0)).check()
+
+
+def test_planted_noise_that_comes_twice_is_found_by_calibration():
+    assert recorded() > 1e-3
+    first = {}
+
+    def make(original):
+        return lambda grant, *node: first.setdefault(grant, original(grant, *node))
+
+    with replaced(Grant, "draw", make):
+        assert recorded() < 1e-9
+
+
+def test_planted_node_without_noise_is_found_by_calibration():
+    def make(original):
+        def draw(grant, *node):
+            return original(grant, *node) * (node[0] < 2)
+
+        return draw
+
+    with replaced(Grant, "draw", make):
+        assert recorded() < 1e-9
+
+
+# -- many runs --------------------------------------------------------------------------------
+
+
+def audited(kind, times=1.0):
+    """Audit a stream to which one unit contributes at four times."""
+    weights = np.r_[0.9, 0.05, 0.0, 0.05, 0.0, 0.0]
+
+    def fit(unit):
+        stream = new_stream(kind, 6, shape=(2,), session=new_session(8.0))
+        for w in weights:
+            change = np.array([unit * w, 0.0]) * (1 - 1e-9)
+            stream.add(lambda step, c=change: np.trunc(c / step * times).astype(np.int64))
+            stream.open()
+        stream.privacy_spent_ = stream._grant._session.spent()
+        return stream
+
+    return audit(fit, (0, 1), n_runs=150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sqrt", "tree"])
+def test_statistical_audit_of_a_stream(kind):
+    with seeded_entropy(0):
+        report = audited(kind)
+    assert not report.flagged
+    assert report.mu_hat > 0.5 * report.claimed_mu
+
+
+@pytest.mark.slow
+def test_statistical_audit_finds_a_unit_beyond_the_contract():
+    with seeded_entropy(0):
+        assert audited("tree", times=4.0).flagged
