@@ -38,11 +38,11 @@ from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
 from skdp.privacy import (
     PrivacyBudget,
-    accounting,
     delta_from_mu_epsilon,
     epsilon_from_mu_delta,
     mu_from_epsilon_delta,
 )
+from skdp.privacy.accounting import losses as accounting
 from skdp.testing import record_transcript, seeded_entropy
 from skdp.testing._outcomes import difference, fitted_attributes
 
