@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows, is_source, row_source, sum_rows
 from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.queries.octaves import OctaveQuery
 from skdp.queries.rows import ADJACENCIES
 
-__all__ = ["OCTAVES", "SQUARE_WEIGHT", "ColumnQuery"]
+__all__ = ["SQUARE_WEIGHT", "ColumnQuery"]
 
 FloatArray = NDArray[np.float64]
-OCTAVES = np.arange(-50, 51)  # 2**e is the upper end of an octave; the first holds all below, and 0
 # Weight of a square beside a value: the largest for which a replaced value moves both together by
 # no more than it moves the value alone.
 SQUARE_WEIGHT = 1.66
@@ -58,25 +58,9 @@ class ColumnQuery(PrivateQuery):
             raise ValueError("the number of rows is private under adjacency='add_remove'")
         return self._source.n_rows()
 
-    def octaves(self, center: FloatArray) -> Bounded:
-        """Return how many entries of each column lie in each octave of |x - center|.
-
-        One row adds one to one count of each column: sqrt(d); replace: two counts, sqrt(2 d).
-        """
-        d, k = self.n_features, len(OCTAVES)
-
-        def answer(step: float) -> NDArray[Any]:
-            def term(rows: FloatArray) -> FloatArray:
-                return _octave_counts(_finite(rows) - center)
-
-            counts = sum_rows(self._source, term, (d, k), exact=True, n_jobs=self.n_jobs)
-            if step == 0.0:
-                return counts.astype(np.float64)
-            whole = round(1 / step)
-            return np.asarray(np.minimum(counts, 2**62 // whole) * whole)
-
-        size = math.sqrt(2 * d if self._replace else d)
-        return Bounded(Bound("octaves", (d, k), size, slack=size / 2), answer)
+    def octaves(self, center: FloatArray) -> OctaveQuery:
+        """Return how entries compare with powers of two about a public centre."""
+        return OctaveQuery(self._source, center, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].
@@ -117,13 +101,3 @@ def _finite(rows: FloatArray) -> FloatArray:
     """Return the rows that have finite values only."""
     good = np.isfinite(rows).all(axis=1)
     return rows if good.all() else rows[good]
-
-
-def _octave_counts(rows: FloatArray) -> FloatArray:
-    exponents = np.frexp(rows)[1]
-    exponents[~np.isfinite(rows)] = OCTAVES[-1]  # a difference beyond the largest float
-    exponents[rows == 0] = OCTAVES[0]
-    bins = np.clip(exponents, OCTAVES[0], OCTAVES[-1]) - OCTAVES[0]
-    d, k = rows.shape[1], len(OCTAVES)
-    flat = bins + k * np.arange(d)
-    return np.bincount(flat.ravel(), minlength=d * k).reshape(d, k).astype(np.float64)
