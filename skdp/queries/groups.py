@@ -23,7 +23,7 @@ from threadpoolctl import ThreadpoolController
 from skdp.data.blocks import sum_rows
 from skdp.data.remote import RowNumbers
 from skdp.data.users import AnyUsers, Batch, UserRows
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 
 __all__ = ["GroupQuery", "Part", "UserNorms", "clipped", "unit_factors"]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import Block, Scratch
 from skdp.data.remote import RowNumbers
-from skdp.privacy.gate.session import Bound, Bounded
+from skdp.privacy.gate.bounds import Bound, Bounded
 
 __all__ = ["IntegerRows", "as_int64", "clip_rows", "count_above", "row_norms", "square_norms"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 
 __all__ = ["LossQuery"]
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.blocks import sum_rows
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.clipped_sums import BELOW, ClippedSum, limbs_of
 from skdp.queries.records import Block, Records
 from skdp.queries.sparse_records import make_records

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows, Block, is_source, row_source, sum_rows
 from skdp.data.labelled_blocks import Labelled, RecordSources, records_in_memory
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.integers import IntegerRows, clip_rows, row_norms
 from skdp.queries.rows import ADJACENCIES, RowQuery, _corner_units, _exact_corner
 

@@ -26,7 +26,7 @@ from skdp.data.blocks import (
     sum_rows,
 )
 from skdp.data.remote import RowNumbers, narrowed
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.integers import (
     FINEST_UNIT,
     IntegerRows,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows, Block, sum_rows
 from skdp.data.remote import RowNumbers
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.integers import (
     FINEST_UNIT,
     IntegerRows,
