@@ -31,7 +31,8 @@ from skdp.federated._clients import (
 )
 from skdp.federated._requests import Facts
 from skdp.federated.noise_shares import Config, NoiseShares
-from skdp.privacy.gate.session import PrivacySession, PrivateQuery
+from skdp.privacy.gate.bounds import PrivateQuery
+from skdp.privacy.gate.session import PrivacySession
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import ADJACENCIES

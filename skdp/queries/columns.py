@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.privacy.gate.session import Bound, Bounded
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import SumQuery, any_rows, summed
 
 __all__ = ["OCTAVES", "SQUARE_WEIGHT", "ColumnQuery"]

@@ -22,7 +22,7 @@ from threadpoolctl import ThreadpoolController
 
 from skdp.data.remote import RowNumbers
 from skdp.data.users import AnyUsers, Batch, UserRows
-from skdp.privacy.gate.session import Bound, Bounded
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
 
 __all__ = ["GroupQuery", "Part", "clipped", "unit_factors"]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.privacy.gate.session import Bounded
+from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.sums import SumQuery
 
 __all__ = ["LossQuery"]

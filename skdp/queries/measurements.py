@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.privacy.gate.session import Bound, Bounded
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.clipped_sums import BELOW, ClippedSum, limbs_of
 from skdp.queries.records import Block, Records
 from skdp.queries.sparse_records import make_records

@@ -18,8 +18,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows, Block, is_source, row_source
-from skdp.data.labelled_blocks import Labelled, RecordSources, records_in_memory
-from skdp.privacy.gate.session import Bounded
+from skdp.data.records import RecordSources, records_in_memory
+from skdp.data.zipped import Zipped
+from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.integers import IntegerRows, clip_rows, row_norms
 from skdp.queries.rows import RowQuery, corner_units, exact_corner
 from skdp.queries.sums import Neighbours, SumQuery
@@ -158,10 +159,10 @@ class _MomentOfBlock:
     target_norm: float
     step: float
 
-    def __call__(self, block: Labelled) -> FloatArray:
+    def __call__(self, block: Zipped) -> FloatArray:
         return _moment(*(self._floats(block) if self.step == 0.0 else self._integers(block)))
 
-    def _weights(self, block: Labelled) -> tuple[FloatArray, NDArray[np.bool_]]:
+    def _weights(self, block: Zipped) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Return f and whether a record is finite, each from that record alone."""
         norms = row_norms(block.rows)
         good = _finite(block.rows) & np.isfinite(block.targets).all(axis=1)
@@ -169,11 +170,11 @@ class _MomentOfBlock:
             f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
         return np.where(good, f, 0.0), good
 
-    def _scaled_targets(self, block: Labelled, f: FloatArray, good: Any) -> FloatArray:
+    def _scaled_targets(self, block: Zipped, f: FloatArray, good: Any) -> FloatArray:
         y = np.where(good[:, None], block.targets, 0.0)
         return np.where(good[:, None], self.scale(y), 0.0) * f[:, None]
 
-    def _integers(self, block: Labelled) -> tuple[Block, FloatArray, FloatArray | None]:
+    def _integers(self, block: Zipped) -> tuple[Block, FloatArray, FloatArray | None]:
         """Return rows, targets and corners in units of sqrt(step), each norm checked exactly."""
         corner, t, unit = self.corner, self.target_norm, math.sqrt(self.step)
         f, good = self._weights(block)
@@ -182,7 +183,7 @@ class _MomentOfBlock:
         last = np.rint(f * corner_units(corner, self.step)) if corner else None  # f <= 1: no longer
         return Z, V, last
 
-    def _floats(self, block: Labelled) -> tuple[Block, FloatArray, FloatArray | None]:
+    def _floats(self, block: Zipped) -> tuple[Block, FloatArray, FloatArray | None]:
         f, good = self._weights(block)
         rows = _kept(block.rows, good) if not good.all() else block.rows
         rows = clip_rows(rows, self.clip_norm)

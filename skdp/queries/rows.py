@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows, Block, CenteredRows, SelectedRows
 from skdp.data.remote import RowNumbers, narrowed
-from skdp.privacy.gate.session import Bound, Bounded
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.integers import (
     FINEST_UNIT,
     IntegerRows,

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from skdp.data.blocks import DenseRows
 from skdp.data.files import BlockFiles
 from skdp.privacy.accounting.sketch_laws import SketchLaw
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.entries import without_duplicates
 from skdp.queries.integers import FINEST_UNIT, IntegerRows, clip_rows
 from skdp.queries.linear_maps import LARGEST, IntegerSketch, SketchMap, signed

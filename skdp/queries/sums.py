@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows, is_source, row_source, sum_rows
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 
 __all__ = [
     "ADJACENCIES",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows, Block
 from skdp.data.remote import RowNumbers
-from skdp.privacy.gate.session import Bound, Bounded
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.integers import FINEST_UNIT, IntegerRows, clip_rows, square_norms
 from skdp.queries.sums import SumQuery
 

@@ -9,12 +9,14 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._inputs import float_dtype
 from skdp.base import atomic
 from skdp.data.dask_rows import is_dask_array
+from skdp.data.records import RecordForm, records_of
 from skdp.exceptions import PrivacyWarning
 from skdp.queries.readout import TargetScale
+from skdp.regression._placed import check_placed
 from skdp.regression._readout import ReadoutBase
-from skdp.regression._record_blocks import check_records
 
 
 class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
@@ -134,16 +136,17 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         """
         shares = self._check_parameters()
         session = self._open_session()
-        checked = check_records(self, X, y, numbers=False)
-        classes = self._public_classes(checked.y)
+        placed = check_placed(self, X, y, numbers=False)
+        classes = self._public_classes(placed.columns["y"])
         codes, factor = label_codes(len(classes), centered=self.fit_intercept)
         q = codes.shape[1]
-        records = checked.encoded(partial(encode, classes=classes, codes=codes), q)
+        form = RecordForm(partial(encode, classes=classes, codes=codes), q)
+        records = records_of(placed, form)
         scale = TargetScale.in_ball(1.0, q)
         W, b, clip_norm, _ = self._release(session, records, shares, lambda ask: scale)
         attributes = {
             "classes_": classes,
-            "coef_": (factor * W.T).astype(checked.dtype, copy=False),
+            "coef_": (factor * W.T).astype(float_dtype(placed.rows), copy=False),
             "intercept_": intercepts(b, factor) if self.fit_intercept else np.zeros_like(b),
             "clip_norm_": clip_norm,
         }
