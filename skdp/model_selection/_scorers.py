@@ -201,7 +201,7 @@ class PrivateScorer:
             self._losses_of(model, X, y),
             lambda: n_rows(X),
             bounds,
-            private_count=private_count,
+            adjacency="add_remove" if private_count else "replace",
             owners=owners,
         )
         return query, max(n, 1.0)

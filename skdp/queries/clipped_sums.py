@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.records import MAX_ROWS, Block, Frame, Records, exact_map, on_grid
+from skdp.queries.sums import Neighbours
 
 __all__ = ["BELOW", "ClippedSum", "joined", "limbs_of"]
 
@@ -30,10 +31,8 @@ class Measured(Protocol):
 
     shape: tuple[int, int]
     corner: float
+    neighbours: Neighbours
     _records: Records
-
-    @property
-    def records_changed(self) -> float: ...
 
     def survey(self) -> tuple[FloatArray, FloatArray]: ...
 
@@ -45,9 +44,7 @@ class Measured(Protocol):
 
     def rank(self, scores: Callable[[], FloatArray], threshold: float, name: str) -> Bounded: ...
 
-    def sum_weighted(
-        self, units: FloatArray, weights: FloatArray, *, exact: bool
-    ) -> NDArray[Any]: ...
+    def sum_weighted(self, units: FloatArray, weights: FloatArray, step: float) -> NDArray[Any]: ...
 
 
 class ClippedSum(PrivateQuery):
@@ -147,7 +144,7 @@ class ClippedSum(PrivateQuery):
             units = query.survey()[0]
             if step == 0.0:
                 weights = self._weights(C, 1.0)
-                K = query.sum_weighted(units, weights * units, exact=False)
+                K = query.sum_weighted(units, weights * units, step)
                 last = [float(np.sum(weights)) * corner] if corner else []
                 return np.concatenate([self._map_float(K), last])
             shift = _HEADROOM - math.ceil(math.log2(C / step))
@@ -158,13 +155,13 @@ class ClippedSum(PrivateQuery):
             return np.concatenate([self._map(joined(high, low, shift)), np.array(last, np.int64)])
 
         name = "spectral_sum" if self._matrix is None else "gradient_sum"
-        bound = Bound(name, (size,), query.records_changed * C, slack=1.01 * self._slack)
+        bound = Bound(name, (size,), query.neighbours.array(C), slack=1.01 * self._slack)
         return Bounded(bound, answer)
 
     def _limbs(self, units: FloatArray, weights: FloatArray) -> NDArray[Any]:
         """Return the exact sum over records, from kept coordinates if there are any."""
         if self._kept is None:
-            return self._query.sum_weighted(units, weights, exact=True)
+            return self._query.sum_weighted(units, weights, 1.0)
         total = np.zeros((2, self._kept.shape[1]), np.int64)
         for i in range(0, len(weights), MAX_ROWS):
             rows = self._kept[i : i + MAX_ROWS].astype(np.float64)
