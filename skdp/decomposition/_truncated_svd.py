@@ -321,8 +321,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         if self.adjacency == "replace":
             n = query.n_rows
         else:
-            count = ask.count(share=shares["count"])
-            n = released_count(*count)
+            n = released_count(*ask.count(share=shares["count"]))
         noise = row_noise(session, self.adjacency, n, float(clip_norm))
         V, sums = row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
