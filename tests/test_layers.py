@@ -15,11 +15,12 @@ PACKAGE = Path(skdp.__file__).parent
 MODULE_LINES, BODY_LINES = 400, 60
 
 COMMON = {"exceptions", "_validation"}
-ESTIMATOR = {"base", "_inputs", "data", "queries", "solvers"} | COMMON
+ESTIMATOR = {"base", "_inputs", "_labels", "data", "queries", "solvers"} | COMMON
 # First part of a module's name below skdp -> what it may import from skdp, itself aside.
 ALLOWED = {
     "exceptions": set(),
     "_validation": {"exceptions"},
+    "_labels": set(),
     "_progress": set(),
     "_inputs": {"_validation", "data"},
     "privacy": {"exceptions"},
