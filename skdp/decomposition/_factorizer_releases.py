@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from skdp._streaming import StreamingMixin
 from skdp._validation import check_int, check_option
-from skdp.base import StreamingMixin, atomic
+from skdp.base import atomic
 from skdp.decomposition._factorizer_plan import draw_maps, make_plan
 from skdp.decomposition._factorizer_state import factorize, map_digest
 from skdp.exceptions import PrivacyError

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from skdp.base import merged_receipt, receipt_state
 from skdp.exceptions import PrivacyError
+from skdp.privacy.streams.merged import merged_receipt, receipt_state
 from skdp.solvers.sketching import Noisy, from_core, from_matrix, from_two
 
 VERSION = 2

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from skdp.exceptions import PrivacyError
 from skdp.federated._requests import Argument, Call, Facts, Request
 from skdp.federated.noise_shares import NoiseShares, distribute
-from skdp.privacy.gate.session import Answer, Bound, Bounded, PrivacySession, PrivateQuery
+from skdp.privacy.gate.bounds import Answer, Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.session import PrivacySession
 
 __all__ = [
     "Aggregate",

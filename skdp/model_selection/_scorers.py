@@ -166,7 +166,9 @@ class PrivateScorer:
         source = make_source(self.random_state, "PrivateScorer")
         unit = self.privacy_unit
         adjacency = "replace" if unit == "label" else self.adjacency  # the number is public
-        session = PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)
+        session = PrivacySession(
+            budget, source=source, adjacency=adjacency, unit=unit, observer=routes.Account()
+        )
         return self.release(model, X, y, groups, session)[0]
 
     def release(self, model, X, y, groups, session, count_share=_COUNT_SHARE):
@@ -208,7 +210,7 @@ class PrivateScorer:
             self._losses_of(model, X, y),
             lambda: n_rows(X),
             bounds,
-            private_count=private_count,
+            adjacency="add_remove" if private_count else "replace",
             owners=owners,
         )
         return query, max(n, 1.0)

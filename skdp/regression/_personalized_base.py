@@ -236,7 +236,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         whitener, shared = self._subspace(session, ask, query, shares)
         count = shared.count
         if self.adjacency == "replace":
-            count = Count().also(query.n_users, 0.0)
+            count = Count().also(query.n_rows, 0.0)
         elif "count" in shares:
             released = ask.count(share=shares["count"])
             count = count.also(float(released.value), released.noise_scale)

@@ -202,7 +202,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         )
         ask = session.ask(query)
         n = self._n_records(ask, query, shares)
-        unit_noise = query.records_changed / session.budget.mu
+        unit_noise = query.neighbours.units / session.budget.mu
         if design is None and session.unit == "label":
             design = whitening(query.public_moments(), shape, n, 0.0)
         attributes = self._descend(ask, shape, n, design, shares, unit_noise)

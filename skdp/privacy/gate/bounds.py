@@ -57,7 +57,7 @@ class Bound:
         For `choose`: supremum of (largest - smallest) change over the scores.
     law : SketchLaw or None
         Of a random sketch, whose change is random: its norm in steps is at most `l2_steps` times
-        the root of a variable of this law. Such bounds need `PrivacySession.grant_sketches`.
+        the root of a variable of this law. Such bounds need `grant_sketches` of the streams.
     """
 
     name: str

@@ -14,7 +14,7 @@ import pytest
 
 from skdp.exceptions import PrivacyError
 from skdp.privacy import PrivacyBudget, PrivacySession
-from skdp.privacy.gate.session import Bound
+from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.noise.words import SystemSource
 from skdp.privacy.streams.checkpoint import checkpoint, close, restore
 from skdp.privacy.streams.groups import StreamGroup
