@@ -382,6 +382,12 @@ def nan_epsilon(mp):
     mp.setattr("skdp.base.check_real", careless)
 
 
+def noise_floor(mp):
+    """A small budget gets no more noise than a middling one."""
+    step = gate.gaussian_step
+    mp.setattr(gate, "gaussian_step", lambda bound, mu: step(bound, max(mu, 0.01)))
+
+
 def half_ledger(mp):
     record = gate.PrivacySession._record
 
@@ -441,6 +447,10 @@ MUTATIONS = {
     "the same noise in every fit": ("entropy", check("system_entropy"), PCA, fixed_source),
     "seed used at two budgets": ("seeds", check("seeded_noise"), PCA, key_without_scale),
     "NaN as epsilon": ("budgets", check("bad_budgets"), PCA, nan_epsilon),
+    "no more noise for a tiny budget": ("tiny epsilon", check("tiny_epsilon"), PCA, noise_floor),
+    "branch on a maximum, tiny budget": (
+        "tiny epsilon", check("tiny_epsilon"), BranchesOnMaximum(), nothing,
+    ),
     "rows kept on the estimator": (
         "documented attributes", check("documented_attributes"), KeepsRows(), nothing,
     ),
