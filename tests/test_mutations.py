@@ -24,6 +24,7 @@ from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise import words
 from skdp.queries import rows
 from skdp.queries.rows import RowQuery
+from skdp.queries.sums import Neighbours
 from skdp.solvers.linalg import orthonormal
 from skdp.testing import (
     audit,
@@ -262,7 +263,7 @@ def float_addition(mp):
 
 
 def other_adjacency(mp):
-    mp.setattr(RowQuery, "_psd", lambda self, order=2: 1.0)
+    mp.setattr(Neighbours, "positive", lambda self, level=1.0, size=2: level)
 
 
 def no_clip(mp):
@@ -288,7 +289,9 @@ def norm_is_one(mp):
 
     def claimed(self, V):
         bounded = true(self, V)
-        bound = dataclasses.replace(bounded.bound, l2=self.clip_norm**2 * self._psd(V.shape[1]))
+        bound = dataclasses.replace(
+            bounded.bound, l2=self.neighbours.positive(self.clip_norm**2, V.shape[1])
+        )
         return gate.Bounded(bound, bounded.answer)
 
     mp.setattr(RowQuery, "gram_product", claimed)
@@ -350,7 +353,7 @@ def no_limit(mp):
         delta = self.budget.delta - self.budget.sampler_delta
         return min(self.budget.epsilon, accounting.epsilon_from_losses(losses, delta))
 
-    mp.setattr(gate.PrivacySession, "_pay", lambda self, *args: None)
+    mp.setattr(gate.PrivacySession, "affordable", lambda self, bound, share, *args: share)
     mp.setattr(gate.PrivacySession, "_composed_epsilon", blind)
 
 
@@ -382,13 +385,19 @@ def nan_epsilon(mp):
     mp.setattr("skdp.base.check_real", careless)
 
 
+def noise_floor(mp):
+    """A small budget gets no more noise than a middling one."""
+    step = gate.gaussian_step
+    mp.setattr(gate, "gaussian_step", lambda bound, mu: step(bound, max(mu, 0.01)))
+
+
 def half_ledger(mp):
-    record = gate.PrivacySession._record
+    pay = gate.PrivacySession.pay
 
-    def forgetful(self, *line):
-        record(self, *line[:-1], line[-1]._replace(value=line[-1].value / 2))
+    def forgetful(self, line, *args):
+        pay(self, line._replace(loss=line.loss._replace(value=line.loss.value / 2)), *args)
 
-    mp.setattr(gate.PrivacySession, "_record", forgetful)
+    mp.setattr(gate.PrivacySession, "pay", forgetful)
 
 
 def nothing(mp):
@@ -441,6 +450,10 @@ MUTATIONS = {
     "the same noise in every fit": ("entropy", check("system_entropy"), PCA, fixed_source),
     "seed used at two budgets": ("seeds", check("seeded_noise"), PCA, key_without_scale),
     "NaN as epsilon": ("budgets", check("bad_budgets"), PCA, nan_epsilon),
+    "no more noise for a tiny budget": ("tiny epsilon", check("tiny_epsilon"), PCA, noise_floor),
+    "branch on a maximum, tiny budget": (
+        "tiny epsilon", check("tiny_epsilon"), BranchesOnMaximum(), nothing,
+    ),
     "rows kept on the estimator": (
         "documented attributes", check("documented_attributes"), KeepsRows(), nothing,
     ),

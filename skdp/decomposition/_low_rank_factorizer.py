@@ -21,9 +21,10 @@ from skdp.decomposition._factorizer_plan import draw_maps, make_plan
 from skdp.decomposition._factorizer_state import factorize
 from skdp.decomposition._factorizer_streams import OTHER_BLOCKS, StreamMixin
 from skdp.decomposition._stream_planning import FactorizerPlanMixin
+from skdp.privacy.streams.sketch_draws import SketchSource
+from skdp.privacy.streams.sketches import grant_sketches
 from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.sketching import Noisy
 
 _METHODS = ("auto", "two_sketch", "three_sketch", "dense")
 _SKETCHES = ("gaussian", "srht", "sparse", "isometry")
@@ -233,13 +234,15 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
         X, shape = self._matrix(X)
         self._check_matrix(shape)
         plan = make_plan(self, shape, self._unit(stream=False))
-        maps = draw_maps(plan, self.sketch, session.sketches(self.sketch_seed), self.first_row)
+        maps = draw_maps(
+            plan, self.sketch, SketchSource.of(session, self.sketch_seed), self.first_row
+        )
         bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
-        grants = session.grant_sketches(bounds, plan.shares, shared=self.sketch_seed is not None)
+        grants = grant_sketches(session, bounds, plan.shares, shared=self.sketch_seed is not None)
         query = Whole(X, plan.unit)
         answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
         start = session.random_signs((shape[1], min(shape[1], self.n_components + 10)))
-        noisy = [Noisy(*answer) for answer in answers]
+        noisy = answers
         factors = factorize(noisy, [maps], self.n_components, start)
         attributes = self._attributes(plan, factors)
         return self._close_session(session, as_input_dtype(attributes, X.dtype))

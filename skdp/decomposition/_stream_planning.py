@@ -15,6 +15,7 @@ from skdp.decomposition._planning import (
     guarantee_of,
     samples_needed,
 )
+from skdp.privacy.streams.sketch_draws import SketchSource
 from skdp.queries.linear_maps import SketchMap
 from skdp.queries.rows import RowQuery
 from skdp.solvers.moment_sketch import sketch_size
@@ -183,7 +184,9 @@ def stand_ins(estimator, plan, session):
         m, n = shape
         shape = (min(m, max(_STAND_IN, plan.core_size)), min(n, max(_STAND_IN, plan.sketch_size)))
     seed = _PUBLIC_SEED if estimator.sketch_seed is None else estimator.sketch_seed
-    maps = draw_maps(replace(plan, shape=shape), kind, session.sketches(seed), estimator.first_row)
+    maps = draw_maps(
+        replace(plan, shape=shape), kind, SketchSource.of(session, seed), estimator.first_row
+    )
     return [SketchMap(a.name, plan.shape, a.left, a.right) for a in maps]
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.blocks import AnyRows, is_source, row_source, sum_rows
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.octaves import OctaveQuery
-from skdp.queries.rows import ADJACENCIES
+from skdp.queries.sums import SumQuery, any_rows, summed
 
 __all__ = ["SQUARE_WEIGHT", "ColumnQuery"]
 
@@ -24,7 +23,7 @@ FloatArray = NDArray[np.float64]
 SQUARE_WEIGHT = 1.66
 
 
-class ColumnQuery(PrivateQuery):
+class ColumnQuery(SumQuery):
     """Sums over private rows of what each entry says of its column.
 
     Parameters
@@ -38,25 +37,8 @@ class ColumnQuery(PrivateQuery):
     """
 
     def __init__(self, rows: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
-        if adjacency not in ADJACENCIES:
-            raise ValueError(
-                f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r} instead."
-            )
-        self._source: AnyRows = rows if is_source(rows) else row_source(rows)
-        self.adjacency = adjacency
-        self.n_jobs = n_jobs
-        self.n_features = self._source.n_features
-
-    @property
-    def _replace(self) -> bool:
-        return self.adjacency == "replace"
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows, public under adjacency="replace" only."""
-        if not self._replace:
-            raise ValueError("the number of rows is private under adjacency='add_remove'")
-        return self._source.n_rows()
+        super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
+        self.n_features: int = self._source.n_features
 
     def octaves(self, center: FloatArray) -> OctaveQuery:
         """Return how entries compare with powers of two about a public centre."""
@@ -82,17 +64,12 @@ class ColumnQuery(PrivateQuery):
                 whole = _finite(rows)
                 w = np.clip((whole - center) / unit, -cut, cut)
                 parts = np.hstack([w, b * (w * w - shift), np.full((len(w), 1), c)])
-                if step == 0.0:
-                    return np.asarray(parts.sum(axis=0))
-                return np.asarray(np.rint(parts / step).astype(np.int64).sum(axis=0))
+                return summed(parts, step)
 
-            total = sum_rows(
-                self._source, term, (2 * d + 1,), exact=step != 0.0, n_jobs=self.n_jobs
-            )
-            return total
+            return self._sum(term, (2 * d + 1,), step)
 
         l2, slack = math.sqrt((1 + b * b / 4) * d + c * c), math.sqrt(2 * d + 1) / 2
-        if self._replace:
+        if self.neighbours.replace:
             l2, slack = max(l2, math.sqrt(4.0 * d)), math.sqrt(2 * d)
         return Bounded(Bound("moments", (2 * d + 1,), l2, slack=slack), answer)
 

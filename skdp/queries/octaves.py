@@ -10,8 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import AnyRows, Block, is_source, row_source, sum_rows
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.data.blocks import Block
+from skdp.privacy.gate.bounds import Bounded
+from skdp.queries.sums import SumQuery, any_rows
 
 __all__ = ["OctaveQuery"]
 
@@ -20,7 +21,7 @@ _LOWEST, _HIGHEST = -60, 60  # octaves told apart; what lies outside counts for 
 _SIZE = _HIGHEST - _LOWEST + 1
 
 
-class OctaveQuery(PrivateQuery):
+class OctaveQuery(SumQuery):
     """Ranks of public powers of two among |x - center|, column by column.
 
     One pass over the rows counts the entries of each octave; the counts stay in here, and answer
@@ -41,17 +42,15 @@ class OctaveQuery(PrivateQuery):
     def __init__(
         self, rows: Any, center: FloatArray, *, adjacency: str, n_jobs: int | None = None
     ) -> None:
-        self._source: AnyRows = rows if is_source(rows) else row_source(rows)
+        super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
         self._center = center
-        self._units = 2.0 if adjacency == "replace" else 1.0
-        self.n_jobs = n_jobs
         self._counts: NDArray[np.int64] | None = None
 
     def ranks(self, thresholds: FloatArray) -> Bounded:
         """Return, for each column, half of the entries at most 2**e minus half of those above.
 
-        An entry that equals the centre is left out. A row adds 0, 1/2 or -1/2 to each of d columns:
-        sqrt(d)/2; replace: twice as much, by rows on other sides of all thresholds.
+        An entry that equals the centre is left out. A row adds 0, 1/2 or -1/2 to each of d
+        columns: an array of norm sqrt(d)/2.
         """
         d = self._source.n_features
         last = np.clip(np.frexp(thresholds)[1] - 1, _LOWEST, _HIGHEST) - _LOWEST
@@ -65,15 +64,12 @@ class OctaveQuery(PrivateQuery):
             half = round(0.5 / step)
             return np.asarray(np.clip(excess, -(2**62 // half), 2**62 // half) * half)
 
-        size, rounding = self._units * math.sqrt(d) / 2, self._units * math.sqrt(d) / 2
-        bound = Bound("column_ranks", (d,), size, slack=rounding)
-        return Bounded(bound, answer)
+        return self._array("column_ranks", (d,), math.sqrt(d) / 2, answer)
 
     def _octave_counts(self) -> NDArray[np.int64]:
         if self._counts is None:
             term, shape = _OctavesOfBlock(self._center), (self._source.n_features, _SIZE)
-            counts = sum_rows(self._source, term, shape, exact=True, n_jobs=self.n_jobs)
-            self._counts = counts.astype(np.int64)
+            self._counts = self._sum(term, shape, 1.0).astype(np.int64)
         return self._counts
 
 

@@ -80,7 +80,7 @@ def plan_trace(estimator, session, n, shape, signal):
         )
     mu = session.budget.mu
     options = {
-        "shape": shape, "rank": rank, "lam": 1.0, "unit_noise": query.records_changed / mu,
+        "shape": shape, "rank": rank, "lam": 1.0, "unit_noise": query.neighbours.units / mu,
         "init": shares["init"], "gradients": shares.get("gradients", 0.0),
         "rank_share": shares["medians"] / steps, "max_iter": max_iter,
         "clip_level": None if estimator.clip_level == "auto" else float(estimator.clip_level),

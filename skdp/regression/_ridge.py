@@ -6,11 +6,13 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._inputs import float_dtype
 from skdp._validation import check_range, spread_range
 from skdp.base import atomic
+from skdp.data.records import RecordForm, records_of
 from skdp.queries.readout import TargetScale
+from skdp.regression._placed import as_columns, check_placed, n_columns
 from skdp.regression._readout import ReadoutBase
-from skdp.regression._record_blocks import as_columns, check_records
 from skdp.solvers.quantiles import private_quantile
 
 _TARGET_MEDIANS = 3.0
@@ -145,8 +147,8 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         shares = self._check_parameters()
         bounds = check_range(self, "target_bounds")
         session = self._open_session()
-        checked = check_records(self, X, y, numbers=True)
-        q = checked.n_targets
+        placed = check_placed(self, X, y, numbers=True)
+        q = n_columns(placed.columns["y"])
         bounds = spread_range(self, "target_bounds", bounds, q, "targets")
 
         def scale_of(ask):
@@ -159,12 +161,14 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
             return TargetScale.in_ball(radius, q)
 
         W, b, clip_norm, scale = self._release(
-            session, checked.encoded(as_columns, q), shares, scale_of
+            session, records_of(placed, RecordForm(as_columns, q)), shares, scale_of
         )
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
         attributes = {
-            "coef_": (W[:, 0] if single else W.T.copy()).astype(checked.dtype, copy=False),
+            "coef_": (W[:, 0] if single else W.T.copy()).astype(
+                float_dtype(placed.rows), copy=False
+            ),
             "intercept_": float(intercept[0]) if single else intercept,
             "clip_norm_": clip_norm,
             "target_bounds_": (scale.low, scale.high),

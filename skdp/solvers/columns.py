@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer, released_count
 from skdp.solvers.scales import find_scales
 
 __all__ = ["ColumnMoments", "Columns", "MomentWeights", "column_moments", "find_columns"]
@@ -19,24 +20,10 @@ _CLEAR = 3.0  # deviations of its noise from which a variance is seen
 _OUTSIDE = 2.0  # scales from 0 at which entries are cut for a first mean
 
 
-class PublicAnswer(Protocol):
-    """A public array, and the scale of its noise."""
-
-    @property
-    def value(self) -> FloatArray:
-        """The noisy value."""
-        ...
-
-    @property
-    def noise_scale(self) -> float:
-        """Its standard deviation."""
-        ...
-
-
 class AsksOctaves(Protocol):
     """Ranks of powers of two, for each column."""
 
-    def ranks(self, thresholds: FloatArray, *, share: float) -> PublicAnswer:
+    def ranks(self, thresholds: FloatArray, *, share: float) -> Answer:
         """Return half of the entries below minus half of those above each threshold."""
         ...
 
@@ -50,7 +37,7 @@ class AsksColumns(Protocol):
 
     def moments(
         self, center: FloatArray, size: FloatArray, count_weight: float, *, share: float
-    ) -> PublicAnswer:
+    ) -> Answer:
         """Return sums of w, b (w^2 - 1/2) and c, w = (x - center)/size cut to [-1, 1]."""
         ...
 
@@ -145,8 +132,8 @@ def column_moments(
     d = len(center)
     unit = np.where(np.isfinite(size), size, 1.0)
     if n is None:
-        n = max(1.0, float(sums[-1]) / weights.rows, 2 * noise_scale / weights.rows)
         n_noise = noise_scale / weights.rows
+        n = released_count(sums[-1] / weights.rows, n_noise)
     else:
         n_noise = 0.0
     w = sums[:d] / n

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_ndtr
 
+from skdp.answer import Answer
+
 __all__ = [
     "QUESTIONS",
     "Scale",
@@ -46,24 +48,10 @@ _GAPS = np.arange(-len(OCTAVES), len(OCTAVES) + 1) + 0.5
 _RANKS = [expit(_GAPS / width) - 0.5 for width in _WIDTHS]
 
 
-class PublicAnswer(Protocol):
-    """A public array, and the scale of its noise."""
-
-    @property
-    def value(self) -> FloatArray:
-        """The noisy value."""
-        ...
-
-    @property
-    def noise_scale(self) -> float:
-        """Its standard deviation."""
-        ...
-
-
 class AsksRank(Protocol):
     """A noisy rank of a threshold among the numbers that are not zero."""
 
-    def __call__(self, threshold: float, *, share: float) -> PublicAnswer:
+    def __call__(self, threshold: float, *, share: float) -> Answer:
         """Return half of the numbers at most the threshold minus half of those above it."""
         ...
 
@@ -71,7 +59,7 @@ class AsksRank(Protocol):
 class AsksRanks(Protocol):
     """Noisy ranks, of one threshold in each column."""
 
-    def __call__(self, thresholds: FloatArray, *, share: float) -> PublicAnswer:
+    def __call__(self, thresholds: FloatArray, *, share: float) -> Answer:
         """Return the rank of each threshold among the entries of its column."""
         ...
 
@@ -94,7 +82,7 @@ class Scale(NamedTuple):
 def find_scale(rank: AsksRank, share: float, *, near: float = 1.0, fall: float = _FALL) -> Scale:
     """Return the scale of some private numbers; see `find_scales`."""
 
-    def ranks(thresholds: FloatArray, *, share: float) -> PublicAnswer:
+    def ranks(thresholds: FloatArray, *, share: float) -> Answer:
         return rank(float(thresholds[0]), share=share)
 
     found = find_scales(ranks, 1, share, near=near, fall=fall)
@@ -148,7 +136,7 @@ class _Search:
         apart = np.arange(d) * _GOLDEN % 1 - 0.5 if d > 1 else np.zeros(1)
         return self.quantile(0.5 + _APART * left * apart)
 
-    def learn(self, asked: IntArray, answer: PublicAnswer) -> None:
+    def learn(self, asked: IntArray, answer: Answer) -> None:
         """Take in one more answer for each column."""
         noise = max(answer.noise_scale, _EXACT)
         self._asked.append(asked)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.streams.correlated import plan_stream
+from skdp.privacy.streams.sketches import grant_sketches
 from skdp.theory._plan import PlannedRelease
 
 __all__ = ["planned_sketches", "planned_stream"]
@@ -74,14 +75,14 @@ def planned_sketches(
         Shares of the noise, as in a secure sum; 0 for none.
     """
     if horizon == 1:
-        grants = session.grant_sketches(bounds, shares, parties=parties)
+        grants = grant_sketches(session, bounds, shares, parties=parties)
         scales = [grant.noise_scale for grant in grants]
         return _lines(bounds, shares, scales), tuple(scales)
     plans = [plan_stream(bound.size, horizon, mechanism, window) for bound in bounds]
     wide = [plan.widened(bound, horizon) for plan, bound in zip(plans, bounds, strict=True)]
     for plan, bound in zip(plans, bounds, strict=True):
         session.charge_draws((plan.draws - 1) * bound.size)
-    grants = session.grant_sketches(wide, shares)
+    grants = grant_sketches(session, wide, shares)
     pairs = list(zip(grants, plans, strict=True))
     units = [plan.unit for plan in plans]
     shown = [replace(b, l2=b.l2 / unit) for b, unit in zip(wide, units, strict=True)]

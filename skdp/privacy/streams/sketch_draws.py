@@ -15,17 +15,15 @@ The table's distance from the discrete Gaussian is charged to delta as noise dra
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
+from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource, SeededSource, Words
-
-if TYPE_CHECKING:
-    from skdp.privacy.gate.session import PrivacySession
 
 __all__ = ["FINE", "COARSE", "SketchSource", "gaussian_scale"]
 
@@ -46,6 +44,16 @@ class SketchSource:
         self._session = session
         self._source = source
         self._charged = False
+
+    @classmethod
+    def of(cls, session: PrivacySession, seed: int | None = None) -> SketchSource:
+        """Return a session's source of random sketches: secret ones, or with a `seed` public."""
+        if seed is not None:
+            return cls(session, SeededSource(seed, "skdp.sketch"))
+        if isinstance(session.source, SeededSource):
+            return cls(session, session.source.derive("sketch"))
+        words = session.source.words("sketch")(4)
+        return cls(session, SeededSource(words.tobytes(), "sketch"))
 
     def shared_with(self, session: PrivacySession) -> SketchSource:
         """Return a source of the same sketches for another session, whose noise is its own."""
