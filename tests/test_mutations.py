@@ -24,6 +24,7 @@ from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise import words
 from skdp.queries import rows
 from skdp.queries.rows import RowQuery
+from skdp.queries.sums import Neighbours
 from skdp.solvers.linalg import orthonormal
 from skdp.testing import (
     audit,
@@ -262,7 +263,7 @@ def float_addition(mp):
 
 
 def other_adjacency(mp):
-    mp.setattr(RowQuery, "_psd", lambda self, order=2: 1.0)
+    mp.setattr(Neighbours, "positive", lambda self, level=1.0, size=2: level)
 
 
 def no_clip(mp):
@@ -288,7 +289,8 @@ def norm_is_one(mp):
 
     def claimed(self, V):
         bounded = true(self, V)
-        bound = dataclasses.replace(bounded.bound, l2=self.clip_norm**2 * self._psd(V.shape[1]))
+        l2 = self.neighbours.positive(self.clip_norm**2, V.shape[1])
+        bound = dataclasses.replace(bounded.bound, l2=l2)
         return gate.Bounded(bound, bounded.answer)
 
     mp.setattr(RowQuery, "gram_product", claimed)
