@@ -289,8 +289,9 @@ def norm_is_one(mp):
 
     def claimed(self, V):
         bounded = true(self, V)
-        l2 = self.neighbours.positive(self.clip_norm**2, V.shape[1])
-        bound = dataclasses.replace(bounded.bound, l2=l2)
+        bound = dataclasses.replace(
+            bounded.bound, l2=self.neighbours.positive(self.clip_norm**2, V.shape[1])
+        )
         return gate.Bounded(bound, bounded.answer)
 
     mp.setattr(RowQuery, "gram_product", claimed)
@@ -352,7 +353,7 @@ def no_limit(mp):
         delta = self.budget.delta - self.budget.sampler_delta
         return min(self.budget.epsilon, accounting.epsilon_from_losses(losses, delta))
 
-    mp.setattr(gate.PrivacySession, "_pay", lambda self, *args: None)
+    mp.setattr(gate.PrivacySession, "affordable", lambda self, bound, share, *args: share)
     mp.setattr(gate.PrivacySession, "_composed_epsilon", blind)
 
 
@@ -391,12 +392,12 @@ def noise_floor(mp):
 
 
 def half_ledger(mp):
-    record = gate.PrivacySession._record
+    pay = gate.PrivacySession.pay
 
-    def forgetful(self, *line):
-        record(self, *line[:-1], line[-1]._replace(value=line[-1].value / 2))
+    def forgetful(self, line, *args):
+        pay(self, line._replace(loss=line.loss._replace(value=line.loss.value / 2)), *args)
 
-    mp.setattr(gate.PrivacySession, "_record", forgetful)
+    mp.setattr(gate.PrivacySession, "pay", forgetful)
 
 
 def nothing(mp):

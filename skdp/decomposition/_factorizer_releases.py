@@ -8,7 +8,6 @@ from skdp.base import atomic
 from skdp.decomposition._factorizer_plan import draw_maps, make_plan
 from skdp.decomposition._factorizer_state import factorize, map_digest
 from skdp.exceptions import PrivacyError
-from skdp.solvers.sketching import Noisy
 
 
 class StreamState:
@@ -104,7 +103,7 @@ class ReleasesMixin(StreamingMixin):
         """Set the attributes of the last release."""
         plan, maps = self._drawn_again(group)
         answers = group.answers()
-        noisy = [Noisy(*answers[sketch.name]) for sketch in maps]
+        noisy = [answers[sketch.name] for sketch in maps]
         factors = factorize(noisy, [maps], self.n_components, group.notes["start"])
         attributes = self._attributes(plan, factors)
         attributes["state_bytes_"] = sum(s.state_bytes for s in group.streams.values())

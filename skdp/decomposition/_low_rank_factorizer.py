@@ -25,7 +25,6 @@ from skdp.privacy.streams.sketch_draws import SketchSource
 from skdp.privacy.streams.sketches import grant_sketches
 from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.sketching import Noisy
 
 _METHODS = ("auto", "two_sketch", "three_sketch", "dense")
 _SKETCHES = ("gaussian", "srht", "sparse", "isometry")
@@ -243,7 +242,7 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
         query = Whole(X, plan.unit)
         answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
         start = session.random_signs((shape[1], min(shape[1], self.n_components + 10)))
-        noisy = [Noisy(*answer) for answer in answers]
+        noisy = answers
         factors = factorize(noisy, [maps], self.n_components, start)
         attributes = self._attributes(plan, factors)
         return self._close_session(session, as_input_dtype(attributes, X.dtype))

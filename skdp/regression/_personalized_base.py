@@ -14,6 +14,7 @@ from sklearn.utils.validation import (
 )
 
 from skdp._inputs import as_blocks, check_block_columns, is_memory_map
+from skdp._labels import as_labels, check_labels
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.users import UserForm, UserRows, users_of
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning
@@ -21,7 +22,7 @@ from skdp.queries.groups import GroupQuery
 from skdp.regression._personalized_parameters import ParametersMixin
 from skdp.regression._placed import in_blocks
 from skdp.regression._publication import PublicationMixin
-from skdp.regression._users import check_labels, positions, same_kind, split_users
+from skdp.regression._users import positions, same_kind, split_users
 from skdp.solvers.candidates import choose_subspace
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
@@ -165,6 +166,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
 
     def _validated(self, X, y, labels, *, reset):
         """Return rows without the user column, targets, and user labels."""
+        y = y if self._y_numeric else as_labels(y)
         if self.user_column is not None:
             if not hasattr(X, "shape"):
                 X = np.asarray(X, dtype=object)

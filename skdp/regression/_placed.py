@@ -10,12 +10,12 @@ import numpy as np
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from skdp._inputs import as_blocks, check_rows
+from skdp._labels import as_labels, check_labels
 from skdp._validation import FLOATS
 from skdp.data.blocks import DenseRows, SparseRows, row_source
 from skdp.data.dask_rows import DaskRows, is_dask_array
 from skdp.data.files import BlockFiles
 from skdp.data.places import Placed
-from skdp.regression._users import check_labels
 
 __all__ = ["as_columns", "check_placed", "in_blocks", "n_columns"]
 
@@ -38,6 +38,7 @@ def check_placed(estimator, X, y, *, numbers, multi_output=True):
     if as_blocks(X) is not None:
         return in_blocks(estimator, X, y, numbers=numbers, multi_output=multi_output)
     options = {"multi_output": multi_output, "y_numeric": True} if numbers else {}
+    y = y if numbers else as_labels(y)
     X, y = validate_data(estimator, X, y, accept_sparse="csr", dtype=FLOATS, **options)
     return Placed(row_source(X), {"y": np.asarray(y)})
 
@@ -54,7 +55,7 @@ def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):
     several = numbers and multi_output
 
     def targets(y):
-        dtype = "numeric" if numbers else None
+        dtype, y = ("numeric", y) if numbers else (None, as_labels(y))
         y = check_array(y, ensure_2d=False, dtype=dtype, input_name="y", estimator=estimator)
         return y if several else column_or_1d(y, warn=True)
 

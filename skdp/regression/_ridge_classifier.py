@@ -10,6 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
+from skdp._labels import check_classes, class_numbers
 from skdp.base import atomic
 from skdp.data.dask_rows import is_dask_array
 from skdp.data.records import RecordForm, records_of
@@ -243,25 +244,6 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         return tags
 
 
-def check_classes(estimator):
-    """Return the distinct public classes; labels that are not numbers equal nothing."""
-    try:
-        given = list(estimator.classes)
-        classes = np.asarray(given)
-        bad = classes.dtype.kind in "fc" and not np.all(np.isfinite(classes))
-        fine = classes.ndim == 1 and not bad and classes.dtype.kind in "biufUS"
-        fine = fine and classes.tolist() == given  # a cast may have merged labels
-        classes = np.unique(classes) if fine else classes
-    except (TypeError, ValueError):
-        fine, classes = False, ()
-    if not fine or len(classes) < 2:
-        raise ValueError(
-            f"The 'classes' parameter of {type(estimator).__name__} must be None or a list of at "
-            f"least two finite labels or strings. Got {estimator.classes!r} instead."
-        )
-    return classes
-
-
 def label_codes(n_classes, *, centered):
     """Return the code of each class, of norm at most 1, and the factor that turns it into +-1.
 
@@ -298,8 +280,7 @@ def intercepts(b, factor):
 
 def encode(y, classes, codes):
     """Return the code of each label, NaN for one that is not among the classes."""
-    number = {label: i for i, label in enumerate(classes.tolist())}
-    found = np.array([number.get(label, -1) for label in y.tolist()], dtype=np.intp)
+    found = class_numbers(y, classes)
     Y = codes[np.maximum(found, 0)]
     Y[found < 0] = np.nan
     return Y

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.receipts import LedgerEntry
-from skdp.privacy.gate.bounds import Answer, Bound
+from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource
