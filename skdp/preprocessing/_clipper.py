@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import validate_data
 
 from skdp._validation import FLOATS, check_real
-from skdp.queries.integers import square_norms
+from skdp.data.block_rows import square_norms
 
 
 class RowClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
