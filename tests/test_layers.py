@@ -16,7 +16,16 @@ PACKAGE = Path(skdp.__file__).parent
 MODULE_LINES, BODY_LINES = 400, 60
 
 COMMON = {"exceptions", "_validation"}
-ESTIMATOR = {"base", "_inputs", "_labels", "answer", "data", "queries", "solvers"} | COMMON
+ESTIMATOR = {
+    "base",
+    "_inputs",
+    "_labels",
+    "_scales",
+    "answer",
+    "data",
+    "queries",
+    "solvers",
+} | COMMON
 STREAM_ROOMS = {"privacy.streams", "privacy.ledger"}  # of a stream, and of many servers
 ROOMS_BELOW = {"privacy.noise", "privacy.accounting"}
 # First parts of a module's name below skdp -> what it may import from skdp, itself aside. The
@@ -29,6 +38,7 @@ ALLOWED = {
     "_packing": {"exceptions"},
     "answer": set(),
     "_inputs": {"_validation", "data"},
+    "_scales": {"exceptions", "solvers"},
     "privacy": {"exceptions", "answer"},
     "privacy.noise": {"exceptions"},
     "privacy.accounting": {"exceptions"},

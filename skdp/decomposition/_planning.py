@@ -15,6 +15,7 @@ from skdp.decomposition._spectral import row_noise, row_route, step_shares
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
+from skdp.solvers.scales import QUESTIONS
 from skdp.theory import (
     FitPlan,
     gram_loss,
@@ -25,7 +26,6 @@ from skdp.theory import (
     power_loss,
 )
 
-_CLIP_STEPS = 8  # of the search for a clip norm
 _LOST = "share of the best captured squared length that is lost"
 _TURNED = "squared sine between released and exact subspace"
 _SEARCH, _SEARCH_STEPS = 0.03, 7  # for a clip level: share of a release, and steps
@@ -198,11 +198,13 @@ def row_releases(session, query, route, shares, d, k, clip, estimator):
         add(tangent(math.inf), (number - 1) * each, number - 1, "tangent round")
 
     if "clip_norm" in shares:
-        add(query.norms_below(1.0, 0.9).bound, shares["clip_norm"], _CLIP_STEPS, "clip norm search")
+        add(query.kept_below(1.0).bound, shares["clip_norm"], QUESTIONS, "clip norm search")
     if "count" in shares:
         add(query.count().bound, shares["count"])
     if "mean" in shares:
         add(query.sums().bound, shares["mean"], name="mean")
+    if "spread" in shares:
+        add(query.kept_below(1.0).bound, shares["spread"], QUESTIONS, "search about the mean")
     if "moment" in shares:
         add(query.moment(0.5 * clip).bound, shares["moment"])
     if "gram" in shares:

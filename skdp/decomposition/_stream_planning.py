@@ -19,6 +19,7 @@ from skdp.decomposition._planning import (
 from skdp.privacy.streams.sketch_draws import SketchSource
 from skdp.queries.rows import RowQuery
 from skdp.solvers.moment_sketch import sketch_size
+from skdp.solvers.scales import QUESTIONS
 from skdp.theory import (
     FitPlan,
     factorization_error,
@@ -30,7 +31,6 @@ from skdp.theory import (
     planned_stream,
 )
 
-_CLIP_STEPS = 8  # of the search for a clip norm
 _STAND_IN = 256  # rows of a sketch whose bound does not depend on their number
 _PUBLIC_SEED = 0  # of sketches that stand for those of the fit
 
@@ -91,8 +91,8 @@ def plan_incremental(estimator, session, n, d, signal, stream):
     releases, noise = [], {}
     if "clip_norm" in shares:
         query = RowQuery(np.zeros((0, d)), clip_norm=math.inf, adjacency=estimator.adjacency)
-        bound = query.norms_below(1.0, 0.9).bound
-        options = {"times": _CLIP_STEPS, "name": "clip norm search"}
+        bound = query.kept_below(1.0).bound
+        options = {"times": QUESTIONS, "name": "clip norm search"}
         releases.append(planned(session, bound, shares["clip_norm"], **options))
     for name, bounded in statistics(np.zeros((0, d)), facts).items():
         if stream:

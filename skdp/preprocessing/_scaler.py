@@ -1,7 +1,6 @@
 """Standardisation of columns with differential privacy."""
 
 import math
-import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +8,7 @@ from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from skdp._inputs import as_blocks, check_rows, map_blocks
+from skdp._scales import warn_unclear_columns
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -18,14 +18,11 @@ from skdp._validation import (
     spread_range,
 )
 from skdp.base import BaseDPEstimator, atomic
-from skdp.exceptions import PrivacyWarning
 from skdp.preprocessing._planning import plan_scaler
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.solvers.columns import MomentWeights, column_moments, find_columns
 from skdp.solvers.products import saturated
-from skdp.solvers.scales import numbers_needed
 
-_SHOWN = 10  # column numbers in a warning
 _COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 
 
@@ -208,7 +205,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
             size = np.full(d, np.inf)
             return self._moments(ask, center, size, n, shares["moments"]).mean, size
         found = find_columns(ask, d, shares, _weights(d), n)
-        warn_unclear(self, session, ~found.found, min(shares["scales"], shares["spreads"]))
+        share = min(shares["scales"], shares["spreads"])
+        warn_unclear_columns(self, session, ~found.found, share, remedy="'entry_bounds'")
         noise = found.noise * math.sqrt(shares["means"] / shares["moments"])
         return found.center, found.reach(noise)
 
@@ -292,23 +290,6 @@ class Standardisation(NamedTuple):
 def _weights(d):
     """Return the weights of squares and of the count beside the sums of d columns."""
     return MomentWeights(SQUARE_WEIGHT, _COUNT_WEIGHT * math.sqrt(d))
-
-
-def warn_unclear(estimator, session, unclear, share):
-    """Say which columns did not show their scale, and what would do; all of it is public."""
-    if not unclear.any():
-        return
-    columns = np.flatnonzero(unclear)
-    shown = ", ".join(map(str, columns[:_SHOWN])) + (", ..." if len(columns) > _SHOWN else "")
-    mu = session.budget.mu * math.sqrt(share / len(unclear))
-    warnings.warn(
-        f"{type(estimator).__name__} could not see the scale of {len(columns)} of {len(unclear)} "
-        f"columns ({shown}), and took a low guess. At this budget a column needs about "
-        f"{numbers_needed(mu)} values other than 0 (or than its most frequent value): use more "
-        "rows, a larger 'epsilon', or public 'entry_bounds'.",
-        PrivacyWarning,
-        stacklevel=5,
-    )
 
 
 def is_constant(found):

@@ -189,7 +189,7 @@ class MeasurementQuery(SumQuery):
 
         Under the unit `label` a score changes with its y_i.
         """
-        return self._below(_Numbers(scores), threshold, 0.5, name)
+        return self._below(_Numbers(scores), threshold, name)
 
     def kept_below(self, threshold: float) -> Bounded:
         """Return how many |y_i| are at most the threshold, minus half of those that are not 0."""

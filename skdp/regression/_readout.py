@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from sklearn.utils.validation import validate_data
 
 from skdp._inputs import as_blocks, map_blocks
+from skdp._scales import learn_scale
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -20,12 +21,10 @@ from skdp._validation import (
 from skdp.base import BaseDPEstimator
 from skdp.queries.readout import ReadoutQuery
 from skdp.regression._readout_planning import check_counts, plan_readout
-from skdp.solvers.quantiles import private_quantile
 from skdp.solvers.readout import readout_moments, solve_readout
 
 # Bounds are learnt as multiples of a private median, which is safe with few records: the search for
 # a high quantile runs away upwards when the rows above it are fewer than its noise.
-_CLIP_MEDIANS = 1.25
 _LEARNT = 0.05  # share of a bound that is learnt
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
@@ -67,8 +66,10 @@ class ReadoutBase(BaseDPEstimator):
         ask = session.ask(query)
         clip_norm = self.clip_norm
         if clip_norm == "auto":
-            median = private_quantile(ask.rows(), 0.5, shares["clip_norm"])
-            clip_norm = _CLIP_MEDIANS * median
+            clip_norm = learn_scale(
+                self, session, ask.rows().kept_below, shares["clip_norm"],
+                of="the rows", remedy="'clip_norm'",
+            )  # fmt: skip
         clip_norm = float(clip_norm)
         scale = scale_of(ask.targets())
         length = clip_norm if math.isfinite(clip_norm) else 1.0

@@ -7,11 +7,11 @@ import numpy as np
 
 from skdp.queries.readout import ReadoutQuery, TargetScale
 from skdp.regression._planning import facts_of, first_below
+from skdp.solvers.scales import QUESTIONS
 from skdp.theory import FitPlan, planned, readout_loss
 
 __all__ = ["check_counts", "plan_readout"]
 
-_SEARCH_STEPS = 8  # of a search for a median
 _TARGET_LENGTH = 0.5  # assumed length of a target, in units of its bound
 
 
@@ -41,9 +41,9 @@ def plan_readout(estimator, session, shape, columns, signal, *, corner, target, 
     releases = []
     for name, source in (("clip_norm", query.rows()), ("target_bounds", query.targets())):
         if name in shares:
-            bound = source.norms_below(1.0, 0.5).bound
+            bound = source.kept_below(1.0).bound
             label = name.replace("_", " ") + " search"
-            releases.append(planned(session, bound, shares[name], times=_SEARCH_STEPS, name=label))
+            releases.append(planned(session, bound, shares[name], times=QUESTIONS, name=label))
     bound = query.readout(corner * clip, target * clip).bound
     releases.append(planned(session, bound, shares["readout"]))
     noise = releases[-1].noise_scale / math.sqrt(2) / clip**2

@@ -7,13 +7,13 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
+from skdp._scales import learn_scale
 from skdp._validation import check_range, spread_range
 from skdp.base import atomic
 from skdp.data.records import RecordForm, records_of
 from skdp.queries.readout import TargetScale
 from skdp.regression._placed import as_columns, check_placed, n_columns
 from skdp.regression._readout import ReadoutBase
-from skdp.solvers.quantiles import private_quantile
 
 _TARGET_MEDIANS = 3.0
 
@@ -156,8 +156,11 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
                 return TargetScale.in_box(*bounds, centered=self.fit_intercept)
             radius = math.inf
             if ask is not None:
-                median = private_quantile(ask, 0.5, shares["target_bounds"])
-                radius = _TARGET_MEDIANS * median
+                scale = learn_scale(
+                    self, session, ask.kept_below, shares["target_bounds"],
+                    of="the targets", remedy="'target_bounds'",
+                )  # fmt: skip
+                radius = _TARGET_MEDIANS * scale
             return TargetScale.in_ball(radius, q)
 
         W, b, clip_norm, scale = self._release(
