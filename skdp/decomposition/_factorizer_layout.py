@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skdp.queries.linear_maps import IntegerSketch, SketchMap
+from skdp.data.linear_maps import IntegerSketch, SketchMap
 from skdp.queries.sketches import SketchUnit
 
 _DENSE_SIZE = 2e7  # entries of a matrix of noise that "auto" may make

@@ -7,6 +7,7 @@ import numpy as np
 
 from skdp._validation import check_split
 from skdp.data.blocks import row_source
+from skdp.data.linear_maps import SketchMap
 from skdp.decomposition._factorizer_layout import draw_maps, make_layout
 from skdp.decomposition._moments import MOMENT_FEATURES, default_shares, statistics
 from skdp.decomposition._planning import (
@@ -16,7 +17,6 @@ from skdp.decomposition._planning import (
     samples_needed,
 )
 from skdp.privacy.streams.sketch_draws import SketchSource
-from skdp.queries.linear_maps import SketchMap
 from skdp.queries.rows import RowQuery
 from skdp.solvers.moment_sketch import sketch_size
 from skdp.theory import (
