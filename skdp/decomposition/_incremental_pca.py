@@ -16,7 +16,7 @@ from skdp._validation import (
     check_split,
 )
 from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition._base import LinearTransformMixin
+from skdp.decomposition._base import LinearTransformMixin, check_center
 from skdp.decomposition._moments import (
     MOMENT_FEATURES,
     decoded,
@@ -24,7 +24,6 @@ from skdp.decomposition._moments import (
     fitted,
     statistics,
 )
-from skdp.decomposition._pca import check_center
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
 from skdp.decomposition._spectral import SPECTRUM_LEVEL, row_clip_norm
 from skdp.decomposition._stream_planning import IncrementalPlanMixin

@@ -4,7 +4,6 @@ import math
 from numbers import Integral
 
 import numpy as np
-from sklearn.utils.validation import check_array
 
 from skdp._inputs import as_source, check_rows
 from skdp._validation import (
@@ -17,7 +16,13 @@ from skdp._validation import (
 )
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
+from skdp.decomposition._base import (
+    LinearTransformMixin,
+    as_input_dtype,
+    check_center,
+    check_in_range,
+    is_sparse,
+)
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
 from skdp.decomposition._spectral import (
@@ -377,30 +382,3 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         total = float(ask.square_sum(share=shares["trace"]).value)
         attributes = subspace_attributes(values, V, total, n_rows, min(n_rows, d))
         return attributes | {"mean_": mean, "n_samples_": round(n_rows), "clip_norm_": clip_norm}
-
-
-def check_center(center, n_features):
-    """Return a public centre as a float array of the right length, or None for a string."""
-    if isinstance(center, str):
-        return None
-    center = check_array(center, ensure_2d=False, dtype=np.float64, input_name="center")
-    if center.shape != (n_features,):
-        raise ValueError(
-            f"The 'center' parameter must be 'dp', 'none' or an array of shape ({n_features},). "
-            f"Got an array of shape {center.shape} instead."
-        )
-    return center
-
-
-def check_in_range(estimator, n_components, n_samples, n_features):
-    """Refuse more components than features (or rows, where the number of rows is public)."""
-    public_rows = estimator.adjacency == "replace" or estimator.epsilon == math.inf
-    limit = min(n_samples, n_features)
-    solver = estimator.svd_solver
-    least = 0 if solver in ("full", "covariance_eigh") else 1
-    if not least <= n_components <= limit:
-        what = "min(n_samples, n_features)" if public_rows else "n_features"
-        raise ValueError(
-            f"n_components={n_components!r} must be between {least} and {what}={limit!r} with "
-            f"svd_solver={solver!r}. Got {n_components!r}."
-        )

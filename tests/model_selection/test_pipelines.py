@@ -495,6 +495,9 @@ def test_a_method_that_was_replaced_is_unknown():
     step = Normalizer()
     step.transform = lambda X: X - X.mean(axis=0)
     assert kinds(make_pipeline(step, DPRidge())) == [("normalizer", NOT)]
+    model = DPRidge()
+    model.fit = lambda X, y: model
+    assert kinds(model) == [("DPRidge", NOT)]
 
 
 # -- users ---------------------------------------------------------------------------------------
