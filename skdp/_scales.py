@@ -6,10 +6,13 @@ import warnings
 import numpy as np
 
 from skdp.exceptions import PrivacyWarning
+from skdp.queries.columns import SQUARE_WEIGHT
+from skdp.solvers.columns import MomentWeights
 from skdp.solvers.scales import find_scale, numbers_needed
 
-__all__ = ["learn_scale", "warn_unclear_columns"]
+__all__ = ["column_weights", "learn_scale", "warn_unclear_columns"]
 
+_COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 _SHOWN = 10  # column numbers in a warning
 
 
@@ -29,6 +32,11 @@ def learn_scale(estimator, session, rank, share, *, of, remedy, near=1.0):
             stacklevel=6,
         )
     return float(found.value)
+
+
+def column_weights(d):
+    """Return the weights of squares and of the count beside the sums of d columns."""
+    return MomentWeights(SQUARE_WEIGHT, _COUNT_WEIGHT * math.sqrt(d))
 
 
 def warn_unclear_columns(estimator, session, unclear, share, *, remedy):

@@ -38,7 +38,7 @@ ALLOWED = {
     "_packing": {"exceptions"},
     "answer": set(),
     "_inputs": {"_validation", "data"},
-    "_scales": {"exceptions", "solvers"},
+    "_scales": {"exceptions", "queries", "solvers"},
     "privacy": {"exceptions", "answer"},
     "privacy.noise": {"exceptions"},
     "privacy.accounting": {"exceptions"},

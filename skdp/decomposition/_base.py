@@ -1,5 +1,6 @@
 """The linear map that decompositions share: transform, inverse_transform, feature names."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np

@@ -8,7 +8,7 @@ from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from skdp._inputs import as_blocks, check_rows, map_blocks
-from skdp._scales import warn_unclear_columns
+from skdp._scales import column_weights, warn_unclear_columns
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -19,11 +19,9 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.preprocessing._planning import plan_scaler
-from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
-from skdp.solvers.columns import MomentWeights, column_moments, find_columns
+from skdp.queries.columns import ColumnQuery
+from skdp.solvers.columns import column_moments, find_columns
 from skdp.solvers.products import saturated
-
-_COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 
 
 class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
@@ -177,7 +175,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
             ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
         """
         shares, _ = self._check_parameters()
-        weight = _weights(n_features).rows
+        weight = column_weights(n_features).rows
         return plan_scaler(
             self, self._checked_session(), n_samples, n_features, shares, weight, signal
         )
@@ -204,14 +202,15 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
             center, shares["moments"] = np.zeros(d), shares["moments"] / 2
             size = np.full(d, np.inf)
             return self._moments(ask, center, size, n, shares["moments"]).mean, size
-        found = find_columns(ask, d, shares, _weights(d), n)
-        share = min(shares["scales"], shares["spreads"])
+        parts = [shares[name] for name in ("scales", "means", "spreads")]
+        found = find_columns(ask, d, parts, column_weights(d), n)
+        share = min(parts[0], parts[2])
         warn_unclear_columns(self, session, ~found.found, share, remedy="'entry_bounds'")
         noise = found.noise * math.sqrt(shares["means"] / shares["moments"])
         return found.center, found.reach(noise)
 
     def _moments(self, ask, center, size, n, share):
-        weights = _weights(len(center))
+        weights = column_weights(len(center))
         sums = ask.moments(center, size, weights.rows, share=share)
         return column_moments(sums.value, sums.noise_scale, center, size, weights=weights, n=n)
 
@@ -285,11 +284,6 @@ class Standardisation(NamedTuple):
             if self.scale is not None:
                 X /= self.scale.astype(X.dtype)
         return saturated(X)
-
-
-def _weights(d):
-    """Return the weights of squares and of the count beside the sums of d columns."""
-    return MomentWeights(SQUARE_WEIGHT, _COUNT_WEIGHT * math.sqrt(d))
 
 
 def is_constant(found):

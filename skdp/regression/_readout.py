@@ -1,6 +1,7 @@
 """What the linear read-outs share: bounds, the one release, the solution."""
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import scipy.sparse as sp
 from sklearn.utils.validation import validate_data
 
 from skdp._inputs import as_blocks, map_blocks
-from skdp._scales import learn_scale
+from skdp._scales import column_weights, learn_scale, warn_unclear_columns
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -19,13 +20,14 @@ from skdp._validation import (
     check_split,
 )
 from skdp.base import BaseDPEstimator
-from skdp.queries.readout import ReadoutQuery
-from skdp.regression._readout_planning import check_counts, plan_readout
+from skdp.exceptions import PrivacyWarning
+from skdp.queries.readout import ReadoutQuery, RowScale, TargetScale
+from skdp.regression._readout_planning import PARTS, check_counts, plan_readout
+from skdp.solvers.columns import Columns, find_columns
 from skdp.solvers.readout import readout_moments, solve_readout
+from skdp.solvers.scales import find_scales
 
-# Bounds are learnt as multiples of a private median, which is safe with few records: the search for
-# a high quantile runs away upwards when the rows above it are fewer than its noise.
-_LEARNT = 0.05  # share of a bound that is learnt
+_MOST_COLUMNS = 1000
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
 _TARGET, _CORNER = 0.6, 0.3
@@ -44,9 +46,9 @@ class ReadoutBase(BaseDPEstimator):
     def _default_shares(self):
         shares = {"readout": 1.0}
         if self._is_auto("clip_norm"):
-            shares["clip_norm"] = _LEARNT
+            shares |= {"clip_norm": 0.04, "columns": 0.12}
         if self._is_auto("target_bounds"):
-            shares["target_bounds"] = _LEARNT
+            shares["target_bounds"] = 0.1
         shares["readout"] -= math.fsum(shares.values()) - 1.0
         return shares
 
@@ -54,24 +56,21 @@ class ReadoutBase(BaseDPEstimator):
         value = getattr(self, name, None)
         return isinstance(value, str) and value == "auto"
 
-    def _release(self, session, records, shares, scale_of):
+    def _release(self, session, records, shares, q, scale_of):
         """Return (coefficients, intercepts, clip norm, scale), all from released numbers.
 
-        `scale_of(ask)` returns the public scale of the targets; it may pay for it.
+        `scale_of(session, ask, n)` returns the public scale of the q targets; it may pay for it.
         """
-        none = scale_of(None)
         query = ReadoutQuery(
-            records, clip_norm=math.inf, scale=none, adjacency=self.adjacency, n_jobs=self.n_jobs
-        )
-        ask = session.ask(query)
-        clip_norm = self.clip_norm
-        if clip_norm == "auto":
-            clip_norm = learn_scale(
-                self, session, ask.rows().kept_below, shares["clip_norm"],
-                of="the rows", remedy="'clip_norm'",
-            )  # fmt: skip
-        clip_norm = float(clip_norm)
-        scale = scale_of(ask.targets())
+            records, clip_norm=math.inf, scale=TargetScale.in_ball(math.inf, q),
+            adjacency=self.adjacency, n_jobs=self.n_jobs,
+        )  # fmt: skip
+        ask, d = session.ask(query), records.rows.n_features
+        n = float(query.n_rows) if self.adjacency == "replace" else None
+        units = self._units(session, ask, records, shares, n)
+        ask = ask if units is None else ask.scaled(units)
+        clip_norm = self._clip_norm_of(session, ask, d, shares)
+        scale = scale_of(session, ask.targets(), n)
         length = clip_norm if math.isfinite(clip_norm) else 1.0
         corner = _CORNER * length if self.fit_intercept else 0.0
         target = _TARGET * math.hypot(length, corner)
@@ -84,8 +83,64 @@ class ReadoutBase(BaseDPEstimator):
             clip_norm=clip_norm,
             target_norm=target if np.isfinite(scale.high - scale.low).all() else math.inf,
         )
-        coefficients, intercepts = solve_readout(released, float(self.alpha))
+        coefficients, intercepts, seen = solve_readout(released, float(self.alpha))
+        self._warn_unseen(seen, d)
+        if units is not None:
+            coefficients = coefficients / units.size[:, None]
+            intercepts = intercepts - units.center @ coefficients
         return coefficients, intercepts, clip_norm, scale
+
+    def _units(self, session, ask, records, shares, n):
+        """Return the released centre and unit of each column, or None where rows stay as they are.
+
+        Sparse rows stay sparse, and of very many columns each would show too little.
+        """
+        d = records.rows.n_features
+        learnt = self._is_auto("clip_norm") and not session.budget.exact
+        if not learnt:
+            return None
+        if getattr(records.rows, "sparse", False) or d > _MOST_COLUMNS:
+            ask.forfeit(shares["columns"])
+            return None
+        columns = self._found(session, ask.columns(), d, shares["columns"], n, "'clip_norm'")
+        unit = np.maximum(columns.spread, columns.deviation)
+        return RowScale(columns.center, np.where(columns.found, unit, math.inf))  # no coefficient
+
+    def _warn_unseen(self, seen, d):
+        """Say that a read-out is nothing but noise, from released moments and public shapes."""
+        if seen.all():
+            return
+        needed = self._plan(1000, d, len(seen), 0.5, whole=False).needed
+        warnings.warn(
+            f"{type(self).__name__} sees nothing of {np.count_nonzero(~seen)} of {len(seen)} "
+            "targets above its noise, so that their coefficients are next to zero. At this budget "
+            f"about {needed} records show a target half of whose variance is linear in the rows: "
+            "use more records, a larger 'epsilon' or fewer columns.",
+            PrivacyWarning,
+            stacklevel=5,
+        )
+
+    def _found(self, session, ask, d, share, n, remedy):
+        """Return where columns lie: about a released centre, or about 0 without an intercept."""
+        if self.fit_intercept:
+            parts = [part * share for part in PARTS]
+            found = find_columns(ask, d, parts, column_weights(d), n)
+        else:
+            parts, zero = [share], np.zeros(d)
+            scale = find_scales(ask.octaves(zero).ranks, d, share)
+            found = Columns(zero, scale.value, scale.found, zero, math.inf, 1.0)
+        warn_unclear_columns(self, session, ~found.found, min(parts), remedy=remedy)
+        return found
+
+    def _clip_norm_of(self, session, ask, d, shares):
+        if not self._is_auto("clip_norm"):
+            return float(self.clip_norm)
+        if session.budget.exact:  # nothing is protected, so that nothing need be cut
+            return math.inf
+        return learn_scale(
+            self, session, ask.lengths().kept_below, shares["clip_norm"],
+            of="the rows", remedy="'clip_norm'", near=math.sqrt(d),
+        )  # fmt: skip
 
     def _linear(self, X, finish, n_columns, dtype=None):
         """Return ``finish(linear predictor)`` of each row, for blocks where they are."""

@@ -5,13 +5,15 @@ from numbers import Integral
 
 import numpy as np
 
+from skdp._scales import column_weights
 from skdp.queries.readout import ReadoutQuery, TargetScale
 from skdp.regression._planning import facts_of, first_below
 from skdp.solvers.scales import QUESTIONS
 from skdp.theory import FitPlan, planned, readout_loss
 
-__all__ = ["check_counts", "plan_readout"]
+__all__ = ["PARTS", "check_counts", "plan_readout"]
 
+PARTS = (0.3, 0.4, 0.3)  # of what columns cost: their scales about 0, means, scales about these
 _TARGET_LENGTH = 0.5  # assumed length of a target, in units of its bound
 
 
@@ -39,11 +41,12 @@ def plan_readout(estimator, session, shape, columns, signal, *, corner, target, 
         scale=TargetScale.in_ball(1.0, columns), adjacency=session.adjacency,
     )  # fmt: skip
     releases = []
-    for name, source in (("clip_norm", query.rows()), ("target_bounds", query.targets())):
+    for name, source in (("columns", query.columns()), ("target_bounds", query.targets())):
         if name in shares:
-            bound = source.kept_below(1.0).bound
-            label = name.replace("_", " ") + " search"
-            releases.append(planned(session, bound, shares[name], times=QUESTIONS, name=label))
+            releases += _search(session, source, shares[name], estimator.fit_intercept, name)
+    if "clip_norm" in shares:
+        bound, share = query.lengths().kept_below(1.0).bound, shares["clip_norm"]
+        releases.append(planned(session, bound, share, times=QUESTIONS, name="clip norm search"))
     bound = query.readout(corner * clip, target * clip).bound
     releases.append(planned(session, bound, shares["readout"]))
     noise = releases[-1].noise_scale / math.sqrt(2) / clip**2
@@ -67,3 +70,17 @@ def plan_readout(estimator, session, shape, columns, signal, *, corner, target, 
         releases=tuple(releases),
         needed=0 if session.budget.exact else first_below(error, 0.5),
     )
+
+
+def _search(session, columns, share, centered, name):
+    """List the releases of `find_columns`, or of the first of its steps."""
+    d, label = columns.n_features, name.replace("_", " ")
+    parts = [part * share for part in PARTS] if centered else [share]
+    ranks = columns.octaves(np.zeros(d)).ranks(np.ones(d)).bound
+    sums = columns.moments(np.zeros(d), np.ones(d), column_weights(d).rows).bound
+    out = [planned(session, ranks, parts[0], times=QUESTIONS, name=f"{label} search")]
+    if centered:
+        out.append(planned(session, sums, parts[1], name=f"{label} first moments search"))
+        named = {"times": QUESTIONS, "name": f"{label} search about the means"}
+        out.append(planned(session, ranks, parts[2], **named))
+    return out

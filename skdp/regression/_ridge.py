@@ -7,7 +7,6 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
-from skdp._scales import learn_scale
 from skdp._validation import check_range, spread_range
 from skdp.base import atomic
 from skdp.data.records import RecordForm, records_of
@@ -15,7 +14,7 @@ from skdp.queries.readout import TargetScale
 from skdp.regression._placed import as_columns, check_placed, n_columns
 from skdp.regression._readout import ReadoutBase
 
-_TARGET_MEDIANS = 3.0
+_TARGET_REACH = 2.0  # scales from the released mean at which a target is cut, at least
 
 
 class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
@@ -151,20 +150,13 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         q = n_columns(placed.columns["y"])
         bounds = spread_range(self, "target_bounds", bounds, q, "targets")
 
-        def scale_of(ask):
-            if bounds is not None:
-                return TargetScale.in_box(*bounds, centered=self.fit_intercept)
-            radius = math.inf
-            if ask is not None:
-                scale = learn_scale(
-                    self, session, ask.kept_below, shares["target_bounds"],
-                    of="the targets", remedy="'target_bounds'",
-                )  # fmt: skip
-                radius = _TARGET_MEDIANS * scale
-            return TargetScale.in_ball(radius, q)
+        def scale_of(session, ask, n):
+            if bounds is None:
+                return self._target_scale(session, ask, q, shares, n)
+            return TargetScale.in_box(*bounds, centered=self.fit_intercept)
 
         W, b, clip_norm, scale = self._release(
-            session, records_of(placed, RecordForm(as_columns, q)), shares, scale_of
+            session, records_of(placed, RecordForm(as_columns, q)), shares, q, scale_of
         )
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
@@ -177,6 +169,16 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
             "target_bounds_": (scale.low, scale.high),
         }
         return self._close_session(session, attributes)
+
+    def _target_scale(self, session, ask, q, shares, n):
+        """Return learnt bounds about the released means of the targets (about 0 without them)."""
+        if session.budget.exact:
+            return TargetScale.in_ball(math.inf, q)
+        share = shares["target_bounds"]
+        found = self._found(session, ask, q, share, n, "'target_bounds'")
+        reach = found.reach(found.noise * math.sqrt(share / shares["readout"]), _TARGET_REACH)
+        low, high = found.center - reach, found.center + reach
+        return TargetScale.in_box(low, high, centered=self.fit_intercept)
 
     def plan(self, n_samples, n_features, *, n_targets=1, signal=0.5):
         """Say what a fit would release, and what error to expect; no data is touched.

@@ -144,7 +144,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         form = RecordForm(partial(encode, classes=classes, codes=codes), q)
         records = records_of(placed, form)
         scale = TargetScale.in_ball(1.0, q)
-        W, b, clip_norm, _ = self._release(session, records, shares, lambda ask: scale)
+        W, b, clip_norm, _ = self._release(session, records, shares, q, lambda *_: scale)
         attributes = {
             "classes_": classes,
             "coef_": (factor * W.T).astype(float_dtype(placed.rows), copy=False),

@@ -158,7 +158,7 @@ def test_columns_far_from_zero_and_mostly_zero():
         1e6 + rng.standard_normal(4000),
         np.where(rng.random(4000) < 0.9, 0.0, rng.exponential(5.0, 4000)),
     ])  # fmt: skip
-    shares = {"scales": 0.3, "means": 0.4, "spreads": 0.3}
+    shares = (0.3, 0.4, 0.3)
     found = find_columns(Columns(X), 2, shares, MomentWeights(1.0, 1.0), None)
     assert found.found.all()
     np.testing.assert_allclose(found.center, X.mean(axis=0), atol=0.5)
