@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from skdp.data.blocks import AnyRows, RowSource
+from skdp.data.dask_parts import DaskParts, Sealed
 from skdp.data.dask_rows import (
-    DaskParts,
     DaskRows,
-    Sealed,
     is_dask_array,
     lazy_blocks,
     rows_of_block,
@@ -60,6 +59,11 @@ class Placed:
 
     rows: Any
     columns: Mapping[str, Any]
+
+    def known_rows(self) -> float:
+        """Return the number of records, NaN where it is not known before the rows are read."""
+        known = getattr(self.rows, "known_rows", None)
+        return float(self.rows.n_rows() if known is None else known)
 
     def joined(self, build: Build, *, whole_files: bool = False) -> AnyRows:
         """Return the source of ``build(rows, **columns)`` over all places.

@@ -6,20 +6,26 @@ Notation as in `skdp.queries.measurements`: a record adds e_i P_T X_i, cut to le
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.blocks import AnyRows
+from skdp.data.remote import RowColumns
+from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.records import MAX_ROWS, Block, Frame, Records, exact_map, on_grid
+from skdp.queries.records import MAX_ROWS, Frame, Records, exact_map, on_grid
 from skdp.queries.sums import Neighbours
 
-__all__ = ["BELOW", "ClippedSum", "joined", "limbs_of"]
+__all__ = ["BELOW", "ClippedSum", "centred", "joined", "limbs_of"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+Columns = Mapping[str, NDArray[Any]]
 BELOW = 1 - 1e-12  # float errors of a factor
 CARRY = 20  # bits of the low limb of a sum over blocks
 _FLOOR = 2.0**-6  # a size counts for at least this share of the norm: sums stay below 2**53
@@ -30,21 +36,141 @@ class Measured(Protocol):
     """What a sum needs of the query that owns the records."""
 
     shape: tuple[int, int]
+    center: float
     corner: float
     neighbours: Neighbours
-    _records: Records
+    records: Records
+    survey: RowColumns
 
-    def survey(self) -> tuple[FloatArray, FloatArray]: ...
+    def check_number(self) -> None: ...
 
-    def targets(self) -> FloatArray: ...
+    def rank(self, numbers: Any, threshold: float, name: str) -> Bounded: ...
 
-    def collect(
-        self, compute: Callable[[Block], tuple[FloatArray, ...]]
-    ) -> tuple[FloatArray, ...]: ...
+    def sum_over(
+        self, source: AnyRows, term: Callable[[Zipped], Any], shape: tuple[int, ...], step: float
+    ) -> NDArray[Any]: ...
 
-    def rank(self, scores: Callable[[], FloatArray], threshold: float, name: str) -> Bounded: ...
 
-    def sum_weighted(self, units: FloatArray, weights: FloatArray, step: float) -> NDArray[Any]: ...
+# -- what is computed where the records are: public values alone, so that it can travel ------------
+
+
+def centred(columns: Columns, center: float) -> FloatArray:
+    """Return the targets less a public number, 0 for records that contribute nothing."""
+    return np.where(columns["units"] > 0, columns["targets"] - center, 0.0)
+
+
+def _masked(
+    units: FloatArray, residuals: FloatArray, sizes: FloatArray, corner: float
+) -> tuple[FloatArray, FloatArray]:
+    if corner:
+        sizes = np.hypot(sizes, corner) * (1 + 1e-12)
+    return np.where(units > 0, residuals, 0.0), np.where(units > 0, sizes, 0.0)
+
+
+@dataclass(frozen=True)
+class _OfProducts:
+    """Residuals and sizes of contributions y X, from the survey of the records."""
+
+    center: float
+    corner: float
+
+    def __call__(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
+        return _masked(
+            columns["units"], centred(columns, self.center), columns["norms"], self.corner
+        )
+
+
+def _of_tangent(columns: Columns) -> tuple[FloatArray, FloatArray]:
+    return columns["residuals"], columns["sizes"]
+
+
+Lengths = Callable[[Columns], tuple[FloatArray, FloatArray]]
+
+
+def _scores(columns: Columns, lengths: Lengths) -> FloatArray:
+    residuals, sizes = lengths(columns)
+    return np.abs(residuals) * sizes
+
+
+@dataclass(frozen=True)
+class _Tangent:
+    """Makes residuals and sizes at a public matrix and, of large records, coordinates."""
+
+    records: Records
+    frame: Frame
+    center: float
+    corner: float
+    intercept: float
+    n_kept: int
+
+    def __call__(self, block: Zipped) -> tuple[NDArray[Any], ...]:
+        columns = block.columns
+        units = columns["units"]
+        kept = np.empty((len(units), self.n_kept), np.float32)
+        sizes, inner = self.records.tangent(block, units, self.frame, kept if self.n_kept else None)
+        residuals = inner + self.corner * self.intercept - centred(columns, self.center)
+        sizes = np.maximum(sizes, _FLOOR * columns["norms"])
+        return units, *_masked(units, residuals, sizes, self.corner), kept
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Weights of the records in a sum: contributions of length at most `level`, over `unit`."""
+
+    lengths: Lengths
+    level: float
+    unit: float
+
+    def __call__(self, columns: Columns) -> FloatArray:
+        residuals, sizes = self.lengths(columns)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            shrink = np.minimum(1.0, self.level * BELOW / (np.abs(residuals) * sizes))
+        return np.where(residuals == 0, 0.0, residuals * shrink) / self.unit
+
+
+@dataclass(frozen=True)
+class _FloatSum:
+    """The sum of weighted records of a block, and that of the weights."""
+
+    records: Records
+    weights: _Weights
+
+    def __call__(self, block: Zipped) -> FloatArray:
+        units, weights = block.columns["units"], self.weights(block.columns)
+        return np.append(self.records.weighted(block, units, weights * units), np.sum(weights))
+
+
+@dataclass(frozen=True)
+class _ExactSum:
+    """The exact sum of a block in limbs of 20 bits, and that of the corners; flat."""
+
+    records: Records
+    weights: _Weights
+    corner: float
+
+    def __call__(self, block: Zipped) -> FloatArray:
+        units, weights = block.columns["units"], self.weights(block.columns)
+        limbs = limbs_of(self.records.weighted(block, units, np.trunc(weights * units)))
+        return np.append(limbs, np.sum(np.trunc(weights * self.corner)))
+
+
+@dataclass(frozen=True)
+class _ExactSumOfKept:
+    """The same of coordinates that were kept: without the records."""
+
+    weights: _Weights
+    corner: float
+    n_kept: int
+
+    def __call__(self, columns: Columns) -> IntArray:
+        weights = self.weights(columns)
+        whole = np.trunc(weights * columns["units"])
+        limbs = np.zeros((2, self.n_kept), np.int64)
+        for i in range(0, len(weights), MAX_ROWS):
+            rows = columns["kept"][i : i + MAX_ROWS].astype(np.float64)
+            limbs += limbs_of(whole[i : i + MAX_ROWS] @ rows).astype(np.int64)
+        corners = np.trunc(weights * self.corner).astype(np.int64)
+        return np.append(limbs, np.sum(corners))
 
 
 class ClippedSum(PrivateQuery):
@@ -63,8 +189,6 @@ class ClippedSum(PrivateQuery):
         self._query = query
         self._matrix = matrix
         self._intercept = intercept
-        self._parts: tuple[FloatArray, FloatArray] | None = None
-        self._kept: NDArray[np.float32] | None = None
         d1, d2 = query.shape
         r = 0 if matrix is None else matrix[0].shape[1]
         self._core_size = d1 * d2 if matrix is None else r * (d1 + d2)
@@ -80,53 +204,39 @@ class ClippedSum(PrivateQuery):
     def _frame(self) -> Frame:
         assert self._matrix is not None
         U, S, V = self._matrix
-        outer = self._query._records.outer
+        outer = self._query.records.outer
         left, right = (U.T, V) if outer is None else (U.T @ _plain(outer[0]), _plain(outer[1]) @ V)
         size = float(np.linalg.norm(S))
         unit = size * 2.0**-26 if size > 0 else 1.0
         return Frame(on_grid(left), on_grid(right), on_grid(V), np.rint(S / unit), unit)
 
-    def _residuals(self) -> tuple[FloatArray, FloatArray]:
-        """Return e_i and the size of each record, kept for the search and the sum."""
-        if self._parts is None:
-            query = self._query
-            units, norms = query.survey()
-            if self._matrix is None:
-                sizes, residuals = norms, query.targets()
-            else:
-                frame = self._frame()
-                if size := query._records.coordinates(self._matrix[0].shape[1]):
-                    self._kept = np.empty((len(units), size), np.float32)
+    @cached_property
+    def _n_kept(self) -> int:
+        return 0 if self._matrix is None else self._query.records.coordinates(len(self._matrix[1]))
 
-                def tangent(block: Block) -> tuple[FloatArray, ...]:
-                    here = slice(block.start, block.stop)
-                    kept = None if self._kept is None else self._kept[here]
-                    return query._records.tangent(block, units[here], frame, kept)
+    @cached_property
+    def _columns(self) -> RowColumns:
+        """Residuals and sizes, kept for the search and the sum."""
+        query = self._query
+        if self._matrix is None:
+            return query.survey
+        make = _Tangent(
+            query.records, self._frame(), query.center, query.corner, self._intercept, self._n_kept
+        )
+        return query.survey.then(make, "units", "residuals", "sizes", "kept")
 
-                sizes, inner = query.collect(tangent)
-                residuals = inner + query.corner * self._intercept - query.targets()
-                sizes = np.maximum(sizes, _FLOOR * norms)
-            if query.corner:
-                sizes = np.hypot(sizes, query.corner) * (1 + 1e-12)
-            good = units > 0
-            self._parts = np.where(good, residuals, 0.0), np.where(good, sizes, 0.0)
-        return self._parts
-
-    def _scores(self) -> FloatArray:
-        residuals, sizes = self._residuals()
-        return np.abs(residuals) * sizes
+    @property
+    def _lengths(self) -> Lengths:
+        if self._matrix is None:
+            return _OfProducts(self._query.center, self._query.corner)
+        return _of_tangent
 
     def scores_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the lengths of the contributions."""
-        return self._query.rank(self._scores, threshold, "clip_median")
+        scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
+        return self._query.rank(scores, threshold, "clip_median")
 
     # -- the total ---------------------------------------------------------------------------
-
-    def _weights(self, level: float, unit: float) -> FloatArray:
-        residuals, sizes = self._residuals()
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            shrink = np.minimum(1.0, level * BELOW / (np.abs(residuals) * sizes))
-        return np.where(residuals == 0, 0.0, residuals * shrink) / unit
 
     def total(self, clip_level: float) -> Bounded:
         """Return the sum of the contributions, each of length at most C, in tangent coordinates.
@@ -141,32 +251,35 @@ class ClippedSum(PrivateQuery):
         size = self._core_size + (1 if corner else 0)
 
         def answer(step: float) -> NDArray[Any]:
-            units = query.survey()[0]
+            query.check_number()
             if step == 0.0:
-                weights = self._weights(C, 1.0)
-                K = query.sum_weighted(units, weights * units, step)
-                last = [float(np.sum(weights)) * corner] if corner else []
-                return np.concatenate([self._map_float(K), last])
+                return self._float_total(C)
             shift = _HEADROOM - math.ceil(math.log2(C / step))
-            weights = self._weights(C, step * 2.0**-shift)
-            high, low = self._limbs(units, np.trunc(weights * units))
-            outer = np.sum(np.trunc(weights * corner).astype(np.int64))
-            last = [int(outer) >> shift] if corner else []
+            total = self._exact(_Weights(self._lengths, C, step * 2.0**-shift))
+            high, low = total[:-1].reshape(2, -1)
+            last = [int(total[-1]) >> shift] if corner else []
             return np.concatenate([self._map(joined(high, low, shift)), np.array(last, np.int64)])
 
         name = "spectral_sum" if self._matrix is None else "gradient_sum"
         bound = Bound(name, (size,), query.neighbours.array(C), slack=1.01 * self._slack)
         return Bounded(bound, answer)
 
-    def _limbs(self, units: FloatArray, weights: FloatArray) -> NDArray[Any]:
-        """Return the exact sum over records, from kept coordinates if there are any."""
-        if self._kept is None:
-            return self._query.sum_weighted(units, weights, 1.0)
-        total = np.zeros((2, self._kept.shape[1]), np.int64)
-        for i in range(0, len(weights), MAX_ROWS):
-            rows = self._kept[i : i + MAX_ROWS].astype(np.float64)
-            total += limbs_of(weights[i : i + MAX_ROWS] @ rows).astype(np.int64)
-        return total
+    def _float_total(self, level: float) -> FloatArray:
+        query, size = self._query, math.prod(self._query.shape)
+        term = _FloatSum(query.records, _Weights(self._lengths, level, 1.0))
+        total = query.sum_over(self._columns.beside(), term, (size + 1,), 0.0)
+        last = [float(total[-1]) * query.corner] if query.corner else []
+        return np.concatenate([self._map_float(total[:-1]), last])
+
+    def _exact(self, weights: _Weights) -> IntArray:
+        """Return the exact sum over records, from kept coordinates if there are any; flat."""
+        query = self._query
+        if self._n_kept:
+            kept = _ExactSumOfKept(weights, query.corner, self._n_kept)
+            return self._columns.sum(kept, (2 * self._n_kept + 1,))
+        term = _ExactSum(query.records, weights, query.corner)
+        shape = (2 * math.prod(query.shape) + 1,)
+        return query.sum_over(self._columns.beside(), term, shape, 1.0)
 
     def _map_kept(self, flat: IntArray) -> IntArray:
         """Project the sums of U'W1 Z W2 beside V; those of W1 Z W2 V stay."""
@@ -177,10 +290,10 @@ class ClippedSum(PrivateQuery):
         return np.concatenate([flat[:size], beside.T.ravel()])
 
     def _map(self, flat: IntArray) -> IntArray:
-        if self._kept is not None:
+        if self._n_kept:
             return self._map_kept(flat)
         K = flat.reshape(self._query.shape)
-        outer = self._query._records.outer
+        outer = self._query.records.outer
         if self._matrix is None:
             if outer is None:
                 return flat
@@ -198,12 +311,12 @@ class ClippedSum(PrivateQuery):
         assert self._matrix is not None
         V = self._matrix[2]
         beside = np.eye(len(V)) - V @ V.T
-        outer = self._query._records.outer
+        outer = self._query.records.outer
         return on_grid(beside if outer is None else _plain(outer[1]) @ beside)
 
     def _map_float(self, flat: FloatArray) -> FloatArray:
         K = flat.reshape(self._query.shape)
-        outer = self._query._records.outer
+        outer = self._query.records.outer
         if outer is not None:
             K = _plain(outer[0]) @ K @ _plain(outer[1])
         if self._matrix is None:

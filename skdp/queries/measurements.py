@@ -4,28 +4,36 @@ Notation: X_i is d1 x d2, y_i its target, e_i = <X_i, M> - y_i the residual at a
 of rank r, T its tangent space, P_T X the projection of X on it. A record whose contribution
 e_i P_T X_i is longer than C is scaled down to it. Neighbours: `add_remove` (n is private),
 `replace` (n public); under the unit `label` only a y_i is replaced, and X is public.
+
+Numbers of single records (units, norms, residuals) stay where the records are.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.blocks import AnyRows, RowSource, sum_rows
+from skdp.data.places import Placed
+from skdp.data.remote import RowColumns
+from skdp.data.zipped import Zipped, ZippedRows
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.clipped_sums import BELOW, ClippedSum, limbs_of
-from skdp.queries.records import Block, Records
-from skdp.queries.sparse_records import make_records
+from skdp.queries.clipped_sums import BELOW, ClippedSum, centred
+from skdp.queries.records import Records
+from skdp.queries.sparse_records import records_like
 from skdp.queries.sums import SumQuery
 
 __all__ = ["ClippedSum", "MeasurementQuery"]
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+Columns = Mapping[str, NDArray[Any]]
 # A public contract: with more, sums that a public map is applied to could wrap, and the map is not
 # a function of a wrapped sum.
 _MOST_RECORDS = 2**25
@@ -33,14 +41,63 @@ _PUBLIC_CLIP = 1.5  # of public second moments, in medians
 _LARGEST_TARGET = 2.0**200
 
 
+# -- what is computed where the records are: public values alone, so that it can travel ------------
+
+
+def _records_of(rows: RowSource, y: Any, at_once: int, **factors: Any) -> RowSource:
+    return ZippedRows(rows, {"y": np.asarray(y, np.float64), **factors}, at_once=at_once)
+
+
+def _survey(block: Zipped, records: Records) -> tuple[FloatArray, ...]:
+    """Return unit, norm and target of each record: 0 for records that contribute nothing."""
+    units, norms = records.survey(block)
+    y = block.columns["y"]
+    good = np.abs(np.nan_to_num(y, nan=np.inf)) < _LARGEST_TARGET
+    units = np.where(good, units, 0.0)
+    return units, np.where(good, norms, 0.0), np.where(units > 0, y, 0.0)
+
+
+def _moment_sizes(block: Zipped, records: Records) -> tuple[FloatArray]:
+    units = block.columns["units"]
+    return (np.where(units > 0, records.moment_sizes(block, units), 0.0),)
+
+
+def _public_sizes(block: Zipped, records: Records) -> tuple[FloatArray, FloatArray]:
+    """Return units and sizes of X alone: y stays private."""
+    units = records.survey(block).units
+    return units, np.where(units > 0, records.moment_sizes(block, units), 0.0)
+
+
+def _mean_squares(columns: Columns, size: int) -> FloatArray:
+    return np.asarray(columns["norms"] ** 2 / size)
+
+
+def _sizes(columns: Columns) -> FloatArray:
+    return columns["moment_sizes"]
+
+
+def _target_sizes(columns: Columns, center: float) -> FloatArray:
+    return np.abs(centred(columns, center))
+
+
+def _number(columns: Columns) -> NDArray[np.int64]:
+    return np.asarray(len(columns["units"]), np.int64)
+
+
 @dataclass(frozen=True)
-class _Numbers:
-    """Numbers of the records, computed when they are first asked for and kept by their query."""
+class _Moments:
+    """Second moments of the records of a block, in units of `unit`, sizes clipped to `level`."""
 
-    compute: Callable[[], FloatArray]
+    records: Records
+    level: float
+    unit: float
+    below: float = 1.0
 
-    def sum(self, work: Callable[[FloatArray], NDArray[Any]], shape: tuple[int, ...]) -> Any:
-        return work(self.compute())
+    def __call__(self, block: Zipped) -> FloatArray:
+        units, sizes = block.columns["units"], block.columns["moment_sizes"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shrink = np.sqrt(np.minimum(1.0, self.level / sizes)) * self.below
+        return self.records.moments(block, units, np.where(units > 0, shrink / self.unit, 0.0))
 
 
 class MeasurementQuery(SumQuery):
@@ -48,10 +105,9 @@ class MeasurementQuery(SumQuery):
 
     Parameters
     ----------
-    X : array (n, d1 d2), CSR matrix of that shape, tuple (A, B) of arrays, or Records
-        Measurement matrices; factors mean X_i = a_i b_i'.
-    y : array of shape (n,)
-        Targets.
+    placed : Placed
+        Measurement matrices as rows of d1 d2 numbers, with the column `y` of targets; or rows a_i
+        of d1 numbers, with the column `right` of rows b_i besides, for X_i = a_i b_i'.
     shape : tuple of int
         (d1, d2).
     adjacency : {"add_remove", "replace"}
@@ -66,8 +122,7 @@ class MeasurementQuery(SumQuery):
 
     def __init__(
         self,
-        X: Any,
-        y: NDArray[Any],
+        placed: Placed,
         shape: tuple[int, int],
         *,
         adjacency: str,
@@ -80,41 +135,42 @@ class MeasurementQuery(SumQuery):
             ("label", "replace"),
         ):
             raise ValueError(f"unit {privacy_unit!r} has no adjacency {adjacency!r}")
-        if len(y) > _MOST_RECORDS:
-            raise ValueError(f"at most {_MOST_RECORDS} records are supported. Got {len(y)}.")
-        records: Records = X if hasattr(X, "survey") else make_records(X, shape)
-        super().__init__(records, adjacency=adjacency, n_jobs=n_jobs)
-        self._records = records
-        self._y = y
-        self._survey: tuple[FloatArray, FloatArray] | None = None
-        self._moment_sizes: FloatArray | None = None
+        super().__init__(placed.rows, adjacency=adjacency, n_jobs=n_jobs)
+        self._n_known = placed.known_rows()  # NaN: counted when sums are read
+        self._check_number(self._n_known)
+        self.records = records_like(placed, shape)
+        self._zipped = placed.joined(partial(_records_of, at_once=self.records.at_once))
         self.shape = shape
         self.privacy_unit = privacy_unit
+        self.center = 0.0  # public: taken off each target
         self.corner = 0.0  # the constant that joins each record, for an intercept
+        self.survey = self._columns(_survey, "units", "norms", "targets")
 
-    def _like(self, records: Any, y: NDArray[Any], corner: float) -> MeasurementQuery:
-        other = MeasurementQuery(
-            records,
-            y,
-            self.shape,
-            adjacency=self.adjacency,
-            privacy_unit=self.privacy_unit,
-            n_jobs=self.n_jobs,
-        )
-        other.corner = corner
-        if records is self._records:
-            other._survey = self._survey
-        return other
+    @staticmethod
+    def _check_number(n: float) -> None:
+        if n > _MOST_RECORDS:
+            raise ValueError(f"at most {_MOST_RECORDS} records are supported. Got more.")
+
+    def check_number(self) -> None:
+        """Raise where the records are too many for exact sums, if that was not known before."""
+        if self._n_known != self._n_known:
+            self._check_number(int(self.survey.sum(_number)))
 
     # -- narrowed queries (public arguments) -----------------------------------------------
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> MeasurementQuery:
         """Return the records W1 X W2 for public symmetric W of norm at most 1 (CSR: diagonal)."""
-        return self._like(self._records.whitened(W1, W2), self._y, self.corner)
+        other = copy.copy(self)
+        vars(other).pop("_moment_sizes", None)
+        other.records = self.records.whitened(W1, W2)
+        other.survey = other._columns(_survey, "units", "norms", "targets")
+        return other
 
     def augmented(self, center: float, corner: float) -> MeasurementQuery:
         """Return the records (X, corner), y - center: their last coefficient is an intercept."""
-        return self._like(self._records, self._y - center, corner)
+        other = copy.copy(self)
+        other.center, other.corner = self.center + center, corner
+        return other
 
     def products(self) -> ClippedSum:
         """Return the query of the contributions y X: its `total` is a first estimate of M."""
@@ -132,102 +188,57 @@ class MeasurementQuery(SumQuery):
         """Return second moments of X, clipped as `moments`; public under the unit "label" only."""
         if self.privacy_unit != "label":
             raise ValueError("X is private unless privacy_unit='label'")
-        units = self.collect(self._records.survey)[0]  # of X alone: y stays private
-        sizes = self._sizes_of_moments(units)
-        level = _PUBLIC_CLIP * float(np.median(sizes)) if sizes.size else 0.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shrink = np.sqrt(np.minimum(1.0, level / sizes))
+        found = self._columns(_public_sizes, "units", "moment_sizes")
+        level = _PUBLIC_CLIP * found.median("moment_sizes")
         unit = max(math.sqrt(level), 1e-300) * 2.0**-16
-        return self._moments(units, np.where(units > 0, shrink / unit, 0.0), 0.0) * unit**2
+        term = _Moments(self.records, level, unit)
+        return self.sum_over(found.beside(), term, (self._moments_size(),), 0.0) * unit**2
 
     # -- passes over the records, run inside the gate ------------------------------------------
 
-    def collect(self, compute: Callable[[Block], tuple[FloatArray, ...]]) -> tuple[FloatArray, ...]:
-        """Return per-record numbers that depend on that record alone."""
-        found: dict[int, tuple[FloatArray, ...]] = {}
-        nothing = np.zeros((), np.int64)
+    def _columns(self, compute: Callable[..., Any], *names: str) -> RowColumns:
+        compute = partial(compute, records=self.records)
+        return RowColumns(self._zipped, compute, *names, n_jobs=self.n_jobs)
 
-        def term(block: Block) -> IntArray:
-            found[block.start] = compute(block)
-            return nothing
-
-        self._sum(term, (), 1.0)
-        if not found:
-            return (np.zeros(0), np.zeros(0))
-        return tuple(
-            np.concatenate(p) for p in zip(*(found[i] for i in sorted(found)), strict=True)
-        )
-
-    def survey(self) -> tuple[FloatArray, FloatArray]:
-        """Return units and norms of all records, kept for the later passes."""
-        if self._survey is None:
-            units, norms = self.collect(self._records.survey)
-            good = np.abs(np.nan_to_num(self._y, nan=np.inf)) < _LARGEST_TARGET
-            self._survey = np.where(good, units, 0.0), np.where(good, norms, 0.0)
-        return self._survey
-
-    def targets(self) -> FloatArray:
-        """Return the targets, 0 for records that contribute nothing."""
-        return np.where(self.survey()[0] > 0, self._y, 0.0).astype(np.float64)
-
-    def sum_weighted(self, units: FloatArray, weights: FloatArray, step: float) -> NDArray[Any]:
-        """Return the sum of weights Z (in limbs of 20 bits, but at step 0)."""
-
-        def term(block: Block) -> FloatArray:
-            here = slice(block.start, block.stop)
-            value = self._records.weighted(block, units[here], weights[here])
-            return limbs_of(value) if step else value
-
-        size = math.prod(self.shape)
-        return self._sum(term, (2, size) if step else (size,), step)
+    def sum_over(
+        self, source: AnyRows, term: Callable[[Zipped], Any], shape: tuple[int, ...], step: float
+    ) -> NDArray[Any]:
+        """Add ``term(block)`` over records with columns: exact integers, or floats at step 0."""
+        return sum_rows(source, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
 
     # -- ranks -------------------------------------------------------------------------------
 
-    def rank(self, scores: Callable[[], FloatArray], threshold: float, name: str) -> Bounded:
-        """Return the sum over records of (1[score <= threshold] - 1/2): negative below the median.
+    def rank(self, numbers: Any, threshold: float, name: str) -> Bounded:
+        """Return the sum over records of (1[number <= threshold] - 1/2): negative below the median.
 
-        Under the unit `label` a score changes with its y_i.
+        Under the unit `label` a number changes with its y_i.
         """
-        return self._below(_Numbers(scores), threshold, 0.5, name)
+        return self._below(numbers, threshold, 0.5, name)
 
     def kept_below(self, threshold: float) -> Bounded:
         """Return how many |y_i| are at most the threshold, minus half of those that are not 0."""
-        numbers = _Numbers(lambda: np.abs(self.targets()))
-        return self._kept_below(numbers, threshold, "target_scale")
+        sizes = self.survey.numbers(partial(_target_sizes, center=self.center))
+        return self._kept_below(sizes, threshold, "target_scale")
 
     def targets_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the y_i."""
-        return self.rank(self.targets, threshold, "target_median")
+        targets = self.survey.numbers(partial(centred, center=self.center))
+        return self.rank(targets, threshold, "target_median")
 
     def squares_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the mean squared entries ||X_i||^2 / (d1 d2)."""
-        size = math.prod(self.shape)
-        return self.rank(lambda: self.survey()[1] ** 2 / size, threshold, "square_median")
+        squares = self.survey.numbers(partial(_mean_squares, size=math.prod(self.shape)))
+        return self.rank(squares, threshold, "square_median")
 
     def moment_sizes_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""
-        return self.rank(self._all_moment_sizes, threshold, "moment_median")
+        return self.rank(self._moment_sizes.numbers(_sizes), threshold, "moment_median")
 
     # -- second moments of the design --------------------------------------------------------
 
-    def _all_moment_sizes(self) -> FloatArray:
-        if self._moment_sizes is None:
-            self._moment_sizes = self._sizes_of_moments(self.survey()[0])
-        return self._moment_sizes
-
-    def _sizes_of_moments(self, units: FloatArray) -> FloatArray:
-        def sizes(block: Block) -> tuple[FloatArray, ...]:
-            here = units[block.start : block.stop]
-            return (np.where(here > 0, self._records.moment_sizes(block, here), 0.0),)
-
-        return self.collect(sizes)[0]
-
-    def _moments(self, units: FloatArray, scales: FloatArray, step: float) -> NDArray[Any]:
-        def term(block: Block) -> FloatArray:
-            here = slice(block.start, block.stop)
-            return self._records.moments(block, units[here], scales[here])
-
-        return self._sum(term, (self._moments_size(),), step)
+    @cached_property
+    def _moment_sizes(self) -> RowColumns:
+        return self.survey.then(partial(_moment_sizes, records=self.records), "moment_sizes")
 
     def _moments_size(self) -> int:
         d1, d2 = self.shape
@@ -235,7 +246,7 @@ class MeasurementQuery(SumQuery):
 
     @property
     def _diagonal(self) -> bool:
-        return self._records.moment_slack() == (0.0, 0.0)
+        return self.records.moment_slack() == (0.0, 0.0)
 
     def moments(self, clip_level: float) -> Bounded:
         """Return the sums of X X' and X'X (CSR: of their diagonals), ||X X'||_F clipped to C; flat.
@@ -245,14 +256,13 @@ class MeasurementQuery(SumQuery):
         to rint(X / sqrt(step)), which adds at most a sqrt(C) + b (`Records.moment_slack`).
         """
         C = float(clip_level)
-        a, b = self._records.moment_slack()
+        a, b = self.records.moment_slack()
 
         def answer(step: float) -> NDArray[Any]:
-            sizes, units = self._all_moment_sizes(), self.survey()[0]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                shrink = np.sqrt(np.minimum(1.0, C / sizes)) * BELOW
             unit = math.sqrt(step) if step else math.sqrt(C) * 2.0**-16
-            total = self._moments(units, np.where(units > 0, shrink / unit, 0.0), step)
+            term = _Moments(self.records, C, unit, BELOW)
+            source = self._moment_sizes.beside()
+            total = self.sum_over(source, term, (self._moments_size(),), step)
             return total if step else total * unit**2
 
         both = self.neighbours.positive(math.sqrt(2.0))

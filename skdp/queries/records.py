@@ -1,4 +1,4 @@
-"""Records of a trace regression as integers: dense, CSR and factored measurement matrices.
+"""Records of a trace regression as integers: how each form of measurement matrix is computed with.
 
 Notation: record i is a matrix X_i (d1 x d2) and a target y_i. It is written as g Z with g a power
 of two and Z integers, both from the record alone; X_i - g Z is covered by a margin. All sums below
@@ -9,23 +9,21 @@ stay under 2**53 in exact integers, so their bits depend on no order, block size
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.zipped import Zipped
+
 __all__ = [
     "GRID_BITS",
     "LOOSE",
     "MAX_ROWS",
-    "Block",
     "DenseRecords",
     "Frame",
     "Records",
     "Survey",
-    "cuts",
     "exact_map",
     "inverse_units",
     "on_grid",
@@ -77,19 +75,6 @@ class Frame(NamedTuple):
     core_unit: float
 
 
-class Block(NamedTuple):
-    """Records start to stop and what holds them."""
-
-    start: int
-    stop: int
-    data: Any
-
-    @property
-    def shape(self) -> tuple[int]:
-        """Number of records, as `sum_rows` asks for it."""
-        return (self.stop - self.start,)
-
-
 class Survey(NamedTuple):
     """Units g and upper bounds of the norms of records; 0 where a record contributes nothing."""
 
@@ -98,29 +83,17 @@ class Survey(NamedTuple):
 
 
 class Records(Protocol):
-    """Records in blocks, and the exact sums over them."""
+    """What is computed of the records in a block (`Zipped`), and exact sums over them."""
 
     shape: tuple[int, int]
-    n_features: int
     outer: tuple[FloatArray, FloatArray] | None
+    at_once: int
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> Records:
-        """Return the records W1 X W2, for public symmetric matrices of norm at most 1."""
+        """Return the same for W1 X W2, for public symmetric matrices of norm at most 1."""
         ...
 
-    def n_rows(self) -> int:
-        """Return the private number of records."""
-        ...
-
-    def parts(self, n: int) -> list[Any]:
-        """Cut into about `n` sets of records."""
-        ...
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield blocks."""
-        ...
-
-    def survey(self, block: Block) -> Survey:
+    def survey(self, block: Zipped) -> Survey:
         """Return unit and norm of each (whitened) record."""
         ...
 
@@ -129,20 +102,20 @@ class Records(Protocol):
         ...
 
     def tangent(
-        self, block: Block, units: FloatArray, frame: Frame, kept: NDArray[Any] | None = None
+        self, block: Zipped, units: FloatArray, frame: Frame, kept: NDArray[Any] | None = None
     ) -> tuple[FloatArray, FloatArray]:
         """Return an upper bound of ||P_T X|| and <X, M> of each record."""
         ...
 
-    def weighted(self, block: Block, units: FloatArray, weights: FloatArray) -> FloatArray:
+    def weighted(self, block: Zipped, units: FloatArray, weights: FloatArray) -> FloatArray:
         """Return the sum of weights Z, exact for integer weights."""
         ...
 
-    def moment_sizes(self, block: Block, units: FloatArray) -> FloatArray:
+    def moment_sizes(self, block: Zipped, units: FloatArray) -> FloatArray:
         """Return an upper bound of the norm of one of the two second moments of each record."""
         ...
 
-    def moments(self, block: Block, units: FloatArray, scales: FloatArray) -> FloatArray:
+    def moments(self, block: Zipped, units: FloatArray, scales: FloatArray) -> FloatArray:
         """Return the two second moments of the records times scales, rounded; flat."""
         ...
 
@@ -169,15 +142,14 @@ def inverse_units(units: FloatArray) -> FloatArray:
     return np.asarray(np.divide(1.0, units, out=np.zeros_like(units), where=units > 0))
 
 
-def rounded(rows: NDArray[Any], units: FloatArray) -> FloatArray:
-    """Round rows to multiples of their units (exact integers times a unit), as float64."""
+def rounded(rows: FloatArray, units: FloatArray) -> FloatArray:
+    """Round rows to multiples of their units (exact integers times a unit)."""
     if not units.all():
-        rows = np.where((units > 0)[:, None], rows, rows.dtype.type(0))
-    single = rows.dtype == np.float32
-    shift = (units * (1.5 * 2.0 ** (23 if single else 52))).astype(rows.dtype)[:, None]
+        rows = np.where((units > 0)[:, None], rows, 0.0)
+    shift = (units * (1.5 * 2.0**52))[:, None]
     out = rows + shift  # rounds to a multiple of the unit
     out -= shift
-    return np.asarray(out, np.float64)
+    return np.asarray(out)
 
 
 def _largest(rows: NDArray[Any]) -> NDArray[Any]:
@@ -192,69 +164,38 @@ def tangent_sizes(
     return np.asarray(units * (np.sqrt(squares) * LOOSE + margin))
 
 
-def cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:
-    """Cut a range into about `n` ranges."""
-    edges = np.linspace(start, stop, max(1, n) + 1).astype(int)
-    return [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
-
-
 class DenseRecords:
-    """Records in the rows of a dense array (n, d1 d2); optionally whitened to W1 X W2.
+    """Records in rows of d1 d2 numbers; optionally whitened to W1 X W2.
 
     Whitening is never applied to the records: it enters through the public matrices.
     """
 
     def __init__(
-        self,
-        X: NDArray[Any],
-        shape: tuple[int, int],
-        outer: tuple[FloatArray, FloatArray] | None = None,
-        start: int = 0,
-        stop: int | None = None,
+        self, shape: tuple[int, int], outer: tuple[FloatArray, FloatArray] | None = None
     ) -> None:
-        self._X = X
-        self._range = (start, len(X) if stop is None else stop)
         self.shape = shape
-        self.n_features = math.prod(shape)
         self.outer = outer
-        self._bits = record_bits(shape[0] * shape[1])
-
-    def n_rows(self) -> int:
-        """Return the private number of records."""
-        return self._range[1] - self._range[0]
+        self.at_once = int(np.clip(_BLOCK // math.prod(shape), 16, MAX_ROWS))
+        self._bits = record_bits(math.prod(shape))
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> DenseRecords:
-        """Return the records W1 X W2, for public matrices of norm at most 1."""
-        return DenseRecords(self._X, self.shape, (on_grid(W1), on_grid(W2)), *self._range)
-
-    def parts(self, n: int) -> list[DenseRecords]:
-        """Cut into `n` ranges of records."""
-        return [
-            DenseRecords(self._X, self.shape, self.outer, a, b) for a, b in cuts(*self._range, n)
-        ]
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield blocks that fit a cache."""
-        start, stop = self._range
-        rows = int(np.clip(_BLOCK // self._X.shape[1], 16, MAX_ROWS))
-        for i in range(start, stop, rows):
-            j = min(i + rows, stop)
-            yield Block(i, j, np.asarray(self._X[i:j]))
+        """Return the same for W1 X W2, for public matrices of norm at most 1."""
+        return DenseRecords(self.shape, (on_grid(W1), on_grid(W2)))
 
     def coordinates(self, rank: int) -> int:
         """Return r (d1 + d2) if that is at most a quarter of a record: it saves a pass over X."""
         kept = rank * sum(self.shape)
-        return kept if 4 * kept <= self.n_features else 0
+        return kept if 4 * kept <= math.prod(self.shape) else 0
 
     def _left(self, matrix: FloatArray, Z: FloatArray) -> FloatArray:
         return np.asarray(np.matmul(matrix, Z.reshape(len(Z), *self.shape)))
 
-    def survey(self, block: Block) -> Survey:
+    def survey(self, block: Zipped) -> Survey:
         """Return units and norms; a whitened norm is that of W1 X W2."""
         d1, d2 = self.shape
         with np.errstate(invalid="ignore", over="ignore"):
-            units = record_units(_largest(block.data), self._bits)
-        Z = rounded(block.data, units)
+            units = record_units(_largest(block.rows), self._bits)
+        Z = rounded(block.rows, units)
         margin = math.sqrt(d1 * d2)
         if self.outer is not None:
             W1, W2 = self.outer
@@ -265,15 +206,15 @@ class DenseRecords:
         return Survey(units, np.where(units > 0, norms, 0.0))
 
     def tangent(
-        self, block: Block, units: FloatArray, frame: Frame, kept: NDArray[Any] | None = None
+        self, block: Zipped, units: FloatArray, frame: Frame, kept: NDArray[Any] | None = None
     ) -> tuple[FloatArray, FloatArray]:
         """Return an upper bound of ||P_T X|| and <X, M> of each record.
 
         `kept`, if given, receives W1 Z W2 V and U'W1 Z W2, rounded to integers below 2**24.
         """
-        (d1, d2), r, m = self.shape, frame.basis.shape[1], len(block.data)
+        (d1, d2), r, m = self.shape, frame.basis.shape[1], len(block.rows)
         inverse = inverse_units(units)[:, None, None]
-        Z = rounded(block.data, units)
+        Z = rounded(block.rows, units)
         A = reduced((Z.reshape(-1, d2) @ frame.right).reshape(m, d1, r), inverse)
         B = reduced(self._left(frame.left, Z), inverse)
         if self.outer is not None:
@@ -290,13 +231,13 @@ class DenseRecords:
         inner = np.einsum("ij,j->i", K, frame.core.ravel())
         return sizes, units * frame.core_unit * inner
 
-    def weighted(self, block: Block, units: FloatArray, weights: FloatArray) -> FloatArray:
+    def weighted(self, block: Zipped, units: FloatArray, weights: FloatArray) -> FloatArray:
         """Return the sum of weights Z, flat."""
-        return np.asarray((weights * inverse_units(units)) @ rounded(block.data, units))
+        return np.asarray((weights * inverse_units(units)) @ rounded(block.rows, units))
 
-    def moment_sizes(self, block: Block, units: FloatArray) -> FloatArray:
+    def moment_sizes(self, block: Zipped, units: FloatArray) -> FloatArray:
         """Return an upper bound of ||X X'||_F = ||X'X||_F."""
-        Z = (rounded(block.data, units) * inverse_units(units)[:, None]).reshape(-1, *self.shape)
+        Z = (rounded(block.rows, units) * inverse_units(units)[:, None]).reshape(-1, *self.shape)
         if self.shape[0] > self.shape[1]:
             Z = np.ascontiguousarray(Z.transpose(0, 2, 1))
         G = reduced(np.matmul(Z, Z.transpose(0, 2, 1)))
@@ -305,10 +246,10 @@ class DenseRecords:
         grams = (np.sqrt(np.einsum("ijk,ijk->i", G, G)) + min(self.shape)) * 2.0**GRID_BITS
         return np.asarray(units**2 * (grams + norm * math.sqrt(size) + size))
 
-    def moments(self, block: Block, units: FloatArray, scales: FloatArray) -> FloatArray:
+    def moments(self, block: Zipped, units: FloatArray, scales: FloatArray) -> FloatArray:
         """Return Z Z' and Z'Z for Z = rint(scale X)."""
         d1, d2 = self.shape
-        rows = np.where((units > 0)[:, None], block.data, 0.0)
+        rows = np.where((units > 0)[:, None], block.rows, 0.0)
         Z = np.rint(rows * scales[:, None])
         right = Z.reshape(-1, d2)
         left = Z.reshape(-1, d1, d2).transpose(1, 0, 2).reshape(d1, -1)

@@ -6,23 +6,21 @@ Notation and exactness as in `skdp.queries.records`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import SparseRows
+from skdp.data.places import Placed
+from skdp.data.zipped import Zipped
 from skdp.queries.records import (
     LOOSE,
     MAX_ROWS,
-    Block,
     DenseRecords,
     Frame,
     Records,
     Survey,
-    cuts,
     inverse_units,
     on_grid,
     record_bits,
@@ -32,58 +30,33 @@ from skdp.queries.records import (
     tangent_sizes,
 )
 
-__all__ = ["FactoredRecords", "SparseRecords", "make_records"]
+__all__ = ["FactoredRecords", "SparseRecords", "records_like"]
 
 FloatArray = NDArray[np.float64]
+_Factor = tuple[FloatArray, FloatArray, float]
 IntArray = NDArray[np.int64]
 
 
 class SparseRecords:
-    """Records in the rows of a CSR matrix; whitening is diagonal, so that they stay sparse."""
+    """Records in rows of a CSR matrix; whitening is diagonal, so that they stay sparse."""
+
+    outer: tuple[FloatArray, FloatArray] | None = None
 
     def __init__(
-        self,
-        X: Any,
-        shape: tuple[int, int],
-        scales: tuple[FloatArray, FloatArray] | None = None,
-        start: int = 0,
-        stop: int | None = None,
+        self, shape: tuple[int, int], scales: tuple[FloatArray, FloatArray] | None = None
     ) -> None:
-        self._X = X
-        self._range = (start, X.shape[0] if stop is None else stop)
         self._scales = scales
         self.shape = shape
-        self.n_features = math.prod(shape)
-        self.outer: tuple[FloatArray, FloatArray] | None = None
-        self._bits = record_bits(shape[0] * shape[1])
-
-    def n_rows(self) -> int:
-        """Return the private number of records."""
-        return self._range[1] - self._range[0]
+        self.at_once = MAX_ROWS
+        self._bits = record_bits(math.prod(shape))
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> SparseRecords:
-        """Return the records with entry (a, b) times W1[a, a] W2[b, b]."""
-        scales = (np.diagonal(W1).copy(), np.diagonal(W2).copy())
-        return SparseRecords(self._X, self.shape, scales, *self._range)
+        """Return the same for entries (a, b) times W1[a, a] W2[b, b]."""
+        return SparseRecords(self.shape, (np.diagonal(W1).copy(), np.diagonal(W2).copy()))
 
-    def parts(self, n: int) -> list[SparseRecords]:
-        """Cut into `n` ranges of records."""
-        return [
-            SparseRecords(self._X, self.shape, self._scales, a, b) for a, b in cuts(*self._range, n)
-        ]
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield canonical CSR blocks: duplicates are summed before anything is computed."""
-        start, stop = self._range
-        for i in range(start, stop, MAX_ROWS):
-            position = i
-            for rows in SparseRows(self._X, i, min(i + MAX_ROWS, stop)).blocks():
-                yield Block(position, position + rows.shape[0], self._entries(rows))
-                position += rows.shape[0]
-
-    def _entries(self, rows: Any) -> Any:
-        """Return (record, flat index, value, number of records), in order of the flat index."""
-        rows = sp.csr_array(rows)
+    def _entries(self, block: Zipped) -> tuple[IntArray, IntArray, FloatArray]:
+        """Return (record, flat index, value), in order of the flat index."""
+        rows = sp.csr_array(block.rows)
         if not rows.has_sorted_indices:
             rows = rows.sorted_indices()
         record = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
@@ -92,17 +65,17 @@ class SparseRecords:
         if self._scales is not None:
             a, b = np.divmod(index, self.shape[1])
             values = values * self._scales[0][a] * self._scales[1][b]
-        return record, index, values, rows.shape[0]
+        return record, index, values
 
-    def _integers(self, block: Block, units: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
-        record, index, values, _ = block.data
+    def _integers(self, block: Zipped, units: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
+        record, index, values = self._entries(block)
         good = units[record] > 0
         scaled = np.where(good, values, 0.0) * inverse_units(units)[record]
         return record, index, np.rint(scaled)
 
-    def survey(self, block: Block) -> Survey:
+    def survey(self, block: Zipped) -> Survey:
         """Return units and norms."""
-        record, _, values, m = block.data
+        (record, _, values), m = self._entries(block), block.shape[0]
         largest = np.zeros(m)
         np.maximum.at(largest, record, np.abs(values))
         units = record_units(largest, self._bits)
@@ -127,10 +100,10 @@ class SparseRecords:
         return 0
 
     def tangent(
-        self, block: Block, units: FloatArray, frame: Frame, kept: NDArray[Any] | None = None
+        self, block: Zipped, units: FloatArray, frame: Frame, kept: NDArray[Any] | None = None
     ) -> tuple[FloatArray, FloatArray]:
         """Return an upper bound of ||P_T X|| and <X, M> of each record."""
-        (d1, d2), r, m = self.shape, frame.basis.shape[1], block.data[3]
+        (d1, d2), r, m = self.shape, frame.basis.shape[1], block.shape[0]
         record, index, Z = self._integers(block, units)
         a, b = np.divmod(index, d2)
         keys_a, A = self._grouped(record * d1 + a, Z[:, None] * frame.right[b])
@@ -152,22 +125,22 @@ class SparseRecords:
         sizes = tangent_sizes(squares[0], squares[1], squares[2], units, margin)
         return sizes, units * frame.core_unit * (K @ frame.core.ravel())
 
-    def weighted(self, block: Block, units: FloatArray, weights: FloatArray) -> FloatArray:
+    def weighted(self, block: Zipped, units: FloatArray, weights: FloatArray) -> FloatArray:
         """Return the sum of weights Z, flat."""
         record, index, Z = self._integers(block, units)
         total = np.bincount(index, Z * weights[record], math.prod(self.shape))
         return np.asarray(total, np.float64)
 
-    def moment_sizes(self, block: Block, units: FloatArray) -> FloatArray:
+    def moment_sizes(self, block: Zipped, units: FloatArray) -> FloatArray:
         """Return an upper bound of the norm of the row (or column) sums of squares."""
         record, _, Z = self._integers(block, units)
-        squares = np.bincount(record, Z * Z, block.data[3])
-        counts = np.bincount(record, minlength=block.data[3])
+        squares = np.bincount(record, Z * Z, block.shape[0])
+        counts = np.bincount(record, minlength=block.shape[0])
         return np.asarray(units**2 * (np.sqrt(squares) + np.sqrt(counts)) ** 2)
 
-    def moments(self, block: Block, units: FloatArray, scales: FloatArray) -> FloatArray:
+    def moments(self, block: Zipped, units: FloatArray, scales: FloatArray) -> FloatArray:
         """Return row sums and column sums of trunc((scale X)^2)."""
-        record, index, values, _ = block.data
+        record, index, values = self._entries(block)
         good = units[record] > 0
         squares = np.trunc((np.where(good, values, 0.0) * scales[record]) ** 2)
         a, b = np.divmod(index, self.shape[1])
@@ -180,47 +153,27 @@ class SparseRecords:
 
 
 class FactoredRecords:
-    """Records X_i = a_i b_i' in the rows of two dense arrays; whitening acts on the factors."""
+    """Records X_i = a_i b_i', the b_i in the column `right`; whitening acts on the factors."""
+
+    outer: tuple[FloatArray, FloatArray] | None = None
 
     def __init__(
-        self,
-        A: NDArray[Any],
-        B: NDArray[Any],
-        whitening: tuple[FloatArray, FloatArray] | None = None,
-        start: int = 0,
-        stop: int | None = None,
+        self, shape: tuple[int, int], whitening: tuple[FloatArray, FloatArray] | None = None
     ) -> None:
-        self._factors = (A, B)
-        self._range = (start, len(A) if stop is None else stop)
         self._whitening = whitening
-        self.shape = (int(A.shape[1]), int(B.shape[1]))
-        self.n_features = math.prod(self.shape)
-        self.outer: tuple[FloatArray, FloatArray] | None = None
-
-    def n_rows(self) -> int:
-        """Return the private number of records."""
-        return self._range[1] - self._range[0]
+        self.shape = shape
+        self.at_once = int(np.clip(2**16 // sum(shape), 16, MAX_ROWS))
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> FactoredRecords:
-        """Return the records (W1 a)(W2 b)', for public symmetric matrices of norm at most 1."""
-        return FactoredRecords(*self._factors, (on_grid(W1), on_grid(W2)), *self._range)
+        """Return the same for (W1 a)(W2 b)', for public symmetric matrices of norm at most 1."""
+        return FactoredRecords(self.shape, (on_grid(W1), on_grid(W2)))
 
-    def parts(self, n: int) -> list[FactoredRecords]:
-        """Cut into `n` ranges of records."""
-        ranges = cuts(*self._range, n)
-        return [FactoredRecords(*self._factors, self._whitening, a, b) for a, b in ranges]
+    def _factors(self, block: Zipped) -> list[_Factor]:
+        """Return both factors as exact integers, with their units and margins."""
+        sides = block.rows, np.asarray(block.columns["right"], np.float64)
+        return [self._integers(rows, side) for side, rows in enumerate(sides)]
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield blocks of factors as exact integers, with their units and margins."""
-        start, stop = self._range
-        rows = int(np.clip(2**16 // sum(self.shape), 16, MAX_ROWS))
-        for i in range(start, stop, rows):
-            j = min(i + rows, stop)
-            factors = [np.asarray(factor[i:j]) for factor in self._factors]
-            parts = [self._integers(rows, k) for k, rows in enumerate(factors)]
-            yield Block(i, j, parts)
-
-    def _integers(self, rows: NDArray[Any], side: int) -> tuple[FloatArray, FloatArray, float]:
+    def _integers(self, rows: FloatArray, side: int) -> _Factor:
         """Return (integers, units, norm of the rounding) of one factor, whitened."""
         d = rows.shape[1]
         with np.errstate(invalid="ignore", over="ignore"):
@@ -236,14 +189,13 @@ class FactoredRecords:
         return math.floor(13 - math.log2(max(1, d)) / 2)
 
     @staticmethod
-    def _norms(block: Block) -> tuple[FloatArray, FloatArray]:
-        (A, _, _), (B, _, _) = block.data
+    def _norms(A: FloatArray, B: FloatArray) -> tuple[FloatArray, FloatArray]:
         return np.sqrt(np.einsum("ij,ij->i", A, A)), np.sqrt(np.einsum("ij,ij->i", B, B))
 
-    def survey(self, block: Block) -> Survey:
+    def survey(self, block: Zipped) -> Survey:
         """Return units and norms of the products; a bad factor makes a record zero."""
-        (_, ga, ea), (_, gb, eb) = block.data
-        a, b = self._norms(block)
+        (A, ga, ea), (B, gb, eb) = self._factors(block)
+        a, b = self._norms(A, B)
         units = ga * gb
         return Survey(units, units * (a + ea) * (b + eb) * LOOSE)
 
@@ -252,11 +204,11 @@ class FactoredRecords:
         return 0
 
     def tangent(
-        self, block: Block, units: FloatArray, frame: Frame, kept: NDArray[Any] | None = None
+        self, block: Zipped, units: FloatArray, frame: Frame, kept: NDArray[Any] | None = None
     ) -> tuple[FloatArray, FloatArray]:
         """Return an upper bound of ||P_T X|| and <X, M> of each record."""
-        (A, _, ea), (B, _, eb) = block.data
-        a, b = self._norms(block)
+        (A, _, ea), (B, _, eb) = self._factors(block)
+        a, b = self._norms(A, B)
         u, v = (np.ldexp(part, -26) for part in (A @ frame.left.T, B @ frame.basis))
         uu, vv = (np.einsum("ij,ij->i", part, part) for part in (u, v))
         margin = (a * eb + b * ea + ea * eb) * LOOSE
@@ -266,19 +218,19 @@ class FactoredRecords:
             inner += u[:, j] * v[:, k] * frame.core[j, k]
         return sizes, units * frame.core_unit * inner
 
-    def weighted(self, block: Block, units: FloatArray, weights: FloatArray) -> FloatArray:
+    def weighted(self, block: Zipped, units: FloatArray, weights: FloatArray) -> FloatArray:
         """Return the sum of weights Z, flat."""
-        (A, _, _), (B, _, _) = block.data
+        (A, _, _), (B, _, _) = self._factors(block)
         return np.asarray((A * weights[:, None]).T @ B).ravel()
 
-    def moment_sizes(self, block: Block, units: FloatArray) -> FloatArray:
+    def moment_sizes(self, block: Zipped, units: FloatArray) -> FloatArray:
         """Return an upper bound of ||X X'||_F = ||a||^2 ||b||^2."""
         return np.asarray(self.survey(block).norms ** 2)
 
-    def moments(self, block: Block, units: FloatArray, scales: FloatArray) -> FloatArray:
+    def moments(self, block: Zipped, units: FloatArray, scales: FloatArray) -> FloatArray:
         """Return the sums of z z' for z = rint(scale ||b|| a) and z = rint(scale ||a|| b)."""
-        (A, ga, _), (B, gb, _) = block.data
-        a, b = self._norms(block)
+        (A, ga, _), (B, gb, _) = self._factors(block)
+        a, b = self._norms(A, B)
         f = scales * ga * gb
         left, right = np.rint(A * (f * b)[:, None]), np.rint(B * (f * a)[:, None])
         return np.concatenate([(left.T @ left).ravel(), (right.T @ right).ravel()])
@@ -289,10 +241,10 @@ class FactoredRecords:
         return math.sqrt(d), d / 4
 
 
-def make_records(X: Any, shape: tuple[int, int]) -> Records:
-    """Wrap a dense array (n, d1 d2), a CSR matrix of that shape, or factors (A, B)."""
-    if isinstance(X, tuple):
-        return FactoredRecords(*X)
-    if sp.issparse(X):
-        return SparseRecords(X, shape)
-    return DenseRecords(X, shape)
+def records_like(placed: Placed, shape: tuple[int, int]) -> Records:
+    """Return how the records of a place are computed with: dense, CSR, or factors."""
+    if "right" in placed.columns:
+        return FactoredRecords(shape)
+    if getattr(placed.rows, "sparse", False):
+        return SparseRecords(shape)
+    return DenseRecords(shape)

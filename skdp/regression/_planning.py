@@ -10,6 +10,8 @@ from numbers import Integral
 import numpy as np
 
 from skdp._validation import check_split
+from skdp.data.blocks import row_source
+from skdp.data.places import Placed
 from skdp.data.users import UserRows
 from skdp.queries.groups import GroupQuery
 from skdp.queries.measurements import MeasurementQuery
@@ -58,10 +60,8 @@ def plan_trace(estimator, session, n, shape, signal):
         max_iter, covariance=estimator._learns_design(), intercept=estimator.fit_intercept
     )
     size = math.prod(shape)
-    query = MeasurementQuery(
-        np.zeros((0, size)), np.zeros(0), shape, adjacency=session.adjacency,
-        privacy_unit=session.unit,
-    )  # fmt: skip
+    none = Placed(row_source(np.zeros((0, size))), {"y": np.zeros(0)})
+    query = MeasurementQuery(none, shape, adjacency=session.adjacency, privacy_unit=session.unit)
     basis = np.eye(shape[0], rank), np.eye(rank), np.eye(shape[1], rank)
     products, tangent = query.products(), query.tangent(*basis)
     releases = []
