@@ -16,7 +16,8 @@ PACKAGE = Path(skdp.__file__).parent
 MODULE_LINES, BODY_LINES = 400, 60
 
 COMMON = {"exceptions", "_validation"}
-ESTIMATOR = {"base", "_inputs", "_labels", "data", "queries", "solvers"} | COMMON
+ESTIMATOR = {"base", "_inputs", "_labels", "answer", "data", "queries", "solvers"} | COMMON
+STREAM_ROOMS = {"privacy.streams", "privacy.ledger"}  # of a stream, and of many servers
 ROOMS_BELOW = {"privacy.noise", "privacy.accounting"}
 # First parts of a module's name below skdp -> what it may import from skdp, itself aside. The
 # longest name counts: the rooms of privacy are layers of their own.
@@ -25,24 +26,26 @@ ALLOWED = {
     "_validation": {"exceptions"},
     "_labels": set(),
     "_progress": set(),
+    "_packing": {"exceptions"},
+    "answer": set(),
     "_inputs": {"_validation", "data"},
-    "privacy": {"exceptions"},
+    "privacy": {"exceptions", "answer"},
     "privacy.noise": {"exceptions"},
     "privacy.accounting": {"exceptions"},
-    "privacy.gate": {"exceptions"} | ROOMS_BELOW,
-    "privacy.streams": {"exceptions", "privacy.gate"} | ROOMS_BELOW,
+    "privacy.gate": {"exceptions", "answer"} | ROOMS_BELOW,
+    "privacy.streams": {"exceptions", "answer", "_packing", "privacy.gate"} | ROOMS_BELOW,
     "privacy.ledger": {"exceptions", "privacy.gate"} | ROOMS_BELOW,
     "data": {"exceptions"},
-    "solvers": {"exceptions"},
+    "solvers": {"exceptions", "answer"},
     "queries": {"data", "privacy.gate.bounds", "privacy.accounting.sketch_laws", "solvers.linalg"}
     | {"exceptions"},
     "base": {"privacy", "_progress"} | COMMON,
     "_streaming": {"base", "privacy"} | COMMON,
-    "decomposition": ESTIMATOR | {"theory", "_streaming", "privacy.streams", "privacy.ledger"},
+    "decomposition": ESTIMATOR | {"theory", "_streaming", "_packing"} | STREAM_ROOMS,
     "regression": ESTIMATOR | {"theory"},
     "graph": ESTIMATOR | {"theory"},
     "preprocessing": ESTIMATOR | {"theory"},
-    "federated": {"data", "queries", "solvers", "privacy"} | COMMON,
+    "federated": {"_packing", "answer", "data", "queries", "solvers", "privacy"} | COMMON,
     "metrics": {"solvers"} | COMMON,
     "theory": {"privacy", "queries.sums", "solvers"} | COMMON,
 }
@@ -51,7 +54,7 @@ PROGRAMS = {"federated._demo_fit": {"decomposition"}}
 # These may import everything; only the facade may import them.
 TOP = {"testing", "plotting", "model_selection", "datasets"}
 # What a query needs from the gate: words to describe a statistic, and no way to spend or to read.
-QUERY_WORDS = {"Bound", "Bounded", "PrivateQuery", "SketchLaw", "Answer"}
+QUERY_WORDS = {"Bound", "Bounded", "PrivateQuery", "SketchLaw"}
 NUMERIC = {"numpy", "scipy"} | set(sys.stdlib_module_names)
 OPTIONAL = {
     "cryptography",

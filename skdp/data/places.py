@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from skdp.data.blocks import AnyRows, RowSource
+from skdp.data.blocks import AnyRows, RowSource, row_source
 from skdp.data.dask_parts import DaskParts, Sealed
 from skdp.data.dask_rows import (
     DaskRows,
@@ -24,7 +24,7 @@ from skdp.data.dask_rows import (
 from skdp.data.files import BlockFiles
 from skdp.data.zipped import InTurn
 
-__all__ = ["Placed"]
+__all__ = ["Placed", "in_memory"]
 
 _CHUNK_BYTES = 2**25  # of one npy file: enough chunks for all threads, few enough to open
 Build = Callable[..., RowSource]
@@ -124,6 +124,11 @@ class Placed:
                 )
             out.append(items)
         return out
+
+
+def in_memory(rows: Any, **columns: Any) -> Placed:
+    """Return the records of an array or CSR matrix, with their columns."""
+    return Placed(row_source(rows), columns)
 
 
 def _as_it_is(column: Any) -> Any:

@@ -6,6 +6,7 @@ from numbers import Integral
 import numpy as np
 
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
+from skdp.solvers.scales import QUESTIONS
 from skdp.theory import FitPlan, deviation_error, planned
 
 __all__ = ["plan_scaler"]
@@ -24,12 +25,18 @@ def plan_scaler(estimator, session, n, d, shares, weight, signal):
     if not 0 < signal <= 1:
         raise ValueError(f"'signal' must be in the range (0, 1]. Got {signal!r} instead.")
     query = ColumnQuery(np.zeros((0, d)), adjacency=session.adjacency)
-    counts = query.octaves(np.zeros(d)).bound
+    ranks = query.octaves(np.zeros(d)).ranks(np.ones(d)).bound
     sums = query.moments(np.zeros(d), np.ones(d), weight).bound
-    bounds = {"octaves": counts, "mean": sums, "spread": counts, "moments": sums}
-    names = {"mean": "first moments", "spread": "octaves about a mean"}
+    searches = {"scales": "search of scales", "spreads": "search of scales about a mean"}
+    names = searches | {"means": "first moments"}
     releases = tuple(
-        planned(session, bounds[name], share, name=names.get(name, ""))
+        planned(
+            session,
+            ranks if name in searches else sums,
+            share,
+            times=QUESTIONS if name in searches else 1,
+            name=names.get(name, ""),
+        )
         for name, share in shares.items()
     )
     noise = releases[-1].noise_scale

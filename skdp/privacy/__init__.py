@@ -1,5 +1,6 @@
 """Privacy accounting, noise, and the gate through which every release goes."""
 
+from skdp.answer import Answer
 from skdp.privacy.accounting.losses import (
     Loss,
     delta_from_mu_epsilon,
@@ -8,7 +9,7 @@ from skdp.privacy.accounting.losses import (
 )
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.ask import Ask
-from skdp.privacy.gate.bounds import Answer, Bound, Bounded
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.grants import Accumulator, Grant
 from skdp.privacy.gate.session import PrivacySession

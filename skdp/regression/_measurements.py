@@ -12,9 +12,8 @@ from sklearn.utils.validation import check_array, check_X_y, validate_data
 
 from skdp._inputs import as_blocks, map_blocks
 from skdp._validation import check_bool, check_int, check_option, check_real
-from skdp.data.blocks import row_source
 from skdp.data.dask_rows import is_dask_array
-from skdp.data.places import Placed
+from skdp.data.places import in_memory
 from skdp.regression._placed import check_placed, in_blocks
 from skdp.solvers.design import Whitening, whitening
 
@@ -36,7 +35,7 @@ def check_measurements(estimator, X, y):
         placed = in_blocks(estimator, X, y, numbers=True)
     elif isinstance(X, tuple):
         (A, B), y = _check_factors(estimator, X, y)
-        placed, given = Placed(row_source(A), {"y": y, "right": B}), (A.shape[1], B.shape[1])
+        placed, given = in_memory(A, y=y, factors=B), (A.shape[1], B.shape[1])
     else:
         placed = check_placed(estimator, X, y, numbers=True, multi_output=False)
     return placed, _shape(estimator, given, _width(placed, given))
@@ -51,7 +50,7 @@ def _flat(X):
 
 
 def _width(placed, given):
-    return math.prod(given) if "right" in placed.columns else placed.rows.n_features
+    return math.prod(given) if "factors" in placed.columns else placed.rows.n_features
 
 
 def predictions(estimator, X):

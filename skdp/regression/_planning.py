@@ -10,11 +10,10 @@ from numbers import Integral
 import numpy as np
 
 from skdp._validation import check_split
-from skdp.data.blocks import row_source
-from skdp.data.places import Placed
+from skdp.data.places import in_memory
 from skdp.data.users import UserRows
 from skdp.queries.groups import GroupQuery
-from skdp.queries.measurements import MeasurementQuery
+from skdp.queries.records import RecordQuery
 from skdp.solvers.trace import Plan, clip_multiplier, median_steps
 from skdp.solvers.user_rounds import round_parts
 from skdp.theory import FitPlan, expected_error, planned, records_needed, vote_error, vote_threshold
@@ -60,8 +59,8 @@ def plan_trace(estimator, session, n, shape, signal):
         max_iter, covariance=estimator._learns_design(), intercept=estimator.fit_intercept
     )
     size = math.prod(shape)
-    none = Placed(row_source(np.zeros((0, size))), {"y": np.zeros(0)})
-    query = MeasurementQuery(none, shape, adjacency=session.adjacency, privacy_unit=session.unit)
+    none = in_memory(np.zeros((0, size)), y=np.zeros(0))
+    query = RecordQuery(none, shape, adjacency=session.adjacency, privacy_unit=session.unit)
     basis = np.eye(shape[0], rank), np.eye(rank), np.eye(shape[1], rank)
     products, tangent = query.products(), query.tangent(*basis)
     releases = []

@@ -7,9 +7,10 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._validation import check_split
+from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import PrivacyWarning
-from skdp.queries.measurements import MeasurementQuery
+from skdp.queries.records import RecordQuery
 from skdp.regression._measurements import (
     check_design,
     check_measurements,
@@ -199,7 +200,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         placed, shape = check_measurements(self, X, y)
         sparse = getattr(placed.rows, "sparse", False)
         design = check_design(self.design, shape, sparse=sparse)
-        query = MeasurementQuery(
+        query = RecordQuery(
             placed, shape, adjacency=session.adjacency, privacy_unit=session.unit,
             n_jobs=self.n_jobs,
         )  # fmt: skip
@@ -234,7 +235,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         if "count" not in shares:
             return float(query.n_rows)
         count = ask.count(share=shares["count"])
-        return max(1.0, float(count.value), 2 * count.noise_scale)
+        return released_count(*count)
 
     def _descend(self, ask, shape, n, design, shares, unit_noise):
         """Learn design and centre, then the matrix; return the fitted attributes."""

@@ -1,27 +1,17 @@
 """User labels: how they are passed, checked and looked up; and the head on a user's own device."""
 
-from typing import NamedTuple
-
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 __all__ = [
-    "GaussianSum",
     "UserHead",
     "check_candidates",
     "positions",
     "same_kind",
     "split_users",
 ]
-
-
-class GaussianSum(NamedTuple):
-    """A released sum and the standard deviation of its noise."""
-
-    value: np.ndarray
-    noise_scale: float
 
 
 def _is_index(column):

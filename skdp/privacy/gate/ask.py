@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
-from skdp.privacy.gate.bounds import Answer, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 
 __all__ = ["Ask"]
 

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.ask import Ask
-from skdp.privacy.gate.bounds import Answer, Bound, Bounded, gaussian_step, laplace_step
+from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
 from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.gate.grants import Accumulator, Grant
 from skdp.privacy.noise import integers as noise
@@ -130,6 +131,8 @@ class PrivacySession:
 
     def pay(self, line: LedgerEntry, share: float, kind: str = "gaussian", draws: int = 0) -> None:
         """Pay a share that was found affordable, and so many draws; write the line."""
+        if not 0 < share <= self.left(kind):
+            raise PrivacyError(f"{line.name!r} pays a share that is not left")
         self.spending.shares[kind] += share
         self.spending.draws += draws
         self.ledger += (line,)

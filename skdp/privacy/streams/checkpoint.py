@@ -12,6 +12,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
+from skdp._packing import pack, unpack
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.accounting.sketch_laws import SketchLaw
 from skdp.privacy.gate.bounds import Bound
@@ -22,7 +23,7 @@ from skdp.privacy.noise.words import SeededSource, SystemSource
 from skdp.privacy.streams.continual import Stream
 from skdp.privacy.streams.correlated import plan_stream
 from skdp.privacy.streams.groups import StreamGroup
-from skdp.privacy.streams.journal import Journal, pack, unpack
+from skdp.privacy.streams.journal import Journal
 from skdp.privacy.streams.merged import loss_from_state, loss_state
 
 __all__ = ["checkpoint", "close", "restore"]

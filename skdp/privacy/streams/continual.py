@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
-from skdp.privacy.gate.bounds import Answer, Bound, Bounded
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.grants import Grant, wrapping_sum
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.streams.correlated import Node, StreamPlan, dyadic_cover, plan_stream

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
-from skdp.privacy.gate.bounds import Answer, Bound
+from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.streams.continual import Read, Stream, pack_sums, paid_stream, unpack_sums
 from skdp.privacy.streams.correlated import plan_stream

@@ -1,62 +1,36 @@
 """Sums of clipped contributions of a trace regression, in tangent coordinates.
 
-Notation as in `skdp.queries.measurements`: a record adds e_i P_T X_i, cut to length C.
+Notation as in `skdp.queries.records`: a record adds e_i P_T X_i, cut to length C.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.blocks import AnyRows
+from skdp.data.exact import exact_map, joined, limbs_of, off_grid, on_grid
 from skdp.data.remote import RowColumns
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.records import MAX_ROWS, Frame, Records, exact_map, on_grid
-from skdp.queries.sums import Neighbours
+from skdp.queries.record_forms import MAX_ROWS, Frame
+from skdp.queries.record_passes import Columns, Form, RecordPasses, centred
 
-__all__ = ["BELOW", "ClippedSum", "centred", "joined", "limbs_of"]
+__all__ = ["BELOW", "ClippedSum"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Columns = Mapping[str, NDArray[Any]]
 BELOW = 1 - 1e-12  # float errors of a factor
-CARRY = 20  # bits of the low limb of a sum over blocks
 _FLOOR = 2.0**-6  # a size counts for at least this share of the norm: sums stay below 2**53
 _HEADROOM = 35  # log2 of the clip level in units of a sum: 12 bits of rows, 6 of the floor
 
 
-class Measured(Protocol):
-    """What a sum needs of the query that owns the records."""
-
-    shape: tuple[int, int]
-    center: float
-    corner: float
-    neighbours: Neighbours
-    records: Records
-    survey: RowColumns
-
-    def check_number(self) -> None: ...
-
-    def rank(self, numbers: Any, threshold: float, name: str) -> Bounded: ...
-
-    def sum_over(
-        self, source: AnyRows, term: Callable[[Zipped], Any], shape: tuple[int, ...], step: float
-    ) -> NDArray[Any]: ...
-
-
 # -- what is computed where the records are: public values alone, so that it can travel ------------
-
-
-def centred(columns: Columns, center: float) -> FloatArray:
-    """Return the targets less a public number, 0 for records that contribute nothing."""
-    return np.where(columns["units"] > 0, columns["targets"] - center, 0.0)
 
 
 def _masked(
@@ -96,7 +70,7 @@ def _scores(columns: Columns, lengths: Lengths) -> FloatArray:
 class _Tangent:
     """Makes residuals and sizes at a public matrix and, of large records, coordinates."""
 
-    records: Records
+    form: Form
     frame: Frame
     center: float
     corner: float
@@ -107,7 +81,8 @@ class _Tangent:
         columns = block.columns
         units = columns["units"]
         kept = np.empty((len(units), self.n_kept), np.float32)
-        sizes, inner = self.records.tangent(block, units, self.frame, kept if self.n_kept else None)
+        more = {"kept": kept} if self.n_kept else {}
+        sizes, inner = self.form.tangent(block.beside(**more), self.frame)
         residuals = inner + self.corner * self.intercept - centred(columns, self.center)
         sizes = np.maximum(sizes, _FLOOR * columns["norms"])
         return units, *_masked(units, residuals, sizes, self.corner), kept
@@ -132,25 +107,26 @@ class _Weights:
 class _FloatSum:
     """The sum of weighted records of a block, and that of the weights."""
 
-    records: Records
+    form: Form
     weights: _Weights
 
     def __call__(self, block: Zipped) -> FloatArray:
         units, weights = block.columns["units"], self.weights(block.columns)
-        return np.append(self.records.weighted(block, units, weights * units), np.sum(weights))
+        total = self.form.weighted(block.beside(weights=weights * units))
+        return np.append(total, np.sum(weights))
 
 
 @dataclass(frozen=True)
 class _ExactSum:
     """The exact sum of a block in limbs of 20 bits, and that of the corners; flat."""
 
-    records: Records
+    form: Form
     weights: _Weights
     corner: float
 
     def __call__(self, block: Zipped) -> FloatArray:
         units, weights = block.columns["units"], self.weights(block.columns)
-        limbs = limbs_of(self.records.weighted(block, units, np.trunc(weights * units)))
+        limbs = limbs_of(self.form.weighted(block.beside(weights=np.trunc(weights * units))))
         return np.append(limbs, np.sum(np.trunc(weights * self.corner)))
 
 
@@ -182,7 +158,7 @@ class ClippedSum(PrivateQuery):
 
     def __init__(
         self,
-        query: Measured,
+        query: RecordPasses,
         matrix: tuple[FloatArray, FloatArray, FloatArray] | None,
         intercept: float,
     ) -> None:
@@ -204,15 +180,17 @@ class ClippedSum(PrivateQuery):
     def _frame(self) -> Frame:
         assert self._matrix is not None
         U, S, V = self._matrix
-        outer = self._query.records.outer
-        left, right = (U.T, V) if outer is None else (U.T @ _plain(outer[0]), _plain(outer[1]) @ V)
+        outer = self._query.form.outer
+        left, right = (
+            (U.T, V) if outer is None else (U.T @ off_grid(outer[0]), off_grid(outer[1]) @ V)
+        )
         size = float(np.linalg.norm(S))
         unit = size * 2.0**-26 if size > 0 else 1.0
         return Frame(on_grid(left), on_grid(right), on_grid(V), np.rint(S / unit), unit)
 
     @cached_property
     def _n_kept(self) -> int:
-        return 0 if self._matrix is None else self._query.records.coordinates(len(self._matrix[1]))
+        return 0 if self._matrix is None else self._query.form.coordinates(len(self._matrix[1]))
 
     @cached_property
     def _columns(self) -> RowColumns:
@@ -221,7 +199,7 @@ class ClippedSum(PrivateQuery):
         if self._matrix is None:
             return query.survey
         make = _Tangent(
-            query.records, self._frame(), query.center, query.corner, self._intercept, self._n_kept
+            query.form, self._frame(), query.center, query.corner, self._intercept, self._n_kept
         )
         return query.survey.then(make, "units", "residuals", "sizes", "kept")
 
@@ -251,7 +229,6 @@ class ClippedSum(PrivateQuery):
         size = self._core_size + (1 if corner else 0)
 
         def answer(step: float) -> NDArray[Any]:
-            query.check_number()
             if step == 0.0:
                 return self._float_total(C)
             shift = _HEADROOM - math.ceil(math.log2(C / step))
@@ -266,8 +243,8 @@ class ClippedSum(PrivateQuery):
 
     def _float_total(self, level: float) -> FloatArray:
         query, size = self._query, math.prod(self._query.shape)
-        term = _FloatSum(query.records, _Weights(self._lengths, level, 1.0))
-        total = query.sum_over(self._columns.beside(), term, (size + 1,), 0.0)
+        term = _FloatSum(query.form, _Weights(self._lengths, level, 1.0))
+        total = query.sum_over(self._columns, term, (size + 1,), 0.0)
         last = [float(total[-1]) * query.corner] if query.corner else []
         return np.concatenate([self._map_float(total[:-1]), last])
 
@@ -277,9 +254,9 @@ class ClippedSum(PrivateQuery):
         if self._n_kept:
             kept = _ExactSumOfKept(weights, query.corner, self._n_kept)
             return self._columns.sum(kept, (2 * self._n_kept + 1,))
-        term = _ExactSum(query.records, weights, query.corner)
+        term = _ExactSum(query.form, weights, query.corner)
         shape = (2 * math.prod(query.shape) + 1,)
-        return query.sum_over(self._columns.beside(), term, shape, 1.0)
+        return query.sum_over(self._columns, term, shape, 1.0)
 
     def _map_kept(self, flat: IntArray) -> IntArray:
         """Project the sums of U'W1 Z W2 beside V; those of W1 Z W2 V stay."""
@@ -293,7 +270,7 @@ class ClippedSum(PrivateQuery):
         if self._n_kept:
             return self._map_kept(flat)
         K = flat.reshape(self._query.shape)
-        outer = self._query.records.outer
+        outer = self._query.form.outer
         if self._matrix is None:
             if outer is None:
                 return flat
@@ -311,33 +288,16 @@ class ClippedSum(PrivateQuery):
         assert self._matrix is not None
         V = self._matrix[2]
         beside = np.eye(len(V)) - V @ V.T
-        outer = self._query.records.outer
-        return on_grid(beside if outer is None else _plain(outer[1]) @ beside)
+        outer = self._query.form.outer
+        return on_grid(beside if outer is None else off_grid(outer[1]) @ beside)
 
     def _map_float(self, flat: FloatArray) -> FloatArray:
         K = flat.reshape(self._query.shape)
-        outer = self._query.records.outer
+        outer = self._query.form.outer
         if outer is not None:
-            K = _plain(outer[0]) @ K @ _plain(outer[1])
+            K = off_grid(outer[0]) @ K @ off_grid(outer[1])
         if self._matrix is None:
             return K.ravel()
         U, _, V = self._matrix
         left = U.T @ K
         return np.concatenate([(K @ V).ravel(), (left - left @ V @ V.T).ravel()])
-
-
-def _plain(grid: FloatArray) -> FloatArray:
-    return np.asarray(np.ldexp(grid, -26))
-
-
-def limbs_of(exact: FloatArray) -> FloatArray:
-    """Return floor(x / 2**20) and the rest, exactly."""
-    high = np.floor(np.ldexp(exact, -CARRY))
-    return np.stack([high, exact - np.ldexp(high, CARRY)])
-
-
-def joined(high: IntArray, low: IntArray, shift: int) -> IntArray:
-    """Return floor((high 2**20 + low) / 2**shift)."""
-    if shift <= CARRY:
-        return np.asarray((high << (CARRY - shift)) + (low >> shift))
-    return np.asarray((high + (low >> CARRY)) >> (shift - CARRY))
