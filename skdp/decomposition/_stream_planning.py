@@ -8,7 +8,7 @@ import numpy as np
 from skdp._validation import check_split
 from skdp.data.blocks import row_source
 from skdp.data.linear_maps import SketchMap
-from skdp.decomposition._factorizer_plan import draw_maps, make_plan
+from skdp.decomposition._factorizer_layout import draw_maps, make_layout
 from skdp.decomposition._moments import MOMENT_FEATURES, default_shares, statistics
 from skdp.decomposition._planning import (
     check_shape,
@@ -193,7 +193,7 @@ def stand_ins(estimator, plan, session):
 def plan_factorizer(estimator, session, shape, signal, stream):
     """Plan noisy sketches; their shares balance the errors of the two sides."""
     m, n = shape
-    plan = make_plan(estimator, shape, estimator._unit(stream=stream))
+    plan = make_layout(estimator, shape, estimator._unit(stream=stream))
     horizon = estimator.max_releases if stream else 1
     sketches = stand_ins(estimator, plan, session)
     bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in sketches]

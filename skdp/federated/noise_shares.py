@@ -19,19 +19,25 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.bounds import Bound, gaussian_step
-from skdp.privacy.gate.grants import SharedGrant
+from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
 
-__all__ = ["NoiseShares", "distribute", "forfeit_rest", "granted_step"]
+__all__ = ["NoiseShares", "SharedGrant", "distribute", "forfeit_rest", "granted_step"]
 
+IntArray = NDArray[np.int64]
 _NEGLIGIBLE = 1e-9  # shares are sums of floats
 
 _SUM_ERROR = 2.0**-1000  # of adding one share to a sum: exp(-4e14) is smaller
@@ -114,6 +120,39 @@ class NoiseShares:
         drawn = self.n_clients * (noise.sampler_error(noise.SHARE_LEVELS) + _SUM_ERROR)
         rounded = noise.rounding_error(math.sqrt(self.n_honest) * noise.SHARE_SIGMA_INT)
         return math.ceil((drawn + rounded) / noise.DELTA_PER_DRAW)
+
+
+class SharedGrant(Grant):
+    """A grant whose noise comes in shares, one from each client of a federation.
+
+    A client opens it by `contribute`, the server by `close`; each does so once. The noise that the
+    receipt counts (`noise_scale`) is that of the clients who neither collude nor drop out.
+    """
+
+    share: float = 0.0
+
+    def allow(self, share: float, openings: int) -> None:
+        """Note the share that was paid, and how many contributions it covers."""
+        self.share, self._left = share, openings
+
+    def draw(self, *index: int) -> IntArray:
+        """Draw one client's share of the noise."""
+        words = self._session.source.words(self.serial, self.bound.name, self.noise_scale, *index)
+        return noise.integer_gaussian(words, self.bound.shape, noise.SHARE_LEVELS)
+
+    def contribute(self, answer: Callable[[float], NDArray[Any]]) -> IntArray:
+        """Read once, add this client's share: for a secure sum only, too little noise alone."""
+        return self.noised(answer)
+
+    def close(self, total: IntArray, n_shares: int) -> Answer:
+        """Turn the opened sum of `n_shares` contributions into the public answer."""
+        self.use()
+        scale = self.step * noise.SHARE_EFFECTIVE_SIGMA * math.sqrt(n_shares)
+        return self.finish(total)._replace(noise_scale=scale)
+
+    def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
+        """Refuse: one share is less noise than was paid for."""
+        raise PrivacyError("a shared grant is opened by a secure sum of contributions only.")
 
 
 def _covers(bound: Bound, step: float, allowed: float) -> bool:

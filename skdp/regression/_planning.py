@@ -12,7 +12,7 @@ import numpy as np
 from skdp._validation import check_split
 from skdp.data.users import UserRows
 from skdp.queries.groups import GroupQuery
-from skdp.queries.measurements import MeasurementQuery
+from skdp.queries.records import RecordQuery
 from skdp.solvers.trace import Plan, clip_multiplier, median_steps
 from skdp.solvers.user_rounds import round_parts
 from skdp.theory import FitPlan, expected_error, planned, records_needed, vote_error, vote_threshold
@@ -58,7 +58,7 @@ def plan_trace(estimator, session, n, shape, signal):
         max_iter, covariance=estimator._learns_design(), intercept=estimator.fit_intercept
     )
     size = math.prod(shape)
-    query = MeasurementQuery(
+    query = RecordQuery(
         np.zeros((0, size)), np.zeros(0), shape, adjacency=session.adjacency,
         privacy_unit=session.unit,
     )  # fmt: skip

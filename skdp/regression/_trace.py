@@ -11,7 +11,7 @@ from skdp._validation import check_split
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import PrivacyWarning
-from skdp.queries.measurements import MeasurementQuery
+from skdp.queries.records import RecordQuery
 from skdp.regression._measurements import (
     check_design,
     check_measurements,
@@ -198,7 +198,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         session = self._open_session()
         X, y, shape = check_measurements(self, X, y)
         design = check_design(self.design, shape, sparse=sp.issparse(X))
-        query = MeasurementQuery(
+        query = RecordQuery(
             X, y, shape, adjacency=session.adjacency, privacy_unit=session.unit, n_jobs=self.n_jobs
         )
         ask = session.ask(query)

@@ -18,8 +18,8 @@ from skdp.federated import (
     simulated_aggregator,
 )
 from skdp.federated._requests import Call, Request
+from skdp.federated.noise_shares import SharedGrant
 from skdp.federated.personalized import _SIGNATURES, _Users
-from skdp.privacy.gate.grants import SharedGrant
 from skdp.testing import seeded_entropy
 from skdp.testing._hooks import replaced
 

@@ -32,9 +32,8 @@ from skdp.federated._ask import Federation, unpack
 from skdp.federated._clients import narrowed
 from skdp.federated._question import Question
 from skdp.federated._requests import Call, Facts, Request
-from skdp.federated.noise_shares import NoiseShares, granted_step
+from skdp.federated.noise_shares import NoiseShares, SharedGrant, granted_step
 from skdp.federated.power_method import _SIGNATURES
-from skdp.privacy.gate.grants import SharedGrant
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
 from skdp.queries.interactions import InteractionQuery
