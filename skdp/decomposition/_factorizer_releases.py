@@ -4,7 +4,7 @@ import numpy as np
 
 from skdp._validation import check_int, check_option
 from skdp.base import StreamingMixin, atomic
-from skdp.decomposition._factorizer_plan import draw_maps, make_plan
+from skdp.decomposition._factorizer_layout import draw_maps, make_layout
 from skdp.decomposition._factorizer_state import factorize, map_digest
 from skdp.exceptions import PrivacyError
 from skdp.solvers.sketching import Noisy
@@ -13,8 +13,8 @@ from skdp.solvers.sketching import Noisy
 class StreamState:
     """The running state of many releases, with the interface of `RunningState`."""
 
-    def __init__(self, group, plan, maps):
-        self.group, self.plan, self.maps = group, plan, maps
+    def __init__(self, group, layout, maps):
+        self.group, self.layout, self.maps = group, layout, maps
 
     @property
     def rows_seen(self):
@@ -57,36 +57,36 @@ class ReleasesMixin(StreamingMixin):
         return self._state
 
     def _drawn_again(self, group):
-        """Return plan and sketches of a stream; others than those it was paid for are refused.
+        """Return layout and sketches of a stream; others than those it was paid for are refused.
 
         An isometry is made of floats: on another machine it may differ, and its norms with it.
         """
-        plan = make_plan(self, self._shape(), self._unit(stream=True))
-        maps = draw_maps(plan, self.sketch, group.sketches(), self.first_row)
+        layout = make_layout(self, self._shape(), self._unit(stream=True))
+        maps = draw_maps(layout, self.sketch, group.sketches(), self.first_row)
         if map_digest(maps, left=True) != group.notes["digest"]:
             raise PrivacyError(
                 "the sketches of this stream cannot be drawn again here: another machine or "
                 "numerical library rounds otherwise. Go on where it began."
             )
-        return plan, maps
+        return layout, maps
 
-    def _start_releases(self, session, plan, maps):
+    def _start_releases(self, session, layout, maps):
         """Pay for all releases; nothing is read."""
-        bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
+        bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
         if self.sketch_seed is not None and any(bound.law is not None for bound in bounds):
             raise ValueError(
                 "many releases of a random sketch need one of their own; use sketch_seed=None, or "
                 f"sensitivity_mode='worst_case'. Got sketch_seed={self.sketch_seed!r} instead."
             )
-        n = plan.shape[1]
+        n = layout.shape[1]
         start = session.random_signs((n, min(n, self.n_components + 10)))
         notes = {"sketches": self._source.secret(), "rows_seen": 0, "start": start}
         notes["digest"] = map_digest(maps, left=True)
         notes["names"] = list(getattr(self, "feature_names_in_", ()))
-        group = self._start_stream(session, bounds, plan.shares, notes, mechanism=self.mechanism,
+        group = self._start_stream(session, bounds, layout.shares, notes, mechanism=self.mechanism,
                                    window=self.window)  # fmt: skip
         self._private = group
-        self._state = StreamState(group, plan, maps)
+        self._state = StreamState(group, layout, maps)
 
     @atomic
     def _release_step(self):
@@ -101,14 +101,14 @@ class ReleasesMixin(StreamingMixin):
 
     def _publish(self, group):
         """Set the attributes of the last release."""
-        plan, maps = self._drawn_again(group)
+        layout, maps = self._drawn_again(group)
         answers = group.answers()
         noisy = [Noisy(*answers[sketch.name]) for sketch in maps]
         factors = factorize(noisy, [maps], self.n_components, group.notes["start"])
-        attributes = self._attributes(plan, factors)
+        attributes = self._attributes(layout, factors)
         attributes["state_bytes_"] = sum(s.state_bytes for s in group.streams.values())
         attributes["n_releases_"] = group.steps
         if group.notes["names"] and not hasattr(self, "feature_names_in_"):
             self.feature_names_in_ = np.asarray(group.notes["names"], dtype=object)
-        self.n_features_in_ = plan.shape[1]
+        self.n_features_in_ = layout.shape[1]
         self._close_session(group.session, attributes)

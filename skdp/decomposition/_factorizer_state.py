@@ -43,7 +43,7 @@ class RunningState:
     ----------
     session : PrivacySession
         It has paid for the sketches.
-    plan : Plan
+    layout : Layout
         What is released.
     maps : list of SketchMap
         The sketches.
@@ -55,9 +55,9 @@ class RunningState:
         Parameters that it was started with: the unit, and how much of the noise it drew.
     """
 
-    def __init__(self, session, plan, maps, accumulators, first_row, params):
+    def __init__(self, session, layout, maps, accumulators, first_row, params):
         self.session = session
-        self.plan = plan
+        self.layout = layout
         self.maps = maps
         self.accumulators = accumulators
         self.first_row = first_row
@@ -97,10 +97,10 @@ class RunningState:
     def header(self, honest_servers=None):
         """Return what others may know before the state is opened: a NoisyState without arrays."""
         receipt = receipt_state(self.session.spent(), self.session.ledger)
-        receipt["sensitivity"] = contract(self.plan.unit)
+        receipt["sensitivity"] = contract(self.layout.unit)
         steps, scales = zip(*self.steps(), strict=True)
         return NoisyState(
-            self.plan.method, self.plan.shape, self.first_row, map_digest(self.maps),
+            self.layout.method, self.layout.shape, self.first_row, map_digest(self.maps),
             list(steps), [s**2 for s in scales], [], honest_servers, [receipt],
         )  # fmt: skip
 

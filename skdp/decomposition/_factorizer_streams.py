@@ -7,7 +7,7 @@ from sklearn.utils.validation import check_array, validate_data
 from skdp._inputs import refuse_blocks
 from skdp._validation import FLOATS
 from skdp.base import atomic
-from skdp.decomposition._factorizer_plan import draw_maps, make_plan
+from skdp.decomposition._factorizer_layout import draw_maps, make_layout
 from skdp.decomposition._factorizer_releases import ReleasesMixin
 from skdp.decomposition._factorizer_servers import ServersMixin, stream_method
 from skdp.decomposition._factorizer_state import (
@@ -68,7 +68,7 @@ class StreamMixin(ServersMixin, ReleasesMixin):
                 f"{i.shape}, {j.shape} and {deltas.shape}."
             )
         state = self._running()
-        return self._add(state, Updates(i, j, deltas, state.plan.unit))
+        return self._add(state, Updates(i, j, deltas, state.layout.unit))
 
     @stream_method
     def update_matrix(self, D):
@@ -90,9 +90,9 @@ class StreamMixin(ServersMixin, ReleasesMixin):
             raise ValueError(f"D must have the shape {self._shape()}. Got {D.shape} instead.")
         state = self._running()
         if not sp.issparse(D):
-            return self._add(state, Whole(D, state.plan.unit))
+            return self._add(state, Whole(D, state.layout.unit))
         rows, columns = (np.asarray(part, np.int64) for part in (D.row, D.col))
-        return self._add(state, Updates(rows, columns, D.data, state.plan.unit))
+        return self._add(state, Updates(rows, columns, D.data, state.layout.unit))
 
     @stream_method
     def partial_fit(self, X, y=None):
@@ -123,7 +123,7 @@ class StreamMixin(ServersMixin, ReleasesMixin):
                 f"{X.shape[0]} more."
             )
         state = self._running()
-        return self._add(state, Whole(X, state.plan.unit, seen), X.shape[0])
+        return self._add(state, Whole(X, state.layout.unit, seen), X.shape[0])
 
     def _add(self, state, query, rows=0):
         state.add(query, rows)
@@ -164,25 +164,27 @@ class StreamMixin(ServersMixin, ReleasesMixin):
     @atomic
     def _start(self):
         self._check_parameters()
-        plan = make_plan(self, self._shape(), self._unit(stream=True))
-        session = self._open_session()
+        self._pay_stream(self._open_session(), self._shape())
+
+    def _pay_stream(self, session, shape):
+        """Pay for a stream of a matrix of a shape, and draw sketches and noise."""
+        layout = make_layout(self, shape, self._unit(stream=True))
         shared = self._source is not None or self.sketch_seed is not None
         if self._source is None:
             self._source = session.sketches(self.sketch_seed)
-        maps = draw_maps(plan, self.sketch, self._source.shared_with(session), self.first_row)
+        maps = draw_maps(layout, self.sketch, self._source.shared_with(session), self.first_row)
+        self.n_features_in_ = shape[1]
         if self.max_releases > 1:
-            self._start_releases(session, plan, maps)
-            self.n_features_in_ = plan.shape[1]
+            self._start_releases(session, layout, maps)
             return
-        bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
+        bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
         parties = self.honest_servers or 0
         accumulators = self._accumulators(
-            session, bounds, plan.shares, parties=parties, shared=shared
+            session, bounds, layout.shares, parties=parties, shared=shared
         )
         self._state = RunningState(
-            session, plan, maps, accumulators, self.first_row, self._plain_params()
+            session, layout, maps, accumulators, self.first_row, self._plain_params()
         )
-        self.n_features_in_ = plan.shape[1]
 
     def _accumulators(self, session, bounds, shares, *, parties, shared):
         """Return objects with read, take and close, one for each bound."""
@@ -250,7 +252,7 @@ class StreamMixin(ServersMixin, ReleasesMixin):
 
     def _released(self, session, first, blocks):
         n = first.shape[1]
-        plan = make_plan(self, (sum(b[1] for b in blocks), n), self._unit(stream=True))
+        layout = make_layout(self, (sum(b[1] for b in blocks), n), self._unit(stream=True))
         parts = [self._block_maps(session, block, n) for block in blocks]
         if map_digest(parts[0]) != first.digest:
             raise ValueError(
@@ -260,12 +262,12 @@ class StreamMixin(ServersMixin, ReleasesMixin):
         noisy = stacked(first.method, blocks)
         start = session.random_signs((n, min(n, self.n_components + 10)))
         factors = factorize(noisy, parts, self.n_components, start)
-        return self._attributes(plan, factors)
+        return self._attributes(layout, factors)
 
     def _block_maps(self, session, block, n):
         """Return the sketches of one server's rows."""
-        plan = make_plan(self, (block[1], n), self._unit(stream=True))
-        return draw_maps(plan, self.sketch, self._source.shared_with(session), block[0])
+        layout = make_layout(self, (block[1], n), self._unit(stream=True))
+        return draw_maps(layout, self.sketch, self._source.shared_with(session), block[0])
 
 
 def _indices(name, values, limit):

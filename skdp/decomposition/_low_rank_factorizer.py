@@ -17,7 +17,7 @@ from skdp._validation import (
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.files import is_paths
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype
-from skdp.decomposition._factorizer_plan import draw_maps, make_plan
+from skdp.decomposition._factorizer_layout import draw_maps, make_layout
 from skdp.decomposition._factorizer_state import factorize
 from skdp.decomposition._factorizer_streams import OTHER_BLOCKS, StreamMixin
 from skdp.decomposition._stream_planning import FactorizerPlanMixin
@@ -230,19 +230,24 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
         """
         self._check_fit()
         session = self._open_session()
-        X, shape = self._matrix(X)
-        self._check_matrix(shape)
-        plan = make_plan(self, shape, self._unit(stream=False))
-        maps = draw_maps(plan, self.sketch, session.sketches(self.sketch_seed), self.first_row)
-        bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
-        grants = session.grant_sketches(bounds, plan.shares, shared=self.sketch_seed is not None)
-        query = Whole(X, plan.unit)
+        X = self._matrix(X)
+        self._check_matrix(shape_of(X))
+        attributes = self._fit_session(session, X)
+        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+
+    def _fit_session(self, session, X):
+        """Make all releases; X itself is read by the session alone."""
+        shape = shape_of(X)
+        layout = make_layout(self, shape, self._unit(stream=False))
+        maps = draw_maps(layout, self.sketch, session.sketches(self.sketch_seed), self.first_row)
+        bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
+        grants = session.grant_sketches(bounds, layout.shares, shared=self.sketch_seed is not None)
+        query = Whole(X, layout.unit)
         answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
         start = session.random_signs((shape[1], min(shape[1], self.n_components + 10)))
         noisy = [Noisy(*answer) for answer in answers]
         factors = factorize(noisy, [maps], self.n_components, start)
-        attributes = self._attributes(plan, factors)
-        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+        return self._attributes(layout, factors)
 
     def fit_transform(self, X, y=None):
         """Factor X and return ``left_ * singular_values_``, which may be published.
@@ -317,13 +322,13 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
             raise ValueError("'honest_servers' is for streams under a secure sum, not for fit.")
 
     def _matrix(self, X):
-        """Return the checked matrix, or its files, and its shape, which is public."""
+        """Return the checked matrix, or its files."""
         if is_memory_map(X) or is_paths(X):
             source = check_rows(self, X, accept_sparse=True)
-            return (source if is_paths(X) else X), (source.n_rows(), source.n_features)
+            return source if is_paths(X) else X
         refuse_blocks(self, X, OTHER_BLOCKS)
         X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=FLOATS)
-        return (X.tocsr() if sp.issparse(X) else X), X.shape
+        return X.tocsr() if sp.issparse(X) else X
 
     def _check_matrix(self, shape):
         if self.matrix_shape is not None and tuple(shape) != tuple(self.matrix_shape):
@@ -347,21 +352,21 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
             float(self.sensitivity),
         )
 
-    def _attributes(self, plan, factors):
+    def _attributes(self, layout, factors):
         components = fix_signs(np.ascontiguousarray(factors.right))
         turned = np.einsum("ij,ij->i", components, factors.right) < 0
-        dense = plan.method == "dense"
-        m, n = plan.shape
-        t, v = (n, m) if dense else (plan.sketch_size, plan.core_size)
+        dense = layout.method == "dense"
+        m, n = layout.shape
+        t, v = (n, m) if dense else (layout.sketch_size, layout.core_size)
         entries = m * n if dense else m * t + v * n
-        if plan.method == "three_sketch":
+        if layout.method == "three_sketch":
             entries += v * min(v, n)
         return {
             "left_": factors.left * np.where(turned, -1.0, 1.0),
             "singular_values_": factors.values,
             "components_": components,
             "rank_": factors.rank,
-            "method_": plan.method,
+            "method_": layout.method,
             "sketch_size_": t,
             "core_size_": v,
             "state_bytes_": 8 * entries,
@@ -371,3 +376,8 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True  # fit_transform returns the released rows, not projected ones
         return tags
+
+
+def shape_of(X):
+    """Return the shape of a matrix or of its files, which is public."""
+    return X.shape if hasattr(X, "shape") else (X.n_rows(), X.n_features)

@@ -142,12 +142,21 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         self : DPRidge
             The fitted estimator.
         """
-        shares = self._check_parameters()
-        bounds = check_range(self, "target_bounds")
+        self._check_parameters()
         session = self._open_session()
         checked = check_records(self, X, y, numbers=True)
+        return self._close_session(session, self._fit_session(session, checked))
+
+    def _check_parameters(self):
+        check_range(self, "target_bounds")
+        return super()._check_parameters()
+
+    def _fit_session(self, session, checked):
+        """Make all releases; the records are read by the session alone."""
         q = checked.n_targets
+        bounds = check_range(self, "target_bounds")
         bounds = spread_range(self, "target_bounds", bounds, q, "targets")
+        shares = self._check_parameters()
 
         def scale_of(ask):
             if bounds is not None:
@@ -158,18 +167,16 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
                 radius = _TARGET_MEDIANS * median
             return TargetScale.in_ball(radius, q)
 
-        W, b, clip_norm, scale = self._release(
-            session, checked.encoded(as_columns, q), shares, scale_of
-        )
+        records = checked.encoded(as_columns, q)
+        W, b, clip_norm, scale = self._release(session, records, scale_of)
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
-        attributes = {
+        return {
             "coef_": (W[:, 0] if single else W.T.copy()).astype(checked.dtype, copy=False),
             "intercept_": float(intercept[0]) if single else intercept,
             "clip_norm_": clip_norm,
             "target_bounds_": (scale.low, scale.high),
         }
-        return self._close_session(session, attributes)
 
     def plan(self, n_samples, n_features, *, n_targets=1, signal=0.5):
         """Say what a fit would release, and what error to expect; no data is touched.
@@ -191,7 +198,6 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         plan : FitPlan
             ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
         """
-        check_range(self, "target_bounds")
         return self._plan(n_samples, n_features, n_targets, signal, whole=False)
 
     def predict(self, X):

@@ -42,6 +42,8 @@ def gaussian_scale(divisor: int) -> float:
 class SketchSource:
     """Draws sketches. They count as noise: their draws are charged, a seed makes them public."""
 
+    most_rows: int | None = None  # enough for who asks for bounds alone
+
     def __init__(self, session: PrivacySession, source: NoiseSource) -> None:
         self._session = session
         self._source = source
@@ -49,7 +51,9 @@ class SketchSource:
 
     def shared_with(self, session: PrivacySession) -> SketchSource:
         """Return a source of the same sketches for another session, whose noise is its own."""
-        return SketchSource(session, self._source)
+        other = SketchSource(session, self._source)
+        other.most_rows = self.most_rows
+        return other
 
     def secret(self) -> str:
         """Return the key of the sketches, for the checkpoint of a stream: as secret as the data."""

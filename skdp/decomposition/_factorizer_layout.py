@@ -14,7 +14,7 @@ _CORE_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Plan:
+class Layout:
     """The releases of one fit.
 
     Attributes
@@ -77,13 +77,13 @@ def sizes(estimator, shape):
     return method, t, v
 
 
-def make_plan(estimator, shape, unit):
+def make_layout(estimator, shape, unit):
     """Choose what is released, and refuse what has no bound."""
     method, t, v = sizes(estimator, shape)
     random = estimator.sensitivity_mode == "random" and method != "dense"
     if random:
         _check_random(estimator, unit)
-    return Plan(method, tuple(shape), t, v, unit, random, estimator.n_components)
+    return Layout(method, tuple(shape), t, v, unit, random, estimator.n_components)
 
 
 def _check_random(estimator, unit):
@@ -111,25 +111,38 @@ def _check_random(estimator, unit):
         )
 
 
-def draw_maps(plan, kind, source, first_row=0):
-    """Draw the sketches of a plan: SketchMaps in the order of the shares.
+def draw_maps(layout, kind, source, first_row=0):
+    """Draw the sketches of a layout: SketchMaps in the order of the shares.
 
     Rows of S are drawn for the rows of A that start at `first_row`: each server has its own.
     """
-    if plan.method == "dense":
-        return [SketchMap("matrix", plan.shape)]
-    m, n = plan.shape
-    F = draw_sketch(source, "right", kind, n, plan.sketch_size)
-    S = draw_sketch(source, f"left {first_row}", kind, m, plan.core_size)
+    if layout.method == "dense":
+        return [SketchMap("matrix", layout.shape)]
+    m, n = layout.shape if source.most_rows is None else shortened(layout, kind, source.most_rows)
+    F = draw_sketch(source, "right", kind, n, layout.sketch_size)
+    S = draw_sketch(source, f"left {first_row}", kind, m, layout.core_size)
     maps = [
-        SketchMap("right_sketch", plan.shape, None, F),
-        SketchMap("left_sketch", plan.shape, S, None),
+        SketchMap("right_sketch", layout.shape, None, F),
+        SketchMap("left_sketch", layout.shape, S, None),
     ]
-    if plan.method == "three_sketch":
-        S = draw_sketch(source, f"core, left {first_row}", kind, m, plan.core_size, coarse=True)
-        T = draw_sketch(source, "core, right", kind, n, min(plan.core_size, n), coarse=True)
-        maps.append(SketchMap("core_sketch", plan.shape, S, T))
+    if layout.method == "three_sketch":
+        S = draw_sketch(source, f"core, left {first_row}", kind, m, layout.core_size, coarse=True)
+        T = draw_sketch(source, "core, right", kind, n, min(layout.core_size, n), coarse=True)
+        maps.append(SketchMap("core_sketch", layout.shape, S, T))
     return maps
+
+
+def shortened(layout, kind, most_rows):
+    """Return a shape of A whose sketches have the bounds of those for the true one, or that one.
+
+    Gaussian sketches of known draw, and isometries, have norms that depend on every row.
+    """
+    m, n = layout.shape
+    by_law = layout.random and kind == "gaussian"
+    by_entry = kind in ("sparse", "srht") and (layout.unit.single or layout.random)
+    if not (by_law or by_entry):
+        return m, n
+    return min(m, max(most_rows, layout.core_size)), min(n, max(most_rows, layout.sketch_size))
 
 
 def draw_sketch(source, name, kind, n, size, *, coarse=False):
