@@ -29,7 +29,8 @@ from threadpoolctl import threadpool_limits
 from skdp import DPPCA, DPSpectralEmbedding, DPTruncatedSVD
 from skdp.datasets import make_block_graph, make_interactions, make_spiked_rows
 from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.privacy.gate.session import Grant, PrivacySession
+from skdp.privacy.gate.grants import Grant
+from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import make_source
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.solvers.low_rank import iterate_symmetric

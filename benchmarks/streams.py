@@ -16,8 +16,9 @@ from threadpoolctl import threadpool_limits
 
 from skdp import DPIncrementalPCA
 from skdp.privacy import PrivacyBudget, PrivacySession
-from skdp.privacy.gate.session import Bound
+from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.noise.words import SystemSource
+from skdp.privacy.streams.continual import paid_stream
 from skdp.privacy.streams.correlated import plan_stream
 
 
@@ -74,7 +75,7 @@ def matrix(horizon=256, m=300, n=200, k=5):
         session, errors = open_session(), []
         bound = Bound("matrix", (m, n), 1.0, slack=math.sqrt(m * n) / 2)
         single = mechanism == "single runs"
-        stream = None if single else session.stream(bound, 1.0, horizon, mechanism=mechanism)
+        stream = None if single else paid_stream(session, bound, 1.0, horizon, mechanism=mechanism)
         start = time.process_time()
         for t in range(1, horizon + 1):
             part = A * (t if single else 1) / horizon
@@ -107,7 +108,7 @@ def state():
     rows = []
     for mechanism, horizon in (("tree", 1000), ("tree", 100_000), ("sqrt", 250)):
         bound = Bound("moment", (200, 200), 1.0, symmetric=True, slack=0.0)
-        stream = open_session().stream(bound, 1.0, horizon, mechanism=mechanism)
+        stream = paid_stream(open_session(), bound, 1.0, horizon, mechanism=mechanism)
         steps = min(horizon, 250)
         start = time.process_time()
         for _ in range(steps):

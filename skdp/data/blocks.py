@@ -142,6 +142,10 @@ class DenseRows:
         """Return the private number of rows."""
         return self._range[1] - self._range[0]
 
+    def whole(self) -> Any:
+        """Return the rows as one array or map."""
+        return self._X[slice(*self._range)]
+
     def parts(self, n: int) -> list[RowSource]:
         """Cut into `n` ranges of rows."""
         return [DenseRows(self._X, a, b) for a, b in cuts(*self._range, n)]
@@ -202,6 +206,10 @@ class SparseRows:
     def n_rows(self) -> int:
         """Return the private number of rows."""
         return self._range[1] - self._range[0]
+
+    def whole(self) -> Any:
+        """Return the rows as one matrix."""
+        return self._X if self._range == (0, self._X.shape[0]) else self._X[slice(*self._range)]
 
     def parts(self, n: int) -> list[RowSource]:
         """Cut into `n` ranges of rows with about equally many stored entries."""

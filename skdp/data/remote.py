@@ -110,16 +110,6 @@ class _NumbersOfRows:
         return np.concatenate(found) if found else np.zeros(0)
 
 
-@dataclass(frozen=True)
-class _Counts:
-    threshold: float
-
-    def __call__(self, values: FloatArray) -> NDArray[np.int64]:
-        below = np.count_nonzero(values <= self.threshold)
-        above = np.count_nonzero(values > self.threshold)
-        return np.array([below, above, len(values)], np.int64)
-
-
 class RowNumbers:
     """A private number of each row, kept where the rows are for the steps of one search."""
 
@@ -135,8 +125,3 @@ class RowNumbers:
         if self._kept is None:
             self._kept = _keep(self._source, _NumbersOfRows(self._compute))
         return checked_total(self._kept.sum(work), shape, "int64")
-
-    def count(self, threshold: float) -> tuple[int, int, int]:
-        """Return how many numbers are at most the threshold, how many above, and how many."""
-        below, above, n = self.sum(_Counts(threshold), (3,)).tolist()
-        return int(below), int(above), int(n)

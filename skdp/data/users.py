@@ -5,17 +5,19 @@ Which batch a user is in, and beside whom, never changes what is computed for it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import RemoteRows, RowSource
+from skdp.data.blocks import RemoteRows, RowSource, is_source, row_source
+from skdp.data.places import Placed
 
-__all__ = ["AnyUsers", "Batch", "UserRows"]
+__all__ = ["AnyUsers", "Batch", "UserForm", "UserRows", "users_of"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -68,7 +70,7 @@ class UserRows:
 
     Parameters
     ----------
-    X : array or CSR matrix of shape (n_rows, n_features)
+    X : array or CSR matrix of shape (n_rows, n_features), or a source of one
         The private rows.
     Y : array of shape (n_rows, n_outputs)
         The private targets.
@@ -79,12 +81,17 @@ class UserRows:
     """
 
     def __init__(self, X: Any, Y: FloatArray, codes: NDArray[Any], scale_targets: bool) -> None:
-        self._X, self._Y, self._codes = X, Y, codes
+        self._source: Any = X if is_source(X) else row_source(X)
+        self._Y, self._codes = Y, codes
         self._scale_targets = scale_targets
         self._sorted: _Sorted | None = None
         self._chosen: list[IntArray] | None = None
-        self.n_features = int(X.shape[1])
+        self.n_features = self._source.n_features
         self.n_outputs = int(Y.shape[1])
+
+    @cached_property
+    def _X(self) -> Any:
+        return self._source.whole()  # of a file: read when a batch is asked for
 
     def _sort(self) -> _Sorted:
         """Sort rows by user; done once, inside the gate, and shared by all parts."""
@@ -117,7 +124,7 @@ class UserRows:
         """Cut into `n` sources of the same users."""
         batches, out = self._batches(), []
         for i in range(n):
-            part = UserRows(self._X, self._Y, self._codes, self._scale_targets)
+            part = UserRows(self._source, self._Y, self._codes, self._scale_targets)
             part._sorted, part._chosen = self._sort(), batches[i::n]
             out.append(part)
         return list(out)
@@ -151,10 +158,80 @@ class UserRows:
         return Batch(X, Y, x_exponent, y_exponent)
 
 
+@dataclass(frozen=True)
+class UserForm:
+    """How targets and labels are read; public, so that it can travel.
+
+    Attributes
+    ----------
+    encode : callable
+        From the targets of a block to float64 columns.
+    check : callable
+        From the labels of a block to labels of one kind (it raises for a missing one).
+    scale_targets : bool
+        As in `UserRows`.
+    """
+
+    encode: Callable[[Any], FloatArray]
+    check: Callable[[Any], NDArray[Any]]
+    scale_targets: bool
+
+    def __call__(self, rows: RowSource, y: Any, groups: Any) -> UserRows:
+        """Return the users of one place."""
+        codes = np.unique(self.check(groups), return_inverse=True)[1]
+        return UserRows(rows, self.encode(y), codes, self.scale_targets)
+
+
+_SPREAD = (
+    "The rows of a user lie in more than one block, where they would count as two users. Sort the "
+    "rows by user and cut the blocks between users."
+)
+
+
+class _Seen(NamedTuple):
+    """The users of some blocks, sorted, and whether no two of these blocks share one."""
+
+    labels: NDArray[Any]
+    apart: bool
+
+
+def _seen(labels: Any, check: Callable[[Any], NDArray[Any]]) -> _Seen:
+    return _Seen(np.unique(check(labels)), True)
+
+
+def _both(a: _Seen, b: _Seen) -> _Seen:
+    """Labels of unlike kinds may be cast to equal ones: then we refuse what would be right."""
+    labels = np.unique(np.concatenate([a.labels, b.labels]))
+    return _Seen(labels, a.apart and b.apart and len(labels) == len(a.labels) + len(b.labels))
+
+
+def _is_apart(seen: _Seen) -> bool:
+    return bool(seen.apart)
+
+
+def users_of(placed: Placed, form: UserForm, n_outputs: int) -> AnyUsers:
+    """Return users whose rows lie in files or on workers, read one place at a time.
+
+    All rows of a user must lie in one place, else this raises: a user in two would send two
+    contributions, each clipped alone, and count twice. No label comes to the driver.
+    """
+    if not placed.reduced("groups", partial(_seen, check=form.check), _both, _is_apart):
+        raise ValueError(_SPREAD)
+    users: Any = placed.joined(form, whole_files=True)
+    users.n_outputs = n_outputs
+    return cast(AnyUsers, users)
+
+
 class RemoteUsers(RemoteRows, Protocol):
     """Users that live elsewhere, in parts of whole users."""
 
     n_outputs: int
 
 
-AnyUsers = UserRows | RemoteUsers
+class UsersInTurn(RowSource, Protocol):
+    """Users of one place after the other."""
+
+    n_outputs: int
+
+
+AnyUsers = UserRows | UsersInTurn | RemoteUsers

@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from skdp._streaming import StreamingMixin
 from skdp._validation import check_int, check_option
-from skdp.base import StreamingMixin, atomic
+from skdp.base import atomic
 from skdp.decomposition._factorizer_layout import draw_maps, make_layout
 from skdp.decomposition._factorizer_state import factorize, map_digest
 from skdp.exceptions import PrivacyError
-from skdp.solvers.sketching import Noisy
 
 
 class StreamState:
@@ -103,7 +103,7 @@ class ReleasesMixin(StreamingMixin):
         """Set the attributes of the last release."""
         layout, maps = self._drawn_again(group)
         answers = group.answers()
-        noisy = [Noisy(*answers[sketch.name]) for sketch in maps]
+        noisy = [answers[sketch.name] for sketch in maps]
         factors = factorize(noisy, [maps], self.n_components, group.notes["start"])
         attributes = self._attributes(layout, factors)
         attributes["state_bytes_"] = sum(s.state_bytes for s in group.streams.values())

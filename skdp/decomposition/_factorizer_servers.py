@@ -5,7 +5,6 @@ from dataclasses import replace
 from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
 
-from skdp.base import charge_parts
 from skdp.decomposition._factorizer_state import (
     NoisyState,
     check_alike,
@@ -16,6 +15,7 @@ from skdp.decomposition._factorizer_state import (
     secure_total,
 )
 from skdp.exceptions import PrivacyError
+from skdp.privacy.ledger.routes import charge_parts
 
 
 def _has_shape(estimator):

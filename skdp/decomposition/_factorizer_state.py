@@ -1,17 +1,18 @@
 """The running state of a factorizer, what it sends to others, and how messages merge."""
 
 import hashlib
-import json
 import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from skdp.base import merged_receipt, receipt_state
+from skdp._packing import pack, unpack
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
-from skdp.solvers.sketching import Noisy, from_core, from_matrix, from_two
+from skdp.privacy.streams.merged import merged_receipt, receipt_state
+from skdp.solvers.sketching import from_core, from_matrix, from_two
 
-VERSION = 2
+VERSION = 3
 _MAGIC = b"skdp.factorizer\n"
 _DIGEST = 32
 
@@ -136,12 +137,7 @@ class NoisyState:
 
     def to_bytes(self):
         """Write a message: a magic line, a header, integers, and a checksum."""
-        header = {key: getattr(self, key) for key in _HEADER}
-        header["version"] = VERSION
-        header["arrays"] = [(list(a.shape), a.dtype.str) for a in self.arrays]
-        text = json.dumps(header).encode()
-        body = b"".join(np.ascontiguousarray(a).tobytes() for a in self.arrays)
-        message = _MAGIC + len(text).to_bytes(8, "little") + text + body
+        message = _MAGIC + pack(dict(vars(self), version=VERSION))
         return message + hashlib.sha256(message).digest()
 
     @staticmethod
@@ -151,25 +147,14 @@ class NoisyState:
         body, checksum = message[:-_DIGEST], message[-_DIGEST:]
         if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != checksum:
             raise ValueError("the message is damaged or was not made by DPLowRankFactorizer.")
-        start = len(_MAGIC) + 8
-        end = start + int.from_bytes(body[len(_MAGIC) : start], "little")
-        header = json.loads(body[start:end])
+        header = unpack(body[len(_MAGIC) :])
         if header.pop("version") != VERSION:
             raise ValueError("the message is of another version; use one version on all servers.")
         paid = [receipt["ledger"] for receipt in header["receipts"]]
         if header["honest_servers"] is not None or len(paid) != 1 or not paid[0]:
             raise ValueError("the message has no receipt of a whole noise of its own.")
-        arrays = []
-        for shape, dtype in header.pop("arrays"):
-            stop = end + math.prod(shape) * np.dtype(dtype).itemsize
-            arrays.append(np.frombuffer(body[end:stop], dtype).reshape(shape).copy())
-            end = stop
         header["shape"] = tuple(header["shape"])
-        return NoisyState(arrays=arrays, **header)
-
-
-_HEADER = ("method", "shape", "first_row", "digest", "steps", "variances", "honest_servers",
-           "receipts")  # fmt: skip
+        return NoisyState(**header)
 
 
 def check_alike(state, other):
@@ -227,7 +212,7 @@ def added(states):
 
 
 def stacked(method, blocks):
-    """Return the released sketches of all rows as Noisy arrays."""
+    """Return the released sketches of all rows as answers."""
     names = {"dense": (True,), "two_sketch": (True, False), "three_sketch": (True, False, False)}
     out = []
     for i, by_rows in enumerate(names[method]):
@@ -235,9 +220,9 @@ def stacked(method, blocks):
         if by_rows:
             weights = [b[1] for b in blocks]
             mean = sum(w * v for w, v in zip(weights, variances, strict=True)) / sum(weights)
-            out.append(Noisy(np.vstack(values), math.sqrt(mean)))
+            out.append(Answer(np.vstack(values), math.sqrt(mean)))
         else:
-            out.append(Noisy(sum(values), math.sqrt(sum(variances))))
+            out.append(Answer(sum(values), math.sqrt(sum(variances))))
     return out
 
 

@@ -20,6 +20,8 @@ from skdp.decomposition._factorizer_state import (
     stacked,
 )
 from skdp.exceptions import PrivacyError
+from skdp.privacy.streams.sketch_draws import SketchSource
+from skdp.privacy.streams.sketches import accumulate_sketches
 from skdp.queries.sketches import Updates, Whole
 
 OTHER_BLOCKS = (
@@ -171,7 +173,7 @@ class StreamMixin(ServersMixin, ReleasesMixin):
         layout = make_layout(self, shape, self._unit(stream=True))
         shared = self._source is not None or self.sketch_seed is not None
         if self._source is None:
-            self._source = session.sketches(self.sketch_seed)
+            self._source = SketchSource.of(session, self.sketch_seed)
         maps = draw_maps(layout, self.sketch, self._source.shared_with(session), self.first_row)
         self.n_features_in_ = shape[1]
         if self.max_releases > 1:
@@ -188,7 +190,7 @@ class StreamMixin(ServersMixin, ReleasesMixin):
 
     def _accumulators(self, session, bounds, shares, *, parties, shared):
         """Return objects with read, take and close, one for each bound."""
-        return session.accumulate_sketches(bounds, shares, parties=parties, shared=shared)
+        return accumulate_sketches(session, bounds, shares, parties=parties, shared=shared)
 
     def __getstate__(self):
         if self._state is not None:
@@ -247,7 +249,7 @@ class StreamMixin(ServersMixin, ReleasesMixin):
         """Open the session of a coordinator, which reads no data: it only draws public starts."""
         session = self._open_session()
         if self._source is None:
-            self._source = session.sketches(self.sketch_seed)
+            self._source = SketchSource.of(session, self.sketch_seed)
         return session
 
     def _released(self, session, first, blocks):

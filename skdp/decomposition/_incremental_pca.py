@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.utils.metadata_routing import UNUSED
 
 from skdp._inputs import as_source, check_rows, float_dtype
+from skdp._streaming import StreamingMixin
 from skdp._validation import (
     check_bool,
     check_clip_norm,
@@ -14,7 +15,7 @@ from skdp._validation import (
     check_option,
     check_split,
 )
-from skdp.base import BaseDPEstimator, StreamingMixin, atomic
+from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import LinearTransformMixin
 from skdp.decomposition._moments import (
     MOMENT_FEATURES,

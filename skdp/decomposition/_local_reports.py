@@ -8,6 +8,8 @@ from sklearn.utils.validation import check_array
 from skdp._validation import check_int, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._factorizer_layout import draw_sketch
+from skdp.privacy.streams.sketch_draws import SketchSource
+from skdp.privacy.streams.sketches import grant_sketches
 from skdp.queries.linear_maps import SketchMap
 from skdp.queries.sketches import SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
@@ -67,10 +69,10 @@ class _Reporter(BaseDPEstimator):
         unit = SketchUnit("row", "replace", clip_norm=float(self.clip_norm))
         right = None
         if self.sketch_size is not None:
-            source, n = session.sketches(self.sketch_seed), row.shape[1]
+            source, n = SketchSource.of(session, self.sketch_seed), row.shape[1]
             right = draw_sketch(source, "local", "isometry", n, min(self.sketch_size, n))
         sketch = SketchMap("report", row.shape, None, right)
-        (grant,) = session.grant_sketches([unit.bound(sketch, random=False)], [1.0])
+        (grant,) = grant_sketches(session, [unit.bound(sketch, random=False)], [1.0])
         answer = grant.open(Whole(row, unit).answer(sketch))
         return self._close_session(session, {"answer_": answer})
 

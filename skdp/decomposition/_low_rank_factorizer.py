@@ -21,9 +21,10 @@ from skdp.decomposition._factorizer_layout import draw_maps, make_layout
 from skdp.decomposition._factorizer_state import factorize
 from skdp.decomposition._factorizer_streams import OTHER_BLOCKS, StreamMixin
 from skdp.decomposition._stream_planning import FactorizerPlanMixin
+from skdp.privacy.streams.sketch_draws import SketchSource
+from skdp.privacy.streams.sketches import grant_sketches
 from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.sketching import Noisy
 
 _METHODS = ("auto", "two_sketch", "three_sketch", "dense")
 _SKETCHES = ("gaussian", "srht", "sparse", "isometry")
@@ -239,13 +240,15 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
         """Make all releases; X itself is read by the session alone."""
         shape = shape_of(X)
         layout = make_layout(self, shape, self._unit(stream=False))
-        maps = draw_maps(layout, self.sketch, session.sketches(self.sketch_seed), self.first_row)
+        source = SketchSource.of(session, self.sketch_seed)
+        maps = draw_maps(layout, self.sketch, source, self.first_row)
         bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
-        grants = session.grant_sketches(bounds, layout.shares, shared=self.sketch_seed is not None)
+        shared = self.sketch_seed is not None
+        grants = grant_sketches(session, bounds, layout.shares, shared=shared)
         query = Whole(X, layout.unit)
         answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
         start = session.random_signs((shape[1], min(shape[1], self.n_components + 10)))
-        noisy = [Noisy(*answer) for answer in answers]
+        noisy = answers
         factors = factorize(noisy, [maps], self.n_components, start)
         return self._attributes(layout, factors)
 

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from skdp.answer import released_count
 from skdp.decomposition._base import as_input_dtype
 from skdp.queries.rows import RowQuery
 from skdp.solvers.moment_sketch import centered_sketch, sketch_attributes
@@ -85,7 +86,7 @@ def _released(answers, facts):
         corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
         return split_moment(value, corner, scale, clip_norm, n)
     if n is None:  # above two deviations of its noise
-        n = max(1.0, float(answers["count"].value), 2 * answers["count"].noise_scale)
+        n = released_count(*answers["count"])
     mean = np.zeros(facts["d"])
     if "sums" in answers:
         mean = inside_ball(answers["sums"].value / n, clip_norm)

@@ -15,6 +15,7 @@ from skdp._validation import (
     check_real,
     check_split,
 )
+from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
 from skdp.decomposition._planning import PlansMixin
@@ -322,7 +323,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         if n is not None:
             return n
         count = ask.count(share=shares["count"])
-        return max(1.0, float(count.value), 2 * count.noise_scale)
+        return released_count(*count)
 
     def _center(self, ask, n, clip_norm, d, shares):
         """Return the released mean and the rows about it, clipped again to the same norm."""

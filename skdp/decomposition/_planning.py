@@ -11,11 +11,11 @@ from skdp.theory import (
     Expectation,
     IteratedSide,
     check_counts,
+    constant_error,
     gram_loss,
     moment_edge,
     power_loss,
     rehearse,
-    whatever,
     zero_rows,
 )
 
@@ -55,9 +55,10 @@ class PlansMixin:
         unit = getattr(self, "privacy_unit", "row")
         rows = unit == "row"
         X = zero_rows(n, d, sparse=sparse or not rows)
-        ordinary = (
-            {"gram": spiked(n_planned(self, d), check_share(self, signal, d))} if rows else {}
-        )
+        ordinary = {}
+        if rows:
+            facts = n_planned(self, d), check_share(self, signal, d), length_of(self)
+            ordinary["gram"] = spiked(*facts)
         rehearsal = rehearse(self, n, X, **ordinary)
         if rows:
             expected = expect_rows(self, rehearsal, n, d, signal)
@@ -85,14 +86,14 @@ def check_share(estimator, signal, d):
     return float(signal)
 
 
-def spiked(k, captured):
-    """Return the ordinary second moment: k equal components, the rest spread evenly."""
+def spiked(k, captured, length):
+    """Return the ordinary second moment of rows of a length: k equal components, an even rest."""
 
     def gram(n, bound):
         d = bound.shape[0]
         values = np.full(d, (1 - captured) * n / max(d - k, 1))
         values[:k] = captured * n / k
-        return np.diag(values)
+        return np.diag(length**2 * values)
 
     return gram
 
@@ -120,14 +121,14 @@ def expect_rows(estimator, rehearsal, n, d, signal):
     assumed = [f"{k} components hold {captured:g} of the squared length, in equal parts"]
     assumed.append("rows are about as long as the clip norm")
     if exact:
-        loss, noise = whatever, 0.0
+        loss, noise = partial(constant_error, error=0.0), 0.0
     elif moments:
         noises = [line.noise_scale / largest_term(clip) for line in products]
         noise = moments[0].noise_scale / clip**2
         loss = partial(gram_loss, d=d, k=k, captured=captured, moment=noise, tangents=noises)
         if moments[0].size < d * d:
             assumed.append("the error of the screened route depends on how columns are spread")
-            loss = whatever
+            loss = constant_error
     else:
         noises = [line.noise_scale / largest_term(clip, CORE_SCALE) for line in products]
         noise = sum(scale**-2 for scale in noises) ** -0.5
@@ -139,7 +140,7 @@ def expect_rows(estimator, rehearsal, n, d, signal):
         found=min(1.0, moment_edge(noise, d) / n),
         signal=_DIRECTION,
         assumptions=tuple(assumed),
-        goal=0.0 if loss is whatever else loss(1e-9) / 2,
+        goal=0.0 if exact or loss is constant_error else loss(1e-9) / 2,
     )
 
 
@@ -186,7 +187,7 @@ def expect_entries(estimator, rehearsal, m, n, signal):
     if signal is not None and rehearsal.law != "laplace":
         error = 1.0 if signal < found else sides[-1].error(float(signal))
     return Expectation(
-        error=partial(whatever, error=error),
+        error=partial(constant_error, error=error),
         meaning=_TURNED,
         found=found,
         signal="singular value",

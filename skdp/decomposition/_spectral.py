@@ -3,11 +3,10 @@
 A route is chosen from public shapes and parameters only.
 """
 
-import math
-
 import numpy as np
 
 from skdp._validation import check_option
+from skdp.queries.sums import Neighbours
 from skdp.solvers.linalg import (
     fix_signs,
     leading_eigenvectors,
@@ -35,9 +34,9 @@ def row_route(name, d, k, sparse):
 def row_noise(session, adjacency, n, clip_norm):
     """Public facts on the noise of a row-unit fit."""
     multiplier = session.noise_multiplier
-    psd = math.sqrt(2.0) if adjacency == "replace" else 1.0
-    rect = 2.0 if adjacency == "replace" else 1.0
-    return RowNoise(multiplier * psd, multiplier * rect, n, clip_norm)
+    neighbours = Neighbours(adjacency)
+    psd, rect = neighbours.positive(multiplier), neighbours.array(multiplier)
+    return RowNoise(psd, rect, n, clip_norm)
 
 
 def step_shares(n_iter, share):

@@ -13,13 +13,13 @@ from skdp.decomposition._planning import (
 from skdp.theory import (
     Expectation,
     check_counts,
+    constant_error,
     factorization_error,
     factorization_threshold,
     gram_loss,
     last_noise,
     moment_edge,
     rehearse,
-    whatever,
     zero_rows,
 )
 
@@ -30,7 +30,7 @@ class IncrementalPlanMixin:
     def plan(self, n_samples, n_features, *, signal=None, stream=True):
         """Say what a stream or a fit would release, and what error to expect; no data is touched.
 
-        Costs nothing: it is computed from the parameters and the shape alone. Pass a guess for a
+        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
         number of samples that is private.
 
         Parameters
@@ -68,7 +68,9 @@ class IncrementalPlanMixin:
 def expect_moments(n, d, k, captured, noise, calls):
     """Expect the loss of components that are read off one moment; a sketch has no formula."""
     known = not math.isnan(noise)
-    loss = partial(gram_loss, d=d, k=k, captured=captured, moment=noise) if known else whatever
+    loss = (
+        partial(gram_loss, d=d, k=k, captured=captured, moment=noise) if known else constant_error
+    )
     return Expectation(
         error=loss,
         meaning="share of the best captured squared length that is lost, at the last release",
@@ -89,7 +91,7 @@ class FactorizerPlanMixin:
     def plan(self, n_samples=None, n_features=None, *, signal=None, stream=None):
         """Say what a fit or a stream would release, and what error to expect; no data is touched.
 
-        Costs nothing: it is computed from the parameters and the shape alone.
+        Costs nothing: the fit is rehearsed on the shape alone.
 
         Parameters
         ----------
@@ -137,7 +139,7 @@ def expect_factors(estimator, rehearsal, shape, signal, horizon):
         assumed.append(f"{k} singular values of {value:g}, the others 0")
         error = factorization_error(method, *shape, noise, value)
     return Expectation(
-        error=partial(whatever, error=error),
+        error=partial(constant_error, error=error),
         meaning="relative Frobenius error of the matrix",
         found=factorization_threshold(method, *shape, noise),
         signal="singular value",

@@ -13,6 +13,7 @@ from skdp._validation import (
     check_real,
     check_split,
 )
+from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
 from skdp.decomposition._planning import PlansMixin
@@ -320,8 +321,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         if self.adjacency == "replace":
             n = query.n_rows
         else:
-            count = ask.count(share=shares["count"])
-            n = max(1.0, float(count.value), 2 * count.noise_scale)
+            n = released_count(*ask.count(share=shares["count"]))
         noise = row_noise(session, self.adjacency, n, float(clip_norm))
         V, sums = row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,

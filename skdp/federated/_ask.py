@@ -12,10 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.federated._requests import Argument, Call, Facts, Request
 from skdp.federated.noise_shares import NoiseShares, distribute
-from skdp.privacy.gate.session import Answer, Bound, Bounded, PrivacySession, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.session import PrivacySession
 
 __all__ = [
     "Aggregate",

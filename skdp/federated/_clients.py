@@ -21,9 +21,10 @@ from skdp.federated._question import Question
 from skdp.federated._requests import Argument, Call, Facts, Request
 from skdp.federated.noise_shares import Config, NoiseShares, distribute, forfeit_rest
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
+from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.grants import SharedGrant
-from skdp.privacy.gate.session import Bounded, PrivacySession, PrivateQuery
+from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SystemSource
 
 __all__ = ["FederatedClient", "Signatures", "is_matrix", "is_number", "is_positive", "narrowed"]

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from skdp.decomposition import DPTruncatedSVD
 from skdp.federated._ask import Opened
+from skdp.federated._demo_parts import CuriousTransport, chi_square, stop
 from skdp.federated._wire import Kind
 from skdp.federated.aggregation import SecureAggregator
 from skdp.federated.aggregation_client import AggregationClient
 from skdp.federated.config import AggregationConfig
-from skdp.federated.demo import CuriousTransport, chi_square, stop
 from skdp.federated.power_method import FederatedPowerMethod, PowerMethodClient
 from skdp.federated.transport_socket import SocketTransport, serve_client
 

@@ -1,15 +1,11 @@
 """What the server asks of its clients in one step, as bytes: public values only, never a pickle.
 
-A request is a magic line, the length of a JSON header, the header, and the arrays that it names, in
-little-endian order. Floats travel as hexadecimal text, so that both sides compute with the same
-bits. `Request.decode` refuses whatever it does not know; it runs no code and imports nothing.
+A request is a magic line, and plain data with arrays (`skdp._packing`): both sides compute with the
+same bits. `Request.decode` refuses whatever it does not know; it runs no code and imports nothing.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -17,17 +13,17 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp._packing import pack, unpack
 from skdp.exceptions import PrivacyError
 
 __all__ = ["Argument", "Call", "Request"]
 
 Argument: TypeAlias = "float | NDArray[Any] | None"
 
-_MAGIC = b"skdp request 1\n"
-_LENGTH = struct.Struct("<I")
+_MAGIC = b"skdp request 2\n"
 _MAX_HEADER = 2**16
 _MAX_CALLS = 8
-_DTYPES = {"f8": np.dtype("<f8"), "i8": np.dtype("<i8")}
+_DTYPES = (np.dtype("<f8"), np.dtype("<i8"))
 _FIELDS = {"serial", "facts", "share", "step", "calls"}
 
 
@@ -75,92 +71,68 @@ class Request:
 
     def encode(self) -> bytes:
         """Return the request as bytes."""
-        arrays: list[NDArray[Any]] = []
+        calls = [[call.method, list(map(_packed, call.arguments))] for call in self.calls]
         header = {
             "serial": self.serial,
             "facts": list(self.facts),
-            "share": float(self.share).hex(),
-            "step": float(self.step).hex(),
-            "calls": [
-                [call.method, [_packed(argument, arrays) for argument in call.arguments]]
-                for call in self.calls
-            ],
+            "share": float(self.share),
+            "step": float(self.step),
+            "calls": calls,
         }
-        text = json.dumps(header, separators=(",", ":")).encode()
-        return b"".join([_MAGIC, _LENGTH.pack(len(text)), text, *(a.tobytes() for a in arrays)])
+        return _MAGIC + pack(header)
 
     @classmethod
     def decode(cls, data: bytes) -> Request:
         """Return the request, or raise `PrivacyError`; nothing in it is run."""
         try:
             return _decoded(bytes(data))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error):
+        except (ValueError, TypeError):
             raise PrivacyError("not a request that this version of skdp knows.") from None
 
 
-def _packed(argument: Argument, arrays: list[NDArray[Any]]) -> Any:
-    """Return a JSON value; an array goes into `arrays` and leaves its dtype and shape."""
+def _packed(argument: Argument) -> Any:
+    """Return what travels: None, a float, or an array of eight-byte numbers."""
     if argument is None:
         return None
     if isinstance(argument, np.ndarray):
-        kind = "f8" if argument.dtype.kind == "f" else "i8"
-        arrays.append(np.ascontiguousarray(argument, _DTYPES[kind]))
-        return [kind, list(argument.shape)]
-    return float(argument).hex()
+        return argument.astype(_DTYPES[argument.dtype.kind != "f"])
+    return float(argument)
 
 
 @lru_cache(maxsize=2)  # clients of one process (a simulation) parse the same bytes
 def _decoded(data: bytes) -> Request:
-    start = len(_MAGIC) + _LENGTH.size
-    (length,) = _LENGTH.unpack_from(data, len(_MAGIC))
-    if data[: len(_MAGIC)] != _MAGIC or length > _MAX_HEADER or len(data) < start + length:
+    if not data.startswith(_MAGIC):
         raise ValueError
-    header = json.loads(data[start : start + length])
+    header = unpack(data[len(_MAGIC) :], longest_text=_MAX_HEADER)
     if not isinstance(header, dict) or set(header) != _FIELDS:
         raise ValueError
-    reader = _Arrays(data, start + length)
-    calls = header["calls"]
-    if not 1 <= len(calls) <= _MAX_CALLS:
+    if not 1 <= len(header["calls"]) <= _MAX_CALLS:
         raise ValueError
-    unpacked = tuple(
-        Call(_text(name), tuple(reader.unpacked(argument) for argument in arguments))
-        for name, arguments in calls
-    )
-    reader.check_end()
+    calls = tuple(Call(_text(name), tuple(map(_argument, args))) for name, args in header["calls"])
     return Request(
         _integer(header["serial"]),
         _facts(header["facts"]),
-        float.fromhex(header["share"]),
-        float.fromhex(header["step"]),
-        unpacked,
+        _number(header["share"]),
+        _number(header["step"]),
+        calls,
     )
 
 
-class _Arrays:
-    """Reads the arrays of a request in order, as read-only views."""
+def _argument(value: Any) -> Argument:
+    if value is None:
+        return None
+    if not isinstance(value, np.ndarray):
+        return _number(value)
+    if value.dtype not in _DTYPES or value.ndim > 2:
+        raise ValueError
+    value.flags.writeable = False  # clients of one process share it
+    return value
 
-    def __init__(self, data: bytes, start: int) -> None:
-        self._data, self._at = data, start
 
-    def unpacked(self, argument: Any) -> Argument:
-        if argument is None:
-            return None
-        if isinstance(argument, str):
-            return float.fromhex(argument)
-        kind, shape = argument
-        sizes = tuple(_integer(n) for n in shape)
-        if len(sizes) > 2:
-            raise ValueError
-        count = math.prod(sizes)
-        if 8 * count > len(self._data) - self._at:
-            raise ValueError
-        flat = np.frombuffer(self._data, _DTYPES[kind], count, self._at)
-        self._at += 8 * count
-        return flat.reshape(sizes)
-
-    def check_end(self) -> None:
-        if self._at != len(self._data):
-            raise ValueError
+def _number(value: Any) -> float:
+    if not isinstance(value, float):
+        raise ValueError
+    return value
 
 
 def _text(value: Any) -> str:

@@ -15,14 +15,14 @@ import multiprocessing
 import os
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.federated._wire import Kind, message_kind
+from skdp.federated._demo_parts import CuriousTransport, chi_square, stop
+from skdp.federated._wire import Kind
 from skdp.federated.aggregation import SecureAggregator, Transport
 from skdp.federated.aggregation_client import AggregationClient
 from skdp.federated.config import AggregationConfig
@@ -61,30 +61,6 @@ def client_process(
 
     client = AggregationClient(run_id, client_id, config, respond)
     serve_client(client.handle, client_id, address, token)
-
-
-class CuriousTransport:
-    """What a server sees that follows the protocol and keeps all it gets."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self.bytes_sent: Counter[Kind] = Counter()
-        self.bytes_received: Counter[Kind] = Counter()
-        self.masked: dict[int, bytes] = {}
-        self.largest: dict[int, bytes] = {}
-
-    def exchange(self, messages: Mapping[int, bytes], accept: Callable[[int, bytes], bool]) -> None:
-        def note(client_id: int, answer: bytes) -> bool:
-            kind = message_kind(answer)
-            self.bytes_received[kind] += len(answer)
-            if kind is Kind.MASKED:
-                self.masked[client_id] = answer
-                self.largest[client_id] = max(self.largest.get(client_id, b""), answer, key=len)
-            return accept(client_id, answer)
-
-        for message in messages.values():
-            self.bytes_sent[message_kind(message)] += len(message)
-        self._transport.exchange(messages, note)
 
 
 def run(
@@ -131,14 +107,6 @@ def _start(
     return processes
 
 
-def stop(processes: list[multiprocessing.process.BaseProcess]) -> None:
-    for process in processes:
-        process.join(10.0)
-        if process.is_alive():
-            process.kill()
-            process.join()
-
-
 def _sum_steps(
     transport: Transport,
     config: AggregationConfig,
@@ -165,13 +133,6 @@ def _sum_steps(
         )
     _tell(curious, request, result.total, say)
     return seconds
-
-
-def chi_square(body: bytes) -> float:
-    """Return the chi-square statistic of bytes against uniform ones."""
-    counts = np.bincount(np.frombuffer(body, dtype=np.uint8), minlength=256)
-    expected = len(body) / 256
-    return float(((counts - expected) ** 2 / expected).sum())
 
 
 def _tell(

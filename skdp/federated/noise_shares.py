@@ -20,16 +20,15 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.bounds import Bound, gaussian_step
 from skdp.privacy.gate.grants import SharedGrant
+from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
-
-if TYPE_CHECKING:
-    from skdp.privacy.gate.session import PrivacySession
 
 __all__ = ["NoiseShares", "distribute", "forfeit_rest", "granted_step"]
 
@@ -181,19 +180,19 @@ def distribute(
         )
     mechanism = "distributed gaussian"
     with session.lock:
-        share = session._affordable(bound, "gaussian", share, shares.draws)
-        mu = session._mu(share)
+        share = session.affordable(bound, share, draws=shares.draws)
+        mu = session.mu(share)
         step = granted_step(bound, mu, shares, step)
-        session._pay(bound, "gaussian", share, shares.draws)
         noise_scale = step * shares.effective_sigma
         grant = SharedGrant(session, bound, mechanism, step, noise_scale)
         grant.allow(share, openings)
-        session._record(bound.name, mechanism, bound.l2, noise_scale, Loss("gaussian", mu))
+        line = LedgerEntry(bound.name, mechanism, bound.l2, noise_scale, Loss("gaussian", mu))
+        session.pay(line, share, draws=shares.draws * bound.size)
     return grant
 
 
 def forfeit_rest(session: PrivacySession) -> None:
     """Pay what is left, so that the receipt is that of the whole budget."""
-    left = 1.0 - session._spent["gaussian"]
+    left = session.left()
     if left > _NEGLIGIBLE:
         session.forfeit(left)

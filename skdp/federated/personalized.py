@@ -19,8 +19,10 @@ from skdp.federated._clients import (
 from skdp.federated._requests import Facts
 from skdp.federated.noise_shares import Config, NoiseShares
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.gate.session import Bounded, PrivacySession, PrivateQuery
+from skdp.privacy.gate.bounds import Bounded, PrivateQuery
+from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger import ledger
+from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import SystemSource
 
 __all__ = ["FederatedRounds", "PersonalizedClient"]
@@ -209,6 +211,7 @@ class FederatedRounds:
             source=SystemSource(),
             adjacency=model.adjacency,
             unit="group",
+            observer=Account(),
         )
         counts = (shares.n_clients, shares.n_colluders, shares.n_dropouts)
         federation = Federation(session, aggregator, Facts("group", model.adjacency, d, *counts))

@@ -31,9 +31,11 @@ from skdp.federated._clients import (
 )
 from skdp.federated._requests import Facts
 from skdp.federated.noise_shares import Config, NoiseShares
-from skdp.privacy.gate.session import PrivacySession, PrivateQuery
+from skdp.privacy.gate.bounds import PrivateQuery
+from skdp.privacy.gate.session import PrivacySession
 from skdp.queries.interactions import InteractionQuery
-from skdp.queries.rows import ADJACENCIES, RowQuery
+from skdp.queries.rows import RowQuery
+from skdp.queries.sums import ADJACENCIES
 from skdp.queries.tangent import TangentQuery
 
 __all__ = ["FederatedPowerMethod", "PowerMethodClient"]
@@ -47,6 +49,7 @@ _SIGNATURES: dict[type, Signatures] = {
         "tangent": (is_subspace, is_number, is_weights),
         "count": (),
         "norms_below": (is_number, is_fraction),
+        "kept_below": (is_number,),
         "norms_above": (is_number,),
         "square_sum": (),
         "sums": (),

@@ -14,7 +14,7 @@ from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.solvers.graphs import ScaledGraph, angular_rows, degree_direction, released_degrees
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.low_rank import iterate_symmetric
-from skdp.theory import Expectation, IteratedSide, rehearse, whatever, zero_rows
+from skdp.theory import Expectation, IteratedSide, constant_error, rehearse, zero_rows
 
 _DEGREE_SHARE = 1 / 17  # one product among seventeen
 
@@ -195,7 +195,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
             if self.normalization != "laplacian":
                 error = side.error(eigenvalue)
         return Expectation(
-            error=partial(whatever, error=error),
+            error=partial(constant_error, error=error),
             meaning="squared sine between released and exact eigenvectors",
             found=side.threshold,
             signal="eigenvalue of the graph across its degrees",

@@ -17,6 +17,7 @@ from sklearn.model_selection import (
     TimeSeriesSplit,
 )
 
+from skdp._labels import check_labels
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._splitters import IndependentKFold, WithinGroupKFold
 
@@ -121,7 +122,7 @@ def _count(cv, n_samples, groups, unit):
         return K, K
     owners = np.arange(len(X))
     if unit == "group":
-        owners = np.unique(np.asarray(groups), return_inverse=True)[1]
+        owners = np.unique(check_labels(groups), return_inverse=True)[1]
     trained, tested = np.zeros(owners.max() + 1, int), np.zeros(owners.max() + 1, int)
     for train, test in cv.split(X, None, groups):
         trained[np.unique(owners[train])] += 1

@@ -15,6 +15,7 @@ from skdp.model_selection.stopping import draw_below, draw_runs
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import make_source
 
 __all__ = ["Results", "Runs"]
@@ -186,7 +187,9 @@ class Runs:
         source = self.source
         if source.seeded:
             source = source.derive("score", draw_below(self.words, 1 << _SEED_BITS))
-        session = PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)
+        session = PrivacySession(
+            budget, source=source, adjacency=adjacency, unit=unit, observer=Account()
+        )
         groups = fit_params.get("groups")
         return self.search.scoring.release(model, X, y, groups, session, _COUNT_SHARE)
 

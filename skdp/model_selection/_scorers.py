@@ -7,6 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_consistent_length
 
+from skdp._labels import as_labels, check_labels
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._parts import dp_parts, stamps_of
 from skdp.model_selection._rowwise import (
@@ -72,6 +73,14 @@ def _by_row(method, loss, X, y, found):
 
 def _row_loss(method, loss, model, X, y):
     return _by_row(method, loss, X, y, apply(model, method, X))
+
+
+def _by_itself(method, loss, found_of, _, X, y):
+    """Return the loss of one row whose target stands beside others of other types.
+
+    Predicted and compared as in a batch: what its neighbours are changes no bit.
+    """
+    return _by_row(method, loss, X, np.asarray(y.tolist()), found_of(X))
 
 
 def _public_target(model, y):
@@ -157,7 +166,9 @@ class PrivateScorer:
         source = make_source(self.random_state, "PrivateScorer")
         unit = self.privacy_unit
         adjacency = "replace" if unit == "label" else self.adjacency  # the number is public
-        session = PrivacySession(budget, source=source, adjacency=adjacency, unit=unit)
+        session = PrivacySession(
+            budget, source=source, adjacency=adjacency, unit=unit, observer=routes.Account()
+        )
         return self.release(model, X, y, groups, session)[0]
 
     def release(self, model, X, y, groups, session, count_share=_COUNT_SHARE):
@@ -186,20 +197,20 @@ class PrivateScorer:
     def _query(self, model, X, y, groups, unit, private_count):
         """Return the query, and the number of units where it is public."""
         X = as_rows(X)
-        y = None if y is None else np.asarray(y)
+        y = None if y is None else np.asarray(as_labels(y))
         check_consistent_length(X[0] if isinstance(X, tuple) else X, y, groups)
         owners = None
         if unit == "group":
             if groups is None:
                 raise ValueError("the unit is the user: pass 'groups' to the scorer.")
-            owners = np.unique(np.asarray(groups), return_inverse=True)[1]
+            owners = np.unique(check_labels(groups), return_inverse=True)[1]
         n = 1.0 if private_count else float(n_rows(X) if owners is None else owners.max() + 1)
         bounds = tuple(float(b) for b in self.bounds)
         query = LossQuery(
             self._losses_of(model, X, y),
             lambda: n_rows(X),
             bounds,
-            private_count=private_count,
+            adjacency="add_remove" if private_count else "replace",
             owners=owners,
         )
         return query, max(n, 1.0)
@@ -218,6 +229,8 @@ class PrivateScorer:
         if zeros is not None:
             one(model, zeros, None if y is None else _public_target(model, y))
         if y is not None and y.dtype.kind == "O":  # one entry that is no number would fail them all
+            if batch is not None:
+                one = partial(_by_itself, method, loss, batch)
             batch = None
 
         def losses():

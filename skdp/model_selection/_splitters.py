@@ -5,8 +5,8 @@ import numbers
 import numpy as np
 from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import check_consistent_length
-from sklearn.utils.validation import column_or_1d
 
+from skdp._labels import check_labels
 from skdp.privacy.noise.words import make_source
 
 __all__ = ["IndependentKFold", "WithinGroupKFold"]
@@ -72,7 +72,7 @@ class WithinGroupKFold(BaseCrossValidator):
             raise ValueError(f"'n_splits' must be an int of at least 2. Got {n_splits!r} instead.")
         if not isinstance(self.shuffle, bool):
             raise ValueError(f"'shuffle' must be True or False. Got {self.shuffle!r} instead.")
-        groups = column_or_1d(groups)
+        groups = check_labels(groups)
         check_consistent_length(X, groups)
         fold = self._folds(groups)
         for i in range(n_splits):
@@ -151,7 +151,7 @@ class IndependentKFold(BaseCrossValidator):
         words = make_source(self.random_state, "IndependentKFold").words("folds")
         units = np.arange(X.shape[0] if hasattr(X, "shape") else len(X))
         if groups is not None:
-            groups = column_or_1d(groups)
+            groups = check_labels(groups)
             check_consistent_length(X, groups)
             units = np.unique(groups, return_inverse=True)[1]
         fold = (words(int(units.max(initial=-1)) + 1) % np.uint64(K)).astype(int)[units]

@@ -1,5 +1,6 @@
 """Privacy accounting, noise, and the gate through which every release goes."""
 
+from skdp.answer import Answer
 from skdp.privacy.accounting.losses import (
     Loss,
     delta_from_mu_epsilon,
@@ -7,17 +8,12 @@ from skdp.privacy.accounting.losses import (
     mu_from_epsilon_delta,
 )
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
+from skdp.privacy.gate.ask import Ask
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.privacy.gate.session import (
-    Accumulator,
-    Answer,
-    Ask,
-    Bound,
-    Bounded,
-    Grant,
-    PrivacySession,
-    Stream,
-)
+from skdp.privacy.gate.grants import Accumulator, Grant
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.streams.continual import Stream
 
 __all__ = [
     "Accumulator",

@@ -6,16 +6,15 @@ Notation as in `skdp.queries.measurements`: a record adds e_i P_T X_i, cut to le
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
-from skdp.queries.records import MAX_ROWS, Block, Frame, exact_map, on_grid
-
-if TYPE_CHECKING:
-    from skdp.queries.measurements import MeasurementQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.queries.records import MAX_ROWS, Block, Frame, Records, exact_map, on_grid
+from skdp.queries.sums import Neighbours
 
 __all__ = ["BELOW", "ClippedSum", "joined", "limbs_of"]
 
@@ -27,6 +26,27 @@ _FLOOR = 2.0**-6  # a size counts for at least this share of the norm: sums stay
 _HEADROOM = 35  # log2 of the clip level in units of a sum: 12 bits of rows, 6 of the floor
 
 
+class Measured(Protocol):
+    """What a sum needs of the query that owns the records."""
+
+    shape: tuple[int, int]
+    corner: float
+    neighbours: Neighbours
+    _records: Records
+
+    def survey(self) -> tuple[FloatArray, FloatArray]: ...
+
+    def targets(self) -> FloatArray: ...
+
+    def collect(
+        self, compute: Callable[[Block], tuple[FloatArray, ...]]
+    ) -> tuple[FloatArray, ...]: ...
+
+    def rank(self, scores: Callable[[], FloatArray], threshold: float, name: str) -> Bounded: ...
+
+    def sum_weighted(self, units: FloatArray, weights: FloatArray, step: float) -> NDArray[Any]: ...
+
+
 class ClippedSum(PrivateQuery):
     """Sums of clipped contributions e_i P_T X_i (or y_i X_i): private sizes, and the total.
 
@@ -36,7 +56,7 @@ class ClippedSum(PrivateQuery):
 
     def __init__(
         self,
-        query: MeasurementQuery,
+        query: Measured,
         matrix: tuple[FloatArray, FloatArray, FloatArray] | None,
         intercept: float,
     ) -> None:
@@ -124,7 +144,7 @@ class ClippedSum(PrivateQuery):
             units = query.survey()[0]
             if step == 0.0:
                 weights = self._weights(C, 1.0)
-                K = query.sum_weighted(units, weights * units, exact=False)
+                K = query.sum_weighted(units, weights * units, step)
                 last = [float(np.sum(weights)) * corner] if corner else []
                 return np.concatenate([self._map_float(K), last])
             shift = _HEADROOM - math.ceil(math.log2(C / step))
@@ -135,13 +155,13 @@ class ClippedSum(PrivateQuery):
             return np.concatenate([self._map(joined(high, low, shift)), np.array(last, np.int64)])
 
         name = "spectral_sum" if self._matrix is None else "gradient_sum"
-        bound = Bound(name, (size,), query.records_changed * C, slack=1.01 * self._slack)
+        bound = Bound(name, (size,), query.neighbours.array(C), slack=1.01 * self._slack)
         return Bounded(bound, answer)
 
     def _limbs(self, units: FloatArray, weights: FloatArray) -> NDArray[Any]:
         """Return the exact sum over records, from kept coordinates if there are any."""
         if self._kept is None:
-            return self._query.sum_weighted(units, weights, exact=True)
+            return self._query.sum_weighted(units, weights, 1.0)
         total = np.zeros((2, self._kept.shape[1]), np.int64)
         for i in range(0, len(weights), MAX_ROWS):
             rows = self._kept[i : i + MAX_ROWS].astype(np.float64)

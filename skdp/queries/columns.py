@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.blocks import AnyRows, is_source, row_source, sum_rows
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
-from skdp.queries.rows import ADJACENCIES
+from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.queries.sums import SumQuery, any_rows, summed
 
 __all__ = ["OCTAVES", "SQUARE_WEIGHT", "ColumnQuery"]
 
@@ -24,7 +23,7 @@ OCTAVES = np.arange(-50, 51)  # 2**e is the upper end of an octave; the first ho
 SQUARE_WEIGHT = 1.66
 
 
-class ColumnQuery(PrivateQuery):
+class ColumnQuery(SumQuery):
     """Sums over private rows of what each entry says of its column.
 
     Parameters
@@ -38,44 +37,34 @@ class ColumnQuery(PrivateQuery):
     """
 
     def __init__(self, rows: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
-        if adjacency not in ADJACENCIES:
-            raise ValueError(
-                f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r} instead."
-            )
-        self._source: AnyRows = rows if is_source(rows) else row_source(rows)
-        self.adjacency = adjacency
-        self.n_jobs = n_jobs
-        self.n_features = self._source.n_features
-
-    @property
-    def _replace(self) -> bool:
-        return self.adjacency == "replace"
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows, public under adjacency="replace" only."""
-        if not self._replace:
-            raise ValueError("the number of rows is private under adjacency='add_remove'")
-        return self._source.n_rows()
+        super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
+        self.n_features: int = self._source.n_features
 
     def octaves(self, center: FloatArray) -> Bounded:
         """Return how many entries of each column lie in each octave of |x - center|.
 
         One row adds one to one count of each column: sqrt(d); replace: two counts, sqrt(2 d).
         """
+        return self._histogram(center, zeros=True)
+
+    def kept_octaves(self, center: FloatArray) -> Bounded:
+        """Return the same counts without the entries that lie at the centre: no larger changes."""
+        return self._histogram(center, zeros=False)
+
+    def _histogram(self, center: FloatArray, *, zeros: bool) -> Bounded:
         d, k = self.n_features, len(OCTAVES)
 
         def answer(step: float) -> NDArray[Any]:
             def term(rows: FloatArray) -> FloatArray:
-                return _octave_counts(_finite(rows) - center)
+                return _octave_counts(_finite(rows) - center, zeros)
 
-            counts = sum_rows(self._source, term, (d, k), exact=True, n_jobs=self.n_jobs)
+            counts = self._sum(term, (d, k), 1.0)
             if step == 0.0:
                 return counts.astype(np.float64)
             whole = round(1 / step)
             return np.asarray(np.minimum(counts, 2**62 // whole) * whole)
 
-        size = math.sqrt(2 * d if self._replace else d)
+        size = math.sqrt(self.neighbours.units * d)
         return Bounded(Bound("octaves", (d, k), size, slack=size / 2), answer)
 
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
@@ -98,17 +87,12 @@ class ColumnQuery(PrivateQuery):
                 whole = _finite(rows)
                 w = np.clip((whole - center) / unit, -cut, cut)
                 parts = np.hstack([w, b * (w * w - shift), np.full((len(w), 1), c)])
-                if step == 0.0:
-                    return np.asarray(parts.sum(axis=0))
-                return np.asarray(np.rint(parts / step).astype(np.int64).sum(axis=0))
+                return summed(parts, step)
 
-            total = sum_rows(
-                self._source, term, (2 * d + 1,), exact=step != 0.0, n_jobs=self.n_jobs
-            )
-            return total
+            return self._sum(term, (2 * d + 1,), step)
 
         l2, slack = math.sqrt((1 + b * b / 4) * d + c * c), math.sqrt(2 * d + 1) / 2
-        if self._replace:
+        if self.neighbours.replace:
             l2, slack = max(l2, math.sqrt(4.0 * d)), math.sqrt(2 * d)
         return Bounded(Bound("moments", (2 * d + 1,), l2, slack=slack), answer)
 
@@ -119,11 +103,12 @@ def _finite(rows: FloatArray) -> FloatArray:
     return rows if good.all() else rows[good]
 
 
-def _octave_counts(rows: FloatArray) -> FloatArray:
+def _octave_counts(rows: FloatArray, zeros: bool) -> FloatArray:
     exponents = np.frexp(rows)[1]
     exponents[~np.isfinite(rows)] = OCTAVES[-1]  # a difference beyond the largest float
     exponents[rows == 0] = OCTAVES[0]
     bins = np.clip(exponents, OCTAVES[0], OCTAVES[-1]) - OCTAVES[0]
     d, k = rows.shape[1], len(OCTAVES)
     flat = bins + k * np.arange(d)
-    return np.bincount(flat.ravel(), minlength=d * k).reshape(d, k).astype(np.float64)
+    kept = flat.ravel() if zeros else flat[rows != 0]
+    return np.bincount(kept, minlength=d * k).reshape(d, k).astype(np.float64)

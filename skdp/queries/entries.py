@@ -26,7 +26,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.queries.sums import Neighbours
 
 __all__ = ["ENTRY_UNITS", "EntryQuery", "EntryUnit", "to_grid"]
 
@@ -86,9 +87,7 @@ class EntryUnit:
         """Largest change of one entry (entry, edge), or of the norm of the matrix."""
         if self.name in ("frobenius", "spectral"):
             return self.sensitivity
-        if self.adjacency == "replace":
-            return self.high - self.low
-        return max(abs(self.low), abs(self.high))
+        return Neighbours(self.adjacency).number(self.low, self.high)
 
     def product_l2(self, X: FloatArray) -> float:
         """Largest Frobenius norm of the change of A X."""

@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from skdp.data.blocks import sum_rows
 from skdp.data.remote import RowNumbers
 from skdp.data.users import AnyUsers, Batch, UserRows
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
 
-__all__ = ["GroupQuery", "Part", "UserNorms", "clipped", "unit_factors"]
+__all__ = ["GroupQuery", "Part", "clipped", "unit_factors"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -50,6 +50,12 @@ class Part(NamedTuple):
     def size(self) -> int:
         """Number of coordinates."""
         return math.prod(self.shape)
+
+    def change(self, neighbours: Neighbours) -> float:
+        """Return what neighbours can change in the sum of this part."""
+        if self.positive:
+            return neighbours.positive(self.level, self.size)
+        return neighbours.array(self.level)
 
 
 def _finite(values: FloatArray) -> FloatArray:
@@ -91,10 +97,14 @@ def _squares(F: FloatArray, signed: bool) -> FloatArray:
 def unit_factors(F: FloatArray, step: float, signed: bool = False) -> FloatArray:
     """Return integer factors Z with ||Z'JZ||_F <= 1/step for each user; 0 where that fails.
 
-    Z is F in units of sqrt(step), scaled so that F'JF has norm 1 (or less, if it nearly cancels).
+    Z is F in units of sqrt(step), scaled so that F'JF has norm 1 (or less, if it nearly cancels);
+    at step 0 it is these floats.
     Gram entries are exact, and their squares are compared with less than the bound by more than
     the rounding of their sum: the check is exact.
     """
+    if step == 0.0:
+        lengths = np.sqrt(np.sqrt(_squares(F, signed)))
+        return np.asarray(_finite(F) / np.where(lengths > 0, lengths, np.inf)[:, None, None])
     F = _finite(F)
     n, p, d = F.shape
     largest = np.abs(F).max(axis=(1, 2), initial=0.0)
@@ -142,7 +152,7 @@ def _quietly(local: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return run
 
 
-class GroupQuery(PrivateQuery):
+class GroupQuery(SumQuery):
     """Sums over users of contributions that each user bounds alone.
 
     Every method takes a `name` for the ledger and `local`, a public function from a `Batch` to one
@@ -158,46 +168,18 @@ class GroupQuery(PrivateQuery):
         Threads for the passes over the users; it never changes a result.
     """
 
+    units, count_name = "users", "users"
+
     def __init__(self, users: AnyUsers, *, adjacency: str, n_jobs: int | None = None) -> None:
-        self._users = users
-        self._replace = adjacency == "replace"
-        self.n_jobs = n_jobs
+        super().__init__(users, adjacency=adjacency, n_jobs=n_jobs)
         self.n_features = users.n_features
         self.n_outputs = users.n_outputs
 
-    @property
-    def n_users(self) -> int:
-        """Number of users, public under adjacency="replace" only."""
-        if not self._replace:
-            raise ValueError("the number of users is private under adjacency='add_remove'")
-        return self._users.n_rows()
-
-    @property
-    def _users_changed(self) -> float:
-        return 2.0 if self._replace else 1.0
-
-    def _factor(self, positive: bool, size: int) -> float:
-        """Replace: ||P - Q|| <= sqrt(2) max(||P||, ||Q||) if <P, Q> >= 0 (numbers: 1), else 2."""
-        if not self._replace:
-            return 1.0
-        return 2.0 if not positive else math.sqrt(2.0) if size > 1 else 1.0
-
     def _sum(
-        self, term: Callable[[Batch], Any], shape: tuple[int, ...], *, exact: bool
+        self, term: Callable[[Batch], Any], shape: tuple[int, ...], step: float
     ) -> NDArray[Any]:
         with _one_blas_thread():
-            return sum_rows(self._users, _quietly(term), shape, exact=exact, n_jobs=self.n_jobs)
-
-    def count(self) -> Bounded:
-        """Return the number of users. One user changes it by 1."""
-        if self._replace:
-            raise ValueError("the number of users is public under adjacency='replace': `n_users`")
-
-        def answer(step: float) -> NDArray[Any]:
-            n = self._users.n_rows()
-            return np.asarray(float(n)) if step == 0.0 else np.asarray(n * round(1 / step))
-
-        return Bounded(Bound("users", (), 1.0, slack=0.5, l1=1.0, l1_slack=0.5), answer)
+            return super()._sum(_quietly(term), shape, step)
 
     def grams(self, name: str, local: Local, width: int, signed: bool = False) -> Bounded:
         """Return the sum of F'JF / ||F'JF||_F; `local` gives F, of shape (users, p, width).
@@ -208,25 +190,15 @@ class GroupQuery(PrivateQuery):
         """
 
         def answer(step: float) -> NDArray[Any]:
-            if step == 0.0:
-                return self._sum(lambda batch: unit_gram(local(batch)), (width, width), exact=False)
-
             def term(batch: Batch) -> FloatArray:
-                return gram(unit_factors(local(batch), step, signed))
+                F = unit_factors(local(batch), step, signed)
+                left = F * _signs(F.shape[1])[:, None] if signed else F
+                return left.reshape(-1, width).T @ F.reshape(-1, width)
 
-            return self._sum(term, (width, width), exact=True)
+            return self._sum(term, (width, width), step)
 
-        def unit_gram(F: FloatArray) -> FloatArray:
-            sizes = np.sqrt(np.sqrt(_squares(F, signed)))
-            usable = np.where(sizes > 0, sizes, np.inf)
-            return gram(_finite(F) / usable[:, None, None])
-
-        def gram(F: FloatArray) -> FloatArray:
-            left = F * _signs(F.shape[1])[:, None] if signed else F
-            return left.reshape(-1, width).T @ F.reshape(-1, width)
-
-        l2 = self._factor(not signed, width)
-        return Bounded(Bound(name, (width, width), l2, symmetric=True, slack=0.0), answer)
+        l2 = self.neighbours.array() if signed else self.neighbours.positive(1.0, width)
+        return self._square(name, width, l2, answer)
 
     def sums(self, name: str, local: Local, parts: tuple[tuple[Any, ...], ...]) -> Bounded:
         """Return the sum of contributions made of `parts` (see `Part`), each clipped to its level.
@@ -248,28 +220,19 @@ class GroupQuery(PrivateQuery):
             return np.concatenate(bounded, axis=1)
 
         def answer(step: float) -> NDArray[Any]:
-            if step == 0.0:
-                return self._sum(
-                    lambda batch: contribution(batch).sum(axis=0), (size,), exact=False
-                )
+            def term(batch: Batch) -> NDArray[Any]:
+                return summed(contribution(batch), step)
 
-            def term(batch: Batch) -> IntArray:
-                return np.asarray(np.rint(contribution(batch) / step).astype(np.int64).sum(axis=0))
+            return self._sum(term, (size,), step)
 
-            return self._sum(term, (size,), exact=True)
+        level = math.hypot(*(piece.level for piece in pieces))
+        l2 = math.hypot(*(piece.change(self.neighbours) for piece in pieces))
+        return self._array(name, (size,), level, answer, l2, widen=_LOOSE)
 
-        l2 = math.hypot(*(self._factor(p.positive, p.size) * p.level for p in pieces)) * _LOOSE
-        changed = self._users_changed
-        bound = Bound(
-            name, (size,), l2, slack=changed * math.sqrt(size) / 2,
-            l1=changed * math.hypot(*(p.level for p in pieces)) * math.sqrt(size) * _LOOSE,
-            l1_slack=changed * size / 2,
-        )  # fmt: skip
-        return Bounded(bound, answer)
-
-    def norms(self, local: Local) -> UserNorms:
-        """Return the query of one public number for each user (NaN counts as infinite)."""
-        return UserNorms(self._users, _quietly(local), self._replace)
+    def norms(self, local: Local) -> NumberQuery:
+        """Return the query of one private number for each user (NaN counts as infinite)."""
+        numbers = RowNumbers(self._source, _quietly(local))
+        return NumberQuery(numbers, "coef", adjacency=self.adjacency)
 
     def scores(self, name: str, local: Local, n: int) -> Bounded:
         """Return n scores for the exponential mechanism; `local` gives one score in [0, 1] each.
@@ -283,15 +246,12 @@ class GroupQuery(PrivateQuery):
             return np.asarray(np.clip(values, 0.0, 1.0))
 
         def answer(step: float) -> NDArray[Any]:
-            if step == 0.0:
-                return self._sum(lambda batch: term(batch).sum(axis=0), (n,), exact=False)
-            top = math.floor(1 / step)
-            return self._sum(
-                lambda batch: np.rint(term(batch) * top).astype(np.int64).sum(axis=0),
-                (n,), exact=True,
-            )  # fmt: skip
+            top, unit = (
+                (math.floor(1 / step), 1.0) if step else (1, 0.0)
+            )  # the top is a whole number
+            return self._sum(lambda batch: summed(term(batch) * top, unit), (n,), step)
 
-        length = self._users_changed
+        length = self.neighbours.units
         return Bounded(Bound(name, (n,), math.sqrt(n) * length, linf=length), answer)
 
     def kept_local(self, local: Local) -> Iterator[tuple[IntArray, FloatArray]]:
@@ -300,34 +260,8 @@ class GroupQuery(PrivateQuery):
         Their private heads are made here. Nothing that becomes public may depend on it.
         """
         run = _quietly(local)
-        if not isinstance(self._users, UserRows):
+        if not isinstance(self._source, UserRows):
             raise TypeError("heads stay where the rows of their users are")
         with _one_blas_thread():
-            for users, batch in self._users.labelled_blocks():
+            for users, batch in self._source.labelled_blocks():
                 yield users, run(batch)
-
-
-class UserNorms(PrivateQuery):
-    """How users compare with a public threshold, for the search of a quantile."""
-
-    def __init__(self, users: AnyUsers, local: Local, replace: bool) -> None:
-        self._norms, self._replace = RowNumbers(users, local), replace
-
-    def norms_below(self, threshold: float, quantile: float) -> Bounded:
-        """Return the sum over users of (1[norm <= threshold] - quantile).
-
-        One user adds a number in [-q, 1 - q]: max(q, 1 - q); replace: 1.
-        """
-        q = float(quantile)
-        size = 1.0 if self._replace else max(q, 1 - q)
-
-        def answer(step: float) -> NDArray[Any]:
-            below, _, n = self._norms.count(threshold)
-            if step == 0.0:
-                return np.asarray(below - q * n)
-            total = below * round((1 - q) / step) + (n - below) * round(-q / step)
-            return np.asarray(max(-(2**62), min(2**62, total)), np.int64)
-
-        rounding = 1.0 if self._replace else 0.5
-        bound = Bound("coef_quantile", (), size, slack=rounding, l1=size, l1_slack=rounding)
-        return Bounded(bound, answer)

@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,19 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import Block, Scratch
-from skdp.data.remote import RowNumbers
-from skdp.privacy.gate.session import Bound, Bounded
 
-__all__ = ["IntegerRows", "as_int64", "clip_rows", "count_above", "row_norms", "square_norms"]
+__all__ = [
+    "FINEST_UNIT",
+    "IntegerRows",
+    "as_int64",
+    "clip_rows",
+    "dense",
+    "rint",
+    "row_map",
+    "row_norms",
+    "scaled_to_integers",
+    "square_norms",
+]
 
 FloatArray = NDArray[np.float64]
 # Finest unit of a row, in units of its largest norm: products with a public matrix of 26 bits, and
@@ -76,8 +86,22 @@ def _scale_in_place(rows: Block, factors: FloatArray) -> Block:
     return rows
 
 
-def _rint(x: FloatArray) -> FloatArray:
+def rint(x: FloatArray) -> FloatArray:
+    """Round in place."""
     return np.asarray(np.rint(x, out=x))
+
+
+def dense(matrix: Any) -> FloatArray:
+    """Return a matrix as an array."""
+    return np.asarray(matrix.toarray() if sp.issparse(matrix) else matrix)
+
+
+def scaled_to_integers(rows: Block, scale: float) -> Block:
+    """Scale rows and round them, in place."""
+    values = rows.data if sp.issparse(rows) else rows
+    values *= scale
+    rint(values)
+    return rows
 
 
 def _apply(function: Callable[..., Any], rows: Block) -> Block:
@@ -200,7 +224,7 @@ class IntegerRows:
         # Rounding moves a length by .6 of a unit, twice, and its square by d/12: aim below the
         # bound, so that few rows need truncation, which shrinks every entry.
         aim = max(radius - 2.5 - rows.shape[1] / (24 * max(radius, 1.0)), 0.875 * radius)
-        Z = _apply(_rint, _scale_in_place(rows, aim / lengths))
+        Z = _apply(rint, _scale_in_place(rows, aim / lengths))
         squares = square_norms(Z)
         over = np.flatnonzero(squares > bound)
         if over.size:
@@ -226,22 +250,16 @@ def as_int64(values: FloatArray) -> NDArray[np.int64]:
     return np.asarray(np.clip(np.rint(values), -(2.0**62), 2.0**62), dtype=np.int64)
 
 
-def count_above(sizes: RowNumbers, threshold: float, name: str, rows_changed: float) -> Bounded:
-    """Return how many rows have a size (of that row alone) above a threshold: one row, 1."""
-
-    def answer(step: float) -> NDArray[Any]:
-        above = sizes.count(threshold)[1]
-        if step == 0.0:
-            return np.asarray(float(above))
-        return np.asarray(min(above * round(1 / step), 2**62), np.int64)
-
-    slack = rows_changed / 2
-    return Bounded(Bound(name, (), 1.0, slack=slack, l1=1.0, l1_slack=slack), answer)
-
-
 def clip_rows(rows: Block, clip_norm: float) -> Block:
     """Scale float rows to norm at most `clip_norm` (epsilon is infinite: nothing is protected)."""
     if math.isinf(clip_norm):
         return rows
     norms = np.sqrt(square_norms(rows))
     return _scale_rows(rows, np.minimum(1.0, clip_norm / np.maximum(norms, 1e-300)))
+
+
+def row_map(clip_norm: float, unit: float) -> Callable[[Block], Block]:
+    """Return what clips rows to `clip_norm`: integers in units of `unit`, or floats at unit 0."""
+    if unit == 0.0:
+        return partial(clip_rows, clip_norm=clip_norm)
+    return IntegerRows(clip_norm, unit, reuse=True)

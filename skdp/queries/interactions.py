@@ -17,8 +17,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.entries import largest_two, to_grid
+from skdp.queries.sums import Neighbours
 
 __all__ = ["InteractionQuery", "gram_change", "product_change"]
 
@@ -132,13 +133,12 @@ class InteractionQuery(PrivateQuery):
         1/d0: 1/sqrt(d0). replace: two entries of 1/sqrt(max(d, d0)): sqrt(2/d0).
         """
         m, n = self.shape
-        factor = 2.0 if self.adjacency == "replace" else 1.0
         error = 2 * (m + 2) * _ULP * m
 
         def answer(step: float) -> NDArray[Any]:
             return to_grid(np.asarray(self._normalised().sum(axis=0)).reshape(-1), step)
 
-        l2 = math.sqrt(factor / self.degree_floor) * (1 + 1e-9) + error
+        l2 = math.sqrt(Neighbours(self.adjacency).units / self.degree_floor) * (1 + 1e-9) + error
         return Bounded(Bound("sums", (n,), l2), answer)
 
     def gram(self) -> Bounded:

@@ -8,19 +8,45 @@ the last bits of all others.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bounded
+from skdp.queries.sums import SumQuery
 
 __all__ = ["LossQuery"]
 
 FloatArray = NDArray[np.float64]
 
 
-class LossQuery(PrivateQuery):
+@dataclass(frozen=True)
+class _Losses:
+    """Losses of rows, and the units that own them; both are computed when they are asked for."""
+
+    losses: Callable[[], FloatArray]
+    rows: Callable[[], int]
+    owners: NDArray[np.intp] | None
+
+    def n_rows(self) -> int:
+        if self.owners is None:
+            return self.rows()
+        return int(np.count_nonzero(np.bincount(self.owners)))
+
+    def of_units(self) -> FloatArray:
+        losses = self.losses()
+        if losses.shape != (self.rows(),):  # more than one loss a row breaks the bounds below
+            raise ValueError("the losses must be one number for each row.")
+        if self.owners is None:
+            return losses
+        sizes = np.bincount(self.owners)  # sums over a user's rows, in their order: of these alone
+        kept = sizes > 0
+        return np.asarray(np.bincount(self.owners, weights=losses)[kept] / sizes[kept])
+
+
+class LossQuery(SumQuery):
     """Losses of rows (or mean losses of users), clipped to public bounds, about their middle.
 
     Parameters
@@ -31,11 +57,13 @@ class LossQuery(PrivateQuery):
         () -> number of rows, called when the count is read.
     bounds : tuple of two floats
         (a, b): a loss counts as min(max(loss, a), b); NaN as (a + b)/2.
-    private_count : bool
-        Whether neighbours differ in a unit that is there or not (else in its values).
+    adjacency : {"add_remove", "replace"}
+        Whether neighbours differ in a unit that is there or not, or in its values.
     owners : ndarray or None
         Users of the rows as integers, where the unit is the user.
     """
+
+    units, count_name = "units", "loss_count"
 
     def __init__(
         self,
@@ -43,23 +71,15 @@ class LossQuery(PrivateQuery):
         n_rows: Callable[[], int],
         bounds: tuple[float, float],
         *,
-        private_count: bool,
+        adjacency: str,
         owners: NDArray[np.intp] | None = None,
     ) -> None:
-        self._losses = losses
-        self._n_rows = n_rows
+        super().__init__(_Losses(losses, n_rows, owners), adjacency=adjacency)
         self._low, self._high = bounds
-        self._private_count = private_count
-        self._owners = owners
 
     def _centred(self) -> FloatArray:
         """Return one number for each unit, in [-(b - a)/2, (b - a)/2]."""
-        losses = self._losses()
-        if losses.shape != (self._n_rows(),):  # more than one loss a row breaks the bounds below
-            raise ValueError("the losses must be one number for each row.")
-        if self._owners is not None:  # sums over a user's rows, in their order: of these rows alone
-            sizes = np.bincount(self._owners)
-            losses = np.bincount(self._owners, weights=losses)[sizes > 0] / sizes[sizes > 0]
+        losses = self._source.of_units()
         middle = self._low + (self._high - self._low) / 2
         clipped = np.clip(losses, self._low, self._high) - middle
         return np.where(np.isnan(losses), 0.0, clipped)
@@ -68,11 +88,10 @@ class LossQuery(PrivateQuery):
         """Return the sum of clipped losses less (a + b)/2.
 
         A unit more or less: (b - a)/2, reached at either end. Other values: b - a, from end to
-        end. Each unit's integer is rounded by itself, which adds a half step for each unit that
-        differs; the middle of the bounds is a float, which moves the ends by less than 2^-50 of
-        what they are, and its own rounding is covered by the factor below.
+        end. Each unit's integer is rounded by itself and cut a step beyond the largest; the middle
+        of the bounds is a float, which moves the ends by less than 2^-50 of what they are, and its
+        own rounding is covered by the factor below.
         """
-        units = 1 if self._private_count else 2
         reach = (self._high - self._low) / 2 + 2.0**-50 * max(abs(self._low), abs(self._high))
 
         def answer(step: float) -> NDArray[Any]:
@@ -83,21 +102,4 @@ class LossQuery(PrivateQuery):
             whole = np.clip(np.rint(centred / step), -limit, limit)
             return np.asarray(whole.astype(np.int64).sum())
 
-        change = units * reach
-        return Bounded(
-            Bound("loss_sum", (), change, slack=units, l1=change, l1_slack=units), answer
-        )
-
-    def count(self) -> Bounded:
-        """Return the number of units: one more or less, 1."""
-
-        def answer(step: float) -> NDArray[Any]:
-            if self._owners is None:
-                n = self._n_rows()
-            else:
-                n = int(np.count_nonzero(np.bincount(self._owners)))
-            if step == 0.0:
-                return np.asarray(float(n))
-            return np.asarray(min(n * round(1 / step), 2**62), np.int64)
-
-        return Bounded(Bound("loss_count", (), 1.0, slack=0.5, l1=1.0, l1_slack=0.5), answer)
+        return self._number("loss_sum", -reach, reach, answer, rounding=1.0)

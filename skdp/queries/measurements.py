@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.blocks import sum_rows
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.clipped_sums import BELOW, ClippedSum, limbs_of
 from skdp.queries.records import Block, Records
 from skdp.queries.sparse_records import make_records
+from skdp.queries.sums import SumQuery
 
 __all__ = ["ClippedSum", "MeasurementQuery"]
 
@@ -32,15 +33,17 @@ _PUBLIC_CLIP = 1.5  # of public second moments, in medians
 _LARGEST_TARGET = 2.0**200
 
 
-def _halves(below: int, n: int, step: float) -> NDArray[Any]:
-    """Return below - n/2, in steps of a release whose contributions are -1/2 and 1/2."""
-    if step == 0.0:
-        return np.asarray(below - 0.5 * n)
-    half = round(0.5 / step)
-    return np.asarray(max(-(2**62), min(2**62, (2 * below - n) * half)), np.int64)
+@dataclass(frozen=True)
+class _Numbers:
+    """Numbers of the records, computed when they are first asked for and kept by their query."""
+
+    compute: Callable[[], FloatArray]
+
+    def sum(self, work: Callable[[FloatArray], NDArray[Any]], shape: tuple[int, ...]) -> Any:
+        return work(self.compute())
 
 
-class MeasurementQuery(PrivateQuery):
+class MeasurementQuery(SumQuery):
     """Statistics of records (X_i, y_i), each with its bound; nothing is computed before it is paid.
 
     Parameters
@@ -58,6 +61,8 @@ class MeasurementQuery(PrivateQuery):
     n_jobs : int or None
         Threads; they never change a result.
     """
+
+    units = "records"
 
     def __init__(
         self,
@@ -77,14 +82,14 @@ class MeasurementQuery(PrivateQuery):
             raise ValueError(f"unit {privacy_unit!r} has no adjacency {adjacency!r}")
         if len(y) > _MOST_RECORDS:
             raise ValueError(f"at most {_MOST_RECORDS} records are supported. Got {len(y)}.")
-        self._records: Records = X if hasattr(X, "survey") else make_records(X, shape)
+        records: Records = X if hasattr(X, "survey") else make_records(X, shape)
+        super().__init__(records, adjacency=adjacency, n_jobs=n_jobs)
+        self._records = records
         self._y = y
         self._survey: tuple[FloatArray, FloatArray] | None = None
         self._moment_sizes: FloatArray | None = None
         self.shape = shape
-        self.adjacency = adjacency
         self.privacy_unit = privacy_unit
-        self.n_jobs = n_jobs
         self.corner = 0.0  # the constant that joins each record, for an intercept
 
     def _like(self, records: Any, y: NDArray[Any], corner: float) -> MeasurementQuery:
@@ -123,18 +128,6 @@ class MeasurementQuery(PrivateQuery):
 
     # -- what is public ---------------------------------------------------------------------
 
-    @property
-    def records_changed(self) -> float:
-        """How many contributions differ: one comes or goes, or one goes and one comes."""
-        return 1.0 if self.adjacency == "add_remove" else 2.0
-
-    @property
-    def n_rows(self) -> int:
-        """Number of records, public under adjacency="replace" only."""
-        if self.adjacency != "replace":
-            raise ValueError("the number of records is private under adjacency='add_remove'")
-        return self._records.n_rows()
-
     def public_moments(self) -> FloatArray:
         """Return second moments of X, clipped as `moments`; public under the unit "label" only."""
         if self.privacy_unit != "label":
@@ -145,7 +138,7 @@ class MeasurementQuery(PrivateQuery):
         with np.errstate(divide="ignore", invalid="ignore"):
             shrink = np.sqrt(np.minimum(1.0, level / sizes))
         unit = max(math.sqrt(level), 1e-300) * 2.0**-16
-        return self._moments(units, np.where(units > 0, shrink / unit, 0.0), exact=False) * unit**2
+        return self._moments(units, np.where(units > 0, shrink / unit, 0.0), 0.0) * unit**2
 
     # -- passes over the records, run inside the gate ------------------------------------------
 
@@ -158,7 +151,7 @@ class MeasurementQuery(PrivateQuery):
             found[block.start] = compute(block)
             return nothing
 
-        sum_rows(self._records, term, (), exact=True, n_jobs=self.n_jobs)
+        self._sum(term, (), 1.0)
         if not found:
             return (np.zeros(0), np.zeros(0))
         return tuple(
@@ -177,47 +170,30 @@ class MeasurementQuery(PrivateQuery):
         """Return the targets, 0 for records that contribute nothing."""
         return np.where(self.survey()[0] > 0, self._y, 0.0).astype(np.float64)
 
-    def sum_weighted(self, units: FloatArray, weights: FloatArray, *, exact: bool) -> NDArray[Any]:
-        """Return the sum of weights Z (in limbs of 20 bits if exact)."""
+    def sum_weighted(self, units: FloatArray, weights: FloatArray, step: float) -> NDArray[Any]:
+        """Return the sum of weights Z (in limbs of 20 bits, but at step 0)."""
 
         def term(block: Block) -> FloatArray:
             here = slice(block.start, block.stop)
             value = self._records.weighted(block, units[here], weights[here])
-            if not exact:
-                return value
-            return limbs_of(value)
+            return limbs_of(value) if step else value
 
         size = math.prod(self.shape)
-        shape: tuple[int, ...] = (2, size) if exact else (size,)
-        return sum_rows(self._records, term, shape, exact=exact, n_jobs=self.n_jobs)
+        return self._sum(term, (2, size) if step else (size,), step)
 
-    # -- counts and ranks ---------------------------------------------------------------------
-
-    def count(self) -> Bounded:
-        """Return the number of records. One record changes it by 1."""
-        if self.adjacency == "replace":
-            raise ValueError("the number of records is public under adjacency='replace': `n_rows`")
-
-        def answer(step: float) -> NDArray[Any]:
-            n = self._records.n_rows()
-            return (
-                np.asarray(float(n)) if step == 0.0 else np.asarray(n * round(1 / step), np.int64)
-            )
-
-        return Bounded(Bound("count", (), 1.0, slack=0.5, l1=1.0, l1_slack=0.5), answer)
+    # -- ranks -------------------------------------------------------------------------------
 
     def rank(self, scores: Callable[[], FloatArray], threshold: float, name: str) -> Bounded:
-        """Return the sum over records of (1[score <= threshold] - 1/2).
+        """Return the sum over records of (1[score <= threshold] - 1/2): negative below the median.
 
-        One record adds -1/2 or 1/2: 1/2; replace (and label): 1. Negative below the median.
+        Under the unit `label` a score changes with its y_i.
         """
+        return self._below(_Numbers(scores), threshold, 0.5, name)
 
-        def answer(step: float) -> NDArray[Any]:
-            values = scores()
-            return _halves(int(np.count_nonzero(values <= threshold)), len(values), step)
-
-        size, rounding = self.records_changed / 2, self.records_changed / 2
-        return Bounded(Bound(name, (), size, slack=rounding, l1=size, l1_slack=rounding), answer)
+    def kept_below(self, threshold: float) -> Bounded:
+        """Return how many |y_i| are at most the threshold, minus half of those that are not 0."""
+        numbers = _Numbers(lambda: np.abs(self.targets()))
+        return self._kept_below(numbers, threshold, "target_scale")
 
     def targets_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the y_i."""
@@ -246,13 +222,12 @@ class MeasurementQuery(PrivateQuery):
 
         return self.collect(sizes)[0]
 
-    def _moments(self, units: FloatArray, scales: FloatArray, *, exact: bool) -> NDArray[Any]:
+    def _moments(self, units: FloatArray, scales: FloatArray, step: float) -> NDArray[Any]:
         def term(block: Block) -> FloatArray:
             here = slice(block.start, block.stop)
             return self._records.moments(block, units[here], scales[here])
 
-        shape = (self._moments_size(),)
-        return sum_rows(self._records, term, shape, exact=exact, n_jobs=self.n_jobs)
+        return self._sum(term, (self._moments_size(),), step)
 
     def _moments_size(self) -> int:
         d1, d2 = self.shape
@@ -269,19 +244,18 @@ class MeasurementQuery(PrivateQuery):
         non-negative), so <P, Q> >= 0 and it is sqrt(2) larger, not 2. Integers: a record is scaled
         to rint(X / sqrt(step)), which adds at most a sqrt(C) + b (`Records.moment_slack`).
         """
-        C, psd = float(clip_level), math.sqrt(self.records_changed)
+        C = float(clip_level)
         a, b = self._records.moment_slack()
 
         def answer(step: float) -> NDArray[Any]:
             sizes, units = self._all_moment_sizes(), self.survey()[0]
             with np.errstate(divide="ignore", invalid="ignore"):
                 shrink = np.sqrt(np.minimum(1.0, C / sizes)) * BELOW
-            exact = step != 0.0
-            unit = math.sqrt(step) if exact else math.sqrt(C) * 2.0**-16
-            total = self._moments(units, np.where(units > 0, shrink / unit, 0.0), exact=exact)
-            return total if exact else total * unit**2
+            unit = math.sqrt(step) if step else math.sqrt(C) * 2.0**-16
+            total = self._moments(units, np.where(units > 0, shrink / unit, 0.0), step)
+            return total if step else total * unit**2
 
-        both = math.sqrt(2.0) * psd
+        both = self.neighbours.positive(math.sqrt(2.0))
         bound = Bound(
             "design_moments", (self._moments_size(),), both * C, slack=both * b,
             cross=both * a * math.sqrt(C),

@@ -9,18 +9,21 @@ linear relation between x and y; a row that is shortened beside an unchanged tar
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import AnyRows, Block, is_source, row_source, sum_rows
-from skdp.data.labelled_blocks import Labelled, RecordSources, records_in_memory
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.data.blocks import AnyRows, Block, is_source, row_source
+from skdp.data.records import RecordSources, records_in_memory
+from skdp.data.zipped import Zipped
+from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.integers import IntegerRows, clip_rows, row_norms
-from skdp.queries.rows import ADJACENCIES, RowQuery, _corner_units, _exact_corner
+from skdp.queries.rows import RowQuery, corner_units, exact_corner
+from skdp.queries.sums import Neighbours, SumQuery
 
 __all__ = ["ReadoutQuery", "TargetScale"]
 
@@ -59,7 +62,7 @@ class TargetScale(NamedTuple):
         return np.asarray((np.clip(y, self.low, self.high) - self.center) / self.size)
 
 
-class ReadoutQuery(PrivateQuery):
+class ReadoutQuery(SumQuery):
     """Second moments of records (x, y): private rows and private targets.
 
     Parameters
@@ -88,15 +91,11 @@ class ReadoutQuery(PrivateQuery):
         adjacency: str,
         n_jobs: int | None = None,
     ) -> None:
-        if adjacency not in ADJACENCIES:
-            raise ValueError(
-                f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r} instead."
-            )
-        self._records = _record_sources(rows, targets)
+        records = _record_sources(rows, targets)
+        super().__init__(records.both, adjacency=adjacency, n_jobs=n_jobs)
+        self._records = records
         self.clip_norm = float(clip_norm)
         self.scale = scale
-        self.adjacency = adjacency
-        self.n_jobs = n_jobs
 
     def rows(self) -> RowQuery:
         """Return the query over the rows alone, not clipped."""
@@ -136,15 +135,11 @@ class ReadoutQuery(PrivateQuery):
 
         def answer(step: float) -> NDArray[Any]:
             term = _MomentOfBlock(C, self.scale, c, t, step)
-            return sum_rows(
-                self._records.both, term, (size, size), exact=step != 0.0, n_jobs=self.n_jobs
-            )
+            return self._sum(term, (size, size), step)
 
-        l2 = _change(math.hypot(C, c), t, self.adjacency)
-        bound = Bound("readout", (size, size), l2, symmetric=True, slack=0.0)
-        if not c:
-            return Bounded(bound, answer)
-        return Bounded(bound, answer, lambda value, step: _exact_corner(value, c, step))
+        l2 = _change(math.hypot(C, c), t, self.neighbours)
+        bounded = self._square("readout", size, l2, answer)
+        return replace(bounded, decode=partial(exact_corner, corner=c)) if c else bounded
 
 
 def _record_sources(rows: Any, targets: NDArray[Any] | None) -> RecordSources:
@@ -164,10 +159,10 @@ class _MomentOfBlock:
     target_norm: float
     step: float
 
-    def __call__(self, block: Labelled) -> FloatArray:
+    def __call__(self, block: Zipped) -> FloatArray:
         return _moment(*(self._floats(block) if self.step == 0.0 else self._integers(block)))
 
-    def _weights(self, block: Labelled) -> tuple[FloatArray, NDArray[np.bool_]]:
+    def _weights(self, block: Zipped) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Return f and whether a record is finite, each from that record alone."""
         norms = row_norms(block.rows)
         good = _finite(block.rows) & np.isfinite(block.targets).all(axis=1)
@@ -175,22 +170,20 @@ class _MomentOfBlock:
             f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
         return np.where(good, f, 0.0), good
 
-    def _scaled_targets(self, block: Labelled, f: FloatArray, good: Any) -> FloatArray:
+    def _scaled_targets(self, block: Zipped, f: FloatArray, good: Any) -> FloatArray:
         y = np.where(good[:, None], block.targets, 0.0)
         return np.where(good[:, None], self.scale(y), 0.0) * f[:, None]
 
-    def _integers(self, block: Labelled) -> tuple[Block, FloatArray, FloatArray | None]:
+    def _integers(self, block: Zipped) -> tuple[Block, FloatArray, FloatArray | None]:
         """Return rows, targets and corners in units of sqrt(step), each norm checked exactly."""
         corner, t, unit = self.corner, self.target_norm, math.sqrt(self.step)
         f, good = self._weights(block)
         Z = _kept(IntegerRows(self.clip_norm, unit)(block.rows), good)
         V = IntegerRows(t, unit)(self._scaled_targets(block, f, good) * t)
-        last = (
-            np.rint(f * _corner_units(corner, self.step)) if corner else None
-        )  # f <= 1: no longer
+        last = np.rint(f * corner_units(corner, self.step)) if corner else None  # f <= 1: no longer
         return Z, V, last
 
-    def _floats(self, block: Labelled) -> tuple[Block, FloatArray, FloatArray | None]:
+    def _floats(self, block: Zipped) -> tuple[Block, FloatArray, FloatArray | None]:
         f, good = self._weights(block)
         rows = _kept(block.rows, good) if not good.all() else block.rows
         rows = clip_rows(rows, self.clip_norm)
@@ -200,11 +193,11 @@ class _MomentOfBlock:
         return rows, V * self.target_norm, f * self.corner if self.corner else None
 
 
-def _change(U: float, t: float, adjacency: str) -> float:
+def _change(U: float, t: float, neighbours: Neighbours) -> float:
     """Return the sup over neighbours, see `ReadoutQuery.readout`."""
-    if adjacency == "add_remove":
+    if not neighbours.replace:
         return U * math.sqrt(U * U + 2 * t * t)
-    return math.sqrt(2) * (U * U + t * t) if t <= U else 2 * math.sqrt(2) * U * t
+    return neighbours.positive(U * U + t * t) if t <= U else 2 * math.sqrt(2) * U * t
 
 
 def _finite(rows: Block) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ absent, n private) or `replace` (any other row, n public).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,49 +16,40 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import (
-    AnyRows,
-    Block,
-    CenteredRows,
-    SelectedRows,
-    is_source,
-    row_source,
-    sum_rows,
-)
+from skdp.data.blocks import AnyRows, Block, CenteredRows, SelectedRows
 from skdp.data.remote import RowNumbers, narrowed
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.integers import (
     FINEST_UNIT,
     IntegerRows,
     as_int64,
     clip_rows,
-    count_above,
+    dense,
+    rint,
+    row_map,
     row_norms,
+    scaled_to_integers,
     square_norms,
 )
+from skdp.queries.sums import SumQuery, any_rows
 from skdp.queries.tangent import TangentQuery
 
-__all__ = ["ADJACENCIES", "RowQuery"]
+__all__ = ["PublicMatrix", "RowQuery", "block_gram", "corner_units", "exact_corner"]
 
-ADJACENCIES = ("add_remove", "replace")
 _V_BITS = 26  # bits of a public matrix beside integer rows: their products stay below 2**53
 _SUM_UNIT = 2.0**-20  # unit of a row in clipped sums, in units of the clip norm
 
 FloatArray = NDArray[np.float64]
 
 
-def _dense(matrix: Any) -> FloatArray:
-    return np.asarray(matrix.toarray() if sp.issparse(matrix) else matrix)
-
-
-def _block_gram(Z: Block) -> FloatArray:
+def block_gram(Z: Block) -> FloatArray:
     """Z'Z; sparse rows are multiplied as sparse rows unless they are nearly full."""
     if sp.issparse(Z) and Z.nnz > 0.1 * Z.shape[0] * Z.shape[1]:
         Z = Z.toarray()
-    return _dense(Z.T @ Z)
+    return dense(Z.T @ Z)
 
 
-class RowQuery(PrivateQuery):
+class RowQuery(SumQuery):
     """Statistics of private rows, each with its bound. Nothing is computed before the gate asks.
 
     Parameters
@@ -76,17 +67,11 @@ class RowQuery(PrivateQuery):
     def __init__(
         self, rows: Any, *, clip_norm: float, adjacency: str, n_jobs: int | None = None
     ) -> None:
-        if adjacency not in ADJACENCIES:
-            raise ValueError(
-                f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r} instead."
-            )
-        self._source: AnyRows = rows if is_source(rows) else row_source(rows)
+        super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
         self.clip_norm = float(clip_norm)
         near = self.clip_norm * _SUM_UNIT
         self._norms = RowNumbers(self._source, partial(row_norms, unit=near))
-        self.adjacency = adjacency
-        self.n_jobs = n_jobs
-        self.n_features = self._source.n_features
+        self.n_features: int = self._source.n_features
 
     # -- narrowed queries (public arguments) -----------------------------------------------
 
@@ -107,13 +92,6 @@ class RowQuery(PrivateQuery):
         rows = narrowed(self._source, partial(CenteredRows, center=center), self.n_features)
         return self._narrowed(rows, self.clip_norm)
 
-    @property
-    def n_rows(self) -> int:
-        """Number of rows, public under adjacency="replace" only."""
-        if not self._replace:
-            raise ValueError("the number of rows is private under adjacency='add_remove'")
-        return self._source.n_rows()
-
     def tangent(
         self, V: FloatArray, scale: float, weights: FloatArray | None = None
     ) -> TangentQuery:
@@ -128,64 +106,22 @@ class RowQuery(PrivateQuery):
             n_jobs=self.n_jobs,
         )
 
-    # -- factors of the two adjacencies ----------------------------------------------------
-
-    @property
-    def _replace(self) -> bool:
-        return self.adjacency == "replace"
-
-    @property
-    def _rows_changed(self) -> float:
-        """How many contributions differ: one row comes or goes, or one goes and one comes."""
-        return 2.0 if self._replace else 1.0
-
-    def _psd(self, order: int = 2) -> float:
-        """||P - Q||_F <= sqrt(2) max(||P||, ||Q||) for P, Q >= 0, as <P, Q> >= 0; 1 for 1 x 1."""
-        return math.sqrt(2.0) if self._replace and order > 1 else 1.0
-
-    def _sum(
-        self, term: Callable[[Block], Any], shape: tuple[int, ...], *, exact: bool
-    ) -> NDArray[Any]:
-        return sum_rows(self._source, term, shape, exact=exact, n_jobs=self.n_jobs)
-
-    # -- counts and sums -------------------------------------------------------------------
-
-    def count(self) -> Bounded:
-        """Return the number of rows. One row changes it by 1."""
-        if self._replace:
-            raise ValueError("the number of rows is public under adjacency='replace': `n_rows`")
-
-        def answer(step: float) -> NDArray[Any]:
-            n = self._source.n_rows()
-            if step == 0.0:
-                return np.asarray(float(n))
-            return np.asarray(min(n * round(1 / step), 2**62), np.int64)
-
-        return Bounded(Bound("count", (), 1.0, slack=0.5, l1=1.0, l1_slack=0.5), answer)
+    # -- norms and sums --------------------------------------------------------------------
 
     def norms_below(self, threshold: float, quantile: float) -> Bounded:
-        """Return the sum over rows of (1[||x|| <= threshold] - quantile).
+        """Return the sum over rows of (1[||x|| <= threshold] - quantile)."""
+        return self._below(self._norms, threshold, quantile, "norm_quantile")
 
-        One row adds a number in [-q, 1 - q]: max(q, 1 - q); replace: 1. Negative when the
-        threshold lies below the q-quantile of the norms.
+    def kept_below(self, threshold: float) -> Bounded:
+        """Return how many norms are at most the threshold, minus half of those that are not 0.
+
+        Rows that are not finite count as rows of zeros.
         """
-        q = float(quantile)
-        size = 1.0 if self._replace else max(q, 1 - q)
-
-        def answer(step: float) -> NDArray[Any]:
-            below, _, n = self._norms.count(threshold)
-            if step == 0.0:
-                return np.asarray(below - q * n)
-            total = below * round((1 - q) / step) + (n - below) * round(-q / step)
-            return np.asarray(max(-(2**62), min(2**62, total)), np.int64)
-
-        rounding = self._rows_changed / 2
-        bound = Bound("norm_quantile", (), size, slack=rounding, l1=size, l1_slack=rounding)
-        return Bounded(bound, answer)
+        return self._kept_below(self._norms, threshold, "norm_median")
 
     def norms_above(self, threshold: float) -> Bounded:
-        """Return how many rows are longer than a threshold. One row: 1, under both adjacencies."""
-        return count_above(self._norms, threshold, "norm_rank", self._rows_changed)
+        """Return how many rows are longer than a threshold."""
+        return self._above(self._norms, threshold, "norm_rank")
 
     def square_sum(self) -> Bounded:
         """Return the sum of ||x||^2, a number in [0, C^2] for each row: C^2 under both."""
@@ -193,14 +129,10 @@ class RowQuery(PrivateQuery):
 
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
-                total = self._sum(
-                    lambda rows: square_norms(clip_rows(rows, C)).sum(), (), exact=False
-                )
-                return np.asarray(total)
+                return self._sum(lambda rows: square_norms(clip_rows(rows, C)).sum(), (), step)
             return self._norms.sum(partial(_square_units, clip_norm=C, step=step))
 
-        slack = self._rows_changed / 2
-        return Bounded(Bound("trace", (), C * C, slack=slack, l1=C * C, l1_slack=slack), answer)
+        return self._number("trace", 0.0, C * C, answer)
 
     def sums(self) -> Bounded:
         """Return the column sums. ||x|| <= C; replace ||x - y|| <= 2C; each row is rounded once."""
@@ -208,27 +140,15 @@ class RowQuery(PrivateQuery):
 
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
-                return self._sum(lambda rows: _column_sums(clip_rows(rows, C)), (d,), exact=False)
-            rows_to_integers = IntegerRows(C, C * _SUM_UNIT, reuse=True)
-            scale = C * _SUM_UNIT / step
+                return self._sum(lambda rows: _column_sums(clip_rows(rows, C)), (d,), step)
+            integers, scale = row_map(C, C * _SUM_UNIT), C * _SUM_UNIT / step
 
             def term(rows: Block) -> NDArray[np.int64]:
-                Z = rows_to_integers(rows)
-                if sp.issparse(Z):
-                    Z.data = np.rint(Z.data * scale)
-                else:
-                    Z *= scale
-                    np.rint(Z, out=Z)
-                return _column_sums(Z).astype(np.int64)
+                return _column_sums(scaled_to_integers(integers(rows), scale)).astype(np.int64)
 
-            return self._sum(term, (d,), exact=True)
+            return self._sum(term, (d,), step)
 
-        one = self._rows_changed
-        bound = Bound(
-            "sums", (d,), one * C, slack=one * math.sqrt(d) / 2,
-            l1=one * C * math.sqrt(d), l1_slack=one * d / 2,
-        )  # fmt: skip
-        return Bounded(bound, answer)
+        return self._array("sums", (d,), C, answer)
 
     # -- second moments: PSD, symmetric, no rounding beyond the rows -----------------------
 
@@ -237,13 +157,10 @@ class RowQuery(PrivateQuery):
         d, C = self.n_features, self.clip_norm
 
         def answer(step: float) -> NDArray[Any]:
-            if step == 0.0:
-                return self._sum(lambda rows: _block_gram(clip_rows(rows, C)), (d, d), exact=False)
-            rows_to_integers = IntegerRows(C, math.sqrt(step), reuse=True)
-            return self._sum(lambda rows: _block_gram(rows_to_integers(rows)), (d, d), exact=True)
+            rows_to_units = row_map(C, math.sqrt(step))
+            return self._sum(lambda rows: block_gram(rows_to_units(rows)), (d, d), step)
 
-        l2 = C * C * self._psd(d)
-        return Bounded(Bound("gram", (d, d), l2, symmetric=True, slack=0.0), answer)
+        return self._square("gram", d, self.neighbours.positive(C * C, d), answer)
 
     def moment(self, corner: float) -> Bounded:
         """Return [X, c]'[X, c]: X'X, c times the column sums and c^2 n in one release.
@@ -255,21 +172,16 @@ class RowQuery(PrivateQuery):
         d, C, c = self.n_features, self.clip_norm, float(corner)
 
         def answer(step: float) -> NDArray[Any]:
-            if step == 0.0:
-                return self._sum(
-                    lambda rows: _augmented(clip_rows(rows, C), c), (d + 1, d + 1), exact=False
-                )
-            rows_to_integers = IntegerRows(C, math.sqrt(step), reuse=True)
-            last = _corner_units(c, step)
+            rows_to_units, last = row_map(C, math.sqrt(step)), corner_units(c, step)
             return self._sum(
-                lambda rows: _augmented(rows_to_integers(rows), last), (d + 1, d + 1), exact=True
+                lambda rows: _augmented(rows_to_units(rows), last), (d + 1, d + 1), step
             )
 
-        l2 = C * C + c * c
-        if self._replace:
-            l2 = math.sqrt(2) * l2 if c <= C else 2 * math.sqrt(2) * C * c
-        bound = Bound("moment", (d + 1, d + 1), l2, symmetric=True, slack=0.0)
-        return Bounded(bound, answer, lambda value, step: _exact_corner(value, c, step))
+        l2 = self.neighbours.positive(C * C + c * c)
+        if self.neighbours.replace and c > C:
+            l2 = 2 * math.sqrt(2) * C * c
+        bounded = self._square("moment", d + 1, l2, answer)
+        return replace(bounded, decode=partial(exact_corner, corner=c))
 
     def projected_gram(self, V: FloatArray) -> Bounded:
         """Return V'X'XV, for a public V with largest singular values s1 >= s2.
@@ -284,19 +196,17 @@ class RowQuery(PrivateQuery):
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
                 return self._sum(
-                    lambda rows: _block_gram(_dense(clip_rows(rows, C) @ V)), (k, k), exact=False
+                    lambda rows: block_gram(dense(clip_rows(rows, C) @ V)), (k, k), step
                 )
             unit = C * _SUM_UNIT
-            project = IntegerRows(radius, math.sqrt(step))
-            rows_to_integers = IntegerRows(C, unit, reuse=True)
+            integers, project = row_map(C, unit), IntegerRows(radius, math.sqrt(step))
+            return self._sum(
+                lambda rows: block_gram(project(grid.multiply(integers(rows)) * unit)), (k, k), step
+            )
 
-            def term(rows: Block) -> FloatArray:
-                return _block_gram(project(grid.multiply(rows_to_integers(rows)) * unit))
-
-            return self._sum(term, (k, k), exact=True)
-
-        l2 = radius * radius * self._psd(k)
-        return Bounded(Bound("projected_gram", (k, k), l2, symmetric=True, slack=0.0), answer)
+        return self._square(
+            "projected_gram", k, self.neighbours.positive(radius * radius, k), answer
+        )
 
     # -- products --------------------------------------------------------------------------
 
@@ -312,23 +222,21 @@ class RowQuery(PrivateQuery):
         grid = PublicMatrix(V)
 
         def answer(step: float) -> NDArray[Any]:
-            if step == 0.0:
-                return self._sum(lambda rows: _product(clip_rows(rows, C), V), (d, k), exact=False)
-            rows_to_integers = IntegerRows(C, math.sqrt(step), reuse=True)
+            rows_to_units = row_map(C, math.sqrt(step))
 
             def term(rows: Block) -> FloatArray:
-                Z = rows_to_integers(rows)
-                P = grid.multiply(Z)
-                return _dense(Z.T @ np.rint(P, out=P))
+                Z = rows_to_units(rows)
+                P = dense(Z @ V) if step == 0.0 else rint(grid.multiply(Z))
+                return dense(Z.T @ P)
 
-            return self._sum(term, (d, k), exact=True)
+            return self._sum(term, (d, k), step)
 
         bound = Bound(
             "gram_product",
             (d, k),
-            C * C * (math.hypot(*grid.norms) if self._replace else grid.norms[0]),
+            C * C * (math.hypot(*grid.norms) if self.neighbours.replace else grid.norms[0]),
             slack=0.0,
-            cross=self._rows_changed * C * math.sqrt(k) / 2,
+            cross=self.neighbours.units * C * math.sqrt(k) / 2,
             min_step=(C * FINEST_UNIT) ** 2,
         )
         return Bounded(bound, answer)
@@ -344,28 +252,25 @@ def _square_units(norms: FloatArray, clip_norm: float, step: float) -> NDArray[n
     return np.asarray(as_int64(clipped * clipped / step).sum())
 
 
-def _product(rows: Block, V: FloatArray) -> FloatArray:
-    return _dense(rows.T @ _dense(rows @ V))
-
-
 def _augmented(rows: Block, corner: float) -> FloatArray:
     """[rows, corner]'[rows, corner] of one block."""
     d = rows.shape[1]
     out = np.empty((d + 1, d + 1))
-    out[:d, :d] = _block_gram(rows)
+    out[:d, :d] = block_gram(rows)
     out[:d, d] = out[d, :d] = _column_sums(rows) * corner
     out[d, d] = rows.shape[0] * corner * corner
     return out
 
 
-def _corner_units(corner: float, step: float) -> int:
-    return math.floor(corner / math.sqrt(step))
+def corner_units(corner: float, step: float) -> float:
+    """Return a public corner rounded down to whole units; itself at step 0."""
+    return math.floor(corner / math.sqrt(step)) if step else corner
 
 
-def _exact_corner(moment: FloatArray, corner: float, step: float) -> FloatArray:
+def exact_corner(moment: FloatArray, step: float, corner: float) -> FloatArray:
     """Undo that the corner was rounded down to whole units (both are public)."""
     scale = np.ones(len(moment))
-    scale[-1] = corner / (max(1, _corner_units(corner, step)) * math.sqrt(step))
+    scale[-1] = corner / (max(1, corner_units(corner, step)) * math.sqrt(step))
     return moment * scale[:, None] * scale[None, :]
 
 
@@ -386,5 +291,5 @@ class PublicMatrix:
 
     def multiply(self, Z: Block) -> FloatArray:
         """Return Z V for integer rows Z, without rounding."""
-        product = _dense(Z @ self._V)
+        product = dense(Z @ self._V)
         return np.asarray(np.ldexp(product, -self._bits, out=product))

@@ -42,10 +42,11 @@ from numpy.typing import NDArray
 from skdp.data.blocks import DenseRows
 from skdp.data.files import BlockFiles
 from skdp.privacy.accounting.sketch_laws import SketchLaw
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.entries import without_duplicates
 from skdp.queries.integers import FINEST_UNIT, IntegerRows, clip_rows
 from skdp.queries.linear_maps import LARGEST, IntegerSketch, SketchMap, signed
+from skdp.queries.sums import Neighbours
 
 __all__ = ["SKETCH_UNITS", "IntegerSketch", "SketchMap", "SketchUnit", "Updates", "Whole"]
 
@@ -83,15 +84,14 @@ class SketchUnit:
     @property
     def change(self) -> float:
         """Largest change of the matrix, in its own norm."""
-        replace = self.adjacency == "replace"
+        neighbours = Neighbours(self.adjacency)
         if self.name == "row":
-            return self.clip_norm * (2.0 if replace else 1.0)
+            return neighbours.array(self.clip_norm)
         if self.name != "entry":
             return self.sensitivity
-        one = max(abs(self.low), abs(self.high))
-        if not replace:
-            return one
-        return 2.0 * one if self.stream else self.high - self.low
+        if self.stream:
+            return neighbours.array(max(abs(self.low), abs(self.high)))
+        return neighbours.number(self.low, self.high)
 
     @property
     def single(self) -> bool:

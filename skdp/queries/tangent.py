@@ -17,16 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.blocks import AnyRows, Block, sum_rows
+from skdp.data.blocks import AnyRows, Block
 from skdp.data.remote import RowNumbers
-from skdp.privacy.gate.session import Bound, Bounded, PrivateQuery
-from skdp.queries.integers import (
-    FINEST_UNIT,
-    IntegerRows,
-    clip_rows,
-    count_above,
-    square_norms,
-)
+from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.queries.integers import FINEST_UNIT, IntegerRows, clip_rows, square_norms
+from skdp.queries.sums import SumQuery
 
 __all__ = ["TangentQuery", "tangent_bound"]
 
@@ -80,7 +75,7 @@ class _Split:
         return np.asarray(self(*to_integers.with_squares(rows))[2] * unit**2)
 
 
-class TangentQuery(PrivateQuery):
+class TangentQuery(SumQuery):
     """Core and tangent parts of X'X V for a public V, each row clipped to a public size.
 
     Parameters
@@ -109,7 +104,7 @@ class TangentQuery(PrivateQuery):
         adjacency: str,
         n_jobs: int | None,
     ) -> None:
-        self._source = source
+        super().__init__(source, adjacency=adjacency, n_jobs=n_jobs)
         self._V = np.asarray(V, np.float64)
         self._grid = np.rint(np.ldexp(self._V, _V_BITS))
         if not scale >= 1:
@@ -129,13 +124,11 @@ class TangentQuery(PrivateQuery):
         self._split = _Split(self._grid, self._weights, self._removed, gap, rounding)
         self._sizes = RowNumbers(source, partial(self._split.sizes, clip_norm=clip_norm))
         self.clip_norm = clip_norm
-        self.n_jobs = n_jobs
         self.largest = tangent_bound(clip_norm, min(scale, _SMALLEST_B)) * (1 + gap)
-        self._rows_changed = 2.0 if adjacency == "replace" else 1.0
 
     def sizes_above(self, threshold: float) -> Bounded:
-        """Return how many rows have a size above a threshold. One row: 1."""
-        return count_above(self._sizes, threshold, "size_rank", self._rows_changed)
+        """Return how many rows have a size above a threshold."""
+        return self._above(self._sizes, threshold, "size_rank")
 
     def product(self, clip_level: float) -> Bounded:
         """Return the sum of w b (D a)', w = min(1, clip_level / (||D a|| ||b||)).
@@ -164,18 +157,17 @@ class TangentQuery(PrivateQuery):
                 high = np.floor(core * 2.0**-_LIMB)
                 return np.vstack([np.asarray(Z.T @ P), high, core - high * 2.0**_LIMB])
 
-            total = sum_rows(self._source, term, (d + 2 * p, p), exact=True, n_jobs=self.n_jobs)
+            total = self._sum(term, (d + 2 * p, p), step)
             removed = np.rint(self._grid * self._removed)
             return total[:d] - _shifted_product(removed, total[d : d + p], total[d + p :])
 
-        one, C = self._rows_changed, self.clip_norm
         bound = Bound(
             "tangent_product",
             (d, p),
-            one * level * _LOOSE,
+            self.neighbours.array(level) * _LOOSE,
             slack=math.sqrt(d * p),
-            cross=one * C * math.sqrt(p),
-            min_step=(C * FINEST_UNIT) ** 2,
+            cross=self.neighbours.array(self.clip_norm) * math.sqrt(p),
+            min_step=(self.clip_norm * FINEST_UNIT) ** 2,
         )
         return Bounded(bound, answer)
 
@@ -195,7 +187,7 @@ class TangentQuery(PrivateQuery):
                 shortened = np.where(sizes > level, level / sizes, 1.0)
             return np.asarray(clipped.T @ (weighted * shortened[:, None]))
 
-        Y = sum_rows(self._source, term, V.shape, exact=False, n_jobs=self.n_jobs)
+        Y = self._sum(term, V.shape, 0.0)
         return np.asarray(Y - self._removed * V @ (V.T @ Y))
 
 

@@ -13,15 +13,16 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from skdp._inputs import check_block_columns, is_memory_map
+from skdp._inputs import as_blocks, check_block_columns, is_memory_map
+from skdp._labels import as_labels, check_labels
 from skdp.base import BaseDPEstimator, atomic
-from skdp.data.users import UserRows
+from skdp.data.users import UserForm, UserRows, users_of
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning
 from skdp.queries.groups import GroupQuery
 from skdp.regression._personalized_parameters import ParametersMixin
+from skdp.regression._placed import in_blocks
 from skdp.regression._publication import PublicationMixin
-from skdp.regression._user_blocks import users_in_blocks
-from skdp.regression._users import check_labels, positions, same_kind, split_users
+from skdp.regression._users import positions, same_kind, split_users
 from skdp.solvers.candidates import choose_subspace
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
@@ -106,8 +107,9 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         Notes
         -----
         X may be a memory map. It may also be a list of npy or npz files (with y and groups in
-        memory), or a Dask array (with y and groups as Dask arrays in the same blocks): all rows of
-        a user must then lie in one file or block, and no heads are fitted, ``adapt`` does that.
+        memory), or a Dask array (with y and groups in memory, or as Dask arrays in the same
+        blocks): all rows of a user must then lie in one file or block, and no heads are fitted,
+        ``adapt`` does that.
         """
         self._check_parameters()
         self._unit = self._unit_of(groups)
@@ -123,12 +125,21 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
 
     def _rows_and_users(self, X, y, groups):
         """Return the rows by user, and the users whose heads are fitted here (None: nobody's)."""
-        in_blocks = users_in_blocks(self, X, y, groups)
-        if in_blocks is not None:
-            return in_blocks, None
+        if as_blocks(X) is not None and not is_memory_map(X):
+            return self._users_in_blocks(X, y, groups), None
         X, y, labels = self._validated(X, y, groups, reset=True)
         users, codes = self._coded(labels, X.shape[0])
         return self._user_rows(X, self._encoded(y, reset=True), codes), users
+
+    def _users_in_blocks(self, X, y, groups):
+        if groups is None:
+            raise ValueError(
+                f"{type(self).__name__} needs 'groups' for rows in blocks: pass the user of each "
+                "row."
+            )
+        encode, n_outputs, scale_targets = self._block_encoding()
+        placed = in_blocks(self, X, y, groups, numbers=self._y_numeric)
+        return users_of(placed, UserForm(encode, check_labels, scale_targets), n_outputs)
 
     def _unit_of(self, groups):
         if groups is not None and self.user_column is not None:
@@ -154,6 +165,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
 
     def _validated(self, X, y, labels, *, reset):
         """Return rows without the user column, targets, and user labels."""
+        y = y if self._y_numeric else as_labels(y)
         if self.user_column is not None:
             if not hasattr(X, "shape"):
                 X = np.asarray(X, dtype=object)
@@ -225,7 +237,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         whitener, shared = self._subspace(session, ask, query, shares)
         count = shared.count
         if self.adjacency == "replace":
-            count = Count().also(query.n_users, 0.0)
+            count = Count().also(query.n_rows, 0.0)
         elif "count" in shares:
             released = ask.count(share=shares["count"])
             count = count.also(float(released.value), released.noise_scale)

@@ -8,20 +8,9 @@ from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 
+from skdp._labels import check_classes, class_numbers
 from skdp.exceptions import PrivacyWarning
 from skdp.regression._personalized_base import PersonalizedBase
-
-
-def _public_classes(classes):
-    """Return the distinct public classes; labels that are not numbers equal nothing."""
-    array = np.asarray(classes)
-    bad = array.dtype.kind in "fc" and not np.all(np.isfinite(array))
-    if array.ndim != 1 or not array.size or bad:
-        raise ValueError(
-            "The 'classes' parameter of DPPersonalizedClassifier must be None or a list of finite "
-            f"labels. Got {classes!r} instead."
-        )
-    return np.unique(array)
 
 
 class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
@@ -228,7 +217,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
                     stacklevel=4,
                 )
             else:
-                self.classes_ = _public_classes(self.classes)
+                self.classes_ = check_classes(self, least=1)
         return _indicators(y, self.classes_)
 
     def _block_encoding(self):
@@ -237,7 +226,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
                 f"{type(self).__name__} needs 'classes' for rows in blocks: which labels occur is "
                 "not known without reading them."
             )
-        self.classes_ = _public_classes(self.classes)
+        self.classes_ = check_classes(self, least=1)
         n = len(self.classes_)
         return partial(_indicators, classes=self.classes_), n if n > 2 else 1, False
 
@@ -342,8 +331,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
 
 def _indicators(y, classes):
     """Indicators of the classes, NaN for any other label."""
-    number = {label: i for i, label in enumerate(classes.tolist())}
-    found = np.array([number.get(label, -1) for label in np.asarray(y).tolist()], dtype=np.intp)
+    found = class_numbers(y, classes)
     known, at = found >= 0, np.maximum(found, 0)
     if len(classes) > 2:
         Y = np.eye(len(classes))[at]

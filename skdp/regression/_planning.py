@@ -3,28 +3,24 @@
 import math
 from functools import partial
 from numbers import Integral
-from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from skdp.data.blocks import row_source
-from skdp.data.labelled_blocks import records_in_memory
 from skdp.data.users import UserRows
 from skdp.queries.groups import GroupQuery
 from skdp.solvers.trace import READABLE, clip_multiplier
 from skdp.theory import (
     Expectation,
+    constant_error,
     expected_error,
     readout_loss,
     vote_error,
     vote_threshold,
-    whatever,
     zero_rows,
 )
 
 __all__ = [
-    "NoRecords",
     "expect_readout",
     "expect_trace",
     "expect_users",
@@ -109,20 +105,6 @@ def matrix_error(n, facts, readable, signal):
 # -- records: a read-out -----------------------------------------------------------------------
 
 
-class NoRecords(NamedTuple):
-    """Checked records of a public shape, whose numbers nobody reads."""
-
-    n: int
-    d: int
-    n_targets: int
-
-    def encoded(self, _encode, n_targets):
-        """Return rows and targets of zeros."""
-        return records_in_memory(
-            row_source(zero_rows(self.n, self.d)), zero_rows(self.n, n_targets)
-        )
-
-
 def expect_readout(rehearsal, n, d, signal, *, clip_norm, target, whole):
     """Expect the loss of a read-out whose rows are spread evenly.
 
@@ -162,7 +144,7 @@ def expect_users(rehearsal, d, k, alignment):
     if known:
         facts["noise_scale"] = votes[0].noise_scale
     return Expectation(
-        error=partial(vote_error, **facts) if known else whatever,
+        error=partial(vote_error, **facts) if known else constant_error,
         meaning="squared sine between released and true subspace after the start",
         found=vote_threshold(**facts) if known else 0.0,
         signal="users from which the subspace stands out",

@@ -5,8 +5,9 @@ import math
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
-from skdp.regression._users import GaussianSum, UserHead
+from skdp.regression._users import UserHead
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import Count, Shared, View
 from skdp.solvers.user_rounds import residual_step, round_message, round_parts
@@ -105,7 +106,7 @@ class PublicationMixin:
             A copy without heads and without a receipt, with new `components_`.
         """
         check_is_fitted(self, "components_")
-        released = GaussianSum(np.asarray(total, np.float64), float(noise_scale))
+        released = Answer(np.asarray(total, np.float64), float(noise_scale))
         start = Shared(self.components_.T, 1.0, Count())
         shared = residual_step(start, released, self.clip_level)
         copy = self._copy()

@@ -18,11 +18,13 @@ from skdp._validation import (
     check_split,
 )
 from skdp.base import BaseDPEstimator
+from skdp.data.blocks import row_source
+from skdp.data.places import Placed
 from skdp.queries.readout import ReadoutQuery
-from skdp.regression._planning import NoRecords, expect_readout
+from skdp.regression._planning import expect_readout
 from skdp.solvers.quantiles import private_quantile
 from skdp.solvers.readout import readout_moments, solve_readout
-from skdp.theory import check_counts, rehearse
+from skdp.theory import check_counts, rehearse, zero_rows
 
 # Bounds are learnt as multiples of a private median, which is safe with few records: the search for
 # a high quantile runs away upwards when the rows above it are fewer than its noise.
@@ -108,7 +110,9 @@ class ReadoutBase(BaseDPEstimator):
             raise ValueError(f"'signal' must be a share in the range (0, 1]. Got {signal!r}.")
         self._check_parameters()
         rows = n if self.adjacency == "replace" else 1  # the other way nobody asks for it
-        rehearsal = rehearse(self, n, NoRecords(rows, d, columns), *options)
+        y = zero_rows(rows, columns) if not whole else np.zeros(rows)
+        placed = Placed(row_source(zero_rows(rows, d)), {"y": y})
+        rehearsal = rehearse(self, n, placed, *options)
         learnt = self._is_auto("clip_norm")
         clip_norm = _CLIP_MEDIANS if learnt else float(self.clip_norm)
         clip_norm = clip_norm if math.isfinite(clip_norm) else 1.0

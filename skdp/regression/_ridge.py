@@ -6,11 +6,13 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._inputs import float_dtype
 from skdp._validation import check_range, spread_range
 from skdp.base import atomic
+from skdp.data.records import RecordForm, records_of
 from skdp.queries.readout import TargetScale
+from skdp.regression._placed import as_columns, check_placed, n_columns
 from skdp.regression._readout import ReadoutBase
-from skdp.regression._record_blocks import as_columns, check_records
 from skdp.solvers.quantiles import private_quantile
 
 _TARGET_MEDIANS = 3.0
@@ -144,16 +146,16 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         """
         self._check_parameters()
         session = self._open_session()
-        checked = check_records(self, X, y, numbers=True)
-        return self._close_session(session, self._fit_session(session, checked))
+        placed = check_placed(self, X, y, numbers=True)
+        return self._close_session(session, self._fit_session(session, placed))
 
     def _check_parameters(self):
         check_range(self, "target_bounds")
         return super()._check_parameters()
 
-    def _fit_session(self, session, checked):
+    def _fit_session(self, session, placed):
         """Make all releases; the records are read by the session alone."""
-        q = checked.n_targets
+        q = n_columns(placed.columns["y"])
         bounds = check_range(self, "target_bounds")
         bounds = spread_range(self, "target_bounds", bounds, q, "targets")
         shares = self._check_parameters()
@@ -167,12 +169,14 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
                 radius = _TARGET_MEDIANS * median
             return TargetScale.in_ball(radius, q)
 
-        records = checked.encoded(as_columns, q)
+        records = records_of(placed, RecordForm(as_columns, q))
         W, b, clip_norm, scale = self._release(session, records, scale_of)
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
         return {
-            "coef_": (W[:, 0] if single else W.T.copy()).astype(checked.dtype, copy=False),
+            "coef_": (W[:, 0] if single else W.T.copy()).astype(
+                float_dtype(placed.rows), copy=False
+            ),
             "intercept_": float(intercept[0]) if single else intercept,
             "clip_norm_": clip_norm,
             "target_bounds_": (scale.low, scale.high),
@@ -181,7 +185,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     def plan(self, n_samples, n_features, *, n_targets=1, signal=0.5):
         """Say what a fit would release, and what error to expect; no data is touched.
 
-        Costs nothing: it is computed from the parameters and the shape alone. Pass a guess for a
+        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
         number of samples that is private.
 
         Parameters

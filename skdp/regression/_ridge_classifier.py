@@ -9,12 +9,15 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._inputs import float_dtype
+from skdp._labels import check_classes, class_numbers
 from skdp.base import atomic
 from skdp.data.dask_rows import is_dask_array
+from skdp.data.records import RecordForm, records_of
 from skdp.exceptions import PrivacyWarning
 from skdp.queries.readout import TargetScale
+from skdp.regression._placed import check_placed
 from skdp.regression._readout import ReadoutBase
-from skdp.regression._record_blocks import check_records
 from skdp.theory import check_counts
 
 
@@ -135,20 +138,21 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         """
         self._check_parameters()
         session = self._open_session()
-        checked = check_records(self, X, y, numbers=False)
-        classes = self._public_classes(checked.y)
-        return self._close_session(session, self._fit_session(session, checked, classes))
+        placed = check_placed(self, X, y, numbers=False)
+        classes = self._public_classes(placed.columns["y"])
+        return self._close_session(session, self._fit_session(session, placed, classes))
 
-    def _fit_session(self, session, checked, classes):
+    def _fit_session(self, session, placed, classes):
         """Make all releases; the records are read by the session alone."""
         codes, factor = label_codes(len(classes), centered=self.fit_intercept)
         q = codes.shape[1]
-        records = checked.encoded(partial(encode, classes=classes, codes=codes), q)
+        form = RecordForm(partial(encode, classes=classes, codes=codes), q)
+        records = records_of(placed, form)
         scale = TargetScale.in_ball(1.0, q)
         W, b, clip_norm, _ = self._release(session, records, lambda ask: scale)
         return {
             "classes_": classes,
-            "coef_": (factor * W.T).astype(checked.dtype, copy=False),
+            "coef_": (factor * W.T).astype(float_dtype(placed.rows), copy=False),
             "intercept_": intercepts(b, factor) if self.fit_intercept else np.zeros_like(b),
             "clip_norm_": clip_norm,
         }
@@ -180,7 +184,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     def plan(self, n_samples, n_features, *, n_classes=None, signal=0.5):
         """Say what a fit would release, and what error to expect; no data is touched.
 
-        Costs nothing: it is computed from the parameters and the shape alone. Pass a guess for a
+        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
         number of samples that is private.
 
         Parameters
@@ -246,25 +250,6 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         return tags
 
 
-def check_classes(estimator):
-    """Return the distinct public classes; labels that are not numbers equal nothing."""
-    try:
-        given = list(estimator.classes)
-        classes = np.asarray(given)
-        bad = classes.dtype.kind in "fc" and not np.all(np.isfinite(classes))
-        fine = classes.ndim == 1 and not bad and classes.dtype.kind in "biufUS"
-        fine = fine and classes.tolist() == given  # a cast may have merged labels
-        classes = np.unique(classes) if fine else classes
-    except (TypeError, ValueError):
-        fine, classes = False, ()
-    if not fine or len(classes) < 2:
-        raise ValueError(
-            f"The 'classes' parameter of {type(estimator).__name__} must be None or a list of at "
-            f"least two finite labels or strings. Got {estimator.classes!r} instead."
-        )
-    return classes
-
-
 def label_codes(n_classes, *, centered):
     """Return the code of each class, of norm at most 1, and the factor that turns it into +-1.
 
@@ -301,8 +286,7 @@ def intercepts(b, factor):
 
 def encode(y, classes, codes):
     """Return the code of each label, NaN for one that is not among the classes."""
-    number = {label: i for i, label in enumerate(classes.tolist())}
-    found = np.array([number.get(label, -1) for label in y.tolist()], dtype=np.intp)
+    found = class_numbers(y, classes)
     Y = codes[np.maximum(found, 0)]
     Y[found < 0] = np.nan
     return Y

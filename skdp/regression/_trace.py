@@ -8,6 +8,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._validation import check_split
+from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import PrivacyWarning
 from skdp.queries.measurements import MeasurementQuery
@@ -208,7 +209,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         )
         ask, shares = session.ask(query), self._shares()
         n = self._n_records(ask, query, shares)
-        unit_noise = query.records_changed / session.budget.mu
+        unit_noise = query.neighbours.units / session.budget.mu
         if design is None and session.unit == "label":
             design = whitening(query.public_moments(), shape, n, 0.0)
         attributes = self._descend(ask, shape, n, design, shares, unit_noise)
@@ -244,7 +245,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         if "count" not in shares:
             return float(query.n_rows)
         count = ask.count(share=shares["count"])
-        return max(1.0, float(count.value), 2 * count.noise_scale)
+        return released_count(*count)
 
     def _descend(self, ask, shape, n, design, shares, unit_noise):
         """Learn design and centre, then the matrix; return the fitted attributes."""

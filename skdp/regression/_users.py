@@ -1,28 +1,17 @@
 """User labels: how they are passed, checked and looked up; and the head on a user's own device."""
 
-from typing import NamedTuple
-
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 __all__ = [
-    "GaussianSum",
     "UserHead",
     "check_candidates",
-    "check_labels",
     "positions",
     "same_kind",
     "split_users",
 ]
-
-
-class GaussianSum(NamedTuple):
-    """A released sum and the standard deviation of its noise."""
-
-    value: np.ndarray
-    noise_scale: float
 
 
 def _is_index(column):
@@ -52,32 +41,6 @@ def split_users(X, column):
         X = X.tocsc()
         return X[:, kept].tocsr(), X[:, [column]].toarray().ravel()
     return X[:, kept], X[:, column]
-
-
-def check_labels(labels):
-    """Return user labels as an array of one kind; a missing label is an error."""
-    if not hasattr(labels, "dtype"):
-        labels = np.asarray(labels, dtype=object)  # a common dtype could merge two users
-    labels = column_or_1d(np.asarray(labels))
-    if labels.dtype.kind in "fc" and not np.isfinite(labels).all():
-        raise ValueError("The user of a row is missing (NaN); every row needs its user.")
-    if labels.dtype.kind in "mM" and np.isnat(labels).any():
-        raise ValueError("The user of a row is missing; every row needs its user.")
-    if labels.dtype.kind == "O":
-        values = labels.tolist()
-        if any(value is None or value != value for value in values):
-            raise ValueError("The user of a row is missing; every row needs its user.")
-        if all(isinstance(value, str) for value in values):
-            if any(value.endswith("\0") for value in values):  # numpy would strip it
-                raise ValueError("User labels may not end with a null character.")
-            return labels.astype(str)
-        if not all(isinstance(value, (int, float, np.number)) for value in values):
-            raise ValueError("User labels must be all strings or all numbers.")
-        labels = np.asarray(values)
-        exact = labels.dtype.kind != "O" and labels.tolist() == values
-        if not exact:
-            raise ValueError("User labels are not exact in one numeric type; use strings.")
-    return labels
 
 
 def check_candidates(candidates, shape):

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import released_count
+
 __all__ = ["ColumnMoments", "column_moments", "column_sizes"]
 
 FloatArray = NDArray[np.float64]
@@ -56,7 +58,7 @@ def column_moments(
     d = len(center)
     unit = np.where(np.isfinite(size), size, 1.0)
     if n is None:
-        n = max(1.0, float(sums[-1]) / count_weight, 2 * noise_scale / count_weight)
+        n = released_count(sums[-1] / count_weight, noise_scale / count_weight)
         n_noise = noise_scale / count_weight
     else:
         n_noise = 0.0

@@ -13,7 +13,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.solvers.trace import PublicAnswer, private_median
+from skdp.answer import Answer
+from skdp.solvers.trace import private_median
 
 __all__ = ["AsksDesign", "Whitening", "release_whitening", "whitening"]
 
@@ -26,11 +27,11 @@ _CLIP = 1.5  # of second moments, in medians
 class AsksDesign(Protocol):
     """What a design is learnt from."""
 
-    def moment_sizes_below(self, threshold: float, *, share: float) -> PublicAnswer:
+    def moment_sizes_below(self, threshold: float, *, share: float) -> Answer:
         """Return a negative number when the threshold is below the median size."""
         ...
 
-    def moments(self, clip_level: float, *, share: float) -> PublicAnswer:
+    def moments(self, clip_level: float, *, share: float) -> Answer:
         """Return the two second moments (or their diagonals), flat."""
         ...
 

@@ -7,7 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.solvers.iterate import AsksProducts, PublicAnswer
+from skdp.answer import Answer
+from skdp.solvers.iterate import AsksProducts
 
 __all__ = ["ScaledGraph", "angular_rows", "degree_direction", "released_degrees"]
 
@@ -38,27 +39,20 @@ class ScaledGraph:
         self._ask = ask
         self._scale = scale[:, None]
 
-    def right(self, X: FloatArray, *, share: float) -> PublicAnswer:
+    def right(self, X: FloatArray, *, share: float) -> Answer:
         """Return S A S X plus noise (of scale S s: its average is reported)."""
         answer = self._ask.right(self._scale * X, share=share)
-        return _Scaled(answer, self._scale)
+        mean = float(np.sqrt(np.mean(self._scale**2)))
+        return Answer(self._scale * answer.value, answer.noise_scale * mean)
 
-    def left(self, U: FloatArray, *, share: float) -> PublicAnswer:
+    def left(self, U: FloatArray, *, share: float) -> Answer:
         """Return the same product: A is symmetric."""
         return self.right(U, share=share)
 
-    def ritz(self, X: FloatArray, *, share: float) -> PublicAnswer:
+    def ritz(self, X: FloatArray, *, share: float) -> Answer:
         """Return X'S A S X plus symmetric noise."""
-        answer: PublicAnswer = self._ask.ritz(self._scale * X, share=share)  # type: ignore[attr-defined]
+        answer: Answer = self._ask.ritz(self._scale * X, share=share)  # type: ignore[attr-defined]
         return answer
-
-
-class _Scaled:
-    """A public answer whose rows were scaled by public numbers."""
-
-    def __init__(self, answer: PublicAnswer, scale: FloatArray) -> None:
-        self.value: FloatArray = scale * answer.value
-        self.noise_scale = answer.noise_scale * float(np.sqrt(np.mean(scale**2)))
 
 
 def angular_rows(X: FloatArray, direction: FloatArray) -> FloatArray:

@@ -22,6 +22,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.solvers.linalg import orthonormal
 
 __all__ = [
@@ -29,7 +30,7 @@ __all__ = [
     "Project",
     "back_project",
     "half_steps",
-    "laplace_step",
+    "back_project_laplace",
     "ritz_values",
     "shorten_rows",
     "symmetric_power",
@@ -39,28 +40,14 @@ FloatArray = NDArray[np.float64]
 _AGREEMENT = 0.1  # mean squared cosine above chance that an earlier answer needs
 
 
-class PublicAnswer(Protocol):
-    """A public array and the standard deviation of its noise."""
-
-    @property
-    def value(self) -> FloatArray:
-        """The noisy value."""
-        ...
-
-    @property
-    def noise_scale(self) -> float:
-        """The standard deviation of the noise."""
-        ...
-
-
 class AsksProducts(Protocol):
     """What the iterations ask for: noisy products with public matrices."""
 
-    def right(self, X: FloatArray, *, share: float) -> PublicAnswer:
+    def right(self, X: FloatArray, *, share: float) -> Answer:
         """Return A X plus noise."""
         ...
 
-    def left(self, U: FloatArray, *, share: float) -> PublicAnswer:
+    def left(self, U: FloatArray, *, share: float) -> Answer:
         """Return A'U plus noise."""
         ...
 
@@ -68,7 +55,7 @@ class AsksProducts(Protocol):
 class AsksRitz(Protocol):
     """What Rayleigh-Ritz asks for."""
 
-    def ritz(self, X: FloatArray, *, share: float) -> PublicAnswer:
+    def ritz(self, X: FloatArray, *, share: float) -> Answer:
         """Return X'A X plus symmetric noise."""
         ...
 
@@ -121,7 +108,7 @@ def back_project(sent: list[Sent], X: FloatArray, agreement: float | None) -> Fl
     return total
 
 
-def laplace_step(sent: list[Sent], X: FloatArray, agreement: float | None) -> FloatArray:
+def back_project_laplace(sent: list[Sent], X: FloatArray, agreement: float | None) -> FloatArray:
     """Back-projection of one column under Laplace noise: most of the information is in the signs.
 
     For each coordinate u it returns the minimum of u^2/2 + sum_i |y_i - a_i u| / b_i, with b_i the
@@ -152,7 +139,7 @@ def _unchanged(Y: FloatArray) -> FloatArray:
     return Y
 
 
-def _scale(answer: PublicAnswer) -> float:
+def _scale(answer: Answer) -> float:
     return answer.noise_scale or 1.0
 
 

@@ -15,7 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LOSSES", "LocalFit", "Loss", "RidgePath", "centred", "moments", "own_scale", "unit"]
+__all__ = [
+    "LOSSES",
+    "LocalFit",
+    "ConvexLoss",
+    "RidgePath",
+    "centred",
+    "moments",
+    "own_scale",
+    "unit",
+]
 
 FloatArray = NDArray[np.float64]
 _LEAST_DIAGONAL = 1e-9
@@ -66,7 +75,7 @@ def moments(F: FloatArray, Y: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Loss:
+class ConvexLoss:
     """A convex loss as ridge fits to pseudo-responses.
 
     Attributes
@@ -124,11 +133,11 @@ def _softmax_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
     return eta + 2.0 * (Y - _softmax(eta))
 
 
-LOSSES: dict[str, Loss] = {
-    "squared": Loss(1, lambda Y, eta: Y, _square_loss),
-    "huber": Loss(8, _huber_pseudo, _absolute_loss),
-    "logistic": Loss(20, _logistic_pseudo, _square_loss, _sigmoid),
-    "softmax": Loss(30, _softmax_pseudo, _square_loss, _softmax),
+LOSSES: dict[str, ConvexLoss] = {
+    "squared": ConvexLoss(1, lambda Y, eta: Y, _square_loss),
+    "huber": ConvexLoss(8, _huber_pseudo, _absolute_loss),
+    "logistic": ConvexLoss(20, _logistic_pseudo, _square_loss, _sigmoid),
+    "softmax": ConvexLoss(30, _softmax_pseudo, _square_loss, _softmax),
 }
 
 
@@ -246,7 +255,12 @@ class RidgePath:
         return out
 
     def fit(
-        self, Y: FloatArray, offset: FloatArray, loss: Loss, penalty: FloatArray, variance: float
+        self,
+        Y: FloatArray,
+        offset: FloatArray,
+        loss: ConvexLoss,
+        penalty: FloatArray,
+        variance: float,
     ) -> LocalFit:
         """Fit Y by offset + F b + intercept under the loss."""
         eta = offset

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from skdp.solvers.iterate import (
     Project,
     back_project,
+    back_project_laplace,
     half_steps,
-    laplace_step,
     ritz_values,
     symmetric_power,
 )
@@ -24,7 +24,7 @@ from skdp.solvers.linalg import leading_eigenvectors, orthonormal
 __all__ = ["alternate", "deflate", "iterate_symmetric"]
 
 FloatArray = NDArray[np.float64]
-_STEPS = {"gaussian": back_project, "laplace": laplace_step}
+_STEPS = {"gaussian": back_project, "laplace": back_project_laplace}
 _CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}
 _PASSES = {"gaussian": 6, "laplace": 2}
 _PRODUCTS = {"gaussian": 16, "laplace": 8}

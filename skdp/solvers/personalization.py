@@ -16,10 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.solvers.linalg import orthonormal, symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.local_fits import (
     LOSSES,
-    Loss,
+    ConvexLoss,
     RidgePath,
     centred,
     moments,
@@ -31,7 +32,6 @@ __all__ = [
     "AsksUsers",
     "Count",
     "Local",
-    "Released",
     "Seen",
     "Shared",
     "UserBatch",
@@ -74,20 +74,6 @@ class UserBatch(Protocol):
         ...
 
 
-class Released(Protocol):
-    """A public array and the standard deviation of its noise."""
-
-    @property
-    def value(self) -> FloatArray:
-        """The noisy value."""
-        ...
-
-    @property
-    def noise_scale(self) -> float:
-        """Standard deviation of the noise (on the diagonal of a symmetric matrix)."""
-        ...
-
-
 Local = Callable[[Any], FloatArray]
 
 
@@ -96,13 +82,13 @@ class AsksUsers(Protocol):
 
     def grams(
         self, name: str, local: Local, width: int, signed: bool = False, *, share: float
-    ) -> Released:
+    ) -> Answer:
         """Return the noisy sum of unit-norm matrices F'JF."""
         ...
 
     def sums(
         self, name: str, local: Local, parts: tuple[tuple[Any, ...], ...], *, share: float
-    ) -> Released:
+    ) -> Answer:
         """Return the noisy sum of contributions, each part clipped to its level."""
         ...
 
@@ -138,7 +124,7 @@ class View:
     loss_name: str
 
     @property
-    def loss(self) -> Loss:
+    def loss(self) -> ConvexLoss:
         """The loss."""
         return LOSSES[self.loss_name]
 
@@ -234,7 +220,7 @@ def floored_eigen(M: FloatArray, floor: float) -> tuple[FloatArray, FloatArray]:
     return np.maximum(values, max(floor, _TINY)), vectors
 
 
-def whitener_of(released: Released, diagonal: bool) -> FloatArray:
+def whitener_of(released: Answer, diagonal: bool) -> FloatArray:
     """Return M^(-1/2) of a released second moment M, mean 1.
 
     What differs from a multiple of the identity is shrunk by the share of it that noise explains
@@ -336,7 +322,7 @@ def pair_start(ask: AsksUsers, view: View, d: int, k: int, share: float) -> Shar
     return _spectral(ask.grams("pairs", factors, d, True, share=share), k, counts=False)
 
 
-def _spectral(released: Released, k: int | str, *, counts: bool) -> Shared:
+def _spectral(released: Answer, k: int | str, *, counts: bool) -> Shared:
     values, vectors = top_eigenpairs(released.value)
     d, noise = len(values), released.noise_scale
     count = Count()

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from skdp.answer import released_count
 from skdp.solvers.linalg import fix_signs, symmetric_noise_edge, top_eigenpairs
 
 __all__ = [
@@ -68,7 +69,7 @@ def split_moment(
     """
     sums = moment[:-1, -1] / corner
     if n is None:
-        n = max(1.0, float(moment[-1, -1]) / corner**2, 2 * noise_scale / corner**2)
+        n = released_count(moment[-1, -1] / corner**2, noise_scale / corner**2)
     mean = inside_ball(sums / n, clip_norm)
     scatter = moment[:-1, :-1] - n * np.outer(mean, mean)
     return ReleasedMoment(scatter, mean, n, noise_scale)

@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
+
 __all__ = ["NORM_GRID", "AsksCount", "AsksQuantile", "private_clip_level", "private_quantile"]
 
 FloatArray = NDArray[np.float64]
@@ -18,19 +20,10 @@ _LEVELS = 80
 _LEVELS_PER_OCTAVE = 4
 
 
-class PublicAnswer(Protocol):
-    """A public array."""
-
-    @property
-    def value(self) -> FloatArray:
-        """The noisy value."""
-        ...
-
-
 class AsksCount(Protocol):
     """A noisy count of the rows whose size is above a threshold."""
 
-    def __call__(self, threshold: float, *, share: float) -> PublicAnswer:
+    def __call__(self, threshold: float, *, share: float) -> Answer:
         """Return the noisy count."""
         ...
 
@@ -57,7 +50,7 @@ def private_clip_level(count_above: AsksCount, largest: float, goal: float, shar
 class AsksQuantile(Protocol):
     """What the search asks for: a noisy sum of (1[norm <= threshold] - quantile)."""
 
-    def norms_below(self, threshold: float, quantile: float, *, share: float) -> PublicAnswer:
+    def norms_below(self, threshold: float, quantile: float, *, share: float) -> Answer:
         """Return a negative number when the threshold is below the quantile."""
         ...
 

@@ -1,7 +1,7 @@
 """From noisy sketches to a factorisation. Free post-processing: everything here is public.
 
 Notation: A is m x n; Y = A F + noise (m x t), Z = S'A + noise (v x n), C = S'A F + noise, where
-F (n x t) and S (m x v) are known. A `Noisy` is a sketch with the standard deviation of its noise.
+F (n x t) and S (m x v) are known. A noisy sketch is an `Answer`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.solvers.linalg import leading_eigenvectors
 
 __all__ = [
     "Factors",
-    "Noisy",
     "from_core",
     "from_matrix",
     "from_two",
@@ -28,13 +28,6 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 _TINY = 1e-12  # of the largest singular value: rounding, where there is no noise
-
-
-class Noisy(NamedTuple):
-    """A released array; `scale` is the standard deviation of its noise (by row, or one number)."""
-
-    value: FloatArray
-    scale: float
 
 
 class Factors(NamedTuple):
@@ -65,7 +58,7 @@ def shrink(values: FloatArray, scale: float, shape: tuple[int, int]) -> FloatArr
     return np.where(above, scale * np.sqrt(inside) / np.maximum(y, 1e-300), 0.0)
 
 
-def from_matrix(matrix: Noisy, k: int, start: FloatArray) -> Factors:
+def from_matrix(matrix: Answer, k: int, start: FloatArray) -> Factors:
     """Factor a noisy matrix: leading singular vectors, shrunken values.
 
     `start` (n x more than k columns) is public; a large matrix is multiplied, not decomposed.
@@ -79,7 +72,7 @@ def from_matrix(matrix: Noisy, k: int, start: FloatArray) -> Factors:
         V = leading_eigenvectors(lambda Q: M.T @ (M @ Q), start, start.shape[1])
         U, values, small = np.linalg.svd(M @ V, full_matrices=False)
         left, values, right = U[:, :k], values[:k], (small @ V.T)[:k]
-    kept = shrink(values, matrix.scale, (m, n))
+    kept = shrink(values, matrix.noise_scale, (m, n))
     rank = int(np.count_nonzero(kept > _TINY * max(float(kept[0]), 1e-300)))
     return Factors(left, kept, right, rank)
 
@@ -115,17 +108,19 @@ def _finish(U: _Side, X: FloatArray, V: _Side, k: int) -> Factors:
     return Factors(rows[:, :k], kept, columns[:, :k].T, rank)
 
 
-def from_two(right: Noisy, left: Noisy, F: FloatArray, S: FloatArray, k: int) -> Factors:
+def from_two(right: Answer, left: Answer, F: FloatArray, S: FloatArray, k: int) -> Factors:
     """Solve for A ~ U X V' from Y and Z together.
 
     U and V span what rises above the known noise edges of Y and Z. X minimises
     ``|Y - U X V'F|^2 / sy^2 + |Z - S'U X V'|^2 / sz^2``, a Sylvester equation. Unlike the inverse
     of S'U alone, it is stable for any sizes. A sweep of alternating least squares follows.
     """
-    U, V = _side(right.value, right.scale, k), _side(left.value.T, left.scale, k)
+    U, V = _side(right.value, right.noise_scale, k), _side(left.value.T, left.noise_scale, k)
     if not (U.rank and V.rank):
         return _finish(U, np.zeros((U.rank, V.rank)), V, k)
-    sy, sz = (right.scale, left.scale) if right.scale and left.scale else (1.0, 1.0)
+    sy, sz = right.noise_scale, left.noise_scale
+    if not (sy and sz):
+        sy = sz = 1.0
     SU, VF = S.T @ U.kept, V.kept.T @ F
     P, Q = SU.T @ SU / sz**2, VF @ VF.T / sy**2
     R = SU.T @ left.value @ V.kept / sz**2 + U.kept.T @ right.value @ VF.T / sy**2
@@ -147,7 +142,7 @@ def _basis(S: FloatArray) -> _Basis:
     return _Basis(S @ (right[:, kept] / np.sqrt(squares[kept])), squares[kept])
 
 
-def _refined(start: Factors, right: Noisy, left: Noisy, F: FloatArray, S: FloatArray) -> Factors:
+def _refined(start: Factors, right: Answer, left: Answer, F: FloatArray, S: FloatArray) -> Factors:
     """Take one sweep of alternating least squares: each side learns from both sketches.
 
     Given V, ``W = argmin |Y - W V'F|^2 / sy^2 + |Z - S'W V'|^2 / sz^2 + ridge`` over all W, not
@@ -158,8 +153,9 @@ def _refined(start: Factors, right: Noisy, left: Noisy, F: FloatArray, S: FloatA
     r = start.rank
     if r == 0:
         return start
-    exact = not (right.scale and left.scale)
-    y, z = Noisy(right.value, right.scale or 1.0), Noisy(left.value.T, left.scale or 1.0)
+    exact = not (right.noise_scale and left.noise_scale)
+    y = Answer(right.value, right.noise_scale or 1.0)
+    z = Answer(left.value.T, left.noise_scale or 1.0)
     values, V = start.values[:r], start.right[:r].T
     W = _least_squares(y, z, F, S, V, 0.0 * values if exact else len(y.value) / values**2)
     U, values, turn = np.linalg.svd(W, full_matrices=False)
@@ -177,7 +173,7 @@ def _refined(start: Factors, right: Noisy, left: Noisy, F: FloatArray, S: FloatA
 
 
 def _least_squares(
-    y: Noisy, z: Noisy, F: FloatArray, S: FloatArray, V: FloatArray, ridge: FloatArray
+    y: Answer, z: Answer, F: FloatArray, S: FloatArray, V: FloatArray, ridge: FloatArray
 ) -> FloatArray:
     """Solve for W in ``W (G + ridge) + S S'W / sz^2 = Y F'V / sy^2 + S Z V / sz^2``.
 
@@ -185,12 +181,12 @@ def _least_squares(
     in the range of S.
     """
     VF = V.T @ F
-    g, turn = np.linalg.eigh(VF @ VF.T / y.scale**2 + np.diag(ridge))
+    g, turn = np.linalg.eigh(VF @ VF.T / y.noise_scale**2 + np.diag(ridge))
     g = np.maximum(g, _TINY * g[-1])
-    target = (y.value @ VF.T / y.scale**2 + S @ (z.value.T @ V) / z.scale**2) @ turn
+    target = (y.value @ VF.T / y.noise_scale**2 + S @ (z.value.T @ V) / z.noise_scale**2) @ turn
     Q, squares = _basis(S)
     inside = Q.T @ target
-    W = (target - Q @ inside) / g + Q @ (inside / (squares[:, None] / z.scale**2 + g))
+    W = (target - Q @ inside) / g + Q @ (inside / (squares[:, None] / z.noise_scale**2 + g))
     return np.asarray(W @ turn.T)
 
 
@@ -203,10 +199,10 @@ def _others(columns: FloatArray, kept: FloatArray) -> FloatArray:
 
 
 def from_core(
-    right: Noisy, left: Noisy, core: Noisy, S: FloatArray, T: FloatArray, k: int
+    right: Answer, left: Answer, core: Answer, S: FloatArray, T: FloatArray, k: int
 ) -> Factors:
     """Solve for A ~ U X V' from Y, Z and a separate core C = S'A T."""
-    U, V = _side(right.value, right.scale, k), _side(left.value.T, left.scale, k)
+    U, V = _side(right.value, right.noise_scale, k), _side(left.value.T, left.noise_scale, k)
     if not (U.rank and V.rank):
         return _finish(U, np.zeros((U.rank, V.rank)), V, k)
     X = np.linalg.pinv(S.T @ U.kept) @ core.value @ np.linalg.pinv(V.kept.T @ T)

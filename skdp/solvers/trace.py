@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from skdp.answer import Answer
+
 __all__ = [
     "GRID",
     "READABLE",
@@ -48,28 +50,14 @@ _SETTLED = 1.4  # of the smallest residual scale: three to four grid points
 READABLE = 5.0  # noise scales of a rank within half of the records
 
 
-class PublicAnswer(Protocol):
-    """A public array and the standard deviation of its noise."""
-
-    @property
-    def value(self) -> FloatArray:
-        """The noisy value."""
-        ...
-
-    @property
-    def noise_scale(self) -> float:
-        """The standard deviation of the noise."""
-        ...
-
-
 class AsksSum(Protocol):
     """Clipped contributions: the rank of a clip level, and the total."""
 
-    def scores_below(self, threshold: float, *, share: float) -> PublicAnswer:
+    def scores_below(self, threshold: float, *, share: float) -> Answer:
         """Return a negative number when the threshold is below the median length."""
         ...
 
-    def total(self, clip_level: float, *, share: float) -> PublicAnswer:
+    def total(self, clip_level: float, *, share: float) -> Answer:
         """Return the sum of contributions clipped at `clip_level`."""
         ...
 
@@ -219,7 +207,7 @@ def median_steps(max_iter: int, *, covariance: bool, intercept: bool) -> int:
 
 
 def private_median(
-    below: Callable[..., PublicAnswer], rank_share: float, n: float, grid: FloatArray = GRID
+    below: Callable[..., Answer], rank_share: float, n: float, grid: FloatArray = GRID
 ) -> float:
     """Return a grid point near the median; the number of steps depends on the grid alone."""
     low, high = 0, len(grid) - 1

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, unit
-from skdp.solvers.personalization import Count, Local, Released, Seen, Shared, UserBatch, View
+from skdp.solvers.personalization import Count, Local, Seen, Shared, UserBatch, View
 
 __all__ = [
     "GlobalModel",
@@ -48,7 +49,7 @@ class AsksHeads(Protocol):
 
     def sums(
         self, name: str, local: Local, parts: tuple[tuple[Any, ...], ...], *, share: float
-    ) -> Released:
+    ) -> Answer:
         """Return the noisy sum of contributions, each part clipped to its level."""
         ...
 

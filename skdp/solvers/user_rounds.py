@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.solvers.linalg import orthonormal, symmetric_noise_edge
 from skdp.solvers.local_fits import LOSSES, RidgePath, centred, moments, transposed, unit
 from skdp.solvers.personalization import (
     AsksUsers,
     Local,
-    Released,
     Shared,
     UserBatch,
     View,
@@ -71,7 +71,7 @@ def round_parts(d: int, k: int, clip_level: float) -> tuple[tuple[Any, ...], ...
     return ((d, k), clip_level, False), ((k, k), core_weight(clip_level), True)
 
 
-def residual_step(shared: Shared, released: Released, clip_level: float) -> Shared:
+def residual_step(shared: Shared, released: Answer, clip_level: float) -> Shared:
     """Take the step U + D C^-1 from one released message: Newton's for whitened features.
 
     Eigenvalues of C that drown in its noise are raised, and the step is shorter there. The new
@@ -123,7 +123,7 @@ def _gram_factors(view: View, U: FloatArray) -> Local:
     return factors
 
 
-def gram_step(shared: Shared, released: Released) -> Shared:
+def gram_step(shared: Shared, released: Answer) -> Shared:
     """Solve the released normal equations of size d k, made positive definite."""
     d, k = shared.U.shape
     M = released.value

@@ -15,8 +15,11 @@ import numpy as np
 
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.gate.session import Bound, Grant, PrivacySession, Stream
+from skdp.privacy.gate.bounds import Bound
+from skdp.privacy.gate.grants import Grant
+from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SeededSource, SystemSource
+from skdp.privacy.streams.continual import Stream
 from skdp.testing._streams import record_sums
 
 __all__ = [
@@ -147,7 +150,7 @@ def before_payment(action: Callable[[int], None]):
 
         return pay
 
-    with replaced(PrivacySession, "_pay", make):
+    with replaced(PrivacySession, "pay", make):
         yield
 
 

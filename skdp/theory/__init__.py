@@ -6,7 +6,7 @@ from skdp.theory._fits import (
     factorization_threshold,
     readout_loss,
 )
-from skdp.theory._plan import Expectation, FitPlan, PlannedRelease, check_counts, whatever
+from skdp.theory._plan import Expectation, FitPlan, PlannedRelease, check_counts, constant_error
 from skdp.theory._rehearsal import Rehearsal, last_noise, rehearse, zero_rows
 from skdp.theory._subspaces import (
     IteratedSide,
@@ -52,6 +52,6 @@ __all__ = [
     "rehearse",
     "vote_error",
     "vote_threshold",
-    "whatever",
+    "constant_error",
     "zero_rows",
 ]

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
 
-__all__ = ["Expectation", "FitPlan", "PlannedRelease", "check_counts", "first_below", "whatever"]
+__all__ = [
+    "Expectation",
+    "FitPlan",
+    "PlannedRelease",
+    "check_counts",
+    "first_below",
+    "constant_error",
+]
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Expectation:
         return first_below(self.error, self.goal) if self.goal else 0
 
 
-def whatever(_n: float, error: float = math.nan) -> float:
+def constant_error(_n: float, error: float = math.nan) -> float:
     """Return an error that holds for the planned shape alone; nan where theory has none."""
     return error
 
@@ -158,7 +165,7 @@ class FitPlan:
         """
         if self.expected is None or not self.expected.scales:
             return math.nan
-        return 0.0 if math.isinf(self.mu) else self.expected.error(n_samples)
+        return self.expected.error(n_samples)
 
     def __str__(self) -> str:
         """Return the plan as aligned text."""

@@ -18,13 +18,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.privacy.gate.bounds import Answer, Bound, Bounded, PrivateQuery
-from skdp.privacy.gate.grants import Accumulator, Grant
-from skdp.privacy.gate.session import PrivacySession
+from skdp.answer import Answer
+from skdp.privacy.accounting.receipts import LedgerEntry
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.grants import Grant
+from skdp.privacy.gate.session import SHARE_SLIP, PrivacySession
 from skdp.privacy.noise import integers as noise
-from skdp.privacy.noise.words import SeededSource
+from skdp.privacy.noise.words import SeededSource, Words
 from skdp.privacy.streams.correlated import plan_stream
-from skdp.privacy.streams.sketch_draws import SketchSource
 from skdp.theory._plan import Expectation, FitPlan, PlannedRelease, check_counts
 
 __all__ = ["Rehearsal", "last_noise", "rehearse", "zero_rows"]
@@ -32,9 +33,7 @@ __all__ = ["Rehearsal", "last_noise", "rehearse", "zero_rows"]
 FloatArray = NDArray[np.float64]
 # What ordinary data answer: (planned number of units, bound, public arguments) -> value.
 Ordinary = Callable[..., Any]
-_PAID = 1 - 1e-9  # shares are sums of floats
 _TILE = 65537  # noise repeats after so many numbers: a prime, so that no columns are alike
-_MOST_ROWS = 256  # of a sketch whose bound does not depend on their number
 
 
 class _Over(Exception):
@@ -45,8 +44,8 @@ def _count(n: float, _bound: Bound) -> float:
     return n
 
 
-def _below(n: float, _bound: Bound, threshold: float, *_public: Any) -> float:
-    return n if threshold >= 1 else -n  # the median size is the unit
+def _below(_n: float, _bound: Bound, threshold: float, *_public: Any) -> float:
+    return math.inf if threshold >= 1 else -math.inf  # beyond all noise: the unit is found
 
 
 def _above(_n: float, _bound: Bound, _threshold: float) -> float:
@@ -71,15 +70,31 @@ def _tile() -> FloatArray:
     return np.asarray(drawn / noise.EFFECTIVE_SIGMA)
 
 
+class _RehearsalSource(SeededSource):
+    """Words that are the same each time, until everything is paid."""
+
+    def __init__(self, session: _RehearsalSession) -> None:
+        super().__init__(0, "skdp.rehearsal")
+        self.session = session
+
+    def words(self, *public_key: Any) -> Words:
+        """Return words; what is drawn after the last payment is nobody's business."""
+        self.session.end_if_paid()
+        return super().words(*public_key)
+
+
 class _RehearsalSession(PrivacySession):
     """The gate of a rehearsal: it pays for each release, and no query's closure ever runs."""
 
+    most_rows = 256  # of a sketch whose bound does not depend on their number
+
     def __init__(self, *args: Any, n: float, ordinary: Mapping[str, Ordinary], **kw: Any) -> None:
         super().__init__(*args, **kw)
-        self.source = SeededSource(0, "skdp.rehearsal")
-        self.paid: list[tuple[int, str, float]] = []
+        self.source = _RehearsalSource(self)
+        self.paid: list[PlannedRelease] = []
         self._n = n
         self._answers = {**_ORDINARY, **ordinary}
+        self._size = 0
 
     def ask(self, query: object) -> Any:
         """Return the face of a query that nobody reads."""
@@ -98,52 +113,42 @@ class _RehearsalSession(PrivacySession):
     def release(self, bounded: Bounded, share: float) -> Answer:
         """Pay; answer with noise alone."""
         grant = self.grant(bounded.bound, share)
-        self._end_if_paid()
+        self.end_if_paid()
         shape, start = grant.bound.shape, 4099 * grant.serial % _TILE
         value = grant.noise_scale * np.resize(np.roll(_tile(), -start), shape)
         if grant.bound.symmetric:
             value = (value + value.T) / 2
         return Answer(value, grant.noise_scale)
 
-    def accumulate_sketches(self, *args: Any, **kw: Any) -> list[Accumulator]:
-        """Pay; the noise that a state starts with is not drawn."""
-        self.grant_sketches(*args, note=", noise first", **kw)
-        raise _Over
-
-    def sketches(self, seed: int | None = None) -> SketchSource:
-        """Return sketches of few rows, where the bound does not depend on how many there are."""
-        source = super().sketches(seed)
-        source.most_rows = _MOST_ROWS
-        return source
-
     def _read(self, _answer: Callable[[float], NDArray[Any]], grant: Grant) -> NDArray[Any]:
-        self._end_if_paid()
         return np.zeros(grant.bound.shape, np.int64 if grant.step else np.float64)
 
-    def _pay(self, bound: Bound, kind: str, share: float, draws: int = 1) -> None:
-        super()._pay(bound, kind, share, draws)
-        self.paid.append((bound.size, kind, share))
+    def affordable(self, bound: Bound, *args: Any, **kw: Any) -> float:
+        """Note the size of what is about to be paid."""
+        self._size = bound.size
+        return super().affordable(bound, *args, **kw)
 
-    def _end_if_paid(self) -> None:
+    def pay(self, line: LedgerEntry, share: float, kind: str = "gaussian", draws: int = 0) -> None:
+        """Pay, and note the share."""
+        super().pay(line, share, kind, draws)
+        share *= self._part(kind)
+        scales = float(line.sensitivity), line.noise_scale
+        self.paid.append(PlannedRelease(line.name, 1, share, *scales, self._size))
+
+    def _part(self, kind: str) -> float:
+        """Return the part of epsilon that a kind of releases has."""
         budget = self.budget
-        gaussian = budget.pure or self._spent["gaussian"] >= _PAID
-        pure = not (budget.pure or budget.pure_epsilon) or self._spent["pure"] >= _PAID
-        if gaussian and pure:
+        if budget.exact or not (budget.mu and budget.pure_epsilon):
+            return 1.0
+        pure = budget.pure_epsilon / budget.epsilon
+        return pure if kind == "pure" else 1 - pure
+
+    def end_if_paid(self) -> None:
+        """End the rehearsal once nothing is left to be paid."""
+        budget = self.budget
+        kinds = ["pure"] if budget.pure else ["gaussian", *["pure"] * (budget.pure_epsilon > 0)]
+        if all(self.left(kind) <= SHARE_SLIP for kind in kinds):
             raise _Over
-
-    def lines(self) -> tuple[PlannedRelease, ...]:
-        """Return what was paid, each payment by itself."""
-        budget = self.budget
-        part = budget.pure_epsilon / budget.epsilon if budget.mu and budget.pure_epsilon else 0.0
-        weights = {"gaussian": 1 - part, "pure": part or 1.0}
-        if budget.exact:
-            weights = {"gaussian": 1.0, "pure": 1.0}
-        return tuple(
-            PlannedRelease(
-                line.name, 1, share * weights[kind], float(line.sensitivity), line.noise_scale, size
-            )
-            for line, (size, kind, share) in zip(self.ledger, self.paid, strict=True)
-        )
 
 
 class _RehearsalAsk:
@@ -196,7 +201,6 @@ class Rehearsal:
 
     def plan(self, n: int, d: int, expected: Expectation, unit: str = "1") -> FitPlan:
         """Return the plan: what was rehearsed, and what theory expects of it."""
-        exact = self.law == "exact"
         return FitPlan(
             estimator=self.estimator,
             n_samples=n,
@@ -204,13 +208,13 @@ class Rehearsal:
             guarantee=self.guarantee,
             mu=self.mu,
             unit=unit,
-            error=0.0 if exact else expected.error(n),
+            error=expected.error(n),
             meaning=expected.meaning,
-            found=0.0 if exact else expected.found,
+            found=expected.found,
             signal=expected.signal,
             assumptions=expected.assumptions,
             releases=_grouped(self.lines),
-            needed=0 if exact else expected.needed(),
+            needed=0 if self.law == "exact" else expected.needed(),
             expected=expected,
         )
 
@@ -250,7 +254,7 @@ def rehearse(
     guarantee = f"epsilon={budget.epsilon:g}, delta={budget.delta:g}, unit {session.unit}"
     guarantee += f", {session.adjacency}"
     name = type(estimator).__name__
-    return Rehearsal(name, guarantee, budget.mu, session.law, session.lines())
+    return Rehearsal(name, guarantee, budget.mu, session.law, tuple(session.paid))
 
 
 def last_noise(

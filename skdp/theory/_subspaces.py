@@ -81,7 +81,7 @@ def gram_loss(
     float
         Share of the best captured squared length that is lost.
     """
-    if k >= d:
+    if k >= d or moment == 0.0:
         return 0.0
     spike, _, theta = _spikes(n, d, k, captured)
     precision = 2 / moment**2

@@ -11,6 +11,7 @@ import math
 from typing import NamedTuple
 
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
+from skdp.queries.sums import Neighbours
 from skdp.solvers.trace import READABLE, TraceFacts, bussgang, clip_multiplier, median_steps
 
 __all__ = [
@@ -81,7 +82,7 @@ def records_needed(
     RecordsNeeded(readable=984, useful=1604, accurate=6422)
     """
     mu = mu_from_epsilon_delta(epsilon, delta)
-    k = 2.0 if adjacency == "replace" else 1.0
+    k = Neighbours(adjacency).units
     r = min(rank, *matrix_shape)
     q = r * (sum(matrix_shape) - r)
     size = math.sqrt(sum(matrix_shape) / 2)

@@ -478,6 +478,7 @@ def test_users_in_blocks_give_the_same_bits(name, labels):
     model, y = USERS[name]
     expected = fitted(model, X, y, groups=labels)
     assert_same_bits(expected, fitted(model, dense(), column(y), groups=column(labels)))
+    assert_same_bits(expected, fitted(model, dense(), y, groups=labels))
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
@@ -514,10 +515,14 @@ def test_a_missing_label_is_an_error():
 
 def test_columns_of_users_are_checked():
     model = DPPersonalizedRegressor(2)
-    with pytest.raises(ValueError, match="'y' must be a 1-D Dask array"):
-        model.fit(dense(), Y, groups=column(GROUPS))
-    with pytest.raises(ValueError, match="'groups' must be a 1-D Dask array"):
-        model.fit(dense(), column(Y), groups=GROUPS)
+    for y, groups, message in (
+        (Y[:-1], GROUPS, "X and y have inconsistent"),
+        (Y, GROUPS[:-1], "X and groups have inconsistent"),
+        (column(Y)[:, None], GROUPS, "y should be a 1d array"),
+        (Y, column(GROUPS)[:, None], "groups should be a 1d array"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.fit(dense(), y, groups=groups)
     short = da.from_array(GROUPS, chunks=450, name=False)
-    with pytest.raises(ValueError, match="same blocks"):
+    with pytest.raises(ValueError, match="needs the blocks of X"):
         model.fit(dense(), column(Y), groups=short)

@@ -200,10 +200,10 @@ def test_a_later_ledger_refuses_shared_random_sketches():
 def test_a_stream_draws_its_sketches_once():
     """Charged again at each release, a long stream ended before its horizon, with data in it."""
     model = new(max_releases=9, sketch="gaussian").update([0], [0], [0.0])
-    draws = model._private.session._draws
+    draws = model._private.session.spending.draws
     for _ in range(3):
         model.release()
-    assert model._private.session._draws == draws
+    assert model._private.session.spending.draws == draws
 
 
 @pytest.mark.parametrize("releases", [0, 1])

@@ -14,7 +14,7 @@ from skdp.exceptions import PrivacyError
 from skdp.federated._requests import Call, Facts, Request
 
 FACTS = Facts("row", "add_remove", 5, 24, 2, 1)
-MAGIC = b"skdp request 1\n"
+MAGIC = b"skdp request 2\n"
 
 
 def request(*calls):
@@ -54,37 +54,41 @@ def test_columns_in_another_order_are_sent_in_theirs():
 def with_header(change, tail=b""):
     """Return request bytes whose header was changed."""
     data = request(Call("gram_product", (np.ones((2, 2)),))).encode()
-    (length,) = struct.unpack_from("<I", data, len(MAGIC))
-    start = len(MAGIC) + 4
+    (length,) = struct.unpack_from("<Q", data, len(MAGIC))
+    start = len(MAGIC) + 8
     header = json.loads(data[start : start + length])
     change(header)
     text = json.dumps(header).encode()
-    return MAGIC + struct.pack("<I", len(text)) + text + data[start + length :] + tail
+    return MAGIC + struct.pack("<Q", len(text)) + text + data[start + length :] + tail
 
 
 BROKEN = {
     "empty": b"",
     "pickle": pickle.dumps({"calls": []}),
-    "magic": b"skdp request 2\n" + request().encode()[len(MAGIC) :],
+    "magic": b"skdp request 1\n" + request().encode()[len(MAGIC) :],
     "short": request(Call("sums", (np.ones(9),))).encode()[:-1],
     "long": request().encode() + b"x",
-    "length": MAGIC + struct.pack("<I", 2**31) + b"{}",
-    "no json": MAGIC + struct.pack("<I", 3) + b"\xff\xfe!",
+    "length": MAGIC + struct.pack("<Q", 2**31) + b"{}",
+    "no json": MAGIC + struct.pack("<Q", 3) + b"\xff\xfe!",
     "more fields": with_header(lambda h: h.update(extra=1)),
     "fewer fields": with_header(lambda h: h.pop("step")),
     "no calls": with_header(lambda h: h.update(calls=[]), b""),
     "many calls": with_header(lambda h: h.update(calls=[["gram", []]] * 9)),
-    "dtype": with_header(lambda h: h["calls"][0][1][0].__setitem__(0, "O")),
-    "negative shape": with_header(lambda h: h["calls"][0][1][0].__setitem__(1, [-2, -2])),
-    "three axes": with_header(lambda h: h["calls"][0][1][0].__setitem__(1, [2, 2, 1])),
-    "huge shape": with_header(lambda h: h["calls"][0][1][0].__setitem__(1, [2**40, 2**40])),
+    "dtype": with_header(lambda h: h["calls"][0][1][0].update(dtype="|O")),
+    "negative shape": with_header(lambda h: h["calls"][0][1][0].update(shape=[-2, -2])),
+    "three axes": with_header(lambda h: h["calls"][0][1][0].update(shape=[2, 2, 1])),
+    "huge shape": with_header(lambda h: h["calls"][0][1][0].update(shape=[2**40, 2**40])),
     "method": with_header(lambda h: h["calls"][0].__setitem__(0, 7)),
     "serial": with_header(lambda h: h.update(serial=-1)),
     "flag": with_header(lambda h: h.update(serial=True)),
-    "share": with_header(lambda h: h.update(share=0.5)),
+    "share": with_header(lambda h: h.update(share="0.5")),
+    "step": with_header(lambda h: h.update(step=1)),
+    "four bytes": with_header(lambda h: h["calls"][0][1][0].update(dtype="<f4", shape=[4, 2])),
+    "argument": with_header(lambda h: h["calls"][0][1].append([1.0])),
+    "another array": with_header(lambda h: h["calls"][0][1][0].update(__array__=1)),
     "facts": with_header(lambda h: h.update(facts=["row", "add_remove", 5])),
-    "deep": MAGIC + struct.pack("<I", 60_000) + b"[" * 60_000,
-    "list": MAGIC + struct.pack("<I", 2) + b"[]",
+    "deep": MAGIC + struct.pack("<Q", 60_000) + b"[" * 60_000,
+    "list": MAGIC + struct.pack("<Q", 2) + b"[]",
 }
 
 

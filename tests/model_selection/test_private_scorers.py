@@ -176,7 +176,7 @@ def test_a_model_of_other_targets_is_refused():
 
 
 def test_more_losses_than_rows_are_refused():
-    query = LossQuery(lambda: np.zeros(6), lambda: 3, (0.0, 1.0), private_count=True)
+    query = LossQuery(lambda: np.zeros(6), lambda: 3, (0.0, 1.0), adjacency="add_remove")
     with pytest.raises(ValueError, match="one number"):
         query.total().answer(0.0)
 

@@ -408,7 +408,7 @@ class Toy(BaseDPEstimator):
     @atomic
     def fit(self, X, y=None):
         session = self._open_session()
-        rows = LossQuery(lambda: X[:, 0], lambda: len(X), (-1.0, 1.0), private_count=False)
+        rows = LossQuery(lambda: X[:, 0], lambda: len(X), (-1.0, 1.0), adjacency="replace")
         value = session.ask(rows).total(share=1.0).value
         return self._close_session(session, {"value_": float(value), "n_features_in_": 1})
 

@@ -285,9 +285,9 @@ def test_containers_and_dtypes_agree(container):
 
 def test_number_of_users_is_public_only_under_replace():
     users = hostile_users()
-    assert query_of(users, "replace").n_users == len(users)
+    assert query_of(users, "replace").n_rows == len(users)
     with pytest.raises(ValueError, match="private"):
-        _ = query_of(users).n_users
+        _ = query_of(users).n_rows
     with pytest.raises(ValueError, match="public"):
         query_of(users, "replace").count()
 
@@ -305,4 +305,4 @@ def test_what_stays_with_users_is_in_their_order():
     for numbers, result in query.kept_local(lambda b: np.ldexp(b.Y.sum(axis=(1, 2)), b.y_exponent)):
         seen |= dict(zip(numbers.tolist(), result, strict=True))
     assert np.allclose([seen[i] for i in range(5)], [y.sum() for _, y in users])
-    assert math.isclose(query._users.n_rows(), 5)
+    assert math.isclose(query._source.n_rows(), 5)

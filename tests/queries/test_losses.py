@@ -14,13 +14,12 @@ BOUNDS = [(0.0, 1.0), (-1.0, 3.0), (5.0, 5.001), (-1e-12, 1e-12), (1e6, 1e12)]
 
 def query(bounds, adjacency, X):
     X = X.toarray() if hasattr(X, "toarray") else X
-    private = adjacency == "add_remove"
 
     def losses():
         with np.errstate(all="ignore"):
             return np.maximum(X[:, 0], 0) + X[:, 1]
 
-    return LossQuery(losses, lambda: len(X), bounds, private_count=private)
+    return LossQuery(losses, lambda: len(X), bounds, adjacency=adjacency)
 
 
 def bases(bounds):
@@ -47,10 +46,9 @@ def test_worst_pair_attains_the_bound():
     for adjacency, values in (("add_remove", ([1.0], [1.0, 9.9])), ("replace", ([-9.9], [9.9]))):
         answers = []
         for losses in values:
-            private = adjacency == "add_remove"
             rows = LossQuery(
                 lambda x=losses: np.array(x), lambda x=losses: len(x), (low, high),
-                private_count=private,
+                adjacency=adjacency,
             )  # fmt: skip
             answers.append(int(rows.total().answer(2.0**-20)))
         bound = rows.total().bound
@@ -66,14 +64,14 @@ def test_count_is_exact():
 
 def test_infinite_losses_are_cut_and_nan_is_the_middle():
     losses = np.array([np.nan, np.inf, -np.inf, 0.25])
-    rows = LossQuery(lambda: losses, lambda: 4, (0.0, 1.0), private_count=True)
+    rows = LossQuery(lambda: losses, lambda: 4, (0.0, 1.0), adjacency="add_remove")
     assert rows.total().answer(0.0) == -0.25
     assert rows.total().answer(2.0**-10) == -256
 
 
 def test_users_count_once():
     losses, owners = np.array([0.0, 1.0, 1.0, 9.0]), np.array([0, 0, 2, 2])
-    rows = LossQuery(lambda: losses, lambda: 4, (0.0, 1.0), private_count=True, owners=owners)
+    rows = LossQuery(lambda: losses, lambda: 4, (0.0, 1.0), adjacency="add_remove", owners=owners)
     assert rows.total().answer(0.0) == 0.0 + 0.5  # means .5 and 5, cut to 1
     assert rows.count().answer(0.0) == 2
 

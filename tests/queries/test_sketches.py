@@ -12,6 +12,7 @@ from skdp.decomposition._factorizer_layout import Layout, draw_maps
 from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import gaussian_step
 from skdp.privacy.noise.words import SeededSource
+from skdp.privacy.streams.sketch_draws import SketchSource
 from skdp.queries.sketches import SketchUnit, Updates, Whole
 from skdp.testing import check_sensitivity
 
@@ -36,7 +37,7 @@ def maps_of(kind, method="three_sketch", shape=SHAPE, t=3, v=5, seed=0):
         PrivacyBudget(1.0, 1e-6), source=SeededSource(seed), adjacency="-", unit="-"
     )
     layout = Layout(method, shape, t, v, None, False, 2)
-    return draw_maps(layout, kind, gate.sketches(seed))
+    return draw_maps(layout, kind, SketchSource.of(gate, seed))
 
 
 def unit_of(name, adjacency, stream=False):

@@ -8,8 +8,9 @@ from scipy.special import ndtri
 
 from skdp import DPPCA
 from skdp.privacy.gate import session as gate
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.privacy.gate.session import Bound, Bounded, PrivacySession
+from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import make_source
 from skdp.testing import (
     Transcript,

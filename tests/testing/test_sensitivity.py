@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.privacy.gate.session import Bound, Bounded
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.rows import RowQuery
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
 from skdp.testing._formats import FORMATS

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 
-if TYPE_CHECKING:
-    from skdp.privacy.gate.session import PrivacySession
-
 __all__ = ["Ask"]
+
+
+class Verbs(Protocol):
+    """What an `Ask` needs of a session: pay, read, add noise."""
+
+    def release(self, bounded: Bounded, share: float) -> Answer: ...
+
+    def choose(self, bounded: Bounded, share: float) -> int: ...
+
+    def forfeit(self, share: float) -> None: ...
 
 
 class Ask:
@@ -21,7 +29,7 @@ class Ask:
     noise and returns an `Answer`; ``ask.clipped(2.0)`` narrows the query and returns another `Ask`.
     """
 
-    def __init__(self, session: PrivacySession, query: object) -> None:
+    def __init__(self, session: Verbs, query: object) -> None:
         self._session = session
         self._query = query
 

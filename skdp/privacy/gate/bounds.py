@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from skdp.privacy.accounting.sketch_laws import SketchLaw
 from skdp.privacy.noise import integers as noise
 
 __all__ = [
-    "Answer",
     "Bound",
     "Bounded",
     "PrivateQuery",
@@ -57,7 +56,7 @@ class Bound:
         For `choose`: supremum of (largest - smallest) change over the scores.
     law : SketchLaw or None
         Of a random sketch, whose change is random: its norm in steps is at most `l2_steps` times
-        the root of a variable of this law. Such bounds need `PrivacySession.grant_sketches`.
+        the root of a variable of this law. Such bounds need `grant_sketches` of the streams.
     """
 
     name: str
@@ -104,13 +103,6 @@ class Bounded:
 
 class PrivateQuery:
     """Base of the classes that own private data: `Ask` wraps these, and nothing else."""
-
-
-class Answer(NamedTuple):
-    """A public array and the (public) standard deviation of the noise in it."""
-
-    value: FloatArray
-    noise_scale: float
 
 
 def _check_positive(name: str, sensitivity: float) -> None:

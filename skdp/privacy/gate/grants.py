@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
-from skdp.privacy.gate.bounds import Answer, Bound
+from skdp.privacy.accounting.receipts import LedgerEntry
+from skdp.privacy.gate.bounds import Bound
+from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.noise import integers as noise
+from skdp.privacy.noise.words import NoiseSource
 
-if TYPE_CHECKING:
-    from skdp.privacy.gate.session import PrivacySession
-
-__all__ = ["Accumulator", "Grant", "SharedGrant", "wrapping_sum"]
+__all__ = ["Accumulator", "Grant", "Reader", "SharedGrant", "wrapping_sum"]
 
 IntArray = NDArray[np.int64]
 
@@ -28,12 +30,27 @@ def wrapping_sum(exact: IntArray, drawn: IntArray) -> IntArray:
     return total.view(np.int64).reshape(exact.shape)
 
 
+class Reader(Protocol):
+    """What a grant needs of the session that paid for it: words, and the one reader of data."""
+
+    budget: PrivacyBudget
+    source: NoiseSource
+    ledger: tuple[LedgerEntry, ...]
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Held while a grant is used."""
+        ...
+
+    def _read(self, answer: Callable[[float], NDArray[Any]], grant: Grant) -> NDArray[Any]: ...
+
+
 class Grant:
     """Permission, already paid for, to open one statistic a fixed number of times."""
 
     def __init__(
         self,
-        session: PrivacySession,
+        session: Reader,
         bound: Bound,
         mechanism: str,
         step: float,

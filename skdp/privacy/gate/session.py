@@ -1,62 +1,61 @@
 """The gate: the one place where private data become public. Pay, then read, then add noise.
 
-A query hands over a `Bounded`: a public `Bound` and an unread answer. `PrivacySession` has four
-verbs (`release`, `accumulate`, `choose`, and `stream`); each is a `grant`, which checks the budget,
-writes the ledger line and fixes the public noise scale, followed by a read through
-`PrivacySession._read`, the only line of the package that runs a query's closure.
+A query hands over a `Bounded`: a public `Bound` and an unread answer. `PrivacySession` has three
+verbs (`release`, `accumulate` and `choose`); each is a `grant`, which checks the budget, writes the
+ledger line and fixes the public noise scale, followed by a read through `PrivacySession._read`, the
+only line of the package that runs a query's closure. What is paid once for many releases, or is
+calibrated together, pays here too (`PrivacySession.pay`), and lives in `skdp.privacy.streams`.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.accounting.sketch_laws import SketchMixture, largest_mixture
 from skdp.privacy.gate.ask import Ask
-from skdp.privacy.gate.bounds import (
-    Answer,
-    Bound,
-    Bounded,
-    PrivateQuery,
-    gaussian_step,
-    laplace_step,
-)
+from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
 from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.gate.grants import Accumulator, Grant
 from skdp.privacy.noise import integers as noise
-from skdp.privacy.noise.words import NoiseSource, SeededSource
-from skdp.privacy.streams.continual import Stream, paid_stream
-from skdp.privacy.streams.sketch_draws import SketchSource
+from skdp.privacy.noise.words import NoiseSource
 
-__all__ = [
-    "Accumulator",
-    "Answer",
-    "Ask",
-    "Bound",
-    "Bounded",
-    "Grant",
-    "PrivacySession",
-    "PrivateQuery",
-    "Stream",
-]
+__all__ = ["SHARE_SLIP", "Observer", "PrivacySession", "Spending"]
 
-_SHARE_SLIP = 1e-9  # shares are sums of floats
-# A share of the noise is further from a rounded normal variable than a whole draw.
-_SHARE_COST = math.ceil(noise.SHARE_DELTA_PER_DRAW / noise.DELTA_PER_DRAW)
-_SHARED = (
-    "a PrivacyLedger adds up random sketches as independent ones, and this sketch is shared (by "
-    "'sketch_seed' or for_server). Use sensitivity_mode='worst_case', or no ledger."
-)
+SHARE_SLIP = 1e-9  # shares are sums of floats
 _CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
+
+
+class Observer:
+    """Hears what a session pays; this one lets everything pass."""
+
+    def unplanned(self, losses: tuple[Loss, ...], *, shared: bool) -> None:
+        """Hear that losses of another kind than the budget's are about to be granted, or refuse.
+
+        `shared`: other sessions have the same random sketch.
+        """
+
+    def paid(self, name: str) -> None:
+        """Hear the name of what was paid for."""
+
+
+@dataclass
+class Spending:
+    """How far a session has come: shares that were paid, draws of noise, public starts."""
+
+    shares: dict[str, float] = field(default_factory=lambda: {"gaussian": 0.0, "pure": 0.0})
+    draws: int = 0
+    starts: int = 0
 
 
 class PrivacySession:
@@ -70,24 +69,29 @@ class PrivacySession:
         Where random words come from.
     adjacency, unit : str
         What the guarantee protects; recorded in the receipt.
+    observer : Observer or None
+        Who hears of payments.
     """
 
+    most_rows: int | None = None  # of sketches, for who needs their bounds alone
+
     def __init__(
-        self, budget: PrivacyBudget, *, source: NoiseSource, adjacency: str, unit: str
+        self,
+        budget: PrivacyBudget,
+        *,
+        source: NoiseSource,
+        adjacency: str,
+        unit: str,
+        observer: Observer | None = None,
     ) -> None:
         self.budget = budget
         self.source = source
         self.adjacency = adjacency
         self.unit = unit
+        self.observer = Observer() if observer is None else observer
         self.lock = threading.RLock()
         self.ledger: tuple[LedgerEntry, ...] = ()
-        self.watch: Callable[[str], None] | None = None  # is told the name of what was paid for
-        self._spent = {"gaussian": 0.0, "pure": 0.0}
-        self._draws = 0
-        self._starts = 0
-        # Set by a PrivacyLedger: asked before a loss that is not planned as a Gaussian one.
-        self.recharge: Callable[[tuple[Loss, ...]], None] | None = None
-        self.shares_sketch = False  # a random one, with other sessions
+        self.spending = Spending()
 
     # -- the only line of the package that runs private code -------------------------------
     def _read(self, answer: Callable[[float], NDArray[Any]], grant: Grant) -> NDArray[Any]:
@@ -101,20 +105,38 @@ class PrivacySession:
         return exact
 
     # -- paying, before any data is touched ------------------------------------------------
-    def _affordable(self, bound: Bound, kind: str, share: float, draws: int = 1) -> float:
-        """Return the share, cut to what is left if it exceeds that by rounding alone."""
-        left = 1.0 - self._spent[kind]
-        if not 0 < share <= left + _SHARE_SLIP:
+    def left(self, kind: str = "gaussian") -> float:
+        """Return the share of a budget that is left."""
+        return 1.0 - self.spending.shares[kind]
+
+    def affordable(
+        self, bound: Bound, share: float, kind: str = "gaussian", draws: int = 1
+    ) -> float:
+        """Return the share, cut to what is left if it exceeds that by rounding alone; or refuse."""
+        left = self.left(kind)
+        if not 0 < share <= left + SHARE_SLIP:
             raise BudgetExceededError(
                 f"{bound.name!r} asks for {share:.3g} of the {kind} budget; {left:.3g} is left."
             )
-        if self._draws + draws * bound.size > MAX_DRAWS:
-            raise BudgetExceededError(f"{bound.name!r} asks for more noise than a fit may draw.")
+        self._check_draws(draws * bound.size, repr(bound.name))
         return min(share, left)
 
-    def _pay(self, bound: Bound, kind: str, share: float, draws: int = 1) -> None:
-        self._spent[kind] += share
-        self._draws += draws * bound.size
+    def _check_draws(self, number: int, what: str) -> None:
+        if self.spending.draws + number > MAX_DRAWS:
+            raise BudgetExceededError(f"{what} asks for more noise than a fit may draw.")
+
+    def charge_draws(self, number: int) -> None:
+        """Count further draws from the noise table: their error is part of delta."""
+        with self.lock:
+            self._check_draws(number, "this fit")
+            self.spending.draws += number
+
+    def pay(self, line: LedgerEntry, share: float, kind: str = "gaussian", draws: int = 0) -> None:
+        """Pay a share that was found affordable, and so many draws; write the line."""
+        self.spending.shares[kind] += share
+        self.spending.draws += draws
+        self.ledger += (line,)
+        self.observer.paid(line.name)
 
     def _scale(self, bound: Bound, share: float) -> tuple[str, float, float, Loss]:
         """Return (mechanism, step, noise scale, loss) of a release with this share."""
@@ -126,7 +148,7 @@ class PrivacySession:
             step = laplace_step(bound, epsilon)
             spread = math.sqrt(2.0) * noise.LAPLACE_SCALE
             return "laplace", step, step * spread, Loss("pure", epsilon)
-        mu = self._mu(share)
+        mu = self.mu(share)
         step = gaussian_step(bound, mu)
         return "gaussian", step, step * noise.EFFECTIVE_SIGMA, Loss("gaussian", mu)
 
@@ -153,124 +175,12 @@ class PrivacySession:
         kind = "pure" if self.budget.pure else "gaussian"
         sensitivity = bound.l1 if self.budget.pure and bound.l1 is not None else bound.l2
         with self.lock:
-            share = self._affordable(bound, kind, share, openings)
-            mechanism, step, noise_scale, loss = self._scale(bound, share)
-            self._pay(bound, kind, share, openings)
-            grant = Grant(self, bound, mechanism + note, step, noise_scale)
-            line = (sensitivity / unit, noise_scale / unit, loss)
-            self._record(bound.name, mechanism + note, *line)
+            share = self.affordable(bound, share, kind, openings)
+            mechanism, step, scale, loss = self._scale(bound, share)
+            grant = Grant(self, bound, mechanism + note, step, scale)
+            line = LedgerEntry(bound.name, grant.mechanism, sensitivity / unit, scale / unit, loss)
+            self.pay(line, share, kind, openings * bound.size)
         return grant
-
-    def grant_sketches(
-        self,
-        bounds: Sequence[Bound],
-        shares: Sequence[float],
-        *,
-        parties: int = 0,
-        shared: bool = False,
-        note: str = "",
-    ) -> tuple[Grant, ...]:
-        """Pay for several sketches of one matrix, calibrated together; nothing is read yet.
-
-        Where a bound has a `law`, the group is no Gaussian release: it takes the whole budget, so
-        that nothing composes with it inside this fit, and its ledger lines carry the joint law.
-
-        Parameters
-        ----------
-        bounds : sequence of Bound
-            One for each sketch; the noises are independent.
-        shares : sequence of float
-            Shares of the (mean) squared mu, which sum to 1 if a bound has a law.
-        parties : int, default=0
-            0: the noise is drawn here. Else each grant draws a share, and the sum of `parties`
-            such shares is the noise that the bound needs: one share alone protects nothing.
-        shared : bool, default=False
-            Other fits may use the same sketch: then a ledger, which adds up sketches as
-            independent ones, refuses a bound with a law.
-        note : str
-            Added to the mechanism's name in the ledger.
-
-        Returns
-        -------
-        tuple of Grant
-        """
-        with self.lock:
-            losses = self._sketch_losses(bounds, shares)
-            if any(loss.kind == "sketch" for loss in losses):
-                self.shares_sketch = shared
-                if self.recharge is not None:
-                    self.check_own_sketch()
-                    self.recharge(accounting.compose(losses))
-            lines = zip(bounds, shares, losses, strict=True)
-            return tuple(self._grant_sketch(*line, parties, note) for line in lines)
-
-    def check_own_sketch(self) -> None:
-        """Refuse to stand in a ledger with a random sketch that other sessions have too."""
-        if self.shares_sketch:
-            raise PrivacyError(_SHARED)
-
-    def _sketch_losses(self, bounds: Sequence[Bound], shares: Sequence[float]) -> list[Loss]:
-        """Check the budget and calibrate: one loss for each bound."""
-        budget = self.budget
-        if budget.pure:
-            raise PrivacyError("sketches have no pure differential privacy; use delta > 0")
-        left = 1.0 - self._spent["gaussian"]
-        if not min(shares) > 0 or not math.fsum(shares) <= left + _SHARE_SLIP:
-            raise BudgetExceededError(f"the sketches ask for {list(shares)}; {left:.3g} is left.")
-        if budget.exact or all(bound.law is None for bound in bounds):
-            return [Loss("gaussian", self._mu(min(share, left))) for share in shares]
-        if self.ledger or not math.fsum(shares) >= 1 - _SHARE_SLIP:
-            raise PrivacyError("random sketches take the whole budget of a session")
-        degrees = [() if bound.law is None else bound.law.degrees for bound in bounds]
-        mixture = largest_mixture(zip(shares, degrees, strict=True), *budget.calibration)
-        return [Loss("sketch", SketchMixture(mixture.terms, i)) for i in range(len(bounds))]
-
-    def _grant_sketch(
-        self, bound: Bound, share: float, loss: Loss, parties: int, note: str
-    ) -> Grant:
-        share = self._affordable(bound, "gaussian", share)
-        sigma, levels = noise.EFFECTIVE_SIGMA, noise.LEVELS
-        mechanism = "none (epsilon is infinite)" if self.budget.exact else "gaussian"
-        if parties:
-            sigma, levels = math.sqrt(parties) * noise.SHARE_EFFECTIVE_SIGMA, noise.SHARE_LEVELS
-            mechanism += f", one of {parties} shares"
-            self.charge_draws(int(parties * bound.size * _SHARE_COST))
-        step = noise_scale = 0.0
-        if not self.budget.exact:
-            step = gaussian_step(bound, float(loss.value) * sigma / noise.EFFECTIVE_SIGMA)
-            noise_scale = step * sigma
-        self._pay(bound, "gaussian", share)
-        grant = Grant(self, bound, mechanism + note, step, noise_scale, levels)
-        self._record(bound.name, grant.mechanism, bound.l2, noise_scale, loss)
-        return grant
-
-    def accumulate_sketches(
-        self,
-        bounds: Sequence[Bound],
-        shares: Sequence[float],
-        *,
-        parties: int = 0,
-        shared: bool = False,
-    ) -> list[Accumulator]:
-        """Pay for sketches and draw their noise now; see `grant_sketches` and `accumulate`."""
-        note = ", noise first"
-        grants = self.grant_sketches(bounds, shares, parties=parties, shared=shared, note=note)
-        return [Accumulator(grant) for grant in grants]
-
-    def charge_draws(self, number: int) -> None:
-        """Count further draws from the noise table: their error is part of delta."""
-        with self.lock:
-            if self._draws + number > MAX_DRAWS:
-                raise BudgetExceededError("this fit asks for more noise than a fit may draw.")
-            self._draws += number
-
-    def sketches(self, seed: int | None = None) -> SketchSource:
-        """Return a source of random sketches: secret ones, or with a `seed` public ones."""
-        if seed is not None:
-            return SketchSource(self, SeededSource(seed, "skdp.sketch"))
-        if isinstance(self.source, SeededSource):
-            return SketchSource(self, self.source.derive("sketch"))
-        return SketchSource(self, SeededSource(self.source.words("sketch")(4).tobytes(), "sketch"))
 
     def forfeit(self, share: float) -> None:
         """Pay a share and release nothing for it.
@@ -279,20 +189,15 @@ class PrivacySession:
         leaves out: how much is spent may not depend on the data, not even through public answers.
         """
         kind = "pure" if self.budget.pure else "gaussian"
-        nothing = Bound("left_out", (0,), 0.0)
         with self.lock:
-            share = self._affordable(nothing, kind, share)
-            size = self.budget.pure_epsilon * share if self.budget.pure else self._mu(share)
-            self._pay(nothing, kind, share)
-            self._record(nothing.name, "paid, not read", 0.0, 0.0, Loss(kind, size))
+            share = self.affordable(Bound("left_out", (0,), 0.0), share, kind)
+            size = self.budget.pure_epsilon * share if self.budget.pure else self.mu(share)
+            line = LedgerEntry("left_out", "paid, not read", 0.0, 0.0, Loss(kind, size))
+            self.pay(line, share, kind)
 
-    def _mu(self, share: float) -> float:
+    def mu(self, share: float) -> float:
+        """Return the Gaussian-DP parameter of a share of the budget."""
         return math.inf if self.budget.exact else self.budget.mu * math.sqrt(share)
-
-    def _record(self, *line: Any) -> None:
-        self.ledger += (LedgerEntry(*line),)
-        if self.watch is not None:
-            self.watch(line[0])
 
     # -- the verbs -------------------------------------------------------------------------
     def release(self, bounded: Bounded, share: float) -> Answer:
@@ -307,10 +212,6 @@ class PrivacySession:
         """Pay and draw the noise now; data may be added later, in parts; opened once."""
         return Accumulator(self.grant(bound, share, note=", noise first"))
 
-    def stream(self, bound: Bound, share: float, horizon: int, **options: Any) -> Stream:
-        """Pay once for `horizon` releases of running sums, as `paid_stream` does."""
-        return paid_stream(self, bound, share, horizon, **options)
-
     def choose(self, bounded: Bounded, share: float) -> int:
         """Choose an index by the exponential mechanism (large scores are likely).
 
@@ -322,15 +223,15 @@ class PrivacySession:
         if not budget.pure_epsilon > 0:
             raise PrivacyError("this session has set no epsilon aside for an exponential mechanism")
         with self.lock:
-            share = self._affordable(bound, "pure", share)
+            share = self.affordable(bound, share, "pure")
             eta = budget.pure_epsilon * share
             rate = eta / (2.0**_CHOICE_BITS + 2)  # rounding moves two scores by one step
             step = 0.0 if budget.exact else bound.linf * 2.0**-_CHOICE_BITS
             scale = step / rate
             loss = Loss("gaussian", math.inf) if budget.exact else Loss("range", eta)
-            self._pay(bound, "pure", share)
             grant = Grant(self, bound, "exponential", step, scale)
-            self._record(bound.name, "exponential", bound.linf, scale, loss)
+            line = LedgerEntry(bound.name, grant.mechanism, bound.linf, scale, loss)
+            self.pay(line, share, "pure", bound.size)
         grant.use()
         scores = self._read(bounded.answer, grant)
         if budget.exact:
@@ -357,8 +258,8 @@ class PrivacySession:
 
     def random_signs(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
         """Return a public random start of entries +1 and -1, independent of the data."""
-        self._starts += 1
-        words = self.source.derive("start").words(self._starts)(math.prod(shape))
+        self.spending.starts += 1
+        words = self.source.derive("start").words(self.spending.starts)(math.prod(shape))
         return np.where(words & np.uint64(1), 1.0, -1.0).reshape(shape)
 
     def ask(self, query: object) -> Ask:

@@ -18,20 +18,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from typing import NoReturn, Protocol, TypeAlias
-from weakref import WeakKeyDictionary
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.session import Observer, PrivacySession
 from skdp.privacy.ledger.fits import NORM_UNITS, LedgerFit, planned, unit_name
 
 __all__ = [
     "ACTIVE",
     "OPEN",
     "PREPAID",
+    "Account",
     "FitList",
     "NORM_UNITS",
     "LedgerFit",
@@ -60,6 +59,10 @@ _CLOSED = (
     "belongs to a PrivacyLedger that is closed. To fit it outside, use "
     "sklearn.base.clone(estimator); to charge it, open the ledger again."
 )
+_SHARED = (
+    "a PrivacyLedger adds up random sketches as independent ones, and this sketch is shared (by "
+    "'sketch_seed' or for_server). Use sensitivity_mode='worst_case', or no ledger."
+)
 
 
 class Payer(Protocol):
@@ -78,7 +81,31 @@ OPEN: dict[str, Payer] = {}  # strong: a ledger that nobody closes is still char
 PREPAID: dict[str, Reservation] = {}
 ACTIVE: ContextVar[tuple[str, ...]] = ContextVar("skdp_ledgers", default=())
 Charges: TypeAlias = "list[tuple[Payer, int]]"
-_KEYS: WeakKeyDictionary[PrivacySession, Charges] = WeakKeyDictionary()
+
+
+class Account(Observer):
+    """Whom a session is charged to; the session tells it what is granted, before it is."""
+
+    def __init__(self) -> None:
+        self.charges: Charges = []
+        self._shares_sketch = False  # a random one, with other sessions
+
+    def unplanned(self, losses: Losses, *, shared: bool) -> None:
+        """Change planned charges to a loss of another kind, or refuse."""
+        self._shares_sketch |= shared
+        if self.charges:
+            self.check_own_sketch()
+        for payer, key in self.charges:
+            payer._recharge(key, losses)
+
+    def check_own_sketch(self) -> None:
+        """Refuse to stand in a ledger with a random sketch that other sessions have too."""
+        if self._shares_sketch:
+            raise PrivacyError(_SHARED)
+
+
+def _charges(session: PrivacySession) -> Charges:
+    return session.observer.charges if isinstance(session.observer, Account) else []
 
 
 def home(token: str) -> int:
@@ -122,22 +149,17 @@ def charge(
     session: PrivacySession, name: str, stamp: Iterable[str] = (), sensitivity: object = None
 ) -> None:
     """Charge the whole budget of a session to each new ledger of its, or to none and raise."""
-    paid = dict(_KEYS.get(session, ()))  # a stream may go on in a ledger opened after it
+    paid = {payer for payer, _ in _charges(session)}  # a stream may go on in a later ledger
     payers = [payer for payer in _payers(stamp, name).values() if payer not in paid]
-    if payers:
-        session.check_own_sketch()
+    if not payers:
+        return
+    if not isinstance(session.observer, Account):
+        raise PrivacyError(f"the session of {name} has no account that a ledger could charge")
+    session.observer.check_own_sketch()
     granted = accounting.compose(entry.loss for entry in session.ledger)
     unit, losses = unit_name(session.unit, sensitivity), granted or planned(session.budget)
     fit = LedgerFit(name, unit, session.adjacency, losses, session.source.seeded)
-    if charges := _charge_all(payers, fit):
-        _KEYS[session] = [*paid.items(), *charges]
-        session.recharge = partial(_recharge, _KEYS[session])
-
-
-def _recharge(charges: Charges, losses: Losses) -> None:
-    """Change planned charges to a loss of another kind, before it is granted, or refuse."""
-    for payer, key in charges:
-        payer._recharge(key, losses)
+    session.observer.charges += _charge_all(payers, fit)
 
 
 def charge_parts(sessions: Sequence[PrivacySession]) -> None:
@@ -148,7 +170,7 @@ def charge_parts(sessions: Sequence[PrivacySession]) -> None:
     """
     held: dict[Payer, list[int]] = {}
     for session in sessions:
-        for payer, key in _KEYS.get(session, ()):
+        for payer, key in _charges(session):
             held.setdefault(payer, []).append(key)
     done: Charges = []
     try:
@@ -165,7 +187,7 @@ def charge_parts(sessions: Sequence[PrivacySession]) -> None:
 def settle(session: PrivacySession, state: str = "fitted") -> None:
     """Bring the charge of a session down to what it was granted; call it when the fit ends."""
     granted = accounting.compose(entry.loss for entry in session.ledger)
-    settle_charges(_KEYS.get(session, ()), granted, state)
+    settle_charges(_charges(session), granted, state)
 
 
 def settle_charges(charges: Iterable[tuple[Payer, int]], granted: Losses, state: str) -> None:

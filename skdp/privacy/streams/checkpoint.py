@@ -12,17 +12,18 @@ import os
 from dataclasses import asdict
 from typing import Any
 
+from skdp._packing import pack, unpack
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.accounting.sketch_laws import SketchLaw
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.grants import Grant
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.session import Observer, PrivacySession, Spending
 from skdp.privacy.noise.words import SeededSource, SystemSource
 from skdp.privacy.streams.continual import Stream
 from skdp.privacy.streams.correlated import plan_stream
 from skdp.privacy.streams.groups import StreamGroup
-from skdp.privacy.streams.journal import Journal, pack, unpack
+from skdp.privacy.streams.journal import Journal
 from skdp.privacy.streams.merged import loss_from_state, loss_state
 
 __all__ = ["checkpoint", "close", "restore"]
@@ -37,13 +38,13 @@ def _session_state(session: PrivacySession) -> dict[str, Any]:
         "adjacency": session.adjacency,
         "unit": session.unit,
         "ledger": [[*entry[:4], *loss_state(entry.loss)] for entry in session.ledger],
-        "spent": session._spent,
-        "draws": session._draws,
-        "starts": session._starts,
+        "spent": session.spending.shares,
+        "draws": session.spending.draws,
+        "starts": session.spending.starts,
     }
 
 
-def _restored_session(state: dict[str, Any]) -> PrivacySession:
+def _restored_session(state: dict[str, Any], observer: Observer | None) -> PrivacySession:
     source: SystemSource | SeededSource = SystemSource()
     if state["seed"] is not None:
         source = SeededSource(b"")
@@ -53,13 +54,13 @@ def _restored_session(state: dict[str, Any]) -> PrivacySession:
         source=source,
         adjacency=state["adjacency"],
         unit=state["unit"],
+        observer=observer,
     )
     session.ledger = tuple(
         LedgerEntry(name, mechanism, sensitivity, noise_scale, loss_from_state(kind, value))
         for name, mechanism, sensitivity, noise_scale, kind, value in state["ledger"]
     )
-    session._spent, session._draws = dict(state["spent"]), state["draws"]
-    session._starts = state["starts"]
+    session.spending = Spending(dict(state["spent"]), state["draws"], state["starts"])
     return session
 
 
@@ -140,15 +141,15 @@ def checkpoint(group: StreamGroup, path: str | os.PathLike[str]) -> None:
         group.log = _Keeper(group, journal)
 
 
-def restore(path: str | os.PathLike[str]) -> StreamGroup:
-    """Go on from a checkpoint: the group as it was acknowledged.
+def restore(path: str | os.PathLike[str], observer: Observer | None = None) -> StreamGroup:
+    """Go on from a checkpoint: the group as it was acknowledged, its session heard by `observer`.
 
     Raises PrivacyError if the file is damaged, in use, or older than what was acknowledged.
     """
     journal, snapshot, acts = Journal.resume(path)
     try:
         state = unpack(snapshot)
-        session = _restored_session(state["session"])
+        session = _restored_session(state["session"], observer)
         streams = {n: _restored_stream(session, s) for n, s in state["streams"].items()}
         group = StreamGroup(session, streams)
         group.acts, group.notes = state["acts"], state["notes"]

@@ -12,18 +12,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
-from skdp.privacy.gate.bounds import Answer, Bound, Bounded
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.grants import Grant, wrapping_sum
+from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.streams.correlated import Node, StreamPlan, dyadic_cover, plan_stream
-
-if TYPE_CHECKING:
-    from skdp.privacy.gate.session import PrivacySession
 
 __all__ = ["Read", "Stream", "pack_sums", "paid_stream", "unpack_sums"]
 
@@ -147,7 +146,7 @@ def unpack_sums(packed: Mapping[str, Array]) -> Sums:
 class Stream:
     """Sums of steps, paid for, that may be opened a fixed number of times.
 
-    Made by `PrivacySession.stream`. It has the interface of an `Accumulator` that can be opened
+    Made by `paid_stream`. It has the interface of an `Accumulator` that can be opened
     more than once.
 
     Attributes

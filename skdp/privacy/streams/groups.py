@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
-from skdp.privacy.gate.bounds import Answer, Bound
-from skdp.privacy.streams.continual import Read, Stream, pack_sums, unpack_sums
+from skdp.privacy.gate.bounds import Bound
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.streams.continual import Read, Stream, pack_sums, paid_stream, unpack_sums
 from skdp.privacy.streams.correlated import plan_stream
 from skdp.privacy.streams.sketch_draws import SketchSource
-
-if TYPE_CHECKING:
-    from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.streams.sketches import grant_sketches
 
 __all__ = ["StreamGroup"]
 
@@ -62,9 +62,9 @@ class StreamGroup:
         horizon: int,
         **options: Any,
     ) -> StreamGroup:
-        """Pay for one stream a bound; `options` as in `PrivacySession.stream`."""
+        """Pay for one stream a bound; `options` as in `paid_stream`."""
         streams = {
-            name: session.stream(bound, shares[name], horizon, **options)
+            name: paid_stream(session, bound, shares[name], horizon, **options)
             for name, bound in bounds.items()
         }
         return cls(session, streams)
@@ -90,15 +90,8 @@ class StreamGroup:
         wide = [plan.widened(b, horizon) for plan, b in zip(plans, bounds, strict=True)]
         for plan, bound in zip(plans, bounds, strict=True):
             session.charge_draws((plan.draws - 1) * bound.size)
-        before = len(session.ledger)
-        grants = session.grant_sketches(wide, shares, note=plans[0].note)
-        lines = zip(session.ledger[before:], plans, strict=True)
-        session.ledger = session.ledger[:before] + tuple(
-            line._replace(
-                sensitivity=line.sensitivity / plan.unit, noise_scale=line.noise_scale / plan.unit
-            )
-            for line, plan in lines
-        )
+        units = [plan.unit for plan in plans]
+        grants = grant_sketches(session, wide, shares, note=plans[0].note, units=units)
         parts = zip(grants, plans, bounds, strict=True)
         return cls(session, {bound.name: Stream(g, plan, bound) for g, plan, bound in parts})
 

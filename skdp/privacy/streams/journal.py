@@ -17,17 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import struct
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-import numpy as np
-
 from skdp.exceptions import PrivacyError
 
-__all__ = ["FORMAT", "Journal", "pack", "unpack"]
+__all__ = ["FORMAT", "Journal"]
 
 FORMAT: Final = 1
 _MAGIC: Final = b"skdp stream %05d" % FORMAT
@@ -36,39 +33,6 @@ _SLOT: Final = struct.Struct("<16sQ32s")  # identity, number of acts, digest
 _SLOT_BYTES: Final = 512  # a disk writes a sector as a whole
 _MOVED: Final = 2**63  # the count of a file that another one has replaced
 _SLACK: Final = 2**20  # bytes of acts beyond which a snapshot may be worth it
-
-
-def pack(item: Any) -> bytes:
-    """Write nested dicts and lists of numbers, strings and arrays; no code runs to read them."""
-    arrays: list[np.ndarray[Any, Any]] = []
-
-    def encode(value: Any) -> Any:
-        if isinstance(value, np.generic):
-            return value.item()
-        if not isinstance(value, np.ndarray):
-            raise PrivacyError(f"a checkpoint cannot hold {type(value).__name__}")
-        arrays.append(np.asarray(value, order="C"))
-        return {"__array__": len(arrays) - 1, "dtype": value.dtype.str, "shape": value.shape}
-
-    text = json.dumps(item, default=encode).encode()
-    return b"".join([struct.pack("<Q", len(text)), text, *(array.tobytes() for array in arrays)])
-
-
-def unpack(data: bytes) -> Any:
-    """Undo `pack`."""
-    start = 8 + struct.unpack_from("<Q", data)[0]
-    offset = [start]
-
-    def decode(value: dict[str, Any]) -> Any:
-        if "__array__" not in value:
-            return value
-        dtype, shape = np.dtype(value["dtype"]), tuple(value["shape"])
-        count = int(np.prod(shape, dtype=np.int64))
-        array = np.frombuffer(data, dtype, count, offset[0]).reshape(shape).copy()
-        offset[0] += array.nbytes
-        return array
-
-    return json.loads(data[8:start], object_hook=decode)
 
 
 def _synchronise_folder(path: Path) -> None:

@@ -15,17 +15,15 @@ The table's distance from the discrete Gaussian is charged to delta as noise dra
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
+from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource, SeededSource, Words
-
-if TYPE_CHECKING:
-    from skdp.privacy.gate.session import PrivacySession
 
 __all__ = ["FINE", "COARSE", "SketchSource", "gaussian_scale"]
 
@@ -42,18 +40,25 @@ def gaussian_scale(divisor: int) -> float:
 class SketchSource:
     """Draws sketches. They count as noise: their draws are charged, a seed makes them public."""
 
-    most_rows: int | None = None  # enough for who asks for bounds alone
-
     def __init__(self, session: PrivacySession, source: NoiseSource) -> None:
         self._session = session
         self._source = source
         self._charged = False
+        self.most_rows = session.most_rows
+
+    @classmethod
+    def of(cls, session: PrivacySession, seed: int | None = None) -> SketchSource:
+        """Return a session's source of random sketches: secret ones, or with a `seed` public."""
+        if seed is not None:
+            return cls(session, SeededSource(seed, "skdp.sketch"))
+        if isinstance(session.source, SeededSource):
+            return cls(session, session.source.derive("sketch"))
+        words = session.source.words("sketch")(4)
+        return cls(session, SeededSource(words.tobytes(), "sketch"))
 
     def shared_with(self, session: PrivacySession) -> SketchSource:
         """Return a source of the same sketches for another session, whose noise is its own."""
-        other = SketchSource(session, self._source)
-        other.most_rows = self.most_rows
-        return other
+        return SketchSource(session, self._source)
 
     def secret(self) -> str:
         """Return the key of the sketches, for the checkpoint of a stream: as secret as the data."""

@@ -24,9 +24,11 @@ from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.model_selection import IndependentKFold
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
-from skdp.privacy.gate.session import Bound, PrivacySession
+from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import charge, settle
+from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import make_source
 
@@ -136,7 +138,19 @@ def test_sampler_is_paid_at_the_total_epsilon():
 
 
 def session(budget, unit="row", adjacency="add_remove", seed=None):
-    return PrivacySession(budget, source=make_source(seed), adjacency=adjacency, unit=unit)
+    return PrivacySession(
+        budget, source=make_source(seed), adjacency=adjacency, unit=unit, observer=Account()
+    )
+
+
+def test_a_session_that_tells_no_ledger_is_refused():
+    budget = PrivacyBudget(0.1, 1e-6)
+    gate = PrivacySession(budget, source=make_source(None), adjacency="add_remove", unit="row")
+    charge(gate, "Outside")  # no ledger is open
+    with PrivacyLedger(1, 1e-5) as ledger:
+        with pytest.raises(PrivacyError, match="no account"):
+            charge(gate, "Inside")
+        assert ledger.entries == ()
 
 
 def test_pure_and_gaussian_parts_compose_apart():

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
+from skdp._packing import pack
 from skdp.privacy import PrivacyBudget, PrivacySession
-from skdp.privacy.gate.session import Bound
+from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.noise.words import make_source
 from skdp.privacy.streams.checkpoint import checkpoint, close, restore
+from skdp.privacy.streams.continual import paid_stream
 from skdp.privacy.streams.groups import StreamGroup
-from skdp.privacy.streams.journal import Journal, pack
+from skdp.privacy.streams.journal import Journal
 
 HORIZON, SIZE = 24, 500
 ACTS = 2 * HORIZON  # data, then (with more data) a release
@@ -30,12 +32,12 @@ def start(seed):
         PrivacyBudget(1.0, 1e-6), source=source, adjacency="add_remove", unit="row"
     )
     bound = Bound("sums", (SIZE,), 1.0, slack=0.0)
-    session.stream(bound, 0.1, 1)  # so that serial numbers are not zero
+    paid_stream(session, bound, 0.1, 1)  # so that serial numbers are not zero
     return StreamGroup(
         session,
         {
-            "root": session.stream(bound, 0.4, HORIZON, mechanism="sqrt"),
-            "tree": session.stream(bound, 0.5, HORIZON, mechanism="tree", window=6),
+            "root": paid_stream(session, bound, 0.4, HORIZON, mechanism="sqrt"),
+            "tree": paid_stream(session, bound, 0.5, HORIZON, mechanism="tree", window=6),
         },
     )
 

@@ -12,8 +12,10 @@ from scipy import stats
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy import PrivacyBudget, PrivacySession
-from skdp.privacy.gate.session import Bound, Bounded, Grant
+from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.privacy.gate.grants import Grant
 from skdp.privacy.noise.words import SystemSource, make_source
+from skdp.privacy.streams.continual import paid_stream
 from skdp.privacy.streams.correlated import StreamPlan, dyadic_cover, plan_stream
 from skdp.privacy.streams.groups import StreamGroup
 from skdp.testing import audit, calibration, record_transcript, seeded_entropy, transcript_audit
@@ -33,7 +35,9 @@ def new_stream(kind="tree", horizon=23, shape=(3,), session=None, l2=1.0, share=
     mechanism, window = KINDS.get(kind, (kind, None))
     bound = Bound("sums", shape, l2, slack=0.0)
     session = new_session() if session is None else session
-    return session.stream(bound, share, horizon, mechanism=mechanism, window=window, **options)
+    return paid_stream(
+        session, bound, share, horizon, mechanism=mechanism, window=window, **options
+    )
 
 
 def answer_of(x):
@@ -241,7 +245,7 @@ def test_rounding_of_each_touched_step_is_paid_for():
     bound = Bound("sums", (4,), 1.0, slack=1000.0, cross=10.0)
     grants = []
     for touches in (1, 20):
-        stream = new_session().stream(bound, 1.0, 20, mechanism="tree", touches=touches)
+        stream = paid_stream(new_session(), bound, 1.0, 20, mechanism="tree", touches=touches)
         change = bound.l2 / stream.step + touches * (10.0 / math.sqrt(stream.step) + 1000.0)
         mu = new_session().budget.mu
         assert stream.plan.factor * change <= mu * stream._grant.noise_scale / stream.step

@@ -15,10 +15,11 @@ from skdp import (
     DPRidgeClassifier,
     DPTraceRegressor,
 )
-from skdp.data import blocks, dask_rows
+from skdp.data import blocks, dask_rows, places
 from skdp.data import files as block_files
-from skdp.data import labelled_blocks as records_in_blocks
 from skdp.data.dask_rows import DaskRows
+from skdp.data.places import Placed
+from skdp.data.records import RecordForm, records_of
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
 from skdp.queries.columns import ColumnQuery
@@ -243,7 +244,7 @@ def test_records_in_blocks_give_the_bits_of_the_array(name, npy, mapped, monkeyp
     assert_same_bits(expected, fitted(model, lazy(X), lazy(y)))
     assert_same_bits(expected, fitted(model, unknown(X), unknown(y)))
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**10)  # 16 rows
-    monkeypatch.setattr(records_in_blocks, "_CHUNK_BYTES", 2**12)
+    monkeypatch.setattr(places, "_CHUNK_BYTES", 2**12)
     assert_same_bits(expected, fitted(model, npy, y))
     model.set_params(n_jobs=2)
     assert_same_bits(expected, fitted(model, npy, y))
@@ -362,8 +363,8 @@ def test_what_travels_holds_no_rows_and_no_targets(monkeypatch):
 
 def test_targets_in_memory_are_cut_to_their_tasks():
     """A task has the targets of its own block, sealed."""
-    form = records_in_blocks.RecordForm(np.asarray, D, 2)
-    records = records_in_blocks.records_on_workers(DaskRows(lazy(X)), Y, form)
+    placed = Placed(DaskRows(lazy(X)), {"y": Y})
+    records = records_of(placed, RecordForm(np.asarray, 2))
     slices = [pair[1] for pair in records.both._parts]
     assert [len(part.value) for part in slices] == list(CHUNKS)
     assert {repr(part) for part in slices} == {"<sealed>"}

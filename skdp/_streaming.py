@@ -1,0 +1,201 @@
+"""Estimators whose streams go on over calls: checkpoints, crashes, and what may be published."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from skdp.base import FitObserver
+from skdp.exceptions import PrivacyError
+from skdp.privacy.ledger import ledger
+from skdp.privacy.streams import checkpoint
+from skdp.privacy.streams.groups import StreamGroup
+
+__all__ = ["StreamingMixin"]
+
+_STREAM = (
+    "_private"  # holds the running stream: secret, never pickled, not part of what is released
+)
+# How many acts of the stream its estimator knows to be done: fewer, if a call was interrupted.
+_ACTS = "_acknowledged"
+_NO_VALUE = "not kept"
+
+
+def _plain(value):
+    """Return a parameter as numbers, strings and lists, for comparison and for a checkpoint."""
+    if isinstance(value, np.ndarray):
+        return {"array": value.tolist()}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else _NO_VALUE
+
+
+def _parameter(plain):
+    """Undo `_plain`; a random generator is not kept (its stream of noise is)."""
+    if isinstance(plain, Mapping) and list(plain) == ["array"]:
+        return np.asarray(plain["array"])
+    return None if plain == _NO_VALUE else plain
+
+
+class StreamingMixin:
+    """An estimator with running streams: they go on over calls, checkpoints and crashes.
+
+    Subclasses have ``_publish(group)``, which sets the fitted attributes from the last releases,
+    list in ``_free`` the parameters that may change while a stream runs, and in ``_secrets`` what
+    a copy must not have.
+    """
+
+    _free = ("n_jobs",)
+    _secrets = (_STREAM, _ACTS)  # never copied
+
+    def _start_stream(self, session, bounds, shares, notes, **options):
+        """Pay for all streams (dict of bounds) or sketches (list); nothing is read."""
+        pay = StreamGroup.paid if isinstance(bounds, Mapping) else StreamGroup.paid_sketches
+        group = pay(session, bounds, shares, self.max_releases, **options)
+        group.notes = notes | {
+            "class": type(self).__name__,
+            "params": self._plain_params(),
+        }
+        return group
+
+    def _running_stream(self):
+        """Return the running group, charged to all ledgers that are open now; None if none runs."""
+        group = vars(self).get(_STREAM)
+        if group is None:
+            return None
+        self._check_stream(group.session, group.notes["params"])
+        if vars(self).get(_ACTS, 0) != group.acts:
+            raise PrivacyError(
+                "an earlier call was interrupted after its data were taken: again, they would "
+                "count twice. n_acknowledged() tells how many calls were done, and lets the stream "
+                "go on after them."
+            )
+        return group
+
+    def _plain_params(self):
+        return _plain(self.get_params(deep=False))
+
+    def _check_stream(self, session, before):
+        """Refuse parameters that changed; charge the stream to all ledgers that are open now."""
+        now = self._plain_params()
+        changed = [name for name in now if now[name] != before[name] and name not in self._free]
+        if changed:
+            raise ValueError(
+                f"The parameters {changed} of {type(self).__name__} changed while its stream runs. "
+                "Set them back, or start anew with sklearn.base.clone."
+            )
+        sensitivity = getattr(self, "sensitivity", None)
+        ledger.charge(session, type(self).__name__, sensitivity=sensitivity)
+
+    def _keep_stream(self, group):
+        """Set what was released; a stream that has ended leaves nothing secret behind."""
+        self._publish(group)
+        setattr(self, _ACTS, group.acts)  # undone by `atomic`, if the call fails after all
+        if group.left > 0:
+            setattr(self, _STREAM, group)
+            return self
+        self._drop_stream()
+        checkpoint.close(group)
+        return self
+
+    def _drop_stream(self):
+        group = vars(self).pop(_STREAM, None)
+        vars(self).pop(_ACTS, None)
+        if group is not None:
+            checkpoint.close(group)
+
+    def checkpoint(self, path):
+        """Keep the running stream in a file, from now on: a crash then loses nothing.
+
+        Each later call (of ``partial_fit``, ``update`` or ``release``) is made durable before it
+        returns. What has returned is acknowledged: `restore` has it, and gives out the same bytes
+        for what was released. A call that was killed may or may not have been done:
+        `n_acknowledged` of the restored estimator tells where to go on.
+
+        Parameters
+        ----------
+        path : str or path-like
+            A file to make, mode 0600, with a second one, `path` + ".count", beside it. Both hold
+            exact sums of private data: keep them like the data. A second path takes over from the
+            first.
+        """
+        group = vars(self).get(_STREAM)
+        if group is None:
+            raise PrivacyError(
+                "no stream is running, so there is nothing secret to keep: pickle the estimator."
+            )
+        checkpoint.checkpoint(group, path)
+
+    @classmethod
+    def restore(cls, path):
+        """Return the estimator whose stream was kept at a path, to go on with it.
+
+        Raises PrivacyError if the file is damaged, in use by another process, or older than what
+        was acknowledged (an old copy would release the same steps again, with other noise). A copy
+        of both files from an earlier time cannot be told from the true ones.
+
+        Parameters
+        ----------
+        path : str or path-like
+            As given to `checkpoint`.
+
+        Returns
+        -------
+        estimator : object
+            Fitted if anything was released.
+        """
+        group = checkpoint.restore(path, FitObserver())
+        try:
+            if group.notes["class"] != cls.__name__:
+                raise ValueError(f"{path} holds a stream of {group.notes['class']}.")
+            params = {name: _parameter(value) for name, value in group.notes["params"].items()}
+            estimator = cls(**params)
+            group.notes["params"] = estimator._plain_params()
+            estimator._check_stream(group.session, group.notes["params"])
+            estimator._warn_if_weak(group.session.budget.epsilon, group.session.source.seeded)
+            if group.steps:
+                return estimator._keep_stream(group)
+            setattr(estimator, _STREAM, group)
+            setattr(estimator, _ACTS, group.acts)
+            return estimator
+        except BaseException:
+            checkpoint.close(group)
+            raise
+
+    def n_acknowledged(self):
+        """Return how many calls the running stream has done, and go on after the last of them.
+
+        Of ``partial_fit``, ``update``, ``update_matrix`` and ``release``. Ask it after a restore,
+        and after a call that was interrupted: where its data were taken all later calls raise until
+        it is asked, and what was released is then set. For the owner of the data: how often there
+        was data may tell more than was released.
+
+        Returns
+        -------
+        n_calls : int
+        """
+        group = vars(self).get(_STREAM)
+        if group is None:
+            raise PrivacyError("no stream is running.")
+        if vars(self).get(_ACTS, 0) != group.acts and group.steps:
+            self._keep_stream(group)
+        else:
+            setattr(self, _ACTS, group.acts)
+        return group.acts
+
+    def released(self):
+        """Return a copy with what was released and nothing else: it can be pickled and published.
+
+        Returns
+        -------
+        public : object
+            A fitted estimator of the same class, whose stream does not go on.
+        """
+        check_is_fitted(self, "privacy_spent_")
+        copy = type(self)(**self.get_params(deep=False))
+        vars(copy).update({k: v for k, v in vars(self).items() if k not in self._secrets})
+        return copy

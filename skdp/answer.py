@@ -1,0 +1,25 @@
+"""What becomes public: an array, and how much noise is in it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, SupportsFloat
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Answer", "released_count"]
+
+
+class Answer(NamedTuple):
+    """A public array and the (public) standard deviation of the noise in it.
+
+    Of a symmetric matrix, the deviation is that of the diagonal.
+    """
+
+    value: NDArray[np.float64]
+    noise_scale: float
+
+
+def released_count(value: SupportsFloat, noise_scale: float) -> float:
+    """Return a released number of rows, at least 1 and two deviations of its noise: a divisor."""
+    return max(1.0, float(value), 2 * noise_scale)

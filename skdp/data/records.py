@@ -1,0 +1,68 @@
+"""Records (x, y): rows with their targets as numbers, wherever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.data.blocks import AnyRows, RowSource, row_source
+from skdp.data.places import Placed
+from skdp.data.zipped import ZippedRows
+
+__all__ = ["RecordForm", "RecordSources", "records_in_memory", "records_of"]
+
+FloatArray = NDArray[np.float64]
+
+
+class RecordSources(NamedTuple):
+    """The same records three times: rows alone, targets alone, and both (blocks `Zipped`)."""
+
+    rows: AnyRows
+    targets: AnyRows
+    both: AnyRows
+
+
+@dataclass(frozen=True)
+class RecordForm:
+    """How the targets of a place are read; public, so that it can travel.
+
+    Attributes
+    ----------
+    encode : callable
+        From targets to float64 columns, each row from its target alone.
+    n_targets : int
+        Number of columns.
+    """
+
+    encode: Callable[[Any], FloatArray]
+    n_targets: int
+
+    def __call__(self, rows: RowSource, y: Any) -> RowSource:
+        """Return the records of one place."""
+        return ZippedRows(rows, {"y": self._columns(y)})
+
+    def alone(self, y: Any) -> RowSource:
+        """Return the targets of one place as rows."""
+        return row_source(self._columns(y))
+
+    def _columns(self, y: Any) -> FloatArray:
+        columns = np.asarray(self.encode(y), np.float64)
+        if columns.ndim != 2 or columns.shape[1] != self.n_targets:
+            raise ValueError("the targets of a block have another shape")
+        return columns
+
+
+def records_of(placed: Placed, form: RecordForm) -> RecordSources:
+    """Return the records of rows whose only column is `y`."""
+    alone = placed.column("y", form.alone, form.n_targets)
+    return RecordSources(placed.rows, alone, placed.joined(form))
+
+
+def records_in_memory(rows: RowSource, targets: NDArray[Any]) -> RecordSources:
+    """Return the records of an array, memory map or CSR matrix."""
+    columns = np.asarray(targets, np.float64)
+    return RecordSources(rows, row_source(columns), ZippedRows(rows, {"y": columns}))

@@ -1,0 +1,260 @@
+"""Sums over units: what one unit adds bounds how far neighbours can move the sum.
+
+The only home of what an adjacency costs. Neighbours: `add_remove` (one unit more or less; their
+number is private) or `replace` (one unit gives way to another; their number is public).
+
+| one unit adds | add_remove | replace |
+|---|---|---|
+| a number in [a, b] | max(-a, b) | b - a |
+| an array of norm L | L | 2 L |
+| one that is PSD or non-negative, of norm L | L | sqrt(2) L, as <P, Q> >= 0 (a number: L) |
+
+Each unit's integers are rounded by themselves: half a step for each coordinate and unit changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.data.blocks import AnyRows, is_source, row_source, sum_rows
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+
+__all__ = [
+    "ADJACENCIES",
+    "Neighbours",
+    "NumberQuery",
+    "SumQuery",
+    "any_rows",
+    "summed",
+    "whole_steps",
+]
+
+FloatArray = NDArray[np.float64]
+ADJACENCIES = ("add_remove", "replace")
+_LIMIT = 2**62
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """What neighbours can change in a sum, by what one unit adds to it."""
+
+    adjacency: str
+
+    @property
+    def replace(self) -> bool:
+        """Whether one unit gives way to another, so that their number is public."""
+        return self.adjacency == "replace"
+
+    @property
+    def units(self) -> float:
+        """How many contributions differ: one comes or goes, or one goes and one comes."""
+        return 2.0 if self.replace else 1.0
+
+    def number(self, low: float, high: float) -> float:
+        """Return the change where each unit adds a number in [low, high]."""
+        return high - low if self.replace else max(-low, high)
+
+    def array(self, level: float = 1.0) -> float:
+        """Return the change where each unit adds an array of norm at most `level`."""
+        return self.units * level
+
+    def positive(self, level: float = 1.0, size: int = 2) -> float:
+        """Return the change where arrays are PSD (of order `size`) or non-negative besides."""
+        return math.sqrt(self.units) * level if size > 1 else level
+
+
+class SumQuery(PrivateQuery):
+    """Statistics that are sums over private units, each with its bound.
+
+    Parameters
+    ----------
+    source : RowSource or RemoteRows
+        The private units, in blocks.
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    n_jobs : int or None
+        Threads for the passes over the data; it never changes a result.
+    """
+
+    units, count_name = "rows", "count"
+
+    def __init__(self, source: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
+        if adjacency not in ADJACENCIES:
+            raise ValueError(
+                f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r} instead."
+            )
+        self._source = source
+        self.adjacency = adjacency
+        self.neighbours = Neighbours(adjacency)
+        self.n_jobs = n_jobs
+
+    @property
+    def n_rows(self) -> int:
+        """Number of units, public under adjacency="replace" only."""
+        if not self.neighbours.replace:
+            raise ValueError(f"the number of {self.units} is private under adjacency='add_remove'")
+        return int(self._source.n_rows())
+
+    def _sum(self, term: Callable[[Any], Any], shape: tuple[int, ...], step: float) -> NDArray[Any]:
+        """Add ``term(block)`` over the blocks: exact integers, or floats at step 0."""
+        return sum_rows(self._source, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
+
+    # -- bounds, by what one unit adds --------------------------------------------------------
+
+    def _number(
+        self,
+        name: str,
+        low: float,
+        high: float,
+        answer: Callable[[float], NDArray[Any]],
+        rounding: float = 0.5,
+    ) -> Bounded:
+        """Bound a sum of numbers in [low, high], each rounded by itself."""
+        size, slack = self.neighbours.number(low, high), self.neighbours.units * rounding
+        return Bounded(Bound(name, (), size, slack=slack, l1=size, l1_slack=slack), answer)
+
+    def _array(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        level: float,
+        answer: Callable[[float], NDArray[Any]],
+        l2: float | None = None,
+        widen: float = 1.0,
+    ) -> Bounded:
+        """Bound a sum of arrays of norm at most `level`, each rounded by itself.
+
+        `l2` is the change where more is known of the arrays, `widen` what float norms may exceed
+        their levels by.
+        """
+        size, units = math.prod(shape), self.neighbours.units
+        l2 = (self.neighbours.array(level) if l2 is None else l2) * widen
+        bound = Bound(
+            name, shape, l2, slack=units * math.sqrt(size) / 2,
+            l1=units * level * math.sqrt(size) * widen, l1_slack=units * size / 2,
+        )  # fmt: skip
+        return Bounded(bound, answer)
+
+    def _square(
+        self, name: str, order: int, l2: float, answer: Callable[[float], NDArray[Any]]
+    ) -> Bounded:
+        """Bound a sum of symmetric integer matrices whose norms are checked after rounding."""
+        return Bounded(Bound(name, (order, order), l2, symmetric=True, slack=0.0), answer)
+
+    # -- counts and ranks ---------------------------------------------------------------------
+
+    def count(self) -> Bounded:
+        """Return the number of units: each adds 1."""
+        if self.neighbours.replace:
+            raise ValueError(
+                f"the number of {self.units} is public under adjacency='replace': `n_rows`"
+            )
+
+        def answer(step: float) -> NDArray[Any]:
+            return whole_steps(step, (int(self._source.n_rows()), 1.0))
+
+        return self._number(self.count_name, 1.0, 1.0, answer)
+
+    def _below(self, numbers: Any, threshold: float, quantile: float, name: str) -> Bounded:
+        """Return the sum over units of (1[number <= threshold] - quantile), in [-q, 1 - q].
+
+        Negative when the threshold lies below the quantile.
+        """
+        q = float(quantile)
+
+        def answer(step: float) -> NDArray[Any]:
+            low, _, n = _counts(numbers, threshold)
+            return whole_steps(step, (low, 1 - q), (n - low, -q))
+
+        return self._number(name, -q, 1 - q, answer)
+
+    def _kept_below(self, numbers: Any, threshold: float, name: str) -> Bounded:
+        """Return how many numbers are at most the threshold, minus half of all that are kept.
+
+        A number that is zero or not a number is left out: it adds 0, all others -1/2 or 1/2.
+        """
+
+        def answer(step: float) -> NDArray[Any]:
+            low, high, _ = _counts(numbers, threshold, kept_only=True)
+            return whole_steps(step, (low, 0.5), (high, -0.5))
+
+        return self._number(name, -0.5, 0.5, answer)
+
+    def _above(self, numbers: Any, threshold: float, name: str) -> Bounded:
+        """Return how many units have a number above a threshold: each adds 0 or 1."""
+
+        def answer(step: float) -> NDArray[Any]:
+            return whole_steps(step, (_counts(numbers, threshold)[1], 1.0))
+
+        return self._number(name, 0.0, 1.0, answer)
+
+
+class NumberQuery(SumQuery):
+    """How one private number for each unit compares with public thresholds.
+
+    Parameters
+    ----------
+    numbers : RowNumbers, or an object with its method `sum`
+        The numbers, wherever they are.
+    name : str
+        First word of the releases.
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    """
+
+    def __init__(self, numbers: Any, name: str, *, adjacency: str) -> None:
+        super().__init__(numbers, adjacency=adjacency)
+        self._name = name
+
+    def norms_below(self, threshold: float, quantile: float) -> Bounded:
+        """Return the sum over units of (1[number <= threshold] - quantile)."""
+        return self._below(self._source, threshold, quantile, f"{self._name}_quantile")
+
+    def kept_below(self, threshold: float) -> Bounded:
+        """Return how many numbers are at most the threshold, minus half of those not zero."""
+        return self._kept_below(self._source, threshold, f"{self._name}_median")
+
+
+def any_rows(rows: Any) -> AnyRows:
+    """Return rows that hand themselves out as they are, others as a source."""
+    return rows if is_source(rows) else row_source(rows)
+
+
+def whole_steps(step: float, *parts: tuple[int, float]) -> NDArray[Any]:
+    """Return the sum of n units that each add a value, in steps and saturated; floats at step 0."""
+    if step == 0.0:
+        return np.asarray(float(sum(n * value for n, value in parts)))
+    total = sum(n * round(value / step) for n, value in parts)
+    return np.asarray(max(-_LIMIT, min(_LIMIT, total)), np.int64)
+
+
+def summed(rows: FloatArray, step: float) -> NDArray[Any]:
+    """Return the sum of the rows of an array, each rounded to steps; as they are at step 0."""
+    if step == 0.0:
+        return np.asarray(rows.sum(axis=0))
+    return np.asarray(np.rint(rows / step).astype(np.int64).sum(axis=0))
+
+
+def _counts(numbers: Any, threshold: float, kept_only: bool = False) -> tuple[int, int, int]:
+    low, high, n = numbers.sum(_Counts(threshold, kept_only), (3,)).tolist()
+    return low, high, n
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """Numbers at most a threshold, above it, and all; holds no data, so that it can travel."""
+
+    threshold: float
+    kept_only: bool
+
+    def __call__(self, values: FloatArray) -> NDArray[np.int64]:
+        if self.kept_only:
+            values = values[~(np.isnan(values) | (values == 0))]
+        low = np.count_nonzero(values <= self.threshold)
+        return np.array([low, np.count_nonzero(values > self.threshold), values.size], np.int64)

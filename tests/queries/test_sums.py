@@ -1,0 +1,164 @@
+"""What an adjacency costs: bounds hold, are reached, and ranks leave out what says nothing."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+
+from skdp.data.remote import RowNumbers
+from skdp.data.users import UserRows
+from skdp.queries.columns import OCTAVES, ColumnQuery
+from skdp.queries.groups import GroupQuery
+from skdp.queries.measurements import MeasurementQuery
+from skdp.queries.rows import RowQuery
+from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, any_rows, whole_steps
+from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
+
+RNG = np.random.default_rng(0)
+BOTH = ["add_remove", "replace"]
+
+
+def pairs(adjacency, draw, n=4000):
+    """Contributions that differ: one of a unit, or one of each of two units."""
+    for _ in range(n):
+        a = draw()
+        yield a if adjacency == "add_remove" else a - draw()
+
+
+def unit_vector():
+    x = RNG.standard_normal(2)
+    return x / np.linalg.norm(x)
+
+
+DRAWS = {
+    "number": (lambda q: q.number(-0.3, 0.7), lambda: RNG.choice([-0.3, 0.1, 0.7])),
+    "array": (lambda q: q.array(1.0), unit_vector),
+    "psd": (lambda q: q.positive(1.0, 2), lambda: np.outer(*[unit_vector()] * 2)),
+    "non-negative": (lambda q: q.positive(1.0, 2), lambda: np.abs(unit_vector())),
+    "one square": (lambda q: q.positive(1.0, 1), lambda: RNG.choice([0.0, 0.5, 1.0], 1)),
+}
+
+
+@pytest.mark.parametrize("adjacency", BOTH)
+@pytest.mark.parametrize("kind", DRAWS)
+def test_change_holds_and_is_reached(kind, adjacency):
+    change, draw = DRAWS[kind]
+    bound = change(Neighbours(adjacency))
+    worst = max(float(np.linalg.norm(difference)) for difference in pairs(adjacency, draw))
+    assert 0.99 * bound <= worst <= bound * (1 + 1e-12)
+
+
+def test_adjacency_is_checked_and_counts_are_public_or_private():
+    with pytest.raises(ValueError, match="adjacency"):
+        SumQuery(None, adjacency="neighbour")
+    with pytest.raises(ValueError, match="records is private"):
+        _ = MeasurementQuery(np.ones((3, 4)), np.ones(3), (2, 2), adjacency="add_remove").n_rows
+    with pytest.raises(ValueError, match="public under adjacency='replace': `n_rows`"):
+        RowQuery(np.ones((3, 4)), clip_norm=1.0, adjacency="replace").count()
+
+
+def test_whole_steps_are_rounded_for_each_unit_and_saturate():
+    assert whole_steps(0.3, (10, 1.0)) == 30  # 3 each, not rint(10 / .3)
+    assert whole_steps(0.0, (3, 0.5), (1, -0.5)) == 1.0
+    assert whole_steps(1e-12, (2**62, 1.0)) == 2**62
+    assert whole_steps(1e-12, (2**62, -1.0)) == -(2**62)
+
+
+# -- kept_below: how many are below t, minus half of them, zeros left out --------------------------
+
+
+def rows_of(X):
+    return X.toarray() if hasattr(X, "toarray") else X
+
+
+def users_of(X, adjacency):
+    users = UserRows(rows_of(X), np.zeros((X.shape[0], 1)), np.arange(X.shape[0]), False)
+    query = GroupQuery(users, adjacency=adjacency)
+    return query.norms(lambda b: np.ldexp(np.abs(b.X).max(axis=(1, 2)), b.x_exponent))
+
+
+def first_of(X):
+    """The first number of each row."""
+    return RowNumbers(any_rows(X), lambda block: rows_of(block)[:, 0])
+
+
+def records_of(X, adjacency):
+    return MeasurementQuery(np.ones((len(X), 4)), X[:, 0], (2, 2), adjacency=adjacency)
+
+
+KEPT = {
+    "rows": lambda X, adjacency: RowQuery(X, clip_norm=math.inf, adjacency=adjacency),
+    "users": users_of,
+    "targets": lambda X, adjacency: records_of(rows_of(X), adjacency),
+    "numbers": lambda X, adjacency: NumberQuery(first_of(X), "number", adjacency=adjacency),
+}
+
+
+@pytest.mark.parametrize("adjacency", BOTH)
+@pytest.mark.parametrize("kind", KEPT)
+def test_kept_below_holds_and_is_reached(kind, adjacency):
+    def make(X):
+        return KEPT[kind](X, adjacency)
+
+    report = check_sensitivity(
+        make, "kept_below", 1.0, adjacency=adjacency, max_starts=60, n_climb=10,
+        budgets=(0.02, 2.0),
+    )  # fmt: skip
+    print(report)
+    assert set(report.ratios) == {"l2", "l1"}
+    assert report.ratio > 0.99
+    bound = make(np.zeros((0, 3))).kept_below(1.0).bound
+    assert bound.l2 == bound.l1 == (0.5 if adjacency == "add_remove" else 1.0)
+
+
+HOSTILE = np.array([[0.0], [0.5], [-0.5], [1.0], [3.0], [1e200], [np.nan], [np.inf], [1e-300]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("rows", (4 - 2) / 2), ("users", (4 - 2) / 2), ("targets", (4 - 1) / 2)],
+)
+def test_zeros_and_what_is_not_finite_add_nothing(kind, expected):
+    """Below 1: .5, -.5, 1 and 1e-300; above: 3, and 1e200 where targets are not cut."""
+    X = np.hstack([HOSTILE, np.zeros((len(HOSTILE), 1))])
+    query = KEPT[kind](X, "add_remove")
+    assert query.kept_below(1.0).answer(0.0) == expected
+    assert query.kept_below(1.0).answer(2.0**-10) == expected * 2**10
+    kept = X[[1, 2, 3, 4, 5, 8]]
+    assert KEPT[kind](kept, "add_remove").kept_below(1.0).answer(0.0) == expected
+
+
+def test_numbers_are_left_out_alone():
+    query = KEPT["numbers"](HOSTILE, "add_remove")
+    assert query.kept_below(0.7).answer(0.0) == (3 - 4) / 2  # inf is a number above everything
+    assert query.kept_below(0.7).bound.name == "number_median"
+
+
+@pytest.mark.parametrize("kind", ["rows", "users", "numbers"])
+def test_kept_below_depends_on_no_order(kind):
+    X = RNG.standard_normal((333, 3)) * 10.0 ** RNG.uniform(-6, 6, (333, 1))
+    X[::3] = 0.0
+    make = partial(KEPT[kind], adjacency="add_remove")
+    check_order_invariance(make, "kept_below", 1.0, data=X)
+    check_lazy(make, "kept_below", 1.0, data=X[:20])
+
+
+# -- all columns and octaves at once ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adjacency", BOTH)
+def test_kept_octaves_hold_and_are_reached(adjacency):
+    report = check_sensitivity(
+        lambda X: ColumnQuery(X, adjacency=adjacency), "kept_octaves", np.zeros(4),
+        adjacency=adjacency, formats=["dense"], max_starts=150, n_climb=20, budgets=(0.02, 2.0),
+    )  # fmt: skip
+    print(report)
+    assert report.ratio > 0.99
+
+
+def test_kept_octaves_leave_out_what_lies_at_the_centre():
+    X = np.array([[0.0, 1.0], [0.3, 2.0], [2.0, 2.0], [0.3, 2.5], [np.nan, 1.0]])
+    counts = ColumnQuery(X, adjacency="add_remove").kept_octaves(np.array([0.0, 2.0])).answer(0.0)
+    found = [{int(OCTAVES[i]): int(c) for i, c in enumerate(row) if c} for row in counts]
+    assert found == [{-1: 2, 2: 1}, {1: 1, 0: 1}]
