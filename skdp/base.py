@@ -22,6 +22,8 @@ from skdp.privacy.noise.words import make_source
 __all__ = ["BaseDPEstimator", "FitObserver", "atomic"]
 
 _SMALLEST_EPSILON = 1e-12
+_SECRET = ("_private", "_state")  # hold heads of users or a running stream: never released
+_PUBLISH = "Publish what its released() returns."
 
 
 # Functions stamp -> stamp of a clone made in a ledger: `skdp.model_selection` meets searches here.
@@ -116,6 +118,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
     )
     _privacy_units = {"row": ("add_remove", "replace")}
     _pure_dp = False  # whether delta=0 is offered
+    _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
     _ledger_stamp = ()  # set on clones and pickles made inside a PrivacyLedger
 
     def _doc_link_url_param_generator(self):
@@ -203,7 +206,19 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
             copy._ledger_stamp = stamp
         return copy
 
+    @property
+    def holds_private(self):
+        """What of private data this object holds, in words; empty if it may be published."""
+        held = any(vars(self).get(name) is not None for name in _SECRET)
+        return (self._fit_keeps or "exact sums of a running stream") if held else ""
+
     def __getstate__(self):
+        if self._fit_keeps and self.holds_private:  # a running stream refuses by itself
+            message = (
+                f"this pickle or copy of {type(self).__name__} holds {self.holds_private}: keep it "
+                f"like the data. {_PUBLISH}"
+            )
+            warnings.warn(message, PrivacyWarning, stacklevel=3)
         state = super().__getstate__()
         stamp = ledger_stamp(self._ledger_stamp, pickled=True)
         return dict(state, _ledger_stamp=stamp) if stamp else state
@@ -217,4 +232,6 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
             ``str(card)`` is text; notebooks show a table.
         """
         check_is_fitted(self, "privacy_spent_")
-        return privacy_card(type(self).__name__, self.privacy_spent_, self.ledger_)
+        held = self.holds_private
+        held = held and f"{held}: not covered. {_PUBLISH}"
+        return privacy_card(type(self).__name__, self.privacy_spent_, self.ledger_, held)

@@ -1,11 +1,12 @@
 """What a factorizer will release: decided from parameters and public shapes alone."""
 
+import hashlib
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from skdp.queries.linear_maps import IntegerSketch, SketchMap
+from skdp.data.linear_maps import IntegerSketch, SketchMap
 from skdp.queries.sketches import SketchUnit
 
 _DENSE_SIZE = 2e7  # entries of a matrix of noise that "auto" may make
@@ -159,3 +160,31 @@ def draw_sketch(source, name, kind, n, size, *, coarse=False):
         matrix = np.rint(fine * np.linalg.qr(matrix.astype(np.float64))[0]).astype(np.int64)
         return IntegerSketch(kind, size, 64.0 * math.sqrt(size), matrix)
     return IntegerSketch(kind, size, deviation * math.sqrt(size), matrix)
+
+
+def map_digest(maps, *, left=False):
+    """Return a name for the sketches that two states must share: those of the right side.
+
+    `left`: those of both sides, for a state that goes on elsewhere.
+    """
+    names = hashlib.sha256()
+    for sketch in maps:
+        names.update(repr((sketch.name, sketch.scale)).encode())
+        if sketch.right is not None:
+            names.update(np.ascontiguousarray(sketch.right.integers()).tobytes())
+        if left and sketch.left is not None:
+            names.update(np.ascontiguousarray(sketch.left.integers()).tobytes())
+    return names.hexdigest()[:32]
+
+
+def known_sides(maps_by_rows):
+    """Return F and S (or T of the core, and its S) as floats: none where A itself is released.
+
+    The sketches of the rows of each server come in the order of the rows.
+    """
+    first = maps_by_rows[0]
+    if len(first) == 1:
+        return ()
+    last = len(first) - 1
+    right = first[0 if last == 1 else last].right.real()
+    return right, np.vstack([maps[last].left.real() for maps in maps_by_rows])

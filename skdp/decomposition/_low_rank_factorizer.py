@@ -18,19 +18,20 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.data.files import is_paths
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype
 from skdp.decomposition._factorizer_layout import draw_maps, make_layout
-from skdp.decomposition._factorizer_state import factorize
-from skdp.decomposition._factorizer_streams import OTHER_BLOCKS, StreamMixin
+from skdp.decomposition._factorizer_state import factored, random_start
+from skdp.decomposition._factorizer_streams import OTHER_BLOCKS, FactorizerStreams
 from skdp.decomposition._stream_planning import FactorizerPlanMixin
 from skdp.privacy.streams.sketch_draws import SketchSource
 from skdp.privacy.streams.sketches import grant_sketches
 from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
-from skdp.solvers.linalg import fix_signs
 
 _METHODS = ("auto", "two_sketch", "three_sketch", "dense")
 _SKETCHES = ("gaussian", "srht", "sparse", "isometry")
 
 
-class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin, BaseDPEstimator):
+class DPLowRankFactorizer(
+    FactorizerPlanMixin, FactorizerStreams, LinearTransformMixin, BaseDPEstimator
+):
     """Low-rank factorisation A ~ U diag(s) V' with (epsilon, delta)-differential privacy.
 
     `left_`, `singular_values_` and `components_` satisfy (`epsilon`, `delta`)-differential privacy
@@ -238,8 +239,7 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
-        shape = shape_of(X)
-        layout = make_layout(self, shape, self._unit(stream=False))
+        layout = make_layout(self, shape_of(X), self._unit(stream=False))
         source = SketchSource.of(session, self.sketch_seed)
         maps = draw_maps(layout, self.sketch, source, self.first_row)
         bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
@@ -247,10 +247,7 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
         grants = grant_sketches(session, bounds, layout.shares, shared=shared)
         query = Whole(X, layout.unit)
         answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
-        start = session.random_signs((shape[1], min(shape[1], self.n_components + 10)))
-        noisy = answers
-        factors = factorize(noisy, [maps], self.n_components, start)
-        return self._attributes(layout, factors)
+        return factored(layout, answers, [maps], random_start(session, layout))
 
     def fit_transform(self, X, y=None):
         """Factor X and return ``left_ * singular_values_``, which may be published.
@@ -317,9 +314,21 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
         if self.matrix_shape is not None:
             self._check_matrix(check_shape(self, "matrix_shape"))
 
+    def _check_releases(self):
+        horizon = check_int(self, "max_releases", 1)
+        mechanism = check_option(self, "mechanism", ("auto", "sqrt", "tree"))
+        window = check_int(self, "window", 1, none=True)
+        if window is not None and (window > horizon or mechanism == "sqrt"):
+            raise ValueError(
+                "'window' must be at most 'max_releases', and needs mechanism='tree' or 'auto'. "
+                f"Got window={window!r}, max_releases={horizon!r}, mechanism={mechanism!r}."
+            )
+        if horizon > 1 and self.honest_servers is not None:
+            raise ValueError("'honest_servers' is for a single release; use max_releases=1.")
+
     def _check_fit(self):
         self._check_parameters()
-        if self._state is not None or self._running_stream() is not None:
+        if self._state.running is not None or self._running_stream() is not None:
             raise ValueError("a stream is running: release it, or fit a clone.")
         if self.honest_servers is not None:
             raise ValueError("'honest_servers' is for streams under a secure sum, not for fit.")
@@ -354,26 +363,6 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
             float(high),
             float(self.sensitivity),
         )
-
-    def _attributes(self, layout, factors):
-        components = fix_signs(np.ascontiguousarray(factors.right))
-        turned = np.einsum("ij,ij->i", components, factors.right) < 0
-        dense = layout.method == "dense"
-        m, n = layout.shape
-        t, v = (n, m) if dense else (layout.sketch_size, layout.core_size)
-        entries = m * n if dense else m * t + v * n
-        if layout.method == "three_sketch":
-            entries += v * min(v, n)
-        return {
-            "left_": factors.left * np.where(turned, -1.0, 1.0),
-            "singular_values_": factors.values,
-            "components_": components,
-            "rank_": factors.rank,
-            "method_": layout.method,
-            "sketch_size_": t,
-            "core_size_": v,
-            "state_bytes_": 8 * entries,
-        }
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -89,8 +89,8 @@ def check_share(estimator, signal, d):
 def spiked(k, captured, length):
     """Return the ordinary second moment of rows of a length: k equal components, an even rest."""
 
-    def gram(n, bound):
-        d = bound.shape[0]
+    def gram(n, noise):
+        d = len(noise.value)
         values = np.full(d, (1 - captured) * n / max(d - k, 1))
         values[:k] = captured * n / k
         return np.diag(length**2 * values)

@@ -4,6 +4,7 @@ import math
 from functools import partial
 
 from skdp.decomposition._factorizer_layout import sizes
+from skdp.decomposition._factorizer_state import begin
 from skdp.decomposition._planning import (
     check_share,
     length_of,
@@ -52,7 +53,7 @@ class IncrementalPlanMixin:
         n, d = n_samples, n_features
         check_counts(self, n_samples=n, n_features=d)
         self._check_parameters()
-        act = "_first_step" if stream else "_fit_session"
+        act = type(self)._first_step if stream else None
         rehearsal = rehearse(self, n, zero_rows(n, d), act=act)
         moments = rehearsal.named("moment", "gram")
         noise = math.nan
@@ -116,7 +117,7 @@ class FactorizerPlanMixin:
         self._check_matrix(shape)
         stream = self.matrix_shape is not None if stream is None else stream
         if stream:
-            rehearsal = rehearse(self, n_samples, shape, act="_pay_stream")
+            rehearsal = rehearse(self, n_samples, shape, act=begin)
         else:
             rehearsal = rehearse(self, n_samples, zero_rows(*shape))
         horizon = self.max_releases if stream else 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from skdp._validation import check_int
+from skdp.exceptions import PrivacyWarning
 
 __all__ = ["AggregationConfig"]
 
@@ -25,7 +28,9 @@ class AggregationConfig:
         Clients of each step; a client that is away counts as dropped out. Public.
     n_colluders : int, default=1
         T: clients that may share all they know with each other and with the server. A curious
-        client is one of them: it knows its own noise.
+        client is one of them: it knows its own noise. With 0, budgets hold against the server and
+        those who see the result; against another client mu is `against_clients` times as large,
+        and a PrivacyWarning says so.
     n_dropouts : int, default=0
         F: clients that may drop out of a step. Beyond F the step is aborted and opens nothing:
         the noise of the rest would be too small.
@@ -64,6 +69,14 @@ class AggregationConfig:
         self._check_clients()
         self._check_neighbours()
         self._check_threshold()
+        if self.n_colluders == 0:
+            warnings.warn(
+                "n_colluders=0: a client knows its own share of the noise, so against another "
+                f"client mu is {self.against_clients:.3g} times that of the receipt. Budgets hold "
+                "against all other parties. Use n_colluders=1, unless you trust all clients.",
+                PrivacyWarning,
+                stacklevel=3,
+            )
 
     @property
     def degree(self) -> int:
@@ -89,6 +102,16 @@ class AggregationConfig:
     def n_honest(self) -> int:
         """Contributions of every opened sum whose noise no attacker knows: s - T - F."""
         return self.n_clients - self.n_colluders - self.n_dropouts
+
+    @property
+    def against_clients(self) -> float:
+        """Factor of mu against one curious client, who knows its own share of the noise.
+
+        1 where T >= 1 has a place for it. With T = 0, h - 1 of the h shares that make up the noise
+        are left: mu grows by sqrt(h / (h - 1)), 1.41 for two clients.
+        """
+        known = 0 if self.n_colluders else 1
+        return math.sqrt(self.n_honest / (self.n_honest - known))
 
     def _check_clients(self) -> None:
         if self.n_honest < 2:

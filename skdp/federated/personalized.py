@@ -61,7 +61,8 @@ class PersonalizedClient(FederatedClient):
     """A device (or a house of several users) in rounds of a personalised model.
 
     What it sends satisfies (`epsilon`, `delta`)-differential privacy for all rows of one user,
-    against the server and everybody else, under the conditions of `PowerMethodClient`.
+    against the server and, with ``config.n_colluders`` of at least 1, everybody else, under the
+    conditions of `PowerMethodClient`.
 
     Parameters
     ----------

@@ -74,8 +74,10 @@ class PowerMethodClient(FederatedClient):
     """One holder of rows in a decentralised fit, with (epsilon, delta)-differential privacy.
 
     What leaves this client satisfies (`epsilon`, `delta`)-differential privacy for one unit of its
-    rows against the server, all other clients and whoever sees the model, if at most
-    ``config.n_colluders`` clients share what they know with the server, if at most
+    rows against the server and whoever sees the model (other clients too with
+    ``config.n_colluders`` of at least 1; without, mu is ``config.against_clients`` times as large
+    against a client, which knows its own noise), if at most ``config.n_colluders`` clients share
+    what they know with the server, if at most
     ``config.n_dropouts`` drop out of an opened step, and if contributions are summed by secure
     aggregation. A client believes no number of the server: it recomputes each bound from its own
     rows' query and refuses what its own budget does not cover. Models are semi-honest: see the user
@@ -168,7 +170,8 @@ class FederatedPowerMethod:
     """Fit a decomposition to rows that stay with their holders: the server, which sees no row.
 
     The fitted estimator satisfies its (`epsilon`, `delta`)-differential privacy for one unit of any
-    client's rows against everybody, and the server's view of the protocol satisfies it too, even
+    client's rows against all who see it (a client that took part counts as one of the
+    ``config.n_colluders``), and the server's view of the protocol satisfies it too, even
     together with ``config.n_colluders`` clients, as long as contributions come through secure
     aggregation and at most ``config.n_dropouts`` clients drop out of a step: each client adds a
     share of the noise, and the honest shares alone make up the noise of the central fit. The price

@@ -33,6 +33,7 @@ _BY_POSITION = (
     ShuffleSplit,
     TimeSeriesSplit,
 )
+_IN_ONE_ROW = ("row", "label", "entry", "interaction")  # units that one row holds
 _BY_GROUP = (GroupKFold, GroupShuffleSplit, LeaveOneGroupOut, WithinGroupKFold)
 
 
@@ -70,8 +71,9 @@ def held_by(cv, n_samples, groups, unit, adjacency):
                 f"with a known 'random_state' the fold of a {unit} depends on its place, and one "
                 "more moves all behind it: use IndependentKFold with random_state=None."
             )
-        whole = unit != "group" or groups is not None
-        return (cv.n_splits - 1, 1) if whole and unit != "edge" else (cv.n_splits, cv.n_splits)
+        # A unit that may touch many rows (an edge, a change of some norm) has parts in all folds.
+        whole = unit in _IN_ONE_ROW or (unit == "group" and groups is not None)
+        return (cv.n_splits - 1, 1) if whole else (cv.n_splits, cv.n_splits)
     if adjacency == "add_remove" and unit_of_rows:
         _refuse(cv, f"with adjacency='add_remove' one {unit} more moves others between its folds")
     allowed = (*_BY_POSITION, PredefinedSplits)
@@ -118,7 +120,7 @@ def _count(cv, n_samples, groups, unit):
     )
     # Another user may have more rows than there are folds, whoever is replaced.
     within = isinstance(cv, WithinGroupKFold) and unit == "group"
-    if drawn or within or unit not in ("row", "group", "label", "entry", "interaction"):
+    if drawn or within or unit not in (*_IN_ONE_ROW, "group"):
         return K, K
     owners = np.arange(len(X))
     if unit == "group":

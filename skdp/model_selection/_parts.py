@@ -4,15 +4,15 @@ import math
 from functools import cache
 
 from sklearn.base import clone
-from sklearn.pipeline import Pipeline
 
 from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
+from skdp.model_selection._proven import fits_each_part_once, parts_of
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.ledger.routes import LedgerFit, planned, unit_name
 
-__all__ = ["check_fitted_once", "check_only_private", "dp_parts", "planned_fit", "stamps_of"]
+__all__ = ["check_fitted_once", "dp_parts", "planned_fit", "stamps_of"]
 
 
 def dp_parts(estimator):
@@ -32,35 +32,18 @@ def dp_parts(estimator):
     return found
 
 
-# Compositions of scikit-learn that fit each of their parts once.
-_ONCE = (
-    "Pipeline", "FeatureUnion", "ColumnTransformer", "TransformedTargetRegressor",
-    "VotingRegressor", "VotingClassifier", "SelectFromModel", "FrozenEstimator",
-)  # fmt: skip
-
-
 def check_fitted_once(estimator):
     """Refuse a composition that fits a private part more than once, or nobody knows how often."""
     if isinstance(estimator, BaseDPEstimator) or not dp_parts(estimator):
         return
-    cls = type(estimator)
-    if cls.__name__ not in _ONCE or not cls.__module__.startswith("sklearn."):
+    if not fits_each_part_once(estimator):
         raise PrivacyError(
-            f"how often {cls.__name__} fits a private estimator inside it, and on which rows, is "
-            "not known: its cost cannot be counted. Use the private estimator itself."
+            f"how often {type(estimator).__name__} fits a private estimator inside it, and on "
+            "which rows, is not known: its cost cannot be counted. Use the private estimator "
+            "itself."
         )
-    for part in estimator.get_params(deep=False).values():
-        for each in _estimators_in(part):
-            check_fitted_once(each)
-
-
-def _estimators_in(value):
-    """Yield the estimators in a parameter, which may be a list of (name, estimator, ...)."""
-    if isinstance(value, list | tuple):
-        for each in value:
-            yield from _estimators_in(each)
-    elif hasattr(value, "get_params") and not isinstance(value, type):
-        yield value
+    for _, part in parts_of(estimator):
+        check_fitted_once(part)
 
 
 def planned_fit(part, with_groups=False):
@@ -82,29 +65,6 @@ def planned_fit(part, with_groups=False):
 def stamps_of(*estimators):
     """Return the tokens of ledgers that estimators carry."""
     return tuple(token for part in estimators for token in part._ledger_stamp)
-
-
-def check_only_private(estimator):
-    """Refuse an estimator with a part that would be fitted on private rows without a guarantee."""
-    if isinstance(estimator, BaseDPEstimator):
-        return
-    if not isinstance(estimator, Pipeline):
-        raise PrivacyError(
-            f"{type(estimator).__name__} is neither a private estimator nor a Pipeline that ends "
-            "in one. Give the private estimator itself."
-        )
-    if not dp_parts(estimator):
-        raise PrivacyError("a candidate is a Pipeline without a private step.")
-    if estimator.memory is not None:
-        raise PrivacyError("a Pipeline with a 'memory' would use one release twice; use None.")
-    for name, step in estimator.steps:
-        if step in (None, "passthrough") or isinstance(step, BaseDPEstimator):
-            continue
-        if step.__sklearn_tags__().requires_fit:
-            raise PrivacyError(
-                f"step {name!r}, {type(step).__name__}, is fitted on private rows and has no "
-                "guarantee of its own. Use steps that fit nothing, or private ones."
-            )
 
 
 def weights_of(parts):

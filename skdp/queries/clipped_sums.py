@@ -12,16 +12,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.exact import exact_map, joined, limbs_of, off_grid, on_grid
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.records import MAX_ROWS, Block, Frame, Records, exact_map, on_grid
+from skdp.queries.records import MAX_ROWS, Block, Frame, Records
 from skdp.queries.sums import Neighbours
 
-__all__ = ["BELOW", "ClippedSum", "joined", "limbs_of"]
+__all__ = ["BELOW", "ClippedSum"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BELOW = 1 - 1e-12  # float errors of a factor
-CARRY = 20  # bits of the low limb of a sum over blocks
 _FLOOR = 2.0**-6  # a size counts for at least this share of the norm: sums stay below 2**53
 _HEADROOM = 35  # log2 of the clip level in units of a sum: 12 bits of rows, 6 of the floor
 
@@ -81,7 +81,9 @@ class ClippedSum(PrivateQuery):
         assert self._matrix is not None
         U, S, V = self._matrix
         outer = self._query._records.outer
-        left, right = (U.T, V) if outer is None else (U.T @ _plain(outer[0]), _plain(outer[1]) @ V)
+        left, right = (
+            (U.T, V) if outer is None else (U.T @ off_grid(outer[0]), off_grid(outer[1]) @ V)
+        )
         size = float(np.linalg.norm(S))
         unit = size * 2.0**-26 if size > 0 else 1.0
         return Frame(on_grid(left), on_grid(right), on_grid(V), np.rint(S / unit), unit)
@@ -199,32 +201,15 @@ class ClippedSum(PrivateQuery):
         V = self._matrix[2]
         beside = np.eye(len(V)) - V @ V.T
         outer = self._query._records.outer
-        return on_grid(beside if outer is None else _plain(outer[1]) @ beside)
+        return on_grid(beside if outer is None else off_grid(outer[1]) @ beside)
 
     def _map_float(self, flat: FloatArray) -> FloatArray:
         K = flat.reshape(self._query.shape)
         outer = self._query._records.outer
         if outer is not None:
-            K = _plain(outer[0]) @ K @ _plain(outer[1])
+            K = off_grid(outer[0]) @ K @ off_grid(outer[1])
         if self._matrix is None:
             return K.ravel()
         U, _, V = self._matrix
         left = U.T @ K
         return np.concatenate([(K @ V).ravel(), (left - left @ V @ V.T).ravel()])
-
-
-def _plain(grid: FloatArray) -> FloatArray:
-    return np.asarray(np.ldexp(grid, -26))
-
-
-def limbs_of(exact: FloatArray) -> FloatArray:
-    """Return floor(x / 2**20) and the rest, exactly."""
-    high = np.floor(np.ldexp(exact, -CARRY))
-    return np.stack([high, exact - np.ldexp(high, CARRY)])
-
-
-def joined(high: IntArray, low: IntArray, shift: int) -> IntArray:
-    """Return floor((high 2**20 + low) / 2**shift)."""
-    if shift <= CARRY:
-        return np.asarray((high << (CARRY - shift)) + (low >> shift))
-    return np.asarray((high + (low >> CARRY)) >> (shift - CARRY))

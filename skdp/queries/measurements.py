@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.exact import limbs_of
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.clipped_sums import BELOW, ClippedSum, limbs_of
+from skdp.queries.clipped_sums import BELOW, ClippedSum
 from skdp.queries.records import Block, Records
 from skdp.queries.sparse_records import make_records
 from skdp.queries.sums import SumQuery

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.blocks import cuts
+from skdp.data.exact import GRID_BITS, on_grid, reduced
+
 __all__ = [
-    "GRID_BITS",
     "LOOSE",
     "MAX_ROWS",
     "Block",
@@ -25,46 +26,18 @@ __all__ = [
     "Frame",
     "Records",
     "Survey",
-    "cuts",
-    "exact_map",
     "inverse_units",
-    "on_grid",
     "record_bits",
     "record_units",
-    "reduced",
     "rounded",
     "tangent_sizes",
 ]
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-GRID_BITS = 26
 LOOSE = 1 + 1e-5  # bases are orthonormal to 1e-6 on their grids
 _BLOCK = 2**18  # numbers of a dense block: about the second-level cache
 MAX_ROWS = 2**12
 _SMALLEST, _LARGEST = 2.0**-80, 2.0**80  # records outside contribute nothing
-
-
-def on_grid(matrix: FloatArray) -> FloatArray:
-    """Write a public matrix of norm at most 1 in units of 2**-26."""
-    return np.asarray(np.rint(np.ldexp(np.asarray(matrix, np.float64), GRID_BITS)))
-
-
-def reduced(values: FloatArray, scale: float | FloatArray = 1.0) -> FloatArray:
-    """Round exact products with a grid (times powers of two) to integers, in place."""
-    values *= scale * 2.0**-GRID_BITS
-    return np.asarray(np.rint(values, out=values))
-
-
-def exact_map(grid: FloatArray, K: IntArray) -> IntArray:
-    """Return floor(grid K / 2**26) for a grid of row norms below 2**27 and any int64 K, exactly.
-
-    K is cut into limbs of 20 bits; by Cauchy-Schwarz their products with a row of the grid stay
-    below 2**53 for up to 2**12 rows of K.
-    """
-    limbs = (K & 0xFFFFF, (K >> 20) & 0xFFFFF, K >> 40)
-    low, middle, high = ((grid @ limb.astype(np.float64)).astype(np.int64) for limb in limbs)
-    return np.asarray((((low >> 20) + middle) >> 6) + (high << 14))
 
 
 class Frame(NamedTuple):
@@ -190,12 +163,6 @@ def tangent_sizes(
     """Return the norm of (t1, t2 (I - VV')) from exact squares; ||core|| <= ||t1||."""
     squares = np.maximum(t1 + t2 - core, 0.0)
     return np.asarray(units * (np.sqrt(squares) * LOOSE + margin))
-
-
-def cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:
-    """Cut a range into about `n` ranges."""
-    edges = np.linspace(start, stop, max(1, n) + 1).astype(int)
-    return [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
 
 
 class DenseRecords:

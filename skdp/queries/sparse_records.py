@@ -13,7 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import SparseRows
+from skdp.data.blocks import SparseRows, cuts
+from skdp.data.exact import off_grid, on_grid, reduced
 from skdp.queries.records import (
     LOOSE,
     MAX_ROWS,
@@ -22,12 +23,9 @@ from skdp.queries.records import (
     Frame,
     Records,
     Survey,
-    cuts,
     inverse_units,
-    on_grid,
     record_bits,
     record_units,
-    reduced,
     rounded,
     tangent_sizes,
 )
@@ -257,7 +255,7 @@ class FactoredRecords:
         """Return an upper bound of ||P_T X|| and <X, M> of each record."""
         (A, _, ea), (B, _, eb) = block.data
         a, b = self._norms(block)
-        u, v = (np.ldexp(part, -26) for part in (A @ frame.left.T, B @ frame.basis))
+        u, v = off_grid(A @ frame.left.T), off_grid(B @ frame.basis)
         uu, vv = (np.einsum("ij,ij->i", part, part) for part in (u, v))
         margin = (a * eb + b * ea + ea * eb) * LOOSE
         sizes = tangent_sizes(a * a * vv, uu * b * b, uu * vv, units, margin)

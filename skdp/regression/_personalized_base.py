@@ -58,6 +58,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
     __metadata_request__score = {"groups": True}
     _methods_with_users = ("fit", "predict", "score")
 
+    _fit_keeps = "an exact head for each user, and the users' labels"
     _privacy_units = {
         "group": ("add_remove", "replace"),
         "row": ("add_remove", "replace"),

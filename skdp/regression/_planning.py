@@ -64,8 +64,8 @@ def ordinary_moments(shape):
     """Return the moments of records whose entries are alike and whose moments have norm 1."""
     d1, d2 = shape
 
-    def moments(n, bound, _clip_level):
-        diagonal = bound.shape[0] == d1 + d2
+    def moments(n, noise, _clip_level):
+        diagonal = len(noise.value) == d1 + d2
         parts = [np.ones(d) if diagonal else np.eye(d) for d in shape]
         length = math.sqrt(d1 * d2 * (d1 + d2))
         return n / length * np.concatenate([d2 * parts[0].ravel(), d1 * parts[1].ravel()])

@@ -7,7 +7,7 @@ number of units, and a median size of one, so that learnt clip levels are in uni
 
 from __future__ import annotations
 
-import math
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
+from skdp.exceptions import PrivacyWarning
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.privacy.gate.grants import Grant
@@ -31,8 +32,9 @@ from skdp.theory._plan import Expectation, FitPlan, PlannedRelease, check_counts
 __all__ = ["Rehearsal", "last_noise", "rehearse", "zero_rows"]
 
 FloatArray = NDArray[np.float64]
-# What ordinary data answer: (planned number of units, bound, public arguments) -> value.
+# What ordinary data answer: (planned number of units, noise alone, public arguments) -> value.
 Ordinary = Callable[..., Any]
+_CLEAR = 1e4  # noise scales from which an answer leaves no doubt
 _TILE = 65537  # noise repeats after so many numbers: a prime, so that no columns are alike
 
 
@@ -40,24 +42,26 @@ class _Over(Exception):
     """The whole budget is paid: what follows in a fit is free."""
 
 
-def _count(n: float, _bound: Bound) -> float:
+def _count(n: float, _noise: Answer) -> float:
     return n
 
 
-def _below(_n: float, _bound: Bound, threshold: float, *_public: Any) -> float:
-    return math.inf if threshold >= 1 else -math.inf  # beyond all noise: the unit is found
+def _rank(n: float, noise: Answer, threshold: Any, *_public: Any) -> Any:
+    """Rank of thresholds among sizes that end at 1, whatever the noise is."""
+    return (n + _CLEAR * noise.noise_scale) * np.where(np.greater_equal(threshold, 1.0), 0.5, -0.5)
 
 
-def _above(_n: float, _bound: Bound, _threshold: float) -> float:
-    return math.inf  # the clip level is the largest of the search
+def _above(n: float, noise: Answer, _threshold: float) -> float:
+    return n + _CLEAR * noise.noise_scale  # so the clip level is the largest of the search
 
 
 _ORDINARY: dict[str, Ordinary] = {
     "count": _count,
-    "norms_below": _below,
-    "scores_below": _below,
-    "targets_below": _below,
-    "moment_sizes_below": _below,
+    "norms_below": _rank,
+    "scores_below": _rank,
+    "targets_below": _rank,
+    "moment_sizes_below": _rank,
+    "ranks": _rank,
     "norms_above": _above,
     "sizes_above": _above,
 }
@@ -108,7 +112,7 @@ class _RehearsalSession(PrivacySession):
         ordinary = self._answers.get(name)
         if ordinary is None:
             return answer
-        return answer._replace(value=answer.value + ordinary(self._n, bounded.bound, *public))
+        return answer._replace(value=answer.value + ordinary(self._n, answer, *public))
 
     def release(self, bounded: Bounded, share: float) -> Answer:
         """Pay; answer with noise alone."""
@@ -223,7 +227,7 @@ def rehearse(
     estimator: Any,
     n: int,
     *data: Any,
-    act: str = "_fit_session",
+    act: Callable[..., object] | None = None,
     **ordinary: Ordinary,
 ) -> Rehearsal:
     """Run the releases of a fit on nothing; no ledger is charged, and the estimator not touched.
@@ -236,20 +240,22 @@ def rehearse(
         Number of units (rows, users, ...) that ordinary data have.
     *data : object
         What the fit is handed: a public shape, whose numbers are never read.
-    act : str, default="_fit_session"
-        Name of the method that makes the releases: ``act(session, *data)``.
+    act : callable or None
+        ``act(copy, session, *data)`` makes the releases; None is the method `_fit_session`.
     **ordinary : callable
-        Name of a method of the query -> what ordinary data answer, from (n, bound, *public).
+        Name of a method of the query -> what ordinary data answer, from (n, noise, *public).
 
     Returns
     -------
     Rehearsal
     """
     check_counts(estimator, n_samples=n)
+    act = type(estimator)._fit_session if act is None else act
     copy = type(estimator)(**estimator.get_params(deep=False))
     session = copy._checked_session(kind=partial(_RehearsalSession, n=n, ordinary=ordinary))
-    with suppress(_Over):
-        getattr(copy, act)(session, *data)
+    with suppress(_Over), warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)  # of what noise alone would show
+        act(copy, session, *data)
     budget = session.budget
     guarantee = f"epsilon={budget.epsilon:g}, delta={budget.delta:g}, unit {session.unit}"
     guarantee += f", {session.adjacency}"

@@ -217,8 +217,8 @@ def test_seeded_search_is_reproducible_and_flagged():
         ({"param_grid": {"epsilon": [1, 2]}}, "cannot be searched"),
         ({"param_grid": {"random_state": [1, 2]}}, "cannot be searched"),
         ({"estimator": StandardScaler()}, "neither a private estimator"),
-        ({"estimator": make_pipeline(StandardScaler(), DPPCA())}, "is fitted on private rows"),
-        ({"estimator": make_pipeline(DPPCA(), memory="x")}, "memory"),
+        ({"estimator": make_pipeline(StandardScaler(), DPPCA())}, "standardscaler: .* proven"),
+        ({"estimator": make_pipeline(DPPCA(), memory="x")}, "memory: None"),
         ({"estimator": DPPCA(random_state=0)}, "share their noise"),
         ({"delta": 0.0}, "pure differential privacy"),
     ],
@@ -271,7 +271,7 @@ def test_search_pays_a_ledger_once_for_everything(search):
         assert [fit.state for fit in ledger.entries] == ["fitted"]
         assert ledger.spent.epsilon <= search.epsilon
         assert ledger.spent.losses == inside.plan_.losses
-        with pytest.raises(BudgetExceededError):
+        with pytest.raises(PrivacyError):  # no room, or it may fail and comes late
             clone(search).fit(X)
         with pytest.raises(BudgetExceededError):
             inside.best_estimator_.fit(X)  # the model is a fit of its own again

@@ -47,6 +47,7 @@ from skdp.model_selection import (
     make_private_scorer,
     search_cost,
 )
+from skdp.model_selection._folds import held_by
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.testing import record_transcript
@@ -305,6 +306,16 @@ def test_a_row_may_not_be_twice_in_a_training_set():
 def test_a_user_who_is_replaced_may_have_more_rows():
     model = DPPersonalizedRegressor(adjacency="replace")
     assert search_cost(model, 6, np.arange(6), cv=WithinGroupKFold(3)).held == 3
+
+
+@pytest.mark.parametrize("unit", ["rank_one", "frobenius", "spectral", "edge"])
+def test_a_change_of_some_norm_has_parts_in_all_folds(unit):
+    """K copies of a row: the change of the whole is sqrt(K) times that in each fold, for K - 1."""
+    held, scored = held_by(IndependentKFold(4), 90, None, unit, "zero_out")
+    assert (held, scored) == (4, 4)
+    if unit != "edge":
+        svd = DPTruncatedSVD(1, privacy_unit=unit, sensitivity=2.0, epsilon=0.5)
+        assert search_cost(grid(IndependentKFold(4), svd), 90).held == 4
 
 
 def test_folds_of_a_known_seed_move_with_a_row_in_front():

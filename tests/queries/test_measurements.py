@@ -7,9 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.queries import records, sparse_records
-from skdp.queries.clipped_sums import joined
 from skdp.queries.measurements import MeasurementQuery
-from skdp.queries.records import exact_map
 
 D1, D2, R = 4, 3, 2
 P = D1 * D2
@@ -356,22 +354,6 @@ def test_public_moments_of_the_label_unit():
     found = query("dense", X, np.ones(200), "label", "replace").public_moments()
     expected = np.einsum("ijk,ilk->jl", Z, Z), np.einsum("ijk,ijl->kl", Z, Z)
     assert np.allclose(found, np.concatenate([part.ravel() for part in expected]), atol=0.1)
-
-
-def test_exact_map_and_limbs():
-    rng = np.random.default_rng(5)
-    grid = rng.integers(-(2**25), 2**25, (7, 3)).astype(np.float64)
-    for bits in (3, 25, 45, 61):
-        K = rng.integers(-(2**bits), 2**bits, (3, 3))
-        exact = [
-            [sum(int(grid[i, m]) * int(K[m, j]) for m in range(3)) >> 26 for j in range(3)]
-            for i in range(7)
-        ]
-        assert np.array_equal(exact_map(grid, K), np.array(exact))
-    high, low = rng.integers(-(2**30), 2**30, 50), rng.integers(0, 2**35, 50)
-    for shift in (1, 20, 33):
-        exact = [(int(h) * 2**20 + int(k)) >> shift for h, k in zip(high, low, strict=True)]
-        assert np.array_equal(joined(high, low, shift), exact)
 
 
 @pytest.mark.parametrize("form", ["dense", "csr", "factors"])

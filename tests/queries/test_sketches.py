@@ -36,8 +36,8 @@ def maps_of(kind, method="three_sketch", shape=SHAPE, t=3, v=5, seed=0):
     gate = PrivacySession(
         PrivacyBudget(1.0, 1e-6), source=SeededSource(seed), adjacency="-", unit="-"
     )
-    layout = Layout(method, shape, t, v, None, False, 2)
-    return draw_maps(layout, kind, SketchSource.of(gate, seed))
+    plan = Layout(method, shape, t, v, None, False, 2)
+    return draw_maps(plan, kind, SketchSource.of(gate, seed))
 
 
 def unit_of(name, adjacency, stream=False):

@@ -8,7 +8,6 @@ import pytest
 
 from skdp.data.remote import RowNumbers
 from skdp.data.users import UserRows
-from skdp.queries.columns import OCTAVES, ColumnQuery
 from skdp.queries.groups import GroupQuery
 from skdp.queries.measurements import MeasurementQuery
 from skdp.queries.rows import RowQuery
@@ -142,23 +141,3 @@ def test_kept_below_depends_on_no_order(kind):
     make = partial(KEPT[kind], adjacency="add_remove")
     check_order_invariance(make, "kept_below", 1.0, data=X)
     check_lazy(make, "kept_below", 1.0, data=X[:20])
-
-
-# -- all columns and octaves at once ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("adjacency", BOTH)
-def test_kept_octaves_hold_and_are_reached(adjacency):
-    report = check_sensitivity(
-        lambda X: ColumnQuery(X, adjacency=adjacency), "kept_octaves", np.zeros(4),
-        adjacency=adjacency, formats=["dense"], max_starts=150, n_climb=20, budgets=(0.02, 2.0),
-    )  # fmt: skip
-    print(report)
-    assert report.ratio > 0.99
-
-
-def test_kept_octaves_leave_out_what_lies_at_the_centre():
-    X = np.array([[0.0, 1.0], [0.3, 2.0], [2.0, 2.0], [0.3, 2.5], [np.nan, 1.0]])
-    counts = ColumnQuery(X, adjacency="add_remove").kept_octaves(np.array([0.0, 2.0])).answer(0.0)
-    found = [{int(OCTAVES[i]): int(c) for i, c in enumerate(row) if c} for row in counts]
-    assert found == [{-1: 2, 2: 1}, {1: 1, 0: 1}]

@@ -32,12 +32,19 @@ class LedgerFit:
     state: str = "open"
     factor: float = 1.0  # 2 for an add_remove fit in a replace ledger
     sessions: int = 1  # fits and scores that it is made of: each draws noise of its own
+    promised: tuple[Loss, ...] = ()  # what was charged at first: a filter may not depend on answers
     parts: float = 1.0  # above 1 for a share of a sum that holds parts of one unit
 
     def costs(self, granted: Iterable[Loss]) -> tuple[Loss, ...]:
         """Return what a ledger is charged for what the fit was granted."""
         losses = multiplied(granted, self.factor)
         return losses if self.parts == 1.0 else tuple(loss.times(self.parts) for loss in losses)
+
+    def fixed(self) -> tuple[Loss, ...]:
+        """Return the losses, with all that was promised beside Gaussians, which may not shrink."""
+        kept = ("gaussian", "sketch")
+        beside = (loss for loss in self.promised if loss.kind not in kept)
+        return accounting.compose([*beside, *(loss for loss in self.losses if loss.kind in kept)])
 
 
 def planned(budget: PrivacyBudget) -> tuple[Loss, ...]:

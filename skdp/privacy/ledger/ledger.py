@@ -18,6 +18,7 @@ from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.ledger.filters import late_kind, spent_delta, spent_epsilon, spent_losses
 from skdp.privacy.ledger.fits import NORM_UNITS, LedgerFit, as_text, multiplied, planned
 from skdp.privacy.ledger.routes import ACTIVE, OPEN, charge, close, home, is_open, settle
 from skdp.privacy.noise import integers as noise
@@ -35,11 +36,12 @@ class PrivacyLedger:
     """One budget for all fits inside a ``with`` block, charged before any data are touched.
 
     Everything released inside satisfies (`epsilon`, `delta`)-differential privacy as a whole, in
-    one privacy unit and one adjacency. Losses compose exactly: Gaussian fits as the root of the sum
-    of their squared mu; the epsilons of the fits are never added, and a fit's own delta only sets
-    its noise. All fits count as fits to the same people: folds and disjoint parts get no discount.
-    Not covered: scores on private rows (so a choice made by an exact score), projected private
-    rows, and estimators without privacy.
+    one privacy unit and one adjacency, also if each fit is chosen by the answers of those before.
+    Gaussian fits compose exactly, as the root of the sum of their squared mu; later fits of other
+    kinds as Gaussians that dominate them; a fit's own delta only sets its noise. All fits count
+    as fits to the same people: folds and disjoint parts get no discount. Not covered: scores on
+    private rows (so a choice made by an exact score), projected private rows, and
+    estimators without privacy.
 
     Parameters
     ----------
@@ -144,18 +146,24 @@ class PrivacyLedger:
         limit = min(self.epsilon, math.log(room)) if room > 1 else 0.0
         return limit, math.nextafter(self.delta - noise.sampler_delta(limit, draws), -1.0)
 
-    def _total(self, more: tuple[Loss, ...] = (), sessions: int = 1) -> tuple[list[Loss], int]:
-        """All losses, and the number of fits that draw Gaussian noise."""
+    def _total(
+        self, more: tuple[Loss, ...] = (), sessions: int = 1
+    ) -> tuple[tuple[Loss, ...], list[tuple[Loss, ...]], int]:
+        """Losses of the first fit, of each later one, and how many draw Gaussian noise."""
         fits = [*((fit.losses, fit.sessions) for fit in self._entries.values()), (more, sessions)]
         drawn = sum(n for losses, n in fits if any(kind in _DRAWN for kind, _ in losses))
-        return [loss for losses, _ in fits for loss in losses], drawn
+        (first, _), *rest = fits
+        later = [losses for losses, _ in rest if losses]
+        oldest = next(iter(self._entries.values()), None)
+        return (oldest.fixed() if oldest and later else first), later, drawn
 
     def _affords(self, more: tuple[Loss, ...] = (), sessions: int = 1) -> bool:
-        losses, fits = self._total(more, sessions)
+        first, later, fits = self._total(more, sessions)
         limit, left = self._limits(fits)
         if self.delta == 0:  # the epsilons of pure fits add up in floats
+            losses = [*first, *(loss for fit in later for loss in fit)]
             return accounting.epsilon_from_losses(losses, 0.0) <= limit * (1 + 2.0**-48)
-        return accounting.delta_from_losses(losses, limit) <= left
+        return spent_delta(first, later, limit, (self.epsilon, self.delta)) <= left
 
     def remaining(self) -> float:
         """Return the largest epsilon that one more fit can have.
@@ -192,7 +200,9 @@ class PrivacyLedger:
                 self._refused.append((type(error), str(error)))
                 raise
             self._serial += 1
-            self._entries[self._serial] = replace(fit, losses=losses, factor=factor)
+            self._entries[self._serial] = replace(
+                fit, losses=losses, factor=factor, promised=losses
+            )
             return self._serial
 
     def _check_kind(self, fit: LedgerFit) -> None:
@@ -237,7 +247,9 @@ class PrivacyLedger:
         """Replace a reservation by a loss of another kind, before it is granted, or refuse."""
         with self._lock:
             fit = self._entries[key]
-            self._entries[key] = replace(fit, losses=fit.costs(losses))
+            self._check_recharge(key, fit, losses)
+            costs = fit.costs(losses)
+            self._entries[key] = replace(fit, losses=costs, promised=costs)
             if not self._affords():
                 self._entries[key] = fit
                 error = BudgetExceededError(
@@ -247,6 +259,16 @@ class PrivacyLedger:
                 )
                 self._refused.append((BudgetExceededError, str(error)))
                 raise error
+
+    def _check_recharge(self, key: int, fit: LedgerFit, losses: tuple[Loss, ...]) -> None:
+        """Refuse to choose another way of adding up once there are answers."""
+        oldest = next(iter(self._entries))
+        sketched = any(loss.kind == "sketch" for loss in self._entries[oldest].promised)
+        unanswered = all(other.state == "open" for other in self._entries.values())
+        if not sketched and not (key == oldest and unanswered):
+            error = PrivacyError(f"{fit.estimator}: {late_kind(losses)}")
+            self._refused.append((PrivacyError, str(error)))
+            raise error
 
     def _scale(self, key: int, parts: float) -> None:
         """Charge a fit `parts` times its loss (Gaussian or of sketches) from now on, or refuse."""
@@ -293,15 +315,15 @@ class PrivacyLedger:
     def spent(self) -> PrivacySpent:
         """The receipt of everything so far, fits that still run with their whole budget."""
         with self._lock:
-            losses, fits = self._total()
+            first, later, fits = self._total()
             limit, left = self._limits(fits)
-            epsilon = accounting.epsilon_from_losses(losses, left)
+            epsilon = spent_epsilon(first, later, left, (self.epsilon, self.delta))
             if self._affords():
                 epsilon = min(epsilon, limit)
             unit, adjacency = self._meaning()
             seeded = any(fit.seeded for fit in self._entries.values())
         meaning = adjacency or ADJACENCIES[0], unit or UNITS[0]
-        return PrivacySpent(epsilon, self.delta, accounting.compose(losses), *meaning, seeded)
+        return PrivacySpent(epsilon, self.delta, spent_losses(first, later), *meaning, seeded)
 
     def _table(self) -> list[tuple[str, str, str, str, str, str]]:
         table = [("fit", "estimator", "unit", "adjacency", "loss", "state")]

@@ -15,11 +15,11 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.accounting.sketch_laws import SketchMixture, largest_mixture
 from skdp.privacy.gate.bounds import Bound, gaussian_step
-from skdp.privacy.gate.grants import Accumulator, Grant
+from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import SHARE_SLIP, PrivacySession
 from skdp.privacy.noise import integers as noise
 
-__all__ = ["accumulate_sketches", "grant_sketches"]
+__all__ = ["grant_sketches"]
 
 # A share of the noise is further from a rounded normal variable than a whole draw.
 _SHARE_COST = math.ceil(noise.SHARE_DELTA_PER_DRAW / noise.DELTA_PER_DRAW)
@@ -67,20 +67,6 @@ def grant_sketches(
         units = [1] * len(bounds) if units is None else units
         lines = zip(bounds, shares, losses, units, strict=True)
         return tuple(_grant(session, *line, parties, note) for line in lines)
-
-
-def accumulate_sketches(
-    session: PrivacySession,
-    bounds: Sequence[Bound],
-    shares: Sequence[float],
-    *,
-    parties: int = 0,
-    shared: bool = False,
-) -> list[Accumulator]:
-    """Pay for sketches and draw their noise now; data may be added later, in parts."""
-    note = ", noise first"
-    grants = grant_sketches(session, bounds, shares, parties=parties, shared=shared, note=note)
-    return [Accumulator(grant) for grant in grants]
 
 
 def _losses(

@@ -27,6 +27,7 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.ledger.filters import dominating_mu
 from skdp.privacy.ledger.ledger import charge, settle
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise import integers as noise
@@ -153,20 +154,22 @@ def test_a_session_that_tells_no_ledger_is_refused():
         assert ledger.entries == ()
 
 
-def test_pure_and_gaussian_parts_compose_apart():
-    with PrivacyLedger(3, 1e-5) as ledger:
+def test_pure_parts_beside_earlier_fits_are_charged_as_gaussians():
+    with PrivacyLedger(4, 1e-5) as ledger:
         one = session(PrivacyBudget(1, 1e-6, pure_epsilon=0.2))
         charge(one, "Chooser")
         mu = one.budget.mu
         assert ledger.entries[0].losses == (Loss("gaussian", mu), Loss("pure", 0.2))
-        charge(session(PrivacyBudget(0.7, 0)), "Laplace")
+        assert ledger.spent.losses == ledger.entries[0].losses
+        charge(session(PrivacyBudget(0.3, 0)), "Laplace")
         pca().fit(X)
-    losses = [("gaussian", mu), ("pure", 0.2), ("pure", 0.7), ("gaussian", mu_of(0.5))]
+    late = dominating_mu(Loss("pure", 0.3))
+    losses = [("gaussian", mu), ("pure", 0.2), ("gaussian", late), ("gaussian", mu_of(0.5))]
     assert ledger.spent.losses == accounting.compose(losses)
     assert ledger.spent.epsilon == pytest.approx(accounting.epsilon_from_losses(losses, 1e-5))
     left = PrivacyBudget(ledger.remaining(), 1e-5).mu
     total = accounting.epsilon_from_losses([*losses, ("gaussian", left)], 1e-5)
-    assert total == pytest.approx(3, rel=1e-9)
+    assert total == pytest.approx(4, rel=1e-9)
 
 
 def test_delta_zero_takes_pure_fits_only():
