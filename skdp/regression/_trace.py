@@ -11,7 +11,7 @@ from skdp._validation import check_split
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import PrivacyWarning
-from skdp.queries.measurements import MeasurementQuery
+from skdp.queries.records import RecordQuery
 from skdp.regression._measurements import (
     check_design,
     check_measurements,
@@ -204,7 +204,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     def _fit_session(self, session, X, y, shape):
         """Make all releases; the records are read by the session alone."""
         design = check_design(self.design, shape, sparse=sp.issparse(X))
-        query = MeasurementQuery(
+        query = RecordQuery(
             X, y, shape, adjacency=session.adjacency, privacy_unit=session.unit, n_jobs=self.n_jobs
         )
         ask, shares = session.ask(query), self._shares()

@@ -9,7 +9,7 @@ import pytest
 from skdp.data.remote import RowNumbers
 from skdp.data.users import UserRows
 from skdp.queries.groups import GroupQuery
-from skdp.queries.measurements import MeasurementQuery
+from skdp.queries.records import RecordQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, any_rows, whole_steps
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
@@ -52,7 +52,7 @@ def test_adjacency_is_checked_and_counts_are_public_or_private():
     with pytest.raises(ValueError, match="adjacency"):
         SumQuery(None, adjacency="neighbour")
     with pytest.raises(ValueError, match="records is private"):
-        _ = MeasurementQuery(np.ones((3, 4)), np.ones(3), (2, 2), adjacency="add_remove").n_rows
+        _ = RecordQuery(np.ones((3, 4)), np.ones(3), (2, 2), adjacency="add_remove").n_rows
     with pytest.raises(ValueError, match="public under adjacency='replace': `n_rows`"):
         RowQuery(np.ones((3, 4)), clip_norm=1.0, adjacency="replace").count()
 
@@ -83,7 +83,7 @@ def first_of(X):
 
 
 def records_of(X, adjacency):
-    return MeasurementQuery(np.ones((len(X), 4)), X[:, 0], (2, 2), adjacency=adjacency)
+    return RecordQuery(np.ones((len(X), 4)), X[:, 0], (2, 2), adjacency=adjacency)
 
 
 KEPT = {
