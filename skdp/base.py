@@ -125,7 +125,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         module = type(self).__module__.rpartition("._")[0] or type(self).__module__
         return {"estimator_module": module, "estimator_name": type(self).__name__}
 
-    def _checked_session(self, *, pure_epsilon=0.0, random_state=None):
+    def _checked_session(self, *, random_state=None, kind=PrivacySession):
         """Check the privacy parameters; return a session that nobody was charged for."""
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
@@ -148,17 +148,15 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         if unit == "label":  # the number of labels is public, so it has one adjacency
             adjacency = "replace"
         source = make_source(random_state, name)
-        budget, observer = PrivacyBudget(epsilon, delta, pure_epsilon), FitObserver()
-        return PrivacySession(
-            budget, source=source, adjacency=adjacency, unit=unit, observer=observer
-        )
+        budget, observer = PrivacyBudget(epsilon, delta, self._pure_epsilon()), FitObserver()
+        return kind(budget, source=source, adjacency=adjacency, unit=unit, observer=observer)
 
-    def _open_session(self, *, pure_epsilon=0.0):
+    def _open_session(self):
         """Check the privacy parameters and open the session of one fit; nothing is read.
 
         Inside a PrivacyLedger the whole budget is charged here, or refused.
         """
-        session = self._checked_session(pure_epsilon=pure_epsilon, random_state=self.random_state)
+        session = self._checked_session(random_state=self.random_state)
         name = type(self).__name__
         ledger.charge(session, name, self._ledger_stamp, getattr(self, "sensitivity", None))
         if (opened := _OPENED.get()) is not None:
@@ -171,6 +169,9 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
 
     def _offers_pure_dp(self):
         return self._pure_dp
+
+    def _pure_epsilon(self):
+        return 0.0  # set aside for exponential mechanisms beside Gaussian releases
 
     def _warn_if_weak(self, epsilon, seeded):
         name = type(self).__name__

@@ -256,7 +256,7 @@ def test_states_of_overlapping_rows_count_together():
 
 @pytest.mark.parametrize("claim", ["a share", "no receipt", "no line"])
 def test_a_message_without_a_receipt_of_its_noise_is_refused(claim):
-    """Else it would count as nothing spent, or a share of the noise as all of it."""
+    """Else it would count as nothing spent, or a part of the noise as all of it."""
     state = NoisyState.from_bytes(server().state_message())
     changes = {
         "a share": {"honest_servers": 3},
