@@ -23,7 +23,6 @@ __all__ = ["BaseDPEstimator", "FitObserver", "atomic"]
 
 _SMALLEST_EPSILON = 1e-12
 _SECRET = ("_private", "_state")  # hold heads of users or a running stream: never released
-_PUBLISH = "Publish what its released() returns."
 
 
 # Functions stamp -> stamp of a clone made in a ledger: `skdp.model_selection` meets searches here.
@@ -118,6 +117,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
     )
     _privacy_units = {"row": ("add_remove", "replace")}
     _pure_dp = False  # whether delta=0 is offered
+    _publish = "Publish what its released() returns."
     _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
     _ledger_stamp = ()  # set on clones and pickles made inside a PrivacyLedger
 
@@ -216,7 +216,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         if self._fit_keeps and self.holds_private:  # a running stream refuses by itself
             message = (
                 f"this pickle or copy of {type(self).__name__} holds {self.holds_private}: keep it "
-                f"like the data. {_PUBLISH}"
+                f"like the data. {self._publish}"
             )
             warnings.warn(message, PrivacyWarning, stacklevel=3)
         state = super().__getstate__()
@@ -233,5 +233,5 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         """
         check_is_fitted(self, "privacy_spent_")
         held = self.holds_private
-        held = held and f"{held}: not covered. {_PUBLISH}"
+        held = held and f"{held}: not covered. {self._publish}"
         return privacy_card(type(self).__name__, self.privacy_spent_, self.ledger_, held)

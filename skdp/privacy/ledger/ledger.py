@@ -13,6 +13,7 @@ import threading
 from dataclasses import replace
 from typing import NoReturn
 
+from skdp._tables import aligned
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
@@ -349,10 +350,7 @@ class PrivacyLedger:
         str
             Notebooks show the ledger itself as a table.
         """
-        table = self._table()
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-        return "\n".join([*lines, self._summary()])
+        return "\n".join([*aligned(self._table()), self._summary()])
 
     def _repr_html_(self) -> str:
         cells = [[f"<td>{html.escape(cell)}</td>" for cell in row] for row in self._table()]
