@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
 
 from skdp.decomposition._factorizer_state import (
@@ -52,7 +51,7 @@ class ServersMixin:
             )
         if self._source is None:
             self._running()
-        other = clone(self)
+        other = self._twin()
         if matrix_shape is not None:
             other.set_params(matrix_shape=matrix_shape)
         if first_row is not None:

@@ -10,9 +10,15 @@ from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.privacy.ledger.routes import LedgerFit, planned, unit_name
+from skdp.privacy.ledger.fits import LedgerFit, planned, unit_name
 
-__all__ = ["check_fitted_once", "check_only_private", "dp_parts", "planned_fit", "stamps_of"]
+__all__ = [
+    "check_fitted_once",
+    "check_fitted_whole",
+    "check_only_private",
+    "dp_parts",
+    "planned_fit",
+]
 
 
 def dp_parts(estimator):
@@ -32,26 +38,36 @@ def dp_parts(estimator):
     return found
 
 
-# Compositions of scikit-learn that fit each of their parts once.
+# Compositions of scikit-learn that fit each of their parts once, on all rows, one row for one row.
+# Not here: VotingClassifier and OneVsRestClassifier, where the labels of all rows say what a clone
+# is fitted on (one new label codes all others anew, or makes one more clone); whatever has folds.
 _ONCE = (
     "Pipeline", "FeatureUnion", "ColumnTransformer", "TransformedTargetRegressor",
-    "VotingRegressor", "VotingClassifier", "SelectFromModel", "FrozenEstimator",
+    "VotingRegressor", "SelectFromModel", "FrozenEstimator",
 )  # fmt: skip
+# The same, once for each target.
+_FOR_EACH_TARGET = ("MultiOutputRegressor", "MultiOutputClassifier")
 
 
-def check_fitted_once(estimator):
+def check_fitted_once(estimator, allowed=_ONCE):
     """Refuse a composition that fits a private part more than once, or nobody knows how often."""
     if isinstance(estimator, BaseDPEstimator) or not dp_parts(estimator):
         return
     cls = type(estimator)
-    if cls.__name__ not in _ONCE or not cls.__module__.startswith("sklearn."):
+    if cls.__name__ not in allowed or not cls.__module__.startswith("sklearn."):
         raise PrivacyError(
             f"how often {cls.__name__} fits a private estimator inside it, and on which rows, is "
-            "not known: its cost cannot be counted. Use the private estimator itself."
+            "not known: its cost cannot be counted. Use the private estimator itself, or "
+            "DPGridSearchCV to choose between settings."
         )
     for part in estimator.get_params(deep=False).values():
         for each in _estimators_in(part):
-            check_fitted_once(each)
+            check_fitted_once(each, allowed)
+
+
+def check_fitted_whole(estimator):
+    """Refuse a composition unless each clone of a private part gets all rows, as they are."""
+    check_fitted_once(estimator, (*_ONCE, *_FOR_EACH_TARGET))
 
 
 def _estimators_in(value):
@@ -77,11 +93,6 @@ def planned_fit(part, with_groups=False):
     unit = unit_name(unit, getattr(part, "sensitivity", None))
     seeded = part.random_state is not None
     return LedgerFit(type(part).__name__, unit, adjacency, losses, seeded)
-
-
-def stamps_of(*estimators):
-    """Return the tokens of ledgers that estimators carry."""
-    return tuple(token for part in estimators for token in part._ledger_stamp)
 
 
 def check_only_private(estimator):
