@@ -22,6 +22,8 @@ from skdp.privacy.noise.words import make_source
 __all__ = ["BaseDPEstimator", "FitObserver", "atomic"]
 
 _SMALLEST_EPSILON = 1e-12
+_SECRET = ("_private", "_state")  # hold heads of users or a running stream: never released
+_PUBLISH = "Publish what its released() returns."
 
 
 # Sessions opened by the fit that runs in this context.
@@ -101,12 +103,13 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
     _privacy_units = {"row": ("add_remove", "replace")}
     _pure_dp = False  # whether delta=0 is offered
     _ledger_ticket = None  # of clones and pickles made inside a PrivacyLedger
+    _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
 
     def _doc_link_url_param_generator(self):
         module = type(self).__module__.rpartition("._")[0] or type(self).__module__
         return {"estimator_module": module, "estimator_name": type(self).__name__}
 
-    def _checked_session(self, *, pure_epsilon=0.0, random_state=None):
+    def _checked_session(self, *, random_state=None, kind=PrivacySession):
         """Check the privacy parameters; return a session that nobody was charged for."""
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
@@ -129,17 +132,15 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         if unit == "label":  # the number of labels is public, so it has one adjacency
             adjacency = "replace"
         source = make_source(random_state, name)
-        budget, observer = PrivacyBudget(epsilon, delta, pure_epsilon), FitObserver()
-        return PrivacySession(
-            budget, source=source, adjacency=adjacency, unit=unit, observer=observer
-        )
+        budget, observer = PrivacyBudget(epsilon, delta, self._pure_epsilon()), FitObserver()
+        return kind(budget, source=source, adjacency=adjacency, unit=unit, observer=observer)
 
-    def _open_session(self, *, pure_epsilon=0.0):
+    def _open_session(self):
         """Check the privacy parameters and open the session of one fit; nothing is read.
 
         Inside a PrivacyLedger the whole budget is charged here, or refused.
         """
-        session = self._checked_session(pure_epsilon=pure_epsilon, random_state=self.random_state)
+        session = self._checked_session(random_state=self.random_state)
         name = type(self).__name__
         ledger.charge(session, name, self._ledger_ticket, getattr(self, "sensitivity", None))
         if (opened := _OPENED.get()) is not None:
@@ -152,6 +153,9 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
 
     def _offers_pure_dp(self):
         return self._pure_dp
+
+    def _pure_epsilon(self):
+        return 0.0  # set aside for exponential mechanisms beside Gaussian releases
 
     def _warn_if_weak(self, epsilon, seeded):
         name = type(self).__name__
@@ -192,7 +196,19 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
             copy._ledger_ticket = self._ledger_ticket
         return copy
 
+    @property
+    def holds_private(self):
+        """What of private data this object holds, in words; empty if it may be published."""
+        held = any(vars(self).get(name) is not None for name in _SECRET)
+        return (self._fit_keeps or "exact sums of a running stream") if held else ""
+
     def __getstate__(self):
+        if self._fit_keeps and self.holds_private:  # a running stream refuses by itself
+            message = (
+                f"this pickle or copy of {type(self).__name__} holds {self.holds_private}: keep it "
+                f"like the data. {_PUBLISH}"
+            )
+            warnings.warn(message, PrivacyWarning, stacklevel=3)
         state = {k: v for k, v in super().__getstate__().items() if k != "_ledger_ticket"}
         ticket = handed_on(self._ledger_ticket)
         return dict(state, _ledger_ticket=ticket) if ticket else state
@@ -206,4 +222,6 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
             ``str(card)`` is text; notebooks show a table.
         """
         check_is_fitted(self, "privacy_spent_")
-        return privacy_card(type(self).__name__, self.privacy_spent_, self.ledger_)
+        held = self.holds_private
+        held = held and f"{held}: not covered. {_PUBLISH}"
+        return privacy_card(type(self).__name__, self.privacy_spent_, self.ledger_, held)

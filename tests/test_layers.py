@@ -47,7 +47,7 @@ ALLOWED = {
     "preprocessing": ESTIMATOR | {"theory"},
     "federated": {"_packing", "answer", "data", "queries", "solvers", "privacy"} | COMMON,
     "metrics": {"solvers"} | COMMON,
-    "theory": {"privacy", "queries.sums", "solvers"} | COMMON,
+    "theory": {"answer", "privacy", "queries.sums", "solvers"} | COMMON,
 }
 # Programs, which no module imports when it is loaded: what they may import besides.
 PROGRAMS = {"federated._demo_fit": {"decomposition"}}

@@ -24,6 +24,7 @@ from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise import words
 from skdp.queries import rows
 from skdp.queries.rows import RowQuery
+from skdp.queries.sums import Neighbours
 from skdp.solvers.linalg import orthonormal
 from skdp.testing import (
     audit,
@@ -262,7 +263,7 @@ def float_addition(mp):
 
 
 def other_adjacency(mp):
-    mp.setattr(RowQuery, "_psd", lambda self, order=2: 1.0)
+    mp.setattr(Neighbours, "positive", lambda self, level=1.0, size=2: level)
 
 
 def no_clip(mp):
@@ -288,7 +289,9 @@ def norm_is_one(mp):
 
     def claimed(self, V):
         bounded = true(self, V)
-        bound = dataclasses.replace(bounded.bound, l2=self.clip_norm**2 * self._psd(V.shape[1]))
+        bound = dataclasses.replace(
+            bounded.bound, l2=self.neighbours.positive(self.clip_norm**2, V.shape[1])
+        )
         return gate.Bounded(bound, bounded.answer)
 
     mp.setattr(RowQuery, "gram_product", claimed)
@@ -350,7 +353,7 @@ def no_limit(mp):
         delta = self.budget.delta - self.budget.sampler_delta
         return min(self.budget.epsilon, accounting.epsilon_from_losses(losses, delta))
 
-    mp.setattr(gate.PrivacySession, "_pay", lambda self, *args: None)
+    mp.setattr(gate.PrivacySession, "affordable", lambda self, bound, share, *args: share)
     mp.setattr(gate.PrivacySession, "_composed_epsilon", blind)
 
 
@@ -389,12 +392,12 @@ def noise_floor(mp):
 
 
 def half_ledger(mp):
-    record = gate.PrivacySession._record
+    pay = gate.PrivacySession.pay
 
-    def forgetful(self, *line):
-        record(self, *line[:-1], line[-1]._replace(value=line[-1].value / 2))
+    def forgetful(self, line, *args):
+        pay(self, line._replace(loss=line.loss._replace(value=line.loss.value / 2)), *args)
 
-    mp.setattr(gate.PrivacySession, "_record", forgetful)
+    mp.setattr(gate.PrivacySession, "pay", forgetful)
 
 
 def nothing(mp):

@@ -4,21 +4,16 @@ import math
 from functools import cache
 
 from sklearn.base import clone
-from sklearn.pipeline import Pipeline
+from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 
 from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
+from skdp.model_selection._proven import fits_each_part_once, parts_of
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.ledger.fits import LedgerFit, planned, unit_name
 
-__all__ = [
-    "check_fitted_once",
-    "check_fitted_whole",
-    "check_only_private",
-    "dp_parts",
-    "planned_fit",
-]
+__all__ = ["check_fitted_once", "check_fitted_whole", "dp_parts", "planned_fit"]
 
 
 def dp_parts(estimator):
@@ -38,45 +33,33 @@ def dp_parts(estimator):
     return found
 
 
-# Compositions of scikit-learn that fit each of their parts once, on all rows, one row for one row.
-# Not here: VotingClassifier and OneVsRestClassifier, where the labels of all rows say what a clone
-# is fitted on (one new label codes all others anew, or makes one more clone); whatever has folds.
-_ONCE = (
-    "Pipeline", "FeatureUnion", "ColumnTransformer", "TransformedTargetRegressor",
-    "VotingRegressor", "SelectFromModel", "FrozenEstimator",
-)  # fmt: skip
-# The same, once for each target.
-_FOR_EACH_TARGET = ("MultiOutputRegressor", "MultiOutputClassifier")
+# Compositions that fit a clone on all rows for each target, and leave rows and targets as they are.
+_FOR_EACH_TARGET = (MultiOutputRegressor, MultiOutputClassifier)
 
 
-def check_fitted_once(estimator, allowed=_ONCE):
+def check_fitted_once(estimator):
     """Refuse a composition that fits a private part more than once, or nobody knows how often."""
     if isinstance(estimator, BaseDPEstimator) or not dp_parts(estimator):
         return
-    cls = type(estimator)
-    if cls.__name__ not in allowed or not cls.__module__.startswith("sklearn."):
+    if not fits_each_part_once(estimator):
         raise PrivacyError(
-            f"how often {cls.__name__} fits a private estimator inside it, and on which rows, is "
-            "not known: its cost cannot be counted. Use the private estimator itself, or "
-            "DPGridSearchCV to choose between settings."
+            f"how often {type(estimator).__name__} fits a private estimator inside it, and on "
+            "which rows, is not known: its cost cannot be counted. Use the private estimator "
+            "itself."
         )
-    for part in estimator.get_params(deep=False).values():
-        for each in _estimators_in(part):
-            check_fitted_once(each, allowed)
+    for _, part in parts_of(estimator):
+        check_fitted_once(part)
 
 
 def check_fitted_whole(estimator):
     """Refuse a composition unless each clone of a private part gets all rows, as they are."""
-    check_fitted_once(estimator, (*_ONCE, *_FOR_EACH_TARGET))
-
-
-def _estimators_in(value):
-    """Yield the estimators in a parameter, which may be a list of (name, estimator, ...)."""
-    if isinstance(value, list | tuple):
-        for each in value:
-            yield from _estimators_in(each)
-    elif hasattr(value, "get_params") and not isinstance(value, type):
-        yield value
+    if type(estimator) in _FOR_EACH_TARGET:
+        check_fitted_whole(estimator.estimator)
+    elif fits_each_part_once(estimator):
+        for _, part in parts_of(estimator):
+            check_fitted_whole(part)
+    else:
+        check_fitted_once(estimator)
 
 
 def planned_fit(part, with_groups=False):
@@ -93,29 +76,6 @@ def planned_fit(part, with_groups=False):
     unit = unit_name(unit, getattr(part, "sensitivity", None))
     seeded = part.random_state is not None
     return LedgerFit(type(part).__name__, unit, adjacency, losses, seeded)
-
-
-def check_only_private(estimator):
-    """Refuse an estimator with a part that would be fitted on private rows without a guarantee."""
-    if isinstance(estimator, BaseDPEstimator):
-        return
-    if not isinstance(estimator, Pipeline):
-        raise PrivacyError(
-            f"{type(estimator).__name__} is neither a private estimator nor a Pipeline that ends "
-            "in one. Give the private estimator itself."
-        )
-    if not dp_parts(estimator):
-        raise PrivacyError("a candidate is a Pipeline without a private step.")
-    if estimator.memory is not None:
-        raise PrivacyError("a Pipeline with a 'memory' would use one release twice; use None.")
-    for name, step in estimator.steps:
-        if step in (None, "passthrough") or isinstance(step, BaseDPEstimator):
-            continue
-        if step.__sklearn_tags__().requires_fit:
-            raise PrivacyError(
-                f"step {name!r}, {type(step).__name__}, is fitted on private rows and has no "
-                "guarantee of its own. Use steps that fit nothing, or private ones."
-            )
 
 
 def weights_of(parts):

@@ -14,9 +14,10 @@ class PipelineProblem(NamedTuple):
     step : str
         Where: names of steps, joined by "__" as in ``set_params``.
     kind : str
-        "before" (learns from rows that a private step is to protect), "after" (learns from exact
-        projections of private rows), "not private", "unknown", "stored", "scores", "repeated",
-        "unit" or "format".
+        "not verified" (not in the table of steps that are proven to use no other row), "after" (not
+        verified either, and it sees exact projections of private rows), "not private" (no step is,
+        or one has no noise), "unit" (what is protected changes or does not add up) or "holds
+        private" (the fitted object must not be published as it is).
     message : str
         What is wrong.
     remedy : str

@@ -23,8 +23,8 @@ class DPGridSearchCV(PrivateSearch):
     Parameters
     ----------
     estimator : estimator
-        A private estimator, or a Pipeline whose other steps fit nothing. Several private steps
-        share a run as their own budgets compare.
+        A private estimator, or a Pipeline whose other steps `check_pipeline` calls proven. Several
+        private steps share a run as their own budgets compare.
     param_grid : dict or list of dicts
         Parameters to try, as in `~sklearn.model_selection.GridSearchCV`; no budgets.
     scoring : PrivateScorer
@@ -44,6 +44,10 @@ class DPGridSearchCV(PrivateSearch):
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_share : float, default=0.1
         Share of a run (of its mu squared, or epsilon) for its score.
+    trusted : sequence of str or type, default=()
+        Names (or exact classes) of steps that you vouch for: each output row depends on its own
+        input row and on public parameters alone. Other steps that are neither private nor in the
+        table of `check_pipeline` are refused.
     random_state : int, Generator, RandomState or None, default=None
         None draws from the operating system. Anything else makes a search reproducible, which is
         not private: it warns and is flagged in the receipt.
@@ -51,7 +55,8 @@ class DPGridSearchCV(PrivateSearch):
     Attributes
     ----------
     best_estimator_ : estimator
-        The chosen model, as it was fitted in its run. Its receipt is that of the search.
+        The chosen model, as it was fitted in its run. Its receipt is that of the search. Models
+        with a head for each user say in `holds_private` what of them must not be published.
     best_params_ : dict
         Its parameters.
     best_score_ : float
@@ -130,6 +135,7 @@ class DPGridSearchCV(PrivateSearch):
         law="auto",
         expected_runs="auto",
         score_share=0.1,
+        trusted=(),
         random_state=None,
     ):
         self.estimator = estimator
@@ -141,6 +147,7 @@ class DPGridSearchCV(PrivateSearch):
         self.law = law
         self.expected_runs = expected_runs
         self.score_share = score_share
+        self.trusted = trusted
         self.random_state = random_state
 
     def _candidates(self):
@@ -157,7 +164,7 @@ class DPRandomizedSearchCV(PrivateSearch):
     Parameters
     ----------
     estimator : estimator
-        A private estimator, or a Pipeline whose other steps fit nothing.
+        A private estimator, or a Pipeline whose other steps `check_pipeline` calls proven.
     param_distributions : dict or list of dicts
         Distributions or lists, as in `~sklearn.model_selection.RandomizedSearchCV`; no budgets.
     scoring : PrivateScorer
@@ -179,6 +186,10 @@ class DPRandomizedSearchCV(PrivateSearch):
         Mean number of runs, above 1; "auto" is the number of candidates.
     score_share : float, default=0.1
         Share of a run (of its mu squared, or epsilon) for its score.
+    trusted : sequence of str or type, default=()
+        Names (or exact classes) of steps that you vouch for: each output row depends on its own
+        input row and on public parameters alone. Other steps that are neither private nor in the
+        table of `check_pipeline` are refused.
     random_state : int, Generator, RandomState or None, default=None
         None draws from the operating system. Anything else makes a search reproducible, which is
         not private: it warns and is flagged in the receipt.
@@ -186,7 +197,8 @@ class DPRandomizedSearchCV(PrivateSearch):
     Attributes
     ----------
     best_estimator_ : estimator
-        The chosen model, as it was fitted in its run. Its receipt is that of the search.
+        The chosen model, as it was fitted in its run. Its receipt is that of the search. Models
+        with a head for each user say in `holds_private` what of them must not be published.
     best_params_ : dict
         Its parameters.
     best_score_ : float
@@ -237,6 +249,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         law="auto",
         expected_runs="auto",
         score_share=0.1,
+        trusted=(),
         random_state=None,
     ):
         self.estimator = estimator
@@ -249,6 +262,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         self.law = law
         self.expected_runs = expected_runs
         self.score_share = score_share
+        self.trusted = trusted
         self.random_state = random_state
 
     def _candidates(self):

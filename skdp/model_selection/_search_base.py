@@ -11,10 +11,10 @@ from skdp._validation import check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.model_selection._parts import (
     candidate_of,
-    check_only_private,
     dp_parts,
     planned_fit,
 )
+from skdp.model_selection._pipelines import check_searchable
 from skdp.model_selection._runs import Runs
 from skdp.model_selection._scorers import PrivateScorer
 from skdp.model_selection.selection_laws import plan_selection
@@ -58,6 +58,16 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             )
         first = planned_fit(parts[0], with_groups="groups" in fit_params)
         return first.unit, first.adjacency
+
+    @property
+    def _fit_keeps(self):
+        return "; ".join(part._fit_keeps for part in dp_parts(self.estimator) if part._fit_keeps)
+
+    @property
+    def holds_private(self):
+        """What of private data `best_estimator_` holds, in words; empty if it may be published."""
+        parts = dp_parts(getattr(self, "best_estimator_", None))
+        return "; ".join(part.holds_private for part in parts if part.holds_private)
 
     # -- fit -----------------------------------------------------------------------------------
 
@@ -108,7 +118,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
                 f"The 'scoring' parameter of {type(self).__name__} must come from "
                 f"skdp.model_selection.make_private_scorer. Got {self.scoring!r} instead."
             )
-        check_only_private(self.estimator)
+        check_searchable(self.estimator, self.trusted)
         if any(part.random_state is not None for part in dp_parts(self.estimator)):
             raise ValueError(
                 "the estimator inside a search has a 'random_state': all runs would share their "
@@ -124,7 +134,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         if not candidates:
             raise ValueError("there is no candidate to try: the grid is empty.")
         for params in candidates:  # a candidate may put another step in the place of one
-            check_only_private(candidate_of(self.estimator, params))
+            check_searchable(candidate_of(self.estimator, params), self.trusted)
         return candidates
 
     def _sessions(self):

@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import validate_data
 
 from skdp._validation import FLOATS, check_real
-from skdp.queries.integers import square_norms
+from skdp.data.block_rows import square_norms
 
 
 class RowClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -95,7 +95,7 @@ class RowClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
 def clipped(rows, clip_norm):
     """Return rows of norm at most `clip_norm`, each from that row alone (never through BLAS)."""
-    wide = rows.astype(np.float64)
+    wide = rows.astype(np.float64) if sp.issparse(rows) else np.array(rows, np.float64, order="C")
     largest = abs(wide).max(axis=1)
     largest = np.asarray(largest.toarray() if sp.issparse(largest) else largest).ravel()
     largest = np.where(largest > 0, largest, 1.0)

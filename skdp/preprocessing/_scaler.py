@@ -1,13 +1,15 @@
 """Standardisation of columns with differential privacy."""
 
 import math
+import warnings
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from skdp._inputs import as_blocks, check_rows, map_blocks
+from skdp._inputs import as_blocks, as_source, check_rows, map_blocks
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -17,11 +19,14 @@ from skdp._validation import (
     spread_range,
 )
 from skdp.base import BaseDPEstimator, atomic
-from skdp.preprocessing._planning import plan_scaler
-from skdp.queries.columns import OCTAVES, SQUARE_WEIGHT, ColumnQuery
-from skdp.solvers.columns import column_moments, column_sizes
+from skdp.exceptions import PrivacyWarning
+from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
+from skdp.solvers.columns import MomentWeights, column_moments, find_columns
 from skdp.solvers.products import saturated
+from skdp.solvers.scales import numbers_needed
+from skdp.theory import Expectation, check_counts, deviation_error, rehearse, zero_rows
 
+_SHOWN = 10  # column numbers in a warning
 _COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 
 
@@ -40,8 +45,9 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         Whether ``transform`` scales the columns.
     entry_bounds : (low, high) or "auto", default="auto"
         Public bounds of the entries, numbers or arrays of one number for each column; entries are
-        cut to them. They make the fit much more accurate. "auto" learns a power of two for each
-        column, first about 0, then about a first mean: half of the budget.
+        cut to them, by ``transform`` too. They make the fit much more accurate. "auto" learns a
+        power of two for each column, first about 0, then about a first mean: almost half of the
+        budget. Where a column does not show its scale, a warning says so.
     epsilon : float, default=1.0
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
@@ -136,30 +142,35 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         self : DPStandardScaler
             The fitted estimator.
         """
-        shares, bounds = self._check_parameters()
+        self._check_parameters()
         session = self._open_session()
         X = check_rows(self, X, accept_sparse=False)
+        return self._close_session(session, self._fit_session(session, X))
+
+    def _fit_session(self, session, X):
+        """Make all releases; X itself is read by the session alone."""
+        shares, bounds = self._check_parameters()
+        X = as_source(X)
         bounds = spread_range(self, "entry_bounds", bounds, X.n_features, "columns")
         query = ColumnQuery(X, adjacency=self.adjacency, n_jobs=self.n_jobs)
         n = float(query.n_rows) if self.adjacency == "replace" else None
         ask = session.ask(query)
-        center, size = self._range(ask, X.n_features, bounds, shares, n)
+        center, size = self._range(session, ask, X.n_features, bounds, shares, n)
         found = self._moments(ask, center, size, n, shares["moments"])
         scale = np.sqrt(found.variance)
         scale[is_constant(found)] = 1.0
-        attributes = {
+        return {
             "mean_": found.mean,
             "var_": found.variance if self.with_std else None,
             "scale_": scale if self.with_std else None,
             "n_samples_seen_": round(found.n),
             "entry_bounds_": (center - size, center + size),
         }
-        return self._close_session(session, attributes)
 
     def plan(self, n_samples, n_features, *, signal=0.25):
         """Say what a fit would release, and what error to expect; no data is touched.
 
-        Costs nothing: it is computed from the parameters and the shape alone. Pass a guess for a
+        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
         number of samples that is private.
 
         Parameters
@@ -174,10 +185,30 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         plan : FitPlan
             ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
         """
-        shares, _ = self._check_parameters()
-        weight = _COUNT_WEIGHT * math.sqrt(n_features)
-        return plan_scaler(
-            self, self._checked_session(), n_samples, n_features, shares, weight, signal
+        check_counts(self, n_samples=n_samples, n_features=n_features)
+        if not 0 < signal <= 1:
+            raise ValueError(f"'signal' must be in the range (0, 1]. Got {signal!r} instead.")
+        self._check_parameters()
+        rehearsal = rehearse(self, n_samples, zero_rows(n_samples, n_features))
+        expected = self._expected(rehearsal, n_samples, n_features, float(signal))
+        return rehearsal.plan(n_samples, n_features, expected)
+
+    def _expected(self, rehearsal, n, d, signal):
+        """Expect the error of scales, from the noise of the last moments."""
+        noise, weights = rehearsal.lines[-1].noise_scale, _weights(d)
+        count_noise = 0.0 if self.adjacency == "replace" else noise / weights.rows
+        square = noise / weights.square
+        return Expectation(
+            error=partial(deviation_error, noise=square, count_noise=count_noise, deviation=signal),
+            meaning="mean relative error of a standard deviation",
+            found=min(1.0, math.sqrt(math.hypot(square, count_noise / 2) / n)),
+            signal="standard deviation, in units of the half-width of the bounds",
+            assumptions=(
+                f"columns with a standard deviation of {signal:g} times the half-width of their "
+                "bounds",
+                "means in the middle of the bounds; all records are finite",
+            ),
+            goal=0.5,
         )
 
     def _check_parameters(self):
@@ -189,42 +220,28 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
 
     def _default_shares(self):
         if isinstance(self.entry_bounds, str):
-            return {"octaves": 0.15, "mean": 0.2, "spread": 0.15, "moments": 0.5}
+            return {"scales": 0.15, "means": 0.15, "spreads": 0.15, "moments": 0.55}
         return {"moments": 1.0}
 
-    def _range(self, ask, d, bounds, shares, n):
+    def _range(self, session, ask, d, bounds, shares, n):
         """Return centre and half-width of each column: public, or learnt."""
         if bounds is not None and np.isfinite(bounds).all():
             low, high = bounds
             center = low + (high - low) / 2
             return center, np.maximum(high - center, center - low)
-        if bounds is not None:  # epsilon is infinite, and the first mean makes the second accurate
+        if session.budget.exact:  # nothing is cut, and a first mean makes the second accurate
             center, shares["moments"] = np.zeros(d), shares["moments"] / 2
             size = np.full(d, np.inf)
             return self._moments(ask, center, size, n, shares["moments"]).mean, size
-        center = np.zeros(d)
-        size = self._sizes(ask, center, shares["octaves"])
-        center = self._moments(ask, center, size, n, shares["mean"]).mean
-        return center, self._sizes(ask, center, shares["spread"])
-
-    def _sizes(self, ask, center, share):
-        counts = ask.octaves(center, share=share)
-        if counts.noise_scale == 0.0:
-            return np.full(len(center), np.inf)
-        return column_sizes(counts.value, OCTAVES, counts.noise_scale)
+        found = find_columns(ask, d, shares, _weights(d), n)
+        warn_unclear(self, session, ~found.found, min(shares["scales"], shares["spreads"]))
+        noise = found.noise * math.sqrt(shares["means"] / shares["moments"])
+        return found.center, found.reach(noise)
 
     def _moments(self, ask, center, size, n, share):
-        weight = _COUNT_WEIGHT * math.sqrt(len(center))
-        sums = ask.moments(center, size, weight, share=share)
-        return column_moments(
-            sums.value,
-            sums.noise_scale,
-            center,
-            size,
-            square_weight=SQUARE_WEIGHT,
-            count_weight=weight,
-            n=n,
-        )
+        weights = _weights(len(center))
+        sums = ask.moments(center, size, weights.rows, share=share)
+        return column_moments(sums.value, sums.noise_scale, center, size, weights=weights, n=n)
 
     def transform(self, X):
         """Centre and scale rows. The map is public; private rows stay private.
@@ -237,12 +254,15 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_features)
-            Standardised rows. For a Dask array a lazy Dask array; for a list of files and for a row
-            source a generator of arrays, one for each block.
+            Standardised rows, of entries cut to `entry_bounds_`. For a Dask array a lazy Dask
+            array; for a list of files and for a row source a generator of arrays, one for each
+            block.
         """
         check_is_fitted(self)
         scale = Standardisation(
-            self.mean_ if self.with_mean else None, self.scale_ if self.with_std else None
+            self.entry_bounds_,
+            self.mean_ if self.with_mean else None,
+            self.scale_ if self.with_std else None,
         )
         source = as_blocks(X)
         if source is None:
@@ -279,18 +299,42 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
 class Standardisation(NamedTuple):
     """The public map of `transform`, for blocks of rows wherever they are."""
 
+    bounds: tuple[np.ndarray, np.ndarray]
     mean: np.ndarray | None
     scale: np.ndarray | None
 
     def __call__(self, X):
         """Return standardised copies of rows; those of another dtype than float32 in float64."""
-        X = np.array(X, dtype=X.dtype if X.dtype in FLOATS else np.float64)
+        dtype = X.dtype if X.dtype in FLOATS else np.float64
+        X = np.array(np.clip(X, *self.bounds), dtype=dtype)
         with np.errstate(over="ignore"):
             if self.mean is not None:
                 X -= self.mean.astype(X.dtype)
             if self.scale is not None:
                 X /= self.scale.astype(X.dtype)
         return saturated(X)
+
+
+def _weights(d):
+    """Return the weights of squares and of the count beside the sums of d columns."""
+    return MomentWeights(SQUARE_WEIGHT, _COUNT_WEIGHT * math.sqrt(d))
+
+
+def warn_unclear(estimator, session, unclear, share):
+    """Say which columns did not show their scale, and what would do; all of it is public."""
+    if not unclear.any():
+        return
+    columns = np.flatnonzero(unclear)
+    shown = ", ".join(map(str, columns[:_SHOWN])) + (", ..." if len(columns) > _SHOWN else "")
+    mu = session.budget.mu * math.sqrt(share / len(unclear))
+    warnings.warn(
+        f"{type(estimator).__name__} could not see the scale of {len(columns)} of {len(unclear)} "
+        f"columns ({shown}), and took a low guess. At this budget a column needs about "
+        f"{numbers_needed(mu)} values other than 0 (or than its most frequent value): use more "
+        "rows, a larger 'epsilon', or public 'entry_bounds'.",
+        PrivacyWarning,
+        stacklevel=6,
+    )
 
 
 def is_constant(found):

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.queries.octaves import OctaveQuery
 from skdp.queries.sums import SumQuery, any_rows, summed
 
-__all__ = ["OCTAVES", "SQUARE_WEIGHT", "ColumnQuery"]
+__all__ = ["SQUARE_WEIGHT", "ColumnQuery"]
 
 FloatArray = NDArray[np.float64]
-OCTAVES = np.arange(-50, 51)  # 2**e is the upper end of an octave; the first holds all below, and 0
 # Weight of a square beside a value: the largest for which a replaced value moves both together by
 # no more than it moves the value alone.
 SQUARE_WEIGHT = 1.66
@@ -40,32 +40,9 @@ class ColumnQuery(SumQuery):
         super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
         self.n_features: int = self._source.n_features
 
-    def octaves(self, center: FloatArray) -> Bounded:
-        """Return how many entries of each column lie in each octave of |x - center|.
-
-        One row adds one to one count of each column: sqrt(d); replace: two counts, sqrt(2 d).
-        """
-        return self._histogram(center, zeros=True)
-
-    def kept_octaves(self, center: FloatArray) -> Bounded:
-        """Return the same counts without the entries that lie at the centre: no larger changes."""
-        return self._histogram(center, zeros=False)
-
-    def _histogram(self, center: FloatArray, *, zeros: bool) -> Bounded:
-        d, k = self.n_features, len(OCTAVES)
-
-        def answer(step: float) -> NDArray[Any]:
-            def term(rows: FloatArray) -> FloatArray:
-                return _octave_counts(_finite(rows) - center, zeros)
-
-            counts = self._sum(term, (d, k), 1.0)
-            if step == 0.0:
-                return counts.astype(np.float64)
-            whole = round(1 / step)
-            return np.asarray(np.minimum(counts, 2**62 // whole) * whole)
-
-        size = math.sqrt(self.neighbours.units * d)
-        return Bounded(Bound("octaves", (d, k), size, slack=size / 2), answer)
+    def octaves(self, center: FloatArray) -> OctaveQuery:
+        """Return how entries compare with powers of two about a public centre."""
+        return OctaveQuery(self._source, center, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].
@@ -101,14 +78,3 @@ def _finite(rows: FloatArray) -> FloatArray:
     """Return the rows that have finite values only."""
     good = np.isfinite(rows).all(axis=1)
     return rows if good.all() else rows[good]
-
-
-def _octave_counts(rows: FloatArray, zeros: bool) -> FloatArray:
-    exponents = np.frexp(rows)[1]
-    exponents[~np.isfinite(rows)] = OCTAVES[-1]  # a difference beyond the largest float
-    exponents[rows == 0] = OCTAVES[0]
-    bins = np.clip(exponents, OCTAVES[0], OCTAVES[-1]) - OCTAVES[0]
-    d, k = rows.shape[1], len(OCTAVES)
-    flat = bins + k * np.arange(d)
-    kept = flat.ravel() if zeros else flat[rows != 0]
-    return np.bincount(kept, minlength=d * k).reshape(d, k).astype(np.float64)

@@ -11,12 +11,20 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import (
+    entrywise,
+    largest_entries,
+    scale_rows,
+    scaled_to_integers,
+    spread,
+    square_norms,
+    where_rows,
+)
 from skdp.data.blocks import Block, Scratch
 
 __all__ = [
@@ -24,12 +32,8 @@ __all__ = [
     "IntegerRows",
     "as_int64",
     "clip_rows",
-    "dense",
-    "rint",
     "row_map",
     "row_norms",
-    "scaled_to_integers",
-    "square_norms",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -50,76 +54,6 @@ class _ScratchOfThread(threading.local):
 _SCRATCH = _ScratchOfThread()
 
 
-def square_norms(rows: Block) -> FloatArray:
-    """Squared norm of each row. Exact, in any order, where entries are integers and it is < 2**53.
-
-    Never through BLAS, whose bits depend on where a row stands in the block.
-    """
-    if not sp.issparse(rows):
-        return np.asarray(np.einsum("ij,ij->i", rows, rows))
-    return _sums_by_row(rows.data * rows.data, rows.indptr)
-
-
-def _sums_by_row(values: FloatArray, indptr: NDArray[Any]) -> FloatArray:
-    out = np.zeros(len(indptr) - 1)
-    filled = np.flatnonzero(indptr[1:] > indptr[:-1])
-    if filled.size:
-        out[filled] = np.add.reduceat(values, indptr[filled])
-    return out
-
-
-def _take(rows: Block, which: NDArray[np.intp]) -> Block:
-    return rows[which]
-
-
-def _scale_rows(rows: Block, factors: FloatArray) -> Block:
-    if not sp.issparse(rows):
-        return rows * factors[:, None]
-    spread = np.repeat(factors, np.diff(rows.indptr))
-    return sp.csr_array((rows.data * spread, rows.indices, rows.indptr), shape=rows.shape)
-
-
-def _scale_in_place(rows: Block, factors: FloatArray) -> Block:
-    if sp.issparse(rows):
-        return _scale_rows(rows, factors)
-    rows *= factors[:, None]
-    return rows
-
-
-def rint(x: FloatArray) -> FloatArray:
-    """Round in place."""
-    return np.asarray(np.rint(x, out=x))
-
-
-def dense(matrix: Any) -> FloatArray:
-    """Return a matrix as an array."""
-    return np.asarray(matrix.toarray() if sp.issparse(matrix) else matrix)
-
-
-def scaled_to_integers(rows: Block, scale: float) -> Block:
-    """Scale rows and round them, in place."""
-    values = rows.data if sp.issparse(rows) else rows
-    values *= scale
-    rint(values)
-    return rows
-
-
-def _apply(function: Callable[..., Any], rows: Block) -> Block:
-    if not sp.issparse(rows):
-        return function(rows)
-    return sp.csr_array((function(rows.data), rows.indices, rows.indptr), shape=rows.shape)
-
-
-def _largest(rows: Block) -> FloatArray:
-    if not sp.issparse(rows):
-        return np.asarray(np.abs(rows).max(axis=1, initial=0.0))
-    out = np.zeros(rows.shape[0])
-    filled = np.flatnonzero(rows.indptr[1:] > rows.indptr[:-1])
-    if filled.size:
-        out[filled] = np.maximum.reduceat(np.abs(rows.data), rows.indptr[filled])
-    return out
-
-
 def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
     """Write rows as 2**e times integers: (integers, exact squared norms, e). Bad rows become 0.
 
@@ -127,17 +61,11 @@ def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
     norm of the integers stays below 2**53: nothing here depends on summation order.
     """
     bits = max(4, (51 - math.ceil(math.log2(max(2, rows.shape[1])))) // 2)
-    largest = _largest(rows)
+    largest = largest_entries(rows)
     good = np.isfinite(largest) & (largest > 0)
     exponents = np.where(good, np.frexp(np.where(good, largest, 1.0))[1], 0).astype(np.intc)
-    shift = bits - exponents
-    if sp.issparse(rows):
-        counts = np.diff(rows.indptr)
-        data = np.where(np.repeat(good, counts), rows.data, 0.0)
-        data = np.rint(np.ldexp(data, np.repeat(shift, counts)))
-        integers = sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
-    else:
-        integers = np.rint(np.ldexp(np.where(good[:, None], rows, 0.0), shift[:, None]))
+    shift = spread(bits - exponents, rows)
+    integers = entrywise(lambda x: np.rint(np.ldexp(x, shift)), where_rows(good, rows))
     return integers, square_norms(integers), exponents - bits
 
 
@@ -150,11 +78,13 @@ def row_norms(rows: Block, unit: float = math.inf) -> FloatArray:
     squares = np.zeros(rows.shape[0])
     if math.isfinite(unit):
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = square_norms(_apply(IntegerRows(math.inf, unit, reuse=True)._rounded, rows))
+            squares = square_norms(
+                entrywise(IntegerRows(math.inf, unit, reuse=True)._rounded, rows)
+            )
     norms = np.sqrt(squares) * unit if math.isfinite(unit) else squares
     hard = np.flatnonzero(~((squares > 2.0**32) & (squares < _EXACT)))
     if hard.size:
-        _, own, exponents = _mantissas(_take(rows, hard))
+        _, own, exponents = _mantissas(rows[hard])
         with np.errstate(over="ignore"):  # a norm beyond the largest float is above everything
             norms[hard] = np.ldexp(np.sqrt(own), exponents)
     return np.asarray(norms)
@@ -188,7 +118,7 @@ class IntegerRows:
         """Return the integer rows and their exact squared norms."""
         bound = self.square_bound
         with np.errstate(over="ignore", invalid="ignore"):
-            Z = _apply(self._rounded, rows)
+            Z = entrywise(self._rounded, rows)
             squares = square_norms(Z)
         over = np.flatnonzero(~(squares <= bound))  # NaN counts as over
         if over.size:
@@ -198,7 +128,7 @@ class IntegerRows:
             shrunk, squares[easy] = self._shrunk(self._copied(rows, easy), lengths)
             self._replace(Z, easy, shrunk)
             if hard.size:
-                integers, exact, _ = _mantissas(_take(rows, hard))
+                integers, exact, _ = _mantissas(rows[hard])
                 lengths = np.sqrt(np.maximum(exact, 1.0))
                 shrunk, squares[hard] = self._shrunk(integers, lengths)
                 self._replace(Z, hard, shrunk)
@@ -206,7 +136,7 @@ class IntegerRows:
 
     def _copied(self, rows: Block, which: NDArray[np.intp]) -> Block:
         if not self.reuse or sp.issparse(rows):
-            return _take(rows, which)
+            return rows[which]
         out = _SCRATCH.long_rows.shaped((which.size, rows.shape[1]))
         return np.take(rows, which, axis=0, out=out, mode="clip")  # else it takes a buffer
 
@@ -224,14 +154,14 @@ class IntegerRows:
         # Rounding moves a length by .6 of a unit, twice, and its square by d/12: aim below the
         # bound, so that few rows need truncation, which shrinks every entry.
         aim = max(radius - 2.5 - rows.shape[1] / (24 * max(radius, 1.0)), 0.875 * radius)
-        Z = _apply(rint, _scale_in_place(rows, aim / lengths))
+        Z = scaled_to_integers(rows, spread(aim / lengths, rows))
         squares = square_norms(Z)
         over = np.flatnonzero(squares > bound)
         if over.size:
             smaller = radius / np.sqrt(squares[over]) * (1 - 2.0**-40)
-            truncated = _apply(np.trunc, _scale_rows(_take(Z, over), smaller))
+            truncated = entrywise(np.trunc, scale_rows(Z[over], smaller))
             kept = (square_norms(truncated) <= bound).astype(np.float64)
-            self._replace(Z, over, _scale_rows(truncated, kept))
+            self._replace(Z, over, scale_rows(truncated, kept))
             squares[over] = square_norms(truncated) * kept
         return Z, squares
 
@@ -255,7 +185,7 @@ def clip_rows(rows: Block, clip_norm: float) -> Block:
     if math.isinf(clip_norm):
         return rows
     norms = np.sqrt(square_norms(rows))
-    return _scale_rows(rows, np.minimum(1.0, clip_norm / np.maximum(norms, 1e-300)))
+    return scale_rows(rows, np.minimum(1.0, clip_norm / np.maximum(norms, 1e-300)))
 
 
 def row_map(clip_norm: float, unit: float) -> Callable[[Block], Block]:

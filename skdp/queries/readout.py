@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import block_gram, finite_rows, unpacked, where_rows
 from skdp.data.blocks import AnyRows, Block, is_source, row_source
 from skdp.data.records import RecordSources, records_in_memory
 from skdp.data.zipped import Zipped
@@ -165,7 +165,7 @@ class _MomentOfBlock:
     def _weights(self, block: Zipped) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Return f and whether a record is finite, each from that record alone."""
         norms = row_norms(block.rows)
-        good = _finite(block.rows) & np.isfinite(block.targets).all(axis=1)
+        good = finite_rows(block.rows) & np.isfinite(block.targets).all(axis=1)
         with np.errstate(divide="ignore"):
             f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
         return np.where(good, f, 0.0), good
@@ -178,15 +178,14 @@ class _MomentOfBlock:
         """Return rows, targets and corners in units of sqrt(step), each norm checked exactly."""
         corner, t, unit = self.corner, self.target_norm, math.sqrt(self.step)
         f, good = self._weights(block)
-        Z = _kept(IntegerRows(self.clip_norm, unit)(block.rows), good)
+        Z = where_rows(good, IntegerRows(self.clip_norm, unit)(block.rows))
         V = IntegerRows(t, unit)(self._scaled_targets(block, f, good) * t)
         last = np.rint(f * corner_units(corner, self.step)) if corner else None  # f <= 1: no longer
         return Z, V, last
 
     def _floats(self, block: Zipped) -> tuple[Block, FloatArray, FloatArray | None]:
         f, good = self._weights(block)
-        rows = _kept(block.rows, good) if not good.all() else block.rows
-        rows = clip_rows(rows, self.clip_norm)
+        rows = clip_rows(where_rows(good, block.rows), self.clip_norm)
         V = self._scaled_targets(block, f, good)
         if np.isfinite(self.scale.high - self.scale.low).all():
             V = clip_rows(V, 1.0)
@@ -200,32 +199,12 @@ def _change(U: float, t: float, neighbours: Neighbours) -> float:
     return neighbours.positive(U * U + t * t) if t <= U else 2 * math.sqrt(2) * U * t
 
 
-def _finite(rows: Block) -> NDArray[np.bool_]:
-    if not sp.issparse(rows):
-        return np.asarray(np.isfinite(rows).all(axis=1))
-    out = np.ones(rows.shape[0], bool)
-    owners = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    out[owners[~np.isfinite(rows.data)]] = False
-    return out
-
-
-def _kept(rows: Block, good: NDArray[np.bool_]) -> Block:
-    """Return rows with zeros in place of the bad ones."""
-    if not sp.issparse(rows):
-        return np.where(good[:, None], rows, 0.0)
-    data = np.where(np.repeat(good, np.diff(rows.indptr)), rows.data, 0.0)
-    return sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
-
-
 def _moment(rows: Block, V: FloatArray, last: FloatArray | None) -> FloatArray:
     """[rows, V, last]'[rows, V, last] of one block, with zeros in place of V'V."""
     d, q = rows.shape[1], V.shape[1]
     beside = V if last is None else np.column_stack([V, last])
-    if sp.issparse(rows) and rows.nnz > 0.1 * rows.shape[0] * d:
-        rows = rows.toarray()
-    out = np.zeros((d + beside.shape[1],) * 2)
-    gram = rows.T @ rows
-    out[:d, :d] = gram.toarray() if sp.issparse(gram) else gram
+    out, rows = np.zeros((d + beside.shape[1],) * 2), unpacked(rows)
+    out[:d, :d] = block_gram(rows)
     cross = rows.T @ beside
     out[:d, d:], out[d:, :d] = cross, cross.T
     if last is not None:

@@ -1,320 +1,137 @@
-"""Records of a trace regression as integers: dense, CSR and factored measurement matrices.
+"""Queries of a trace regression: the unit is one record (X_i, y_i), or one y_i (`label`).
 
-Notation: record i is a matrix X_i (d1 x d2) and a target y_i. It is written as g Z with g a power
-of two and Z integers, both from the record alone; X_i - g Z is covered by a margin. All sums below
-stay under 2**53 in exact integers, so their bits depend on no order, block size or thread count
-(BLAS included). U and V are public bases (d x r), on a grid of 2**-26.
+Notation: X_i is d1 x d2, y_i its target, e_i = <X_i, M> - y_i the residual at a public M = U S V'
+of rank r, T its tangent space, P_T X the projection of X on it. A record whose contribution
+e_i P_T X_i is longer than C is scaled down to it. Neighbours: `add_remove` (n is private),
+`replace` (n public); under the unit `label` only a y_i is replaced, and X is public.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "GRID_BITS",
-    "LOOSE",
-    "MAX_ROWS",
-    "Block",
-    "DenseRecords",
-    "Frame",
-    "Records",
-    "Survey",
-    "cuts",
-    "exact_map",
-    "inverse_units",
-    "on_grid",
-    "record_bits",
-    "record_units",
-    "reduced",
-    "rounded",
-    "tangent_sizes",
-]
+from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.queries.record_passes import RecordPasses
+from skdp.queries.record_sums import BELOW, ClippedSum
+
+__all__ = ["RecordQuery"]
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-GRID_BITS = 26
-LOOSE = 1 + 1e-5  # bases are orthonormal to 1e-6 on their grids
-_BLOCK = 2**18  # numbers of a dense block: about the second-level cache
-MAX_ROWS = 2**12
-_SMALLEST, _LARGEST = 2.0**-80, 2.0**80  # records outside contribute nothing
+_PUBLIC_CLIP = 1.5  # of public second moments, in medians
 
 
-def on_grid(matrix: FloatArray) -> FloatArray:
-    """Write a public matrix of norm at most 1 in units of 2**-26."""
-    return np.asarray(np.rint(np.ldexp(np.asarray(matrix, np.float64), GRID_BITS)))
+class RecordQuery(RecordPasses):
+    """Statistics of records (X_i, y_i), each with its bound; nothing is computed before it is paid.
 
-
-def reduced(values: FloatArray, scale: float | FloatArray = 1.0) -> FloatArray:
-    """Round exact products with a grid (times powers of two) to integers, in place."""
-    values *= scale * 2.0**-GRID_BITS
-    return np.asarray(np.rint(values, out=values))
-
-
-def exact_map(grid: FloatArray, K: IntArray) -> IntArray:
-    """Return floor(grid K / 2**26) for a grid of row norms below 2**27 and any int64 K, exactly.
-
-    K is cut into limbs of 20 bits; by Cauchy-Schwarz their products with a row of the grid stay
-    below 2**53 for up to 2**12 rows of K.
+    Parameters
+    ----------
+    X : array (n, d1 d2), CSR matrix of that shape, or tuple (A, B) of arrays
+        Measurement matrices; factors mean X_i = a_i b_i'.
+    y : array of shape (n,)
+        Targets.
+    shape : tuple of int
+        (d1, d2).
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    privacy_unit : {"row", "label"}
+        A record, or its target alone (adjacency "replace").
+    n_jobs : int or None
+        Threads; they never change a result.
     """
-    limbs = (K & 0xFFFFF, (K >> 20) & 0xFFFFF, K >> 40)
-    low, middle, high = ((grid @ limb.astype(np.float64)).astype(np.int64) for limb in limbs)
-    return np.asarray((((low >> 20) + middle) >> 6) + (high << 14))
 
+    # -- narrowed queries (public arguments) -----------------------------------------------
 
-class Frame(NamedTuple):
-    """A public tangent space, on grids: U'W1, W2 V, V, the core S of M = U S V', the unit of S."""
+    def whitened(self, W1: FloatArray, W2: FloatArray) -> RecordQuery:
+        """Return the records W1 X W2 for public symmetric W of norm at most 1 (CSR: diagonal)."""
+        other = copy.copy(self)
+        other.form = self.form.whitened(W1, W2)
+        other._survey = other._moment_sizes = None
+        return other
 
-    left: FloatArray
-    right: FloatArray
-    basis: FloatArray
-    core: FloatArray
-    core_unit: float
+    def augmented(self, center: float, corner: float) -> RecordQuery:
+        """Return the records (X, corner), y - center: their last coefficient is an intercept."""
+        other = copy.copy(self)
+        other._y, other.corner = self._y - center, corner
+        return other
 
-
-class Block(NamedTuple):
-    """Records start to stop and what holds them."""
-
-    start: int
-    stop: int
-    data: Any
-
-    @property
-    def shape(self) -> tuple[int]:
-        """Number of records, as `sum_rows` asks for it."""
-        return (self.stop - self.start,)
-
-
-class Survey(NamedTuple):
-    """Units g and upper bounds of the norms of records; 0 where a record contributes nothing."""
-
-    units: FloatArray
-    norms: FloatArray
-
-
-class Records(Protocol):
-    """Records in blocks, and the exact sums over them."""
-
-    shape: tuple[int, int]
-    n_features: int
-    outer: tuple[FloatArray, FloatArray] | None
-
-    def whitened(self, W1: FloatArray, W2: FloatArray) -> Records:
-        """Return the records W1 X W2, for public symmetric matrices of norm at most 1."""
-        ...
-
-    def n_rows(self) -> int:
-        """Return the private number of records."""
-        ...
-
-    def parts(self, n: int) -> list[Any]:
-        """Cut into about `n` sets of records."""
-        ...
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield blocks."""
-        ...
-
-    def survey(self, block: Block) -> Survey:
-        """Return unit and norm of each (whitened) record."""
-        ...
-
-    def coordinates(self, rank: int) -> int:
-        """Return how many numbers of each record are worth keeping during a step; 0: none."""
-        ...
+    def products(self) -> ClippedSum:
+        """Return the query of the contributions y X: its `total` is a first estimate of M."""
+        return ClippedSum(self, None, 0.0)
 
     def tangent(
-        self, block: Block, units: FloatArray, frame: Frame, kept: NDArray[Any] | None = None
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return an upper bound of ||P_T X|| and <X, M> of each record."""
-        ...
+        self, U: FloatArray, S: FloatArray, V: FloatArray, intercept: float = 0.0
+    ) -> ClippedSum:
+        """Return the query of the contributions e P_T X at the public M = U S V'."""
+        return ClippedSum(self, (U, S, V), intercept)
 
-    def weighted(self, block: Block, units: FloatArray, weights: FloatArray) -> FloatArray:
-        """Return the sum of weights Z, exact for integer weights."""
-        ...
+    # -- ranks -------------------------------------------------------------------------------
 
-    def moment_sizes(self, block: Block, units: FloatArray) -> FloatArray:
-        """Return an upper bound of the norm of one of the two second moments of each record."""
-        ...
+    def targets_below(self, threshold: float) -> Bounded:
+        """Return the rank of a threshold among the y_i."""
+        return self.rank(self.targets, threshold, "target_median")
 
-    def moments(self, block: Block, units: FloatArray, scales: FloatArray) -> FloatArray:
-        """Return the two second moments of the records times scales, rounded; flat."""
-        ...
+    def kept_below(self, threshold: float) -> Bounded:
+        """Return the rank of a threshold among the |y_i| that are not 0."""
+        return self.kept_rank(lambda: np.abs(self.targets()), threshold, "target_scale")
 
-    def moment_slack(self) -> tuple[float, float]:
-        """Return what rounding adds: (a, b) for a size of size + a sqrt(size) + b."""
-        ...
+    def squares_below(self, threshold: float) -> Bounded:
+        """Return the rank of a threshold among the mean squared entries ||X_i||^2 / (d1 d2)."""
+        size = math.prod(self.shape)
+        return self.rank(lambda: self.survey()[1] ** 2 / size, threshold, "square_median")
 
+    def moment_sizes_below(self, threshold: float) -> Bounded:
+        """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""
+        return self.rank(self.moment_sizes, threshold, "moment_median")
 
-def record_bits(size: int) -> int:
-    """Bits of the largest entry of a record of `size` entries: squares of norms below 2**51."""
-    return min(18, math.floor(25.5 - math.log2(max(1, size)) / 2))
+    # -- second moments of the design --------------------------------------------------------
 
+    def public_moments(self) -> FloatArray:
+        """Return second moments of X, clipped as `moments`; public under the unit "label" only."""
+        if self.privacy_unit != "label":
+            raise ValueError("X is private unless privacy_unit='label'")
+        units = self.collect(self.form.survey, 2)[0]  # of X alone: y stays private
+        sizes = self.sizes_of_moments(units)
+        level = _PUBLIC_CLIP * float(np.median(sizes)) if sizes.size else 0.0
+        return self._moments(units, sizes, level, 0.0, 1.0)
 
-def record_units(largest: NDArray[Any], bits: int) -> FloatArray:
-    """Return the unit of each record, 0 for those that are not finite or out of range."""
-    largest = largest.astype(np.float64)
-    good = (largest > _SMALLEST) & (largest < _LARGEST)
-    exponents = np.frexp(np.where(good, largest, 1.0))[1]
-    return np.where(good, np.ldexp(1.0, exponents - bits), 0.0)
+    def _moments(
+        self, units: FloatArray, sizes: FloatArray, level: float, step: float, below: float
+    ) -> NDArray[Any]:
+        """Return the sums over records that are scaled down to sizes of `level`."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shrink = np.sqrt(np.minimum(1.0, level / sizes)) * below
+        unit = math.sqrt(step) if step else max(math.sqrt(level), 1e-300) * 2.0**-16
+        scales = np.where(units > 0, shrink / unit, 0.0)
+        shape = (self._moments_size(),)
+        total = self._sum(self.form.moments, shape, step, units=units, scales=scales)
+        return total if step else total * unit**2
 
-
-def inverse_units(units: FloatArray) -> FloatArray:
-    """Return 1/unit, exactly, and 0 for 0."""
-    return np.asarray(np.divide(1.0, units, out=np.zeros_like(units), where=units > 0))
-
-
-def rounded(rows: NDArray[Any], units: FloatArray) -> FloatArray:
-    """Round rows to multiples of their units (exact integers times a unit), as float64."""
-    if not units.all():
-        rows = np.where((units > 0)[:, None], rows, rows.dtype.type(0))
-    single = rows.dtype == np.float32
-    shift = (units * (1.5 * 2.0 ** (23 if single else 52))).astype(rows.dtype)[:, None]
-    out = rows + shift  # rounds to a multiple of the unit
-    out -= shift
-    return np.asarray(out, np.float64)
-
-
-def _largest(rows: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0)))
-
-
-def tangent_sizes(
-    t1: FloatArray, t2: FloatArray, core: FloatArray, units: FloatArray, margin: float | FloatArray
-) -> FloatArray:
-    """Return the norm of (t1, t2 (I - VV')) from exact squares; ||core|| <= ||t1||."""
-    squares = np.maximum(t1 + t2 - core, 0.0)
-    return np.asarray(units * (np.sqrt(squares) * LOOSE + margin))
-
-
-def cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:
-    """Cut a range into about `n` ranges."""
-    edges = np.linspace(start, stop, max(1, n) + 1).astype(int)
-    return [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
-
-
-class DenseRecords:
-    """Records in the rows of a dense array (n, d1 d2); optionally whitened to W1 X W2.
-
-    Whitening is never applied to the records: it enters through the public matrices.
-    """
-
-    def __init__(
-        self,
-        X: NDArray[Any],
-        shape: tuple[int, int],
-        outer: tuple[FloatArray, FloatArray] | None = None,
-        start: int = 0,
-        stop: int | None = None,
-    ) -> None:
-        self._X = X
-        self._range = (start, len(X) if stop is None else stop)
-        self.shape = shape
-        self.n_features = math.prod(shape)
-        self.outer = outer
-        self._bits = record_bits(shape[0] * shape[1])
-
-    def n_rows(self) -> int:
-        """Return the private number of records."""
-        return self._range[1] - self._range[0]
-
-    def whitened(self, W1: FloatArray, W2: FloatArray) -> DenseRecords:
-        """Return the records W1 X W2, for public matrices of norm at most 1."""
-        return DenseRecords(self._X, self.shape, (on_grid(W1), on_grid(W2)), *self._range)
-
-    def parts(self, n: int) -> list[DenseRecords]:
-        """Cut into `n` ranges of records."""
-        return [
-            DenseRecords(self._X, self.shape, self.outer, a, b) for a, b in cuts(*self._range, n)
-        ]
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield blocks that fit a cache."""
-        start, stop = self._range
-        rows = int(np.clip(_BLOCK // self._X.shape[1], 16, MAX_ROWS))
-        for i in range(start, stop, rows):
-            j = min(i + rows, stop)
-            yield Block(i, j, np.asarray(self._X[i:j]))
-
-    def coordinates(self, rank: int) -> int:
-        """Return r (d1 + d2) if that is at most a quarter of a record: it saves a pass over X."""
-        kept = rank * sum(self.shape)
-        return kept if 4 * kept <= self.n_features else 0
-
-    def _left(self, matrix: FloatArray, Z: FloatArray) -> FloatArray:
-        return np.asarray(np.matmul(matrix, Z.reshape(len(Z), *self.shape)))
-
-    def survey(self, block: Block) -> Survey:
-        """Return units and norms; a whitened norm is that of W1 X W2."""
+    def _moments_size(self) -> int:
         d1, d2 = self.shape
-        with np.errstate(invalid="ignore", over="ignore"):
-            units = record_units(_largest(block.data), self._bits)
-        Z = rounded(block.data, units)
-        margin = math.sqrt(d1 * d2)
-        if self.outer is not None:
-            W1, W2 = self.outer
-            Y = reduced(self._left(W1, Z), inverse_units(units)[:, None, None])
-            Z = reduced(Y.reshape(-1, d2) @ W2).reshape(len(Z), -1) * units[:, None]
-            margin *= 2
-        norms = np.sqrt(np.einsum("ij,ij->i", Z, Z)) * LOOSE + units * margin
-        return Survey(units, np.where(units > 0, norms, 0.0))
+        diagonal = self.form.moment_slack() == (0.0, 0.0)
+        return d1 + d2 if diagonal else d1 * d1 + d2 * d2
 
-    def tangent(
-        self, block: Block, units: FloatArray, frame: Frame, kept: NDArray[Any] | None = None
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return an upper bound of ||P_T X|| and <X, M> of each record.
+    def moments(self, clip_level: float) -> Bounded:
+        """Return the sums of X X' and X'X (CSR: of their diagonals), ||X X'||_F clipped to C; flat.
 
-        `kept`, if given, receives W1 Z W2 V and U'W1 Z W2, rounded to integers below 2**24.
+        Both have the same norm: sqrt(2) C together; replace: the changes are PSD (or
+        non-negative), so <P, Q> >= 0 and it is sqrt(2) larger, not 2. Integers: a record is scaled
+        to rint(X / sqrt(step)), which adds at most a sqrt(C) + b (`moment_slack` of the form).
         """
-        (d1, d2), r, m = self.shape, frame.basis.shape[1], len(block.data)
-        inverse = inverse_units(units)[:, None, None]
-        Z = rounded(block.data, units)
-        A = reduced((Z.reshape(-1, d2) @ frame.right).reshape(m, d1, r), inverse)
-        B = reduced(self._left(frame.left, Z), inverse)
-        if self.outer is not None:
-            W1, W2 = self.outer
-            A = reduced(np.matmul(W1, A))
-            B = reduced(B.reshape(-1, d2) @ W2).reshape(m, r, d2)
-        K = reduced((B.reshape(-1, d2) @ frame.basis).reshape(m, r * r))
-        A, B = A.reshape(m, -1), B.reshape(m, -1)
-        if kept is not None:
-            kept[:, : r * d1], kept[:, r * d1 :] = A, B
-        squares = [np.einsum("ij,ij->i", part, part) for part in (A, B, K)]
-        margin = 0.5 * math.sqrt(d1 * d2) + 2 * math.sqrt(r) * (math.sqrt(d1) + math.sqrt(d2)) + r
-        sizes = tangent_sizes(squares[0], squares[1], squares[2], units, margin)
-        inner = np.einsum("ij,j->i", K, frame.core.ravel())
-        return sizes, units * frame.core_unit * inner
+        C = float(clip_level)
+        a, b = self.form.moment_slack()
 
-    def weighted(self, block: Block, units: FloatArray, weights: FloatArray) -> FloatArray:
-        """Return the sum of weights Z, flat."""
-        return np.asarray((weights * inverse_units(units)) @ rounded(block.data, units))
+        def answer(step: float) -> NDArray[Any]:
+            return self._moments(self.survey()[0], self.moment_sizes(), C, step, BELOW)
 
-    def moment_sizes(self, block: Block, units: FloatArray) -> FloatArray:
-        """Return an upper bound of ||X X'||_F = ||X'X||_F."""
-        Z = (rounded(block.data, units) * inverse_units(units)[:, None]).reshape(-1, *self.shape)
-        if self.shape[0] > self.shape[1]:
-            Z = np.ascontiguousarray(Z.transpose(0, 2, 1))
-        G = reduced(np.matmul(Z, Z.transpose(0, 2, 1)))
-        size = math.prod(self.shape)
-        norm = np.sqrt(np.einsum("ij,ij->i", Z.reshape(len(Z), -1), Z.reshape(len(Z), -1)))
-        grams = (np.sqrt(np.einsum("ijk,ijk->i", G, G)) + min(self.shape)) * 2.0**GRID_BITS
-        return np.asarray(units**2 * (grams + norm * math.sqrt(size) + size))
-
-    def moments(self, block: Block, units: FloatArray, scales: FloatArray) -> FloatArray:
-        """Return Z Z' and Z'Z for Z = rint(scale X)."""
-        d1, d2 = self.shape
-        rows = np.where((units > 0)[:, None], block.data, 0.0)
-        Z = np.rint(rows * scales[:, None])
-        right = Z.reshape(-1, d2)
-        left = Z.reshape(-1, d1, d2).transpose(1, 0, 2).reshape(d1, -1)
-        return np.concatenate([(left @ left.T).ravel(), (right.T @ right).ravel()])
-
-    def moment_slack(self) -> tuple[float, float]:
-        """||(Z+E)(Z+E)'|| <= ||ZZ'|| + 2 ||Z||_2 ||E||_F + ||E||_F^2 with ||E||_F <= sqrt(p)/2."""
-        size = math.prod(self.shape)
-        return math.sqrt(size), size / 4
+        both = self.neighbours.positive(math.sqrt(2.0))
+        bound = Bound(
+            "design_moments", (self._moments_size(),), both * C, slack=both * b,
+            cross=both * a * math.sqrt(C),
+        )  # fmt: skip
+        return Bounded(bound, answer)

@@ -13,10 +13,18 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import (
+    block_gram,
+    column_sums,
+    dense,
+    rint,
+    scaled_to_integers,
+    square_norms,
+)
 from skdp.data.blocks import AnyRows, Block, CenteredRows, SelectedRows
+from skdp.data.exact import PublicMatrix
 from skdp.data.remote import RowNumbers, narrowed
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.integers import (
@@ -24,29 +32,17 @@ from skdp.queries.integers import (
     IntegerRows,
     as_int64,
     clip_rows,
-    dense,
-    rint,
     row_map,
     row_norms,
-    scaled_to_integers,
-    square_norms,
 )
 from skdp.queries.sums import SumQuery, any_rows
 from skdp.queries.tangent import TangentQuery
 
-__all__ = ["PublicMatrix", "RowQuery", "block_gram", "corner_units", "exact_corner"]
+__all__ = ["RowQuery", "corner_units", "exact_corner"]
 
-_V_BITS = 26  # bits of a public matrix beside integer rows: their products stay below 2**53
 _SUM_UNIT = 2.0**-20  # unit of a row in clipped sums, in units of the clip norm
 
 FloatArray = NDArray[np.float64]
-
-
-def block_gram(Z: Block) -> FloatArray:
-    """Z'Z; sparse rows are multiplied as sparse rows unless they are nearly full."""
-    if sp.issparse(Z) and Z.nnz > 0.1 * Z.shape[0] * Z.shape[1]:
-        Z = Z.toarray()
-    return dense(Z.T @ Z)
 
 
 class RowQuery(SumQuery):
@@ -140,11 +136,11 @@ class RowQuery(SumQuery):
 
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
-                return self._sum(lambda rows: _column_sums(clip_rows(rows, C)), (d,), step)
+                return self._sum(lambda rows: column_sums(clip_rows(rows, C)), (d,), step)
             integers, scale = row_map(C, C * _SUM_UNIT), C * _SUM_UNIT / step
 
             def term(rows: Block) -> NDArray[np.int64]:
-                return _column_sums(scaled_to_integers(integers(rows), scale)).astype(np.int64)
+                return column_sums(scaled_to_integers(integers(rows), scale)).astype(np.int64)
 
             return self._sum(term, (d,), step)
 
@@ -242,10 +238,6 @@ class RowQuery(SumQuery):
         return Bounded(bound, answer)
 
 
-def _column_sums(rows: Block) -> FloatArray:
-    return np.asarray(rows.sum(axis=0), dtype=np.float64).reshape(-1)
-
-
 def _square_units(norms: FloatArray, clip_norm: float, step: float) -> NDArray[np.int64]:
     """Return the sum of min(norm, C)^2 in steps, each rounded."""
     clipped = np.minimum(norms, clip_norm)
@@ -257,7 +249,7 @@ def _augmented(rows: Block, corner: float) -> FloatArray:
     d = rows.shape[1]
     out = np.empty((d + 1, d + 1))
     out[:d, :d] = block_gram(rows)
-    out[:d, d] = out[d, :d] = _column_sums(rows) * corner
+    out[:d, d] = out[d, :d] = column_sums(rows) * corner
     out[d, d] = rows.shape[0] * corner * corner
     return out
 
@@ -272,24 +264,3 @@ def exact_corner(moment: FloatArray, step: float, corner: float) -> FloatArray:
     scale = np.ones(len(moment))
     scale[-1] = corner / (max(1, corner_units(corner, step)) * math.sqrt(step))
     return moment * scale[:, None] * scale[None, :]
-
-
-class PublicMatrix:
-    """A public matrix on a grid (rounding it is free), so that products with integers are exact.
-
-    `norms` holds its two largest singular values.
-    """
-
-    def __init__(self, V: FloatArray) -> None:
-        V = np.asarray(V, np.float64)
-        self._bits = _V_BITS - math.frexp(float(np.linalg.norm(V, 2)))[1]
-        self._V = np.rint(np.ldexp(V, self._bits))
-        largest = np.zeros(2)
-        values = np.linalg.svd(self._V, compute_uv=False)[:2]
-        largest[: len(values)] = np.ldexp(values, -self._bits) * (1 + 1e-9)
-        self.norms: FloatArray = largest
-
-    def multiply(self, Z: Block) -> FloatArray:
-        """Return Z V for integer rows Z, without rounding."""
-        product = dense(Z @ self._V)
-        return np.asarray(np.ldexp(product, -self._bits, out=product))

@@ -41,11 +41,11 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import DenseRows
 from skdp.data.files import BlockFiles
+from skdp.data.linear_maps import LARGEST, IntegerSketch, SketchMap, signed
 from skdp.privacy.accounting.sketch_laws import SketchLaw
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.entries import without_duplicates
 from skdp.queries.integers import FINEST_UNIT, IntegerRows, clip_rows
-from skdp.queries.linear_maps import LARGEST, IntegerSketch, SketchMap, signed
 from skdp.queries.sums import Neighbours
 
 __all__ = ["SKETCH_UNITS", "IntegerSketch", "SketchMap", "SketchUnit", "Updates", "Whole"]

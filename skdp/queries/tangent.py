@@ -17,20 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import square_norms
 from skdp.data.blocks import AnyRows, Block
+from skdp.data.exact import GRID_BITS, limbs_of, on_grid, wide_map
 from skdp.data.remote import RowNumbers
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.integers import FINEST_UNIT, IntegerRows, clip_rows, square_norms
+from skdp.queries.integers import FINEST_UNIT, IntegerRows, clip_rows
 from skdp.queries.sums import SumQuery
 
 __all__ = ["TangentQuery", "tangent_bound"]
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-_V_BITS = 26
 _SIZE_UNIT = 2.0**-20  # unit of a row when only its sizes are asked for
 _LOOSE = 1 + 1e-9
-_LIMB = 20  # bits of the low part of the core: both parts stay exact in int64
 # ||b|| counts as at least ||a||/8. Rows inside the span of V then send no long core vectors, whose
 # sums could overflow, for tangent parts that they do not have.
 _SMALLEST_B = 8.0
@@ -60,7 +59,7 @@ class _Split:
     def __call__(self, Z: Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return V'z, D V'z and the size ||D V'z|| ||b|| of integer rows (||z||^2 given)."""
         A = np.asarray(Z @ self.grid)
-        np.ldexp(A, -_V_BITS, out=A)
+        np.ldexp(A, -GRID_BITS, out=A)
         squares = np.einsum("ij,ij->i", A, A)
         kept = self.removed * (2 - self.removed) - self.gap
         b = np.sqrt(np.maximum(lengths - kept * squares, 0.0)) + self.rounding * np.sqrt(squares)
@@ -106,16 +105,16 @@ class TangentQuery(SumQuery):
     ) -> None:
         super().__init__(source, adjacency=adjacency, n_jobs=n_jobs)
         self._V = np.asarray(V, np.float64)
-        self._grid = np.rint(np.ldexp(self._V, _V_BITS))
+        self._grid = on_grid(self._V)
         if not scale >= 1:
             raise ValueError(f"'scale' must be at least 1. Got {scale!r} instead.")
         self._removed = 1 - 1 / scale
         # The grid is not quite orthonormal, and its scaled copy is rounded once more.
         unit = np.eye(self._V.shape[1])
-        gap = float(np.linalg.norm(self._grid.T @ self._grid * 4.0**-_V_BITS - unit)) + 1e-9
+        gap = float(np.linalg.norm(self._grid.T @ self._grid * 4.0**-GRID_BITS - unit)) + 1e-9
         if not gap < 1e-3:
             raise ValueError("'V' must have orthonormal columns.")
-        rounding = 0.0 if scale == math.inf else math.sqrt(self._V.size) * 2.0**-_V_BITS
+        rounding = 0.0 if scale == math.inf else math.sqrt(self._V.size) * 2.0**-GRID_BITS
         self._weights = np.ones(self._V.shape[1]) if weights is None else np.asarray(weights)
         if self._weights.shape != self._V.shape[1:]:  # now: where there are no rows, none would ask
             raise ValueError("'weights' must be one for each column of 'V'.")
@@ -153,13 +152,11 @@ class TangentQuery(SumQuery):
                 with np.errstate(divide="ignore"):
                     shortened = np.minimum(1.0, (level / step) / sizes)
                 P = np.rint(weighted * shortened[:, None])
-                core = np.rint(A).T @ P
-                high = np.floor(core * 2.0**-_LIMB)
-                return np.vstack([np.asarray(Z.T @ P), high, core - high * 2.0**_LIMB])
+                return np.vstack([np.asarray(Z.T @ P), *limbs_of(np.rint(A).T @ P)])
 
             total = self._sum(term, (d + 2 * p, p), step)
             removed = np.rint(self._grid * self._removed)
-            return total[:d] - _shifted_product(removed, total[d : d + p], total[d + p :])
+            return total[:d] - wide_map(removed, total[d : d + p], total[d + p :])
 
         bound = Bound(
             "tangent_product",
@@ -189,18 +186,3 @@ class TangentQuery(SumQuery):
 
         Y = self._sum(term, V.shape, 0.0)
         return np.asarray(Y - self._removed * V @ (V.T @ Y))
-
-
-def _shifted_product(grid: FloatArray, high: IntArray, low: IntArray) -> IntArray:
-    """Return floor(grid K / 2**26) for K = 2**20 high + low, exactly, modulo 2**64.
-
-    The grid is an integer below 2**27 and K any integer that the two parts hold (below 2**83); a
-    core modulo 2**64 would not do, as the quotient is not a function of it. Parts are cut into
-    limbs of 20 bits, whose products with the grid stay below 2**53.
-    """
-    high = high + (low >> _LIMB)
-    mask = 2**_LIMB - 1
-    limbs = (low & mask, high & mask, (high >> _LIMB) & mask, high >> (2 * _LIMB))
-    L0, L1, L2, L3 = ((grid @ limb.astype(np.float64)).astype(np.int64) for limb in limbs)
-    carried = (L0 >> _LIMB) + L1  # floor(grid (K mod 2**40) / 2**20)
-    return np.asarray((carried >> 6) + (L2 << 14) + (L3 << 34))

@@ -2,42 +2,117 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.answer import released_count
+from skdp.answer import Answer, released_count
+from skdp.solvers.scales import find_scales
 
-__all__ = ["ColumnMoments", "column_moments", "column_sizes"]
+__all__ = ["ColumnMoments", "Columns", "MomentWeights", "column_moments", "find_columns"]
 
 FloatArray = NDArray[np.float64]
-_CLEAR = 3.0  # deviations of its noise that a count must exceed to be seen
+_BLUR, _NEAREST, _FARTHEST = 0.2, 4.0, 64.0  # scales from the centre at which entries are cut
+_CLEAR = 3.0  # deviations of its noise from which a variance is seen
+_OUTSIDE = 2.0  # scales from 0 at which entries are cut for a first mean
+
+
+class AsksOctaves(Protocol):
+    """Ranks of powers of two, for each column."""
+
+    def ranks(self, thresholds: FloatArray, *, share: float) -> Answer:
+        """Return half of the entries below minus half of those above each threshold."""
+        ...
+
+
+class AsksColumns(Protocol):
+    """What is asked of columns."""
+
+    def octaves(self, center: FloatArray) -> AsksOctaves:
+        """Narrow the question to distances from a centre."""
+        ...
+
+    def moments(
+        self, center: FloatArray, size: FloatArray, count_weight: float, *, share: float
+    ) -> Answer:
+        """Return sums of w, b (w^2 - 1/2) and c, w = (x - center)/size cut to [-1, 1]."""
+        ...
+
+
+class MomentWeights(NamedTuple):
+    """What squares and the count are multiplied by in the sums of columns."""
+
+    square: float
+    rows: float
+
+
+class Columns(NamedTuple):
+    """Where the entries of columns lie, and how far about there.
+
+    Attributes
+    ----------
+    center : array of shape (d,)
+        Released means.
+    spread : array of shape (d,)
+        Powers of two, about the median distance from the centre.
+    found : array of bool, shape (d,)
+        Whether the released ranks leave little doubt.
+    deviation : array of shape (d,)
+        What the standard deviation is at least, as far as the first moments show it.
+    n : float
+        Number of rows, public or released.
+    noise : float
+        Of a first moment, in units of one row.
+    """
+
+    center: FloatArray
+    spread: FloatArray
+    found: NDArray[np.bool_]
+    deviation: FloatArray
+    n: float
+    noise: float
+
+    def reach(self, noise: float) -> FloatArray:
+        """Return how far from the centre entries should count, where sums have this noise.
+
+        As far as the noise of a variance stays below a tenth of the variance of normal entries; and
+        where a column is mostly one value, far enough for the others.
+        """
+        widest = math.sqrt(_BLUR * self.n / max(noise, 1e-12))
+        octave = math.floor(math.log2(min(max(widest, _NEAREST), _FARTHEST)))
+        return np.asarray(np.maximum(2.0**octave * self.spread, 3 * self.deviation))
 
 
 class ColumnMoments(NamedTuple):
-    """Released means and variances, and the number of rows."""
+    """Released means and variances, the noise on the variances, and the number of rows."""
 
     mean: FloatArray
     variance: FloatArray
+    noise: FloatArray
     n: float
 
 
-def column_sizes(counts: FloatArray, octaves: NDArray[np.int_], noise_scale: float) -> FloatArray:
-    """Return a power of two for each column that few of its entries exceed.
+def find_columns(
+    ask: AsksColumns, d: int, shares: Mapping[str, float], weights: MomentWeights, n: float | None
+) -> Columns:
+    """Find where the entries of each column lie, and how far they reach about there.
 
-    From the fullest octave upwards, as long as the counts stand clear of the noise; then one octave
-    more, for the entries that are too few to be seen. A lone count far away is noise.
+    Three steps: the scale of the entries about 0, means of entries cut to it, and the scale about
+    these means. `n` is the number of rows, where it is public.
     """
-    seen = counts > _CLEAR * noise_scale
-    columns = np.arange(len(counts))
-    top = np.argmax(counts, axis=1)
-    for _ in range(len(octaves)):
-        above = np.minimum(top + 1, len(octaves) - 1)
-        top = np.where(seen[columns, above], above, top)
-    if noise_scale == 0.0:  # nothing is protected: the largest entry counts
-        top = len(octaves) - 1 - np.argmax(seen[:, ::-1], axis=1)
-    return np.asarray(np.ldexp(2.0, octaves[top]))
+    zero = np.zeros(d)
+    first = find_scales(ask.octaves(zero).ranks, d, shares["scales"])
+    reach = _OUTSIDE * first.value
+    sums = ask.moments(zero, reach, weights.rows, share=shares["means"])
+    moments = column_moments(sums.value, sums.noise_scale, zero, reach, weights=weights, n=n)
+    about = ask.octaves(moments.mean).ranks
+    spread = find_scales(about, d, shares["spreads"], near=first.value)
+    deviation = np.sqrt(np.maximum(moments.variance - _CLEAR * moments.noise, 0.0))
+    found = first.found & spread.found
+    return Columns(moments.mean, spread.value, found, deviation, moments.n, sums.noise_scale)
 
 
 def column_moments(
@@ -46,8 +121,7 @@ def column_moments(
     center: FloatArray,
     size: FloatArray,
     *,
-    square_weight: float,
-    count_weight: float,
+    weights: MomentWeights,
     n: float | None,
 ) -> ColumnMoments:
     """Read means and variances from the sums of w, b (w^2 - 1/2) and c of the query.
@@ -58,14 +132,14 @@ def column_moments(
     d = len(center)
     unit = np.where(np.isfinite(size), size, 1.0)
     if n is None:
-        n = released_count(sums[-1] / count_weight, noise_scale / count_weight)
-        n_noise = noise_scale / count_weight
+        n_noise = noise_scale / weights.rows
+        n = released_count(sums[-1] / weights.rows, n_noise)
     else:
         n_noise = 0.0
     w = sums[:d] / n
     if noise_scale > 0:
         w = np.clip(w, -1.0, 1.0)
-    square = sums[d : 2 * d] / square_weight / n + np.where(np.isfinite(size), 0.5, 0.0)
-    spread = np.hypot(noise_scale / square_weight, n_noise / 2) / n
+    square = sums[d : 2 * d] / weights.square / n + np.where(np.isfinite(size), 0.5, 0.0)
+    spread = np.hypot(noise_scale / weights.square, n_noise / 2) / n
     variance = np.maximum(square - w * w, spread)
-    return ColumnMoments(center + unit * w, unit**2 * variance, n)
+    return ColumnMoments(center + unit * w, unit**2 * variance, unit**2 * spread, n)

@@ -264,17 +264,18 @@ def check_input_unmodified(name, estimator):
             raise AssertionError(f"{name} modifies its {form} input")
 
 
+_PUBLIC = {"clip_norm": 1.0, "entry_bounds": (-1.0, 1.0)}  # in place of scales that are learnt
 _SCALED = ("clip_norm", "clip_level", "center", "entry_bounds", "sensitivity")
 
 
 def _scaled_params(estimator, factor):
-    """Return the parameters in the unit of X times a factor; None if one is decided in the fit."""
+    """Return the parameters in the unit of X times a factor; public ones for those learnt."""
     out = {}
     for name in _SCALED:
         value = getattr(estimator, name, None)
-        if isinstance(value, str) and name == "clip_norm":
-            value = 1.0
-        if value is None or isinstance(value, str):
+        if isinstance(value, str):
+            value = _PUBLIC.get(name)
+        if value is None:
             continue
         out[name] = factor * np.asarray(value, float) if np.ndim(value) else factor * value
         if isinstance(value, tuple):

@@ -53,23 +53,55 @@ def _compare(name, family, estimator, reference, data, what):
         )
 
 
-def check_null_release(name, estimator):
-    """Replace every answer by zeros and fix the noise: contrasting data must look the same.
+def _recorded_fit(name, estimator, data, seed):
+    """Fit on real answers: what is seen, and the answers."""
+    with fixed_noise(seed), record_transcript() as transcript:
+        seen = outcome(fresh(estimator), data)
+    if seen.exception is not None:
+        raise AssertionError(f"{name} fails on ordinary data: {seen.exception}")
+    return seen, transcript
 
-    Attributes, warnings and exceptions are compared bit by bit, with the private code not run at
-    all and with its answers thrown away. Whatever differs is seen by nobody's leave.
+
+def _with_power(name, family, estimator, seen, data):
+    """A fit that stops at its first answers, or shows no noise, would compare constants."""
+    if any(line.mechanism == "paid, not read" for line in seen.attributes.get("ledger_", ())):
+        raise AssertionError(
+            f"{name} leaves releases out on {family} data: the null release check would not see "
+            "them. Give this instance a larger budget, or its unit more data."
+        )
+    other = _recorded_fit(name, estimator, data, _SEED + 1)[0]
+    if not any(
+        isinstance(value, np.ndarray) and difference(value, other.attributes.get(key))
+        for key, value in seen.attributes.items()
+    ):
+        raise AssertionError(f"{name}: no array depends on the noise; the check could not fail")
+
+
+def check_null_release(name, estimator):
+    """Fix the noise and the answers: contrasting data must look the same.
+
+    Attributes, warnings and exceptions are compared bit by bit, when answers are zeros (with the
+    private code not run at all, and with its answers thrown away), and when they are those of the
+    ordinary data: then a fit goes as far as it ever does, which is checked. Whatever differs is
+    seen by nobody's leave.
     """
     if not_private(estimator):
         return skip("epsilon is infinite")
     for family, data in contrasting_data(estimator).items():
+        ordinary = data["ordinary"]
         for run in (False, True):
             what = "answers thrown away" if run else "nothing read"
             with fixed_noise(_SEED), null_release(run=run):
-                reference = outcome(fresh(estimator), data["ordinary"])
+                reference = outcome(fresh(estimator), ordinary)
                 if reference.exception is not None:
                     raise AssertionError(f"{name} fails on ordinary data: {reference.exception}")
                 for contrast, item in data.items():
                     _compare(contrast, family, estimator, reference, item, what)
+        reference, answers = _recorded_fit(name, estimator, ordinary, _SEED)
+        _with_power(name, family, estimator, reference, ordinary)
+        for contrast, item in data.items():
+            with fixed_noise(_SEED), replay_answers(answers):
+                _compare(contrast, family, estimator, reference, item, "the same answers")
     return None
 
 

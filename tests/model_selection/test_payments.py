@@ -84,6 +84,7 @@ UNKNOWN = [
     StackingRegressor([("a", ridge())], final_estimator=ridge()),
     BaggingRegressor(ridge(), n_estimators=3),
     OneVsRestClassifier(CLASSIFIER),
+    TransformedTargetRegressor(ridge()),
     VotingClassifier([("a", CLASSIFIER)]),
 ]
 
@@ -303,7 +304,6 @@ WHOLE = [
     (VotingRegressor([("a", ridge()), ("b", make_pipeline(ridge()))]), Y, 2),
     (MultiOutputRegressor(ridge()), X[:, :3], 3),
     (make_pipeline(ColumnTransformer([("a", pca(), [0, 1]), ("b", pca(), [2, 3])]), ridge()), Y, 3),
-    (TransformedTargetRegressor(ridge()), Y, 1),
 ]
 
 

@@ -1,12 +1,14 @@
 """RowClipper and DPStandardScaler."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.preprocessing import StandardScaler
 
+from skdp.exceptions import PrivacyWarning
 from skdp.preprocessing import DPStandardScaler, RowClipper
 from skdp.testing import seeded_entropy
 
@@ -86,9 +88,10 @@ def test_columns_of_unequal_units_are_learnt(adjacency):
 def test_round_trip_and_switches():
     X = columns(1000)
     scaler = DPStandardScaler(epsilon=4.0).fit(X)
-    np.testing.assert_allclose(scaler.inverse_transform(scaler.transform(X)), X, rtol=1e-9)
+    cut = np.clip(X, *scaler.entry_bounds_)
+    np.testing.assert_allclose(scaler.inverse_transform(scaler.transform(X)), cut, rtol=1e-9)
     plain = DPStandardScaler(with_mean=False, with_std=False).fit(X)
-    np.testing.assert_array_equal(plain.transform(X), X)
+    np.testing.assert_array_equal(plain.transform(X), np.clip(X, *plain.entry_bounds_))
     assert plain.scale_ is None
     assert plain.var_ is None
 
@@ -96,7 +99,7 @@ def test_round_trip_and_switches():
 def test_receipt_and_errors():
     X = columns(1000)
     learnt = DPStandardScaler().fit(X)
-    assert [line.name for line in learnt.ledger_] == ["octaves", "moments"] * 2
+    assert [line.name for line in learnt.ledger_] == (["column_ranks"] * 7 + ["moments"]) * 2
     given = DPStandardScaler(entry_bounds=(-1, 1)).fit(X)
     assert [line.name for line in given.ledger_] == ["moments"]
     assert given.privacy_spent_.epsilon == learnt.privacy_spent_.epsilon == 1.0
@@ -105,3 +108,34 @@ def test_receipt_and_errors():
     for name, value in (("with_mean", 1), ("with_std", "no"), ("entry_bounds", (1, 0))):
         with pytest.raises(ValueError, match=name):
             DPStandardScaler(**{name: value}).fit(X)
+
+
+def hard_columns(n, rng):
+    """Columns of real tables: dummies, an amount with zeros, a shift, a heavy tail, constants."""
+    return np.column_stack([
+        rng.random(n) < 0.4, rng.random(n) < 0.02, rng.integers(1950, 2020, n), np.zeros(n),
+        np.where(rng.random(n) < 0.9, 0.0, rng.exponential(1e4, n)), rng.standard_cauchy(n),
+    ]).astype(float)  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [50, 400, 20000])
+@pytest.mark.parametrize("epsilon", [0.5, 3.0])
+def test_hard_columns_are_never_blown_up(n, epsilon):
+    """Whatever the fit finds, standardised entries are small: in it and in rows to come."""
+    X, seen = hard_columns(n, np.random.default_rng(0)), 0
+    for seed in range(5):
+        with seeded_entropy(seed), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            scaler = DPStandardScaler(epsilon=epsilon).fit(X)
+        seen += bool(caught)
+        assert np.max(np.abs(scaler.transform(np.vstack([X, 1e9 * X])))) < 100
+    assert seen == 5  # a column of zeros never shows its scale
+    if n == 20000 and epsilon == 3.0:
+        ratio = scaler.scale_ / X.std(axis=0).clip(1e-300)
+        assert np.all(np.abs(np.log2(ratio[[0, 1, 2, 4]])) < 1)
+
+
+def test_unclear_columns_are_named():
+    X = np.random.default_rng(0).standard_normal((3000, 3)) * [1.0, 0.0, 5.0]
+    with seeded_entropy(0), pytest.warns(PrivacyWarning, match=r"1 of 3 columns \(1\)"):
+        DPStandardScaler().fit(X)

@@ -1,15 +1,15 @@
-"""Octave counts and column moments: bounds that hold and are reached."""
+"""Column moments: bounds that hold and are reached."""
 
 import math
 
 import numpy as np
 import pytest
 
-from skdp.queries.columns import OCTAVES, SQUARE_WEIGHT, ColumnQuery
+from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
 
 CENTER, SIZE = np.array([0.0, 1.0, -2.0, 0.5]), np.array([1.0, 2.0, 0.5, 1e3])
-RELEASES = {"octaves": (np.zeros(4),), "moments": (CENTER, SIZE, 1.0)}
+RELEASES = {"moments": (CENTER, SIZE, 1.0)}
 
 
 def query(adjacency):
@@ -55,14 +55,6 @@ def test_answers_depend_on_no_order(release):
     check_lazy(make, release, *RELEASES[release], data=rows(20))
 
 
-def test_counts_by_octave():
-    X = np.array([[0.0, 1.0], [0.3, -1.5], [1e300, 3.0], [np.nan, 1.0]])
-    counts = query("add_remove")(X).octaves(np.zeros(2)).answer(0.0)
-    first = {0: 1, 1 - OCTAVES[0] - 2: 1, len(OCTAVES) - 1: 1}  # 0; [1/4, 1/2); beyond the last
-    assert {i: int(c) for i, c in enumerate(counts[0]) if c} == first
-    assert {int(OCTAVES[i]): int(c) for i, c in enumerate(counts[1]) if c} == {1: 2, 2: 1}
-
-
 def test_moments_are_the_sums():
     X = np.random.default_rng(1).uniform(-1, 1, (50, 4))
     sums = query("add_remove")(X).moments(np.zeros(4), np.ones(4), 0.5).answer(0.0)
@@ -84,4 +76,4 @@ def test_number_of_rows_is_public_under_replace_only():
 def test_bounds():
     bound = query("add_remove")(np.zeros((0, 4))).moments(CENTER, SIZE, 1.0).bound
     assert bound.l2 == pytest.approx(math.sqrt(4 * (1 + SQUARE_WEIGHT**2 / 4) + 1))
-    assert query("replace")(np.zeros((0, 4))).octaves(CENTER).bound.l2 == math.sqrt(8)
+    assert query("replace")(np.zeros((0, 4))).moments(CENTER, SIZE, 1.0).bound.l2 == 4.0

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.stats import chi2
 
-from skdp.decomposition._factorizer_plan import Plan, draw_maps
+from skdp.decomposition._factorizer_layout import Layout, draw_maps
 from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import gaussian_step
 from skdp.privacy.noise.words import SeededSource
@@ -36,7 +36,7 @@ def maps_of(kind, method="three_sketch", shape=SHAPE, t=3, v=5, seed=0):
     gate = PrivacySession(
         PrivacyBudget(1.0, 1e-6), source=SeededSource(seed), adjacency="-", unit="-"
     )
-    plan = Plan(method, shape, t, v, None, False, 2)
+    plan = Layout(method, shape, t, v, None, False, 2)
     return draw_maps(plan, kind, SketchSource.of(gate, seed))
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from skdp.data.linear_maps import SketchMap
 from skdp.privacy.gate.bounds import gaussian_step
 from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.queries.linear_maps import SketchMap
 from skdp.queries.sketches import SketchUnit, Whole
 
 SHAPE = (532, 532)

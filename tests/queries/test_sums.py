@@ -8,9 +8,8 @@ import pytest
 
 from skdp.data.remote import RowNumbers
 from skdp.data.users import UserRows
-from skdp.queries.columns import OCTAVES, ColumnQuery
 from skdp.queries.groups import GroupQuery
-from skdp.queries.measurements import MeasurementQuery
+from skdp.queries.records import RecordQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, any_rows, whole_steps
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
@@ -53,7 +52,7 @@ def test_adjacency_is_checked_and_counts_are_public_or_private():
     with pytest.raises(ValueError, match="adjacency"):
         SumQuery(None, adjacency="neighbour")
     with pytest.raises(ValueError, match="records is private"):
-        _ = MeasurementQuery(np.ones((3, 4)), np.ones(3), (2, 2), adjacency="add_remove").n_rows
+        _ = RecordQuery(np.ones((3, 4)), np.ones(3), (2, 2), adjacency="add_remove").n_rows
     with pytest.raises(ValueError, match="public under adjacency='replace': `n_rows`"):
         RowQuery(np.ones((3, 4)), clip_norm=1.0, adjacency="replace").count()
 
@@ -84,7 +83,7 @@ def first_of(X):
 
 
 def records_of(X, adjacency):
-    return MeasurementQuery(np.ones((len(X), 4)), X[:, 0], (2, 2), adjacency=adjacency)
+    return RecordQuery(np.ones((len(X), 4)), X[:, 0], (2, 2), adjacency=adjacency)
 
 
 KEPT = {
@@ -142,23 +141,3 @@ def test_kept_below_depends_on_no_order(kind):
     make = partial(KEPT[kind], adjacency="add_remove")
     check_order_invariance(make, "kept_below", 1.0, data=X)
     check_lazy(make, "kept_below", 1.0, data=X[:20])
-
-
-# -- all columns and octaves at once ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("adjacency", BOTH)
-def test_kept_octaves_hold_and_are_reached(adjacency):
-    report = check_sensitivity(
-        lambda X: ColumnQuery(X, adjacency=adjacency), "kept_octaves", np.zeros(4),
-        adjacency=adjacency, formats=["dense"], max_starts=150, n_climb=20, budgets=(0.02, 2.0),
-    )  # fmt: skip
-    print(report)
-    assert report.ratio > 0.99
-
-
-def test_kept_octaves_leave_out_what_lies_at_the_centre():
-    X = np.array([[0.0, 1.0], [0.3, 2.0], [2.0, 2.0], [0.3, 2.5], [np.nan, 1.0]])
-    counts = ColumnQuery(X, adjacency="add_remove").kept_octaves(np.array([0.0, 2.0])).answer(0.0)
-    found = [{int(OCTAVES[i]): int(c) for i, c in enumerate(row) if c} for row in counts]
-    assert found == [{-1: 2, 2: 1}, {1: 1, 0: 1}]

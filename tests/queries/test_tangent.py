@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.queries.rows import RowQuery
-from skdp.queries.tangent import _shifted_product, tangent_bound
+from skdp.queries.tangent import tangent_bound
 
 D, P = 6, 2
 V = np.linalg.qr(np.random.default_rng(0).standard_normal((D, P)))[0]
@@ -119,21 +119,6 @@ def test_column_weights_stay_inside_the_bound(adjacency):
     expected = (T - V @ (V.T @ T)) * weights
     assert np.allclose(query.product(99.0).answer(0.0), expected)
     assert np.allclose(query.product(99.0).answer(1e-8) * 1e-8, expected, atol=1e-2)
-
-
-def test_shifted_product_is_exact():
-    rng = np.random.default_rng(5)
-    grid = rng.integers(-(2**26), 2**26, (7, 3)).astype(np.float64)
-    for bits in (3, 25, 45, 62):
-        high = rng.integers(-(2**bits), 2**bits, (3, 3))
-        low = rng.integers(-(2**50), 2**50, (3, 3))
-        K = [[(int(high[i, j]) << 20) + int(low[i, j]) for j in range(3)] for i in range(3)]
-        exact = [
-            [sum(int(grid[i, m]) * K[m][j] for m in range(3)) >> 26 for j in range(3)]
-            for i in range(7)
-        ]
-        wrapped = [[(v + 2**63) % 2**64 - 2**63 for v in row] for row in exact]
-        assert np.array_equal(_shifted_product(grid, high, low), np.array(wrapped))
 
 
 def test_flat_directions_round_badly_and_the_bound_knows():

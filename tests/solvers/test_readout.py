@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from skdp.solvers.columns import column_moments, column_sizes
+from skdp.solvers.columns import MomentWeights, column_moments
 from skdp.solvers.readout import Readout, readout_moments, solve_readout, true_forms
 
 RNG = np.random.default_rng(0)
@@ -114,26 +114,17 @@ def test_hopeless_moments_stay_finite():
 # -- columns -------------------------------------------------------------------------------------
 
 
-def test_sizes_follow_the_bulk_and_not_the_noise():
-    octaves = np.arange(-50, 51)
-    counts = np.zeros((2, 101))
-    counts[:, 50:53] = [300.0, 700.0, 200.0]
-    counts[1, 90] = 45.0  # far away and alone
-    assert column_sizes(counts, octaves, 20.0).tolist() == [8.0, 8.0]
-    assert column_sizes(counts, octaves, 0.0).tolist() == [8.0, 2.0**41]
-
-
 def test_moments_of_columns():
     n, b, c = 100.0, 1.66, 0.5
     sums = np.array([50.0, b * (40.0 - n / 2), c * n])
     found = column_moments(
-        sums, 0.0, np.array([3.0]), np.array([2.0]), square_weight=b, count_weight=c, n=None
+        sums, 0.0, np.array([3.0]), np.array([2.0]), weights=MomentWeights(b, c), n=None
     )
     assert found.mean == pytest.approx(4.0)
     assert found.variance == pytest.approx(4 * (0.4 - 0.25))
     assert found.n == pytest.approx(100.0)
     lost = column_moments(
-        np.zeros(3), 10.0, np.zeros(1), np.ones(1), square_weight=b, count_weight=c, n=None
+        np.zeros(3), 10.0, np.zeros(1), np.ones(1), weights=MomentWeights(b, c), n=None
     )
     assert lost.n == 40.0
     assert lost.variance > 0

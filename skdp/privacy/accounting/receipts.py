@@ -90,11 +90,13 @@ class PrivacySpent:
         return f"{flag}(ε={self.epsilon:.3g}, δ={self.delta:.1g}){unit}"
 
 
-def _facts(title: str, spent: PrivacySpent) -> list[tuple[str, str]]:
+def _facts(title: str, spent: PrivacySpent, held: str) -> list[tuple[str, str]]:
     facts = [("Estimator", title), ("Guarantee", spent.sentence())]
     if spent.seeded:
         seeded = "the noise was seeded: whoever knows the seed can remove it. Not private."
         facts.insert(0, ("SEEDED", seeded))
+    if held:
+        facts.insert(0, ("HOLDS", held))
     facts.append(("Unit", spent.unit))
     facts.append(("Adjacency", spent.adjacency))
     facts.append(("mu", "none (not only Gaussian)" if spent.mu is None else f"{spent.mu:.6g}"))
@@ -121,8 +123,11 @@ def _cells(line: LedgerEntry, times: int) -> tuple[str, ...]:
 class privacy_card:
     """A receipt with its ledger, as text (`str`, `print`) and as HTML (notebooks)."""
 
-    def __init__(self, title: str, spent: PrivacySpent, ledger: tuple[LedgerEntry, ...]) -> None:
+    def __init__(
+        self, title: str, spent: PrivacySpent, ledger: tuple[LedgerEntry, ...], held: str = ""
+    ) -> None:
         self.title = title
+        self.held = held
         self.spent = spent
         self.ledger = ledger
 
@@ -132,7 +137,7 @@ class privacy_card:
 
     def __str__(self) -> str:
         """Return the card as aligned text."""
-        facts = _facts(self.title, self.spent)
+        facts = _facts(self.title, self.spent, self.held)
         width = max(len(name) for name, _ in facts)
         lines = [f"{name:<{width}}  {value}" for name, value in facts]
         table = [_COLUMNS, *self._rows()]
@@ -148,7 +153,7 @@ class privacy_card:
     def _repr_html_(self) -> str:
         facts = "".join(
             f"<tr><th style='text-align:left'>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>"
-            for k, v in _facts(self.title, self.spent)
+            for k, v in _facts(self.title, self.spent, self.held)
         )
         head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
         body = "".join(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.queries import records, sparse_records
-from skdp.queries.clipped_sums import joined
-from skdp.queries.measurements import MeasurementQuery
-from skdp.queries.records import exact_map
+from skdp.queries import record_forms
+from skdp.queries.record_forms import DenseRecords
+from skdp.queries.records import RecordQuery
+from skdp.queries.sparse_records import FactoredRecords, SparseRecords
 
 D1, D2, R = 4, 3, 2
 P = D1 * D2
@@ -41,7 +41,7 @@ def query(form, data, y, unit="row", adjacency="add_remove", corner=0.0, n_jobs=
         X = X.astype(np.float32)
     if "csr" in form and not sp.issparse(X):
         X = sp.csr_array(X)
-    out = MeasurementQuery(X, y, (D1, D2), adjacency=adjacency, privacy_unit=unit, n_jobs=n_jobs)
+    out = RecordQuery(X, y, (D1, D2), adjacency=adjacency, privacy_unit=unit, n_jobs=n_jobs)
     if "whitened" in form:
         out = out.whitened(*(DIAGONAL if "csr" in form else W))
     return out.augmented(0.3, corner) if corner else out
@@ -151,7 +151,7 @@ WIDE_W = (positive(16, 22), positive(12, 23))
 
 
 def wide(X, y, adjacency="add_remove", whitened=False, corner=0.0, n_jobs=None):
-    out = MeasurementQuery(X, y, WIDE, adjacency=adjacency, n_jobs=n_jobs)
+    out = RecordQuery(X, y, WIDE, adjacency=adjacency, n_jobs=n_jobs)
     out = out.whitened(*WIDE_W) if whitened else out
     out = out.augmented(0.3, corner) if corner else out
     return out.tangent(U1, np.array([[1.7]]), V1, 0.4).total(0.7)
@@ -184,7 +184,7 @@ def test_kept_coordinates_change_nothing(whitened, monkeypatch):
     order = rng.permutation(900)
     permuted = wide(X[order], y[order], whitened=whitened, corner=0.5, n_jobs=2).answer(1e-8)
     assert np.array_equal(kept, permuted)
-    monkeypatch.setattr(records.DenseRecords, "coordinates", lambda self, rank: 0)
+    monkeypatch.setattr(DenseRecords, "coordinates", lambda self, rank: 0)
     streamed = wide(X, y, whitened=whitened, corner=0.5).answer(1e-8)
     assert not np.array_equal(kept, streamed)
     assert np.allclose(kept, streamed, atol=2e-3 * np.abs(kept).max())
@@ -325,8 +325,9 @@ def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
         for release, value in zip(releases, expected, strict=True):
             permuted = query(form, (A[order], B[order]), y[order], corner=0.5, n_jobs=n_jobs)
             assert np.array_equal(release(permuted).answer(1e-8), value)
-        monkeypatch.setattr(records, "_BLOCK", 200)
-        monkeypatch.setattr(sparse_records, "MAX_ROWS", 37)
+        monkeypatch.setattr(record_forms, "_BLOCK", 200)
+        monkeypatch.setattr(SparseRecords, "at_once", 37)
+        monkeypatch.setattr(FactoredRecords, "at_once", 37)
 
 
 def test_dense_and_sparse_are_the_same_numbers():
@@ -356,22 +357,6 @@ def test_public_moments_of_the_label_unit():
     found = query("dense", X, np.ones(200), "label", "replace").public_moments()
     expected = np.einsum("ijk,ilk->jl", Z, Z), np.einsum("ijk,ijl->kl", Z, Z)
     assert np.allclose(found, np.concatenate([part.ravel() for part in expected]), atol=0.1)
-
-
-def test_exact_map_and_limbs():
-    rng = np.random.default_rng(5)
-    grid = rng.integers(-(2**25), 2**25, (7, 3)).astype(np.float64)
-    for bits in (3, 25, 45, 61):
-        K = rng.integers(-(2**bits), 2**bits, (3, 3))
-        exact = [
-            [sum(int(grid[i, m]) * int(K[m, j]) for m in range(3)) >> 26 for j in range(3)]
-            for i in range(7)
-        ]
-        assert np.array_equal(exact_map(grid, K), np.array(exact))
-    high, low = rng.integers(-(2**30), 2**30, 50), rng.integers(0, 2**35, 50)
-    for shift in (1, 20, 33):
-        exact = [(int(h) * 2**20 + int(k)) >> shift for h, k in zip(high, low, strict=True)]
-        assert np.array_equal(joined(high, low, shift), exact)
 
 
 @pytest.mark.parametrize("form", ["dense", "csr", "factors"])

@@ -1,50 +1,29 @@
 """Sums of clipped contributions of a trace regression, in tangent coordinates.
 
-Notation as in `skdp.queries.measurements`: a record adds e_i P_T X_i, cut to length C.
+Notation as in `skdp.queries.records`: a record adds e_i P_T X_i, cut to length C.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.exact import exact_map, joined, limbs_of, off_grid, on_grid
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.records import MAX_ROWS, Block, Frame, Records, exact_map, on_grid
-from skdp.queries.sums import Neighbours
+from skdp.queries.record_forms import MAX_ROWS, Frame
+from skdp.queries.record_passes import RecordPasses
 
-__all__ = ["BELOW", "ClippedSum", "joined", "limbs_of"]
+__all__ = ["BELOW", "ClippedSum"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BELOW = 1 - 1e-12  # float errors of a factor
-CARRY = 20  # bits of the low limb of a sum over blocks
 _FLOOR = 2.0**-6  # a size counts for at least this share of the norm: sums stay below 2**53
 _HEADROOM = 35  # log2 of the clip level in units of a sum: 12 bits of rows, 6 of the floor
-
-
-class Measured(Protocol):
-    """What a sum needs of the query that owns the records."""
-
-    shape: tuple[int, int]
-    corner: float
-    neighbours: Neighbours
-    _records: Records
-
-    def survey(self) -> tuple[FloatArray, FloatArray]: ...
-
-    def targets(self) -> FloatArray: ...
-
-    def collect(
-        self, compute: Callable[[Block], tuple[FloatArray, ...]]
-    ) -> tuple[FloatArray, ...]: ...
-
-    def rank(self, scores: Callable[[], FloatArray], threshold: float, name: str) -> Bounded: ...
-
-    def sum_weighted(self, units: FloatArray, weights: FloatArray, step: float) -> NDArray[Any]: ...
 
 
 class ClippedSum(PrivateQuery):
@@ -56,7 +35,7 @@ class ClippedSum(PrivateQuery):
 
     def __init__(
         self,
-        query: Measured,
+        query: RecordPasses,
         matrix: tuple[FloatArray, FloatArray, FloatArray] | None,
         intercept: float,
     ) -> None:
@@ -80,8 +59,10 @@ class ClippedSum(PrivateQuery):
     def _frame(self) -> Frame:
         assert self._matrix is not None
         U, S, V = self._matrix
-        outer = self._query._records.outer
-        left, right = (U.T, V) if outer is None else (U.T @ _plain(outer[0]), _plain(outer[1]) @ V)
+        outer = self._query.form.outer
+        left, right = (
+            (U.T, V) if outer is None else (U.T @ off_grid(outer[0]), off_grid(outer[1]) @ V)
+        )
         size = float(np.linalg.norm(S))
         unit = size * 2.0**-26 if size > 0 else 1.0
         return Frame(on_grid(left), on_grid(right), on_grid(V), np.rint(S / unit), unit)
@@ -95,15 +76,12 @@ class ClippedSum(PrivateQuery):
                 sizes, residuals = norms, query.targets()
             else:
                 frame = self._frame()
-                if size := query._records.coordinates(self._matrix[0].shape[1]):
+                beside: dict[str, NDArray[Any]] = {"units": units}
+                if size := query.form.coordinates(frame.basis.shape[1]):
                     self._kept = np.empty((len(units), size), np.float32)
-
-                def tangent(block: Block) -> tuple[FloatArray, ...]:
-                    here = slice(block.start, block.stop)
-                    kept = None if self._kept is None else self._kept[here]
-                    return query._records.tangent(block, units[here], frame, kept)
-
-                sizes, inner = query.collect(tangent)
+                    beside["kept"] = self._kept
+                tangent = partial(query.form.tangent, frame=frame)
+                sizes, inner = query.collect(tangent, 2, **beside)
                 residuals = inner + query.corner * self._intercept - query.targets()
                 sizes = np.maximum(sizes, _FLOOR * norms)
             if query.corner:
@@ -144,12 +122,12 @@ class ClippedSum(PrivateQuery):
             units = query.survey()[0]
             if step == 0.0:
                 weights = self._weights(C, 1.0)
-                K = query.sum_weighted(units, weights * units, step)
+                K = query.sum_weighted(weights * units, step)
                 last = [float(np.sum(weights)) * corner] if corner else []
                 return np.concatenate([self._map_float(K), last])
             shift = _HEADROOM - math.ceil(math.log2(C / step))
             weights = self._weights(C, step * 2.0**-shift)
-            high, low = self._limbs(units, np.trunc(weights * units))
+            high, low = self._limbs(np.trunc(weights * units))
             outer = np.sum(np.trunc(weights * corner).astype(np.int64))
             last = [int(outer) >> shift] if corner else []
             return np.concatenate([self._map(joined(high, low, shift)), np.array(last, np.int64)])
@@ -158,10 +136,10 @@ class ClippedSum(PrivateQuery):
         bound = Bound(name, (size,), query.neighbours.array(C), slack=1.01 * self._slack)
         return Bounded(bound, answer)
 
-    def _limbs(self, units: FloatArray, weights: FloatArray) -> NDArray[Any]:
+    def _limbs(self, weights: FloatArray) -> NDArray[Any]:
         """Return the exact sum over records, from kept coordinates if there are any."""
         if self._kept is None:
-            return self._query.sum_weighted(units, weights, 1.0)
+            return self._query.sum_weighted(weights, 1.0)
         total = np.zeros((2, self._kept.shape[1]), np.int64)
         for i in range(0, len(weights), MAX_ROWS):
             rows = self._kept[i : i + MAX_ROWS].astype(np.float64)
@@ -180,7 +158,7 @@ class ClippedSum(PrivateQuery):
         if self._kept is not None:
             return self._map_kept(flat)
         K = flat.reshape(self._query.shape)
-        outer = self._query._records.outer
+        outer = self._query.form.outer
         if self._matrix is None:
             if outer is None:
                 return flat
@@ -198,33 +176,16 @@ class ClippedSum(PrivateQuery):
         assert self._matrix is not None
         V = self._matrix[2]
         beside = np.eye(len(V)) - V @ V.T
-        outer = self._query._records.outer
-        return on_grid(beside if outer is None else _plain(outer[1]) @ beside)
+        outer = self._query.form.outer
+        return on_grid(beside if outer is None else off_grid(outer[1]) @ beside)
 
     def _map_float(self, flat: FloatArray) -> FloatArray:
         K = flat.reshape(self._query.shape)
-        outer = self._query._records.outer
+        outer = self._query.form.outer
         if outer is not None:
-            K = _plain(outer[0]) @ K @ _plain(outer[1])
+            K = off_grid(outer[0]) @ K @ off_grid(outer[1])
         if self._matrix is None:
             return K.ravel()
         U, _, V = self._matrix
         left = U.T @ K
         return np.concatenate([(K @ V).ravel(), (left - left @ V @ V.T).ravel()])
-
-
-def _plain(grid: FloatArray) -> FloatArray:
-    return np.asarray(np.ldexp(grid, -26))
-
-
-def limbs_of(exact: FloatArray) -> FloatArray:
-    """Return floor(x / 2**20) and the rest, exactly."""
-    high = np.floor(np.ldexp(exact, -CARRY))
-    return np.stack([high, exact - np.ldexp(high, CARRY)])
-
-
-def joined(high: IntArray, low: IntArray, shift: int) -> IntArray:
-    """Return floor((high 2**20 + low) / 2**shift)."""
-    if shift <= CARRY:
-        return np.asarray((high << (CARRY - shift)) + (low >> shift))
-    return np.asarray((high + (low >> CARRY)) >> (shift - CARRY))

@@ -1,0 +1,129 @@
+"""Rows of one block, dense or CSR alike: norms, largest entries, scaling, rows that are not finite.
+
+Each number is of one row alone, bit by bit: nothing goes through BLAS, whose bits depend on where a
+row stands in its block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdp.data.blocks import Block
+
+__all__ = [
+    "block_gram",
+    "column_sums",
+    "dense",
+    "entrywise",
+    "finite_rows",
+    "largest_entries",
+    "rint",
+    "scale_rows",
+    "scaled_to_integers",
+    "spread",
+    "square_norms",
+    "unpacked",
+    "where_rows",
+]
+
+FloatArray = NDArray[np.float64]
+
+
+def dense(matrix: Any) -> FloatArray:
+    """Return a matrix as an array."""
+    return np.asarray(matrix.toarray() if sp.issparse(matrix) else matrix)
+
+
+def rint(x: FloatArray) -> FloatArray:
+    """Round in place."""
+    return np.asarray(np.rint(x, out=x))
+
+
+def entrywise(function: Callable[..., Any], rows: Block) -> Block:
+    """Apply a function that maps 0 to 0 to the entries."""
+    if not sp.issparse(rows):
+        return function(rows)
+    return sp.csr_array((function(rows.data), rows.indices, rows.indptr), shape=rows.shape)
+
+
+def spread(numbers: NDArray[Any], rows: Block) -> NDArray[Any]:
+    """Return a number of each row beside its entries, as `entrywise` hands them out."""
+    if not sp.issparse(rows):
+        return numbers[:, None]
+    return np.repeat(numbers, np.diff(rows.indptr))
+
+
+def _over_rows(ufunc: np.ufunc, values: NDArray[Any], indptr: NDArray[Any], out: Any) -> Any:
+    """Reduce the stored entries of each CSR row that has any."""
+    filled = np.flatnonzero(indptr[1:] > indptr[:-1])
+    if filled.size:
+        out[filled] = ufunc.reduceat(values, indptr[filled])
+    return out
+
+
+def square_norms(rows: Block) -> FloatArray:
+    """Squared norm of each row. Exact, in any order, where entries are integers and it is < 2**53.
+
+    Never through BLAS, whose bits depend on where a row stands in the block.
+    """
+    if not sp.issparse(rows):
+        return np.asarray(np.einsum("ij,ij->i", rows, rows))
+    out = np.zeros(rows.shape[0])
+    return np.asarray(_over_rows(np.add, rows.data * rows.data, rows.indptr, out))
+
+
+def largest_entries(rows: Block) -> FloatArray:
+    """Largest absolute value of each row."""
+    if not sp.issparse(rows):
+        return np.asarray(np.abs(rows).max(axis=1, initial=0.0))
+    out = np.zeros(rows.shape[0])
+    return np.asarray(_over_rows(np.maximum, np.abs(rows.data), rows.indptr, out))
+
+
+def finite_rows(rows: Block) -> NDArray[np.bool_]:
+    """Whether all entries of a row are finite."""
+    if not sp.issparse(rows):
+        return np.asarray(np.isfinite(rows).all(axis=1))
+    out = np.ones(rows.shape[0], bool)
+    return np.asarray(_over_rows(np.logical_and, np.isfinite(rows.data), rows.indptr, out))
+
+
+def where_rows(good: NDArray[np.bool_], rows: Block) -> Block:
+    """Return rows with zeros in place of the bad ones."""
+    return entrywise(lambda x: np.where(spread(good, rows), x, 0.0), rows)
+
+
+def scale_rows(rows: Block, factors: FloatArray) -> Block:
+    """Multiply each row by its factor."""
+    return entrywise(lambda x: x * spread(factors, rows), rows)
+
+
+def scaled_to_integers(rows: Block, scale: float | FloatArray) -> Block:
+    """Scale rows and round them, in place."""
+    values = rows.data if sp.issparse(rows) else rows
+    values *= scale
+    rint(values)
+    return rows
+
+
+def column_sums(rows: Block) -> FloatArray:
+    """Sum over rows."""
+    return np.asarray(rows.sum(axis=0), dtype=np.float64).reshape(-1)
+
+
+def unpacked(rows: Block) -> Block:
+    """Return nearly full CSR rows as an array, whose products are faster."""
+    if sp.issparse(rows) and rows.nnz > 0.1 * rows.shape[0] * rows.shape[1]:
+        return rows.toarray()
+    return rows
+
+
+def block_gram(rows: Block) -> FloatArray:
+    """Z'Z of one block."""
+    rows = unpacked(rows)
+    return dense(rows.T @ rows)

@@ -1,0 +1,91 @@
+"""How entries of columns compare with powers of two, one row at a time: the unit is a row."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdp.data.blocks import Block
+from skdp.privacy.gate.bounds import Bounded
+from skdp.queries.sums import SumQuery, any_rows
+
+__all__ = ["OctaveQuery"]
+
+FloatArray = NDArray[np.float64]
+_LOWEST, _HIGHEST = -60, 60  # octaves told apart; what lies outside counts for the outermost
+_SIZE = _HIGHEST - _LOWEST + 1
+
+
+class OctaveQuery(SumQuery):
+    """Ranks of public powers of two among |x - center|, column by column.
+
+    One pass over the rows counts the entries of each octave; the counts stay in here, and answer
+    all questions of a search. A row with a value that is not finite adds nothing.
+
+    Parameters
+    ----------
+    rows : array, CSR matrix, memory map, RowSource or RemoteRows
+        The private rows.
+    center : array of shape (d,)
+        Public.
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    n_jobs : int or None
+        Threads for the pass over the rows; it never changes a result.
+    """
+
+    def __init__(
+        self, rows: Any, center: FloatArray, *, adjacency: str, n_jobs: int | None = None
+    ) -> None:
+        super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
+        self._center = center
+        self._counts: NDArray[np.int64] | None = None
+
+    def ranks(self, thresholds: FloatArray) -> Bounded:
+        """Return, for each column, half of the entries at most 2**e minus half of those above.
+
+        An entry that equals the centre is left out. A row adds 0, 1/2 or -1/2 to each of d
+        columns: an array of norm sqrt(d)/2.
+        """
+        d = self._source.n_features
+        last = np.clip(np.frexp(thresholds)[1] - 1, _LOWEST, _HIGHEST) - _LOWEST
+
+        def answer(step: float) -> NDArray[Any]:
+            counts = self._octave_counts()
+            below = np.take_along_axis(np.cumsum(counts, axis=1), last[:, None], axis=1)[:, 0]
+            excess = 2 * below - counts.sum(axis=1)
+            if step == 0.0:
+                return np.asarray(excess / 2)
+            half = round(0.5 / step)
+            return np.asarray(np.clip(excess, -(2**62 // half), 2**62 // half) * half)
+
+        return self._array("column_ranks", (d,), math.sqrt(d) / 2, answer)
+
+    def _octave_counts(self) -> NDArray[np.int64]:
+        if self._counts is None:
+            term, shape = _OctavesOfBlock(self._center), (self._source.n_features, _SIZE)
+            self._counts = self._sum(term, shape, 1.0).astype(np.int64)
+        return self._counts
+
+
+@dataclass(frozen=True)
+class _OctavesOfBlock:
+    """The counts of one block, from public numbers alone, so that it can travel."""
+
+    center: FloatArray
+
+    def __call__(self, block: Block) -> FloatArray:
+        rows = block.toarray() if sp.issparse(block) else block
+        gaps = rows[np.isfinite(rows).all(axis=1)] - self.center
+        mantissas, exponents = np.frexp(gaps)
+        exponents = np.where(np.isfinite(gaps), exponents - (np.abs(mantissas) == 0.5), _HIGHEST)
+        columns = np.broadcast_to(np.arange(gaps.shape[1]), gaps.shape)[gaps != 0]
+        octaves = np.clip(exponents[gaps != 0], _LOWEST, _HIGHEST) - _LOWEST
+        flat = octaves + _SIZE * columns
+        counts = np.bincount(flat, minlength=gaps.shape[1] * _SIZE)
+        return counts.reshape(-1, _SIZE).astype(np.float64)

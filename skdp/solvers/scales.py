@@ -1,0 +1,208 @@
+"""The scale of private numbers, from few noisy ranks. Everything but the ranks is free.
+
+A rank is the noisy sum, over the numbers that are not zero, of 1/2 below a threshold and -1/2 above
+it. The threshold is always the median of what the released ranks leave likely, octave by octave, so
+that seven of them find one octave among ninety. What they leave likely also says how sure that is:
+a doubt that is public. Ties go downwards: clipping at a level that is too low shortens signal and
+noise alike, one that is too high drowns the signal.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_ndtr
+
+from skdp.answer import Answer
+
+__all__ = [
+    "QUESTIONS",
+    "Scale",
+    "find_scale",
+    "find_scales",
+    "numbers_needed",
+]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+QUESTIONS = 7
+OCTAVES = np.arange(-46, 47)  # a median of 1e-12 or 1e12, and a little more
+_WIDTHS = (0.1, 0.4, 1.2, 3.0)  # how far numbers spread about their median, in octaves
+_FALL = 6.0  # octaves: half of the prior falls off from 1 like this, as units of measurement do
+_COUNTS = 16.0 ** np.arange(0, 8)  # how many numbers there may be, in deviations of the noise
+_NEAR = 2  # octaves that a found median may be off
+_SURE = 0.88
+_LOW = 0.25  # where nothing was found the lower quartile of what is likely is taken
+_APART, _GOLDEN = 0.4, (math.sqrt(5) - 1) / 2
+_SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in octaves
+_EXACT = 0.01  # of a number: stands for the noise scale where there is no noise
+_LEAST = -200.0  # logarithm of a likelihood: smaller ones are slow and say no more
+_BLOCK = 128  # columns at a time
+_ENOUGH = 5.5  # numbers times mu (of all questions together) from which a median is found
+
+# Rank of a threshold among numbers whose median lies i - len(OCTAVES) octaves below it.
+_GAPS = np.arange(-len(OCTAVES), len(OCTAVES) + 1) + 0.5
+_RANKS = [expit(_GAPS / width) - 0.5 for width in _WIDTHS]
+
+
+class AsksRank(Protocol):
+    """A noisy rank of a threshold among the numbers that are not zero."""
+
+    def __call__(self, threshold: float, *, share: float) -> Answer:
+        """Return half of the numbers at most the threshold minus half of those above it."""
+        ...
+
+
+class AsksRanks(Protocol):
+    """Noisy ranks, of one threshold in each column."""
+
+    def __call__(self, thresholds: FloatArray, *, share: float) -> Answer:
+        """Return the rank of each threshold among the entries of its column."""
+        ...
+
+
+class Scale(NamedTuple):
+    """A released scale.
+
+    Attributes
+    ----------
+    value : float or array
+        The end of the octave that holds the median; where it was not found a low guess.
+    found : bool or array of bool
+        Whether the released ranks leave little doubt.
+    """
+
+    value: FloatArray
+    found: NDArray[np.bool_]
+
+
+def find_scale(rank: AsksRank, share: float, *, near: float = 1.0, fall: float = _FALL) -> Scale:
+    """Return the scale of some private numbers; see `find_scales`."""
+
+    def ranks(thresholds: FloatArray, *, share: float) -> Answer:
+        return rank(float(thresholds[0]), share=share)
+
+    found = find_scales(ranks, 1, share, near=near, fall=fall)
+    return Scale(found.value[0], found.found[0])
+
+
+def find_scales(
+    ranks: AsksRanks,
+    d: int,
+    share: float,
+    *,
+    near: float | FloatArray = 1.0,
+    fall: float = _FALL,
+) -> Scale:
+    """Return the scale of each of d columns, whose ranks come together in a fixed number of steps.
+
+    `near` is a public guess, from which half of the prior falls off by `fall` octaves. Columns
+    share what they show: one too short to be found by itself takes the scale that most have.
+    """
+    unit = np.ldexp(1.0, np.rint(np.log2(np.broadcast_to(near, d))).astype(int))
+    search = _Search(d, fall)
+    for _ in range(QUESTIONS):
+        asked = search.question()
+        thresholds = unit * np.ldexp(1.0, OCTAVES[asked])
+        search.learn(asked, ranks(thresholds, share=share / QUESTIONS))
+    octave, found = search.result()
+    return Scale(unit * np.ldexp(1.0, OCTAVES[octave]), found)
+
+
+class _Search:
+    """What the released ranks leave likely, for each column and octave."""
+
+    def __init__(self, d: int, fall: float) -> None:
+        mild = np.exp(-np.abs(OCTAVES) / fall)
+        self._base = 0.5 / len(OCTAVES) + 0.5 * mild / mild.sum()
+        self._asked: list[IntArray] = []
+        self._answers: list[FloatArray] = []
+        self._posterior = np.tile(self._base, (d, 1))
+
+    def quantile(self, q: Any) -> IntArray:
+        """Return the octave of each column below which q of the posterior lies."""
+        reached = np.cumsum(self._posterior, axis=1) >= np.reshape(q, (-1, 1)) * (1 - 1e-12)
+        return np.asarray(np.argmax(reached, axis=1))
+
+    def question(self) -> IntArray:
+        """Return the next threshold of each column: near its median, not the same for all.
+
+        Columns that share what they show learn more of it from different thresholds.
+        """
+        d, left = len(self._posterior), 1 - len(self._asked) / QUESTIONS
+        apart = np.arange(d) * _GOLDEN % 1 - 0.5 if d > 1 else np.zeros(1)
+        return self.quantile(0.5 + _APART * left * apart)
+
+    def learn(self, asked: IntArray, answer: Answer) -> None:
+        """Take in one more answer for each column."""
+        noise = max(answer.noise_scale, _EXACT)
+        self._asked.append(asked)
+        self._answers.append(np.atleast_1d(answer.value) / noise)
+        blocks = range(0, len(asked), _BLOCK)
+        logs = np.vstack([self._log_likelihood(slice(i, i + _BLOCK)) for i in blocks])
+        self._posterior = _pooled(
+            np.exp(np.maximum(logs - logs.max(axis=1, keepdims=True), _LEAST)), self._base
+        )
+
+    def _log_likelihood(self, columns: slice) -> FloatArray:
+        """Return log P(answers | octave) of some columns, summed over widths and counts.
+
+        An answer is N f + noise, f the logistic rank of its threshold. For N from a half normal
+        distribution of scale t the sum over N is known: sqrt(v)/t exp(z^2/2) Phi(z) with
+        v = 1/(1/t^2 + |f|^2) and z = sqrt(v) f'a.
+        """
+        asked = np.stack([octaves[columns] for octaves in self._asked])
+        answers = np.stack([answer[columns] for answer in self._answers])
+        gaps = asked[:, :, None] - np.arange(len(OCTAVES)) + len(OCTAVES)
+        logs = []
+        for ranks in _RANKS:
+            f = ranks[gaps]
+            squares, products = (f * f).sum(axis=0), (f * answers[:, :, None]).sum(axis=0)
+            for count in _COUNTS:
+                v = 1 / (count**-2 + squares)
+                z = products * np.sqrt(v)
+                logs.append(0.5 * (z * z + np.log(v)) - math.log(count) + log_ndtr(z))
+        return np.asarray(np.logaddexp.reduce(logs, axis=0))
+
+    def result(self) -> tuple[IntArray, NDArray[np.bool_]]:
+        """Return the median of what is likely where that is narrow, else its lower quartile."""
+        middle = self.quantile(0.5)
+        off = np.abs(np.arange(len(OCTAVES)) - middle[:, None])
+        found = np.sum(self._posterior, axis=1, where=off <= _NEAR) > _SURE
+        return np.where(found, middle, self.quantile(_LOW)), found
+
+
+def _pooled(likelihood: FloatArray, base: FloatArray) -> FloatArray:
+    """Return the posterior of each column, for scales that scatter about a common one.
+
+    The common scale has the prior `base`; how far columns scatter about it is not known either.
+    """
+    if len(likelihood) == 1:
+        return _normalised(likelihood * base)
+    kernels = [_kernel(spread) for spread in _SCATTER]
+    sums = [likelihood @ kernel for kernel in kernels]  # (columns, common scale)
+    logs = np.stack([np.log(total).sum(axis=0) for total in sums]) + np.log(base)
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    prior = np.zeros_like(likelihood)
+    for kernel, total, weight in zip(kernels, sums, weights, strict=True):
+        prior += (weight / total) @ kernel.T
+    return _normalised(likelihood * prior)
+
+
+def _kernel(spread: float) -> FloatArray:
+    """P(octave of a column | common octave), in columns; one in ten may lie anywhere."""
+    near = np.exp(-np.abs(OCTAVES[:, None] - OCTAVES) / spread)
+    return np.asarray(0.9 * near / near.sum(axis=0) + 0.1 / len(OCTAVES))
+
+
+def _normalised(rows: FloatArray) -> FloatArray:
+    return np.asarray(rows / rows.sum(axis=1, keepdims=True))
+
+
+def numbers_needed(mu: float) -> int:
+    """Return about how many numbers that are not zero a search with GDP parameter mu needs."""
+    return math.ceil(_ENOUGH / mu)

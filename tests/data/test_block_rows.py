@@ -1,0 +1,42 @@
+"""Numbers of rows: the same for dense and CSR rows, whatever stands beside them."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.data import block_rows
+
+ROWS = np.array([
+    [0.0, 0.0, 0.0], [3.0, -4.0, 0.0], [np.nan, 1.0, 0.0], [0.0, 0.0, np.inf], [0.0, 0.0, 0.0],
+    [0.0, -2.5, 1e-300], [1.0, 2.0, 2.0], [0.0, 0.0, 0.0],
+])  # fmt: skip
+GOOD = np.isfinite(ROWS).all(axis=1)
+
+
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+def test_numbers_of_rows(make):
+    rows = make(ROWS)
+    assert np.array_equal(block_rows.finite_rows(rows), GOOD)
+    kept = block_rows.where_rows(GOOD, rows)
+    plain = np.where(GOOD[:, None], ROWS, 0.0)
+    assert np.array_equal(block_rows.dense(kept), plain)
+    assert np.array_equal(block_rows.square_norms(kept), (plain**2).sum(axis=1))
+    assert np.array_equal(block_rows.largest_entries(kept), np.abs(plain).max(axis=1))
+    factors = np.arange(8.0)
+    scaled = block_rows.scale_rows(kept, factors)
+    assert np.array_equal(block_rows.dense(scaled), plain * factors[:, None])
+    assert np.array_equal(block_rows.dense(kept), plain)  # the rows are as they were
+    assert np.array_equal(block_rows.column_sums(kept), plain.sum(axis=0))
+    np.testing.assert_allclose(block_rows.block_gram(kept), plain.T @ plain)
+    rounded = block_rows.scaled_to_integers(kept, 0.5)
+    assert np.array_equal(block_rows.dense(rounded), np.rint(plain / 2))
+
+
+@pytest.mark.parametrize("make", [np.array, sp.csr_array])
+def test_no_rows_and_empty_rows(make):
+    for shape in ((0, 3), (4, 3)):
+        rows = make(np.zeros(shape))
+        assert block_rows.finite_rows(rows).all()
+        for numbers in (block_rows.square_norms(rows), block_rows.largest_entries(rows)):
+            assert numbers.shape == shape[:1]
+            assert not numbers.any()

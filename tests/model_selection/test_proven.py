@@ -1,0 +1,345 @@
+"""The table of proven steps, by force: whatever row is put in, the others come out bit for bit."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin, clone
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import VotingClassifier, VotingRegressor
+from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import (
+    Binarizer,
+    FunctionTransformer,
+    Normalizer,
+    OneHotEncoder,
+    PolynomialFeatures,
+    SplineTransformer,
+)
+
+from skdp import DPRidgeClassifier, check_pipeline
+from skdp.model_selection._proven import FUNCTIONS, TABLE, doubts, line_of, proven_table
+from skdp.preprocessing import RowClipper
+
+WORDS = ["pain", "knee", "no", "Szymborska", "42", "🦵", "", " ", "É", "e\u0301"]
+ONE_HOT = OneHotEncoder(categories=[["a", "b", "cc"], [0, 1]], handle_unknown="ignore")
+IMPUTER = SimpleImputer(strategy="constant", fill_value=0.5, keep_empty_features=True)
+
+
+# -- rows and hostile neighbours -----------------------------------------------------------------
+
+
+def insert(table, at, row):
+    """Return a table (array, CSR or list) with one row more."""
+    if hasattr(table, "iloc"):
+        return pd.concat([table[:at], row, table[at:]], ignore_index=True)
+    if isinstance(table, list):
+        return [*table[:at], row[0], *table[at:]]
+    if sp.issparse(table):
+        parts = [table[:at], sp.csr_array(row), table[at:]]
+        return sp.vstack([part for part in parts if part.shape[0]], format="csr")
+    return np.concatenate([table[:at], row, table[at:]])
+
+
+def hostile_rows(d, dtype):
+    """Rows that overflow, vanish, are missing or of one sign."""
+    top, tiny = np.finfo(dtype).max, np.finfo(dtype).smallest_subnormal
+    mixed = np.where(np.arange(d) % 2, 1e30, -1e-30)
+    return [np.full(d, value, dtype) for value in (top, -top, tiny, 0, -1, np.nan)] + [
+        mixed.astype(dtype)
+    ]
+
+
+def numbers(layout, *, missing=False, seed=0):
+    """Yield (table, hostile row) of many shapes in one layout."""
+    rng = np.random.default_rng(seed)
+    for trial in range(42):
+        dtype = (np.float64, np.float32)[trial % 2]
+        n, d = int(rng.integers(1, 40)), int(rng.integers(1, 40))
+        X = (rng.standard_normal((n, d)) * 10.0 ** rng.integers(-3, 4)).astype(dtype)
+        X[rng.random((n, d)) < 0.2] = np.nan if missing else 0
+        hostile = hostile_rows(d, dtype)[trial % 7]
+        row = (np.where(np.isnan(hostile), 7, hostile) if not missing else hostile)[None]
+        yield (sp.csr_array(X) if layout == "csr" else X), row
+
+
+def categories():
+    rng = np.random.default_rng(1)
+    for trial in range(20):
+        n = int(rng.integers(1, 20))
+        X = np.array([[rng.choice(["a", "b"]), int(rng.integers(0, 2))] for _ in range(n)], object)
+        unknown = [["other", 5], ["cc", -1], [None, 0], [float("nan"), 1]][trial % 4]
+        yield X, np.array([unknown], object)
+
+
+def words():
+    """As numpy keeps them: the longest one sets the type of all."""
+    rng = np.random.default_rng(5)
+    for trial in range(12):
+        X = rng.choice(["a", "b", "cc"][: 1 + trial % 3], (int(rng.integers(1, 9)), 1))
+        yield X, np.array([[["a long one", "", "cc"][trial % 3]]])
+
+
+def texts():
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        n = int(rng.integers(1, 20))
+        rows = [" ".join(rng.choice(WORDS, rng.integers(0, 9))) for _ in range(n + 1)]
+        yield rows[1:], [rows[0] * 50]
+
+
+def laid_out(table, layout):
+    return np.asfortranarray(table) if layout == "F" else table
+
+
+# -- what comes out --------------------------------------------------------------------------------
+
+
+def seen(step, table, read=None):
+    """Return what comes out: kind, columns, warnings, and the bytes of each row."""
+    step = clone(step)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        out = step.fit_transform(table) if read is None else read(step, table)
+    kind = (type(out).__name__, getattr(out, "format", ""), str(out.dtype), out.shape[1])
+    if sp.issparse(out):
+        out = out.tocsr()
+        ends = zip(out.indptr[:-1], out.indptr[1:], strict=True)
+        rows = [out.indices[a:b].tobytes() + out.data[a:b].tobytes() for a, b in ends]
+    else:
+        rows = [np.ascontiguousarray(row).tobytes() for row in out]
+    return (kind, sorted(str(w.message) for w in caught)), rows
+
+
+def differences(step, pairs, layout="C", read=None):
+    """Return the pairs of neighbours whose other rows, or whose form, are not the same."""
+    found = []
+    for number, (table, row) in enumerate(pairs):
+        n = table.shape[0] if sp.issparse(table) else len(table)
+        if layout == "F" and n == 1 and isinstance(step, Normalizer):
+            continue  # what the line says must be given
+        at = number % (n + 1)
+        form, rows = seen(step, laid_out(table, layout), read)
+        other_form, others = seen(step, laid_out(insert(table, at, row), layout), read)
+        del others[at]
+        if form != other_form or rows != others:
+            found.append((number, n, form, other_form))
+    return found
+
+
+NUMERIC = [
+    RowClipper(), RowClipper(1e-3), Normalizer(), Normalizer("max"), Binarizer(),
+    Binarizer(threshold=0.3), FunctionTransformer(),
+    *(FunctionTransformer(function) for function in FUNCTIONS),
+    FunctionTransformer(np.abs, validate=True, accept_sparse=True, check_inverse=False),
+]  # fmt: skip
+FOR_CSR = [step for step in NUMERIC if getattr(step, "func", None) in (None, np.abs, np.tanh)]
+CATEGORICAL = [ONE_HOT, clone(ONE_HOT).set_params(sparse_output=False, dtype=np.float32)]
+TEXT = [
+    HashingVectorizer(),
+    HashingVectorizer(
+        n_features=8, norm="l1", analyzer="char_wb", ngram_range=(1, 3), binary=True,
+        strip_accents="unicode", lowercase=False, alternate_sign=False,
+    ),
+    HashingVectorizer(n_features=8, norm=None, stop_words=["no"], token_pattern=r"\S+"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["C", "F"])
+@pytest.mark.parametrize("step", NUMERIC, ids=repr)
+def test_dense_rows(step, layout):
+    assert not list(doubts(step))
+    assert differences(step, numbers(layout), layout) == []
+
+
+@pytest.mark.parametrize("step", FOR_CSR, ids=repr)
+def test_sparse_rows(step):
+    assert differences(step, numbers("csr")) == []
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "csr"])
+def test_missing_values(layout):
+    assert not list(doubts(IMPUTER))
+    assert differences(IMPUTER, numbers(layout, missing=True), layout) == []
+
+
+@pytest.mark.parametrize("step", CATEGORICAL, ids=["sparse", "dense"])
+def test_categories(step):
+    assert not list(doubts(step))
+    assert differences(step, categories()) == []
+
+
+def test_categories_of_words():
+    step = OneHotEncoder(categories=[["a", "b", "cc"]], handle_unknown="ignore")
+    assert differences(step, words()) == []
+
+
+def frames():
+    """Yield data frames of a column of words, with a missing one, and two of numbers."""
+    for (X, row), (Z, other) in zip(numbers("C", seed=6), categories(), strict=False):
+        n = min(len(X), len(Z))
+        tables = [(X[:n], Z[:n]), (row, other)]
+        yield tuple(
+            pd.DataFrame({"w": z[:, 0], "x": x[:, 0].astype(float), "y": -x[:, 0].astype(float)})
+            for x, z in tables
+        )
+
+
+def test_data_frames():
+    one_hot = OneHotEncoder(categories=[["a", "b", "cc"]], handle_unknown="ignore")
+    step = ColumnTransformer(
+        [("w", one_hot, ["w"]), ("x", Normalizer("max"), ["x", "y"]), ("y", RowClipper(), ["y"])],
+        sparse_threshold=0,
+    )
+    assert not list(doubts(step))
+    assert differences(step, frames()) == []
+
+
+@pytest.mark.parametrize("step", TEXT, ids=["default", "characters", "words"])
+def test_texts(step):
+    assert not list(doubts(step))
+    assert differences(step, texts()) == []
+
+
+class Recorder(RegressorMixin, TransformerMixin, BaseEstimator):
+    """Keeps what reaches it, and hands it on."""
+
+    def fit(self, X, y=None):
+        self.X_, self.y_ = X, y
+        return self
+
+    def transform(self, X):
+        return X
+
+    def predict(self, X):
+        return np.zeros(X.shape[0])
+
+
+COMPOSITIONS = [
+    Pipeline([("a", RowClipper()), ("b", "passthrough"), ("c", Recorder())], verbose=False),
+    FeatureUnion([("a", Normalizer()), ("b", Recorder()), ("c", "drop")], n_jobs=1),
+    ColumnTransformer(
+        [("a", Binarizer(), [0]), ("b", Recorder(), slice(0, 1)), ("c", "drop", [0])],
+        remainder=Normalizer("max"), sparse_threshold=0, verbose_feature_names_out=False,
+    ),
+]  # fmt: skip
+
+
+VOTE = VotingRegressor([("a", Recorder()), ("b", Recorder())], weights=[1, 2])
+TRIED = [*NUMERIC, IMPUTER, *CATEGORICAL, *TEXT, *COMPOSITIONS, VOTE]
+
+
+@pytest.mark.parametrize("layout", ["C", "csr"])
+@pytest.mark.parametrize("step", COMPOSITIONS, ids=lambda step: type(step).__name__)
+def test_compositions(step, layout):
+    assert not list(doubts(step))
+    assert differences(step, numbers(layout, seed=3)) == []
+
+
+def test_parts_of_a_vote_get_the_rows_and_targets_as_they_are():
+    def reaches(step, table):
+        step.fit(table[:, 1:], table[:, 0])
+        return np.column_stack([step.estimators_[0].X_, step.estimators_[0].y_])
+
+    assert not list(doubts(VOTE))
+    wide = ((X, row) for X, row in numbers("C", seed=4) if X.shape[1] > 1)
+    assert differences(VOTE, wide, read=reaches) == []
+
+
+def test_every_line_is_tried():
+    assert {type(step) for step in TRIED} == {line.step for line in TABLE}
+
+
+# -- what is not in the table, or not with these parameters, moves other rows ----------------------
+
+
+SPLINES = SplineTransformer(knots=np.linspace(-9, 9, 5)[:, None], extrapolation="error")
+MOVED = {
+    "norms that overflow": (Normalizer("l1"), numbers("C")),
+    "polynomials that overflow": (PolynomialFeatures(), numbers("C")),
+    "logarithms of what has none": (FunctionTransformer(np.log1p), numbers("C")),
+    "mean of the rows": (FunctionTransformer(lambda X: X - X.mean(0)), numbers("C")),
+    "largest of the rows": (FunctionTransformer(lambda X: X / X.max(0)), numbers("C")),
+    "a warning of unknown categories": (clone(ONE_HOT).set_params(drop="first"), categories()),
+    "columns of missing values": (clone(IMPUTER).set_params(add_indicator=True),
+                                  numbers("C", missing=True)),
+    "format by the density of all rows": (
+        ColumnTransformer([("a", Normalizer("max"), slice(0, 40))]), numbers("csr")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_moves_other_rows_is_not_verified(name):
+    step, pairs = MOVED[name]
+    assert list(doubts(step))
+    with np.errstate(all="warn"):
+        assert differences(step, pairs)
+
+
+def test_splines_that_refuse_what_lies_outside_tell_of_it():
+    inside = np.linspace(-8, 8, 9)[:, None]
+    SPLINES.fit_transform(inside)
+    with pytest.raises(ValueError, match="beyond the limits"):
+        clone(SPLINES).fit_transform(insert(inside, 0, [[9.5]]))
+    assert list(doubts(SPLINES))
+
+
+class LabelRecorder(DPRidgeClassifier):
+    """Keeps the labels that reach it."""
+
+    def fit(self, X, y):
+        self.y_ = y
+        return self
+
+
+def test_one_new_label_recodes_those_of_all_others():
+    X, y = np.zeros((20, 2)), np.repeat([1, 2], 10)
+    vote = VotingClassifier([("a", LabelRecorder())])
+    before = clone(vote).fit(X, y).estimators_[0].y_
+    after = clone(vote).fit(np.zeros((21, 2)), np.append(y, 0)).estimators_[0].y_[:20]
+    assert np.all(before != after)
+    (problem,) = check_pipeline(
+        VotingClassifier([("a", DPRidgeClassifier(classes=[1, 2]))])
+    ).problems[:1]
+    assert (problem.step, problem.kind) == ("VotingClassifier", "not verified")
+
+
+# -- the table itself ----------------------------------------------------------------------------
+
+
+class Derived(RowClipper):
+    """May do anything."""
+
+
+def test_a_line_holds_for_the_class_itself_and_the_named_parameters():
+    assert line_of(Derived()) is None and list(doubts(Derived()))
+    for step in (OneHotEncoder(), SimpleImputer(), clone(IMPUTER).set_params(missing_values=0)):
+        assert list(doubts(step))
+    assert list(doubts(HashingVectorizer(tokenizer=str.split)))
+    assert list(doubts(HashingVectorizer(preprocessor=str.lower)))
+    assert list(doubts(Pipeline([("a", RowClipper())], memory="cache")))
+    assert list(doubts(FeatureUnion([("a", RowClipper())], transformer_weights={"a": 1e300})))
+
+
+@pytest.mark.parametrize("line", TABLE, ids=lambda line: line.step.__name__)
+def test_a_parameter_that_nobody_thought_of_is_not_verified(line, monkeypatch):
+    """Of a later version of scikit-learn, for instance."""
+    step = clone(next(step for step in TRIED if type(step) is line.step))
+    assert set(line.allowed) <= set(step.get_params(deep=False))
+    for parameter, value in step.get_params(deep=False).items():
+        if parameter not in line.allowed:
+            monkeypatch.setattr(step, parameter, ["something", value])
+            assert list(doubts(step)), parameter
+            monkeypatch.undo()
+    assert not list(doubts(step))
+
+
+def test_the_guide_shows_the_table():
+    page = Path(__file__).parents[2] / "docs" / "user_guide" / "pipelines.md"
+    assert proven_table() in page.read_text(encoding="utf-8")
