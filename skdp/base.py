@@ -23,7 +23,6 @@ __all__ = ["BaseDPEstimator", "FitObserver", "atomic"]
 
 _SMALLEST_EPSILON = 1e-12
 _SECRET = ("_private", "_state")  # hold heads of users or a running stream: never released
-_PUBLISH = "Publish what its released() returns."
 
 
 # Sessions opened by the fit that runs in this context.
@@ -103,6 +102,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
     _privacy_units = {"row": ("add_remove", "replace")}
     _pure_dp = False  # whether delta=0 is offered
     _ledger_ticket = None  # of clones and pickles made inside a PrivacyLedger
+    _publish = "Publish what its released() returns."
     _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
 
     def _doc_link_url_param_generator(self):
@@ -206,7 +206,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         if self._fit_keeps and self.holds_private:  # a running stream refuses by itself
             message = (
                 f"this pickle or copy of {type(self).__name__} holds {self.holds_private}: keep it "
-                f"like the data. {_PUBLISH}"
+                f"like the data. {self._publish}"
             )
             warnings.warn(message, PrivacyWarning, stacklevel=3)
         state = {k: v for k, v in super().__getstate__().items() if k != "_ledger_ticket"}
@@ -223,5 +223,5 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         """
         check_is_fitted(self, "privacy_spent_")
         held = self.holds_private
-        held = held and f"{held}: not covered. {_PUBLISH}"
+        held = held and f"{held}: not covered. {self._publish}"
         return privacy_card(type(self).__name__, self.privacy_spent_, self.ledger_, held)

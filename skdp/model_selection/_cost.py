@@ -9,6 +9,7 @@ from sklearn.model_selection import (
     RandomizedSearchCV,
 )
 
+from skdp._tables import aligned
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._folds import held_by, resolved_splitter
 from skdp.model_selection._parts import (
@@ -96,8 +97,7 @@ class SearchCost:
         for params, losses in self.candidates:
             spent = ", ".join(f"{kind} {value:.4g}" for kind, value in losses)
             rows.append((str(params), spent or "nothing"))
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {spent}" for name, spent in rows)
+        return "\n".join(aligned(rows))
 
     def __str__(self):
         scores = (

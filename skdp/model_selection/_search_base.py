@@ -59,6 +59,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         first = planned_fit(parts[0], with_groups="groups" in fit_params)
         return first.unit, first.adjacency
 
+    _publish = "Publish what released() of the private estimator in best_estimator_ returns."
+
     @property
     def _fit_keeps(self):
         return "; ".join(part._fit_keeps for part in dp_parts(self.estimator) if part._fit_keeps)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
 
+from skdp._tables import aligned
+
 __all__ = [
     "Expectation",
     "FitPlan",
@@ -180,8 +182,6 @@ class FitPlan:
         if self.needed:
             facts.append(("Samples needed", f"about {self.needed} for half of the signal"))
         facts += [("Assumed", text) for text in self.assumptions]
-        width = max(len(name) for name, _ in facts)
-        lines = [f"{name:<{width}}  {value}" for name, value in facts]
         table = [("release", "share", "sensitivity", f"noise scale (unit: {self.unit})")]
         table += [
             (
@@ -192,9 +192,4 @@ class FitPlan:
             )
             for r in self.releases
         ]
-        widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-        lines += [
-            "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
-            for row in table
-        ]
-        return "\n".join(lines)
+        return "\n".join([*aligned(facts), *aligned(table)])

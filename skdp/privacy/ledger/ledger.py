@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from skdp._tables import aligned
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.ledger.balances import Terms
@@ -234,10 +235,7 @@ class PrivacyLedger:
         str
             Notebooks show the ledger itself as a table.
         """
-        table = self._table()
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-        return "\n".join([*lines, self._summary()])
+        return "\n".join([*aligned(self._table()), self._summary()])
 
     def _repr_html_(self) -> str:
         cells = [[f"<td>{html.escape(cell)}</td>" for cell in row] for row in self._table()]
