@@ -21,7 +21,7 @@ from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import Observer, PrivacySession, Spending
 from skdp.privacy.noise.words import SeededSource, SystemSource
 from skdp.privacy.streams.continual import Stream
-from skdp.privacy.streams.correlated import plan_stream
+from skdp.privacy.streams.correlated import stream_schedule
 from skdp.privacy.streams.groups import StreamGroup
 from skdp.privacy.streams.journal import Journal
 from skdp.privacy.streams.merged import loss_from_state, loss_state
@@ -64,9 +64,9 @@ def _restored_session(state: dict[str, Any], observer: Observer | None) -> Priva
 
 
 def _stream_state(stream: Stream) -> dict[str, Any]:
-    grant, plan = stream._grant, stream.plan
+    grant, schedule = stream._grant, stream.schedule
     return {
-        "plan": [plan.mechanism, plan.horizon, plan.window],
+        "plan": [schedule.mechanism, schedule.horizon, schedule.window],
         "bound": asdict(stream.bound),
         "wide": asdict(grant.bound),
         "grant": [grant.mechanism, grant.step, grant.noise_scale, grant.serial],
@@ -85,7 +85,7 @@ def _restored_stream(session: PrivacySession, state: dict[str, Any]) -> Stream:
     name, step, noise_scale, serial = state["grant"]
     grant = Grant(session, _bound(state["wide"]), name, step, noise_scale)
     grant.serial = serial
-    stream = Stream(grant, plan_stream(bound.size, horizon, mechanism, window), bound)
+    stream = Stream(grant, stream_schedule(bound.size, horizon, mechanism, window), bound)
     stream.load(state["state"])
     return stream
 
