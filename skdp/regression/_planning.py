@@ -7,6 +7,7 @@ from numbers import Integral
 import numpy as np
 import scipy.sparse as sp
 
+from skdp.data.places import in_memory
 from skdp.data.users import UserRows
 from skdp.queries.groups import GroupQuery
 from skdp.solvers.trace import READABLE, clip_multiplier
@@ -54,10 +55,11 @@ def planned_records(n, shape, *, known):
     """Return records of a public shape; where X is public, those of an even design."""
     size, y = math.prod(shape), np.broadcast_to(np.zeros(()), (n,))
     if not known:
-        return zero_rows(n, size), y
+        return in_memory(zero_rows(n, size), y=y)
     places = np.arange(n) % size
     values = np.full(n, math.sqrt(size))
-    return sp.csr_array((values, places, np.arange(n + 1)), shape=(n, size)), y
+    rows = sp.csr_array((values, places, np.arange(n + 1)), shape=(n, size))
+    return in_memory(rows, y=y)
 
 
 def ordinary_moments(shape):

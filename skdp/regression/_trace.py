@@ -3,7 +3,6 @@
 import math
 import warnings
 
-import scipy.sparse as sp
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -16,8 +15,8 @@ from skdp.regression._measurements import (
     check_design,
     check_measurements,
     check_parameters,
-    inner_products,
     pay_the_rest,
+    predictions,
 )
 from skdp.regression._planning import expect_trace, ordinary_moments, planned_records, shape_of
 from skdp.solvers.design import release_whitening, whitening
@@ -182,11 +181,13 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
 
         Parameters
         ----------
-        X : array of shape (n_samples, d1 * d2) or (n_samples, d1, d2), CSR matrix, or tuple
+        X : array of shape (n_samples, d1 * d2) or (n_samples, d1, d2), CSR matrix, blocks, or tuple
             The measurement matrices as rows or as matrices, or factors (A, B) of shapes
-            (n_samples, d1) and (n_samples, d2) for X_i = a_i b_i'.
+            (n_samples, d1) and (n_samples, d2) for X_i = a_i b_i'. Blocks of rows are a memory
+            map, a list of npy or npz files, a Dask array or `DaskRows` of files.
         y : array-like of shape (n_samples,)
-            Targets.
+            Targets, in the order of the rows; beside Dask rows also a Dask array in the same
+            blocks.
 
         Returns
         -------
@@ -195,18 +196,20 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         """
         self._check_parameters()
         session = self._open_session()
-        X, y, shape = check_measurements(self, X, y)
-        attributes = self._fit_session(session, X, y, shape)
+        placed, shape = check_measurements(self, X, y)
+        attributes = self._fit_session(session, placed, shape)
         if reason := attributes.pop("zero_because"):
             self._warn_zero(reason, shape)
         return self._close_session(session, attributes)
 
-    def _fit_session(self, session, X, y, shape):
+    def _fit_session(self, session, placed, shape):
         """Make all releases; the records are read by the session alone."""
-        design = check_design(self.design, shape, sparse=sp.issparse(X))
+        sparse = getattr(placed.rows, "sparse", False)
+        design = check_design(self.design, shape, sparse=sparse)
         query = RecordQuery(
-            X, y, shape, adjacency=session.adjacency, privacy_unit=session.unit, n_jobs=self.n_jobs
-        )
+            placed, shape, adjacency=session.adjacency, privacy_unit=session.unit,
+            n_jobs=self.n_jobs,
+        )  # fmt: skip
         ask, shares = session.ask(query), self._shares()
         n = self._n_records(ask, query, shares)
         unit_noise = query.neighbours.units / session.budget.mu
@@ -326,7 +329,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         known = self.privacy_unit == "label"
         records = planned_records(n_samples, shape, known=known)
         moments = ordinary_moments(shape)
-        rehearsal = rehearse(self, n_samples, *records, shape, moments=moments)
+        rehearsal = rehearse(self, n_samples, records, shape, moments=moments)
         rank = rehearsal.named("clip_median", "moment_median")[0]  # a sum of halves
         facts = self._facts(shape, n_samples, 2 * rank.noise_scale * math.sqrt(rank.share))
         expected = expect_trace(rank, facts, signal)
@@ -362,7 +365,8 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         Parameters
         ----------
         X : array of shape (n_samples, d1 * d2) or (n_samples, d1, d2), CSR matrix, or tuple
-            Measurement matrices, in any of the forms that `fit` takes.
+            Measurement matrices, in any of the forms that `fit` takes. A Dask array gives a lazy
+            Dask array, a list of files a generator of arrays.
 
         Returns
         -------
@@ -370,8 +374,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
             Predicted targets.
         """
         check_is_fitted(self)
-        X, _, _ = check_measurements(self, X, reset=False)
-        return inner_products(X, self.coef_) + self.intercept_
+        return predictions(self, X)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

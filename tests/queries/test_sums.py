@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from skdp.data.places import in_memory
 from skdp.data.remote import RowNumbers
 from skdp.data.users import UserRows
 from skdp.queries.groups import GroupQuery
@@ -52,7 +53,9 @@ def test_adjacency_is_checked_and_counts_are_public_or_private():
     with pytest.raises(ValueError, match="adjacency"):
         SumQuery(None, adjacency="neighbour")
     with pytest.raises(ValueError, match="records is private"):
-        _ = RecordQuery(np.ones((3, 4)), np.ones(3), (2, 2), adjacency="add_remove").n_rows
+        _ = RecordQuery(
+            in_memory(np.ones((3, 4)), y=np.ones(3)), (2, 2), adjacency="add_remove"
+        ).n_rows
     with pytest.raises(ValueError, match="public under adjacency='replace': `n_rows`"):
         RowQuery(np.ones((3, 4)), clip_norm=1.0, adjacency="replace").count()
 
@@ -83,7 +86,7 @@ def first_of(X):
 
 
 def records_of(X, adjacency):
-    return RecordQuery(np.ones((len(X), 4)), X[:, 0], (2, 2), adjacency=adjacency)
+    return RecordQuery(in_memory(np.ones((len(X), 4)), y=X[:, 0]), (2, 2), adjacency=adjacency)
 
 
 KEPT = {
