@@ -216,7 +216,7 @@ class FederatedRounds:
         )
         counts = (parts.n_clients, parts.n_colluders, parts.n_dropouts)
         federation = Federation(session, aggregator, Facts("group", model.adjacency, d, *counts))
-        ledger.charge(session, type(self).__name__, getattr(self.model, "_ledger_stamp", ()))
+        ledger.charge(session, type(self).__name__)
         state = "failed"
         try:
             model = self._improved(model, federation)
