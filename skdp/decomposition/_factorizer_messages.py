@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class NoisyState:
         return receipt["unit"], receipt["adjacency"], receipt["sensitivity"]
 
     def fingerprint(self):
-        """Return a name of the opened numbers (never of a share of the noise)."""
+        """Return a name of the opened numbers (never of a part of the noise)."""
         return hashlib.sha256(b"".join(a.tobytes() for a in self.arrays)).hexdigest()
 
     def to_bytes(self):
@@ -54,7 +54,8 @@ class NoisyState:
         if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != checksum:
             raise ValueError("the message is damaged or was not made by DPLowRankFactorizer.")
         header = unpack(body[len(_MAGIC) :])
-        if header.pop("version") != VERSION:
+        known = {field.name for field in fields(NoisyState)}
+        if header.pop("version", None) != VERSION or set(header) != known:
             raise ValueError("the message is of another version; use one version on all servers.")
         paid = [receipt["ledger"] for receipt in header["receipts"]]
         if header["honest_servers"] is not None or len(paid) != 1 or not paid[0]:
@@ -81,7 +82,7 @@ def header_of(running):
 
 
 def opened(running):
-    """Open a state: a NoisyState, all of it public (or one share of a sum)."""
+    """Open a state: a NoisyState, all of it public (or one part of a sum)."""
     return replace(header_of(running), arrays=running.group.close())
 
 
@@ -90,7 +91,7 @@ def check_alike(state, other):
     for name, remedy in (
         ("method", "one 'method'"),
         ("digest", "one 'sketch_seed' and equal sketch parameters"),
-        ("honest_servers", "states that are all noisy, or all shares of the noise"),
+        ("honest_servers", "states that are all noisy, or all parts of the noise"),
         ("protects", "one 'privacy_unit', 'adjacency' and 'sensitivity'"),
     ):
         if getattr(state, name) != getattr(other, name):
@@ -184,8 +185,8 @@ def all_spent(headers, received, sent):
     return receipt_of([*headers, *(state for name, state in sent if name not in known)])
 
 
-def check_shares(states):
-    """Refuse headers of states that are no shares of one sum, before any is closed."""
+def check_parts(states):
+    """Refuse headers of states that are no parts of one sum, before any is closed."""
     if not states:
         raise ValueError("a secure sum needs at least one server.")
     first = states[0]
@@ -193,16 +194,16 @@ def check_shares(states):
         check_alike(first, other)
         same_rows = other.first_row == first.first_row
         if other.steps != first.steps or other.shape != first.shape or not same_rows:
-            raise ValueError("shares of a secure sum need equal steps and shapes.")
+            raise ValueError("parts of a secure sum need equal steps and shapes.")
     if first.honest_servers is None:
-        raise PrivacyError("a secure sum adds shares of the noise: set 'honest_servers'.")
+        raise PrivacyError("a secure sum adds parts of the noise: set 'honest_servers'.")
     if len(states) < first.honest_servers:
         raise PrivacyError("fewer servers than 'honest_servers': the sum has too little noise.")
     receipt_of([replace(first, receipts=[r for state in states for r in state.receipts])])
 
 
 def secure_total(states, aggregator):
-    """Add shares through an aggregator: list of equal int64 arrays -> their sum modulo 2**64."""
+    """Add parts through an aggregator: list of equal int64 arrays -> their sum modulo 2**64."""
     first = states[0]
     flat = [np.concatenate([a.reshape(-1) for a in state.arrays]) for state in states]
     total = np.asarray(aggregator(flat))

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array, validate_data
 
@@ -19,7 +18,7 @@ from skdp.decomposition._factorizer_messages import (
     check_complete,
     check_message,
     check_new,
-    check_shares,
+    check_parts,
     header_of,
     opened,
     secure_total,
@@ -233,7 +232,7 @@ class FactorizerStreams(StreamingMixin):
             return self._release_step()
         running, received = self._checked_running(), self._state.received
         if running is not None:
-            self._refuse_share("release")
+            self._refuse_part("release")
         elif not received:
             raise PrivacyError("nothing was added: update, or merge, before release.")
         headers = [header_of(running), *received] if running is not None else received
@@ -271,7 +270,7 @@ class FactorizerStreams(StreamingMixin):
             )
         if self._state.source is None:
             self._running()
-        other = clone(self)
+        other = self._twin()
         if matrix_shape is not None:
             other.set_params(matrix_shape=matrix_shape)
         if first_row is not None:
@@ -287,24 +286,24 @@ class FactorizerStreams(StreamingMixin):
         message : bytes
             With a version and a checksum. The sketches are not in it.
         """
-        self._refuse_share("state_message")
+        self._refuse_part("state_message")
         return self._sent().to_bytes()
 
     def _refuse_servers(self, name):
         if self.max_releases > 1:
             raise PrivacyError(f"{name} opens a state once for all; it needs max_releases=1.")
 
-    def _refuse_share(self, name):
+    def _refuse_part(self, name):
         if self.honest_servers is not None:
             raise PrivacyError(
-                f"{name} would show a share of the noise, which protects nothing alone; with "
+                f"{name} would show a part of the noise, which protects nothing alone; with "
                 "honest_servers use merge_secure."
             )
 
     def _sent(self, receipts=()):
         """Close the running state; what was spent stands in the receipt.
 
-        A share of a secure sum is opened with others, which have `receipts`.
+        A part of a secure sum is opened with others, which have `receipts`.
         """
         self._refuse_servers("A message to another server")
         running = self._running()
@@ -328,11 +327,11 @@ class FactorizerStreams(StreamingMixin):
         -------
         self : DPLowRankFactorizer
         """
-        self._refuse_share("merge")
+        self._refuse_part("merge")
         self._refuse_servers("merge")
         apart = isinstance(other, type(self))
         if apart:
-            other._refuse_share("merge")
+            other._refuse_part("merge")
             other._refuse_servers("A message to another server")
             message = header_of(other._running())
         else:
@@ -349,7 +348,7 @@ class FactorizerStreams(StreamingMixin):
         Parameters
         ----------
         servers : sequence of DPLowRankFactorizer
-            Factorizers with `honest_servers`, one of which may be this one. Each draws a share of
+            Factorizers with `honest_servers`, one of which may be this one. Each draws a part of
             the noise; together `honest_servers` of them draw all of it.
         aggregator : callable
             Takes a list of equally shaped int64 arrays and returns their sum modulo 2**64.
@@ -363,7 +362,7 @@ class FactorizerStreams(StreamingMixin):
         for server in servers:
             server._refuse_servers("merge_secure")
         headers = [header_of(server._running()) for server in servers]
-        check_shares(headers)
+        check_parts(headers)
         check_message(self._state.received, headers[0], self._unit(stream=True))
         if headers[0].protects[0] == "row" and len(servers) > 1:  # each clips its part of a row
             charge_parts([server._state.running.session for server in servers])

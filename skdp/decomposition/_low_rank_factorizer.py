@@ -89,7 +89,7 @@ class DPLowRankFactorizer(
         Servers that each hold a range of rows: place of this one's first row.
     honest_servers : int or None, default=None
         Servers under a secure sum: number of servers, other than a curious one, that are sure to
-        add their share of the noise: at most all but one. None: each server adds all of it.
+        add their part of the noise: at most all but one. None: each server adds all of it.
     max_releases : int, default=1
         Number of releases of a stream. Beyond 1 their noise is correlated over time, and the bound
         of a unit holds for the sum over time of the norms of all that it contributes.

@@ -96,7 +96,7 @@ class _Walk:
                 name,
                 "holds private",
                 f"the fitted object and its pickle hold {keeps}.",
-                "Publish what its released() returns.",
+                step._publish,
             )
         self.private.append((name, step))
         for message, remedy in _no_guarantee(step):

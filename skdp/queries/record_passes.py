@@ -1,30 +1,32 @@
 """Passes over the records of a trace regression, and numbers of single records kept between them.
 
-Notation: a record is (X_i, y_i), X_i of shape d1 x d2. All of it runs inside the gate.
+Notation: a record is (X_i, y_i), X_i of shape d1 x d2. All of it runs inside the gate. Numbers of
+single records (units, norms, residuals) stay where the records are; what is computed there is a
+function of public values, so that it can travel.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import DenseRows, SparseRows, sum_rows
-from skdp.data.exact import limbs_of
+from skdp.data.blocks import AnyRows, RowSource, sum_rows
+from skdp.data.places import Placed
+from skdp.data.record_forms import DenseRecords
+from skdp.data.remote import RowColumns
+from skdp.data.sparse_records import FactoredRecords, SparseRecords
 from skdp.data.zipped import Zipped, ZippedRows
 from skdp.privacy.gate.bounds import Bounded
-from skdp.queries.record_forms import DenseRecords, Pair
-from skdp.queries.sparse_records import FactoredRecords, SparseRecords
 from skdp.queries.sums import SumQuery
 
-__all__ = ["RecordPasses"]
+__all__ = ["Columns", "Form", "RecordPasses", "centred"]
 
 FloatArray = NDArray[np.float64]
+Columns = Mapping[str, NDArray[Any]]
 Form = DenseRecords | SparseRecords | FactoredRecords
 # A public contract: with more, sums that a public map is applied to could wrap, and the map is not
 # a function of a wrapped sum.
@@ -33,14 +35,36 @@ _LARGEST_TARGET = 2.0**200
 _UNITS = (("row", "add_remove"), ("row", "replace"), ("label", "replace"))
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """Numbers of the records, computed when they are first asked for and kept by their query."""
+def centred(columns: Columns, center: float) -> FloatArray:
+    """Return the targets less a public number, 0 for records that contribute nothing."""
+    return np.where(columns["units"] > 0, columns["targets"] - center, 0.0)
 
-    compute: Callable[[], FloatArray]
 
-    def sum(self, work: Callable[[FloatArray], NDArray[Any]], shape: tuple[int, ...]) -> Any:
-        return work(self.compute())
+def _surveyed(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return unit, norm and target of each record: 0 for records that contribute nothing."""
+    units, norms = form.survey(block)
+    y = block.columns["y"]
+    good = np.abs(np.nan_to_num(y, nan=np.inf)) < _LARGEST_TARGET
+    units = np.where(good, units, 0.0)
+    return units, np.where(good, norms, 0.0), np.where(units > 0, y, 0.0)
+
+
+def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
+    return (np.where(block.columns["units"] > 0, form.moment_sizes(block), 0.0),)
+
+
+def _of_rows_alone(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray]:
+    """Return units and sizes of moments of X, whatever y is."""
+    units = form.survey(block)[0]
+    return units, *_sizes_of_moments(block.beside(units=units), form)
+
+
+def _number(columns: Columns) -> NDArray[np.int64]:
+    return np.asarray(len(columns["units"]), np.int64)
+
+
+def _with_targets(rows: RowSource, y: Any, at_once: int, **factors: Any) -> RowSource:
+    return ZippedRows(rows, {"y": np.asarray(y, np.float64), **factors}, at_once=at_once)
 
 
 class RecordPasses(SumQuery):
@@ -50,8 +74,7 @@ class RecordPasses(SumQuery):
 
     def __init__(
         self,
-        X: Any,
-        y: NDArray[Any],
+        placed: Placed,
         shape: tuple[int, int],
         *,
         adjacency: str,
@@ -60,87 +83,61 @@ class RecordPasses(SumQuery):
     ) -> None:
         if (privacy_unit, adjacency) not in _UNITS:
             raise ValueError(f"unit {privacy_unit!r} has no adjacency {adjacency!r}")
-        if len(y) > _MOST_RECORDS:
-            raise ValueError(f"at most {_MOST_RECORDS} records are supported. Got {len(y)}.")
-        source, self.form = _in_form(X, shape)
-        super().__init__(source, adjacency=adjacency, n_jobs=n_jobs)
-        self._y = y
-        self._survey: Pair | None = None
-        self._moment_sizes: FloatArray | None = None
+        self._n_known = placed.known_rows()  # NaN: counted when sums are read
+        _check_number(self._n_known)
+        super().__init__(placed.rows, adjacency=adjacency, n_jobs=n_jobs)
+        self.form = _form_of(placed, shape)
+        self._joined = placed.joined(partial(_with_targets, at_once=self.form.at_once))
         self.shape = shape
         self.privacy_unit = privacy_unit
+        self.center = 0.0  # public: taken off each target
         self.corner = 0.0  # the constant that joins each record, for an intercept
+        self._keep()
 
-    def _sum(
-        self, term: Callable[[Any], Any], shape: tuple[int, ...], step: float, **beside: Any
+    def _keep(self) -> None:
+        """Keep units, norms and targets of the records in this form, and their moment sizes."""
+        self.survey = self._made(_surveyed, "units", "norms", "targets")
+        make = partial(_sizes_of_moments, form=self.form)
+        self.moment_sizes = self.survey.then(make, "moment_sizes")
+
+    def _made(self, make: Callable[..., Any], *names: str) -> RowColumns:
+        return RowColumns(self._joined, partial(make, form=self.form), *names, n_jobs=self.n_jobs)
+
+    def of_rows_alone(self) -> RowColumns:
+        """Return units and moment sizes of X, whatever y is."""
+        return self._made(_of_rows_alone, "units", "moment_sizes")
+
+    def sum_over(
+        self,
+        columns: RowColumns,
+        term: Callable[[Zipped], Any],
+        shape: tuple[int, ...],
+        step: float,
     ) -> NDArray[Any]:
-        """Add ``term(block)`` over blocks that hold numbers of each record as columns."""
-        source = ZippedRows(self._source, beside, at_once=self.form.at_once)
+        """Add ``term(block)`` over records with columns: exact integers, or floats at step 0."""
+        if self._n_known != self._n_known:
+            _check_number(int(self.survey.sum(_number)))
+        source: AnyRows = columns.beside()
         return sum_rows(source, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
 
-    def collect(self, compute: Callable[[Zipped], Any], n: int = 1, **beside: Any) -> FloatArray:
-        """Return n numbers of each record, of that record alone."""
-        found, nothing = np.zeros((n, self._source.n_rows())), np.zeros((), np.int64)
+    def rank(self, numbers: Any, threshold: float, name: str) -> Bounded:
+        """Return the sum over records of (1[number <= threshold] - 1/2): negative below the median.
 
-        def term(block: Zipped) -> NDArray[np.int64]:
-            block.columns["found"][:] = np.reshape(compute(block), (n, block.shape[0])).T
-            return nothing
-
-        self._sum(term, (), 1.0, found=found.T, **beside)
-        return found
-
-    def survey(self) -> Pair:
-        """Return units and norms of all records, kept for the later passes."""
-        if self._survey is None:
-            units, norms = self.collect(self.form.survey, 2)
-            good = np.abs(np.nan_to_num(self._y, nan=np.inf)) < _LARGEST_TARGET
-            self._survey = np.where(good, units, 0.0), np.where(good, norms, 0.0)
-        return self._survey
-
-    def targets(self) -> FloatArray:
-        """Return the targets, 0 for records that contribute nothing."""
-        return np.where(self.survey()[0] > 0, self._y, 0.0).astype(np.float64)
-
-    def moment_sizes(self) -> FloatArray:
-        """Return the sizes ||X_i X_i'||_F, kept."""
-        if self._moment_sizes is None:
-            self._moment_sizes = self.sizes_of_moments(self.survey()[0])
-        return self._moment_sizes
-
-    def sizes_of_moments(self, units: FloatArray) -> FloatArray:
-        """Return ||X_i X_i'||_F for given units, 0 where they are 0."""
-        sizes = self.collect(self.form.moment_sizes, units=units)[0]
-        return np.where(units > 0, sizes, 0.0)
-
-    def sum_weighted(self, weights: FloatArray, step: float) -> NDArray[Any]:
-        """Return the sum of weights Z (in limbs of 20 bits, but at step 0)."""
-
-        def term(block: Zipped) -> FloatArray:
-            value = self.form.weighted(block)
-            return limbs_of(value) if step else value
-
-        size = math.prod(self.shape)
-        units = self.survey()[0]
-        return self._sum(term, (2, size) if step else (size,), step, units=units, weights=weights)
-
-    def rank(self, scores: Callable[[], FloatArray], threshold: float, name: str) -> Bounded:
-        """Return the sum over records of (1[score <= threshold] - 1/2): negative below the median.
-
-        Under the unit `label` a score changes with its y_i.
+        Under the unit `label` a number changes with its y_i.
         """
-        return self._below(_Numbers(scores), threshold, name)
+        return self._below(numbers, threshold, name)
 
-    def kept_rank(self, scores: Callable[[], FloatArray], threshold: float, name: str) -> Bounded:
-        """Return the same sum over the scores that are not 0."""
-        return self._kept_below(_Numbers(scores), threshold, name)
+    def kept_rank(self, numbers: Any, threshold: float, name: str) -> Bounded:
+        """Return the same sum over the numbers that are not 0."""
+        return self._kept_below(numbers, threshold, name)
 
 
-def _in_form(X: Any, shape: tuple[int, int]) -> tuple[Any, Form]:
-    """Return the rows of dense records (n, d1 d2), of a CSR matrix of that shape, or of (A, B)."""
-    if isinstance(X, tuple):
-        A, B = X
-        factors = ZippedRows(DenseRows(A), {"factors": B})
-        return factors, FactoredRecords((int(A.shape[1]), int(B.shape[1])))
-    if sp.issparse(X):
-        return SparseRows(X), SparseRecords(shape)
-    return DenseRows(X), DenseRecords(shape)
+def _check_number(n: float) -> None:
+    if n > _MOST_RECORDS:
+        raise ValueError(f"at most {_MOST_RECORDS} records are supported.")
+
+
+def _form_of(placed: Placed, shape: tuple[int, int]) -> Form:
+    if "factors" in placed.columns:
+        return FactoredRecords(shape)
+    return SparseRecords(shape) if getattr(placed.rows, "sparse", False) else DenseRecords(shape)

@@ -6,16 +6,20 @@ Notation as in `skdp.queries.records`: a record adds e_i P_T X_i, cut to length 
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.exact import exact_map, joined, limbs_of, off_grid, on_grid
+from skdp.data.record_forms import MAX_ROWS, Frame
+from skdp.data.remote import RowColumns
+from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.record_forms import MAX_ROWS, Frame
-from skdp.queries.record_passes import RecordPasses
+from skdp.queries.record_passes import Columns, Form, RecordPasses, centred
 
 __all__ = ["BELOW", "ClippedSum"]
 
@@ -24,6 +28,125 @@ IntArray = NDArray[np.int64]
 BELOW = 1 - 1e-12  # float errors of a factor
 _FLOOR = 2.0**-6  # a size counts for at least this share of the norm: sums stay below 2**53
 _HEADROOM = 35  # log2 of the clip level in units of a sum: 12 bits of rows, 6 of the floor
+
+
+# -- what is computed where the records are: public values alone, so that it can travel ------------
+
+
+def _masked(
+    units: FloatArray, residuals: FloatArray, sizes: FloatArray, corner: float
+) -> tuple[FloatArray, FloatArray]:
+    if corner:
+        sizes = np.hypot(sizes, corner) * (1 + 1e-12)
+    return np.where(units > 0, residuals, 0.0), np.where(units > 0, sizes, 0.0)
+
+
+@dataclass(frozen=True)
+class _OfProducts:
+    """Residuals and sizes of contributions y X, from the survey of the records."""
+
+    center: float
+    corner: float
+
+    def __call__(self, columns: Columns) -> tuple[FloatArray, FloatArray]:
+        return _masked(
+            columns["units"], centred(columns, self.center), columns["norms"], self.corner
+        )
+
+
+def _of_tangent(columns: Columns) -> tuple[FloatArray, FloatArray]:
+    return columns["residuals"], columns["sizes"]
+
+
+Lengths = Callable[[Columns], tuple[FloatArray, FloatArray]]
+
+
+def _scores(columns: Columns, lengths: Lengths) -> FloatArray:
+    residuals, sizes = lengths(columns)
+    return np.abs(residuals) * sizes
+
+
+@dataclass(frozen=True)
+class _Tangent:
+    """Makes residuals and sizes at a public matrix and, of large records, coordinates."""
+
+    form: Form
+    frame: Frame
+    center: float
+    corner: float
+    intercept: float
+    n_kept: int
+
+    def __call__(self, block: Zipped) -> tuple[NDArray[Any], ...]:
+        columns = block.columns
+        units = columns["units"]
+        kept = np.empty((len(units), self.n_kept), np.float32)
+        more = {"kept": kept} if self.n_kept else {}
+        sizes, inner = self.form.tangent(block.beside(**more), self.frame)
+        residuals = inner + self.corner * self.intercept - centred(columns, self.center)
+        sizes = np.maximum(sizes, _FLOOR * columns["norms"])
+        return units, *_masked(units, residuals, sizes, self.corner), kept
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Weights of the records in a sum: contributions of length at most `level`, over `unit`."""
+
+    lengths: Lengths
+    level: float
+    unit: float
+
+    def __call__(self, columns: Columns) -> FloatArray:
+        residuals, sizes = self.lengths(columns)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            shrink = np.minimum(1.0, self.level * BELOW / (np.abs(residuals) * sizes))
+        return np.where(residuals == 0, 0.0, residuals * shrink) / self.unit
+
+
+@dataclass(frozen=True)
+class _FloatSum:
+    """The sum of weighted records of a block, and that of the weights."""
+
+    form: Form
+    weights: _Weights
+
+    def __call__(self, block: Zipped) -> FloatArray:
+        units, weights = block.columns["units"], self.weights(block.columns)
+        total = self.form.weighted(block.beside(weights=weights * units))
+        return np.append(total, np.sum(weights))
+
+
+@dataclass(frozen=True)
+class _ExactSum:
+    """The exact sum of a block in limbs of 20 bits, and that of the corners; flat."""
+
+    form: Form
+    weights: _Weights
+    corner: float
+
+    def __call__(self, block: Zipped) -> FloatArray:
+        units, weights = block.columns["units"], self.weights(block.columns)
+        limbs = limbs_of(self.form.weighted(block.beside(weights=np.trunc(weights * units))))
+        return np.append(limbs, np.sum(np.trunc(weights * self.corner)))
+
+
+@dataclass(frozen=True)
+class _ExactSumOfKept:
+    """The same of coordinates that were kept: without the records."""
+
+    weights: _Weights
+    corner: float
+    n_kept: int
+
+    def __call__(self, columns: Columns) -> IntArray:
+        weights = self.weights(columns)
+        whole = np.trunc(weights * columns["units"])
+        limbs = np.zeros((2, self.n_kept), np.int64)
+        for i in range(0, len(weights), MAX_ROWS):
+            rows = columns["kept"][i : i + MAX_ROWS].astype(np.float64)
+            limbs += limbs_of(whole[i : i + MAX_ROWS] @ rows).astype(np.int64)
+        corners = np.trunc(weights * self.corner).astype(np.int64)
+        return np.append(limbs, np.sum(corners))
 
 
 class ClippedSum(PrivateQuery):
@@ -42,8 +165,6 @@ class ClippedSum(PrivateQuery):
         self._query = query
         self._matrix = matrix
         self._intercept = intercept
-        self._parts: tuple[FloatArray, FloatArray] | None = None
-        self._kept: NDArray[np.float32] | None = None
         d1, d2 = query.shape
         r = 0 if matrix is None else matrix[0].shape[1]
         self._core_size = d1 * d2 if matrix is None else r * (d1 + d2)
@@ -67,44 +188,33 @@ class ClippedSum(PrivateQuery):
         unit = size * 2.0**-26 if size > 0 else 1.0
         return Frame(on_grid(left), on_grid(right), on_grid(V), np.rint(S / unit), unit)
 
-    def _residuals(self) -> tuple[FloatArray, FloatArray]:
-        """Return e_i and the size of each record, kept for the search and the sum."""
-        if self._parts is None:
-            query = self._query
-            units, norms = query.survey()
-            if self._matrix is None:
-                sizes, residuals = norms, query.targets()
-            else:
-                frame = self._frame()
-                beside: dict[str, NDArray[Any]] = {"units": units}
-                if size := query.form.coordinates(frame.basis.shape[1]):
-                    self._kept = np.empty((len(units), size), np.float32)
-                    beside["kept"] = self._kept
-                tangent = partial(query.form.tangent, frame=frame)
-                sizes, inner = query.collect(tangent, 2, **beside)
-                residuals = inner + query.corner * self._intercept - query.targets()
-                sizes = np.maximum(sizes, _FLOOR * norms)
-            if query.corner:
-                sizes = np.hypot(sizes, query.corner) * (1 + 1e-12)
-            good = units > 0
-            self._parts = np.where(good, residuals, 0.0), np.where(good, sizes, 0.0)
-        return self._parts
+    @cached_property
+    def _n_kept(self) -> int:
+        return 0 if self._matrix is None else self._query.form.coordinates(len(self._matrix[1]))
 
-    def _scores(self) -> FloatArray:
-        residuals, sizes = self._residuals()
-        return np.abs(residuals) * sizes
+    @cached_property
+    def _columns(self) -> RowColumns:
+        """Residuals and sizes, kept for the search and the sum."""
+        query = self._query
+        if self._matrix is None:
+            return query.survey
+        make = _Tangent(
+            query.form, self._frame(), query.center, query.corner, self._intercept, self._n_kept
+        )
+        return query.survey.then(make, "units", "residuals", "sizes", "kept")
+
+    @property
+    def _lengths(self) -> Lengths:
+        if self._matrix is None:
+            return _OfProducts(self._query.center, self._query.corner)
+        return _of_tangent
 
     def scores_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the lengths of the contributions."""
-        return self._query.rank(self._scores, threshold, "clip_median")
+        scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
+        return self._query.rank(scores, threshold, "clip_median")
 
     # -- the total ---------------------------------------------------------------------------
-
-    def _weights(self, level: float, unit: float) -> FloatArray:
-        residuals, sizes = self._residuals()
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            shrink = np.minimum(1.0, level * BELOW / (np.abs(residuals) * sizes))
-        return np.where(residuals == 0, 0.0, residuals * shrink) / unit
 
     def total(self, clip_level: float) -> Bounded:
         """Return the sum of the contributions, each of length at most C, in tangent coordinates.
@@ -119,32 +229,34 @@ class ClippedSum(PrivateQuery):
         size = self._core_size + (1 if corner else 0)
 
         def answer(step: float) -> NDArray[Any]:
-            units = query.survey()[0]
             if step == 0.0:
-                weights = self._weights(C, 1.0)
-                K = query.sum_weighted(weights * units, step)
-                last = [float(np.sum(weights)) * corner] if corner else []
-                return np.concatenate([self._map_float(K), last])
+                return self._float_total(C)
             shift = _HEADROOM - math.ceil(math.log2(C / step))
-            weights = self._weights(C, step * 2.0**-shift)
-            high, low = self._limbs(np.trunc(weights * units))
-            outer = np.sum(np.trunc(weights * corner).astype(np.int64))
-            last = [int(outer) >> shift] if corner else []
+            total = self._exact(_Weights(self._lengths, C, step * 2.0**-shift))
+            high, low = total[:-1].reshape(2, -1)
+            last = [int(total[-1]) >> shift] if corner else []
             return np.concatenate([self._map(joined(high, low, shift)), np.array(last, np.int64)])
 
         name = "spectral_sum" if self._matrix is None else "gradient_sum"
         bound = Bound(name, (size,), query.neighbours.array(C), slack=1.01 * self._slack)
         return Bounded(bound, answer)
 
-    def _limbs(self, weights: FloatArray) -> NDArray[Any]:
-        """Return the exact sum over records, from kept coordinates if there are any."""
-        if self._kept is None:
-            return self._query.sum_weighted(weights, 1.0)
-        total = np.zeros((2, self._kept.shape[1]), np.int64)
-        for i in range(0, len(weights), MAX_ROWS):
-            rows = self._kept[i : i + MAX_ROWS].astype(np.float64)
-            total += limbs_of(weights[i : i + MAX_ROWS] @ rows).astype(np.int64)
-        return total
+    def _float_total(self, level: float) -> FloatArray:
+        query, size = self._query, math.prod(self._query.shape)
+        term = _FloatSum(query.form, _Weights(self._lengths, level, 1.0))
+        total = query.sum_over(self._columns, term, (size + 1,), 0.0)
+        last = [float(total[-1]) * query.corner] if query.corner else []
+        return np.concatenate([self._map_float(total[:-1]), last])
+
+    def _exact(self, weights: _Weights) -> IntArray:
+        """Return the exact sum over records, from kept coordinates if there are any; flat."""
+        query = self._query
+        if self._n_kept:
+            kept = _ExactSumOfKept(weights, query.corner, self._n_kept)
+            return self._columns.sum(kept, (2 * self._n_kept + 1,))
+        term = _ExactSum(query.form, weights, query.corner)
+        shape = (2 * math.prod(query.shape) + 1,)
+        return query.sum_over(self._columns, term, shape, 1.0)
 
     def _map_kept(self, flat: IntArray) -> IntArray:
         """Project the sums of U'W1 Z W2 beside V; those of W1 Z W2 V stay."""
@@ -155,7 +267,7 @@ class ClippedSum(PrivateQuery):
         return np.concatenate([flat[:size], beside.T.ravel()])
 
     def _map(self, flat: IntArray) -> IntArray:
-        if self._kept is not None:
+        if self._n_kept:
             return self._map_kept(flat)
         K = flat.reshape(self._query.shape)
         outer = self._query.form.outer

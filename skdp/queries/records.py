@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.remote import RowColumns
+from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.record_passes import RecordPasses
+from skdp.queries.record_passes import Columns, Form, RecordPasses, centred
 from skdp.queries.record_sums import BELOW, ClippedSum
 
 __all__ = ["RecordQuery"]
@@ -25,15 +29,42 @@ FloatArray = NDArray[np.float64]
 _PUBLIC_CLIP = 1.5  # of public second moments, in medians
 
 
+def _target_sizes(columns: Columns, center: float) -> FloatArray:
+    return np.abs(centred(columns, center))
+
+
+def _mean_squares(columns: Columns, size: int) -> FloatArray:
+    return np.asarray(columns["norms"] ** 2 / size)
+
+
+def _moment_sizes(columns: Columns) -> FloatArray:
+    return columns["moment_sizes"]
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Second moments of a block in units of `unit`, records scaled down to sizes of `level`."""
+
+    form: Form
+    level: float
+    unit: float
+    below: float
+
+    def __call__(self, block: Zipped) -> FloatArray:
+        units, sizes = block.columns["units"], block.columns["moment_sizes"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shrink = np.sqrt(np.minimum(1.0, self.level / sizes)) * self.below
+        return self.form.moments(block.beside(scales=np.where(units > 0, shrink / self.unit, 0.0)))
+
+
 class RecordQuery(RecordPasses):
     """Statistics of records (X_i, y_i), each with its bound; nothing is computed before it is paid.
 
     Parameters
     ----------
-    X : array (n, d1 d2), CSR matrix of that shape, or tuple (A, B) of arrays
-        Measurement matrices; factors mean X_i = a_i b_i'.
-    y : array of shape (n,)
-        Targets.
+    placed : Placed
+        Measurement matrices as rows of d1 d2 numbers, with the column `y` of targets; or rows a_i
+        of d1 numbers, with a column `factors` of rows b_i besides, for X_i = a_i b_i'.
     shape : tuple of int
         (d1, d2).
     adjacency : {"add_remove", "replace"}
@@ -50,13 +81,13 @@ class RecordQuery(RecordPasses):
         """Return the records W1 X W2 for public symmetric W of norm at most 1 (CSR: diagonal)."""
         other = copy.copy(self)
         other.form = self.form.whitened(W1, W2)
-        other._survey = other._moment_sizes = None
+        other._keep()
         return other
 
     def augmented(self, center: float, corner: float) -> RecordQuery:
         """Return the records (X, corner), y - center: their last coefficient is an intercept."""
         other = copy.copy(self)
-        other._y, other.corner = self._y - center, corner
+        other.center, other.corner = self.center + center, corner
         return other
 
     def products(self) -> ClippedSum:
@@ -73,20 +104,22 @@ class RecordQuery(RecordPasses):
 
     def targets_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the y_i."""
-        return self.rank(self.targets, threshold, "target_median")
+        targets = self.survey.numbers(partial(centred, center=self.center))
+        return self.rank(targets, threshold, "target_median")
 
     def kept_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the |y_i| that are not 0."""
-        return self.kept_rank(lambda: np.abs(self.targets()), threshold, "target_scale")
+        sizes = self.survey.numbers(partial(_target_sizes, center=self.center))
+        return self.kept_rank(sizes, threshold, "target_scale")
 
     def squares_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the mean squared entries ||X_i||^2 / (d1 d2)."""
-        size = math.prod(self.shape)
-        return self.rank(lambda: self.survey()[1] ** 2 / size, threshold, "square_median")
+        squares = self.survey.numbers(partial(_mean_squares, size=math.prod(self.shape)))
+        return self.rank(squares, threshold, "square_median")
 
     def moment_sizes_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""
-        return self.rank(self.moment_sizes, threshold, "moment_median")
+        return self.rank(self.moment_sizes.numbers(_moment_sizes), threshold, "moment_median")
 
     # -- second moments of the design --------------------------------------------------------
 
@@ -94,21 +127,16 @@ class RecordQuery(RecordPasses):
         """Return second moments of X, clipped as `moments`; public under the unit "label" only."""
         if self.privacy_unit != "label":
             raise ValueError("X is private unless privacy_unit='label'")
-        units = self.collect(self.form.survey, 2)[0]  # of X alone: y stays private
-        sizes = self.sizes_of_moments(units)
-        level = _PUBLIC_CLIP * float(np.median(sizes)) if sizes.size else 0.0
-        return self._moments(units, sizes, level, 0.0, 1.0)
+        found = self.of_rows_alone()
+        return self._moments(found, _PUBLIC_CLIP * found.median("moment_sizes"), 0.0, 1.0)
 
     def _moments(
-        self, units: FloatArray, sizes: FloatArray, level: float, step: float, below: float
+        self, columns: RowColumns, level: float, step: float, below: float
     ) -> NDArray[Any]:
         """Return the sums over records that are scaled down to sizes of `level`."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shrink = np.sqrt(np.minimum(1.0, level / sizes)) * below
         unit = math.sqrt(step) if step else max(math.sqrt(level), 1e-300) * 2.0**-16
-        scales = np.where(units > 0, shrink / unit, 0.0)
-        shape = (self._moments_size(),)
-        total = self._sum(self.form.moments, shape, step, units=units, scales=scales)
+        term = _Moments(self.form, level, unit, below)
+        total = self.sum_over(columns, term, (self._moments_size(),), step)
         return total if step else total * unit**2
 
     def _moments_size(self) -> int:
@@ -127,7 +155,7 @@ class RecordQuery(RecordPasses):
         a, b = self.form.moment_slack()
 
         def answer(step: float) -> NDArray[Any]:
-            return self._moments(self.survey()[0], self.moment_sizes(), C, step, BELOW)
+            return self._moments(self.moment_sizes, C, step, BELOW)
 
         both = self.neighbours.positive(math.sqrt(2.0))
         bound = Bound(

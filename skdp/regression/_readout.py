@@ -20,13 +20,17 @@ from skdp._validation import (
     check_split,
 )
 from skdp.base import BaseDPEstimator
+from skdp.data.blocks import row_source
+from skdp.data.places import Placed
 from skdp.exceptions import PrivacyWarning
 from skdp.queries.readout import ReadoutQuery, RowScale, TargetScale
-from skdp.regression._readout_planning import PARTS, check_counts, plan_readout
+from skdp.regression._planning import expect_readout
 from skdp.solvers.columns import Columns, find_columns
 from skdp.solvers.readout import readout_moments, solve_readout
 from skdp.solvers.scales import find_scales
+from skdp.theory import check_counts, rehearse, zero_rows
 
+_PARTS = (0.3, 0.4, 0.3)  # of what columns cost: their scales about 0, means, scales about these
 _MOST_COLUMNS = 1000
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
@@ -56,11 +60,12 @@ class ReadoutBase(BaseDPEstimator):
         value = getattr(self, name, None)
         return isinstance(value, str) and value == "auto"
 
-    def _release(self, session, records, shares, q, scale_of):
+    def _release(self, session, records, q, scale_of):
         """Return (coefficients, intercepts, clip norm, scale), all from released numbers.
 
-        `scale_of(session, ask, n)` returns the public scale of the q targets; it may pay for it.
+        `scale_of(session, ask, shares, n)` returns the public scale of the q targets, paid or not.
         """
+        shares = self._check_parameters()
         query = ReadoutQuery(
             records, clip_norm=math.inf, scale=TargetScale.in_ball(math.inf, q),
             adjacency=self.adjacency, n_jobs=self.n_jobs,
@@ -70,10 +75,8 @@ class ReadoutBase(BaseDPEstimator):
         units = self._units(session, ask, records, shares, n)
         ask = ask if units is None else ask.scaled(units)
         clip_norm = self._clip_norm_of(session, ask, d, shares)
-        scale = scale_of(session, ask.targets(), n)
-        length = clip_norm if math.isfinite(clip_norm) else 1.0
-        corner = _CORNER * length if self.fit_intercept else 0.0
-        target = _TARGET * math.hypot(length, corner)
+        scale = scale_of(session, ask.targets(), shares, n)
+        corner, target = self._lengths(clip_norm)
         answer = ask.within(clip_norm, scale).readout(corner, target, share=shares["readout"])
         released = readout_moments(
             answer.value,
@@ -84,7 +87,7 @@ class ReadoutBase(BaseDPEstimator):
             target_norm=target if np.isfinite(scale.high - scale.low).all() else math.inf,
         )
         coefficients, intercepts, seen = solve_readout(released, float(self.alpha))
-        self._warn_unseen(seen, d)
+        self._warn_unseen(seen, d, clip_norm, answer.noise_scale)
         if units is not None:
             coefficients = coefficients / units.size[:, None]
             intercepts = intercepts - units.center @ coefficients
@@ -106,11 +109,11 @@ class ReadoutBase(BaseDPEstimator):
         unit = np.maximum(columns.spread, columns.deviation)
         return RowScale(columns.center, np.where(columns.found, unit, math.inf))  # no coefficient
 
-    def _warn_unseen(self, seen, d):
+    def _warn_unseen(self, seen, d, clip_norm, noise_scale):
         """Say that a read-out is nothing but noise, from released moments and public shapes."""
         if seen.all():
             return
-        needed = self._plan(1000, d, len(seen), 0.5, whole=False).needed
+        needed = self._expected(noise_scale, 1, d, len(seen), 0.5, clip_norm).needed()
         warnings.warn(
             f"{type(self).__name__} sees nothing of {np.count_nonzero(~seen)} of {len(seen)} "
             "targets above its noise, so that their coefficients are next to zero. At this budget "
@@ -123,7 +126,7 @@ class ReadoutBase(BaseDPEstimator):
     def _found(self, session, ask, d, share, n, remedy):
         """Return where columns lie: about a released centre, or about 0 without an intercept."""
         if self.fit_intercept:
-            parts = [part * share for part in PARTS]
+            parts = [part * share for part in _PARTS]
             found = find_columns(ask, d, parts, column_weights(d), n)
         else:
             parts, zero = [share], np.zeros(d)
@@ -151,15 +154,33 @@ class ReadoutBase(BaseDPEstimator):
             return predict(X)
         return map_blocks(self, X, source, predict, n_columns, dtype)
 
-    def _plan(self, n_samples, n_features, columns, signal, *, whole):
-        name = type(self).__name__
-        check_counts(name, n_samples=n_samples, n_features=n_features, columns=columns)
-        corner = _CORNER if self.fit_intercept else 0.0
+    def _lengths(self, clip_norm):
+        """Return the lengths of the corner and of the targets in the release."""
+        length = clip_norm if math.isfinite(clip_norm) else 1.0
+        corner = _CORNER * length if self.fit_intercept else 0.0
+        return corner, _TARGET * math.hypot(length, corner)
+
+    def _plan(self, n, d, columns, signal, *options, whole):
+        """Rehearse the fit on records of zeros, with so many columns of targets."""
+        check_counts(self, n_samples=n, n_features=d, columns=columns)
+        if not 0 < signal <= 1:
+            raise ValueError(f"'signal' must be a share in the range (0, 1]. Got {signal!r}.")
         self._check_parameters()
-        return plan_readout(
-            self, self._checked_session(), (n_samples, n_features), columns, signal,
-            corner=corner, target=_TARGET * math.hypot(1.0, corner), whole=whole,
-        )  # fmt: skip
+        rows = n if self.adjacency == "replace" else 1  # the other way nobody asks for it
+        y = zero_rows(rows, columns) if not whole else np.zeros(rows)
+        placed = Placed(row_source(zero_rows(rows, d)), {"y": y})
+        rehearsal = rehearse(self, n, placed, *options)
+        learnt = self._is_auto("clip_norm")
+        clip_norm = 1.0 if learnt else float(self.clip_norm)
+        clip_norm = clip_norm if math.isfinite(clip_norm) else 1.0
+        noise = rehearsal.lines[-1].noise_scale
+        expected = self._expected(noise, n, d, columns, signal, clip_norm, whole)
+        return rehearsal.plan(n, d, expected, "the median norm of the rows" if learnt else "1")
+
+    def _expected(self, noise_scale, n, d, columns, signal, clip_norm, whole=False):
+        target = self._lengths(1.0)[1] / math.sqrt(columns)
+        facts = {"clip_norm": clip_norm, "target": target, "whole": whole}
+        return expect_readout(noise_scale, n, d, signal, **facts)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -112,7 +112,8 @@ def find_columns(
     about = ask.octaves(center).ranks
     spread = find_scales(about, d, shares[2], near=first.value)
     deviation = np.sqrt(np.maximum(moments.variance - _CLEAR * moments.noise, 0.0))
-    return Columns(center, spread.value, spread.found, deviation, moments.n, sums.noise_scale)
+    found = first.found & spread.found
+    return Columns(center, spread.value, found, deviation, moments.n, sums.noise_scale)
 
 
 def column_moments(

@@ -93,7 +93,7 @@ def test_a_forked_state_is_refused(monkeypatch):
      ({}, {"max_releases": 3}), ({"max_releases": 3}, {"max_releases": 1})],
 )  # fmt: skip
 def test_parameters_stay_while_a_state_runs(old, new_value):
-    """A share of the noise (1/3 of it) could be published, and rows go past their clip norm."""
+    """A part of the noise (1/3 of it) could be published, and rows go past their clip norm."""
     model = new(**old).partial_fit(np.zeros((1, 20)))
     model.set_params(**new_value)
     acts = (

@@ -402,7 +402,7 @@ def test_a_share_of_the_noise_is_never_shown():
     params = {**SERVERS, "matrix_shape": (30, 50), "honest_servers": 2}
     model = DPLowRankFactorizer(**params).update([0], [0], [1.0])
     for show in (model.release, model.state_message, lambda: model.merge(b"")):
-        with pytest.raises(PrivacyError, match="share"):
+        with pytest.raises(PrivacyError, match="part of the noise"):
             show()
     plain = DPLowRankFactorizer(**{**params, "honest_servers": None})
     with pytest.raises(PrivacyError, match="too little noise"):

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.queries import record_forms
-from skdp.queries.record_forms import DenseRecords
+from skdp.data import record_forms
+from skdp.data.places import in_memory
+from skdp.data.record_forms import DenseRecords
+from skdp.data.sparse_records import FactoredRecords, SparseRecords
 from skdp.queries.records import RecordQuery
-from skdp.queries.sparse_records import FactoredRecords, SparseRecords
 
 D1, D2, R = 4, 3, 2
 P = D1 * D2
@@ -32,6 +33,12 @@ FORMS = ["dense", "float32", "csr", "factors", "whitened", "csr whitened", "fact
 UNITS = [("row", "add_remove"), ("row", "replace"), ("label", "replace")]
 
 
+def placed(X, y):
+    if isinstance(X, tuple):
+        return in_memory(X[0], y=y, factors=X[1])
+    return in_memory(X, y=y)
+
+
 def query(form, data, y, unit="row", adjacency="add_remove", corner=0.0, n_jobs=None):
     """`data` is (A, B) with X_i = a_i b_i' for factors, else rows."""
     X = data
@@ -41,7 +48,7 @@ def query(form, data, y, unit="row", adjacency="add_remove", corner=0.0, n_jobs=
         X = X.astype(np.float32)
     if "csr" in form and not sp.issparse(X):
         X = sp.csr_array(X)
-    out = RecordQuery(X, y, (D1, D2), adjacency=adjacency, privacy_unit=unit, n_jobs=n_jobs)
+    out = RecordQuery(placed(X, y), (D1, D2), adjacency=adjacency, privacy_unit=unit, n_jobs=n_jobs)
     if "whitened" in form:
         out = out.whitened(*(DIAGONAL if "csr" in form else W))
     return out.augmented(0.3, corner) if corner else out
@@ -151,7 +158,7 @@ WIDE_W = (positive(16, 22), positive(12, 23))
 
 
 def wide(X, y, adjacency="add_remove", whitened=False, corner=0.0, n_jobs=None):
-    out = RecordQuery(X, y, WIDE, adjacency=adjacency, n_jobs=n_jobs)
+    out = RecordQuery(placed(X, y), WIDE, adjacency=adjacency, n_jobs=n_jobs)
     out = out.whitened(*WIDE_W) if whitened else out
     out = out.augmented(0.3, corner) if corner else out
     return out.tangent(U1, np.array([[1.7]]), V1, 0.4).total(0.7)

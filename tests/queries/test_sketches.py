@@ -125,9 +125,9 @@ def test_the_sum_of_a_units_updates_is_bounded(name, adjacency, kind):
 def test_rounding_to_nearest_would_break_the_contract():
     unit = unit_of("frobenius", "add_remove", stream=True)
     small = np.full(10, 0.6)
-    assert np.abs(unit.integers(small, 1.0)).sum() == 0 < np.abs(np.rint(small)).sum()
+    assert np.abs(unit.contributions(small, 1.0)).sum() == 0 < np.abs(np.rint(small)).sum()
     x = np.random.default_rng(0).standard_normal(1000) * 50
-    np.testing.assert_array_equal(unit.integers(-x, 1.0), -unit.integers(x, 1.0))
+    np.testing.assert_array_equal(unit.contributions(-x, 1.0), -unit.contributions(x, 1.0))
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "sparse"])
