@@ -45,12 +45,15 @@ class ReadoutBase(BaseDPEstimator):
         check_bool(self, "fit_intercept")
         check_clip_norm(self)
         check_n_jobs(self)
-        return check_split(self, self._default_shares())
+        if not self._is_auto("clip_norm"):  # else the form of the rows decides what is released
+            check_split(self, self._default_shares(False))
 
-    def _default_shares(self):
+    def _default_shares(self, columns):
         shares = {"readout": 1.0}
         if self._is_auto("clip_norm"):
-            shares |= {"clip_norm": 0.04, "columns": 0.12}
+            shares["clip_norm"] = 0.05
+        if columns:
+            shares["columns"] = 0.12
         if self._is_auto("target_bounds"):
             shares["target_bounds"] = 0.1
         shares["readout"] -= math.fsum(shares.values()) - 1.0
@@ -61,19 +64,22 @@ class ReadoutBase(BaseDPEstimator):
         return isinstance(value, str) and value == "auto"
 
     def _release(self, session, records, q, scale_of):
-        """Return (coefficients, intercepts, clip norm, scale), all from released numbers.
+        """Return (coefficients, intercepts, scale, attributes), all from released numbers.
 
         `scale_of(session, ask, shares, n)` returns the public scale of the q targets, paid or not.
         """
-        shares = self._check_parameters()
+        learns = self._learns_columns(session, records.rows)
+        shares = check_split(self, self._default_shares(learns))
         query = ReadoutQuery(
             records, clip_norm=math.inf, scale=TargetScale.in_ball(math.inf, q),
             adjacency=self.adjacency, n_jobs=self.n_jobs,
         )  # fmt: skip
         ask, d = session.ask(query), records.rows.n_features
         n = float(query.n_rows) if self.adjacency == "replace" else None
-        units = self._units(session, ask, records, shares, n)
-        ask = ask if units is None else ask.scaled(units)
+        units = unit = RowScale(np.zeros(d), np.ones(d))
+        if learns:
+            units, unit = self._units(session, ask, d, shares["columns"], n)
+            ask = ask.scaled(units)
         clip_norm = self._clip_norm_of(session, ask, d, shares)
         scale = scale_of(session, ask.targets(), shares, n)
         corner, target = self._lengths(clip_norm)
@@ -88,26 +94,24 @@ class ReadoutBase(BaseDPEstimator):
         )
         coefficients, intercepts, seen = solve_readout(released, float(self.alpha))
         self._warn_unseen(seen, d, clip_norm, answer.noise_scale)
-        if units is not None:
-            coefficients = coefficients / units.size[:, None]
-            intercepts = intercepts - units.center @ coefficients
-        return coefficients, intercepts, clip_norm, scale
+        coefficients = coefficients / units.size[:, None]
+        intercepts = intercepts - units.center @ coefficients
+        attributes = {"clip_norm_": clip_norm, "center_": unit.center, "scale_": unit.size}
+        return coefficients, intercepts, scale, attributes
 
-    def _units(self, session, ask, records, shares, n):
-        """Return the released centre and unit of each column, or None where rows stay as they are.
+    def _learns_columns(self, session, rows):
+        """Whether columns get units, from public facts: sparse rows stay sparse."""
+        narrow = rows.n_features <= _MOST_COLUMNS and not getattr(rows, "sparse", False)
+        return narrow and self._is_auto("clip_norm") and not session.budget.exact
 
-        Sparse rows stay sparse, and of very many columns each would show too little.
+    def _units(self, session, ask, d, share, n):
+        """Return the units to use, infinite where a column does not show its own, and all of them.
+
+        A guess that is too small would make much of a column, so that it gets no coefficient.
         """
-        d = records.rows.n_features
-        learnt = self._is_auto("clip_norm") and not session.budget.exact
-        if not learnt:
-            return None
-        if getattr(records.rows, "sparse", False) or d > _MOST_COLUMNS:
-            ask.forfeit(shares["columns"])
-            return None
-        columns = self._found(session, ask.columns(), d, shares["columns"], n, "'clip_norm'")
-        unit = np.maximum(columns.spread, columns.deviation)
-        return RowScale(columns.center, np.where(columns.found, unit, math.inf))  # no coefficient
+        columns = self._found(session, ask.columns(), d, share, n, "'clip_norm'")
+        unit = RowScale(columns.center, np.maximum(columns.spread, columns.deviation))
+        return unit._replace(size=np.where(columns.found, unit.size, math.inf)), unit
 
     def _warn_unseen(self, seen, d, clip_norm, noise_scale):
         """Say that a read-out is nothing but noise, from released moments and public shapes."""
