@@ -44,6 +44,7 @@ class RowHistories(PrivateQuery):
 
     def __init__(self, rows: AnyRows, *, adjacency: str, n_jobs: int | None = None) -> None:
         self._rows = rows
+        self.n_features = rows.n_features
         self.adjacency = adjacency
         self.n_jobs = n_jobs
 

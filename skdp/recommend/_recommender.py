@@ -1,5 +1,7 @@
 """A private recommender: noisy popularity, and the tastes that can be read beside it."""
 
+import math
+
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array
@@ -11,8 +13,10 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.data.histories import binary_rows
 from skdp.queries.histories import InteractionHistories, RowHistories
 from skdp.recommend._ranking import best_items
-from skdp.recommend._routes import choose_route, release_route
+from skdp.recommend._routes import choose_route, expected_counts, release_route, taste_edge
 from skdp.solvers.recommend import fit_filter
+from skdp.theory._plan import Expectation, check_counts, constant_error
+from skdp.theory._rehearsal import rehearse, zero_rows
 
 __all__ = ["DPRecommender"]
 
@@ -154,10 +158,12 @@ class DPRecommender(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseDPEst
         else:
             R = check_matrix(self, R, "unless privacy_unit='row'", **options)
         name, reason = choose_route(self, None if whole else R.shape)
-        pure = not whole and name != "gram"
-        session = self._open_session(pure=pure)
+        session = self._open_session(pure=self._is_pure(name))
         attributes = self._fit_session(session, R, name)
         return self._close_session(session, attributes | {"route_": reason})
+
+    def _is_pure(self, name):
+        return self.privacy_unit == "interaction" and name != "gram"
 
     def _fit_session(self, session, R, name):
         """Release counts, a moment and a choice; everything else is free."""
@@ -167,7 +173,7 @@ class DPRecommender(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseDPEst
             n_users, n_items = R.shape
         else:
             query = RowHistories(as_source(R), adjacency=self.adjacency, n_jobs=self.n_jobs)
-            n_users, n_items = None, R.n_features
+            n_users, n_items = None, query.n_features
         ask = session.ask(query)
         if n_users is None and self.adjacency == "replace":
             n_users = query.n_rows
@@ -209,6 +215,48 @@ class DPRecommender(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseDPEst
 
     def _offers_pure_dp(self):
         return self.privacy_unit == "interaction" and self.algorithm != "gram"
+
+    def plan(self, n_samples, n_features, *, nnz=None):
+        """Say what a fit would release, and what can be read; no data is touched.
+
+        Parameters
+        ----------
+        n_samples, n_features : int
+            Numbers of users and of items.
+        nnz : int or None, default=None
+            Number of interactions; None stands for ten items a user.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it. ``plan.found`` is the share of the squared length of all
+            histories that a taste must hold to be read; nan where only popularity is in reach.
+        """
+        self._check_parameters()
+        check_counts(self, n_samples=n_samples, n_features=n_features)
+        nnz = min(10, n_features) * n_samples if nnz is None else nnz
+        check_counts(self, nnz=nnz)
+        whole = self.privacy_unit == "row"
+        name, reason = choose_route(self, None if whole else (n_samples, n_features))
+        counts = expected_counts(n_samples, n_features, nnz, self.privacy_unit)
+        rehearsal = rehearse(
+            self, n_samples, zero_rows(n_samples, n_features, sparse=not whole), name,
+            pure=self._is_pure(name), counts=lambda *_: counts,
+        )  # fmt: skip
+        edge = taste_edge(rehearsal, n_samples)
+        popularity = "popularity only: at this budget no taste of so few histories can be read"
+        expected = Expectation(
+            error=constant_error,
+            meaning="(no formula: recall depends on the tastes)",
+            found=edge,
+            signal="share of the squared length of all histories that a taste must hold",
+            assumptions=(
+                f"{nnz} interactions, counts that fall like the rank to the power -.8",
+                popularity if math.isnan(edge) else reason,
+            ),
+            scales=False,
+        )
+        return rehearsal.plan(n_samples, n_features, expected)
 
     # -- the public map ------------------------------------------------------------------------
 

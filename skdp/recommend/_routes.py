@@ -2,11 +2,13 @@
 
 import math
 
+import numpy as np
+
 from skdp.queries.interactions import gram_change
 from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
 from skdp.solvers.recommend import Route, kept_items
 
-__all__ = ["choose_route", "release_route"]
+__all__ = ["choose_route", "expected_counts", "release_route", "taste_edge"]
 
 _MOST_DENSE = 4000  # items of a dense moment
 _MOST_FLIPS = 1e7  # expected: seconds
@@ -92,3 +94,28 @@ def choose_route(estimator, shape):
     other = _usual_signal(moment, shape[1])
     name = "one_shot" if ours > other else "gram"
     return name, f"{name}: signal {max(ours, other):.3g} against {min(ours, other):.3g}"
+
+
+def expected_counts(n_users, n_items, nnz, unit):
+    """Return counts as ordinary histories give them: they fall like the rank to the power -.8."""
+    falling = np.arange(1.0, n_items + 1) ** -0.8
+    total = nnz
+    if unit == "row":  # a history of d items, scaled to length 1, adds sqrt(d) in all
+        total = math.sqrt(n_users * nnz)
+    return np.minimum(total * falling / falling.sum(), n_users)
+
+
+def taste_edge(rehearsal, n_users):
+    """Return the share of the squared length that a taste needs to stand out of the noise.
+
+    nan where no taste is looked for.
+    """
+    if rehearsal.law == "exact":
+        return 0.0
+    for line in rehearsal.named("gram", "cells"):
+        if line.name == "gram":
+            return math.sqrt(2.0 * math.sqrt(line.size)) * line.noise_scale / n_users
+        n_kept = line.size / n_users
+        noise = pair_deviation(line.noise_scale, n_users, 0.0)
+        return 2.0 * noise * math.sqrt(n_kept) / (n_users * _USUAL_DEGREE)
+    return math.nan
