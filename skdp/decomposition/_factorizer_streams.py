@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array, validate_data
 
@@ -271,7 +270,7 @@ class FactorizerStreams(StreamingMixin):
             )
         if self._state.source is None:
             self._running()
-        other = clone(self)
+        other = self._twin()
         if matrix_shape is not None:
             other.set_params(matrix_shape=matrix_shape)
         if first_row is not None:

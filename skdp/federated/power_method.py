@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import clone
 from sklearn.utils.validation import check_array
 
 from skdp.exceptions import PrivacyError
@@ -251,7 +250,7 @@ class FederatedPowerMethod:
         estimator : object
             A fitted clone of `estimator`.
         """
-        estimator = clone(self.estimator)
+        estimator = self.estimator._twin()
         parts = NoiseParts.of(self.config)
         unit = self._checked_unit(estimator)
         shape = (self._public_rows(estimator, unit, n_samples), _checked_width(n_features))
