@@ -82,18 +82,23 @@ def test_expected_error_of_a_subspace():
     assert 0.5 < np.mean(errors) / expected < 2
 
 
-def test_expected_error_of_entries():
+@pytest.mark.parametrize("shape", [(1000, 40), (40, 1000), (300, 200)])
+@pytest.mark.parametrize("times", [1.2, 2.0])
+def test_expected_error_of_entries(shape, times):
+    """Within a factor of two, for tall and for wide matrices; well below there is nothing."""
     rng = np.random.default_rng(0)
-    U, V = (np.linalg.qr(rng.standard_normal((n, 2)))[0] for n in (300, 200))
-    model = DPTruncatedSVD(2, privacy_unit="entry", entry_bounds=(-1, 1))
-    expected = model.plan(300, 200, signal=80).error
+    U, V = (np.linalg.qr(np.sign(rng.standard_normal((n, 2))))[0] for n in shape)
+    model = DPTruncatedSVD(2, privacy_unit="entry", entry_bounds=(-2, 2), epsilon=8.0)
+    found = model.plan(*shape).found
+
+    def error(value):
+        fits = [model.fit(value * U @ V.T).components_ for _ in range(6)]
+        return np.mean([1 - np.sum((components @ V) ** 2) / 2 for components in fits])
+
     with seeded_entropy(0):
-        A = 80 * np.clip(U @ V.T, -1 / 80, 1 / 80)  # entries within the bounds
-        right = np.linalg.svd(A)[2][:2]
-        value = np.linalg.svd(A, compute_uv=False)[1]
-        expected *= (80 / value) ** 2
-        errors = [1 - np.sum((model.fit(A).components_ @ right.T) ** 2) / 2 for _ in range(4)]
-    assert 0.4 < np.mean(errors) / expected < 2.5
+        lost, nothing = error(times * found), error(0.4 * found)
+    assert 0.5 < lost / model.plan(*shape, signal=times * found).error < 2
+    assert nothing > 0.6 and model.plan(*shape, signal=0.4 * found).error == 1.0
 
 
 def test_a_graph_below_the_threshold_is_not_found():

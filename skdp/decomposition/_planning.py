@@ -171,21 +171,24 @@ def turned_items(users, items, k, captured):
 
 
 def expect_entries(estimator, rehearsal, m, n, signal):
-    """Expect the angle of right singular vectors: both sides must be found, they are read off A'U.
+    """Expect the angle of right singular vectors, which are read off A'U.
 
-    After the products come single vectors, for the means.
+    Each side is found with the help of the other: what counts is the mean of their thresholds, and
+    noise on the left ones shortens the answers that the right ones are read off. After the products
+    come single vectors, for the means.
     """
     rights = rehearsal.named("right_product")
-    lefts = rehearsal.named("left_product")[: len(rights)]
-    sides = [IteratedSide.of(rights, m)]
+    right = left = IteratedSide.of(rights, m)
     if estimator.privacy_unit != "edge":
-        sides.append(IteratedSide.of(lefts, n))
-    found = max(side.threshold for side in sides)
+        left = IteratedSide.of(rehearsal.named("left_product")[: len(rights)], n)
+    found = math.sqrt(right.threshold * left.threshold)
     assumed, error = ["components are spread over rows and columns (low coherence)"], math.nan
     if signal is not None:
         assumed.append(f"singular values of {float(signal):g}")
     if signal is not None and rehearsal.law != "laplace":
-        error = 1.0 if signal < found else sides[-1].error(float(signal))
+        shorter = 1.0 if right is left else 1 + right.tilt(float(signal))
+        tilt = shorter * left.tilt(float(signal))
+        error = 1.0 if signal < found else tilt / (1 + tilt)
     return Expectation(
         error=partial(constant_error, error=error),
         meaning=_TURNED,

@@ -158,7 +158,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
 
         Returns
         -------
-        plan : SelectionPlan
+        plan : Selection
             Strategy, what one run may spend, and the chance that the best candidate is run.
         """
         return self._plan(len(self._checked()))

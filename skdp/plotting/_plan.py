@@ -161,8 +161,8 @@ class PlanDisplay:
 
 
 def errors_of(model, n_samples, n_features, plan_params):
-    """Return the expected errors, and one plan: that of the middle size where it tells them all."""
-    plan = model.plan(int(n_samples[len(n_samples) // 2]), n_features, **plan_params)
+    """Return the expected errors, and one plan: that of the smallest size if it tells them all."""
+    plan = model.plan(int(n_samples[0]), n_features, **plan_params)
     if plan.expected.scales:
         return [plan.error_at(n) for n in n_samples], plan
     plans = [model.plan(int(n), n_features, **plan_params) for n in n_samples]

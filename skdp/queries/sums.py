@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+Q = TypeVar("Q")
 Compute = Callable[[float], NDArray[Any]]
 ADJACENCIES = ("add_remove", "replace")
 _LIMIT = 2**62
@@ -94,6 +95,10 @@ class SumQuery(PrivateQuery):
         self.adjacency = adjacency
         self.neighbours = Neighbours(adjacency)
         self.n_jobs = n_jobs
+
+    def _beside(self, kind: Callable[..., Q], *public: Any, **bounds: Any) -> Q:
+        """Return a query of the same units, neighbours and threads."""
+        return kind(*public, adjacency=self.adjacency, n_jobs=self.n_jobs, **bounds)
 
     @property
     def n_rows(self) -> int:

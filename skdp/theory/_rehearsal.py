@@ -26,7 +26,7 @@ from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import SHARE_SLIP, PrivacySession
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import SeededSource, Words
-from skdp.privacy.streams.correlated import plan_stream
+from skdp.privacy.streams.correlated import stream_schedule
 from skdp.theory._plan import Expectation, FitPlan, PlannedRelease, check_counts
 
 __all__ = ["Rehearsal", "last_noise", "rehearse", "zero_rows"]
@@ -267,8 +267,8 @@ def last_noise(
     line: PlannedRelease, horizon: int, mechanism: str, window: int | None = None
 ) -> float:
     """Return the noise of the last release of a rehearsed stream, which is the largest."""
-    law = plan_stream(line.size, horizon, mechanism, window if horizon > 1 else None)
-    return line.noise_scale * law.unit * law.noise_factor(horizon)
+    schedule = stream_schedule(line.size, horizon, mechanism, window if horizon > 1 else None)
+    return line.noise_scale * schedule.unit * schedule.noise_factor(horizon)
 
 
 def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:

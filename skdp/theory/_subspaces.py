@@ -165,10 +165,7 @@ def iteration_error(
     -------
     float
     """
-    if value < iteration_threshold(noise_scale, size, laplace=laplace):
-        return 1.0
-    factor = _ITERATION_LAPLACE if laplace else _ITERATION
-    return min(1.0, factor * noise_scale**2 / n_answers * size / value**2)
+    return IteratedSide(noise_scale, n_answers, size, laplace).error(value)
 
 
 def iteration_threshold(noise_scale: float, size: float, *, laplace: bool = False) -> float:
@@ -212,7 +209,11 @@ class IteratedSide:
         """The smallest singular value that is found."""
         return iteration_threshold(self.noise_scale, self.size, laplace=self.laplace)
 
+    def tilt(self, value: float) -> float:
+        """Return the squared tangent per direction, of a singular value that is found."""
+        factor = _ITERATION_LAPLACE if self.laplace else _ITERATION
+        return factor * self.noise_scale**2 / self.n_answers * self.size / max(value, 1e-300) ** 2
+
     def error(self, value: float) -> float:
         """Return sin^2 per direction for a singular value."""
-        scale, laplace = self.noise_scale, self.laplace
-        return iteration_error(scale, self.n_answers, self.size, value, laplace=laplace)
+        return 1.0 if value < self.threshold else min(1.0, self.tilt(value))

@@ -16,7 +16,7 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.grants import Grant
 from skdp.privacy.noise.words import SystemSource, make_source
 from skdp.privacy.streams.continual import paid_stream
-from skdp.privacy.streams.correlated import StreamPlan, dyadic_cover
+from skdp.privacy.streams.correlated import StreamSchedule, dyadic_cover
 from skdp.privacy.streams.groups import StreamGroup
 from skdp.testing import audit, calibration, record_transcript, seeded_entropy, transcript_audit
 from skdp.testing._hooks import replaced
@@ -109,27 +109,27 @@ def encoding(kind, horizon):
                 stream.add(lambda step, t=t, j=j: np.array([int(t == j)]))
                 stream.open()
         columns.append([opening.exact[0] for opening in transcript])
-    return np.array(columns, float).T, stream.plan
+    return np.array(columns, float).T, stream.schedule
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("horizon", [5, 8, 13])
 def test_no_unit_moves_the_sums_by_more_than_the_factor(kind, horizon):
-    C, plan = encoding(kind, horizon)
+    C, schedule = encoding(kind, horizon)
     norms = np.linalg.norm(C, axis=0)
-    assert norms.max() <= plan.factor
-    assert norms.max() >= (1 - 1e-9) * plan.factor  # attained
+    assert norms.max() <= schedule.factor
+    assert norms.max() >= (1 - 1e-9) * schedule.factor  # attained
     rng = np.random.default_rng(horizon)
     for _ in range(2000):  # vectors D_j of random directions whose norms sum to one
         D = rng.standard_normal((horizon, 2)) * rng.exponential(size=(horizon, 1)) ** 4
         D /= np.linalg.norm(D, axis=1).sum()
-        assert np.linalg.norm(C @ D) <= plan.factor * (1 + 1e-12)
+        assert np.linalg.norm(C @ D) <= schedule.factor * (1 + 1e-12)
 
 
 def test_a_bound_on_the_root_of_squares_would_be_short():
-    C, plan = encoding("tree", 33)
+    C, schedule = encoding("tree", 33)
     D = np.ones(33) / math.sqrt(33)
-    assert np.linalg.norm(C @ D) > 2.5 * plan.factor
+    assert np.linalg.norm(C @ D) > 2.5 * schedule.factor
 
 
 @pytest.mark.parametrize("shape", [(), (1,)])
@@ -147,7 +147,7 @@ def test_huge_sums_wrap_and_change_by_the_same(kind, shape):
                 stream.open()
         change.append(np.array([o.exact.reshape(-1)[0] for o in transcript]).view(np.uint64))
     moved = (change[1] - change[0]).view(np.int64).astype(float)
-    assert np.linalg.norm(moved) <= stream.plan.factor
+    assert np.linalg.norm(moved) <= stream.schedule.factor
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
@@ -185,7 +185,7 @@ def test_rounding_of_each_touched_step_is_paid_for():
         stream = paid_stream(new_session(), bound, 1.0, 20, mechanism="tree", touches=touches)
         change = bound.l2 / stream.step + touches * (10.0 / math.sqrt(stream.step) + 1000.0)
         mu = new_session().budget.mu
-        assert stream.plan.factor * change <= mu * stream._grant.noise_scale / stream.step
+        assert stream.schedule.factor * change <= mu * stream._grant.noise_scale / stream.step
         grants.append(stream.step)
     assert grants[1] > grants[0]
 
@@ -218,16 +218,19 @@ def test_releases_are_correlated_as_theory_says(kind):
     size, horizon = 20_000, 23
     with seeded_entropy(0):
         noise, _, stream = noises(kind, horizon, size)
-    plan, node = stream.plan, stream._grant.noise_scale
+    schedule, node = stream.schedule, stream._grant.noise_scale
     expected = np.empty((horizon, horizon))
     for s, t in itertools.product(range(horizon), repeat=2):
         if kind == "sqrt":
             m = min(s, t) + 1
-            expected[s, t] = plan.weights[s + 1 - m : s + 1] @ plan.weights[t + 1 - m : t + 1]
+            expected[s, t] = (
+                schedule.weights[s + 1 - m : s + 1] @ schedule.weights[t + 1 - m : t + 1]
+            )
         else:
-            start = [max(0, u + 1 - (plan.window or u + 1)) for u in (s, t)]
+            start = [max(0, u + 1 - (schedule.window or u + 1)) for u in (s, t)]
             covers = [
-                set(dyadic_cover(a, u + 1, plan.levels)) for a, u in zip(start, (s, t), strict=True)
+                set(dyadic_cover(a, u + 1, schedule.levels))
+                for a, u in zip(start, (s, t), strict=True)
             ]
             expected[s, t] = len(covers[0] & covers[1])
     seen = noise @ noise.T / size / node**2
@@ -436,7 +439,9 @@ def recorded():
 
 def test_planted_too_small_a_factor_is_found_by_the_transcript(monkeypatch):
     transcript_audit(whole_stream, (0.0, 1.0)).check()
-    monkeypatch.setattr(StreamPlan, "factor", property(lambda plan: math.sqrt(plan.levels - 1)))
+    monkeypatch.setattr(
+        StreamSchedule, "factor", property(lambda schedule: math.sqrt(schedule.levels - 1))
+    )
     with pytest.raises(AssertionError, match="more than the receipt"):
         transcript_audit(whole_stream, (0.0, 1.0)).check()
 

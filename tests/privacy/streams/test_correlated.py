@@ -6,24 +6,24 @@ import math
 import numpy as np
 import pytest
 
-from skdp.privacy.streams.correlated import dyadic_cover, plan_stream
+from skdp.privacy.streams.correlated import dyadic_cover, stream_schedule
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 3, 7, 64, 1000, 4096])
 def test_square_root_decodes_what_it_encodes(horizon):
-    plan = plan_stream(1, horizon, "sqrt")
-    product = np.convolve(plan.coefficients, plan.weights)[:horizon]
+    schedule = stream_schedule(1, horizon, "sqrt")
+    product = np.convolve(schedule.coefficients, schedule.weights)[:horizon]
     assert np.allclose(product, 1.0, atol=1e-12)
 
 
-def rms(plan):
-    factors = [plan.total_factor(t) for t in range(1, plan.horizon + 1)]
+def rms(schedule):
+    factors = [schedule.total_factor(t) for t in range(1, schedule.horizon + 1)]
     return math.sqrt(np.mean(np.square(factors)))
 
 
 def test_noise_factors_at_4096_releases():
-    assert rms(plan_stream(1, 4096, "sqrt")) <= 3.7
-    assert rms(plan_stream(1, 4096, "tree")) <= 9.0
+    assert rms(stream_schedule(1, 4096, "sqrt")) <= 3.7
+    assert rms(stream_schedule(1, 4096, "tree")) <= 9.0
 
 
 @pytest.mark.parametrize("horizon", [2, 16, 256, 2000])
@@ -31,7 +31,7 @@ def test_integer_coefficients_cost_less_than_a_percent(horizon):
     j = np.arange(1, horizon)
     c = np.cumprod(np.append(1.0, (2 * j - 1) / (2 * j)))
     ideal = np.linalg.norm(c) * math.sqrt(np.mean(np.cumsum(c**2)))
-    assert rms(plan_stream(1, horizon, "sqrt")) <= 1.01 * ideal
+    assert rms(stream_schedule(1, horizon, "sqrt")) <= 1.01 * ideal
 
 
 def test_cover_is_a_partition_into_few_nodes():
@@ -45,10 +45,10 @@ def test_cover_is_a_partition_into_few_nodes():
 
 
 def test_auto_looks_at_public_sizes():
-    assert plan_stream(1000, 100).mechanism == "sqrt"
-    assert plan_stream(1000, 100, window=7).mechanism == "tree"
-    assert plan_stream(40_000, 1000).mechanism == "tree"
-    assert plan_stream(1, 10**6).mechanism == "tree"
+    assert stream_schedule(1000, 100).mechanism == "sqrt"
+    assert stream_schedule(1000, 100, window=7).mechanism == "tree"
+    assert stream_schedule(40_000, 1000).mechanism == "tree"
+    assert stream_schedule(1, 10**6).mechanism == "tree"
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,4 @@ def test_auto_looks_at_public_sizes():
 )
 def test_bad_plans(options, match):
     with pytest.raises(ValueError, match=match):
-        plan_stream(**({"size": 3, "horizon": 8} | options))
+        stream_schedule(**({"size": 3, "horizon": 8} | options))
