@@ -34,6 +34,7 @@ __all__ = ["FactoredRecords", "SparseRecords", "make_records"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+_FACTORS = 2**16  # numbers of a block of factors
 
 
 class SparseRecords:
@@ -84,9 +85,9 @@ class SparseRecords:
         rows = sp.csr_array(rows)
         if not rows.has_sorted_indices:
             rows = rows.sorted_indices()
-        record = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-        index = rows.indices.astype(np.int64)
-        values = rows.data
+        kept = rows.data != 0  # a stored zero is no entry
+        record = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))[kept]
+        index, values = rows.indices[kept].astype(np.int64), rows.data[kept]
         if self._scales is not None:
             a, b = np.divmod(index, self.shape[1])
             values = values * self._scales[0][a] * self._scales[1][b]
@@ -211,7 +212,7 @@ class FactoredRecords:
     def blocks(self) -> Iterator[Block]:
         """Yield blocks of factors as exact integers, with their units and margins."""
         start, stop = self._range
-        rows = int(np.clip(2**16 // sum(self.shape), 16, MAX_ROWS))
+        rows = int(np.clip(_FACTORS // sum(self.shape), 16, MAX_ROWS))
         for i in range(start, stop, rows):
             j = min(i + rows, stop)
             factors = [np.asarray(factor[i:j]) for factor in self._factors]
