@@ -364,7 +364,7 @@ def audit():
 
                 n_samples = None if adjacency == "add_remove" else 48
                 FederatedPowerMethod(estimator, config).fit(keep, n_features=4, n_samples=n_samples)
-                unknown = math.sqrt(24 - colluders - dropouts) * noise.SHARE_EFFECTIVE_SIGMA
+                unknown = math.sqrt(24 - colluders - dropouts) * noise.PART_EFFECTIVE_SIGMA
                 squares = 0.0
                 for request in seen:
                     pair = []

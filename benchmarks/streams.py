@@ -19,7 +19,7 @@ from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.noise.words import SystemSource
 from skdp.privacy.streams.continual import paid_stream
-from skdp.privacy.streams.correlated import plan_stream
+from skdp.privacy.streams.correlated import stream_schedule
 
 
 def open_session(epsilon=1.0, delta=1e-6):
@@ -42,8 +42,8 @@ def noise(horizons=(4, 16, 64, 256, 1024, 4096)):
             {"mechanism": "tree"},
             {"window": max(1, horizon // 8)},
         ):
-            plan = plan_stream(1, horizon, **options)
-            factors = [plan.total_factor(t) for t in range(1, horizon + 1)]
+            schedule = stream_schedule(1, horizon, **options)
+            factors = [schedule.total_factor(t) for t in range(1, horizon + 1)]
             row += [math.sqrt(np.mean(np.square(factors))), factors[-1]]
         rows.append([row[0], *(f"{x:.2f}" for x in (*row[1:5], math.sqrt(horizon), *row[5:]))])
     title = "noise of the releases, in units of one release at the same budget"

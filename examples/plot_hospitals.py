@@ -3,7 +3,7 @@ Can fifty hospitals find common patterns without pooling their patients?
 =========================================================================
 
 Each hospital keeps its rows. In every step it sends one array of integers that looks random: its
-contribution, a share of the noise, and masks that cancel in the sum. The server sees the sum alone,
+contribution, a part of the noise, and masks that cancel in the sum. The server sees the sum alone,
 and the sum is private for each patient. `FederatedPowerMethod` fits an ordinary `DPTruncatedSVD`
 that way.
 """

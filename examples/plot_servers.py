@@ -5,7 +5,7 @@ What do servers of one company lose when none of them trusts the others?
 Each of p servers sees a part of the traffic between 300 sources and 200 destinations. Each keeps a
 noisy sketch of its part, and a coordinator adds the sketches: it never sees more than that. With
 independent noise the error grows with the root of p; under a secure sum, where each server adds a
-share of the noise, it does not grow.
+part of the noise, it does not grow.
 """
 
 # %%
@@ -64,7 +64,7 @@ if importlib.util.find_spec("matplotlib"):
 
     figure, panel = plt.subplots(figsize=(6, 4), layout="constrained")
     panel.semilogx(numbers, independent, "o-", label="independent noise")
-    panel.semilogx(numbers, shared, "s--", label="shares of the noise, secure sum")
+    panel.semilogx(numbers, shared, "s--", label="parts of the noise, secure sum")
     panel.set_xticks(numbers, [str(number) for number in numbers])
     panel.minorticks_off()
     panel.set_ylim(0, None)

@@ -7,7 +7,7 @@ checked, and a row that is not finite contributes nothing.
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_array, validate_data
 
 from skdp._validation import FLOATS
 from skdp.data.blocks import DenseRows, is_source, row_source
@@ -20,6 +20,7 @@ __all__ = [
     "check_block_columns",
     "check_matrix",
     "check_rows",
+    "checked_updates",
     "float_dtype",
     "is_memory_map",
     "map_blocks",
@@ -112,3 +113,28 @@ def check_matrix(estimator, X, reason, **options):
     refuse_blocks(estimator, X, reason)
     X = validate_data(estimator, X, dtype=FLOATS, **options)
     return X.tocsr() if sp.issparse(X) else X
+
+
+def checked_updates(rows, columns, deltas, shape):
+    """Return places and numbers of updates, equally long."""
+    i, j = _indices("rows", rows, shape[0]), _indices("columns", columns, shape[1])
+    deltas = check_array(deltas, dtype=np.float64, ensure_2d=False, ensure_min_samples=0)
+    deltas = np.atleast_1d(deltas)
+    if not i.shape == j.shape == deltas.shape or deltas.ndim != 1:
+        raise ValueError(
+            "rows, columns and deltas must be one-dimensional and equally long. Got shapes "
+            f"{i.shape}, {j.shape} and {deltas.shape}."
+        )
+    return i, j, deltas
+
+
+def _indices(name, values, limit):
+    """Return public places as int64; anything but integers in range is a ValueError."""
+    index = np.atleast_1d(np.asarray(values))
+    if index.size == 0:
+        index = index.astype(np.int64)
+    if index.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be integers. Got dtype {index.dtype}.")
+    if index.size and not (index.min() >= 0 and index.max() < limit):
+        raise ValueError(f"{name} must lie in [0, {limit}).")
+    return index.astype(np.int64)

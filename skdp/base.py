@@ -2,11 +2,10 @@
 
 import functools
 import math
-import os
 import warnings
 from contextvars import ContextVar
 
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._progress import CallbackMixin, ReleaseTasks, run_with_callbacks
@@ -16,6 +15,7 @@ from skdp.privacy.accounting.receipts import privacy_card
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger import ledger
+from skdp.privacy.ledger.reservations import handed_on
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import make_source
 
@@ -23,11 +23,8 @@ __all__ = ["BaseDPEstimator", "FitObserver", "atomic"]
 
 _SMALLEST_EPSILON = 1e-12
 _SECRET = ("_private", "_state")  # hold heads of users or a running stream: never released
-_PUBLISH = "Publish what its released() returns."
 
 
-# Functions stamp -> stamp of a clone made in a ledger: `skdp.model_selection` meets searches here.
-CLONE_HOOKS = []
 # Sessions opened by the fit that runs in this context.
 _OPENED = ContextVar("skdp_opened", default=None)
 
@@ -75,20 +72,6 @@ def _drop_stale(estimator, stale):
         vars(estimator).pop(name, None)
 
 
-def ledger_stamp(old, *, pickled=False):
-    """Return the tokens that a clone (or a pickle) made here, of an estimator with `old`, carries.
-
-    A clone is released from ledgers that are closed. Pickles are often made by a helper thread,
-    hence with no context: they then carry every ledger that is open in the process.
-    """
-    kept = [t for t in old if ledger.is_open(t) or ledger.home(t) not in (os.getpid(), 0)]
-    here = [t for t in ledger.ACTIVE.get() if ledger.is_open(t)]
-    if pickled:
-        here = here or ([] if kept else list(ledger.OPEN))
-        here += ["0-" + t.partition("-")[2] for t in old if t not in kept]
-    return tuple(dict.fromkeys([*kept, *here]))
-
-
 class FitObserver(Account):
     """Hears what a fit pays: for the ledgers that it is charged to, and for its callbacks."""
 
@@ -118,14 +101,15 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
     )
     _privacy_units = {"row": ("add_remove", "replace")}
     _pure_dp = False  # whether delta=0 is offered
+    _ledger_ticket = None  # of clones and pickles made inside a PrivacyLedger
+    _publish = "Publish what its released() returns."
     _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
-    _ledger_stamp = ()  # set on clones and pickles made inside a PrivacyLedger
 
     def _doc_link_url_param_generator(self):
         module = type(self).__module__.rpartition("._")[0] or type(self).__module__
         return {"estimator_module": module, "estimator_name": type(self).__name__}
 
-    def _checked_session(self, *, pure_epsilon=0.0, random_state=None):
+    def _checked_session(self, *, random_state=None, kind=PrivacySession):
         """Check the privacy parameters; return a session that nobody was charged for."""
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
@@ -148,19 +132,17 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         if unit == "label":  # the number of labels is public, so it has one adjacency
             adjacency = "replace"
         source = make_source(random_state, name)
-        budget, observer = PrivacyBudget(epsilon, delta, pure_epsilon), FitObserver()
-        return PrivacySession(
-            budget, source=source, adjacency=adjacency, unit=unit, observer=observer
-        )
+        budget, observer = PrivacyBudget(epsilon, delta, self._pure_epsilon()), FitObserver()
+        return kind(budget, source=source, adjacency=adjacency, unit=unit, observer=observer)
 
-    def _open_session(self, *, pure_epsilon=0.0):
+    def _open_session(self):
         """Check the privacy parameters and open the session of one fit; nothing is read.
 
         Inside a PrivacyLedger the whole budget is charged here, or refused.
         """
-        session = self._checked_session(pure_epsilon=pure_epsilon, random_state=self.random_state)
+        session = self._checked_session(random_state=self.random_state)
         name = type(self).__name__
-        ledger.charge(session, name, self._ledger_stamp, getattr(self, "sensitivity", None))
+        ledger.charge(session, name, self._ledger_ticket, getattr(self, "sensitivity", None))
         if (opened := _OPENED.get()) is not None:
             opened.append(session)
             if len(opened) == 1 and vars(self).get("_skl_callbacks"):
@@ -171,6 +153,9 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
 
     def _offers_pure_dp(self):
         return self._pure_dp
+
+    def _pure_epsilon(self):
+        return 0.0  # set aside for exponential mechanisms beside Gaussian releases
 
     def _warn_if_weak(self, epsilon, seeded):
         name = type(self).__name__
@@ -199,10 +184,16 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         copy = super().__sklearn_clone__()
         if callbacks := vars(self).get("_skl_callbacks"):  # scikit-learn before 1.9 drops them
             copy._skl_callbacks = callbacks
-        if stamp := ledger_stamp(self._ledger_stamp):
-            for hook in CLONE_HOOKS:
-                stamp = hook(stamp)
-            copy._ledger_stamp = stamp
+        if ticket := handed_on(self._ledger_ticket):
+            copy._ledger_ticket = ticket
+        return copy
+
+    def _twin(self):
+        """Return a clone that our own code fits once, on all rows, in place of this estimator."""
+        copy = clone(self)
+        vars(copy).pop("_ledger_ticket", None)
+        if self._ledger_ticket is not None:
+            copy._ledger_ticket = self._ledger_ticket
         return copy
 
     @property
@@ -215,12 +206,12 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         if self._fit_keeps and self.holds_private:  # a running stream refuses by itself
             message = (
                 f"this pickle or copy of {type(self).__name__} holds {self.holds_private}: keep it "
-                f"like the data. {_PUBLISH}"
+                f"like the data. {self._publish}"
             )
             warnings.warn(message, PrivacyWarning, stacklevel=3)
-        state = super().__getstate__()
-        stamp = ledger_stamp(self._ledger_stamp, pickled=True)
-        return dict(state, _ledger_stamp=stamp) if stamp else state
+        state = {k: v for k, v in super().__getstate__().items() if k != "_ledger_ticket"}
+        ticket = handed_on(self._ledger_ticket)
+        return dict(state, _ledger_ticket=ticket) if ticket else state
 
     def privacy_card(self):
         """Return the receipt and its ledger, to print or to show in a notebook.
@@ -232,5 +223,5 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         """
         check_is_fitted(self, "privacy_spent_")
         held = self.holds_private
-        held = held and f"{held}: not covered. {_PUBLISH}"
+        held = held and f"{held}: not covered. {self._publish}"
         return privacy_card(type(self).__name__, self.privacy_spent_, self.ledger_, held)

@@ -22,33 +22,37 @@ def server(tmp_path, monkeypatch):
     """A folder in the place of the owners' servers."""
     folder = tmp_path / "server"
     folder.mkdir()
-    address = folder.as_uri()
+    address = folder.as_uri().replace("file://", "file://localhost", 1)
     monkeypatch.setattr(_fetch, "MOVIELENS_URL", address + "/{archive}.zip")
     monkeypatch.setattr(_fetch, "SNAP_URL", address + "/{file}")
     return folder
 
 
-def publish(server, version="100k", checksum=True):
+def publish(server, monkeypatch, version="100k"):
+    """Write an archive, and pin it as the known one."""
     name, separator, heading = FORMATS[version]
     lines = "".join(separator.join(map(str, row)) + "\n" for row in RATINGS)
     path = server / (name.split("/")[0] + ".zip")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(name, heading + lines)
         archive.writestr(name.split("/")[0] + "/README", "terms")
-    digest = hashlib.md5(path.read_bytes()).hexdigest()
-    if checksum:
-        (server / (path.name + ".md5")).write_text(f"MD5 ({path.name}) = {digest}\n")
+    pinned = (*_fetch._MOVIELENS[version][:4], sha256(path))
+    monkeypatch.setitem(_fetch._MOVIELENS, version, pinned)
     return path
 
 
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 @pytest.mark.parametrize("version", FORMATS)
-def test_ratings(server, tmp_path, version):
-    path = publish(server, version)
+def test_ratings(server, tmp_path, monkeypatch, version):
+    path = publish(server, monkeypatch, version)
     data = fetch_movielens(version, data_home=tmp_path / "home")
     assert data.user_ids.tolist() == [1, 2, 3] and data.item_ids.tolist() == [7, 10, 20]
     assert data.data.toarray().tolist() == [[0, 5, 0], [0, 0, 3], [1, 4, 0]]
     assert data.timestamps.toarray().max() == 103
-    assert data.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert data.sha256 == sha256(path)
     path.unlink()  # from here on the cache serves
     again = fetch_movielens(
         version, data_home=tmp_path / "home", download_if_missing=False, return_X=True
@@ -56,34 +60,28 @@ def test_ratings(server, tmp_path, version):
     assert (again != data.data).nnz == 0
 
 
-def test_published_checksum_is_demanded(server, tmp_path):
-    options = {"data_home": tmp_path / "home", "n_retries": 0}
-    publish(server, checksum=False)
-    with pytest.raises(OSError, match="md5"):
-        fetch_movielens(**options)
-    (server / "ml-100k.zip.md5").write_text("0" * 32 + "  ml-100k.zip\n")
-    with pytest.raises(OSError, match="publisher's checksum file"):
-        fetch_movielens(**options)
-    assert list((tmp_path / "home" / "skdp").iterdir()) == []  # nothing half-checked stays
-
-
-def test_first_download_is_pinned(server, tmp_path):
-    publish(server)
+def test_only_the_known_file_is_used(server, tmp_path, monkeypatch):
     home = tmp_path / "home"
-    right = fetch_movielens(data_home=home).sha256
-    assert fetch_movielens(data_home=home, sha256=right).sha256 == right
-    with pytest.raises(OSError, match="differs from the expected"):
+    right = sha256(publish(server, monkeypatch))
+    with pytest.raises(OSError, match="differs from expected"):
         fetch_movielens(data_home=home, sha256="0" * 64)
+    assert list((home / "skdp").iterdir()) == []  # nothing unchecked stays
+    assert fetch_movielens(data_home=home, sha256=right).sha256 == right
     cached = home / "skdp" / "ml-100k.zip"
     cached.write_bytes(cached.read_bytes() + b"x")
-    with pytest.raises(OSError, match="differs from the expected"):
+    with pytest.raises(OSError, match="another SHA-256"):
+        fetch_movielens(data_home=home, download_if_missing=False)
+    with pytest.warns(UserWarning, match="re-downloading"):
         fetch_movielens(data_home=home)
+    assert sha256(cached) == right
 
 
-def test_wanted_checksum_is_demanded_of_a_download(server, tmp_path):
-    publish(server)
-    with pytest.raises(OSError, match="'sha256' asks for"):
-        fetch_movielens(data_home=tmp_path / "home", sha256="0" * 64)
+def test_a_file_of_which_no_checksum_is_known_needs_one(server, tmp_path):
+    with pytest.raises(ValueError, match="pass it as 'sha256'"):
+        fetch_movielens("10m", data_home=tmp_path)
+    with pytest.raises(ValueError, match="pass it as 'sha256'"):
+        fetch_snap_graph(data_home=tmp_path)
+    assert not (tmp_path / "skdp").exists()
 
 
 def test_offline(server, tmp_path):
@@ -91,25 +89,25 @@ def test_offline(server, tmp_path):
     with pytest.raises(OSError, match="download_if_missing"):
         fetch_movielens(data_home=home, download_if_missing=False)
     with pytest.raises(OSError, match="Without a network, put the file into the cache"):
-        fetch_movielens(data_home=home, n_retries=1, delay=0)
+        fetch_movielens(data_home=home, n_retries=0)
     with pytest.raises(ValueError, match="'version' parameter"):
         fetch_movielens("3k", data_home=home)
 
 
 def test_archive_without_ratings(server, tmp_path):
-    with zipfile.ZipFile(server / "ml-100k.zip", "w") as archive:
+    path = server / "ml-100k.zip"
+    with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("ml-100k/README", "terms")
-    digest = hashlib.md5((server / "ml-100k.zip").read_bytes()).hexdigest()
-    (server / "ml-100k.zip.md5").write_text(digest)
     with pytest.raises(OSError, match="does not hold one file"):
-        fetch_movielens(data_home=tmp_path / "home")
+        fetch_movielens(data_home=tmp_path / "home", sha256=sha256(path))
 
 
 def test_graph(server, tmp_path):
     text = "# Directed graph\n# FromNodeId\tToNodeId\n5\t9\n9\t5\n9\t9\n7\t5\n"
-    with gzip.open(server / "ca-GrQc.txt.gz", "wt") as file:
+    path = server / "ca-GrQc.txt.gz"
+    with gzip.open(path, "wt") as file:
         file.write(text)
-    graph = fetch_snap_graph("ca-GrQc", data_home=tmp_path / "home")
+    graph = fetch_snap_graph("ca-GrQc", data_home=tmp_path / "home", sha256=sha256(path))
     assert graph.nodes.tolist() == [5, 7, 9]
     assert graph.data.toarray().tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
     with pytest.raises(ValueError, match="'name' parameter"):

@@ -27,14 +27,15 @@ ALLOWED = {
     "_labels": set(),
     "_progress": set(),
     "_packing": {"exceptions"},
+    "_tables": set(),
     "answer": set(),
     "_inputs": {"_validation", "data"},
     "privacy": {"exceptions", "answer"},
     "privacy.noise": {"exceptions"},
-    "privacy.accounting": {"exceptions"},
+    "privacy.accounting": {"exceptions", "_tables"},
     "privacy.gate": {"exceptions", "answer"} | ROOMS_BELOW,
     "privacy.streams": {"exceptions", "answer", "_packing", "privacy.gate"} | ROOMS_BELOW,
-    "privacy.ledger": {"exceptions", "privacy.gate"} | ROOMS_BELOW,
+    "privacy.ledger": {"exceptions", "_tables", "privacy.gate"} | ROOMS_BELOW,
     "data": {"exceptions"},
     "solvers": {"exceptions", "answer"},
     "queries": {"data", "privacy.gate.bounds", "privacy.accounting.sketch_laws", "solvers.linalg"}
@@ -46,8 +47,7 @@ ALLOWED = {
     "graph": ESTIMATOR | {"theory"},
     "preprocessing": ESTIMATOR | {"theory"},
     "federated": {"_packing", "answer", "data", "queries", "solvers", "privacy"} | COMMON,
-    "metrics": {"solvers"} | COMMON,
-    "theory": {"privacy", "queries.sums", "solvers"} | COMMON,
+    "theory": {"_tables", "answer", "privacy", "queries.sums", "solvers"} | COMMON,
 }
 # Programs, which no module imports when it is loaded: what they may import besides.
 PROGRAMS = {"federated._demo_fit": {"decomposition"}}

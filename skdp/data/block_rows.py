@@ -29,6 +29,7 @@ __all__ = [
     "square_norms",
     "unpacked",
     "where_rows",
+    "without_duplicates",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -95,6 +96,8 @@ def finite_rows(rows: Block) -> NDArray[np.bool_]:
 
 def where_rows(good: NDArray[np.bool_], rows: Block) -> Block:
     """Return rows with zeros in place of the bad ones."""
+    if good.all():
+        return rows
     return entrywise(lambda x: np.where(spread(good, rows), x, 0.0), rows)
 
 
@@ -127,3 +130,20 @@ def block_gram(rows: Block) -> FloatArray:
     """Z'Z of one block."""
     rows = unpacked(rows)
     return dense(rows.T @ rows)
+
+
+def without_duplicates(A: Any) -> Any:
+    """Sum duplicate entries, each cell by itself in the order of its values.
+
+    In the order of storage an entry of one cell could change the rounding of another's sum.
+    """
+    entries = sp.coo_array(A)
+    rows, columns = entries.coords
+    data = entries.data.astype(np.float64)
+    order = np.lexsort((data, columns, rows))
+    rows, columns, data = rows[order], columns[order], data[order]
+    first = np.ones(len(data), dtype=bool)
+    first[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
+    starts = np.flatnonzero(first)
+    sums = np.add.reduceat(data, starts) if starts.size else data
+    return sp.csr_array((sums, (rows[starts], columns[starts])), shape=A.shape)

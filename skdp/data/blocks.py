@@ -1,7 +1,7 @@
 """Row blocks, and sums over rows that are exact whatever the order, block size or thread count.
 
-Integer terms (see `skdp.queries.integers`) are exact in float64 below 2**53 inside a block and in
-int64 across blocks, so nothing here depends on how the work was cut.
+Integer terms (see `skdp.queries.integer_rows`) are exact in float64 below 2**53 inside a block and
+in int64 across blocks, so nothing here depends on how the work was cut.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ __all__ = [
     "SparseRows",
     "checked_total",
     "cuts",
+    "each_part",
     "is_source",
     "plain_block",
     "row_source",
@@ -368,11 +369,20 @@ def sum_rows(
     work = PartSum(term, shape, "int64" if exact else "float64")
     if hasattr(source, "sum_parts"):
         return checked_total(source.sum_parts(work), shape, work.dtype)
+    totals = [total for _, total in each_part(source, work, n_jobs)]
+    return np.asarray(totals[0] if len(totals) == 1 else sum(totals, np.zeros(shape, work.dtype)))
+
+
+def each_part(
+    source: RowSource, work: Callable[[RowSource], Any], n_jobs: int | None
+) -> list[tuple[RowSource, Any]]:
+    """Return parts of the source and ``work(part)`` of each, made on `n_jobs` threads."""
     n_workers = effective_n_jobs(n_jobs)
     if n_workers == 1:
-        return work(source)
+        return [(source, work(source))]
+    parts = source.parts(n_workers) or [source]
     with threadpool_limits(1, user_api="blas"):  # one thread a worker, or the cores fight
-        parts = Parallel(n_jobs=n_workers, require="sharedmem")(
-            delayed(work)(part) for part in source.parts(n_workers)
+        made = Parallel(n_jobs=n_workers, require="sharedmem")(
+            delayed(work)(part) for part in parts
         )
-    return np.asarray(sum(parts, np.zeros(shape, work.dtype)))
+    return list(zip(parts, made, strict=True))

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from skdp.data.blocks import AnyRows, RowSource
+from skdp.data.blocks import AnyRows, RowSource, row_source
+from skdp.data.dask_parts import DaskParts, Sealed
 from skdp.data.dask_rows import (
-    DaskParts,
     DaskRows,
-    Sealed,
     is_dask_array,
     lazy_blocks,
     rows_of_block,
@@ -25,7 +24,7 @@ from skdp.data.dask_rows import (
 from skdp.data.files import BlockFiles
 from skdp.data.zipped import InTurn
 
-__all__ = ["Placed"]
+__all__ = ["Placed", "in_memory"]
 
 _CHUNK_BYTES = 2**25  # of one npy file: enough chunks for all threads, few enough to open
 Build = Callable[..., RowSource]
@@ -60,6 +59,11 @@ class Placed:
 
     rows: Any
     columns: Mapping[str, Any]
+
+    def known_rows(self) -> float:
+        """Return the number of records, NaN where it is not known before the rows are read."""
+        known = getattr(self.rows, "known_rows", None)
+        return float(self.rows.n_rows() if known is None else known)
 
     def joined(self, build: Build, *, whole_files: bool = False) -> AnyRows:
         """Return the source of ``build(rows, **columns)`` over all places.
@@ -120,6 +124,11 @@ class Placed:
                 )
             out.append(items)
         return out
+
+
+def in_memory(rows: Any, **columns: Any) -> Placed:
+    """Return the records of an array or CSR matrix, with their columns."""
+    return Placed(row_source(rows), columns)
 
 
 def _as_it_is(column: Any) -> Any:

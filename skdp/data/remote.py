@@ -5,19 +5,30 @@ What travels is a function of public values (to where the rows are) and an integ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.blocks import AnyRows, Block, RemoteRows, RowSource, checked_total, plain_block
+from skdp.data.blocks import (
+    AnyRows,
+    Block,
+    RemoteRows,
+    RowSource,
+    checked_total,
+    each_part,
+    plain_block,
+)
+from skdp.data.zipped import ZippedRows, sources_in_turn
 
-__all__ = ["RemoteView", "RowNumbers", "narrowed"]
+__all__ = ["RemoteView", "RowColumns", "RowNumbers", "narrowed"]
 
 FloatArray = NDArray[np.float64]
 Wrap = Callable[[RowSource], RowSource]
+Columns = Mapping[str, NDArray[Any]]
 
 
 class Kept(Protocol):
@@ -41,10 +52,10 @@ class _Composed:
 
 @dataclass(frozen=True)
 class _KeptHere:
-    values: NDArray[Any]
+    made: list[tuple[RowSource, Any]]
 
     def sum(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
-        return work(self.values)
+        return np.asarray(sum(work(made) for _, made in self.made))
 
 
 @dataclass(frozen=True)
@@ -63,9 +74,9 @@ def is_remote(source: AnyRows) -> TypeGuard[RemoteRows]:
     return hasattr(source, "sum_parts")
 
 
-def _keep(source: AnyRows, make: Callable[[RowSource], NDArray[Any]]) -> Kept:
+def _keep(source: AnyRows, make: Callable[[RowSource], Any], n_jobs: int | None = None) -> Kept:
     if not is_remote(source):
-        return _KeptHere(make(cast(RowSource, source)))
+        return _KeptHere(each_part(cast(RowSource, source), make, n_jobs))
     if hasattr(source, "keep"):
         kept: Kept = source.keep(make)
         return kept
@@ -88,7 +99,7 @@ class RemoteView:
         """Return the sum over the wrapped parts."""
         return self._source.sum_parts(_Composed(work, self._wrap))
 
-    def keep(self, make: Callable[[RowSource], NDArray[Any]]) -> Kept:
+    def keep(self, make: Callable[[RowSource], Any]) -> Kept:
         """Keep arrays of the wrapped parts where they are."""
         return _keep(self._source, _Composed(make, self._wrap))
 
@@ -101,27 +112,125 @@ def narrowed(source: AnyRows, wrap: Wrap, n_features: int) -> AnyRows:
 
 
 @dataclass(frozen=True)
-class _NumbersOfRows:
-    compute: Callable[[Block], FloatArray]
+class _ColumnsOfRows:
+    """Makes columns of one part: from each block one array for each name."""
 
-    def __call__(self, part: RowSource) -> FloatArray:
+    compute: Callable[[Block], Sequence[NDArray[Any]]]
+    names: tuple[str, ...]
+
+    def __call__(self, part: RowSource) -> Columns:
         with np.errstate(all="ignore"):
             found = [self.compute(plain_block(block)) for block in part.blocks()]
-        return np.concatenate(found) if found else np.zeros(0)
+        if not found:
+            return {name: np.zeros(0) for name in self.names}
+        arrays = [np.concatenate(column) for column in zip(*found, strict=True)]
+        return dict(zip(self.names, arrays, strict=True))
 
 
-class RowNumbers:
-    """A private number of each row, kept where the rows are for the steps of one search."""
+class RowColumns:
+    """Private numbers of each row, kept where the rows are: columns made of the blocks once.
 
-    def __init__(self, source: AnyRows, compute: Callable[[Block], FloatArray]) -> None:
-        self._source = source
-        self._compute = compute
+    Parameters
+    ----------
+    source : AnyRows
+        The rows, or what returns them; nothing is computed before a sum is asked for.
+    compute : callable
+        From a block to arrays of one entry a row, each of that row alone; it travels.
+    names : str
+        Names of the columns.
+    n_jobs : int or None
+        Threads, for rows that are here.
+    """
+
+    def __init__(
+        self,
+        source: AnyRows | Callable[[], AnyRows],
+        compute: Callable[[Block], Sequence[NDArray[Any]]],
+        *names: str,
+        n_jobs: int | None = None,
+    ) -> None:
+        self._given: Any = source
+        self._make, self._n_jobs = _ColumnsOfRows(compute, names), n_jobs
         self._kept: Kept | None = None
+
+    @cached_property
+    def _source(self) -> AnyRows:
+        source: AnyRows = self._given() if callable(self._given) else self._given
+        return source
+
+    def _made(self) -> Any:
+        if self._kept is None:
+            self._kept = _keep(self._source, self._make, self._n_jobs)
+        return self._kept
+
+    def sum(
+        self, work: Callable[[Columns], NDArray[Any]], shape: tuple[int, ...] = ()
+    ) -> NDArray[Any]:
+        """Return the sum of the int64 ``work(columns)`` over all parts."""
+        return checked_total(self._made().sum(work), shape, "int64")
+
+    def numbers(self, of: Callable[[Columns], FloatArray]) -> Numbers:
+        """Return one number of each row, a public function of its columns."""
+        return Numbers(self, of)
+
+    def beside(self) -> AnyRows:
+        """Return the rows with these columns (blocks `Zipped`), wherever they are."""
+        kept = self._made()
+        if isinstance(kept, _KeptHere):
+            parts = [ZippedRows(part, made) for part, made in kept.made]
+            return sources_in_turn(parts, self._source.n_features)
+        zipped: AnyRows = cast(Any, self._source).zipped(kept)
+        return zipped
+
+    def then(self, compute: Callable[[Block], Sequence[NDArray[Any]]], *names: str) -> RowColumns:
+        """Return columns that are made of the rows beside these columns."""
+        return RowColumns(self.beside, compute, *names, n_jobs=self._n_jobs)
+
+    def median(self, name: str) -> float:
+        """Return the median of a public column (0 of none), computed where the rows are."""
+        kept = self._made()
+        if isinstance(kept, _KeptHere):
+            return _median(np.concatenate([made[name] for _, made in kept.made]))
+        return float(kept.reduce(partial(_column, name=name), _concatenated, _median))
+
+
+def _column(columns: Columns, name: str) -> NDArray[Any]:
+    return columns[name]
+
+
+def _concatenated(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    return np.concatenate([a, b])
+
+
+def _median(values: NDArray[Any]) -> float:
+    return float(np.median(values)) if values.size else 0.0
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """One number of each row, made of kept columns for each sum."""
+
+    columns: RowColumns
+    of: Callable[[Columns], FloatArray]
 
     def sum(
         self, work: Callable[[FloatArray], NDArray[Any]], shape: tuple[int, ...] = ()
     ) -> NDArray[Any]:
         """Return the sum of the int64 ``work(numbers)`` over all parts."""
-        if self._kept is None:
-            self._kept = _keep(self._source, _NumbersOfRows(self._compute))
-        return checked_total(self._kept.sum(work), shape, "int64")
+        return self.columns.sum(_Composed(work, self.of), shape)
+
+
+@dataclass(frozen=True)
+class _Alone:
+    compute: Callable[[Block], FloatArray]
+
+    def __call__(self, block: Block) -> tuple[FloatArray]:
+        return (self.compute(block),)
+
+
+class RowNumbers(Numbers):
+    """A private number of each row, kept where the rows are for the steps of one search."""
+
+    def __init__(self, source: AnyRows, compute: Callable[[Block], FloatArray]) -> None:
+        columns = RowColumns(source, _Alone(compute), "numbers")
+        super().__init__(columns, partial(_column, name="numbers"))

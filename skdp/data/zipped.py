@@ -35,6 +35,10 @@ class Zipped(NamedTuple):
         """The targets of the rows."""
         return self.columns["y"]
 
+    def beside(self, **columns: NDArray[Any]) -> Zipped:
+        """Return the same rows with more columns."""
+        return Zipped(self.rows, {**self.columns, **columns})
+
     def __getitem__(self, part: Any) -> Any:
         return Zipped(self.rows[part], {name: c[part] for name, c in self.columns.items()})
 
@@ -84,7 +88,7 @@ class ZippedRows:
             if any(len(column) != block.shape[0] for column in here.values()):
                 # a file that was changed: no sizes in the message
                 raise ValueError("a block has more rows than targets")
-            yield from _cut(Zipped(block.rows, {**block.columns, **here}), self._at_once)
+            yield from _cut(block.beside(**here), self._at_once)
             start = stop
 
 

@@ -1,42 +1,39 @@
 """Data sets from their owners: download, check, cache, parse. No copy is part of the package.
 
-A file is checked against the checksum that its owner publishes beside it, where there is one. The
-SHA-256 of the first download is kept in the cache, and every later use must agree with it; a caller
-who knows the right one can demand it with `sha256`.
+A file is used only if its SHA-256 is the one that is written here, or that the caller gives.
 """
 
 import gzip
 import hashlib
 import io
-import os
-import shutil
-import tempfile
-import time
 import zipfile
 from pathlib import Path
-from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
+from urllib.error import URLError
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.datasets import get_data_home
+from sklearn.datasets import fetch_file, get_data_home
 from sklearn.utils import Bunch
 
 __all__ = ["fetch_movielens", "fetch_snap_graph"]
 
 MOVIELENS_URL = "https://files.grouplens.org/datasets/movielens/{archive}.zip"
 SNAP_URL = "https://snap.stanford.edu/data/{file}"
-_TIMEOUT = 30
 
-# version -> (archive, file inside, separator, lines of heading)
+# version -> (archive, file inside, separator, lines of heading, SHA-256)
 _MOVIELENS = {
-    "100k": ("ml-100k", "u.data", "\t", 0),
-    "1m": ("ml-1m", "ratings.dat", "::", 0),
-    "10m": ("ml-10m", "ratings.dat", "::", 0),
-    "20m": ("ml-20m", "ratings.csv", ",", 1),
-    "25m": ("ml-25m", "ratings.csv", ",", 1),
-    "32m": ("ml-32m", "ratings.csv", ",", 1),
-}
+    "100k": ("ml-100k", "u.data", "\t", 0,
+             "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229"),
+    "1m": ("ml-1m", "ratings.dat", "::", 0,
+           "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20"),
+    "10m": ("ml-10m", "ratings.dat", "::", 0, None),
+    "20m": ("ml-20m", "ratings.csv", ",", 1,
+            "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3"),
+    "25m": ("ml-25m", "ratings.csv", ",", 1,
+            "8b21cfb7eb1706b4ec0aac894368d90acf26ebdfb6aced3ebd4ad5bd1eb9c6aa"),
+    "32m": ("ml-32m", "ratings.csv", ",", 1,
+            "e4a68655d7386b8f95f2f2424b2ff975dfdd15ffd59e0d864a14dca43e99d6ee"),
+}  # fmt: skip
 _SNAP = {
     "facebook": "facebook_combined.txt.gz",
     "ca-GrQc": "ca-GrQc.txt.gz",
@@ -58,8 +55,7 @@ def fetch_movielens(
     """Load MovieLens ratings (users by films), downloading them from GroupLens if necessary.
 
     The ratings are real people's: GroupLens allows research use under its own terms (see its README
-    of each data set), and they may not be passed on without permission. The archive is checked
-    against the MD5 that GroupLens publishes beside it.
+    of each data set), and they may not be passed on without permission.
 
     Parameters
     ----------
@@ -70,7 +66,7 @@ def fetch_movielens(
     download_if_missing : bool, default=True
         If False, raise an OSError where the file is not in the cache.
     sha256 : str, default=None
-        Checksum that the archive must have. None accepts what the first download had.
+        Checksum that the archive must have. None is the known one; of "10m" none is known.
     n_retries : int, default=3
         Number of retries.
     delay : float, default=1.0
@@ -90,11 +86,9 @@ def fetch_movielens(
             f"The 'version' parameter of fetch_movielens must be a str among "
             f"{sorted(_MOVIELENS)}. Got {version!r} instead."
         )
-    archive, name, separator, heading = _MOVIELENS[version]
-    url = MOVIELENS_URL.format(archive=archive)
-    path, found = _cached(
-        url, data_home, download_if_missing, sha256, n_retries, delay, published_md5=True
-    )
+    archive, name, separator, heading, known = _MOVIELENS[version]
+    url, sha256 = MOVIELENS_URL.format(archive=archive), sha256 or known
+    path = _fetched(url, data_home, download_if_missing, sha256, n_retries, delay)
     with zipfile.ZipFile(path) as content:
         inside = [entry for entry in content.namelist() if Path(entry).name == name]
         if len(inside) != 1:
@@ -109,7 +103,9 @@ def fetch_movielens(
         return R
     times = sp.csr_array((table[:, 3], (rows, columns)), shape=shape)
     text = f"MovieLens {version}, {len(table)} ratings, from {url}. Terms: GroupLens's README."
-    return Bunch(data=R, user_ids=users, item_ids=items, timestamps=times, sha256=found, DESCR=text)
+    return Bunch(
+        data=R, user_ids=users, item_ids=items, timestamps=times, sha256=sha256, DESCR=text
+    )
 
 
 def fetch_snap_graph(
@@ -123,8 +119,7 @@ def fetch_snap_graph(
 ):
     """Load a graph of the SNAP collection, downloading it from Stanford if necessary.
 
-    Edges are taken without direction, loops are dropped. SNAP publishes no checksums: the first
-    download is trusted, and later uses must agree with it.
+    Edges are taken without direction, loops are dropped.
 
     Parameters
     ----------
@@ -135,7 +130,7 @@ def fetch_snap_graph(
     download_if_missing : bool, default=True
         If False, raise an OSError where the file is not in the cache.
     sha256 : str, default=None
-        Checksum that the file must have. None accepts what the first download had.
+        Checksum that the file must have. The collection publishes none, so it must be given.
     n_retries : int, default=3
         Number of retries.
     delay : float, default=1.0
@@ -153,7 +148,7 @@ def fetch_snap_graph(
             f"Got {name!r} instead."
         )
     url = SNAP_URL.format(file=_SNAP[name])
-    path, found = _cached(url, data_home, download_if_missing, sha256, n_retries, delay)
+    path = _fetched(url, data_home, download_if_missing, sha256, n_retries, delay)
     with gzip.open(path, "rt", encoding="ascii") as file:
         lines = [",".join(line.split()) for line in file if not line.startswith("#")]
     pairs = _numbers("\n".join(lines), 0, 2).astype(np.int64)
@@ -162,7 +157,7 @@ def fetch_snap_graph(
     ends = np.unique(np.sort(ends[ends[:, 0] != ends[:, 1]], axis=1), axis=0)
     upper = sp.csr_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(nodes),) * 2)
     text = f"SNAP graph {name}, {len(nodes)} nodes, {len(ends)} edges, from {url}."
-    return Bunch(data=sp.csr_array(upper + upper.T), nodes=nodes, sha256=found, DESCR=text)
+    return Bunch(data=sp.csr_array(upper + upper.T), nodes=nodes, sha256=sha256, DESCR=text)
 
 
 def _numbers(text, heading, n_columns):
@@ -172,72 +167,32 @@ def _numbers(text, heading, n_columns):
     return table
 
 
-# -- cache -----------------------------------------------------------------------------------------
-
-
-def _cached(url, data_home, download_if_missing, sha256, n_retries, delay, *, published_md5=False):
-    """Return the path of the cached file and its SHA-256; download and check it if necessary."""
+def _fetched(url, data_home, download_if_missing, sha256, n_retries, delay):
+    """Return the path of a file in the cache whose SHA-256 is right; download it if necessary."""
+    if sha256 is None:
+        raise ValueError(
+            f"no SHA-256 of {url} is known here. Fetch it by a way that you trust, compute its "
+            "checksum (sha256sum), and pass it as 'sha256'."
+        )
     folder = Path(get_data_home(data_home)) / "skdp"
     path = folder / url.rsplit("/", 1)[1]
-    pin = path.with_name(path.name + ".sha256")
-    if not path.exists():
-        if not download_if_missing:
+    if not download_if_missing:
+        if not path.exists():
             raise OSError(f"Data not found at {path} and `download_if_missing` is False")
-        folder.mkdir(parents=True, exist_ok=True)
-        _download(url, path, sha256, n_retries, delay, published_md5)
-    found = _digest(path, "sha256")
-    expected = sha256 or (pin.read_text(encoding="ascii").strip() if pin.exists() else found)
-    if found != expected:
-        raise OSError(
-            f"{path} has an SHA-256 checksum ({found}) that differs from the expected one "
-            f"({expected}); the file may be damaged. Delete it to fetch it again."
-        )
-    if not pin.exists():
-        pin.write_text(found + "\n", encoding="ascii")
-    return path, found
-
-
-def _download(url, path, sha256, n_retries, delay, published_md5):
-    """Fetch into a file beside the target, check it, then move it to its place."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    os.close(handle)
+        if _digest(path) != sha256:
+            raise OSError(f"{path} has another SHA-256 than {sha256}. Delete it to fetch it again.")
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        with _opened(url, n_retries, delay) as source, open(temporary, "wb") as target:
-            shutil.copyfileobj(source, target)
-        if published_md5:
-            with _opened(url + ".md5", n_retries, delay) as source:
-                words = source.read(1000).decode("ascii", "replace").replace("=", " ").split()
-            found = _digest(temporary, "md5")
-            if found not in [word.lower() for word in words]:
-                raise OSError(
-                    f"The MD5 of {url} is {found}; the publisher's checksum file says "
-                    f"{' '.join(words)!r}. The download is damaged, or one of them was changed."
-                )
-        found = _digest(temporary, "sha256")
-        if sha256 is not None and found != sha256:
-            raise OSError(f"The SHA-256 of {url} is {found}; 'sha256' asks for {sha256}.")
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+        return fetch_file(url, folder, path.name, sha256=sha256, n_retries=n_retries, delay=delay)
+    except (URLError, TimeoutError) as error:
+        raise OSError(
+            f"Cannot download {url}: {error}. Without a network, put the file into the cache "
+            "yourself (its folder is 'skdp' in scikit-learn's data home), or use a generator such "
+            "as make_ratings or make_block_graph."
+        ) from error
 
 
-def _opened(url, n_retries, delay):
-    """Open an address, with retries; an OSError that says what to do if it cannot be reached."""
-    for left in range(n_retries, -1, -1):
-        try:
-            return urlopen(url, timeout=_TIMEOUT)
-        except (URLError, TimeoutError) as error:
-            known = isinstance(error, HTTPError) and error.code in (401, 403, 404, 410)
-            if left == 0 or known:
-                raise OSError(
-                    f"Cannot download {url}: {error}. Without a network, put the file into the "
-                    "cache yourself (its folder is 'skdp' in scikit-learn's data home), or use a "
-                    "generator such as make_ratings or make_block_graph."
-                ) from error
-            time.sleep(delay)
-    raise AssertionError("unreachable")
-
-
-def _digest(path, algorithm):
+def _digest(path):
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

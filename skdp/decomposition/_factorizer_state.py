@@ -1,283 +1,199 @@
-"""The running state of a factorizer, what it sends to others, and how messages merge."""
+"""What a factorizer keeps between calls, as plain data, and the steps from one state to the next.
 
-import hashlib
-import math
+None of it is ever pickled, copied or shown. An estimator gives parameters; nothing is set on it.
+"""
+
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from skdp._packing import pack, unpack
-from skdp.answer import Answer
+from skdp.decomposition._factorizer_layout import (
+    Layout,
+    draw_maps,
+    known_sides,
+    make_layout,
+    map_digest,
+)
+from skdp.decomposition._factorizer_messages import added, stacked
 from skdp.exceptions import PrivacyError
-from skdp.privacy.streams.merged import merged_receipt, receipt_state
-from skdp.solvers.sketching import from_core, from_matrix, from_two
-
-VERSION = 3
-_MAGIC = b"skdp.factorizer\n"
-_DIGEST = 32
-
-
-def map_digest(maps, *, left=False):
-    """Return a name for the sketches that two states must share: those of the right side.
-
-    `left`: those of both sides, for a state that goes on elsewhere.
-    """
-    names = hashlib.sha256()
-    for sketch in maps:
-        names.update(repr((sketch.name, sketch.scale)).encode())
-        if sketch.right is not None:
-            names.update(np.ascontiguousarray(sketch.right.integers()).tobytes())
-        if left and sketch.left is not None:
-            names.update(np.ascontiguousarray(sketch.left.integers()).tobytes())
-    return names.hexdigest()[:32]
+from skdp.privacy.streams.groups import StreamGroup
+from skdp.privacy.streams.noise_first import NoisyGroup
+from skdp.privacy.streams.sketch_draws import SketchSource
+from skdp.privacy.streams.sketches import grant_sketches
+from skdp.solvers.linalg import fix_signs
+from skdp.solvers.sketching import factorize
 
 
-def contract(unit):
-    """Return the caller's bound where that is part of what a neighbour is, else None."""
-    return unit.sensitivity if unit.name in ("frobenius", "rank_one") else None
+@dataclass(frozen=True, repr=False)
+class Running:
+    """Sketches that were paid for and take data.
 
-
-class RunningState:
-    """Sketches that are noisy from their birth; data are added in parts, and opened once.
-
-    Parameters
+    Attributes
     ----------
-    session : PrivacySession
-        It has paid for the sketches.
-    plan : Plan
+    group : NoisyGroup or StreamGroup
+        For one release, or for many. Its notes hold the parameters that it was started with, and
+        how many rows were added.
+    layout : Layout
         What is released.
     maps : list of SketchMap
         The sketches.
-    accumulators : list
-        Objects with ``read(answer)``, ``take(part)`` and ``close()``, one for each sketch.
-    first_row : int
-        Place of the first row among the rows of all servers.
-    params : dict
-        Parameters that it was started with: the unit, and how much of the noise it drew.
     """
 
-    def __init__(self, session, plan, maps, accumulators, first_row, params):
-        self.session = session
-        self.plan = plan
-        self.maps = maps
-        self.accumulators = accumulators
-        self.first_row = first_row
-        self.params = params
-        self.rows_seen = 0
-        self._whole = True
+    group: NoisyGroup | StreamGroup
+    layout: Layout
+    maps: list
+
+    @property
+    def session(self):
+        """Who paid."""
+        return self.group.session
+
+    @property
+    def rows_seen(self):
+        """How many rows were added."""
+        return self.group.notes["rows_seen"]
 
     def add(self, query, rows=0):
-        """Add the sketches of a query (updates, or a block of so many rows), all or none.
-
-        All are read before any is added: a call that failed may be repeated, and a sketch that had
-        the data of the first attempt would have them twice.
-        """
-        if not self._whole:
-            raise PrivacyError(
-                "an earlier call was interrupted while its data were added: again, they might "
-                "count twice. Release what is there, or start anew with sklearn.base.clone."
-            )
-        both = zip(self.maps, self.accumulators, strict=True)
-        parts = [accumulator.read(query.answer(sketch)) for sketch, accumulator in both]
-        self._whole = False
-        for accumulator, part in zip(self.accumulators, parts, strict=True):
-            accumulator.take(part)
-        self.rows_seen += rows
-        self._whole = True
-
-    @property
-    def nbytes(self):
-        """Memory of the noisy sketches: it does not depend on the number of updates."""
-        return sum(8 * math.prod(sketch.out_shape) for sketch in self.maps)
-
-    def steps(self):
-        """Return the public (step, noise scale) of each sketch."""
-        grants = [accumulator.grant for accumulator in self.accumulators]
-        return [(grant.step, grant.noise_scale) for grant in grants]
-
-    def header(self, honest_servers=None):
-        """Return what others may know before the state is opened: a NoisyState without arrays."""
-        receipt = receipt_state(self.session.spent(), self.session.ledger)
-        receipt["sensitivity"] = contract(self.plan.unit)
-        steps, scales = zip(*self.steps(), strict=True)
-        return NoisyState(
-            self.plan.method, self.plan.shape, self.first_row, map_digest(self.maps),
-            list(steps), [s**2 for s in scales], [], honest_servers, [receipt],
-        )  # fmt: skip
-
-    def close(self, honest_servers=None):
-        """Open the state: a NoisyState, all of it public (or one share of a sum)."""
-        arrays = [accumulator.close() for accumulator in self.accumulators]
-        return replace(self.header(honest_servers), arrays=arrays)
+        """Add the sketches of a query (updates, or a block of so many rows)."""
+        answers = {sketch.name: query.answer(sketch) for sketch in self.maps}
+        self.group.add(answers, rows_seen=self.rows_seen + rows)
 
 
-@dataclass(frozen=True, eq=False)
-class NoisyState:
-    """Noisy sketches of one server: what a message holds. Everything in it is public."""
+@dataclass(frozen=True)
+class FactorizerState:
+    """The state of a factorizer; each verb replaces it by the next.
 
-    method: str
-    shape: tuple
-    first_row: int
-    digest: str
-    steps: list
-    variances: list
-    arrays: list = field(repr=False)
-    honest_servers: int | None = None
-    receipts: list = field(default_factory=list)
+    Attributes
+    ----------
+    running : Running or None
+        What takes data.
+    source : SketchSource or None
+        Where the sketches come from, which servers share.
+    received : tuple of NoisyState
+        Opened states of other servers.
+    sent : tuple of (str or None, NoisyState)
+        Fingerprints and headers of states that were opened for others.
+    """
 
-    @property
-    def protects(self):
-        """What a neighbour is: unit, adjacency, and the caller's bound."""
-        receipt = self.receipts[0]
-        return receipt["unit"], receipt["adjacency"], receipt["sensitivity"]
-
-    def fingerprint(self):
-        """Return a name of the opened numbers (never of a share of the noise)."""
-        return hashlib.sha256(b"".join(a.tobytes() for a in self.arrays)).hexdigest()
-
-    def to_bytes(self):
-        """Write a message: a magic line, a header, integers, and a checksum."""
-        message = _MAGIC + pack(dict(vars(self), version=VERSION))
-        return message + hashlib.sha256(message).digest()
-
-    @staticmethod
-    def from_bytes(message):
-        """Read a message; a damaged or foreign one is a ValueError."""
-        message = bytes(message)
-        body, checksum = message[:-_DIGEST], message[-_DIGEST:]
-        if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != checksum:
-            raise ValueError("the message is damaged or was not made by DPLowRankFactorizer.")
-        header = unpack(body[len(_MAGIC) :])
-        if header.pop("version") != VERSION:
-            raise ValueError("the message is of another version; use one version on all servers.")
-        paid = [receipt["ledger"] for receipt in header["receipts"]]
-        if header["honest_servers"] is not None or len(paid) != 1 or not paid[0]:
-            raise ValueError("the message has no receipt of a whole noise of its own.")
-        header["shape"] = tuple(header["shape"])
-        return NoisyState(**header)
+    running: Running | None = field(default=None, repr=False)
+    source: SketchSource | None = field(default=None, repr=False)
+    received: tuple = field(default=(), repr=False)
+    sent: tuple = field(default=(), repr=False)
 
 
-def check_alike(state, other):
-    """Refuse to merge states of other sketches, shapes or noise."""
-    for name, remedy in (
-        ("method", "one 'method'"),
-        ("digest", "one 'sketch_seed' and equal sketch parameters"),
-        ("honest_servers", "states that are all noisy, or all shares of the noise"),
-        ("protects", "one 'privacy_unit', 'adjacency' and 'sensitivity'"),
-    ):
-        if getattr(state, name) != getattr(other, name):
-            raise ValueError(f"states with different {name} cannot be merged; use {remedy}.")
-    if state.shape[1] != other.shape[1] or (
-        state.first_row == other.first_row and state.shape != other.shape
-    ):
-        raise ValueError(f"states of shapes {state.shape} and {other.shape} cannot be merged.")
+def begin(estimator, session, shape):
+    """Pay for a stream of a matrix of a shape, draw sketches and noise: the first state.
+
+    Nothing is read. `estimator` gives its parameters, and the source of the sketches if it has one.
+    """
+    layout = make_layout(estimator, shape, estimator._unit(stream=True))
+    source = estimator._state.source
+    shared = source is not None or estimator.sketch_seed is not None
+    source = source or SketchSource.of(session, estimator.sketch_seed)
+    maps = draw_maps(layout, estimator.sketch, source.shared_with(session), estimator.first_row)
+    bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
+    if estimator.max_releases > 1:
+        group = _for_many_releases(estimator, session, layout, maps, bounds, source)
+    else:
+        parties, note = estimator.honest_servers or 0, ", noise first"
+        grants = grant_sketches(
+            session, bounds, layout.shares, parties=parties, shared=shared, note=note
+        )
+        notes = {"rows_seen": 0, "params": estimator._plain_params()}
+        group = NoisyGroup(session, grants, notes)
+    return replace(estimator._state, running=Running(group, layout, maps), source=source)
 
 
-def check_new(states, message):
-    """Refuse a message that does not match, or that was merged already: noise never repeats."""
-    for state in states:
-        check_alike(state, message)
-        same = zip(state.arrays, message.arrays, strict=True)
-        if any(state.variances) and all(np.array_equal(a, b) for a, b in same):
-            raise ValueError("this state was merged already: its data would count twice.")
+def _for_many_releases(estimator, session, layout, maps, bounds, source):
+    """Pay for all releases of a stream."""
+    if estimator.sketch_seed is not None and any(bound.law is not None for bound in bounds):
+        raise ValueError(
+            "many releases of a random sketch need one of their own; use sketch_seed=None, or "
+            "sensitivity_mode='worst_case'. Got "
+            f"sketch_seed={estimator.sketch_seed!r} instead."
+        )
+    notes = {
+        "sketches": source.secret(),
+        "rows_seen": 0,
+        "start": random_start(session, layout),
+        "digest": map_digest(maps, left=True),
+        "names": list(getattr(estimator, "feature_names_in_", ())),
+    }
+    options = {"mechanism": estimator.mechanism, "window": estimator.window}
+    return estimator._start_stream(session, bounds, layout.shares, notes, **options)
 
 
-def check_complete(states):
-    """Refuse states that do not match, or rows that are missing, before anything is opened."""
-    for other in states[1:]:
-        check_alike(states[0], other)
-    blocks = {state.first_row: state.shape for state in states}
-    if any(blocks[state.first_row] != state.shape for state in states):
-        raise ValueError("states that begin at one row must have one shape.")
-    place = 0
-    for first in sorted(blocks):
-        if first != place:
-            raise ValueError(f"rows {place} to {first - 1} do not come from one server each.")
-        place += blocks[first][0]
+def resumed(estimator, group):
+    """Return what runs on a stream of many releases: its sketches are drawn again.
+
+    Others than those it was paid for are refused: an isometry is made of floats, so that on another
+    machine it may differ, and its norms with it.
+    """
+    layout = make_layout(estimator, estimator._shape(), estimator._unit(stream=True))
+    maps = draw_maps(layout, estimator.sketch, group.sketches(), estimator.first_row)
+    if map_digest(maps, left=True) != group.notes["digest"]:
+        raise PrivacyError(
+            "the sketches of this stream cannot be drawn again here: another machine or "
+            "numerical library rounds otherwise. Go on where it began."
+        )
+    return Running(group, layout, maps)
 
 
-def added(states):
-    """Add up states of servers: those of the same rows first, then blocks of rows."""
-    blocks = {}
-    for state in states:
-        values = [a * (step or 1.0) for a, step in zip(state.arrays, state.steps, strict=True)]
-        old = blocks.get(state.first_row)
-        if old is None:
-            blocks[state.first_row] = (state.shape[0], values, list(state.variances))
-        else:
-            sums = [a + b for a, b in zip(old[1], values, strict=True)]
-            noise = [a + b for a, b in zip(old[2], state.variances, strict=True)]
-            blocks[state.first_row] = (old[0], sums, noise)
-    return [(first, *blocks[first]) for first in sorted(blocks)]
+def last_release(running):
+    """Factor the last release of a stream of many: its fitted attributes."""
+    group = running.group
+    answers = group.answers()
+    noisy = [answers[sketch.name] for sketch in running.maps]
+    attributes = factored(running.layout, noisy, [running.maps], group.notes["start"])
+    attributes["state_bytes_"] = sum(stream.state_bytes for stream in group.streams.values())
+    return attributes | {"n_releases_": group.steps}
 
 
-def stacked(method, blocks):
-    """Return the released sketches of all rows as answers."""
-    names = {"dense": (True,), "two_sketch": (True, False), "three_sketch": (True, False, False)}
-    out = []
-    for i, by_rows in enumerate(names[method]):
-        values, variances = [b[2][i] for b in blocks], [b[3][i] for b in blocks]
-        if by_rows:
-            weights = [b[1] for b in blocks]
-            mean = sum(w * v for w, v in zip(weights, variances, strict=True)) / sum(weights)
-            out.append(Answer(np.vstack(values), math.sqrt(mean)))
-        else:
-            out.append(Answer(sum(values), math.sqrt(sum(variances))))
-    return out
+def merged(estimator, session, noisy):
+    """Factor opened states, each of some rows, of one server or of several: fitted attributes."""
+    n, blocks = noisy[0].shape[1], added(noisy)
+    unit = estimator._unit(stream=True)
+    source = estimator._state.source or SketchSource.of(session, estimator.sketch_seed)
+    source = source.shared_with(session)
+    maps = [
+        draw_maps(make_layout(estimator, (m, n), unit), estimator.sketch, source, first)
+        for first, m, *_ in blocks
+    ]
+    if map_digest(maps[0]) != noisy[0].digest:
+        raise ValueError(
+            "the messages come from other sketches; use the servers' 'method', 'sketch', "
+            "'sketch_size', 'core_size' and 'sketch_seed', or for_server()."
+        )
+    layout = make_layout(estimator, (sum(block[1] for block in blocks), n), unit)
+    answers = stacked(layout.method, blocks)
+    attributes = factored(layout, answers, maps, random_start(session, layout))
+    return attributes | {"server_receipts_": tuple(r for state in noisy for r in state.receipts)}
 
 
-def factorize(noisy, maps_by_rows, k, start):
-    """Factor released sketches; the sketches of the rows of each server come in their order."""
-    maps = maps_by_rows[0]
-    if len(noisy) == 1:
-        return from_matrix(noisy[0], k, start)
-    if len(noisy) == 2:
-        S = np.vstack([m[1].left.real() for m in maps_by_rows])
-        return from_two(noisy[0], noisy[1], maps[0].right.real(), S, k)
-    S = np.vstack([m[2].left.real() for m in maps_by_rows])
-    return from_core(*noisy, S, maps[2].right.real(), k)
+def random_start(session, layout):
+    """Return the public random start of a factorisation."""
+    n = layout.shape[1]
+    return session.random_signs((n, min(n, layout.n_components + 10)))
 
 
-def receipt_of(states):
-    """Return (receipt, ledger) of opened states; PrivacyError where none is known."""
-    blocks, end = [], 0
-    for state in sorted(states, key=lambda state: state.first_row):
-        if not blocks or state.first_row >= end:  # else they may hold parts of one row
-            blocks.append([])
-        blocks[-1].append(state.receipts)
-        end = max(end, state.first_row + state.shape[0])
-    return merged_receipt(blocks, clipped_rows=states[0].protects[0] == "row")
-
-
-def check_shares(states):
-    """Refuse headers of states that are no shares of one sum, before any is closed."""
-    if not states:
-        raise ValueError("a secure sum needs at least one server.")
-    first = states[0]
-    for other in states[1:]:
-        check_alike(first, other)
-        same_rows = other.first_row == first.first_row
-        if other.steps != first.steps or other.shape != first.shape or not same_rows:
-            raise ValueError("shares of a secure sum need equal steps and shapes.")
-    if first.honest_servers is None:
-        raise PrivacyError("a secure sum adds shares of the noise: set 'honest_servers'.")
-    if len(states) < first.honest_servers:
-        raise PrivacyError("fewer servers than 'honest_servers': the sum has too little noise.")
-    receipt_of([replace(first, receipts=[r for state in states for r in state.receipts])])
-
-
-def secure_total(states, aggregator):
-    """Add shares through an aggregator: list of equal int64 arrays -> their sum modulo 2**64."""
-    first = states[0]
-    flat = [np.concatenate([a.reshape(-1) for a in state.arrays]) for state in states]
-    total = np.asarray(aggregator(flat))
-    if total.dtype != np.int64 or total.shape != flat[0].shape:
-        raise ValueError("the aggregator must return an int64 array of the shape of its inputs.")
-    arrays, place = [], 0
-    for a in first.arrays:
-        arrays.append(total[place : place + a.size].reshape(a.shape))
-        place += a.size
-    more = len(states) / first.honest_servers
-    variances = [more * v for v in first.variances]
-    receipts = [r for state in states for r in state.receipts]
-    return replace(first, arrays=arrays, variances=variances, receipts=receipts)
+def factored(layout, noisy, maps_by_rows, start):
+    """Factor released sketches: the fitted attributes. All of it is free."""
+    factors = factorize(noisy, known_sides(maps_by_rows), layout.n_components, start)
+    components = fix_signs(np.ascontiguousarray(factors.right))
+    turned = np.einsum("ij,ij->i", components, factors.right) < 0
+    dense = layout.method == "dense"
+    m, n = layout.shape
+    t, v = (n, m) if dense else (layout.sketch_size, layout.core_size)
+    entries = m * n if dense else m * t + v * n
+    if layout.method == "three_sketch":
+        entries += v * min(v, n)
+    return {
+        "left_": factors.left * np.where(turned, -1.0, 1.0),
+        "singular_values_": factors.values,
+        "components_": components,
+        "rank_": factors.rank,
+        "method_": layout.method,
+        "sketch_size_": t,
+        "core_size_": v,
+        "state_bytes_": 8 * entries,
+    }

@@ -1,27 +1,37 @@
-"""Streams of updates, and the single release of a factorizer."""
+"""The verbs of a factorizer on streams and servers; in between there is its `FactorizerState`."""
+
+from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array, validate_data
 
-from skdp._inputs import refuse_blocks
+from skdp._inputs import checked_updates, refuse_blocks
+from skdp._streaming import StreamingMixin
 from skdp._validation import FLOATS
 from skdp.base import atomic
-from skdp.decomposition._factorizer_plan import draw_maps, make_plan
-from skdp.decomposition._factorizer_releases import ReleasesMixin
-from skdp.decomposition._factorizer_servers import ServersMixin, stream_method
-from skdp.decomposition._factorizer_state import (
-    RunningState,
-    added,
+from skdp.decomposition._factorizer_layout import make_layout
+from skdp.decomposition._factorizer_messages import (
+    NoisyState,
+    all_spent,
     check_complete,
-    factorize,
-    map_digest,
-    receipt_of,
-    stacked,
+    check_message,
+    check_new,
+    check_parts,
+    header_of,
+    opened,
+    secure_total,
+)
+from skdp.decomposition._factorizer_state import (
+    FactorizerState,
+    begin,
+    last_release,
+    merged,
+    resumed,
 )
 from skdp.exceptions import PrivacyError
-from skdp.privacy.streams.sketch_draws import SketchSource
-from skdp.privacy.streams.sketches import accumulate_sketches
+from skdp.privacy.ledger.routes import charge_parts
 from skdp.queries.sketches import Updates, Whole
 
 OTHER_BLOCKS = (
@@ -31,17 +41,20 @@ OTHER_BLOCKS = (
 )
 
 
-class StreamMixin(ServersMixin, ReleasesMixin):
-    """Updates to a matrix of known shape, in a state that is noisy from its birth.
+def _has_shape(estimator):
+    if estimator.matrix_shape is None:
+        raise AttributeError("a stream needs 'matrix_shape', the public shape of the matrix")
+    return True
 
-    `_state` holds the running state, `_messages` the states of other servers, `_source` the source
-    of the sketches. None of them is ever pickled, copied or shown.
-    """
 
-    _state = None
-    _messages = ()
-    _source = None
-    _sent_alone = ()  # headers of states that others were given
+stream_method = available_if(_has_shape)
+
+
+class FactorizerStreams(StreamingMixin):
+    """Updates to a matrix of known shape, one release or many, one server or many."""
+
+    _state = FactorizerState()
+    _secrets = (*StreamingMixin._secrets, "_state")
 
     # -- adding data ----------------------------------------------------------------------------
     @stream_method
@@ -60,17 +73,8 @@ class StreamMixin(ServersMixin, ReleasesMixin):
         self : DPLowRankFactorizer
         """
         self._refuse_rows("update")
-        m, n = self._shape()
-        i, j = _indices("rows", rows, m), _indices("columns", columns, n)
-        deltas = check_array(deltas, dtype=np.float64, ensure_2d=False, ensure_min_samples=0)
-        deltas = np.atleast_1d(deltas)
-        if not i.shape == j.shape == deltas.shape or deltas.ndim != 1:
-            raise ValueError(
-                "rows, columns and deltas must be one-dimensional and equally long. Got shapes "
-                f"{i.shape}, {j.shape} and {deltas.shape}."
-            )
-        state = self._running()
-        return self._add(state, Updates(i, j, deltas, state.plan.unit))
+        checked = checked_updates(rows, columns, deltas, self._shape())
+        return self._add(Updates, *checked)
 
     @stream_method
     def update_matrix(self, D):
@@ -90,11 +94,10 @@ class StreamMixin(ServersMixin, ReleasesMixin):
         D = check_array(D, accept_sparse="coo", dtype=np.float64)
         if D.shape != self._shape():
             raise ValueError(f"D must have the shape {self._shape()}. Got {D.shape} instead.")
-        state = self._running()
         if not sp.issparse(D):
-            return self._add(state, Whole(D, state.plan.unit))
+            return self._add(Whole, D)
         rows, columns = (np.asarray(part, np.int64) for part in (D.row, D.col))
-        return self._add(state, Updates(rows, columns, D.data, state.plan.unit))
+        return self._add(Updates, rows, columns, D.data)
 
     @stream_method
     def partial_fit(self, X, y=None):
@@ -112,25 +115,24 @@ class StreamMixin(ServersMixin, ReleasesMixin):
         self : DPLowRankFactorizer
         """
         m, n = self._shape()
-        running = self._checked_state()
-        first = running is None
+        before = self._checked_running()
         refuse_blocks(self, X, OTHER_BLOCKS)
-        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=first)
+        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=before is None)
         if X.shape[1] != n:
             raise ValueError(f"X must have {n} columns, as matrix_shape says. Got {X.shape[1]}.")
-        seen = 0 if first else running.rows_seen
+        seen = 0 if before is None else before.rows_seen
         if seen + X.shape[0] > m:
             raise ValueError(
                 f"matrix_shape={self.matrix_shape} has {m} rows, and {seen} were added. Got "
                 f"{X.shape[0]} more."
             )
-        state = self._running()
-        return self._add(state, Whole(X, state.plan.unit, seen), X.shape[0])
+        return self._add(Whole, X, first=seen, rows=X.shape[0])
 
-    def _add(self, state, query, rows=0):
-        state.add(query, rows)
+    def _add(self, query, *data, rows=0, **options):
+        running = self._running()
+        running.add(query(*data, running.layout.unit, **options), rows)
         if self.max_releases > 1:
-            self._acknowledged = state.group.acts
+            self._acknowledged = running.group.acts
         return self
 
     def _refuse_rows(self, name):
@@ -139,65 +141,78 @@ class StreamMixin(ServersMixin, ReleasesMixin):
                 f"privacy_unit='row' clips whole rows, which {name} does not see; use partial_fit."
             )
 
+    # -- the state ------------------------------------------------------------------------------
     def _shape(self):
         return tuple(int(side) for side in self.matrix_shape)
 
-    # -- the state ------------------------------------------------------------------------------
-    def _checked_state(self):
-        """Return the running state, if any: its parameters unchanged, later ledgers charged.
+    def _keep(self, **changes):
+        self._state = replace(self._state, **changes)
+
+    def _checked_running(self):
+        """Return what runs, if anything: its parameters unchanged, later ledgers charged.
 
         `honest_servers` says how much of the noise it drew, `privacy_unit` how data are bounded.
         """
-        if self._stream_state() is None and self._state is not None:
-            self._check_stream(self._state.session, self._state.params)
-        return self._state
+        group, running = self._running_stream(), self._state.running
+        if group is None:
+            if running is not None:
+                self._check_stream(running.session, running.group.notes["params"])
+        elif running is None or running.group is not group:  # after a restore
+            self._keep(running=resumed(self, group))
+        return self._state.running
 
     def _running(self):
-        """Return the running state; the first call pays and draws sketches and noise."""
-        if self._checked_state() is None:
+        """Return what runs; the first call pays and draws sketches and noise."""
+        if self._checked_running() is None:
             if hasattr(self, "privacy_spent_"):
                 raise PrivacyError(
                     "this factorizer has released its state: one noisy state is released at most "
                     "once. Use sklearn.base.clone for new data, with a budget of its own."
                 )
             self._start()
-        return self._state
+        return self._state.running
 
     @atomic
     def _start(self):
         self._check_parameters()
-        plan = make_plan(self, self._shape(), self._unit(stream=True))
-        session = self._open_session()
-        shared = self._source is not None or self.sketch_seed is not None
-        if self._source is None:
-            self._source = SketchSource.of(session, self.sketch_seed)
-        maps = draw_maps(plan, self.sketch, self._source.shared_with(session), self.first_row)
-        if self.max_releases > 1:
-            self._start_releases(session, plan, maps)
-            self.n_features_in_ = plan.shape[1]
-            return
-        bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
-        parties = self.honest_servers or 0
-        accumulators = self._accumulators(
-            session, bounds, plan.shares, parties=parties, shared=shared
-        )
-        self._state = RunningState(
-            session, plan, maps, accumulators, self.first_row, self._plain_params()
-        )
-        self.n_features_in_ = plan.shape[1]
+        make_layout(self, self._shape(), self._unit(stream=True))  # refused before it is charged
+        self._pay_stream(self._open_session(), self._shape())
 
-    def _accumulators(self, session, bounds, shares, *, parties, shared):
-        """Return objects with read, take and close, one for each bound."""
-        return accumulate_sketches(session, bounds, shares, parties=parties, shared=shared)
+    def _pay_stream(self, session, shape):
+        """Pay for a stream of a matrix of a shape; nothing is read."""
+        self._state = begin(self, session, shape)
+        if self.max_releases > 1:
+            self._private = self._state.running.group
+        self.n_features_in_ = shape[1]
 
     def __getstate__(self):
-        if self._state is not None:
+        if self._state.running is not None:
             raise PrivacyError(
                 "a running stream cannot be copied or pickled: two copies of one noisy state would "
                 "be two releases. Call release() first; for another server use for_server()."
             )
-        state = super().__getstate__()
-        return {key: value for key, value in state.items() if key not in ("_source", "_messages")}
+        return {name: value for name, value in super().__getstate__().items() if name != "_state"}
+
+    # -- many releases --------------------------------------------------------------------------
+    @atomic
+    def _release_step(self):
+        """Close the step, and factor the sum of all steps so far (or of the window)."""
+        group = self._state.running.group
+        group.open()
+        return self._keep_stream(group)
+
+    def _drop_stream(self):
+        super()._drop_stream()
+        self._keep(running=None, source=None)
+
+    def _publish(self, group):
+        """Set the attributes of the last release."""
+        names = group.notes["names"]
+        if names and not hasattr(self, "feature_names_in_"):
+            self.feature_names_in_ = np.asarray(names, dtype=object)
+        running = resumed(self, group)
+        self.n_features_in_ = running.layout.shape[1]
+        self._close_session(group.session, last_release(running))
 
     # -- the release ----------------------------------------------------------------------------
     @stream_method
@@ -215,68 +230,145 @@ class StreamMixin(ServersMixin, ReleasesMixin):
         if self.max_releases > 1:
             self._running()
             return self._release_step()
-        own = self._checked_state() is not None
-        if own:
-            self._refuse_share("release")
-        state, messages = self._state, self._messages
-        session = state.session if own else None
-        if not own and not messages:
+        running, received = self._checked_running(), self._state.received
+        if running is not None:
+            self._refuse_part("release")
+        elif not received:
             raise PrivacyError("nothing was added: update, or merge, before release.")
-        headers = [*([state.header()] if own else []), *messages]
+        headers = [header_of(running), *received] if running is not None else received
         check_complete(headers)
-        spent, lines = self._all_spent(headers)
-        noisy = ([state.close()] if own else []) + list(messages)
-        blocks = added(noisy)
-        if session is None:
-            session = self._coordinator_session()
-        attributes = self._released(session, noisy[0], blocks)
-        attributes["server_receipts_"] = tuple(r for part in noisy for r in part.receipts)
-        self._state, self._messages, self._source = None, (), None  # the sketch may be known now
+        spent, lines = all_spent(headers, received, self._state.sent)
+        noisy = [opened(running), *received] if running is not None else received
+        session = self._open_session() if running is None else running.session
+        attributes = merged(self, session, noisy)
+        self._state = FactorizerState(sent=self._state.sent)  # the sketch may be known now
         self.n_features_in_ = noisy[0].shape[1]
         self._close_session(session, attributes)
         self.privacy_spent_, self.ledger_ = spent, lines  # of all servers, not of this one alone
         return self
 
-    def _all_spent(self, headers):
-        """Return the receipt of what is opened here, and of what this one opened for others."""
-        known = {state.fingerprint() for state in self._messages if state.honest_servers is None}
-        others = [state for name, state in self._sent_alone if name not in known]
-        return receipt_of([*headers, *others])
+    # -- servers --------------------------------------------------------------------------------
+    def for_server(self, *, matrix_shape=None, first_row=None):
+        """Return an empty factorizer that shares the sketches of this one, with its own noise.
 
-    def _coordinator_session(self):
-        """Open the session of a coordinator, which reads no data: it only draws public starts."""
-        session = self._open_session()
-        if self._source is None:
-            self._source = SketchSource.of(session, self.sketch_seed)
-        return session
+        Parameters
+        ----------
+        matrix_shape : tuple of int or None
+            Shape of the other server's matrix (for a partition of the rows).
+        first_row : int or None
+            Place of its first row among all rows.
 
-    def _released(self, session, first, blocks):
-        n = first.shape[1]
-        plan = make_plan(self, (sum(b[1] for b in blocks), n), self._unit(stream=True))
-        parts = [self._block_maps(session, block, n) for block in blocks]
-        if map_digest(parts[0]) != first.digest:
+        Returns
+        -------
+        other : DPLowRankFactorizer
+        """
+        self._refuse_servers("for_server")
+        if self.random_state is not None:
             raise ValueError(
-                "the messages come from other sketches; use the servers' 'method', 'sketch', "
-                "'sketch_size', 'core_size' and 'sketch_seed', or for_server()."
+                "for_server needs random_state=None: servers with one seed would draw the same "
+                f"noise, and the difference of two would be exact. Got {self.random_state!r}."
             )
-        noisy = stacked(first.method, blocks)
-        start = session.random_signs((n, min(n, self.n_components + 10)))
-        factors = factorize(noisy, parts, self.n_components, start)
-        return self._attributes(plan, factors)
+        if self._state.source is None:
+            self._running()
+        other = self._twin()
+        if matrix_shape is not None:
+            other.set_params(matrix_shape=matrix_shape)
+        if first_row is not None:
+            other.set_params(first_row=first_row)
+        other._keep(source=self._state.source)
+        return other
 
-    def _block_maps(self, session, block, n):
-        """Return the sketches of one server's rows."""
-        plan = make_plan(self, (block[1], n), self._unit(stream=True))
-        return draw_maps(plan, self.sketch, self._source.shared_with(session), block[0])
+    def state_message(self):
+        """Open the noisy state as bytes for another server: this is its single release.
 
+        Returns
+        -------
+        message : bytes
+            With a version and a checksum. The sketches are not in it.
+        """
+        self._refuse_part("state_message")
+        return self._sent().to_bytes()
 
-def _indices(name, values, limit):
-    """Return public places as int64; anything but integers in range is a ValueError."""
-    index = np.atleast_1d(np.asarray(values))
-    if index.size == 0:
-        index = index.astype(np.int64)
-    if index.dtype.kind not in "iu":
-        raise ValueError(f"{name} must be integers. Got dtype {index.dtype}.")
-    if index.size and not (index.min() >= 0 and index.max() < limit):
-        raise ValueError(f"{name} must lie in [0, {limit}).")
-    return index.astype(np.int64)
+    def _refuse_servers(self, name):
+        if self.max_releases > 1:
+            raise PrivacyError(f"{name} opens a state once for all; it needs max_releases=1.")
+
+    def _refuse_part(self, name):
+        if self.honest_servers is not None:
+            raise PrivacyError(
+                f"{name} would show a part of the noise, which protects nothing alone; with "
+                "honest_servers use merge_secure."
+            )
+
+    def _sent(self, receipts=()):
+        """Close the running state; what was spent stands in the receipt.
+
+        A part of a secure sum is opened with others, which have `receipts`.
+        """
+        self._refuse_servers("A message to another server")
+        running = self._running()
+        noisy = opened(running)
+        self._keep(running=None)
+        self._close_session(running.session, {})
+        name = noisy.fingerprint() if self.honest_servers is None else None
+        header = replace(noisy, arrays=[], receipts=list(receipts) or noisy.receipts)
+        self._keep(sent=(*self._state.sent, (name, header)))
+        return noisy
+
+    def merge(self, other):
+        """Add the state of another server: a message, or a factorizer (whose state it opens).
+
+        Parameters
+        ----------
+        other : bytes or DPLowRankFactorizer
+            It must share the sketches of this one.
+
+        Returns
+        -------
+        self : DPLowRankFactorizer
+        """
+        self._refuse_part("merge")
+        self._refuse_servers("merge")
+        apart = isinstance(other, type(self))
+        if apart:
+            other._refuse_part("merge")
+            other._refuse_servers("A message to another server")
+            message = header_of(other._running())
+        else:
+            message = NoisyState.from_bytes(other)
+        check_message(self._state.received, message, self._unit(stream=True))
+        message = other._sent() if apart else message
+        check_new(self._state.received, message)
+        self._keep(received=(*self._state.received, message))
+        return self
+
+    def merge_secure(self, servers, aggregator):
+        """Add the states of servers under a secure sum, which shows nothing but the total.
+
+        Parameters
+        ----------
+        servers : sequence of DPLowRankFactorizer
+            Factorizers with `honest_servers`, one of which may be this one. Each draws a part of
+            the noise; together `honest_servers` of them draw all of it.
+        aggregator : callable
+            Takes a list of equally shaped int64 arrays and returns their sum modulo 2**64.
+
+        Returns
+        -------
+        self : DPLowRankFactorizer
+        """
+        self._refuse_servers("merge_secure")
+        servers = list(servers)
+        for server in servers:
+            server._refuse_servers("merge_secure")
+        headers = [header_of(server._running()) for server in servers]
+        check_parts(headers)
+        check_message(self._state.received, headers[0], self._unit(stream=True))
+        if headers[0].protects[0] == "row" and len(servers) > 1:  # each clips its part of a row
+            charge_parts([server._state.running.session for server in servers])
+        receipts = [receipt for header in headers for receipt in header.receipts]
+        total = secure_total([server._sent(receipts) for server in servers], aggregator)
+        self._keep(received=(*self._state.received, total))
+        if any(server is self for server in servers):
+            self._keep(sent=())  # the receipt of the total counts it
+        return self

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 from sklearn.utils.metadata_routing import UNUSED
 
-from skdp._inputs import check_rows, float_dtype
+from skdp._inputs import as_source, check_rows, float_dtype
 from skdp._streaming import StreamingMixin
 from skdp._validation import (
     check_bool,
@@ -219,14 +219,19 @@ class DPIncrementalPCA(
         self._check_parameters()
         session = self._open_session()
         X = check_rows(self, X, accept_sparse="csr")
+        self._close_session(session, self._fit_session(session, X))
+        self._drop_stream()
+        return self
+
+    def _fit_session(self, session, X):
+        """Make the releases of one fit; X itself is read by the session alone."""
+        X = as_source(X)
         facts, shares = self._facts(session, X)
         answers = {
             name: session.release(bounded, shares[name])
             for name, bounded in statistics(X, facts, self.n_jobs).items()
         }
-        self._set(session, answers, facts, {})
-        self._drop_stream()
-        return self
+        return self._fitted(answers, facts)
 
     @atomic
     def partial_fit(self, X, y=None, check_input=True):
@@ -332,6 +337,7 @@ class DPIncrementalPCA(
         return facts, shares
 
     def _first_step(self, session, X):
+        X = as_source(X)
         facts, shares = self._facts(session, X)
         facts["n"] = None if facts["n"] is None else 0
         bounds = {name: b.bound for name, b in statistics(X, facts).items()}
@@ -348,8 +354,9 @@ class DPIncrementalPCA(
             self.n_features_in_ = facts["d"]
         steps = {name: stream.step for name, stream in group.streams.items()}
         answers = decoded(group.answers(), steps, facts)
-        self._set(group.session, answers, facts, {"n_releases_": group.steps})
+        attributes = self._fitted(answers, facts) | {"n_releases_": group.steps}
+        self._close_session(group.session, attributes)
 
-    def _set(self, session, answers, facts, more):
+    def _fitted(self, answers, facts):
         batch_size = 5 * facts["d"] if self.batch_size is None else int(self.batch_size)
-        self._close_session(session, fitted(answers, facts) | {"batch_size_": batch_size} | more)
+        return fitted(answers, facts) | {"batch_size_": batch_size}

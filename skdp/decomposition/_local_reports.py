@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_array
 from skdp._validation import check_int, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.linear_maps import SketchMap
-from skdp.decomposition._factorizer_plan import draw_sketch
+from skdp.decomposition._factorizer_layout import draw_sketch
 from skdp.privacy.streams.sketch_draws import SketchSource
 from skdp.privacy.streams.sketches import grant_sketches
 from skdp.queries.sketches import SketchUnit, Whole

@@ -17,20 +17,21 @@ from skdp._validation import (
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.files import is_paths
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype
-from skdp.decomposition._factorizer_plan import draw_maps, make_plan
-from skdp.decomposition._factorizer_state import factorize
-from skdp.decomposition._factorizer_streams import OTHER_BLOCKS, StreamMixin
+from skdp.decomposition._factorizer_layout import draw_maps, make_layout
+from skdp.decomposition._factorizer_state import factored, random_start
+from skdp.decomposition._factorizer_streams import OTHER_BLOCKS, FactorizerStreams
 from skdp.decomposition._stream_planning import FactorizerPlanMixin
 from skdp.privacy.streams.sketch_draws import SketchSource
 from skdp.privacy.streams.sketches import grant_sketches
 from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
-from skdp.solvers.linalg import fix_signs
 
 _METHODS = ("auto", "two_sketch", "three_sketch", "dense")
 _SKETCHES = ("gaussian", "srht", "sparse", "isometry")
 
 
-class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin, BaseDPEstimator):
+class DPLowRankFactorizer(
+    FactorizerPlanMixin, FactorizerStreams, LinearTransformMixin, BaseDPEstimator
+):
     """Low-rank factorisation A ~ U diag(s) V' with (epsilon, delta)-differential privacy.
 
     `left_`, `singular_values_` and `components_` satisfy (`epsilon`, `delta`)-differential privacy
@@ -88,7 +89,7 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
         Servers that each hold a range of rows: place of this one's first row.
     honest_servers : int or None, default=None
         Servers under a secure sum: number of servers, other than a curious one, that are sure to
-        add their share of the noise: at most all but one. None: each server adds all of it.
+        add their part of the noise: at most all but one. None: each server adds all of it.
     max_releases : int, default=1
         Number of releases of a stream. Beyond 1 their noise is correlated over time, and the bound
         of a unit holds for the sum over time of the norms of all that it contributes.
@@ -231,21 +232,22 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
         """
         self._check_fit()
         session = self._open_session()
-        X, shape = self._matrix(X)
-        self._check_matrix(shape)
-        plan = make_plan(self, shape, self._unit(stream=False))
-        maps = draw_maps(
-            plan, self.sketch, SketchSource.of(session, self.sketch_seed), self.first_row
-        )
-        bounds = [plan.unit.bound(sketch, random=plan.random) for sketch in maps]
-        grants = grant_sketches(session, bounds, plan.shares, shared=self.sketch_seed is not None)
-        query = Whole(X, plan.unit)
-        answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
-        start = session.random_signs((shape[1], min(shape[1], self.n_components + 10)))
-        noisy = answers
-        factors = factorize(noisy, [maps], self.n_components, start)
-        attributes = self._attributes(plan, factors)
+        X = self._matrix(X)
+        self._check_matrix(shape_of(X))
+        attributes = self._fit_session(session, X)
         return self._close_session(session, as_input_dtype(attributes, X.dtype))
+
+    def _fit_session(self, session, X):
+        """Make all releases; X itself is read by the session alone."""
+        layout = make_layout(self, shape_of(X), self._unit(stream=False))
+        source = SketchSource.of(session, self.sketch_seed)
+        maps = draw_maps(layout, self.sketch, source, self.first_row)
+        bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
+        shared = self.sketch_seed is not None
+        grants = grant_sketches(session, bounds, layout.shares, shared=shared)
+        query = Whole(X, layout.unit)
+        answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
+        return factored(layout, answers, [maps], random_start(session, layout))
 
     def fit_transform(self, X, y=None):
         """Factor X and return ``left_ * singular_values_``, which may be published.
@@ -312,21 +314,33 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
         if self.matrix_shape is not None:
             self._check_matrix(check_shape(self, "matrix_shape"))
 
+    def _check_releases(self):
+        horizon = check_int(self, "max_releases", 1)
+        mechanism = check_option(self, "mechanism", ("auto", "sqrt", "tree"))
+        window = check_int(self, "window", 1, none=True)
+        if window is not None and (window > horizon or mechanism == "sqrt"):
+            raise ValueError(
+                "'window' must be at most 'max_releases', and needs mechanism='tree' or 'auto'. "
+                f"Got window={window!r}, max_releases={horizon!r}, mechanism={mechanism!r}."
+            )
+        if horizon > 1 and self.honest_servers is not None:
+            raise ValueError("'honest_servers' is for a single release; use max_releases=1.")
+
     def _check_fit(self):
         self._check_parameters()
-        if self._state is not None or self._running_stream() is not None:
+        if self._state.running is not None or self._running_stream() is not None:
             raise ValueError("a stream is running: release it, or fit a clone.")
         if self.honest_servers is not None:
             raise ValueError("'honest_servers' is for streams under a secure sum, not for fit.")
 
     def _matrix(self, X):
-        """Return the checked matrix, or its files, and its shape, which is public."""
+        """Return the checked matrix, or its files."""
         if is_memory_map(X) or is_paths(X):
             source = check_rows(self, X, accept_sparse=True)
-            return (source if is_paths(X) else X), (source.n_rows(), source.n_features)
+            return source if is_paths(X) else X
         refuse_blocks(self, X, OTHER_BLOCKS)
         X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=FLOATS)
-        return (X.tocsr() if sp.issparse(X) else X), X.shape
+        return X.tocsr() if sp.issparse(X) else X
 
     def _check_matrix(self, shape):
         if self.matrix_shape is not None and tuple(shape) != tuple(self.matrix_shape):
@@ -350,27 +364,12 @@ class DPLowRankFactorizer(FactorizerPlanMixin, StreamMixin, LinearTransformMixin
             float(self.sensitivity),
         )
 
-    def _attributes(self, plan, factors):
-        components = fix_signs(np.ascontiguousarray(factors.right))
-        turned = np.einsum("ij,ij->i", components, factors.right) < 0
-        dense = plan.method == "dense"
-        m, n = plan.shape
-        t, v = (n, m) if dense else (plan.sketch_size, plan.core_size)
-        entries = m * n if dense else m * t + v * n
-        if plan.method == "three_sketch":
-            entries += v * min(v, n)
-        return {
-            "left_": factors.left * np.where(turned, -1.0, 1.0),
-            "singular_values_": factors.values,
-            "components_": components,
-            "rank_": factors.rank,
-            "method_": plan.method,
-            "sketch_size_": t,
-            "core_size_": v,
-            "state_bytes_": 8 * entries,
-        }
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True  # fit_transform returns the released rows, not projected ones
         return tags
+
+
+def shape_of(X):
+    """Return the shape of a matrix or of its files, which is public."""
+    return X.shape if hasattr(X, "shape") else (X.n_rows(), X.n_features)

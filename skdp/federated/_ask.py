@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.federated._requests import Argument, Call, Facts, Request
-from skdp.federated.noise_shares import NoiseShares, distribute
+from skdp.federated.noise_parts import NoiseParts, distribute
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
 
@@ -102,7 +102,7 @@ class Federation:
     def __init__(self, session: PrivacySession, aggregate: Aggregate, facts: Facts) -> None:
         self.session = session
         self.facts = facts
-        self.shares = NoiseShares(facts.n_clients, facts.n_colluders, facts.n_dropouts)
+        self.parts = NoiseParts(facts.n_clients, facts.n_colluders, facts.n_dropouts)
         self._aggregate = aggregate
         self._serial = 0
 
@@ -111,7 +111,7 @@ class Federation:
         bound = bounded.bound
         if bound.linf is not None:
             raise PrivacyError(f"{bound.name!r} is a private choice, which no sum can make")
-        grant = distribute(self.session, bound, share, self.shares)
+        grant = distribute(self.session, bound, share, self.parts)
         request = Request(self._serial, self.facts, grant.share, grant.step, calls)
         self._serial += 1
         opened = self._opened(request.encode(), packed_size(bound))
@@ -181,7 +181,7 @@ class FederatedSession:
     @property
     def noise_multiplier(self) -> float:
         """Noise scale of a release of sensitivity 1 if all clients answer."""
-        return self._session.noise_multiplier * self._federation.shares.excess
+        return self._session.noise_multiplier * self._federation.parts.excess
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)

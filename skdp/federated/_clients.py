@@ -19,11 +19,10 @@ from skdp.federated._ask import Words, pack, packed_size
 from skdp.federated._errors import MessageRefused
 from skdp.federated._question import Question
 from skdp.federated._requests import Argument, Call, Facts, Request
-from skdp.federated.noise_shares import Config, NoiseShares, distribute, forfeit_rest
+from skdp.federated.noise_parts import Config, NoiseParts, PartGrant, distribute, forfeit_rest
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.privacy.gate.grants import SharedGrant
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SystemSource
 
@@ -145,7 +144,7 @@ class _Paid(NamedTuple):
 
     request: bytes
     bounded: Bounded
-    grant: SharedGrant
+    grant: PartGrant
 
     def again(self, request: bytes) -> bool:
         """Whether a request is the same one in another attempt of the same step.
@@ -193,12 +192,12 @@ class FederatedClient:
         n_features: int,
         n_retries: int = 0,
     ) -> None:
-        shares = NoiseShares.of(config)
+        parts = NoiseParts.of(config)
         self._query = query
         self._signatures = signatures
-        self._shares = shares
+        self._parts = parts
         self._facts = Facts(
-            unit, adjacency, n_features, shares.n_clients, shares.n_colluders, shares.n_dropouts
+            unit, adjacency, n_features, parts.n_clients, parts.n_colluders, parts.n_dropouts
         )
         self._session = PrivacySession(
             finite_budget(float(epsilon), float(delta)),
@@ -221,7 +220,7 @@ class FederatedClient:
         Returns
         -------
         words : ndarray of uint64
-            The contribution modulo 2**64. Alone it holds one share of the noise, too little.
+            The contribution modulo 2**64. Alone it holds one part of the noise, too little.
 
         Raises
         ------
@@ -244,7 +243,7 @@ class FederatedClient:
 
     def _pay(self, request: bytes) -> _Paid:
         """Check everything, then pay; no private number is touched here."""
-        agreed = (self._shares.n_clients, self._shares.n_colluders, self._shares.n_dropouts)
+        agreed = (self._parts.n_clients, self._parts.n_colluders, self._parts.n_dropouts)
         if isinstance(request, Question) and request.counts != agreed:
             raise PrivacyError(
                 f"the secure sum has (clients, colluders, drop-outs) = {request.counts}; the noise "
@@ -266,7 +265,7 @@ class FederatedClient:
         if isinstance(request, Question) and request.size != size:
             raise PrivacyError(f"the secure sum adds {request.size} words, the answer has {size}.")
         grant = distribute(
-            self._session, bounded.bound, parsed.share, self._shares,
+            self._session, bounded.bound, parsed.share, self._parts,
             step=parsed.step, openings=1 + self._n_retries,
         )  # fmt: skip
         self._serial = parsed.serial

@@ -22,17 +22,17 @@ SHARE_BYTES: Final = 33
 _DRAW_BYTES: Final = 48  # 384 bits modulo a 257-bit prime: uniform but for 2^-127
 
 
-def split(secret: bytes, n_shares: int, threshold: int) -> list[bytes]:
-    """Return the shares at 1..n_shares; any `threshold` of them give the secret back."""
-    if len(secret) != SECRET_BYTES or not 1 <= threshold <= n_shares:
-        raise ValueError("A secret has 32 bytes, and a threshold lies in 1..n_shares.")
+def split(secret: bytes, n_parts: int, threshold: int) -> list[bytes]:
+    """Return the shares at 1..n_parts; any `threshold` of them give the secret back."""
+    if len(secret) != SECRET_BYTES or not 1 <= threshold <= n_parts:
+        raise ValueError("A secret has 32 bytes, and a threshold lies in 1..n_parts.")
     draws = os.urandom(_DRAW_BYTES * (threshold - 1))
     coefficients = [
         int.from_bytes(draws[i : i + _DRAW_BYTES], "little") % PRIME
         for i in range(0, len(draws), _DRAW_BYTES)
     ]
     coefficients.append(int.from_bytes(secret, "little"))  # the constant term comes last
-    return [_evaluate(coefficients, x) for x in range(1, n_shares + 1)]
+    return [_evaluate(coefficients, x) for x in range(1, n_parts + 1)]
 
 
 def _evaluate(coefficients: list[int], x: int) -> bytes:

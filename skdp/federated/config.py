@@ -71,7 +71,7 @@ class AggregationConfig:
         self._check_threshold()
         if self.n_colluders == 0:
             warnings.warn(
-                "n_colluders=0: a client knows its own share of the noise, so against another "
+                "n_colluders=0: a client knows its own part of the noise, so against another "
                 f"client mu is {self.against_clients:.3g} times that of the receipt. Budgets hold "
                 "against all other parties. Use n_colluders=1, unless you trust all clients.",
                 PrivacyWarning,
@@ -105,9 +105,9 @@ class AggregationConfig:
 
     @property
     def against_clients(self) -> float:
-        """Factor of mu against one curious client, who knows its own share of the noise.
+        """Factor of mu against one curious client, who knows its own part of the noise.
 
-        1 where T >= 1 has a place for it. With T = 0, h - 1 of the h shares that make up the noise
+        1 where T >= 1 has a place for it. With T = 0, h - 1 of the h parts that make up the noise
         are left: mu grows by sqrt(h / (h - 1)), 1.41 for two clients.
         """
         known = 0 if self.n_colluders else 1

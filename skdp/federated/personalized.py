@@ -17,7 +17,7 @@ from skdp.federated._clients import (
     is_components,
 )
 from skdp.federated._requests import Facts
-from skdp.federated.noise_shares import Config, NoiseShares
+from skdp.federated.noise_parts import Config, NoiseParts
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
@@ -203,7 +203,7 @@ class FederatedRounds:
             A public copy with new `components_`, without heads and without a receipt.
         """
         model = _checked_model(self.model)
-        shares = NoiseShares.of(self.config)
+        parts = NoiseParts.of(self.config)
         if check_count("n_rounds", self.n_rounds) < 1:
             raise ValueError(f"'n_rounds' must be at least 1. Got {self.n_rounds!r} instead.")
         d = model.components_.shape[1]
@@ -214,9 +214,9 @@ class FederatedRounds:
             unit="group",
             observer=Account(),
         )
-        counts = (shares.n_clients, shares.n_colluders, shares.n_dropouts)
+        counts = (parts.n_clients, parts.n_colluders, parts.n_dropouts)
         federation = Federation(session, aggregator, Facts("group", model.adjacency, d, *counts))
-        ledger.charge(session, type(self).__name__, getattr(self.model, "_ledger_stamp", ()))
+        ledger.charge(session, type(self).__name__)
         state = "failed"
         try:
             model = self._improved(model, federation)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import clone
 from sklearn.utils.validation import check_array
 
 from skdp.exceptions import PrivacyError
@@ -30,7 +29,7 @@ from skdp.federated._clients import (
     is_weights,
 )
 from skdp.federated._requests import Facts
-from skdp.federated.noise_shares import Config, NoiseShares
+from skdp.federated.noise_parts import Config, NoiseParts
 from skdp.privacy.gate.bounds import PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
 from skdp.queries.interactions import InteractionQuery
@@ -174,7 +173,7 @@ class FederatedPowerMethod:
     ``config.n_colluders``), and the server's view of the protocol satisfies it too, even
     together with ``config.n_colluders`` clients, as long as contributions come through secure
     aggregation and at most ``config.n_dropouts`` clients drop out of a step: each client adds a
-    share of the noise, and the honest shares alone make up the noise of the central fit. The price
+    part of the noise, and the honest parts alone make up the noise of the central fit. The price
     is public: the noise scale grows by ``sqrt(s / (s - T - F))`` when all of s clients answer.
 
     Parameters
@@ -193,7 +192,7 @@ class FederatedPowerMethod:
     -----
     The steps, noise and post-processing are those of the central estimator, whatever its options:
     screening of features, one symmetric moment where few features are left, power steps, a private
-    clip norm. Only the integer grid is coarser: a share has fewer bits than a central draw.
+    clip norm. Only the integer grid is coarser: a part has fewer bits than a central draw.
 
     References
     ----------
@@ -251,8 +250,8 @@ class FederatedPowerMethod:
         estimator : object
             A fitted clone of `estimator`.
         """
-        estimator = clone(self.estimator)
-        shares = NoiseShares.of(self.config)
+        estimator = self.estimator._twin()
+        parts = NoiseParts.of(self.config)
         unit = self._checked_unit(estimator)
         shape = (self._public_rows(estimator, unit, n_samples), _checked_width(n_features))
 
@@ -261,9 +260,9 @@ class FederatedPowerMethod:
                 unit,
                 session.adjacency,
                 shape[1],
-                shares.n_clients,
-                shares.n_colluders,
-                shares.n_dropouts,
+                parts.n_clients,
+                parts.n_colluders,
+                parts.n_dropouts,
             )
             return FederatedSession(Federation(session, aggregator, facts))
 
@@ -280,7 +279,7 @@ class FederatedPowerMethod:
             )
         if estimator.epsilon == np.inf or estimator.delta == 0:
             raise ValueError(
-                "A federated fit needs a finite 'epsilon' and a 'delta' above 0: noise shares are "
+                "A federated fit needs a finite 'epsilon' and a 'delta' above 0: noise parts are "
                 f"Gaussian. Got epsilon={estimator.epsilon!r}, delta={estimator.delta!r}."
             )
         return str(unit)

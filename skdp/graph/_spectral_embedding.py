@@ -1,5 +1,7 @@
 """Spectral embedding of a graph with edge-level differential privacy."""
 
+import math
+from functools import partial
 from numbers import Integral
 
 import numpy as np
@@ -8,11 +10,11 @@ from sklearn.utils.validation import validate_data
 
 from skdp._validation import FLOATS, check_bounds, check_int, check_option
 from skdp.base import BaseDPEstimator, atomic
-from skdp.graph._planning import plan_embedding
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.solvers.graphs import ScaledGraph, angular_rows, degree_direction, released_degrees
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.low_rank import iterate_symmetric
+from skdp.theory import Expectation, IteratedSide, constant_error, rehearse, zero_rows
 
 _DEGREE_SHARE = 1 / 17  # one product among seventeen
 
@@ -129,14 +131,13 @@ class DPSpectralEmbedding(BaseDPEstimator):
         self : DPSpectralEmbedding
             The fitted estimator.
         """
-        low, high = self._check_parameters()
+        self._check_parameters()
         session = self._open_session()
         X = validate_data(
             self, X, accept_sparse=("csr", "csc", "coo"), dtype=FLOATS, ensure_min_samples=2
         )
-        n = self._check_square(X)
-        unit = EntryUnit("edge", self.adjacency, low, high)
-        attributes = self._embed(session, session.ask(EntryQuery(X, unit)), n)
+        self._check_square(X.shape)
+        attributes = self._fit_session(session, X)
         if X.dtype == np.float32:
             attributes = {name: value.astype(np.float32) for name, value in attributes.items()}
         return self._close_session(session, attributes)
@@ -180,34 +181,56 @@ class DPSpectralEmbedding(BaseDPEstimator):
         n = check_scalar(n_samples, "n_samples", Integral, min_val=2)
         if n_features not in (None, n):
             raise ValueError(f"A graph has as many features as nodes. Got {n_features!r} and {n}.")
-        return plan_embedding(self, self._checked_session(), n, signal, _DEGREE_SHARE)
+        self._check_square((n, n))
+        rehearsal = rehearse(self, n, zero_rows(n, n, sparse=True))
+        return rehearsal.plan(n, n, self._expected(rehearsal, n, signal))
+
+    def _expected(self, rehearsal, n, eigenvalue):
+        """Expect the angle of the eigenvectors, which all products after the degrees show."""
+        products = rehearsal.named("right_product")[0 if self.normalization == "none" else 1 :]
+        side = IteratedSide.of(products, n, laplace=rehearsal.law == "laplace")
+        assumed, error = ["eigenvectors are spread over the nodes (low coherence)"], math.nan
+        if eigenvalue is not None:
+            assumed.append(f"the eigenvalue to be found is {eigenvalue:g}")
+            if self.normalization != "laplacian":
+                error = side.error(eigenvalue)
+        return Expectation(
+            error=partial(constant_error, error=error),
+            meaning="squared sine between released and exact eigenvectors",
+            found=side.threshold,
+            signal="eigenvalue of the graph across its degrees",
+            assumptions=tuple(assumed),
+            scales=False,  # the noise depends on the number of nodes
+        )
 
     def _check_parameters(self):
         check_int(self, "n_components", 1)
         check_option(self, "affinity", ("precomputed",))
         check_option(self, "normalization", ("degree", "laplacian", "none"))
         check_int(self, "n_iter", 1, also=("auto",))
-        return check_bounds(self, "entry_bounds")
+        check_bounds(self, "entry_bounds")
 
-    def _check_square(self, X):
-        n = X.shape[0]
-        if X.shape[1] != n:
+    def _check_square(self, shape):
+        n = shape[0]
+        if shape[1] != n:
             raise ValueError(
                 "DPSpectralEmbedding needs a square adjacency matrix (affinity='precomputed'). "
-                f"Got shape {X.shape} instead."
+                f"Got shape {shape} instead."
             )
         if self.n_components >= n:
             raise ValueError(
                 f"n_components={self.n_components} must be less than n_nodes={n}. "
                 f"Got {self.n_components}."
             )
-        return n
 
     def _offers_pure_dp(self):
         return self.n_components == 1
 
-    def _embed(self, session, ask, n):
+    def _fit_session(self, session, X):
         """Release degrees, then the leading eigenvectors across or scaled by them."""
+        n = X.shape[0]
+        low, high = map(float, self.entry_bounds)
+        ask = session.ask(EntryQuery(X, EntryUnit("edge", self.adjacency, low, high)))
         options = {"law": session.law, "n_iter": self.n_iter}
         if self.normalization == "none":
             non_negative = self.entry_bounds[0] >= 0

@@ -1,6 +1,6 @@
 """Splitting, searching and checking with privacy in mind."""
 
-from skdp.model_selection import _in_ledger as _in_ledger  # meets searches inside a ledger
+from skdp.model_selection import _payments as _payments  # tells ledgers what a search costs
 from skdp.model_selection._cost import SearchCost, search_cost
 from skdp.model_selection._pipelines import check_pipeline
 from skdp.model_selection._report import PipelineProblem, PipelineReport

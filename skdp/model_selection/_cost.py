@@ -9,6 +9,7 @@ from sklearn.model_selection import (
     RandomizedSearchCV,
 )
 
+from skdp._tables import aligned
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._folds import held_by, resolved_splitter
 from skdp.model_selection._parts import (
@@ -21,9 +22,9 @@ from skdp.model_selection._scorers import PrivateScorer
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import PrivacySpent
-from skdp.privacy.ledger.routes import LedgerFit
+from skdp.privacy.ledger.fits import LedgerFit
 
-__all__ = ["SearchCost", "search_cost"]
+__all__ = ["SearchCost", "is_search", "search_cost"]
 
 # Parameters that change what a fit spends: a search may not draw them anew.
 _SPENDING = ("epsilon", "delta", "adjacency", "privacy_unit", "sensitivity", "init", "random_state")
@@ -96,8 +97,7 @@ class SearchCost:
         for params, losses in self.candidates:
             spent = ", ".join(f"{kind} {value:.4g}" for kind, value in losses)
             rows.append((str(params), spent or "nothing"))
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {spent}" for name, spent in rows)
+        return "\n".join(aligned(rows))
 
     def __str__(self):
         scores = (
@@ -119,7 +119,7 @@ class SearchCost:
         )
 
 
-def search_cost(search, n_samples, groups=None, *, cv=None, scoring=None):
+def search_cost(search, n_samples=None, groups=None, *, cv=None, scoring=None):
     """Say what a search or a cross-validation spends, before any data are touched.
 
     With t the largest number of training sets that hold one unit and mu_c what a fit of candidate
@@ -132,8 +132,8 @@ def search_cost(search, n_samples, groups=None, *, cv=None, scoring=None):
     ----------
     search : GridSearchCV, RandomizedSearchCV or estimator
         A search that is not fitted; or an estimator, for ``cross_validate(estimator, cv=cv)``.
-    n_samples : int
-        Number of rows. It is not looked at where it is private.
+    n_samples : int, default=None
+        Number of rows, where it is public: elsewhere it is not looked at.
     groups : array-like, default=None
         Users of the rows, for the unit "group": their labels are taken to be public.
     cv, scoring : object
@@ -160,35 +160,42 @@ def search_cost(search, n_samples, groups=None, *, cv=None, scoring=None):
     >>> search_cost(search, n_samples=1000)
     SearchCost(epsilon=1.729 at delta=1e-06, 3 candidates, 3 of 4 fits a row, refit=True)
     """
-    is_search = isinstance(search, GridSearchCV | RandomizedSearchCV)
-    if hasattr(search, "cv") and not is_search:
+    counted = is_search(search)
+    if hasattr(search, "cv") and not counted:
         raise PrivacyError(
-            f"{type(search).__name__} decides by exact scores what it fits: its cost cannot be "
-            "counted. Use DPGridSearchCV."
+            f"{type(search).__name__} decides by exact scores what it fits, or fits on folds that "
+            "depend on the rows of others: its cost cannot be counted. Use DPGridSearchCV."
         )
-    estimator = search.estimator if is_search else search
+    if counted and not (cv is None and scoring is None):
+        raise ValueError("'cv' and 'scoring' are for estimators; a search has its own.")
+    estimator = search.estimator if counted else search
     parts = dp_parts(estimator)
     if not parts:
         raise ValueError(f"there is no private estimator in {estimator!r}: it has no finite cost.")
-    candidates = _candidates(search) if is_search else [{}]
+    candidates = _candidates(search) if counted else [{}]
     plans = [_planned(estimator, params, groups is not None) for params in candidates]
     kinds = {(fit.unit, fit.adjacency) for plan in plans for fit in plan}
     if len(kinds) > 1:
         raise PrivacyError(f"the fits protect different things, which do not add up: {kinds}")
     ((unit, adjacency),) = kinds
-    splitter = resolved_splitter(search.cv if is_search else cv, estimator)
+    splitter = resolved_splitter(search.cv if counted else cv, estimator)
     held, scored = held_by(splitter, n_samples, groups, unit, adjacency)
     n_splits = _n_splits(splitter, n_samples, groups)
-    scorers = _scorers(search.scoring if is_search else scoring)
+    scorers = _scorers(search.scoring if counted else scoring)
     for scorer in scorers:
         if isinstance(scorer, PrivateScorer):
             scorer.check_meaning(unit, adjacency)
-    refit = bool(is_search and search.refit)
-    training_scores = bool(is_search and search.return_train_score)
+    refit = bool(counted and search.refit)
+    training_scores = bool(counted and search.return_train_score)
     return _total(
         type(search).__name__, candidates, plans, scorers, held, scored, n_splits, refit,
         training_scores, unit, adjacency,
     )  # fmt: skip
+
+
+def is_search(object_):
+    """Whether it is a search whose fits are known before it runs; subclasses may do otherwise."""
+    return type(object_) in (GridSearchCV, RandomizedSearchCV)
 
 
 def _total(name, candidates, plans, scorers, held, scored, n_splits, refit, training, unit, adj):

@@ -110,6 +110,8 @@ class PredefinedSplits:
 
 
 def _count(cv, n_samples, groups, unit):
+    if n_samples is None:
+        raise ValueError(f"the folds of {type(cv).__name__} depend on 'n_samples': give it.")
     X = np.zeros((int(n_samples), 1))
     K = cv.get_n_splits(X, None, groups)
     if isinstance(cv, LeaveOneOut):

@@ -4,15 +4,16 @@ import math
 from functools import cache
 
 from sklearn.base import clone
+from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 
 from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._proven import fits_each_part_once, parts_of
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.privacy.ledger.routes import LedgerFit, planned, unit_name
+from skdp.privacy.ledger.fits import LedgerFit, planned, unit_name
 
-__all__ = ["check_fitted_once", "dp_parts", "planned_fit", "stamps_of"]
+__all__ = ["check_fitted_once", "check_fitted_whole", "dp_parts", "planned_fit"]
 
 
 def dp_parts(estimator):
@@ -32,6 +33,10 @@ def dp_parts(estimator):
     return found
 
 
+# Compositions that fit a clone on all rows for each target, and leave rows and targets as they are.
+_FOR_EACH_TARGET = (MultiOutputRegressor, MultiOutputClassifier)
+
+
 def check_fitted_once(estimator):
     """Refuse a composition that fits a private part more than once, or nobody knows how often."""
     if isinstance(estimator, BaseDPEstimator) or not dp_parts(estimator):
@@ -44,6 +49,17 @@ def check_fitted_once(estimator):
         )
     for _, part in parts_of(estimator):
         check_fitted_once(part)
+
+
+def check_fitted_whole(estimator):
+    """Refuse a composition unless each clone of a private part gets all rows, as they are."""
+    if type(estimator) in _FOR_EACH_TARGET:
+        check_fitted_whole(estimator.estimator)
+    elif fits_each_part_once(estimator):
+        for _, part in parts_of(estimator):
+            check_fitted_whole(part)
+    else:
+        check_fitted_once(estimator)
 
 
 def planned_fit(part, with_groups=False):
@@ -60,11 +76,6 @@ def planned_fit(part, with_groups=False):
     unit = unit_name(unit, getattr(part, "sensitivity", None))
     seeded = part.random_state is not None
     return LedgerFit(type(part).__name__, unit, adjacency, losses, seeded)
-
-
-def stamps_of(*estimators):
-    """Return the tokens of ledgers that estimators carry."""
-    return tuple(token for part in estimators for token in part._ledger_stamp)
 
 
 def weights_of(parts):

@@ -47,10 +47,10 @@ class _Walk:
         if self._is_trusted(path, step):
             self.assumptions.append(f"{name} treats each row by itself, with public parameters.")
             return flow.through(name)
-        if isinstance(step, BaseDPEstimator):
-            return self._private(name, step, flow)
         for reason, remedy in doubts(step):
             self._doubt(name, step, flow, reason, remedy)
+        if isinstance(step, BaseDPEstimator):
+            return self._private(name, step, flow)
         line = line_of(step)
         if line is not None and line.parts is not None:
             return self._parts(path, step, flow)
@@ -96,7 +96,7 @@ class _Walk:
                 name,
                 "holds private",
                 f"the fitted object and its pickle hold {keeps}.",
-                "Publish what its released() returns.",
+                step._publish,
             )
         self.private.append((name, step))
         for message, remedy in _no_guarantee(step):

@@ -20,6 +20,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer, OneHotEncoder
 
+from skdp.base import BaseDPEstimator
 from skdp.preprocessing import RowClipper
 
 __all__ = ["FUNCTIONS", "TABLE", "doubts", "fits_each_part_once", "line_of", "parts_of",
@@ -44,7 +45,7 @@ def _only(*values):
 
 _ANY = Allowed("anything", lambda value: True)
 _NO_FUNCTION = Allowed("no function", lambda value: not callable(value))
-_LISTS = Allowed("public lists", lambda value: not isinstance(value, str))
+_LISTS = Allowed("public lists", lambda value: isinstance(value, list | tuple))
 _ENTRYWISE = Allowed(
     "None, " + ", ".join(f.__name__ for f in FUNCTIONS),
     lambda value: value is None or any(value is f for f in FUNCTIONS),
@@ -146,11 +147,13 @@ def fits_each_part_once(step) -> bool:
 
 
 def doubts(step) -> Iterator[tuple[str, str]]:
-    """Yield (reason, remedy) for all that keeps a step from being proven."""
+    """Yield (reason, remedy) for all that keeps a step from being proven, or private."""
     line = line_of(step)
-    replaced = [n for n in vars(step) if callable(getattr(type(step), n, None))]
-    if replaced:
-        yield f"its method {replaced[0]!r} was replaced", "Use a new object."
+    for name in vars(step):
+        if callable(getattr(type(step), name, None)):
+            yield f"has another {name!r} than its class", "Use a new object."
+    if isinstance(step, BaseDPEstimator):
+        return
     if line is None:
         yield "is not among the steps that are proven to use no other row", remedy_for(step)
         return

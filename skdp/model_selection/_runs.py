@@ -1,6 +1,5 @@
 """The runs of a private search, and what may be published of them."""
 
-import contextlib
 import math
 import warnings
 from dataclasses import dataclass, field
@@ -139,7 +138,8 @@ class Runs:
             for message in run.warnings:
                 warnings.warn_explicit(message.message, message.category, message.filename,
                                        message.lineno)  # fmt: skip
-            self._unstamp(run.model)
+            for part in dp_parts(run.model):  # later fits of the model are fits of its own
+                vars(part).pop("_ledger_ticket", None)
         best = max(range(len(published)), key=lambda i: published[i].total)
         return Results(self.plan, published, best)
 
@@ -208,12 +208,3 @@ class Runs:
             model.fit(rows, target, **extra)
         low, high = self.search.scoring.bounds
         return Run(params, model, -(low + high) / 2, -math.inf)
-
-    def _unstamp(self, model):
-        """Take the reservation's token off: later fits of the model are fits of their own."""
-        for part in dp_parts(model):
-            kept = tuple(t for t in part._ledger_stamp if t != self.limit.token)
-            with contextlib.suppress(AttributeError):
-                del part._ledger_stamp
-            if kept:
-                part._ledger_stamp = kept

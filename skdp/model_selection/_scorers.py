@@ -9,7 +9,6 @@ from sklearn.utils import check_consistent_length
 
 from skdp._labels import as_labels, check_labels
 from skdp.exceptions import PrivacyError
-from skdp.model_selection._parts import dp_parts, stamps_of
 from skdp.model_selection._rowwise import (
     apply,
     as_rows,
@@ -21,6 +20,8 @@ from skdp.model_selection._rowwise import (
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger import routes
+from skdp.privacy.ledger.fits import planned
+from skdp.privacy.ledger.reservations import handed_on
 from skdp.privacy.noise.words import make_source
 from skdp.queries.losses import LossQuery
 
@@ -117,6 +118,13 @@ class PrivateScorer:
         self.random_state = random_state
         self._check()
 
+    _ledger_ticket = None  # of a pickle made inside a PrivacyLedger, and while a search is paid for
+
+    def __getstate__(self):
+        state = {k: v for k, v in vars(self).items() if k != "_ledger_ticket"}
+        ticket = handed_on(self._ledger_ticket)
+        return dict(state, _ledger_ticket=ticket) if ticket else state
+
     def _check(self):
         if not callable(self.loss) and self.loss not in LOSSES:
             raise ValueError(
@@ -138,7 +146,7 @@ class PrivateScorer:
     @property
     def private_losses(self):
         """What one call spends: how a search and a ledger know that a scorer is private."""
-        return routes.planned(PrivacyBudget(self.epsilon, self.delta))
+        return planned(PrivacyBudget(self.epsilon, self.delta))
 
     def check_meaning(self, unit, adjacency):
         """Refuse to be added to fits that protect something else."""
@@ -179,7 +187,7 @@ class PrivateScorer:
                 f"a change of one {unit} can move the losses of many rows: no private score."
             )
         private_count = session.adjacency == "add_remove" and unit in ("row", "group")
-        routes.charge(session, "PrivateScorer", stamps_of(*dp_parts(model)))
+        routes.charge(session, "PrivateScorer", self._ledger_ticket)
         try:
             query, n = self._query(model, X, y, groups, unit, private_count)
             ask = session.ask(query)

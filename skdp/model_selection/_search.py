@@ -65,7 +65,7 @@ class DPGridSearchCV(PrivateSearch):
         Its place in `cv_results_`.
     cv_results_ : dict
         Released scores: of all candidates for "compose", of the chosen run alone otherwise.
-    plan_ : SelectionPlan
+    plan_ : Selection
         How the budget was spent: public, and fixed before the data were touched.
     privacy_spent_ : PrivacySpent
         The receipt, for everything above together.
@@ -207,7 +207,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         Its place in `cv_results_`.
     cv_results_ : dict
         Released scores: of all candidates for "compose", of the chosen run alone otherwise.
-    plan_ : SelectionPlan
+    plan_ : Selection
         How the budget was spent: public, and fixed before the data were touched.
     privacy_spent_ : PrivacySpent
         The receipt, for everything above together.

@@ -13,7 +13,6 @@ from skdp.model_selection._parts import (
     candidate_of,
     dp_parts,
     planned_fit,
-    stamps_of,
 )
 from skdp.model_selection._pipelines import check_searchable
 from skdp.model_selection._runs import Runs
@@ -21,7 +20,9 @@ from skdp.model_selection._scorers import PrivateScorer
 from skdp.model_selection.selection_laws import plan_selection
 from skdp.model_selection.stopping import LAWS
 from skdp.privacy.accounting.receipts import PrivacySpent
-from skdp.privacy.ledger.routes import LedgerFit, RunLimit, prepaid
+from skdp.privacy.ledger.fits import LedgerFit
+from skdp.privacy.ledger.reservations import RunLimit
+from skdp.privacy.ledger.routes import prepaid
 
 __all__ = ["PrivateSearch"]
 
@@ -57,6 +58,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             )
         first = planned_fit(parts[0], with_groups="groups" in fit_params)
         return first.unit, first.adjacency
+
+    _publish = "Publish what released() of the private estimator in best_estimator_ returns."
 
     @property
     def _fit_keeps(self):
@@ -98,7 +101,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             sessions=math.ceil(plan.expected_runs) * self._sessions(),
         )  # fmt: skip
         runs = Runs(self, plan, candidates, limit)
-        with prepaid(fit, (*self._ledger_stamp, *stamps_of(*dp_parts(self.estimator))), limit):
+        with prepaid(fit, self._ledger_ticket, limit):
             self._warn_if_weak(self.epsilon, seeded)
             results = runs.run(X, y, fit_params)
         return self._finish(plan, fit, results)
@@ -155,7 +158,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
 
         Returns
         -------
-        plan : SelectionPlan
+        plan : Selection
             Strategy, what one run may spend, and the chance that the best candidate is run.
         """
         return self._plan(len(self._checked()))

@@ -28,7 +28,7 @@ from skdp.privacy.gate.budget import MAX_DRAWS
 from skdp.privacy.noise import integers as noise
 
 __all__ = [
-    "SelectionPlan",
+    "Selection",
     "epsilon_from_rdp",
     "largest_mu",
     "plan_selection",
@@ -121,7 +121,7 @@ def largest_mu(law: str, expected_runs: float, epsilon: float, delta: float) -> 
 
 
 @dataclass(frozen=True)
-class SelectionPlan:
+class Selection:
     """How a search spends one (epsilon, delta): every field is public, and fixed before it starts.
 
     Attributes
@@ -177,22 +177,22 @@ def ideal_budget(epsilon: float, delta: float, runs: float, sessions: int) -> tu
     return epsilon, math.nextafter(delta - (1 + math.exp(epsilon)) * distance, 0.0)
 
 
-def _composed(epsilon: float, delta: float, n: int, sessions: int) -> SelectionPlan:
+def _composed(epsilon: float, delta: float, n: int, sessions: int) -> Selection:
     """All candidates are run: n equal parts of mu^2, or of epsilon where delta is 0."""
     if epsilon == math.inf:
         run = Loss("gaussian", math.inf)
-        return SelectionPlan("compose", None, float(n), run, 1.0, (run,))
+        return Selection("compose", None, float(n), run, 1.0, (run,))
     if delta == 0:
         run, total = Loss("pure", epsilon / n), [Loss("pure", epsilon / n)] * n
     else:
         mu = mu_from_epsilon_delta(*ideal_budget(epsilon, delta, n, sessions))
         run, total = Loss("gaussian", mu / math.sqrt(n)), [Loss("gaussian", mu)]
-    return SelectionPlan("compose", None, float(n), run, 1.0, accounting.compose(total))
+    return Selection("compose", None, float(n), run, 1.0, accounting.compose(total))
 
 
 def _stopped(
     epsilon: float, delta: float, n: int, sessions: int, law: str, mean: float
-) -> SelectionPlan:
+) -> Selection:
     """The best of a random number of runs, as one (epsilon, delta)-DP mechanism.
 
     Such a mechanism is dominated by an epsilon-DP one beside one that shows everything with
@@ -205,7 +205,7 @@ def _stopped(
         run = Loss("gaussian", largest_mu(law, mean, *ideal))
         losses = [Loss("pure", epsilon), Loss("delta", delta)]
     chance = chance_drawn(law, mean, n)
-    return SelectionPlan("random_stopping", law, mean, run, chance, accounting.compose(losses))
+    return Selection("random_stopping", law, mean, run, chance, accounting.compose(losses))
 
 
 def plan_selection(
@@ -217,10 +217,10 @@ def plan_selection(
     law: str = "auto",
     expected_runs: float | None = None,
     sessions: int = 2,
-) -> SelectionPlan:
+) -> Selection:
     """Split one (epsilon, delta) over a search.
 
-    "auto" takes the plan with the largest `SelectionPlan.value`; nothing here depends on data.
+    "auto" takes the plan with the largest `Selection.value`; nothing here depends on data.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def plan_selection(
     n_candidates : int
         Number of candidates.
     strategy : {"auto", "random_stopping", "compose"}
-        See `SelectionPlan`.
+        See `Selection`.
     law : {"auto", "geometric", "logarithmic", "poisson"}
         Law of the number of runs. Poisson has no pure guarantee; "auto" takes it for means of 14
         and more, where it is hardly ever zero.

@@ -147,8 +147,7 @@ class PlanDisplay:
         errors, plan = {}, None
         for epsilon in epsilons:
             model = clone(estimator).set_params(epsilon=epsilon)
-            plans = [model.plan(int(n), n_features, **plan_params) for n in n_samples]
-            errors[float(epsilon)], plan = [p.error for p in plans], plans[-1]
+            errors[float(epsilon)], plan = errors_of(model, n_samples, n_features, plan_params)
         if plan is None or all(np.isnan(row).all() for row in errors.values()):
             raise ValueError(
                 f"{type(estimator).__name__}.plan has no expected error for these parameters: pass "
@@ -159,6 +158,15 @@ class PlanDisplay:
             estimator_name=type(estimator).__name__, assumptions=plan.assumptions,
         )  # fmt: skip
         return display.plot(ax)
+
+
+def errors_of(model, n_samples, n_features, plan_params):
+    """Return the expected errors, and one plan: that of the smallest size if it tells them all."""
+    plan = model.plan(int(n_samples[0]), n_features, **plan_params)
+    if plan.expected.scales:
+        return [plan.error_at(n) for n in n_samples], plan
+    plans = [model.plan(int(n), n_features, **plan_params) for n in n_samples]
+    return [each.error for each in plans], plans[-1]
 
 
 def first_below(n_samples, errors, target):

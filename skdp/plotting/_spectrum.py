@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdp.plotting._style import COLORS, GREY, axes_of
-from skdp.privacy.streams.correlated import plan_stream
+from skdp.privacy.streams.correlated import stream_schedule
 
 __all__ = ["SpectrumDisplay"]
 
@@ -225,8 +225,8 @@ def release_noise(estimator, line):
         return line.noise_scale
     mechanism = "sqrt" if "square-root" in line.mechanism else "tree"
     window = getattr(estimator, "window", None)
-    plan = plan_stream(1, estimator.max_releases, mechanism, window)
-    return line.noise_scale * plan.unit * plan.noise_factor(steps)
+    schedule = stream_schedule(1, estimator.max_releases, mechanism, window)
+    return line.noise_scale * schedule.unit * schedule.noise_factor(steps)
 
 
 def sketch_edge(estimator, line):

@@ -2,13 +2,14 @@
 
 import math
 import warnings
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from skdp._inputs import as_blocks, check_rows, map_blocks
+from skdp._inputs import as_blocks, as_source, check_rows, map_blocks
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -19,11 +20,11 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import PrivacyWarning
-from skdp.preprocessing._planning import plan_scaler
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.solvers.columns import MomentWeights, column_moments, find_columns
 from skdp.solvers.products import saturated
 from skdp.solvers.scales import numbers_needed
+from skdp.theory import Expectation, check_counts, deviation_error, rehearse, zero_rows
 
 _SHOWN = 10  # column numbers in a warning
 _COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
@@ -141,9 +142,15 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         self : DPStandardScaler
             The fitted estimator.
         """
-        shares, bounds = self._check_parameters()
+        self._check_parameters()
         session = self._open_session()
         X = check_rows(self, X, accept_sparse=False)
+        return self._close_session(session, self._fit_session(session, X))
+
+    def _fit_session(self, session, X):
+        """Make all releases; X itself is read by the session alone."""
+        shares, bounds = self._check_parameters()
+        X = as_source(X)
         bounds = spread_range(self, "entry_bounds", bounds, X.n_features, "columns")
         query = ColumnQuery(X, adjacency=self.adjacency, n_jobs=self.n_jobs)
         n = float(query.n_rows) if self.adjacency == "replace" else None
@@ -152,19 +159,18 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         found = self._moments(ask, center, size, n, shares["moments"])
         scale = np.sqrt(found.variance)
         scale[is_constant(found)] = 1.0
-        attributes = {
+        return {
             "mean_": found.mean,
             "var_": found.variance if self.with_std else None,
             "scale_": scale if self.with_std else None,
             "n_samples_seen_": round(found.n),
             "entry_bounds_": (center - size, center + size),
         }
-        return self._close_session(session, attributes)
 
     def plan(self, n_samples, n_features, *, signal=0.25):
         """Say what a fit would release, and what error to expect; no data is touched.
 
-        Costs nothing: it is computed from the parameters and the shape alone. Pass a guess for a
+        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
         number of samples that is private.
 
         Parameters
@@ -179,10 +185,30 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         plan : FitPlan
             ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
         """
-        shares, _ = self._check_parameters()
-        weight = _weights(n_features).rows
-        return plan_scaler(
-            self, self._checked_session(), n_samples, n_features, shares, weight, signal
+        check_counts(self, n_samples=n_samples, n_features=n_features)
+        if not 0 < signal <= 1:
+            raise ValueError(f"'signal' must be in the range (0, 1]. Got {signal!r} instead.")
+        self._check_parameters()
+        rehearsal = rehearse(self, n_samples, zero_rows(n_samples, n_features))
+        expected = self._expected(rehearsal, n_samples, n_features, float(signal))
+        return rehearsal.plan(n_samples, n_features, expected)
+
+    def _expected(self, rehearsal, n, d, signal):
+        """Expect the error of scales, from the noise of the last moments."""
+        noise, weights = rehearsal.lines[-1].noise_scale, _weights(d)
+        count_noise = 0.0 if self.adjacency == "replace" else noise / weights.rows
+        square = noise / weights.square
+        return Expectation(
+            error=partial(deviation_error, noise=square, count_noise=count_noise, deviation=signal),
+            meaning="mean relative error of a standard deviation",
+            found=min(1.0, math.sqrt(math.hypot(square, count_noise / 2) / n)),
+            signal="standard deviation, in units of the half-width of the bounds",
+            assumptions=(
+                f"columns with a standard deviation of {signal:g} times the half-width of their "
+                "bounds",
+                "means in the middle of the bounds; all records are finite",
+            ),
+            goal=0.5,
         )
 
     def _check_parameters(self):
@@ -307,7 +333,7 @@ def warn_unclear(estimator, session, unclear, share):
         f"{numbers_needed(mu)} values other than 0 (or than its most frequent value): use more "
         "rows, a larger 'epsilon', or public 'entry_bounds'.",
         PrivacyWarning,
-        stacklevel=5,
+        stacklevel=6,
     )
 
 

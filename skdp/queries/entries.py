@@ -19,21 +19,25 @@ X'(x_i x_j' + x_j x_i')X has Frobenius norm at most 2 ||x_i|| ||x_j||. The last 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import dense, entrywise, without_duplicates
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.sums import Neighbours
 
-__all__ = ["ENTRY_UNITS", "EntryQuery", "EntryUnit", "to_grid"]
+__all__ = ["ENTRY_UNITS", "EntryQuery", "EntryUnit", "largest_two", "rounded_release", "to_grid"]
 
 ENTRY_UNITS = ("entry", "edge", "frobenius", "spectral")
 FloatArray = NDArray[np.float64]
 _ULP = 2.0**-53
+_WIDER = 1 + 1e-9  # above the rounding of norms of public matrices
 
 
 def to_grid(values: Any, step: float) -> NDArray[Any]:
@@ -42,6 +46,25 @@ def to_grid(values: Any, step: float) -> NDArray[Any]:
     if step == 0.0:
         return np.asarray(values)
     return np.asarray(np.clip(np.rint(values / step), -(2.0**62), 2.0**62), dtype=np.int64)
+
+
+def rounded_release(
+    name: str,
+    shape: tuple[int, ...],
+    l2: float,
+    error: float,
+    compute: Callable[[], Any],
+    *,
+    l1: float = math.inf,
+    symmetric: bool = False,
+) -> Bounded:
+    """Bound a float statistic, widened by its float error in both neighbours, on the grid."""
+    size = math.prod(shape)
+    bound = Bound(
+        name, shape, l2 * _WIDER + error, symmetric=symmetric,
+        l1=None if math.isinf(l1) else l1 * _WIDER + error * math.sqrt(size),
+    )  # fmt: skip
+    return Bounded(bound, lambda step: to_grid(compute(), step))
 
 
 def largest_two(values: FloatArray) -> tuple[float, float]:
@@ -78,56 +101,50 @@ class EntryUnit:
     sensitivity: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.name in ("frobenius", "spectral"):  # entries have no bounds of their own
+        if not self.single:  # entries have no bounds of their own
             object.__setattr__(self, "low", -math.inf)
             object.__setattr__(self, "high", math.inf)
 
     @property
     def alpha(self) -> float:
         """Largest change of one entry (entry, edge), or of the norm of the matrix."""
-        if self.name in ("frobenius", "spectral"):
+        if not self.single:
             return self.sensitivity
         return Neighbours(self.adjacency).number(self.low, self.high)
 
-    def product_l2(self, X: FloatArray) -> float:
-        """Largest Frobenius norm of the change of A X."""
-        if self.name == "frobenius":
-            return self.alpha * float(np.linalg.norm(X, 2))
-        if self.name == "spectral":
-            return self.alpha * float(np.linalg.norm(X))
-        first, second = largest_two(_row_norms(X, 2))
-        return self.alpha * (math.hypot(first, second) if self.name == "edge" else first)
+    @property
+    def single(self) -> bool:
+        """Whether one entry, or one symmetric pair, is what changes."""
+        return self.name in ("entry", "edge")
 
-    def product_l1(self, X: FloatArray) -> float | None:
-        """Largest sum of absolute changes of A X, where there is a bound."""
-        if self.name not in ("entry", "edge"):
-            return None
-        first, second = largest_two(_row_norms(X, 1))
-        return self.alpha * (first + second if self.name == "edge" else first)
-
-    def core_l2(self, U: FloatArray, X: FloatArray) -> float:
-        """Largest Frobenius norm of the change of U'A X."""
-        if self.name == "entry":
-            return self.alpha * largest_two(_row_norms(U, 2))[0] * largest_two(_row_norms(X, 2))[0]
-        return min(self.product_l2(X) * float(np.linalg.norm(U, 2)), self._mixed(U, X))
-
-    def core_l1(self, U: FloatArray, X: FloatArray) -> float | None:
-        """Largest sum of absolute changes of U'A X: one entry gives a rank-one matrix."""
-        if self.name != "entry":
-            return None
-        return self.alpha * largest_two(_row_norms(U, 1))[0] * largest_two(_row_norms(X, 1))[0]
-
-    def _mixed(self, U: FloatArray, X: FloatArray) -> float:
-        if self.name != "spectral":
+    def product(self, X: FloatArray, order: int = 2) -> float:
+        """Largest norm (of this order) of the change of A X; inf where there is no bound."""
+        if self.single:
+            first, second = largest_two(_row_norms(X, order))
+            both = math.hypot(first, second) if order == 2 else first + second
+            return self.alpha * (both if self.name == "edge" else first)
+        if order != 2:
             return math.inf
-        return self.alpha * float(np.linalg.norm(U)) * float(np.linalg.norm(X, 2))
+        return self.alpha * float(np.linalg.norm(X, 2 if self.name == "frobenius" else None))
 
-    def ritz_l2(self, X: FloatArray) -> float:
+    def core(self, U: FloatArray, X: FloatArray, order: int = 2) -> float:
+        """Largest norm of the change of U'A X: one entry gives a rank-one matrix."""
+        if self.name == "entry":
+            first = [largest_two(_row_norms(side, order))[0] for side in (U, X)]
+            return self.alpha * first[0] * first[1]
+        if order != 2:
+            return math.inf
+        change = self.product(X, order) * float(np.linalg.norm(U, 2))
+        if self.name != "spectral":
+            return change
+        return min(change, self.alpha * float(np.linalg.norm(U)) * float(np.linalg.norm(X, 2)))
+
+    def ritz(self, X: FloatArray) -> float:
         """Largest Frobenius norm of the change of X'A X, for a symmetric A without loops."""
         if self.name == "edge":
             first, second = largest_two(_row_norms(X, 2))
             return 2 * self.alpha * first * second
-        return self.core_l2(X, X)
+        return self.core(X, X)
 
     def frobenius(self) -> float:
         """Largest Frobenius norm of the change of A itself."""
@@ -169,71 +186,56 @@ class EntryQuery(PrivateQuery):
         """Whether the matrix is symmetric by construction."""
         return self.unit.name == "edge"
 
-    def _product_error(self, X: FloatArray, rows: int) -> float:
-        """Bound the Frobenius norm of the float error of A X (or A'X with `rows` rows)."""
+    def _error(self, terms: int, mass: float) -> float:
+        """Bound the float error of sums of entries, `terms` of them, times weights of this mass."""
         largest = max(abs(self.unit.low), abs(self.unit.high))
-        if not math.isfinite(largest):
-            return 0.0  # frobenius, spectral: the contract is the caller's, errors included
-        columns = np.linalg.norm(np.abs(X).sum(axis=0))
-        return (len(X) + 2) * _ULP * largest * math.sqrt(rows) * float(columns)
+        # frobenius, spectral: the contract is the caller's, errors included
+        return 2 * terms * _ULP * largest * mass if math.isfinite(largest) else 0.0
 
-    def _bounded_product(self, name: str, X: FloatArray, *, transpose: bool) -> Bounded:
+    def _product(self, name: str, X: FloatArray, *, transpose: bool) -> Bounded:
         X = np.asarray(X, np.float64)
         rows = self.shape[1] if transpose else self.shape[0]
-        error = 2 * self._product_error(X, rows)
-        l1 = self.unit.product_l1(X)
-        if l1 is not None:
-            l1 = l1 * (1 + 1e-9) + error * math.sqrt(rows * X.shape[1])
+        mass = math.sqrt(rows) * float(np.linalg.norm(np.abs(X).sum(axis=0)))
+        error = self._error(len(X) + 2, mass)
 
-        def answer(step: float) -> NDArray[Any]:
-            A = self._matrix()
-            return to_grid((A.T if transpose else A) @ X, step)
+        def compute() -> Any:
+            return (self._matrix().T if transpose else self._matrix()) @ X
 
-        l2 = self.unit.product_l2(X) * (1 + 1e-9) + error
-        return Bounded(Bound(name, (rows, X.shape[1]), l2, l1=l1), answer)
+        l2, l1 = self.unit.product(X), self.unit.product(X, 1)
+        return rounded_release(name, (rows, X.shape[1]), l2, error, compute, l1=l1)
 
     def right(self, X: FloatArray) -> Bounded:
         """Return A X: see the table of the module."""
-        return self._bounded_product("right_product", X, transpose=False)
+        return self._product("right_product", X, transpose=False)
 
     def left(self, U: FloatArray) -> Bounded:
         """Return A'U: the same bounds, with the rows of U."""
-        return self._bounded_product("left_product", U, transpose=True)
+        return self._product("left_product", U, transpose=True)
 
     def core(self, U: FloatArray, X: FloatArray) -> Bounded:
         """Return U'A X, with full noise (its change is not symmetric)."""
         U, X = np.asarray(U, np.float64), np.asarray(X, np.float64)
-        error = 2 * self._core_error(U, X)
-
-        def answer(step: float) -> NDArray[Any]:
-            return to_grid(U.T @ (self._matrix() @ X), step)
-
-        shape = (U.shape[1], X.shape[1])
-        l2 = self.unit.core_l2(U, X) * (1 + 1e-9) + error
-        l1 = self.unit.core_l1(U, X)
-        if l1 is not None:
-            l1 = l1 * (1 + 1e-9) + error * math.sqrt(math.prod(shape))
-        return Bounded(Bound("core", shape, l2, l1=l1), answer)
+        l2, l1 = self.unit.core(U, X), self.unit.core(U, X, 1)
+        shape, error = (U.shape[1], X.shape[1]), self._core_error(U, X)
+        return rounded_release("core", shape, l2, error, lambda: U.T @ (self._matrix() @ X), l1=l1)
 
     def ritz(self, X: FloatArray) -> Bounded:
         """Return X'A X of a symmetric A, with symmetric noise."""
         X = np.asarray(X, np.float64)
 
-        def answer(step: float) -> NDArray[Any]:
+        def compute() -> Any:
             M = X.T @ (self._matrix() @ X)
-            return to_grid((M + M.T) / 2, step)
+            return (M + M.T) / 2
 
-        k = X.shape[1]
-        l2 = self.unit.ritz_l2(X) * (1 + 1e-9) + 2 * self._core_error(X, X)
-        l1 = l2 if k == 1 else None
-        return Bounded(Bound("ritz", (k, k), l2, symmetric=True, l1=l1), answer)
+        k, l2 = X.shape[1], self.unit.ritz(X)
+        return rounded_release(
+            "ritz", (k, k), l2, self._core_error(X, X), compute,
+            l1=l2 if k == 1 else math.inf, symmetric=True,
+        )  # fmt: skip
 
     def _core_error(self, U: FloatArray, X: FloatArray) -> float:
-        largest = max(abs(self.unit.low), abs(self.unit.high))
-        if not math.isfinite(largest):
-            return 0.0
         columns = np.outer(np.abs(U).sum(axis=0), np.abs(X).sum(axis=0))
-        return (sum(self.shape) + 4) * _ULP * largest * float(np.linalg.norm(columns))
+        return self._error(sum(self.shape) + 4, float(np.linalg.norm(columns)))
 
     def square_sum(self) -> Bounded:
         """Return ||A||_F^2: one entry moves it by at most max(lo^2, hi^2), a pair by twice that."""
@@ -242,57 +244,32 @@ class EntryQuery(PrivateQuery):
 
         def answer(step: float) -> NDArray[Any]:
             A = self._matrix()
-            data = A.data if sp.issparse(A) else A
-            return to_grid(float(np.square(data).sum()), step)
+            return to_grid(float(np.square(A.data if sp.issparse(A) else A).sum()), step)
 
         l2 = largest * (2.0 if self.symmetric else 1.0) + error
         return Bounded(Bound("trace", (), l2), answer)
 
     def whole(self) -> Bounded:
         """Return A itself: one entry changes alpha, a symmetric pair sqrt(2) alpha."""
-        symmetric = self.symmetric
 
         def answer(step: float) -> NDArray[Any]:
-            A = self._matrix()
-            return to_grid(A.toarray() if sp.issparse(A) else A, step)
+            return to_grid(dense(self._matrix()), step)
 
-        slack = math.sqrt(2.0) if symmetric else 1.0
-        slack = slack if self.unit.name in ("entry", "edge") else math.sqrt(math.prod(self.shape))
-        bound = Bound("matrix", self.shape, self.unit.frobenius(), symmetric=symmetric, slack=slack)
-        return Bounded(bound, answer)
+        slack = math.sqrt(2.0) if self.symmetric else 1.0
+        slack = slack if self.unit.single else math.sqrt(math.prod(self.shape))
+        l2, symmetric = self.unit.frobenius(), self.symmetric
+        return Bounded(Bound("matrix", self.shape, l2, symmetric=symmetric, slack=slack), answer)
 
 
 def _cleaned(A: Any, unit: EntryUnit) -> Any:
     """Return float64 A with clipped entries; entries that are not numbers count as zero."""
-    if sp.issparse(A):
-        A = without_duplicates(A)
-        A.data = _clipped(A.data, unit)
-        if unit.name == "edge":
-            upper = sp.triu(A, 1)
-            A = sp.csr_array(upper + upper.T)
+    A = without_duplicates(A) if sp.issparse(A) else np.asarray(A, dtype=np.float64)
+    A = entrywise(partial(_clipped, unit=unit), A)
+    if unit.name != "edge":
         return A
-    A = _clipped(np.array(A, dtype=np.float64), unit)
-    if unit.name == "edge":
-        upper = np.triu(A, 1)
-        A = upper + upper.T
-    return A
-
-
-def without_duplicates(A: Any) -> Any:
-    """Sum duplicate entries, each cell by itself in the order of its values.
-
-    In the order of storage an entry of one cell could change the rounding of another's sum.
-    """
-    entries = sp.coo_array(A)
-    rows, columns = entries.coords
-    data = entries.data.astype(np.float64)
-    order = np.lexsort((data, columns, rows))
-    rows, columns, data = rows[order], columns[order], data[order]
-    first = np.ones(len(data), dtype=bool)
-    first[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
-    starts = np.flatnonzero(first)
-    sums = np.add.reduceat(data, starts) if starts.size else data
-    return sp.csr_array((sums, (rows[starts], columns[starts])), shape=A.shape)
+    upper = sp.triu(A, 1) if sp.issparse(A) else np.triu(A, 1)
+    both = upper + upper.T
+    return sp.csr_array(both) if sp.issparse(both) else both
 
 
 def _clipped(values: FloatArray, unit: EntryUnit) -> FloatArray:

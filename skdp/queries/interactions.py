@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.entries import largest_two, to_grid
+from skdp.queries.entries import largest_two, rounded_release, to_grid
 from skdp.queries.sums import Neighbours
 
 __all__ = ["InteractionQuery", "gram_change", "product_change"]
@@ -122,9 +122,9 @@ class InteractionQuery(PrivateQuery):
         return self._rows
 
     def _error(self, X_norm: float) -> float:
-        """Bound the Frobenius norm of the float error of R'(R X): rows are shorter than 1."""
+        """Bound the float error of R'(R X) in two neighbours: rows are shorter than 1."""
         terms = self.shape[0] + self.shape[1] + 8
-        return terms * _ULP * self.shape[0] * X_norm
+        return 2 * terms * _ULP * self.shape[0] * X_norm
 
     def sums(self) -> Bounded:
         """Return the column sums of the normalised rows.
@@ -133,56 +133,54 @@ class InteractionQuery(PrivateQuery):
         1/d0: 1/sqrt(d0). replace: two entries of 1/sqrt(max(d, d0)): sqrt(2/d0).
         """
         m, n = self.shape
-        error = 2 * (m + 2) * _ULP * m
-
-        def answer(step: float) -> NDArray[Any]:
-            return to_grid(np.asarray(self._normalised().sum(axis=0)).reshape(-1), step)
-
-        l2 = math.sqrt(Neighbours(self.adjacency).units / self.degree_floor) * (1 + 1e-9) + error
-        return Bounded(Bound("sums", (n,), l2), answer)
+        l2 = math.sqrt(Neighbours(self.adjacency).units / self.degree_floor)
+        return rounded_release(
+            "sums", (n,), l2, 2 * (m + 2) * _ULP * m,
+            lambda: np.asarray(self._normalised().sum(axis=0)).reshape(-1),
+        )  # fmt: skip
 
     def gram(self) -> Bounded:
         """Return R'R: see `gram_change`."""
         n = self.n_features
 
-        def answer(step: float) -> NDArray[Any]:
-            R = self._normalised()
-            return to_grid((R.T @ R).toarray(), step)
-
-        l2 = gram_change(n, self.degree_floor, self.adjacency) * (1 + 1e-9) + 2 * self._error(1.0)
-        return Bounded(Bound("gram", (n, n), l2, symmetric=True), answer)
+        l2 = gram_change(n, self.degree_floor, self.adjacency)
+        return rounded_release(
+            "gram", (n, n), l2, self._error(1.0),
+            lambda: (self._normalised().T @ self._normalised()).toarray(), symmetric=True,
+        )  # fmt: skip
 
     def right(self, X: FloatArray) -> Bounded:
         """Return R'(R X), the Gram matrix times X: see `product_change`."""
         X = np.asarray(X, np.float64)
 
-        def answer(step: float) -> NDArray[Any]:
-            R = self._normalised()
-            return to_grid(R.T @ (R @ X), step)
-
-        l2 = product_change(X, self.degree_floor, self.adjacency) * (1 + 1e-9)
-        l2 += 2 * self._error(float(np.linalg.norm(X)))
-        return Bounded(Bound("gram_product", (self.n_features, X.shape[1]), l2), answer)
+        l2, error = product_change(X, self.degree_floor, self.adjacency), self._error(_size(X))
+        return rounded_release(
+            "gram_product", (self.n_features, X.shape[1]), l2, error,
+            lambda: self._normalised().T @ (self._normalised() @ X),
+        )  # fmt: skip
 
     def ritz(self, X: FloatArray) -> Bounded:
         """Return X'R'R X. ||X' E X||_F <= ||X||_2 ||E X||_F for the change E of R'R."""
         X = np.asarray(X, np.float64)
-        spectral = float(np.linalg.norm(X, 2))
+        spectral, k = float(np.linalg.norm(X, 2)), X.shape[1]
 
-        def answer(step: float) -> NDArray[Any]:
+        def compute() -> Any:
             P = self._normalised() @ X
-            return to_grid(P.T @ P, step)
+            return P.T @ P
 
-        l2 = product_change(X, self.degree_floor, self.adjacency) * spectral * (1 + 1e-9)
-        l2 += 2 * self._error(float(np.linalg.norm(X))) * spectral
-        return Bounded(Bound("ritz", (X.shape[1],) * 2, l2, symmetric=True), answer)
+        l2 = product_change(X, self.degree_floor, self.adjacency) * spectral
+        error = self._error(_size(X)) * spectral
+        return rounded_release("ritz", (k, k), l2, error, compute, symmetric=True)
 
     def square_sum(self) -> Bounded:
         """Return the sum of ||row||^2 = min(d, d0)/d0 over users: one interaction, 1/d0 or 0."""
         error = 2 * (self.shape[0] + self.shape[1]) * _ULP * self.shape[0]
 
         def answer(step: float) -> NDArray[Any]:
-            R = self._normalised()
-            return to_grid(float((R.data**2).sum()), step)
+            return to_grid(float((self._normalised().data ** 2).sum()), step)
 
         return Bounded(Bound("trace", (), 1 / self.degree_floor + error), answer)
+
+
+def _size(X: FloatArray) -> float:
+    return float(np.linalg.norm(X))

@@ -21,7 +21,7 @@ from skdp.data.blocks import AnyRows, Block, is_source, row_source
 from skdp.data.records import RecordSources, records_in_memory
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bounded
-from skdp.queries.integers import IntegerRows, clip_rows, row_norms
+from skdp.queries.integer_rows import row_map, row_norms
 from skdp.queries.rows import RowQuery, corner_units, exact_corner
 from skdp.queries.sums import Neighbours, SumQuery
 
@@ -160,7 +160,17 @@ class _MomentOfBlock:
     step: float
 
     def __call__(self, block: Zipped) -> FloatArray:
-        return _moment(*(self._floats(block) if self.step == 0.0 else self._integers(block)))
+        """Return the moment of rows, targets and corners in units, each norm checked exactly."""
+        unit, t = math.sqrt(self.step), self.target_norm
+        f, good = self._weights(block)
+        rows = row_map(self.clip_norm, unit)(where_rows(good, block.rows))
+        bounded = np.isfinite(self.scale.high - self.scale.low).all()
+        to_units = row_map(t if bounded else math.inf, unit, reuse=False)
+        V = to_units(self._scaled_targets(block, f, good) * t)
+        last = f * corner_units(self.corner, self.step) if self.corner else None
+        if last is not None and self.step:
+            last = np.rint(last)  # f <= 1: no longer
+        return _moment(rows, V, last)
 
     def _weights(self, block: Zipped) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Return f and whether a record is finite, each from that record alone."""
@@ -173,23 +183,6 @@ class _MomentOfBlock:
     def _scaled_targets(self, block: Zipped, f: FloatArray, good: Any) -> FloatArray:
         y = np.where(good[:, None], block.targets, 0.0)
         return np.where(good[:, None], self.scale(y), 0.0) * f[:, None]
-
-    def _integers(self, block: Zipped) -> tuple[Block, FloatArray, FloatArray | None]:
-        """Return rows, targets and corners in units of sqrt(step), each norm checked exactly."""
-        corner, t, unit = self.corner, self.target_norm, math.sqrt(self.step)
-        f, good = self._weights(block)
-        Z = where_rows(good, IntegerRows(self.clip_norm, unit)(block.rows))
-        V = IntegerRows(t, unit)(self._scaled_targets(block, f, good) * t)
-        last = np.rint(f * corner_units(corner, self.step)) if corner else None  # f <= 1: no longer
-        return Z, V, last
-
-    def _floats(self, block: Zipped) -> tuple[Block, FloatArray, FloatArray | None]:
-        f, good = self._weights(block)
-        rows = clip_rows(where_rows(good, block.rows), self.clip_norm)
-        V = self._scaled_targets(block, f, good)
-        if np.isfinite(self.scale.high - self.scale.low).all():
-            V = clip_rows(V, 1.0)
-        return rows, V * self.target_norm, f * self.corner if self.corner else None
 
 
 def _change(U: float, t: float, neighbours: Neighbours) -> float:

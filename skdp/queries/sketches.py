@@ -31,21 +31,23 @@ or, for Gaussian matrices that nobody knows, random with mean 1 (`SketchLaw`).
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import entrywise, without_duplicates
 from skdp.data.blocks import DenseRows
 from skdp.data.files import BlockFiles
 from skdp.data.linear_maps import LARGEST, IntegerSketch, SketchMap, signed
 from skdp.privacy.accounting.sketch_laws import SketchLaw
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.entries import without_duplicates
-from skdp.queries.integers import FINEST_UNIT, IntegerRows, clip_rows
+from skdp.queries.integer_rows import FINEST_UNIT, row_map
 from skdp.queries.sums import Neighbours
 
 __all__ = ["SKETCH_UNITS", "IntegerSketch", "SketchMap", "SketchUnit", "Updates", "Whole"]
@@ -151,19 +153,30 @@ class SketchUnit:
         """Whether integers are known to have 26 bits at most."""
         return self.name == "row"
 
-    def integers(self, values: FloatArray, unit: float) -> FloatArray:
-        """Return entries or updates truncated toward zero to units, as floats."""
-        kept = np.nan_to_num(values, nan=0.0, posinf=1e308, neginf=-1e308)
+    def contributions(self, values: FloatArray, unit: float) -> FloatArray:
+        """Return entries or updates truncated toward zero to units; floats in bounds at unit 0."""
+        if unit:
+            values = np.nan_to_num(values, nan=0.0, posinf=1e308, neginf=-1e308)
         if self.name == "entry":
-            kept = np.clip(kept, self.low, self.high)
-        return np.clip(np.trunc(kept * (1 / unit)), -LARGEST, LARGEST)
-
-    def floats(self, values: FloatArray) -> FloatArray:
-        """Return entries or updates for epsilon = inf: clipped to finite bounds."""
-        return np.clip(values, self.low, self.high) if self.name == "entry" else values
+            values = np.clip(values, self.low, self.high)
+        return np.clip(np.trunc(values * (1 / unit)), -LARGEST, LARGEST) if unit else values
 
 
-class Whole(PrivateQuery):
+class _Sketched(PrivateQuery):
+    """Private data that are multiplied by public matrices."""
+
+    _unit: SketchUnit
+
+    def sketch(self, sketch: SketchMap, random: bool = False) -> Bounded:
+        """Return one sketch: see the module."""
+        return Bounded(self._unit.bound(sketch, random=random), self.answer(sketch))
+
+    @abstractmethod
+    def answer(self, sketch: SketchMap) -> Callable[[float], NDArray[Any]]:
+        """Return the closure that computes one sketch."""
+
+
+class Whole(_Sketched):
     """A private matrix, or a block of its rows that starts at row `first`.
 
     Parameters
@@ -179,28 +192,24 @@ class Whole(PrivateQuery):
     def __init__(self, A: Any, unit: SketchUnit, first: int = 0) -> None:
         self._A, self._unit, self._first = A, unit, first
 
-    def sketch(self, sketch: SketchMap, random: bool = False) -> Bounded:
-        """Return one sketch: see the module."""
-        return Bounded(self._unit.bound(sketch, random=random), self.answer(sketch))
-
     def answer(self, sketch: SketchMap) -> Callable[[float], NDArray[Any]]:
         """Return the closure that computes one sketch."""
 
         def answer(step: float) -> NDArray[Any]:
-            if step == 0.0:
-                floats = np.zeros(sketch.out_shape)
-                for first, A in self._blocks():
-                    sketch.add_floats(floats, self._clipped(A), first)
-                return floats
             unit = step * sketch.scale
-            e = self._unit.shift(unit)
-            exact = np.zeros(sketch.out_shape, np.int64)
+            e = self._unit.shift(unit) if step else 0
+            add = partial(sketch.add_matrix, small=self._unit.small) if step else sketch.add_floats
+            total: NDArray[Any] = np.zeros(sketch.out_shape, np.int64 if step else np.float64)
             for first, A in self._blocks():
-                Z = self._integers(A, unit * 2.0**e)
-                sketch.add_matrix(exact, Z, first, self._unit.small)
-            return signed(exact.view(np.uint64) << np.uint64(e)) if e else exact
+                add(total, self._contributions(A, unit * 2.0**e), first)
+            return signed(total.view(np.uint64) << np.uint64(e)) if e else total
 
         return answer
+
+    def _contributions(self, A: Any, unit: float) -> Any:
+        if self._unit.name == "row":
+            return row_map(self._unit.clip_norm, unit)(A)
+        return entrywise(partial(self._unit.contributions, unit=unit), A)
 
     def _blocks(self) -> Iterator[tuple[int, Any]]:
         """Yield blocks of rows with the place of their first row."""
@@ -208,21 +217,6 @@ class Whole(PrivateQuery):
         for A in _in_order(self._A):
             yield first, A
             first += A.shape[0]
-
-    def _integers(self, A: Any, unit: float) -> Any:
-        if self._unit.name == "row":
-            return IntegerRows(self._unit.clip_norm, unit)(A)
-        if not sp.issparse(A):
-            return self._unit.integers(A, unit)
-        data = self._unit.integers(A.data, unit)
-        return sp.csr_array((data, A.indices, A.indptr), shape=A.shape)
-
-    def _clipped(self, A: Any) -> Any:
-        if self._unit.name == "row":
-            return clip_rows(A, self._unit.clip_norm)
-        if not sp.issparse(A):
-            return self._unit.floats(A)
-        return sp.csr_array((self._unit.floats(A.data), A.indices, A.indptr), shape=A.shape)
 
 
 def _in_order(A: Any) -> Iterator[Any]:
@@ -236,7 +230,7 @@ def _in_order(A: Any) -> Iterator[Any]:
         yield from DenseRows(np.asarray(A)).blocks()
 
 
-class Updates(PrivateQuery):
+class Updates(_Sketched):
     """A batch of updates ``A[rows, columns] += deltas``, in any order, with repeats."""
 
     def __init__(
@@ -244,20 +238,15 @@ class Updates(PrivateQuery):
     ) -> None:
         self._rows, self._columns, self._deltas, self._unit = rows, columns, deltas, unit
 
-    def sketch(self, sketch: SketchMap, random: bool = False) -> Bounded:
-        """Return one sketch: see the module."""
-        return Bounded(self._unit.bound(sketch, random=random), self.answer(sketch))
-
     def answer(self, sketch: SketchMap) -> Callable[[float], NDArray[Any]]:
         """Return the closure that computes one sketch."""
 
         def answer(step: float) -> NDArray[Any]:
             deltas = np.asarray(self._deltas, dtype=np.float64)
+            z = self._unit.contributions(deltas, step * sketch.scale)
             if step == 0.0:
-                kept = self._unit.floats(deltas)
-                D = sp.csr_array((kept, (self._rows, self._columns)), shape=sketch.shape)
+                D = sp.csr_array((z, (self._rows, self._columns)), shape=sketch.shape)
                 return sketch.of_floats(D, 0)
-            z = self._unit.integers(deltas, step * sketch.scale).astype(np.int64)
-            return sketch.of_updates(self._rows, self._columns, z)
+            return sketch.of_updates(self._rows, self._columns, z.astype(np.int64))
 
         return answer

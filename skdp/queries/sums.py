@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+Q = TypeVar("Q")
+Compute = Callable[[float], NDArray[Any]]
 ADJACENCIES = ("add_remove", "replace")
 _LIMIT = 2**62
 
@@ -94,6 +96,10 @@ class SumQuery(PrivateQuery):
         self.neighbours = Neighbours(adjacency)
         self.n_jobs = n_jobs
 
+    def _beside(self, kind: Callable[..., Q], *public: Any, **bounds: Any) -> Q:
+        """Return a query of the same units, neighbours and threads."""
+        return kind(*public, adjacency=self.adjacency, n_jobs=self.n_jobs, **bounds)
+
     @property
     def n_rows(self) -> int:
         """Number of units, public under adjacency="replace" only."""
@@ -108,26 +114,16 @@ class SumQuery(PrivateQuery):
     # -- bounds, by what one unit adds --------------------------------------------------------
 
     def _number(
-        self,
-        name: str,
-        low: float,
-        high: float,
-        answer: Callable[[float], NDArray[Any]],
-        rounding: float = 0.5,
+        self, name: str, low: float, high: float, answer: Compute, rounding: float = 0.5
     ) -> Bounded:
         """Bound a sum of numbers in [low, high], each rounded by itself."""
         size, slack = self.neighbours.number(low, high), self.neighbours.units * rounding
         return Bounded(Bound(name, (), size, slack=slack, l1=size, l1_slack=slack), answer)
 
     def _array(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        level: float,
-        answer: Callable[[float], NDArray[Any]],
-        l2: float | None = None,
-        widen: float = 1.0,
-    ) -> Bounded:
+        self, name: str, shape: tuple[int, ...], level: float, answer: Compute,
+        l2: float | None = None, widen: float = 1.0,
+    ) -> Bounded:  # fmt: skip
         """Bound a sum of arrays of norm at most `level`, each rounded by itself.
 
         `l2` is the change where more is known of the arrays, `widen` what float norms may exceed
@@ -141,9 +137,7 @@ class SumQuery(PrivateQuery):
         )  # fmt: skip
         return Bounded(bound, answer)
 
-    def _square(
-        self, name: str, order: int, l2: float, answer: Callable[[float], NDArray[Any]]
-    ) -> Bounded:
+    def _square(self, name: str, order: int, l2: float, answer: Compute) -> Bounded:
         """Bound a sum of symmetric integer matrices whose norms are checked after rounding."""
         return Bounded(Bound(name, (order, order), l2, symmetric=True, slack=0.0), answer)
 

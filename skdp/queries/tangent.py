@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import square_norms
 from skdp.data.blocks import AnyRows, Block
 from skdp.data.exact import GRID_BITS, limbs_of, on_grid, wide_map
 from skdp.data.remote import RowNumbers
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.integers import FINEST_UNIT, IntegerRows, clip_rows
+from skdp.queries.integer_rows import FINEST_UNIT, rows_and_squares
 from skdp.queries.sums import SumQuery
 
 __all__ = ["TangentQuery", "tangent_bound"]
@@ -55,11 +54,12 @@ class _Split:
     removed: float
     gap: float
     rounding: float
+    bits: int
 
     def __call__(self, Z: Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return V'z, D V'z and the size ||D V'z|| ||b|| of integer rows (||z||^2 given)."""
         A = np.asarray(Z @ self.grid)
-        np.ldexp(A, -GRID_BITS, out=A)
+        np.ldexp(A, -self.bits, out=A)
         squares = np.einsum("ij,ij->i", A, A)
         kept = self.removed * (2 - self.removed) - self.gap
         b = np.sqrt(np.maximum(lengths - kept * squares, 0.0)) + self.rounding * np.sqrt(squares)
@@ -70,8 +70,7 @@ class _Split:
     def sizes(self, rows: Block, clip_norm: float) -> FloatArray:
         """Return the sizes of rows, in a unit fine enough for a search."""
         unit = clip_norm * _SIZE_UNIT
-        to_integers = IntegerRows(clip_norm, unit, reuse=True)
-        return np.asarray(self(*to_integers.with_squares(rows))[2] * unit**2)
+        return np.asarray(self(*rows_and_squares(rows, clip_norm, unit))[2] * unit**2)
 
 
 class TangentQuery(SumQuery):
@@ -120,7 +119,8 @@ class TangentQuery(SumQuery):
             raise ValueError("'weights' must be one for each column of 'V'.")
         if not (np.all(self._weights > 0) and np.all(self._weights <= 1)):
             raise ValueError("'weights' must lie in (0, 1].")
-        self._split = _Split(self._grid, self._weights, self._removed, gap, rounding)
+        self._split = _Split(self._grid, self._weights, self._removed, gap, rounding, GRID_BITS)
+        self._float_split = _Split(self._V, self._weights, self._removed, 0.0, 0.0, 0)
         self._sizes = RowNumbers(source, partial(self._split.sizes, clip_norm=clip_norm))
         self.clip_norm = clip_norm
         self.largest = tangent_bound(clip_norm, min(scale, _SMALLEST_B)) * (1 + gap)
@@ -141,20 +141,22 @@ class TangentQuery(SumQuery):
         level = min(float(clip_level), self.largest)
 
         def answer(step: float) -> NDArray[Any]:
-            if step == 0.0:
-                return self._float_product(level)
-            unit = math.sqrt(step)
-            to_integers, split = IntegerRows(self.clip_norm, unit, reuse=True), self._split
+            split, unit = self._split if step else self._float_split, math.sqrt(step)
+            longest = level / step if step else level
 
             def term(rows: Block) -> FloatArray:
-                Z, lengths = to_integers.with_squares(rows)
+                Z, lengths = rows_and_squares(rows, self.clip_norm, unit)
                 A, weighted, sizes = split(Z, lengths)
-                with np.errstate(divide="ignore"):
-                    shortened = np.minimum(1.0, (level / step) / sizes)
-                P = np.rint(weighted * shortened[:, None])
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    P = weighted * np.fmin(1.0, longest / sizes)[:, None]
+                if step == 0.0:
+                    return np.asarray(Z.T @ P)
+                P = np.rint(P)
                 return np.vstack([np.asarray(Z.T @ P), *limbs_of(np.rint(A).T @ P)])
 
-            total = self._sum(term, (d + 2 * p, p), step)
+            total = self._sum(term, (d + 2 * p, p) if step else (d, p), step)
+            if step == 0.0:
+                return np.asarray(total - self._removed * self._V @ (self._V.T @ total))
             removed = np.rint(self._grid * self._removed)
             return total[:d] - wide_map(removed, total[d : d + p], total[d + p :])
 
@@ -167,22 +169,3 @@ class TangentQuery(SumQuery):
             min_step=(self.clip_norm * FINEST_UNIT) ** 2,
         )
         return Bounded(bound, answer)
-
-    def _float_product(self, level: float) -> FloatArray:
-        V, C, weights = self._V, self.clip_norm, self._weights
-        kept = self._removed * (2 - self._removed)
-
-        def term(rows: Block) -> FloatArray:
-            clipped = clip_rows(rows, C)
-            A = np.asarray(clipped @ V)
-            squares = np.einsum("ij,ij->i", A, A)
-            b = np.sqrt(np.maximum(square_norms(clipped) - kept * squares, 0.0))
-            b = np.maximum(b, np.sqrt(squares) / _SMALLEST_B)
-            weighted = A * weights
-            sizes = np.sqrt(np.einsum("ij,ij->i", weighted, weighted)) * b
-            with np.errstate(divide="ignore", invalid="ignore"):
-                shortened = np.where(sizes > level, level / sizes, 1.0)
-            return np.asarray(clipped.T @ (weighted * shortened[:, None]))
-
-        Y = self._sum(term, V.shape, 0.0)
-        return np.asarray(Y - self._removed * V @ (V.T @ Y))

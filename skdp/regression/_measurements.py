@@ -3,54 +3,79 @@
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
-from skdp._inputs import refuse_blocks
+from skdp._inputs import as_blocks, map_blocks
 from skdp._validation import check_bool, check_int, check_option, check_real
+from skdp.data.dask_rows import is_dask_array
+from skdp.data.places import in_memory
+from skdp.regression._placed import check_placed, in_blocks
 from skdp.solvers.design import Whitening, whitening
 
 __all__ = [
     "check_design",
     "check_measurements",
     "check_parameters",
-    "inner_products",
     "pay_the_rest",
+    "predictions",
 ]
 
-_NO_BLOCKS = (
-    "or a memory map: its steps keep numbers of single records beside X. Write the blocks into one "
-    "npy file (numpy.lib.format.open_memmap) and pass np.load(path, mmap_mode='r')"
-)
 _FLOATS = [np.float64, np.float32]
 
 
-def check_measurements(estimator, X, y="no_validation", *, reset=True):
-    """Return (X as rows or factors, y, shape of a matrix)."""
-    shape = None
-    refuse_blocks(estimator, X, _NO_BLOCKS)
-    if isinstance(X, tuple):
-        X, y = _check_factors(estimator, X, y, reset)
-        shape = (X[0].shape[1], X[1].shape[1])
-        n_features = math.prod(shape)
+def check_measurements(estimator, X, y):
+    """Return (records, shape of a matrix): rows of d1 d2 numbers, or factors."""
+    X, given = _flat(X)
+    if as_blocks(X) is not None:
+        placed = in_blocks(estimator, X, y, numbers=True)
+    elif isinstance(X, tuple):
+        (A, B), y = _check_factors(estimator, X, y)
+        placed, given = in_memory(A, y=y, factors=B), (A.shape[1], B.shape[1])
     else:
-        if getattr(X, "ndim", 2) == 3 and not sp.issparse(X):
-            shape = tuple(int(d) for d in X.shape[1:])
-            X = np.asarray(X).reshape(len(X), -1)
-        X, y = _check_rows(estimator, X, y, reset)
-        n_features = X.shape[1]
-    return X, y, _shape(estimator, shape, n_features)
+        placed = check_placed(estimator, X, y, numbers=True, multi_output=False)
+    return placed, _shape(estimator, given, _width(placed, given))
 
 
-def _check_rows(estimator, X, y, reset):
-    options = {"accept_sparse": "csr", "dtype": _FLOATS, "reset": reset}
-    if isinstance(y, str):
-        return validate_data(estimator, X, **options), None
-    X, y = validate_data(estimator, X, y, y_numeric=True, **options)
-    return X, np.asarray(y, np.float64)
+def _flat(X):
+    """Return matrices as rows, and their shape; what is not an array of matrices as it is."""
+    if getattr(X, "ndim", 2) != 3 or sp.issparse(X) or is_dask_array(X):
+        return X, None
+    X = np.asanyarray(X)  # a map stays one
+    return X.reshape(len(X), -1), tuple(int(d) for d in X.shape[1:])
+
+
+def _width(placed, given):
+    return math.prod(given) if "factors" in placed.columns else placed.rows.n_features
+
+
+def predictions(estimator, X):
+    """Return <X_i, M> + intercept of each record; those in blocks where they are."""
+    inner = InnerProducts(estimator.coef_, estimator.intercept_)
+    X, _ = _flat(X)
+    source = as_blocks(X)
+    if source is not None:
+        return map_blocks(estimator, X, source, inner, None)
+    if isinstance(X, tuple):
+        (A, B), _ = _check_factors(estimator, X, reset=False)
+        return np.einsum("ij,ij->i", A @ estimator.coef_, B) + estimator.intercept_
+    X = validate_data(estimator, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
+    return inner(X)
+
+
+class InnerProducts(NamedTuple):
+    """The public map of `predict`; it holds no reference to the estimator."""
+
+    coef: np.ndarray
+    intercept: float
+
+    def __call__(self, X):
+        """Predict records in rows."""
+        return np.asarray(X @ self.coef.ravel()) + self.intercept
 
 
 class _Width:
@@ -60,7 +85,7 @@ class _Width:
         self.shape = shape
 
 
-def _check_factors(estimator, factors, y, reset):
+def _check_factors(estimator, factors, y="no_validation", reset=True):
     if len(factors) != 2:
         raise ValueError(f"a tuple X must be factors (A, B), two arrays. Got {len(factors)} items.")
     A, B = (check_array(factor, dtype=_FLOATS, input_name="X") for factor in factors)
@@ -113,13 +138,6 @@ def check_design(design, shape, *, sparse=False):
         raise ValueError("full covariances in 'design' need dense X; give diagonal ones for CSR.")
     moments = np.concatenate([(R * np.trace(C)).ravel(), (C * np.trace(R)).ravel()])
     return whitening(moments, shape, 1.0, 0.0)
-
-
-def inner_products(X, coef):
-    """Return <X_i, coef> for each record."""
-    if isinstance(X, tuple):
-        return np.einsum("ij,ij->i", X[0] @ coef, X[1])
-    return np.asarray(X @ coef.ravel())
 
 
 def check_parameters(estimator):

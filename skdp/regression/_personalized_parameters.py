@@ -3,9 +3,10 @@
 import math
 
 from skdp._validation import check_bool, check_int, check_option, check_real, check_split
-from skdp.regression._planning import plan_users
+from skdp.regression._planning import expect_users, no_users
 from skdp.regression._users import check_candidates
 from skdp.solvers.candidates import line_net
+from skdp.theory import check_counts, rehearse
 
 _NET_POINTS = 1000
 _PURE_SHARE = 0.5  # of epsilon, for the exponential mechanism beside Gaussian releases
@@ -57,12 +58,14 @@ class ParametersMixin:
         plan : FitPlan
             ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
         """
-        shares = self._check_parameters()
-        self._check_n_components(n_features)
+        n, d = n_samples, n_features
+        check_counts(self, n_samples=n, n_features=d)
+        self._check_parameters()
         if not 0 < signal <= 1:
             raise ValueError(f"'signal' must be in the range (0, 1]. Got {signal!r} instead.")
-        session = self._checked_session(pure_epsilon=self._pure_epsilon())
-        return plan_users(self, session, n_samples, n_features, float(signal), shares)
+        rehearsal = rehearse(self, n, no_users(n, d, self.adjacency))
+        k = 1 if self.n_components == "auto" else self.n_components
+        return rehearsal.plan(n, d, expect_users(rehearsal, d, k, float(signal)))
 
     def _default_shares(self):
         pure = self.delta == 0

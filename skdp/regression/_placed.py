@@ -12,10 +12,10 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from skdp._inputs import as_blocks, check_rows
 from skdp._labels import as_labels, check_labels
 from skdp._validation import FLOATS
-from skdp.data.blocks import DenseRows, SparseRows, row_source
+from skdp.data.blocks import DenseRows, SparseRows
 from skdp.data.dask_rows import DaskRows, is_dask_array
 from skdp.data.files import BlockFiles
-from skdp.data.places import Placed
+from skdp.data.places import Placed, in_memory
 
 __all__ = ["as_columns", "check_placed", "in_blocks", "n_columns"]
 
@@ -40,7 +40,7 @@ def check_placed(estimator, X, y, *, numbers, multi_output=True):
     options = {"multi_output": multi_output, "y_numeric": True} if numbers else {}
     y = y if numbers else as_labels(y)
     X, y = validate_data(estimator, X, y, accept_sparse="csr", dtype=FLOATS, **options)
-    return Placed(row_source(X), {"y": np.asarray(y)})
+    return in_memory(X, y=np.asarray(y))
 
 
 def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):

@@ -1,23 +1,37 @@
-"""Plans of the regressions, from shapes and parameters alone.
-
-Bounds come from the queries of the fits over no records and no users; clip levels are learnt by the
-fits, so the noise of clipped sums is in units of the clip level.
-"""
+"""What theory expects of rehearsed regressions, and the shapes that they are rehearsed on."""
 
 import math
+from functools import partial
 from numbers import Integral
 
 import numpy as np
+import scipy.sparse as sp
 
-from skdp._validation import check_split
+from skdp.data.places import in_memory
 from skdp.data.users import UserRows
-from skdp.queries.groups import GroupQuery
-from skdp.queries.measurements import MeasurementQuery
-from skdp.solvers.trace import Plan, clip_multiplier, median_steps
-from skdp.solvers.user_rounds import round_parts
-from skdp.theory import FitPlan, expected_error, planned, records_needed, vote_error, vote_threshold
+from skdp.queries.users import UserQuery
+from skdp.solvers.trace import READABLE, clip_multiplier
+from skdp.theory import (
+    Expectation,
+    constant_error,
+    expected_error,
+    readout_loss,
+    vote_error,
+    vote_threshold,
+    zero_rows,
+)
 
-__all__ = ["facts_of", "first_below", "plan_trace", "plan_users", "shape_of"]
+__all__ = [
+    "expect_readout",
+    "expect_trace",
+    "expect_users",
+    "no_users",
+    "ordinary_moments",
+    "planned_records",
+    "shape_of",
+]
+
+_TARGET_LENGTH = 0.5  # assumed length of a target, in units of its bound
 
 
 def shape_of(given, parameter):
@@ -34,160 +48,111 @@ def shape_of(given, parameter):
     return (int(shape), 1) if isinstance(shape, Integral) else tuple(map(int, shape))
 
 
-def facts_of(estimator, session, n, d):
-    budget = session.budget
-    return {
-        "estimator": type(estimator).__name__,
-        "n_samples": n,
-        "n_features": d,
-        "guarantee": f"epsilon={budget.epsilon:g}, delta={budget.delta:g}, unit {session.unit}, "
-        f"{session.adjacency}",
-        "mu": budget.mu,
-    }
+# -- records: a matrix -------------------------------------------------------------------------
 
 
-# -- records -----------------------------------------------------------------------------------
+def planned_records(n, shape, *, known):
+    """Return records of a public shape; where X is public, those of an even design."""
+    size, y = math.prod(shape), np.broadcast_to(np.zeros(()), (n,))
+    if not known:
+        return in_memory(zero_rows(n, size), y=y)
+    places = np.arange(n) % size
+    values = np.full(n, math.sqrt(size))
+    rows = sp.csr_array((values, places, np.arange(n + 1)), shape=(n, size))
+    return in_memory(rows, y=y)
 
 
-def plan_trace(estimator, session, n, shape, signal):
-    """Plan a trace regression: noise of y has standard deviation 1, <X, M> has `signal`."""
-    shares = check_split(estimator, estimator._default_shares())
-    rank = min(estimator.rank, *shape)
-    max_iter = 0 if estimator.solver == "spectral_init" else estimator.max_iter
-    steps = median_steps(
-        max_iter, covariance=estimator._learns_design(), intercept=estimator.fit_intercept
-    )
-    size = math.prod(shape)
-    query = MeasurementQuery(
-        np.zeros((0, size)), np.zeros(0), shape, adjacency=session.adjacency,
-        privacy_unit=session.unit,
-    )  # fmt: skip
-    basis = np.eye(shape[0], rank), np.eye(rank), np.eye(shape[1], rank)
-    products, tangent = query.products(), query.tangent(*basis)
-    releases = []
-    if "count" in shares:
-        releases.append(planned(session, query.count().bound, shares["count"]))
-    if "covariance" in shares:
-        releases.append(planned(session, query.moments(1.0).bound, shares["covariance"]))
-    bound = products.scores_below(1.0).bound
-    name = "median searches"
-    releases.append(planned(session, bound, shares["medians"], times=steps, name=name))
-    releases.append(planned(session, products.total(1.0).bound, shares["init"], name="start"))
-    if max_iter:
-        bound = tangent.total(1.0).bound
-        releases.append(
-            planned(session, bound, shares["gradients"], times=max_iter, name="gradient step")
-        )
-    mu = session.budget.mu
-    options = {
-        "shape": shape, "rank": rank, "lam": 1.0, "unit_noise": query.neighbours.units / mu,
-        "init": shares["init"], "gradients": shares.get("gradients", 0.0),
-        "rank_share": shares["medians"] / steps, "max_iter": max_iter,
-        "clip_level": None if estimator.clip_level == "auto" else float(estimator.clip_level),
-        "tail_average": estimator.tail_average, "shrink": estimator.shrink,
-    }  # fmt: skip
-    needed = records_needed(
-        shape, rank, epsilon=estimator.epsilon, delta=estimator.delta, adjacency=session.adjacency
-    ) if math.isfinite(mu) else None  # fmt: skip
+def ordinary_moments(shape):
+    """Return the moments of records whose entries are alike and whose moments have norm 1."""
+    d1, d2 = shape
 
-    def error(records):
-        if needed is not None and records < needed.readable:
-            return 1.0
-        return expected_error(Plan(n=records, **options), noise_sd=1.0, signal_sd=float(signal))
+    def moments(n, noise, _clip_level):
+        diagonal = len(noise.value) == d1 + d2
+        parts = [np.ones(d) if diagonal else np.eye(d) for d in shape]
+        length = math.sqrt(d1 * d2 * (d1 + d2))
+        return n / length * np.concatenate([d2 * parts[0].ravel(), d1 * parts[1].ravel()])
 
-    plan = Plan(n=n, **options)
-    level = clip_multiplier(plan, plan.tangent_size, plan.gradients or plan.init)
-    return FitPlan(
-        **facts_of(estimator, session, n, size),
-        unit="1; sums: the clip level",
-        error=error(n),
+    return moments
+
+
+def expect_trace(rank, facts, signal):
+    """Expect the error of the matrix; the noise of y has standard deviation 1, <X, M> `signal`.
+
+    `rank` is one release of a search for a median, `facts` are those of the fit, for entries of
+    variance 1.
+    """
+    readable = 2 * READABLE * rank.noise_scale
+    size = facts.tangent_size
+    level = clip_multiplier(facts, size, facts.gradients or facts.init)
+    return Expectation(
+        error=partial(matrix_error, facts=facts, readable=readable, signal=float(signal)),
         meaning="relative error of the matrix, 1 is the zero matrix",
-        found=float(needed.readable) if needed else 0.0,
+        found=math.ceil(readable),
         signal="records from which medians can be read",
         assumptions=(
             f"<X_i, M> has {signal:g} times the standard deviation of the noise of y",
             f"entries of X have equal variances; clip levels near {level:g} medians",
         ),
-        releases=tuple(releases),
-        needed=first_below(error, 0.5),
+        goal=0.5,
     )
 
 
-def first_below(error, goal):
-    """Smallest number (to 2%) from which the error is below the goal; 0 if there is none."""
-    n = 10.0
-    while error(n) > goal:
-        n *= 1.02
-        if n > 1e12:
-            return 0
-    return math.ceil(n)
+def matrix_error(n, facts, readable, signal):
+    """Return the expected error for another number of records."""
+    if n < readable:
+        return 1.0
+    return expected_error(facts._replace(n=n), noise_sd=1.0, signal_sd=signal)
+
+
+# -- records: a read-out -----------------------------------------------------------------------
+
+
+def expect_readout(rehearsal, n, d, signal, *, clip_norm, target, whole):
+    """Expect the loss of a read-out whose rows are spread evenly.
+
+    `target` is the length of the targets in the release, in clip norms; `whole` says that they are
+    as long as their bound, as codes of labels are.
+    """
+    noise = rehearsal.lines[-1].noise_scale / math.sqrt(2) / clip_norm**2
+    length = (1.0 if whole else _TARGET_LENGTH) * target
+    kind = "codes of labels" if whole else "targets are half as long as their bound, and"
+    return Expectation(
+        error=partial(readout_loss, d=d, length=1.0, target=length, noise=noise, signal=signal),
+        meaning="share of the explainable variance that is lost",
+        found=min(1.0, 2 * noise * math.sqrt(d) / n),
+        signal="share of the squared length that one direction must hold",
+        assumptions=(
+            "rows are about as long as the clip norm, spread evenly over all directions",
+            f"{kind} linear in the rows up to {1 - signal:g} of their variance; alpha is small",
+        ),
+        goal=0.5,
+    )
 
 
 # -- users -------------------------------------------------------------------------------------
 
 
-def round_bound(query, local, estimator, d, k):
-    """Return the bound of the message of a round."""
-    clip = float(estimator.clip_level)
-    if estimator.refine == "residual":
-        return query.sums("round", local, round_parts(d, k, clip)).bound
-    if estimator.refine == "cross":
-        return query.sums("cross_round", local, (((d, k), 1.0, False),)).bound
-    return query.grams("gram_round", local, d * k + 1).bound
+def no_users(n, d, adjacency):
+    """Return a query of so many users without numbers; one output, as more change no norm."""
+    rows = UserRows(zero_rows(n, d), zero_rows(n, 1), np.arange(n), True)
+    return UserQuery(rows, adjacency=adjacency)
 
 
-def plan_users(estimator, session, n_users, d, alignment, shares):
-    """Plan a personalised fit; the error is that of the start, which rounds improve."""
-    k = 1 if estimator.n_components == "auto" else min(estimator.n_components, d)
-    outputs = 1  # for more than two classes messages are wider, their norms are the same
-    rows = UserRows(np.zeros((0, d)), np.zeros((0, outputs)), np.zeros(0, np.intp), True)
-    query = GroupQuery(rows, adjacency=session.adjacency)
-
-    def local(batch):
-        return batch.X  # never called
-
-    def sums(name, *parts):
-        return query.sums(name, local, parts).bound
-
-    level = 1.0 if estimator.coef_bound == "auto" else float(estimator.coef_bound)
-    bounds = {
-        "whitener": lambda: (
-            query.grams("second_moment", local, d).bound
-            if estimator.whiten is True
-            else sums("variances", ((d,), 1.0, True))
-        ),
-        "init": lambda: query.grams(estimator.init, local, d, estimator.init == "pairs").bound,
-        "rounds": lambda: round_bound(query, local, estimator, d, k),
-        "head": lambda: sums("head_votes", ((16,), 1.0, False)),
-        "global": lambda: sums("mean_head", ((d + 1,), level, False)),
-        "count": lambda: query.count().bound,
-    }
-    releases, votes = [], None
-    for name, share in shares.items():
-        if name == "init" and estimator.init == "exponential":
-            continue  # a choice: it adds no noise
-        times = max(estimator.n_rounds, 1) if name == "rounds" else 1
-        releases.append(planned(session, bounds[name](), share, times=times))
-        votes = releases[-1] if name == "init" else votes
-    known = votes is not None and estimator.init == "votes" and math.isfinite(session.budget.mu)
-    scale = votes.noise_scale if votes else math.nan
-    options = {"noise_scale": scale, "alignment": alignment}
-
-    def error(users):
-        return vote_error(users, d, k, **options)
-
-    threshold = vote_threshold(d, k, **options) if known else 0.0
-    return FitPlan(
-        **facts_of(estimator, session, n_users, d),
-        unit="1",
-        error=error(n_users) if known else math.nan,
+def expect_users(rehearsal, d, k, alignment):
+    """Expect the angle after the start, which rounds improve; known for votes."""
+    votes = rehearsal.named("votes")
+    facts = {"d": d, "k": k, "alignment": alignment}
+    known = bool(votes) and math.isfinite(rehearsal.mu)
+    if known:
+        facts["noise_scale"] = votes[0].noise_scale
+    return Expectation(
+        error=partial(vote_error, **facts) if known else constant_error,
         meaning="squared sine between released and true subspace after the start",
-        found=threshold,
+        found=vote_threshold(**facts) if known else 0.0,
         signal="users from which the subspace stands out",
         assumptions=(
             f"{alignment:g} of the square of a user's own direction lies in the subspace",
             f"{k} components of equal weight; rounds improve on the start",
         ),
-        releases=tuple(releases),
-        needed=first_below(error, 0.5 * (1 - k / d)) if known and k < d else 0,
+        goal=0.5 * (1 - k / d) if known and k < d else 0.0,
     )

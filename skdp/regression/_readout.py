@@ -18,10 +18,13 @@ from skdp._validation import (
     check_split,
 )
 from skdp.base import BaseDPEstimator
+from skdp.data.blocks import row_source
+from skdp.data.places import Placed
 from skdp.queries.readout import ReadoutQuery
-from skdp.regression._readout_planning import check_counts, plan_readout
+from skdp.regression._planning import expect_readout
 from skdp.solvers.quantiles import private_quantile
 from skdp.solvers.readout import readout_moments, solve_readout
+from skdp.theory import check_counts, rehearse, zero_rows
 
 # Bounds are learnt as multiples of a private median, which is safe with few records: the search for
 # a high quantile runs away upwards when the rows above it are fewer than its noise.
@@ -55,11 +58,12 @@ class ReadoutBase(BaseDPEstimator):
         value = getattr(self, name, None)
         return isinstance(value, str) and value == "auto"
 
-    def _release(self, session, records, shares, scale_of):
+    def _release(self, session, records, scale_of):
         """Return (coefficients, intercepts, clip norm, scale), all from released numbers.
 
         `scale_of(ask)` returns the public scale of the targets; it may pay for it.
         """
+        shares = self._check_parameters()
         none = scale_of(None)
         query = ReadoutQuery(
             records, clip_norm=math.inf, scale=none, adjacency=self.adjacency, n_jobs=self.n_jobs
@@ -71,9 +75,7 @@ class ReadoutBase(BaseDPEstimator):
             clip_norm = _CLIP_MEDIANS * median
         clip_norm = float(clip_norm)
         scale = scale_of(ask.targets())
-        length = clip_norm if math.isfinite(clip_norm) else 1.0
-        corner = _CORNER * length if self.fit_intercept else 0.0
-        target = _TARGET * math.hypot(length, corner)
+        corner, target = self._lengths(clip_norm)
         answer = ask.within(clip_norm, scale).readout(corner, target, share=shares["readout"])
         released = readout_moments(
             answer.value,
@@ -95,15 +97,30 @@ class ReadoutBase(BaseDPEstimator):
             return predict(X)
         return map_blocks(self, X, source, predict, n_columns, dtype)
 
-    def _plan(self, n_samples, n_features, columns, signal, *, whole):
-        name = type(self).__name__
-        check_counts(name, n_samples=n_samples, n_features=n_features, columns=columns)
-        corner = _CORNER if self.fit_intercept else 0.0
+    def _lengths(self, clip_norm):
+        """Return the lengths of the corner and of the targets in the release."""
+        length = clip_norm if math.isfinite(clip_norm) else 1.0
+        corner = _CORNER * length if self.fit_intercept else 0.0
+        return corner, _TARGET * math.hypot(length, corner)
+
+    def _plan(self, n, d, columns, signal, *options, whole):
+        """Rehearse the fit on records of zeros, with so many columns of targets."""
+        check_counts(self, n_samples=n, n_features=d, columns=columns)
+        if not 0 < signal <= 1:
+            raise ValueError(f"'signal' must be a share in the range (0, 1]. Got {signal!r}.")
         self._check_parameters()
-        return plan_readout(
-            self, self._checked_session(), (n_samples, n_features), columns, signal,
-            corner=corner, target=_TARGET * math.hypot(1.0, corner), whole=whole,
-        )  # fmt: skip
+        rows = n if self.adjacency == "replace" else 1  # the other way nobody asks for it
+        y = zero_rows(rows, columns) if not whole else np.zeros(rows)
+        placed = Placed(row_source(zero_rows(rows, d)), {"y": y})
+        rehearsal = rehearse(self, n, placed, *options)
+        learnt = self._is_auto("clip_norm")
+        clip_norm = _CLIP_MEDIANS if learnt else float(self.clip_norm)
+        clip_norm = clip_norm if math.isfinite(clip_norm) else 1.0
+        target = self._lengths(1.0)[1] / math.sqrt(columns)
+        expected = expect_readout(
+            rehearsal, n, d, signal, clip_norm=clip_norm, target=target, whole=whole
+        )
+        return rehearsal.plan(n, d, expected, "the median norm of the rows" if learnt else "1")
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -144,12 +144,21 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         self : DPRidge
             The fitted estimator.
         """
-        shares = self._check_parameters()
-        bounds = check_range(self, "target_bounds")
+        self._check_parameters()
         session = self._open_session()
         placed = check_placed(self, X, y, numbers=True)
+        return self._close_session(session, self._fit_session(session, placed))
+
+    def _check_parameters(self):
+        check_range(self, "target_bounds")
+        return super()._check_parameters()
+
+    def _fit_session(self, session, placed):
+        """Make all releases; the records are read by the session alone."""
         q = n_columns(placed.columns["y"])
+        bounds = check_range(self, "target_bounds")
         bounds = spread_range(self, "target_bounds", bounds, q, "targets")
+        shares = self._check_parameters()
 
         def scale_of(ask):
             if bounds is not None:
@@ -160,12 +169,11 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
                 radius = _TARGET_MEDIANS * median
             return TargetScale.in_ball(radius, q)
 
-        W, b, clip_norm, scale = self._release(
-            session, records_of(placed, RecordForm(as_columns, q)), shares, scale_of
-        )
+        records = records_of(placed, RecordForm(as_columns, q))
+        W, b, clip_norm, scale = self._release(session, records, scale_of)
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
-        attributes = {
+        return {
             "coef_": (W[:, 0] if single else W.T.copy()).astype(
                 float_dtype(placed.rows), copy=False
             ),
@@ -173,12 +181,11 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
             "clip_norm_": clip_norm,
             "target_bounds_": (scale.low, scale.high),
         }
-        return self._close_session(session, attributes)
 
     def plan(self, n_samples, n_features, *, n_targets=1, signal=0.5):
         """Say what a fit would release, and what error to expect; no data is touched.
 
-        Costs nothing: it is computed from the parameters and the shape alone. Pass a guess for a
+        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
         number of samples that is private.
 
         Parameters
@@ -195,7 +202,6 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         plan : FitPlan
             ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
         """
-        check_range(self, "target_bounds")
         return self._plan(n_samples, n_features, n_targets, signal, whole=False)
 
     def predict(self, X):

@@ -18,6 +18,7 @@ from skdp.exceptions import PrivacyWarning
 from skdp.queries.readout import TargetScale
 from skdp.regression._placed import check_placed
 from skdp.regression._readout import ReadoutBase
+from skdp.theory import check_counts
 
 
 class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
@@ -135,23 +136,26 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         self : DPRidgeClassifier
             The fitted estimator.
         """
-        shares = self._check_parameters()
+        self._check_parameters()
         session = self._open_session()
         placed = check_placed(self, X, y, numbers=False)
         classes = self._public_classes(placed.columns["y"])
+        return self._close_session(session, self._fit_session(session, placed, classes))
+
+    def _fit_session(self, session, placed, classes):
+        """Make all releases; the records are read by the session alone."""
         codes, factor = label_codes(len(classes), centered=self.fit_intercept)
         q = codes.shape[1]
         form = RecordForm(partial(encode, classes=classes, codes=codes), q)
         records = records_of(placed, form)
         scale = TargetScale.in_ball(1.0, q)
-        W, b, clip_norm, _ = self._release(session, records, shares, lambda ask: scale)
-        attributes = {
+        W, b, clip_norm, _ = self._release(session, records, lambda ask: scale)
+        return {
             "classes_": classes,
             "coef_": (factor * W.T).astype(float_dtype(placed.rows), copy=False),
             "intercept_": intercepts(b, factor) if self.fit_intercept else np.zeros_like(b),
             "clip_norm_": clip_norm,
         }
-        return self._close_session(session, attributes)
 
     def _public_classes(self, y):
         """Return the classes: given, or those of y, which are public then."""
@@ -180,7 +184,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     def plan(self, n_samples, n_features, *, n_classes=None, signal=0.5):
         """Say what a fit would release, and what error to expect; no data is touched.
 
-        Costs nothing: it is computed from the parameters and the shape alone. Pass a guess for a
+        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
         number of samples that is private.
 
         Parameters
@@ -199,8 +203,10 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         """
         if n_classes is None:
             n_classes = 2 if self.classes is None else len(check_classes(self))
+        check_counts(self, n_classes=n_classes)
         columns = 1 if n_classes == 2 else n_classes
-        return self._plan(n_samples, n_features, columns, signal, whole=True)
+        classes = np.arange(n_classes)
+        return self._plan(n_samples, n_features, columns, signal, classes, whole=True)
 
     def decision_function(self, X):
         """Return the confidence in each class; for private rows it is not covered by epsilon.

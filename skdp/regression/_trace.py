@@ -3,7 +3,6 @@
 import math
 import warnings
 
-import scipy.sparse as sp
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -11,19 +10,19 @@ from skdp._validation import check_split
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import PrivacyWarning
-from skdp.queries.measurements import MeasurementQuery
+from skdp.queries.records import RecordQuery
 from skdp.regression._measurements import (
     check_design,
     check_measurements,
     check_parameters,
-    inner_products,
     pay_the_rest,
+    predictions,
 )
-from skdp.regression._planning import plan_trace, shape_of
+from skdp.regression._planning import expect_trace, ordinary_moments, planned_records, shape_of
 from skdp.solvers.design import release_whitening, whitening
 from skdp.solvers.trace import (
     SIGNED_GRID,
-    Plan,
+    TraceFacts,
     UnreadableError,
     fit_trace,
     median_steps,
@@ -31,7 +30,7 @@ from skdp.solvers.trace import (
     trace_attributes,
     zero_fit,
 )
-from skdp.theory import records_needed
+from skdp.theory import check_counts, records_needed, rehearse
 
 
 class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
@@ -182,35 +181,52 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
 
         Parameters
         ----------
-        X : array of shape (n_samples, d1 * d2) or (n_samples, d1, d2), CSR matrix, or tuple
+        X : array of shape (n_samples, d1 * d2) or (n_samples, d1, d2), CSR matrix, blocks, or tuple
             The measurement matrices as rows or as matrices, or factors (A, B) of shapes
-            (n_samples, d1) and (n_samples, d2) for X_i = a_i b_i'.
+            (n_samples, d1) and (n_samples, d2) for X_i = a_i b_i'. Blocks of rows are a memory
+            map, a list of npy or npz files, a Dask array or `DaskRows` of files.
         y : array-like of shape (n_samples,)
-            Targets.
+            Targets, in the order of the rows; beside Dask rows also a Dask array in the same
+            blocks.
 
         Returns
         -------
         self : DPTraceRegressor
             The fitted estimator.
         """
-        check_parameters(self)
-        shares = check_split(self, self._default_shares())
+        self._check_parameters()
         session = self._open_session()
-        X, y, shape = check_measurements(self, X, y)
-        design = check_design(self.design, shape, sparse=sp.issparse(X))
-        query = MeasurementQuery(
-            X, y, shape, adjacency=session.adjacency, privacy_unit=session.unit, n_jobs=self.n_jobs
-        )
-        ask = session.ask(query)
+        placed, shape = check_measurements(self, X, y)
+        attributes = self._fit_session(session, placed, shape)
+        if reason := attributes.pop("zero_because"):
+            self._warn_zero(reason, shape)
+        return self._close_session(session, attributes)
+
+    def _fit_session(self, session, placed, shape):
+        """Make all releases; the records are read by the session alone."""
+        sparse = getattr(placed.rows, "sparse", False)
+        design = check_design(self.design, shape, sparse=sparse)
+        query = RecordQuery(
+            placed, shape, adjacency=session.adjacency, privacy_unit=session.unit,
+            n_jobs=self.n_jobs,
+        )  # fmt: skip
+        ask, shares = session.ask(query), self._shares()
         n = self._n_records(ask, query, shares)
         unit_noise = query.neighbours.units / session.budget.mu
         if design is None and session.unit == "label":
             design = whitening(query.public_moments(), shape, n, 0.0)
         attributes = self._descend(ask, shape, n, design, shares, unit_noise)
         pay_the_rest(session)
-        return self._close_session(session, attributes)
+        return attributes
 
     # -- parameters ------------------------------------------------------------------------
+
+    def _check_parameters(self):
+        check_parameters(self)
+        self._shares()
+
+    def _shares(self):
+        return check_split(self, self._default_shares())
 
     def _learns_design(self):
         return isinstance(self.design, str) and self.privacy_unit == "row"
@@ -236,37 +252,44 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
 
     def _descend(self, ask, shape, n, design, shares, unit_noise):
         """Learn design and centre, then the matrix; return the fitted attributes."""
-        max_iter = 0 if self.solver == "spectral_init" else self.max_iter
-        learns, centre = self._learns_design(), 0.0
-        steps = median_steps(max_iter, covariance=learns, intercept=self.fit_intercept)
-        rank_share, rank = shares["medians"] / steps, min(self.rank, *shape)
+        facts, centre = self._facts(shape, n, unit_noise), 0.0
+        rank_share = facts.rank_share
         try:
-            if learns:
+            if self._learns_design():
                 design = release_whitening(ask, shape, n, rank_share, shares["covariance"])
             if design is None:
                 raise UnreadableError
             if self.fit_intercept:
                 centre = private_median(ask.targets_below, rank_share, n, SIGNED_GRID)
         except UnreadableError:
-            return self._attributes(zero_fit(shape, rank), None, shape, n, centre)
+            return self._attributes(zero_fit(shape, facts.rank), None, n, centre)
         corner = math.sqrt(design.lam) if self.fit_intercept else 0.0
         if design.left is not None:
             ask = ask.whitened(design.left, design.right)
-        plan = Plan(
-            shape=shape, rank=rank, n=n, lam=design.lam, unit_noise=unit_noise,
-            init=shares["init"], gradients=shares.get("gradients", 0.0), rank_share=rank_share,
-            max_iter=max_iter, corner=corner, tail_average=self.tail_average, shrink=self.shrink,
+        facts = facts._replace(lam=design.lam, corner=corner)
+        fit = fit_trace(ask.augmented(centre, corner), facts)
+        return self._attributes(fit, design, n, centre + corner * fit.intercept)
+
+    def _facts(self, shape, n, unit_noise):
+        """Public numbers of a descent, for entries of variance 1."""
+        shares = self._shares()
+        max_iter = 0 if self.solver == "spectral_init" else self.max_iter
+        steps = median_steps(
+            max_iter, covariance=self._learns_design(), intercept=self.fit_intercept
+        )
+        return TraceFacts(
+            shape=shape, rank=min(self.rank, *shape), n=n, lam=1.0, unit_noise=unit_noise,
+            init=shares["init"], gradients=shares.get("gradients", 0.0),
+            rank_share=shares["medians"] / steps, max_iter=max_iter,
+            tail_average=self.tail_average, shrink=self.shrink,
             clip_level=None if self.clip_level == "auto" else float(self.clip_level),
         )  # fmt: skip
-        fit = fit_trace(ask.augmented(centre, corner), plan)
-        return self._attributes(fit, design, shape, n, centre + corner * fit.intercept)
 
-    def _attributes(self, fit, design, shape, n, intercept):
-        if fit.zero_because:
-            self._warn_zero(fit.zero_because, shape)
+    def _attributes(self, fit, design, n, intercept):
         left, right = (None, None) if design is None else design[:2]
         attributes = trace_attributes(fit, left, right)
         return attributes | {
+            "zero_because": fit.zero_because,
             "intercept_": intercept,
             "rank_": len(fit.values),
             "n_samples_": round(n),
@@ -274,13 +297,13 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         }
 
     def _warn_zero(self, reason, shape):
-        needed = self._plan(shape)
+        needed = self._records_needed(shape)
         warnings.warn(
             f"{type(self).__name__} returns the zero matrix: {reason}. At this budget about "
             f"{needed.useful} records are needed; use more records, a larger 'epsilon', a smaller "
             "'rank' or a smaller matrix.",
             PrivacyWarning,
-            stacklevel=5,
+            stacklevel=3,
         )
 
     def plan(self, n_samples, n_features=None, *, signal=1.0):
@@ -301,8 +324,16 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
             ``print(plan)`` shows it; ``plan.error`` is the expected relative error of `coef_`.
         """
         shape = shape_of(n_features, self.matrix_shape)
-        check_parameters(self)
-        return plan_trace(self, self._checked_session(), n_samples, shape, signal)
+        check_counts(self, n_samples=n_samples)
+        self._check_parameters()
+        known = self.privacy_unit == "label"
+        records = planned_records(n_samples, shape, known=known)
+        moments = ordinary_moments(shape)
+        rehearsal = rehearse(self, n_samples, records, shape, moments=moments)
+        rank = rehearsal.named("clip_median", "moment_median")[0]  # a sum of halves
+        facts = self._facts(shape, n_samples, 2 * rank.noise_scale * math.sqrt(rank.share))
+        expected = expect_trace(rank, facts, signal)
+        return rehearsal.plan(n_samples, math.prod(shape), expected, "1; sums: the median length")
 
     def records_needed(self, matrix_shape=None):
         """Say how many records a fit with these parameters needs; no data is touched.
@@ -317,10 +348,10 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         needed : RecordsNeeded
             ``readable``, ``useful`` and ``accurate`` numbers of records.
         """
-        check_parameters(self)
-        return self._plan(shape_of(matrix_shape, self.matrix_shape))
+        self._check_parameters()
+        return self._records_needed(shape_of(matrix_shape, self.matrix_shape))
 
-    def _plan(self, shape):
+    def _records_needed(self, shape):
         adjacency = "replace" if self.privacy_unit == "label" else self.adjacency
         return records_needed(
             tuple(shape), self.rank, epsilon=self.epsilon, delta=self.delta, adjacency=adjacency
@@ -334,7 +365,8 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         Parameters
         ----------
         X : array of shape (n_samples, d1 * d2) or (n_samples, d1, d2), CSR matrix, or tuple
-            Measurement matrices, in any of the forms that `fit` takes.
+            Measurement matrices, in any of the forms that `fit` takes. A Dask array gives a lazy
+            Dask array, a list of files a generator of arrays.
 
         Returns
         -------
@@ -342,8 +374,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
             Predicted targets.
         """
         check_is_fitted(self)
-        X, _, _ = check_measurements(self, X, reset=False)
-        return inner_products(X, self.coef_) + self.intercept_
+        return predictions(self, X)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

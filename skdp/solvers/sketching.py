@@ -7,6 +7,7 @@ F (n x t) and S (m x v) are known. A noisy sketch is an `Answer`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from skdp.solvers.linalg import leading_eigenvectors
 
 __all__ = [
     "Factors",
+    "factorize",
     "from_core",
     "from_matrix",
     "from_two",
@@ -197,6 +199,21 @@ def _others(columns: FloatArray, kept: FloatArray) -> FloatArray:
     if rest.shape[1] == 0:
         return rest
     return np.asarray(np.linalg.qr(np.hstack([kept, rest]))[0][:, kept.shape[1] :])
+
+
+def factorize(
+    noisy: Sequence[Answer], sides: Sequence[FloatArray], k: int, start: FloatArray
+) -> Factors:
+    """Factor what was released: A itself, Y and Z, or these and a core.
+
+    `sides` are what they were multiplied by: nothing, F and S, or T and S of the core.
+    """
+    if len(noisy) == 1:
+        return from_matrix(noisy[0], k, start)
+    right, left = sides
+    if len(noisy) == 2:
+        return from_two(noisy[0], noisy[1], right, left, k)
+    return from_core(noisy[0], noisy[1], noisy[2], left, right, k)
 
 
 def from_core(

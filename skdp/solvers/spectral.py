@@ -27,12 +27,20 @@ from numpy.typing import NDArray
 from skdp.solvers.linalg import orthonormal, top_eigenpairs
 from skdp.solvers.quantiles import private_clip_level
 
-__all__ = ["RowNoise", "clipped_gram", "gram_subspace", "power_subspace", "screened_subspace"]
+__all__ = [
+    "CORE_SCALE",
+    "RowNoise",
+    "clipped_gram",
+    "gram_subspace",
+    "largest_term",
+    "power_subspace",
+    "screened_subspace",
+]
 
 FloatArray = NDArray[np.float64]
 _CLIP_SHARE = 0.03  # of each release, for its clip level
 _GRAM_LEVEL, _TANGENT_LEVEL, _SCREENED_LEVEL = 12.0, 20.0, 40.0
-_CORE_SCALE = 3.0
+CORE_SCALE = 3.0
 _MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
 _NEGLIGIBLE_LOSS = 2e-4  # of the sum of squares: not worth two more passes over the data
 _MOST_ROUGH, _MOST_KEPT = 6000, 1500  # columns that screening keeps, at first and at last
@@ -126,6 +134,11 @@ def clipped_gram(
     return answer.value, answer.noise_scale
 
 
+def largest_term(clip_norm: float, scale: float = math.inf) -> float:
+    """Return the largest size of one row's term, its core divided by `scale`, at any V."""
+    return clip_norm**2 / (2 * math.sqrt(1 - scale**-2))
+
+
 def _tangent_product(
     ask: Any,
     V: FloatArray,
@@ -147,7 +160,7 @@ def _tangent_product(
         return answer.value, 0.0, math.inf
     if clip is None:
         goal = noise.goal(level, noise.rect, len(V), share)
-        largest = noise.clip_norm**2 / (2 * math.sqrt(1 - scale**-2))
+        largest = largest_term(noise.clip_norm, scale)
         clip = private_clip_level(query.sizes_above, largest, goal, _CLIP_SHARE * share)
         share = (1 - _CLIP_SHARE) * share
     answer = query.product(clip, share=share)
@@ -231,8 +244,8 @@ def power_subspace(
     V = orthonormal(start)
     products: list[FloatArray] = []
     for i, share in enumerate(shares):
-        released, scale, _ = _tangent_product(ask, V, share, noise, level, scale=_CORE_SCALE)
-        core = _CORE_SCALE * (V.T @ released)
+        released, scale, _ = _tangent_product(ask, V, share, noise, level, scale=CORE_SCALE)
+        core = CORE_SCALE * (V.T @ released)
         tangent = released - V @ (V.T @ released)
         values, Q = np.linalg.eigh((core + core.T) / 2)
         # Below the noise a direction keeps a weight, so that the product keeps its rank.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,9 @@ from skdp.answer import Answer
 
 __all__ = [
     "GRID",
+    "READABLE",
     "SIGNED_GRID",
-    "Plan",
+    "TraceFacts",
     "TraceFit",
     "UnreadableError",
     "bussgang",
@@ -46,7 +47,7 @@ SIGNED_GRID: FloatArray = np.concatenate([-GRID[::-1], [0.0], GRID])
 _NEARBY = (-28, 3)  # grid points around the last clip level where the next one is looked for
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 _SETTLED = 1.4  # of the smallest residual scale: three to four grid points
-_READABLE = 5.0  # noise scales of a rank within half of the records
+READABLE = 5.0  # noise scales of a rank within half of the records
 
 
 class AsksSum(Protocol):
@@ -75,8 +76,7 @@ class AsksTrace(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Plan:
+class TraceFacts(NamedTuple):
     """Public numbers of a fit.
 
     Attributes
@@ -150,15 +150,15 @@ def _clipped_variance(c: float) -> float:
     return float(b - 2 * t * math.exp(-t * t / 2) / math.sqrt(2 * math.pi) + t * t * (1 - b))
 
 
-def clip_multiplier(plan: Plan, size: int, share: float) -> float:
+def clip_multiplier(facts: TraceFacts, size: int, share: float) -> float:
     """Return the multiplier of least error: sampling of `size` numbers plus noise on them."""
-    if plan.clip_level is not None:
-        return plan.clip_level
+    if facts.clip_level is not None:
+        return facts.clip_level
 
     def error(c: float) -> float:
         b = bussgang(c)
-        sampling = _clipped_variance(c) / b**2 * size / plan.n
-        noise = plan.unit_noise * _Z * c / b * size / plan.n
+        sampling = _clipped_variance(c) / b**2 * size / facts.n
+        noise = facts.unit_noise * _Z * c / b * size / facts.n
         return sampling + noise**2 / share
 
     return min(_MULTIPLIERS, key=error)
@@ -214,7 +214,7 @@ def private_median(
     for _ in range(search_steps(len(grid))):
         middle = (low + high) // 2
         answer = below(float(grid[middle]), share=rank_share)
-        if _READABLE * answer.noise_scale > n / 2:
+        if READABLE * answer.noise_scale > n / 2:
             raise UnreadableError
         if answer.value >= 0:
             high = middle
@@ -233,9 +233,9 @@ def _grid_near(level: float) -> FloatArray:
 class _Descent:
     """One run: the state is public throughout."""
 
-    def __init__(self, ask: AsksTrace, plan: Plan) -> None:
+    def __init__(self, ask: AsksTrace, facts: TraceFacts) -> None:
         self.ask = ask
-        self.plan = plan
+        self.facts = facts
         self.levels: list[float] = []
         self.iterates: list[FloatArray] = []
         self.sds: list[float] = []
@@ -246,48 +246,50 @@ class _Descent:
 
     def start(self) -> None:
         """Shrunk spectral estimate from the clipped sum of y X."""
-        plan, (d1, d2) = self.plan, self.plan.shape
-        size, corner = d1 * d2, plan.corner
+        facts, (d1, d2) = self.facts, self.facts.shape
+        size, corner = d1 * d2, facts.corner
         products = self.ask.products()
-        median = private_median(products.scores_below, plan.rank_share, plan.n)
-        c = clip_multiplier(plan, size, plan.init)
-        answer = products.total(c * median, share=plan.init)
+        median = private_median(products.scores_below, facts.rank_share, facts.n)
+        c = clip_multiplier(facts, size, facts.init)
+        answer = products.total(c * median, share=facts.init)
         b = bussgang(c)
         self.levels.append(c * median)
-        scale = 1 / (b * plan.lam * plan.n)
+        scale = 1 / (b * facts.lam * facts.n)
         full = answer.value[:size].reshape(d1, d2) * scale
-        self.sd = self.first_sd = median / (_Z * math.sqrt(plan.lam * size + corner**2))
-        noise = math.hypot(answer.noise_scale * scale, 1.1 * self.sd / math.sqrt(plan.lam * plan.n))
-        self.intercept = (
-            float(answer.value[-1]) / (b * corner**2 * plan.n) * corner if corner else 0.0
+        self.sd = self.first_sd = median / (_Z * math.sqrt(facts.lam * size + corner**2))
+        noise = math.hypot(
+            answer.noise_scale * scale, 1.1 * self.sd / math.sqrt(facts.lam * facts.n)
         )
-        self.U, values, self.V = _truncated_svd(full, plan.rank)
-        self.values = shrink_values(values, noise, plan.shape)
+        self.intercept = (
+            float(answer.value[-1]) / (b * corner**2 * facts.n) * corner if corner else 0.0
+        )
+        self.U, values, self.V = _truncated_svd(full, facts.rank)
+        self.values = shrink_values(values, noise, facts.shape)
         self.init_noise = noise
 
     def step(self, index: int) -> None:
         """One clipped gradient step and a retraction."""
-        plan, q = self.plan, self.plan.tangent_size
+        facts, q = self.facts, self.facts.tangent_size
         S = np.diag(self.values)
         tangent = self.ask.tangent(self.U, S, self.V, self.intercept)
         grid = GRID if index == 0 else _grid_near(self.median)
-        self.median = private_median(tangent.scores_below, plan.rank_share, plan.n, grid)
-        c = clip_multiplier(plan, q, plan.gradients)
-        answer = tangent.total(c * self.median, share=plan.gradients / plan.max_iter)
+        self.median = private_median(tangent.scores_below, facts.rank_share, facts.n, grid)
+        c = clip_multiplier(facts, q, facts.gradients)
+        answer = tangent.total(c * self.median, share=facts.gradients / facts.max_iter)
         b = bussgang(c)
         self.levels.append(c * self.median)
-        self.sd = self.median / (_Z * math.sqrt(plan.lam * q + plan.corner**2))
-        rate = -1 / (1 + 2 * q / plan.n) / (b * plan.lam * plan.n)
-        r, (d1, d2) = plan.rank, plan.shape
+        self.sd = self.median / (_Z * math.sqrt(facts.lam * q + facts.corner**2))
+        rate = -1 / (1 + 2 * q / facts.n) / (b * facts.lam * facts.n)
+        r, (d1, d2) = facts.rank, facts.shape
         right = rate * answer.value[: r * d1].reshape(d1, r)
         left = rate * answer.value[r * d1 : r * (d1 + d2)].reshape(r, d2)
         self.U, self.values, self.V = retract(self.U, S, self.V, right, left)
-        if plan.corner:
-            self.intercept += rate * plan.lam / plan.corner * float(answer.value[-1])
+        if facts.corner:
+            self.intercept += rate * facts.lam / facts.corner * float(answer.value[-1])
         size = float(np.linalg.norm(self.values))
-        limit = 3 * self.first_sd / math.sqrt(plan.lam)
+        limit = 3 * self.first_sd / math.sqrt(facts.lam)
         self.values = self.values * min(1.0, limit / max(size, 1e-300))
-        self.sampling = self.sd * math.sqrt(_clipped_variance(c) / (plan.lam * plan.n)) / b
+        self.sampling = self.sd * math.sqrt(_clipped_variance(c) / (facts.lam * facts.n)) / b
         self.iterates.append((self.U * self.values) @ self.V.T)
         self.intercepts.append(self.intercept)
         self.sds.append(self.sd)
@@ -300,25 +302,25 @@ class _Descent:
 
     def finish(self) -> None:
         """Average the last iterates and shrink; both are free."""
-        plan = self.plan
+        facts = self.facts
         variance = self.variances[-1] if self.variances else 0.0
-        if plan.tail_average and len(self.iterates) > 1:
+        if facts.tail_average and len(self.iterates) > 1:
             kept = self._settled()
             weights = np.where(kept, 1 / np.maximum(np.array(self.variances), 1e-300), 0.0)
             variance = 1 / float(weights.sum())
             weights = weights * variance
             mean = np.tensordot(weights, np.stack(self.iterates), 1)
             self.intercept = float(weights @ np.array(self.intercepts))
-            self.U, self.values, self.V = _truncated_svd(mean, plan.rank)
-        if plan.shrink and self.iterates:
+            self.U, self.values, self.V = _truncated_svd(mean, facts.rank)
+        if facts.shrink and self.iterates:
             noise = math.hypot(math.sqrt(variance), self.sampling)
-            self.values = shrink_values(self.values, noise, plan.shape)
+            self.values = shrink_values(self.values, noise, facts.shape)
 
     def result(self, reason: str = "") -> TraceFit:
-        plan = self.plan
+        facts = self.facts
         levels = tuple(self.levels)
         if reason:
-            return zero_fit(plan.shape, plan.rank, reason, levels, self.sd)
+            return zero_fit(facts.shape, facts.rank, reason, levels, self.sd)
         return TraceFit(self.U, self.values, self.V, self.intercept, levels, self.sd)
 
 
@@ -342,16 +344,16 @@ def zero_fit(
     return TraceFit(U, np.zeros(rank), V, 0.0, levels, noise_sd, reason)
 
 
-def fit_trace(ask: AsksTrace, plan: Plan) -> TraceFit:
+def fit_trace(ask: AsksTrace, facts: TraceFacts) -> TraceFit:
     """Return the estimate, from an initial release and `max_iter` gradient releases."""
-    run = _Descent(ask, plan)
+    run = _Descent(ask, facts)
     try:
         run.start()
-        for index in range(plan.max_iter):
+        for index in range(facts.max_iter):
             run.step(index)
     except UnreadableError:
         return run.result(_UNREADABLE)
-    if plan.max_iter and run.sd > 1.3 * run.first_sd:
+    if facts.max_iter and run.sd > 1.3 * run.first_sd:
         return run.result("the fitted residuals are larger than the targets")
     run.finish()
     return run.result()

@@ -24,7 +24,7 @@ __all__ = [
 _SKLEARN_STATE = {
     "_sklearn_output_config",
     "_metadata_request",
-    "_ledger_stamp",
+    "_ledger_ticket",
     "_released_names",
 }
 PRIVATE = "_private"  # per-user parts that are never published (joint differential privacy)

@@ -6,9 +6,10 @@ from skdp.theory._fits import (
     factorization_threshold,
     readout_loss,
 )
-from skdp.theory._plan import FitPlan, PlannedRelease, planned
-from skdp.theory._streams import planned_sketches, planned_stream
+from skdp.theory._plan import Expectation, FitPlan, PlannedRelease, check_counts, constant_error
+from skdp.theory._rehearsal import Rehearsal, last_noise, rehearse, zero_rows
 from skdp.theory._subspaces import (
+    IteratedSide,
     gram_loss,
     iteration_error,
     iteration_threshold,
@@ -26,9 +27,13 @@ from skdp.theory._trace import (
 from skdp.theory._users import vote_error, vote_threshold
 
 __all__ = [
+    "Expectation",
     "FitPlan",
+    "IteratedSide",
     "PlannedRelease",
     "RecordsNeeded",
+    "Rehearsal",
+    "check_counts",
     "deviation_error",
     "expected_error",
     "factorization_error",
@@ -37,15 +42,16 @@ __all__ = [
     "initialization_records",
     "iteration_error",
     "iteration_threshold",
+    "last_noise",
     "minimax_error",
     "minimax_risk",
     "moment_edge",
-    "planned",
-    "planned_sketches",
-    "planned_stream",
     "power_loss",
     "readout_loss",
     "records_needed",
+    "rehearse",
     "vote_error",
     "vote_threshold",
+    "constant_error",
+    "zero_rows",
 ]

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any
 
-from skdp.privacy.gate.bounds import Bound
-from skdp.privacy.gate.session import PrivacySession
+from skdp._tables import aligned
 
-__all__ = ["FitPlan", "PlannedRelease", "planned"]
+__all__ = [
+    "Expectation",
+    "FitPlan",
+    "PlannedRelease",
+    "check_counts",
+    "first_below",
+    "constant_error",
+]
 
 
 @dataclass(frozen=True)
@@ -18,14 +27,14 @@ class PlannedRelease:
     Attributes
     ----------
     name : str
-        Name of the release.
+        Name of the release, as the ledger of the fit will show it.
     times : int
         How many there are, at most.
     share : float
         Share of the budget that they take together.
     sensitivity, noise_scale : float
-        Of one of them, in the unit of the plan; where the fit learns a clip level these are the
-        largest values that it can take.
+        Of one of them, in the unit of the plan, the largest if they differ; where the fit learns a
+        clip level it is taken to be the largest of its search.
     size : int
         Numbers in one answer.
     """
@@ -38,14 +47,61 @@ class PlannedRelease:
     size: int
 
 
-def planned(
-    session: PrivacySession, bound: Bound, share: float, *, times: int = 1, name: str = ""
-) -> PlannedRelease:
-    """Return a release as the gate would grant it: paid in a session of its own, never read."""
-    grant = session.grant(bound, share / times)
-    session.forfeit(share - share / times) if times > 1 else None
-    label = name or bound.name
-    return PlannedRelease(label, times, share, bound.l2, grant.noise_scale, bound.size)
+@dataclass(frozen=True)
+class Expectation:
+    """What theory expects of a rehearsed fit: the part of a plan that is not the fit itself.
+
+    Attributes
+    ----------
+    error : callable
+        Expected error as a function of the number of samples; nan where theory has no value.
+    meaning, signal : str
+        What `error` is a share of, and what `found` measures.
+    found : float
+        The smallest signal that stands out of the noise.
+    assumptions : tuple of str
+        What is assumed of the data.
+    goal : float
+        Error at which there are enough samples; 0 where that is not asked.
+    scales : bool
+        Whether `error` holds for other numbers of samples than the planned one.
+    """
+
+    error: Callable[[float], float]
+    meaning: str
+    found: float
+    signal: str
+    assumptions: tuple[str, ...]
+    goal: float = 0.0
+    scales: bool = True
+
+    def needed(self) -> int:
+        """Return the number of samples at which the goal is reached; 0 if unknown."""
+        return first_below(self.error, self.goal) if self.goal else 0
+
+
+def constant_error(_n: float, error: float = math.nan) -> float:
+    """Return an error that holds for the planned shape alone; nan where theory has none."""
+    return error
+
+
+def first_below(error: Callable[[float], float], goal: float) -> int:
+    """Return the smallest number (to 2%) at which an error is at most the goal; 0 if none is."""
+    n = 1.0
+    while not error(n) <= goal:
+        n *= 1.02
+        if n > 1e15:
+            return 0
+    return math.ceil(n)
+
+
+def check_counts(estimator: object, **counts: Any) -> None:
+    """Refuse numbers of samples, features or targets that are none."""
+    for what, size in counts.items():
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+            raise ValueError(
+                f"{type(estimator).__name__}.plan needs a positive integer '{what}'. Got {size!r}."
+            )
 
 
 @dataclass(frozen=True)
@@ -63,7 +119,7 @@ class FitPlan:
     mu : float
         Gaussian-DP parameter of the budget; 0 where the fit is not made of Gaussians.
     unit : str
-        What noise scales are multiples of ("1", or "clip_norm" where it is not known yet).
+        What noise scales are multiples of: "1", or the name of a length that the fit learns first.
     error : float
         Expected error, in the sense of `meaning`; nan where theory has nothing to say.
     meaning : str
@@ -78,6 +134,8 @@ class FitPlan:
         What would be released.
     needed : int
         Number of samples from which `error` would be below one half of the worst; 0 if unknown.
+    expected : Expectation
+        The formulas behind `error`, `found` and `needed`.
     """
 
     estimator: str
@@ -93,6 +151,23 @@ class FitPlan:
     assumptions: tuple[str, ...]
     releases: tuple[PlannedRelease, ...] = field(repr=False)
     needed: int = 0
+    expected: Expectation | None = field(default=None, repr=False, compare=False)
+
+    def error_at(self, n_samples: float) -> float:
+        """Return the expected error for another number of samples; nan if it has another noise.
+
+        Parameters
+        ----------
+        n_samples : float
+            Number of samples, where the noise does not depend on it (see `expected`).
+
+        Returns
+        -------
+        float
+        """
+        if self.expected is None or not self.expected.scales:
+            return math.nan
+        return self.expected.error(n_samples)
 
     def __str__(self) -> str:
         """Return the plan as aligned text."""
@@ -107,8 +182,6 @@ class FitPlan:
         if self.needed:
             facts.append(("Samples needed", f"about {self.needed} for half of the signal"))
         facts += [("Assumed", text) for text in self.assumptions]
-        width = max(len(name) for name, _ in facts)
-        lines = [f"{name:<{width}}  {value}" for name, value in facts]
         table = [("release", "share", "sensitivity", f"noise scale (unit: {self.unit})")]
         table += [
             (
@@ -119,9 +192,4 @@ class FitPlan:
             )
             for r in self.releases
         ]
-        widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-        lines += [
-            "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
-            for row in table
-        ]
-        return "\n".join(lines)
+        return "\n".join([*aligned(facts), *aligned(table)])

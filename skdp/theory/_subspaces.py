@@ -16,8 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+from skdp.theory._plan import PlannedRelease
 
 __all__ = [
+    "IteratedSide",
     "gram_loss",
     "iteration_error",
     "iteration_threshold",
@@ -26,8 +30,6 @@ __all__ = [
 ]
 
 _GRAM, _POWER, _ITERATION = 1.4, 1.75, 1.4
-_CLIP_SHARE = 0.03  # of each release, for its clip level
-_CORE_SCALE = 3.0
 _STANDS_OUT = 1.7
 # Laplace noise is averaged by its likelihood, which has more to say than the mean.
 _ITERATION_LAPLACE, _STANDS_OUT_LAPLACE = 0.87, 1.15
@@ -45,9 +47,9 @@ def _loss(d: int, k: int, spike: float, theta: float, tilt: float) -> float:
     return theta / spike * min(tilt, 1 - k / d)
 
 
-def moment_edge(psd: float, d: int, share: float) -> float:
-    """Edge of the spectrum of the noise of a released moment: sigma sqrt(2 d)."""
-    return psd * math.sqrt(2 * d / share)
+def moment_edge(noise: float, d: int) -> float:
+    """Edge of the spectrum of the noise of a released moment: noise sqrt(2 d)."""
+    return noise * math.sqrt(2 * d)
 
 
 def gram_loss(
@@ -56,12 +58,10 @@ def gram_loss(
     k: int,
     captured: float,
     *,
-    psd: float,
-    rect: float,
-    share: float,
-    refined: bool = True,
+    moment: float,
+    tangents: Sequence[float] = (),
 ) -> float:
-    """Return the expected loss of the "gram" route: moment, then two tangent rounds.
+    """Return the expected loss of the "gram" route: a moment, then tangent rounds.
 
     Parameters
     ----------
@@ -71,28 +71,23 @@ def gram_loss(
         Features and components.
     captured : float
         Share of the squared length that the components hold.
-    psd, rect : float
-        Noise scale of a moment, and of a sum of general matrices, per unit of sensitivity.
-    share : float
-        Share of the budget.
-    refined : bool
-        Whether tangent rounds follow (else the moment takes the whole share).
+    moment : float
+        Noise scale of the moment, in squared clip norms.
+    tangents : sequence of float
+        Noise scale of each tangent round, per unit of its clip level.
 
     Returns
     -------
     float
         Share of the best captured squared length that is lost.
     """
-    if k >= d:
+    if k >= d or moment == 0.0:
         return 0.0
     spike, _, theta = _spikes(n, d, k, captured)
-    first = (0.6 if refined else 1.0) * share * (1 - _CLIP_SHARE)
-    precision = 2 * first / psd**2
-    if refined:
-        seen = max(0.0, 1 - d / (precision * theta**2))
-        length = min(0.5, math.sqrt(captured * (1 - captured)))  # of a tangent term a r'
-        rounds = 0.2 * share * (1 - _CLIP_SHARE) + 0.2 * share
-        precision += seen * rounds / (rect * max(length, 1e-6)) ** 2
+    precision = 2 / moment**2
+    seen = max(0.0, 1 - d / (precision * theta**2))
+    length = min(0.5, math.sqrt(captured * (1 - captured)))  # of a tangent term a r'
+    precision += seen * sum(1 / (noise * max(length, 1e-6)) ** 2 for noise in tangents)
     return _loss(d, k, spike, theta, _GRAM * d / (precision * theta**2))
 
 
@@ -102,9 +97,9 @@ def power_loss(
     k: int,
     captured: float,
     *,
-    rect: float,
-    shares: Sequence[float],
-    extra: int,
+    width: int,
+    noises: Sequence[float],
+    core_scale: float,
 ) -> float:
     """Return the expected loss of the "power" route, step by step from a random start.
 
@@ -116,12 +111,12 @@ def power_loss(
         Features and components.
     captured : float
         Share of the squared length that the components hold.
-    rect : float
-        Noise scale of a sum of general matrices, per unit of sensitivity.
-    shares : sequence of float
-        Shares of the steps.
-    extra : int
-        Columns beyond k.
+    width : int
+        Columns of the iterate.
+    noises : sequence of float
+        Noise scale of each step, per unit of its clip level.
+    core_scale : float
+        What divides the core of a term beside its tangent part.
 
     Returns
     -------
@@ -131,13 +126,12 @@ def power_loss(
     if k >= d:
         return 0.0
     spike, bulk, theta = _spikes(n, d, k, captured)
-    width = min(d, k + extra)
     overlap, ratios, leaks = width / d, [], []
-    for share in shares:
+    for scale in noises:
         inside = min(1.0, captured * overlap + (1 - captured) * width / d)
-        length = math.sqrt(inside * (1 - inside) + (inside / _CORE_SCALE) ** 2)
-        length = min(length, 0.5 / math.sqrt(1 - _CORE_SCALE**-2))
-        noise = (rect * length) ** 2 / (share * (1 - _CLIP_SHARE)) * d
+        length = math.sqrt(inside * (1 - inside) + (inside / core_scale) ** 2)
+        length = min(length, 0.5 / math.sqrt(1 - core_scale**-2))
+        noise = (scale * length) ** 2 * d
         ratios.append(spike**2 * overlap / noise)
         leaks.append(bulk / spike * math.sqrt((1 - overlap) / overlap))  # of the bulk, not noise
         overlap = 1 / (1 + 1 / ratios[-1] + leaks[-1] ** 2)
@@ -171,13 +165,55 @@ def iteration_error(
     -------
     float
     """
-    if value < iteration_threshold(noise_scale, size, laplace=laplace):
-        return 1.0
-    factor = _ITERATION_LAPLACE if laplace else _ITERATION
-    return min(1.0, factor * noise_scale**2 / n_answers * size / value**2)
+    return IteratedSide(noise_scale, n_answers, size, laplace).error(value)
 
 
 def iteration_threshold(noise_scale: float, size: float, *, laplace: bool = False) -> float:
     """Return the singular value from which the iteration rises out of the noise of one answer."""
     factor = _STANDS_OUT_LAPLACE if laplace else _STANDS_OUT
     return factor * noise_scale * math.sqrt(size)
+
+
+@dataclass(frozen=True)
+class IteratedSide:
+    """One side of a rehearsed iteration: its answers average.
+
+    Attributes
+    ----------
+    noise_scale : float
+        Of an entry of one answer.
+    n_answers : int
+        Number of answers.
+    size : int
+        Number of rows of an answer.
+    laplace : bool
+        Laplace noise, for one eigenvector.
+    """
+
+    noise_scale: float
+    n_answers: int
+    size: int
+    laplace: bool = False
+
+    @classmethod
+    def of(
+        cls, answers: Sequence[PlannedRelease], size: int, *, laplace: bool = False
+    ) -> IteratedSide:
+        """Return the side of some releases, whose noise differs by what was asked."""
+        scales = [answer.noise_scale for answer in answers]
+        mean = math.sqrt(math.fsum(scale * scale for scale in scales) / len(scales))
+        return cls(mean, len(scales), size, laplace)
+
+    @property
+    def threshold(self) -> float:
+        """The smallest singular value that is found."""
+        return iteration_threshold(self.noise_scale, self.size, laplace=self.laplace)
+
+    def tilt(self, value: float) -> float:
+        """Return the squared tangent per direction, of a singular value that is found."""
+        factor = _ITERATION_LAPLACE if self.laplace else _ITERATION
+        return factor * self.noise_scale**2 / self.n_answers * self.size / max(value, 1e-300) ** 2
+
+    def error(self, value: float) -> float:
+        """Return sin^2 per direction for a singular value."""
+        return 1.0 if value < self.threshold else min(1.0, self.tilt(value))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.sums import Neighbours
-from skdp.solvers.trace import Plan, bussgang, clip_multiplier, median_steps
+from skdp.solvers.trace import READABLE, TraceFacts, bussgang, clip_multiplier, median_steps
 
 __all__ = [
     "RecordsNeeded",
@@ -24,7 +24,6 @@ __all__ = [
 ]
 
 _MEDIANS = 0.03  # their share of the budget
-_READABLE = 5.0
 _STANDS_OUT = 0.43  # of the edge of the start: from here on steps find the matrix (measured)
 _Z = 0.6744897501960817  # median of |N(0, 1)|
 
@@ -88,7 +87,7 @@ def records_needed(
     q = r * (sum(matrix_shape) - r)
     size = math.sqrt(sum(matrix_shape) / 2)
     steps = median_steps(8, covariance=True, intercept=False)
-    readable = _READABLE * k * math.sqrt(steps / _MEDIANS) / mu
+    readable = READABLE * k * math.sqrt(steps / _MEDIANS) / mu
     useful = 3 * k * math.sqrt(r) * size**3 / mu
     numbers = (readable, max(readable, useful), max(readable, 20 * k * q / mu))
     return RecordsNeeded(*(math.ceil(number) for number in numbers))
@@ -202,7 +201,7 @@ def initialization_records(
     return base * (condition**2 if descent else 1.0)
 
 
-def expected_error(plan: Plan, *, noise_sd: float, signal_sd: float) -> float:
+def expected_error(facts: TraceFacts, *, noise_sd: float, signal_sd: float) -> float:
     """Return the expected relative error of a fit, ||M^ - M||_F / ||M||_F; 1 is the zero matrix.
 
     The start: clipped products y X with noise in all d1 d2 numbers, of which a rank-r part is kept.
@@ -212,7 +211,7 @@ def expected_error(plan: Plan, *, noise_sd: float, signal_sd: float) -> float:
 
     Parameters
     ----------
-    plan : Plan
+    facts : TraceFacts
         Public numbers of the fit.
     noise_sd : float
         Standard deviation of the noise of y.
@@ -223,25 +222,25 @@ def expected_error(plan: Plan, *, noise_sd: float, signal_sd: float) -> float:
     -------
     float
     """
-    d1, d2 = plan.shape
-    size = signal_sd / math.sqrt(plan.lam)
-    start = _entry_noise(plan, d1 * d2, plan.init, math.hypot(noise_sd, signal_sd))
-    value = size / math.sqrt(plan.rank)
+    d1, d2 = facts.shape
+    size = signal_sd / math.sqrt(facts.lam)
+    start = _entry_noise(facts, d1 * d2, facts.init, math.hypot(noise_sd, signal_sd))
+    value = size / math.sqrt(facts.rank)
     edge = start * (math.sqrt(d1) + math.sqrt(d2))
     if value < _STANDS_OUT * edge:
         return 1.0
-    if not plan.max_iter:
-        return min(1.0, start * math.sqrt(plan.tangent_size) / size)
-    averaged = plan.gradients * (0.75 if plan.tail_average else 1 / plan.max_iter)
-    rest = _entry_noise(plan, plan.tangent_size, averaged, noise_sd)
-    return min(1.0, rest * math.sqrt(plan.tangent_size) / size)
+    if not facts.max_iter:
+        return min(1.0, start * math.sqrt(facts.tangent_size) / size)
+    averaged = facts.gradients * (0.75 if facts.tail_average else 1 / facts.max_iter)
+    rest = _entry_noise(facts, facts.tangent_size, averaged, noise_sd)
+    return min(1.0, rest * math.sqrt(facts.tangent_size) / size)
 
 
-def _entry_noise(plan: Plan, size: int, share: float, sd: float) -> float:
+def _entry_noise(facts: TraceFacts, size: int, share: float, sd: float) -> float:
     """Standard deviation of one number of an estimate: sampling, and noise of a clipped sum."""
-    c = clip_multiplier(plan, size, share)
+    c = clip_multiplier(facts, size, share)
     b = bussgang(c)
-    median = _Z * sd * math.sqrt(plan.lam * size)
-    noise = plan.unit_noise * c * median / (b * plan.lam * plan.n * math.sqrt(share))
-    sampling = 1.1 * sd / math.sqrt(plan.lam * plan.n)
+    median = _Z * sd * math.sqrt(facts.lam * size)
+    noise = facts.unit_noise * c * median / (b * facts.lam * facts.n * math.sqrt(share))
+    sampling = 1.1 * sd / math.sqrt(facts.lam * facts.n)
     return math.hypot(noise, sampling)

@@ -23,7 +23,7 @@ from skdp import (
     DPRidgeClassifier,
     DPTruncatedSVD,
 )
-from skdp.data import dask_rows
+from skdp.data import dask_parts
 from skdp.data.dask_rows import DaskRows, lazy_blocks
 from skdp.exceptions import PrivacyError
 from skdp.preprocessing import DPStandardScaler
@@ -225,13 +225,13 @@ def test_what_travels_holds_no_rows(monkeypatch):
     """A function that carried its query would carry the graph of all blocks."""
     import cloudpickle
 
-    sent, true = [], dask_rows._broadcast
+    sent, true = [], dask_parts._broadcast
 
     def broadcast(work):
         sent.append(cloudpickle.dumps(work))
         return true(work)
 
-    monkeypatch.setattr(dask_rows, "_broadcast", broadcast)
+    monkeypatch.setattr(dask_parts, "_broadcast", broadcast)
     for model in (DPPCA(2), DPPCA(), DPTruncatedSVD(2, algorithm="screened")):
         model.fit(dense())
     assert len(sent) > 40

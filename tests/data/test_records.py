@@ -15,13 +15,14 @@ from skdp import (
     DPRidgeClassifier,
     DPTraceRegressor,
 )
-from skdp.data import blocks, dask_rows, places
+from skdp.data import blocks, dask_parts, places
 from skdp.data import files as block_files
 from skdp.data.dask_rows import DaskRows
 from skdp.data.places import Placed
 from skdp.data.records import RecordForm, records_of
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
+from skdp.queries import record_passes
 from skdp.queries.columns import ColumnQuery
 from skdp.testing import null_release, record_transcript, seeded_entropy
 from skdp.testing._hooks import before_payment
@@ -38,6 +39,8 @@ S = sp.random_array((N, 40), density=0.1, format="csr", rng=RNG)
 Y = X[:, :1] * [1.0, -2.0] + RNG.standard_normal((N, 2))
 Y[7, 0] = SECRET_TARGET
 LABELS = np.array(["no", "yes", "perhaps"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+M = np.outer([1.0, 0.0, -1.0, 0.5], [0.3, -0.2])
+TRACED = X @ M.ravel() + RNG.standard_normal(N)
 CHUNKS = (300, 6, 594)
 ENDS = list(itertools.pairwise(np.cumsum([0, *CHUNKS])))
 WIDE = (-60.0, 60.0)
@@ -59,6 +62,16 @@ RECORDS = {
         DPRidgeClassifier(classes=["no", "yes", "perhaps"], clip_norm=9.0, adjacency="replace"),
         LABELS,
     ),
+}
+
+
+TRACES = {
+    "row": DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0),
+    "replace-intercept": DPTraceRegressor(
+        1, matrix_shape=(4, 2), epsilon=20.0, adjacency="replace", fit_intercept=True
+    ),
+    "label": DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0, privacy_unit="label"),
+    "start": DPTraceRegressor(1, epsilon=20.0, design=9.0, solver="spectral_init"),
 }
 
 
@@ -318,6 +331,56 @@ def test_predictions_stay_lazy(npy):
                 np.testing.assert_array_equal(found, expected)
 
 
+# -- records of a trace regression: numbers of single records stay where they are --------
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_traces_of_blocks_have_the_bits_of_the_array(name, npy, mapped):
+    model = TRACES[name]
+    expected = fitted(model, X, TRACED)
+    assert np.any(expected["coef_"])
+    for rows in (npy, mapped, lazy(X), DaskRows(npy)):
+        assert_same_bits(expected, fitted(model, rows, TRACED))
+    assert_same_bits(expected, fitted(model, unknown(X), unknown(TRACED)))
+    model.set_params(n_jobs=2)
+    assert_same_bits(expected, fitted(model, npy, TRACED))
+    model.set_params(n_jobs=None)
+
+
+def test_sparse_and_wide_traces(npz, monkeypatch):
+    """Wide records keep coordinates beside the rows, in small blocks too."""
+    model = DPTraceRegressor(1, matrix_shape=(8, 5), epsilon=1e3)
+    expected = fitted(model, S, TRACED)
+    for rows in (npz, DaskRows(npz)):
+        assert_same_bits(expected, fitted(model, rows, TRACED))
+    wide = np.random.default_rng(1).standard_normal((N, 256))
+    model = DPTraceRegressor(1, matrix_shape=(16, 16), epsilon=1e3, max_iter=2)
+    expected = fitted(model, wide, wide[:, 0])
+    matrices = fitted(model, wide.reshape(N, 16, 16), wide[:, 0])
+    assert_same_bits(expected, matrices)
+    rows = da.from_array(wide, chunks=(CHUNKS, -1), name=False)
+    assert_same_bits(expected, fitted(model, rows, lazy(wide[:, 0])))
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**15)  # 16 rows
+    assert_same_bits(expected, fitted(model.set_params(n_jobs=2), wide, wide[:, 0]))
+
+
+def test_predictions_of_traces_stay_where_the_rows_are(npy, mapped):
+    model = DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0).fit(X, TRACED)
+    expected = model.predict(X)
+    with dask.config.set(scheduler=lambda *a, **k: pytest.fail("computed")):
+        out = model.predict(unknown(X))
+    for found in (out.compute(), np.concatenate(list(model.predict(npy))), model.predict(mapped)):
+        np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_too_many_records_are_refused_when_they_can_be_counted(monkeypatch):
+    monkeypatch.setattr(record_passes, "_MOST_RECORDS", N - 1)
+    model = TRACES["row"]
+    for rows, y in ((X, TRACED), (lazy(X), lazy(TRACED)), (unknown(X), unknown(TRACED))):
+        with pytest.raises(ValueError, match="at most 899 records"):
+            fitted(model, rows, y)
+
+
 # -- what comes home, and what is said -------------------------------------------------
 
 
@@ -336,9 +399,12 @@ def test_only_sums_of_integers_come_home(monkeypatch):
         DPRidgeClassifier(classes=["no", "yes"]).fit(lazy(X), lazy(LABELS))
         DPStandardScaler().fit(unknown(X))
         DPIncrementalPCA(2).fit(unknown(X))
+        TRACES["row"].fit(unknown(X), unknown(TRACED))
     assert {total.dtype for total in totals} == {np.dtype(np.int64)}
+    sums_of_records = {(2 * X.shape[1] + 1,)}  # two limbs, and the intercept's
     columns = {(D, 121)}  # octaves of columns, counted once for all questions of a search
     allowed = {opening.bound.shape for opening in transcript} | {(), (3,)} | columns
+    allowed |= sums_of_records
     assert {total.shape for total in totals} <= allowed
     searches = {opening.bound.shape for opening in transcript if "ranks" in opening.bound.name}
     assert bool(columns & {total.shape for total in totals}) == bool(searches)
@@ -347,17 +413,19 @@ def test_only_sums_of_integers_come_home(monkeypatch):
 def test_what_travels_holds_no_rows_and_no_targets(monkeypatch):
     import cloudpickle
 
-    sent, true = [], dask_rows._broadcast
+    sent, true = [], dask_parts._broadcast
 
     def broadcast(work):
         sent.append(cloudpickle.dumps(work))
         return true(work)
 
-    monkeypatch.setattr(dask_rows, "_broadcast", broadcast)
+    monkeypatch.setattr(dask_parts, "_broadcast", broadcast)
     DPRidge().fit(lazy(X), lazy(Y))
     DPRidge().fit(lazy(X), Y)
     DPStandardScaler().fit(lazy(X))
     DPIncrementalPCA(2).fit(lazy(X))
+    TRACES["row"].fit(lazy(X), lazy(TRACED))
+    TRACES["label"].fit(lazy(X), TRACED)
     assert len(sent) > 20
     secrets = [np.float64(value).tobytes() for value in (SECRET, SECRET_TARGET)]
     assert not any(secret in message for message in sent for secret in secrets)
@@ -428,6 +496,7 @@ def test_nothing_is_read_before_it_is_paid_for(npy, monkeypatch):
     )
     fits = (
         lambda: DPRidge().fit(npy, Y),
+        lambda: TRACES["row"].fit(npy, TRACED),
         lambda: DPStandardScaler().fit(npy),
         lambda: DPIncrementalPCA(2).fit(npy),
         lambda: DPIncrementalPCA(2).partial_fit(npy),
@@ -438,7 +507,7 @@ def test_nothing_is_read_before_it_is_paid_for(npy, monkeypatch):
         paid.clear()
         with before_payment(paid.append):
             fit()
-        assert min(reads) == 1
+        assert min(reads) >= 1
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
@@ -487,8 +556,6 @@ def test_what_needs_memory_says_the_remedy(npy):
     for path in npy:  # the remedy
         stream.partial_fit(np.load(path))
     assert stream.release().left_.shape == (N, 2)
-    with pytest.raises(ValueError, match="open_memmap"):
-        DPTraceRegressor(1).fit(lazy(X), Y[:, 0])
 
 
 def test_unequal_blocks_are_refused_without_their_number():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
-from skdp.decomposition import _factorizer_releases
+from skdp.decomposition import _factorizer_state
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy.streams.groups import StreamGroup
 from skdp.queries.sketches import Updates
@@ -24,7 +24,10 @@ def new(**params):
 
 
 def states(model):
-    return [accumulator._state.copy() for accumulator in model._state.accumulators]
+    return [
+        accumulator._state.copy()
+        for accumulator in model._state.running.group.accumulators.values()
+    ]
 
 
 def test_a_failed_update_may_be_repeated(monkeypatch):
@@ -43,7 +46,9 @@ def test_a_failed_update_may_be_repeated(monkeypatch):
     with pytest.raises(MemoryError):
         model.update([3], [4], [1.0])
     model.update([3], [4], [1.0])
-    for old, now, accumulator in zip(before, states(model), model._state.accumulators, strict=True):
+    for old, now, accumulator in zip(
+        before, states(model), model._state.running.group.accumulators.values(), strict=True
+    ):
         grant = accumulator.grant
         change = np.linalg.norm((now - old).astype(np.float64))
         assert 0 < change <= grant.bound.l2_steps(grant.step)
@@ -51,7 +56,7 @@ def test_a_failed_update_may_be_repeated(monkeypatch):
 
 def test_an_interrupted_addition_is_not_repeated(monkeypatch):
     model = new().update([0], [0], [0.0])
-    real = type(model._state.accumulators[0]).take
+    real = type(model._state.running.group.accumulators["right_sketch"]).take
     calls = []
 
     def take(self, part):
@@ -60,7 +65,7 @@ def test_an_interrupted_addition_is_not_repeated(monkeypatch):
             raise KeyboardInterrupt
         real(self, part)
 
-    monkeypatch.setattr(type(model._state.accumulators[0]), "take", take)
+    monkeypatch.setattr(type(model._state.running.group.accumulators["right_sketch"]), "take", take)
     with pytest.raises(KeyboardInterrupt):
         model.update([3], [4], [1.0])
     with pytest.raises(PrivacyError, match="count twice"):
@@ -88,7 +93,7 @@ def test_a_forked_state_is_refused(monkeypatch):
      ({}, {"max_releases": 3}), ({"max_releases": 3}, {"max_releases": 1})],
 )  # fmt: skip
 def test_parameters_stay_while_a_state_runs(old, new_value):
-    """A share of the noise (1/3 of it) could be published, and rows go past their clip norm."""
+    """A part of the noise (1/3 of it) could be published, and rows go past their clip norm."""
     model = new(**old).partial_fit(np.zeros((1, 20)))
     model.set_params(**new_value)
     acts = (
@@ -145,11 +150,11 @@ def test_an_interrupted_update_of_a_stream_is_not_repeated(monkeypatch):
 
 def test_an_interrupted_last_release_is_not_lost(monkeypatch):
     model = new(max_releases=2).update([0], [0], [1.0]).release()
-    real = _factorizer_releases.factorize
-    monkeypatch.setattr(_factorizer_releases, "factorize", interrupted_after(real))
+    real = _factorizer_state.factorize
+    monkeypatch.setattr(_factorizer_state, "factorize", interrupted_after(real))
     with pytest.raises(KeyboardInterrupt):
         model.release()
-    monkeypatch.setattr(_factorizer_releases, "factorize", real)
+    monkeypatch.setattr(_factorizer_state, "factorize", real)
     assert model.n_releases_ == 1
     with pytest.raises(PrivacyError, match="n_acknowledged"):
         model.release()

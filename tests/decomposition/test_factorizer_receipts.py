@@ -1,5 +1,6 @@
 """DPLowRankFactorizer: whatever way a release takes, its receipt claims what was opened."""
 
+import hashlib
 import math
 import pickle
 from dataclasses import replace
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
+from skdp._packing import pack
 from skdp.decomposition import LocalAggregator, local_report
-from skdp.decomposition._factorizer_state import NoisyState
+from skdp.decomposition._factorizer_messages import NoisyState
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.federated import AggregationConfig, PlainAggregator, StateSum, simulated_aggregator
 from skdp.testing import seeded_entropy
@@ -202,7 +204,7 @@ def test_a_ledger_is_charged_what_a_secure_sum_of_parts_of_rows_costs(inside):
 
 
 def test_a_ledger_that_cannot_pay_a_secure_sum_opens_nothing():
-    mu = server(1.0, **ROWS)._state.session.spent().mu
+    mu = server(1.0, **ROWS)._state.running.session.spent().mu
     servers, ledger = [], PrivacyLedger(2.0, 1e-6)
 
     def in_the_ledger():
@@ -212,7 +214,7 @@ def test_a_ledger_that_cannot_pay_a_secure_sum_opens_nothing():
 
     with pytest.raises(BudgetExceededError, match="secure sum"):
         in_the_ledger()
-    assert all(share._state is not None for share in servers)
+    assert all(share._state.running is not None for share in servers)
     assert ledger.spent.mu == pytest.approx(math.sqrt(3) * mu)  # as before it was asked
     frobenius = {"sensitivity_mode": "worst_case"}
     with PrivacyLedger(2.0, 1e-6):  # the caller's contract holds parts together
@@ -256,7 +258,7 @@ def test_states_of_overlapping_rows_count_together():
 
 @pytest.mark.parametrize("claim", ["a share", "no receipt", "no line"])
 def test_a_message_without_a_receipt_of_its_noise_is_refused(claim):
-    """Else it would count as nothing spent, or a share of the noise as all of it."""
+    """Else it would count as nothing spent, or a part of the noise as all of it."""
     state = NoisyState.from_bytes(server().state_message())
     changes = {
         "a share": {"honest_servers": 3},
@@ -268,12 +270,21 @@ def test_a_message_without_a_receipt_of_its_noise_is_refused(claim):
         coordinator().merge(message)
 
 
+@pytest.mark.parametrize("header", [{}, {"version": 2}, {"version": 3}, {"version": 3, "more": 1}])
+def test_a_message_of_another_version_is_refused(header):
+    body = b"skdp.factorizer\n" + pack(header)
+    with pytest.raises(ValueError, match="another version"):
+        coordinator().merge(body + hashlib.sha256(body).digest())
+
+
 def test_no_receipt_is_known_where_rows_are_split_between_budgets():
     model = coordinator(**ROWS).merge(server(1.0, **ROWS).state_message())
     other = server(0.5, **ROWS)
     with pytest.raises(PrivacyError, match="no receipt of their sum is known"):
         model.merge(other)
-    assert other._state is not None and not hasattr(other, "privacy_spent_")  # nothing was opened
+    assert other._state.running is not None and not hasattr(
+        other, "privacy_spent_"
+    )  # nothing was opened
 
 
 def test_no_receipt_is_known_of_exact_and_random_sketches():
@@ -281,11 +292,11 @@ def test_no_receipt_is_known_of_exact_and_random_sketches():
     other = server(1.0, sensitivity_mode="worst_case")
     with pytest.raises(PrivacyError, match="no receipt of their sum is known"):
         model.merge(other)
-    assert other._state is not None and not hasattr(other, "privacy_spent_")
+    assert other._state.running is not None and not hasattr(other, "privacy_spent_")
     own = server(1.0, sensitivity_mode="worst_case").merge(server(1.0).state_message())
     with pytest.raises(PrivacyError, match="no receipt"):
         own.release()
-    assert own._state is not None
+    assert own._state.running is not None
 
 
 @pytest.mark.parametrize(
@@ -300,21 +311,21 @@ def test_other_contracts_are_refused_before_anything_is_opened(params):
     other = server(**params)
     with pytest.raises(ValueError, match="one 'privacy_unit', 'adjacency' and 'sensitivity'"):
         server().merge(other)
-    assert other._state is not None
+    assert other._state.running is not None
     shares = [server(honest_servers=2, **params) for _ in range(2)]
     with pytest.raises(ValueError, match="one 'privacy_unit', 'adjacency' and 'sensitivity'"):
         coordinator().merge_secure(shares, StateSum(PlainAggregator))
     mixed = [server(honest_servers=2), shares[0]]
     with pytest.raises(ValueError, match="cannot be merged"):
         coordinator().merge_secure(mixed, StateSum(PlainAggregator))
-    assert all(share._state is not None for share in (*shares, mixed[0]))
+    assert all(share._state.running is not None for share in (*shares, mixed[0]))
 
 
 def test_too_few_shares_are_refused_before_they_are_closed():
     share = server(honest_servers=2)
     with pytest.raises(PrivacyError, match="too little noise"):
         coordinator().merge_secure([share], StateSum(PlainAggregator))
-    assert share._state is not None
+    assert share._state.running is not None
     with pytest.raises(ValueError, match="at least one server"):
         coordinator().merge_secure([], StateSum(PlainAggregator))
 

@@ -125,7 +125,6 @@ def test_nothing_is_seen_but_what_is_released():
         for name, steps in hostile.items():
             with fixed_noise(1), null_release(run=True):
                 seen[name] = fitted_attributes(run(steps, **WAYS[way]))
-            seen[name].pop("_source")
         for attributes in seen.values():
             assert difference(seen["ordinary"], attributes) is None
 
@@ -200,7 +199,7 @@ def test_secrets_stay_and_released_models_go():
         pickle.dumps(model)
     public = pickle.loads(pickle.dumps(model.released()))
     assert np.array_equal(public.left_, model.left_)
-    assert not {"_private", "_state", "_source", "_messages"} & set(vars(public))
+    assert not {"_private", "_state"} & set(vars(public))
     with pytest.raises(PrivacyError):
         public.update_matrix(STEPS[0])
     assert pickle.loads(pickle.dumps(run(STEPS))).n_releases_ == T

@@ -158,7 +158,7 @@ def test_memory_does_not_grow_and_one_release_is_all():
     sizes = []
     for _ in range(3):
         model.update([1, 2], [3, 4], [1.0, -1.0])
-        sizes.append(sum(a._state.nbytes for a in model._state.accumulators))
+        sizes.append(sum(a._state.nbytes for a in model._state.running.group.accumulators.values()))
     assert len(set(sizes)) == 1
     model.release()
     assert sizes[0] == model.state_bytes_ == 8 * (60 * 32 + 40 * 60)
@@ -176,10 +176,10 @@ def test_a_running_state_is_not_copied():
             copier(model)
     assert "_state" not in vars(clone(model))
     server = model.for_server()
-    assert server._state is None and "noise" not in repr(vars(server))
+    assert server._state.running is None and "noise" not in repr(vars(server))
     released = model.release()
-    assert released._source is None  # the next stream draws another sketch
-    assert "_source" not in server.__getstate__()  # the key of the sketch stays here
+    assert released._state.source is None  # the next stream draws another sketch
+    assert "_state" not in server.__getstate__()  # the key of the sketch stays here
     copied = pickle.loads(pickle.dumps(released))
     np.testing.assert_array_equal(copied.left_, released.left_)
 
@@ -223,7 +223,7 @@ def test_bad_updates(rows, columns, deltas, message):
     model = DPLowRankFactorizer(2, method="dense", **STREAM)
     with pytest.raises(ValueError, match=message):
         model.update(rows, columns, deltas)
-    assert model._state is None  # nothing was paid
+    assert model._state.running is None  # nothing was paid
 
 
 def test_a_stream_without_a_shape_has_no_methods():
@@ -360,8 +360,13 @@ def test_a_secret_sketch_is_shared_inside_one_process():
     with seeded_entropy(0):
         first = DPLowRankFactorizer(2, **params).update_matrix(A / 2)
         second = first.for_server().update_matrix(A / 2)
-        assert np.array_equal(first._state.maps[0].right.matrix, second._state.maps[0].right.matrix)
-        noise = [model._state.accumulators[0]._state for model in (first, second)]
+        assert np.array_equal(
+            first._state.running.maps[0].right.matrix, second._state.running.maps[0].right.matrix
+        )
+        noise = [
+            model._state.running.group.accumulators["right_sketch"]._state
+            for model in (first, second)
+        ]
         assert not np.array_equal(*noise)  # the noise is its own
         model = first.merge(second).release()
     assert ratio(model, A) < 2.2
@@ -397,7 +402,7 @@ def test_a_share_of_the_noise_is_never_shown():
     params = {**SERVERS, "matrix_shape": (30, 50), "honest_servers": 2}
     model = DPLowRankFactorizer(**params).update([0], [0], [1.0])
     for show in (model.release, model.state_message, lambda: model.merge(b"")):
-        with pytest.raises(PrivacyError, match="share"):
+        with pytest.raises(PrivacyError, match="part of the noise"):
             show()
     plain = DPLowRankFactorizer(**{**params, "honest_servers": None})
     with pytest.raises(PrivacyError, match="too little noise"):

@@ -604,10 +604,10 @@ def test_nothing_is_read_after_a_refused_grant(monkeypatch):
     read = []
     monkeypatch.setattr(PrivacySession, "_read", lambda *args: read.append(args))
 
-    def refuse(*args):
+    def refuse(*args, **kwargs):
         raise PrivacyError("no budget")
 
-    monkeypatch.setattr(PrivacySession, "_pay", refuse)
+    monkeypatch.setattr(PrivacySession, "pay", refuse)
     with pytest.raises(PrivacyError, match="no budget"):
         DPTruncatedSVD().fit(X)
     assert not read

@@ -6,7 +6,7 @@ import pytest
 
 from skdp.exceptions import PrivacyWarning
 from skdp.federated import AggregationConfig
-from skdp.federated.noise_shares import NoiseShares
+from skdp.federated.noise_parts import NoiseParts
 from skdp.privacy.accounting.losses import epsilon_from_mu_delta, mu_from_epsilon_delta
 
 
@@ -14,8 +14,8 @@ from skdp.privacy.accounting.losses import epsilon_from_mu_delta, mu_from_epsilo
 def test_without_colluders_a_client_sees_through_its_own_noise(n_clients, n_dropouts):
     with pytest.warns(PrivacyWarning, match="against another client mu is"):
         config = AggregationConfig(n_clients, n_colluders=0, n_dropouts=n_dropouts)
-    claimed = NoiseShares(n_clients, 0, n_dropouts).effective_sigma
-    left = NoiseShares(n_clients, 1, n_dropouts).effective_sigma
+    claimed = NoiseParts(n_clients, 0, n_dropouts).effective_sigma
+    left = NoiseParts(n_clients, 1, n_dropouts).effective_sigma
     assert config.against_clients == pytest.approx(claimed / left, rel=1e-12)
     assert config.against_clients > 1
 

@@ -18,8 +18,8 @@ from skdp.federated import (
     simulated_aggregator,
 )
 from skdp.federated._requests import Call, Request
+from skdp.federated.noise_parts import PartGrant
 from skdp.federated.personalized import _SIGNATURES, _Users
-from skdp.privacy.gate.grants import SharedGrant
 from skdp.testing import seeded_entropy
 from skdp.testing._hooks import replaced
 
@@ -55,7 +55,7 @@ def alignment(model):
 
 
 def without_noise():
-    return replaced(SharedGrant, "draw", lambda _: lambda grant: np.zeros(grant.bound.shape, int))
+    return replaced(PartGrant, "draw", lambda _: lambda grant: np.zeros(grant.bound.shape, int))
 
 
 def test_round_is_the_round_of_the_paper_but_for_the_grid():
@@ -75,7 +75,7 @@ def test_round_is_the_round_of_the_paper_but_for_the_grid():
 
         return close
 
-    with without_noise(), replaced(SharedGrant, "close", keep):
+    with without_noise(), replaced(PartGrant, "close", keep):
         FederatedRounds(PILOT, CONFIG).fit(PlainAggregator([c.respond for c in clients_of()]))
     step = seen[0].noise_scale / 6750150 / math.sqrt(S)
     assert np.abs(seen[0].value - np.sum(messages, axis=0)).max() <= 0.51 * len(messages) * step
@@ -241,7 +241,7 @@ def test_states_add_up_modulo_two_to_the_64():
 
 
 def test_sums_without_some_states_are_not_opened():
-    """Each state brings its share of the noise: a sum without one has too little."""
+    """Each state brings its part of the noise: a sum without one has too little."""
     asked = []
 
     def connect(callbacks):

@@ -27,14 +27,13 @@ from skdp.federated import (
     simulated_aggregator,
 )
 from skdp.federated import _clients as clients_module
-from skdp.federated import noise_shares as shares_module
+from skdp.federated import noise_parts as parts_module
 from skdp.federated._ask import Federation, unpack
 from skdp.federated._clients import narrowed
 from skdp.federated._question import Question
 from skdp.federated._requests import Call, Facts, Request
-from skdp.federated.noise_shares import NoiseShares, granted_step
+from skdp.federated.noise_parts import NoiseParts, PartGrant, granted_step
 from skdp.federated.power_method import _SIGNATURES
-from skdp.privacy.gate.grants import SharedGrant
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
 from skdp.queries.interactions import InteractionQuery
@@ -88,7 +87,7 @@ class Wire:
 
             return draw
 
-        with replaced(SharedGrant, "draw", recorded):
+        with replaced(PartGrant, "draw", recorded):
             for i, client in enumerate(self.clients):
                 if i not in self.away:
                     sent[i] = client.respond(request)
@@ -210,19 +209,19 @@ def test_answers_say_how_noisy_they_are():
     config, seen = AggregationConfig(8, 2, 2), []
 
     def recorded(original):
-        def close(grant, total, n_shares):
-            answer = original(grant, total, n_shares)
-            seen.append((answer.noise_scale / grant.noise_scale, n_shares))
+        def close(grant, total, n_parts):
+            answer = original(grant, total, n_parts)
+            seen.append((answer.noise_scale / grant.noise_scale, n_parts))
             return answer
 
         return close
 
     estimator = DPTruncatedSVD(2, clip_norm=1.5)
-    with replaced(SharedGrant, "close", recorded):
+    with replaced(PartGrant, "close", recorded):
         fit(estimator, clients_of(estimator, split(X), config), config, away=(0,))
     assert seen
-    for ratio, n_shares in seen:
-        assert n_shares == 7
+    for ratio, n_parts in seen:
+        assert n_parts == 7
         assert ratio == pytest.approx(math.sqrt(7 / 4), rel=1e-12)
 
 
@@ -263,7 +262,7 @@ def test_transcript_without_the_noise_of_colluders(adjacency, algorithm):
     for step, line in zip(wire.steps, clients[0].ledger_, strict=True):
         bounds = [at_request(query, step.request) for query in (mine, theirs)]
         moved = np.subtract(*(b.answer(step.request.step) for b in bounds)).astype(float)
-        mu = float(np.linalg.norm(moved)) / (noise.SHARE_EFFECTIVE_SIGMA * math.sqrt(unknown))
+        mu = float(np.linalg.norm(moved)) / (noise.PART_EFFECTIVE_SIGMA * math.sqrt(unknown))
         assert mu <= line.loss.value
         realised, paid = realised + mu**2, paid + line.loss.value**2
     assert math.sqrt(realised) <= math.sqrt(paid) <= model.privacy_spent_.mu * (1 + 1e-12)
@@ -434,7 +433,7 @@ def test_no_arguments_of_a_server_break_a_bound(method, adjacency):
         ]
         bound = pair[0].bound
         try:
-            step = granted_step(bound, 0.3, NoiseShares(S), None)
+            step = granted_step(bound, 0.3, NoiseParts(S), None)
         except (PrivacyError, ValueError):
             continue
         moved = np.subtract(*(bounded.answer(step) for bounded in pair)).astype(float)
@@ -749,22 +748,22 @@ def test_fit_over_sockets():
 
 
 def all_clients_count(mp):
-    mp.setattr(NoiseShares, "n_honest", property(lambda shares: shares.n_clients))
+    mp.setattr(NoiseParts, "n_honest", property(lambda shares: shares.n_clients))
 
 
 def colluders_count(mp):
     honest = property(lambda shares: shares.n_clients - shares.n_dropouts)
-    mp.setattr(NoiseShares, "n_honest", honest)
+    mp.setattr(NoiseParts, "n_honest", honest)
 
 
 def half_the_noise(mp):
-    draw = SharedGrant.draw
-    mp.setattr(SharedGrant, "draw", lambda grant: draw(grant) // 2)
+    draw = PartGrant.draw
+    mp.setattr(PartGrant, "draw", lambda grant: draw(grant) // 2)
 
 
 def noise_once(mp):
     """One client adds noise for all: whoever knows it has the exact sum."""
-    draw, seen = SharedGrant.draw, set()
+    draw, seen = PartGrant.draw, set()
 
     def first_only(grant):
         key = (grant.serial, grant.bound.name)
@@ -772,11 +771,11 @@ def noise_once(mp):
         seen.add(key)
         return draw(grant) * 3 if fresh else np.zeros(grant.bound.shape, np.int64)
 
-    mp.setattr(SharedGrant, "draw", first_only)
+    mp.setattr(PartGrant, "draw", first_only)
 
 
 def believe_the_step(mp):
-    mp.setattr(shares_module, "_covers", lambda *args: True)
+    mp.setattr(parts_module, "_covers", lambda *args: True)
 
 
 def believe_the_facts(mp):

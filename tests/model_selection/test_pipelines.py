@@ -495,6 +495,9 @@ def test_a_method_that_was_replaced_is_unknown():
     step = Normalizer()
     step.transform = lambda X: X - X.mean(axis=0)
     assert kinds(make_pipeline(step, DPRidge())) == [("normalizer", NOT)]
+    model = DPRidge()
+    model.fit = lambda X, y: model
+    assert kinds(model) == [("DPRidge", NOT)]
 
 
 # -- users ---------------------------------------------------------------------------------------
@@ -545,6 +548,8 @@ def test_the_best_model_of_a_search_says_what_it_holds():
     for fitted in (search, search.best_estimator_):
         assert "head for each user" in fitted.holds_private
         assert "HOLDS" in str(fitted.privacy_card())
+    assert "in best_estimator_" in str(search.privacy_card())
+    for fitted in (search, search.best_estimator_):
         with pytest.warns(PrivacyWarning, match="holds an exact head"):
             pickle.dumps(fitted)
     public = search.best_estimator_.released()

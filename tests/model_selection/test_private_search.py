@@ -266,13 +266,14 @@ def test_users_are_scored_as_users():
 
 @pytest.mark.parametrize("search", SEARCHES, ids=NAMES)
 def test_search_pays_a_ledger_once_for_everything(search):
+    inside, again = clone(search), clone(search)
     with PrivacyLedger(search.epsilon, search.delta) as ledger:
-        inside = clone(search).fit(X)
+        inside.fit(X)
         assert [fit.state for fit in ledger.entries] == ["fitted"]
         assert ledger.spent.epsilon <= search.epsilon
         assert ledger.spent.losses == inside.plan_.losses
         with pytest.raises(PrivacyError):  # no room, or it may fail and comes late
-            clone(search).fit(X)
+            again.fit(X)
         with pytest.raises(BudgetExceededError):
             inside.best_estimator_.fit(X)  # the model is a fit of its own again
         ledger._refused.clear()
@@ -282,8 +283,9 @@ def test_search_pays_a_ledger_once_for_everything(search):
 
 
 def test_search_beside_other_fits():
+    search = clone(STOPPED)
     with PrivacyLedger(3, 1e-5) as ledger:
-        clone(STOPPED).fit(X)
+        search.fit(X)
         DPPCA(1, clip_norm=1.0, epsilon=1.0).fit(X)
     mu = accounting.mu_from_epsilon_delta(1, 1e-6)
     losses = [Loss("pure", 1.0), Loss("delta", 1e-6), Loss("gaussian", mu)]
@@ -293,8 +295,9 @@ def test_search_beside_other_fits():
 
 def test_twice_the_loss_in_a_replace_ledger():
     """(e, d)-DP for a row more is (2 e, (1 + exp e) d)-DP for another row."""
+    search = clone(STOPPED)
     with PrivacyLedger(3, 1e-5, adjacency="replace") as ledger:
-        clone(STOPPED).fit(X)
+        search.fit(X)
     pure, delta = ledger.spent.losses
     assert pure == Loss("pure", 2.0)
     assert delta == Loss("delta", pytest.approx((1 + math.e) * 1e-6))
@@ -303,8 +306,9 @@ def test_twice_the_loss_in_a_replace_ledger():
 def test_number_of_runs_is_not_in_the_ledger():
     sizes = set()
     for _ in range(4):
+        search = clone(STOPPED).set_params(expected_runs=6)
         with PrivacyLedger(3, 1e-5) as ledger:
-            clone(STOPPED).set_params(expected_runs=6).fit(X)
+            search.fit(X)
         sizes.add((len(ledger.entries), ledger.spent.losses, ledger.report()))
     assert len(sizes) == 1
 

@@ -167,17 +167,20 @@ def unclipped(self, rows):
 
 
 BUGS = {
-    "a cross term counted once": ("_change", lambda U, t, adjacency: math.hypot(U * U, U * t)),
-    "no bound on the targets": ("_change", lambda U, t, adjacency: U * U),
-    "long rows are not cut": ("IntegerRows.__call__", unclipped),
+    "a cross term counted once": (
+        "readout._change",
+        lambda U, t, adjacency: math.hypot(U * U, U * t),
+    ),
+    "no bound on the targets": ("readout._change", lambda U, t, adjacency: U * U),
+    "long rows are not cut": ("integer_rows.IntegerRows.__call__", unclipped),
 }
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_found(bug, monkeypatch):
     name, broken = BUGS[bug]
-    monkeypatch.setattr(f"skdp.queries.readout.{name}", broken)
-    make = at_the_bound if name == "_change" else make_query
+    monkeypatch.setattr(f"skdp.queries.{name}", broken)
+    make = at_the_bound if name.endswith("_change") else make_query
     with pytest.raises(AssertionError, match=r"by more than is claimed|seen by everybody"):
         check_sensitivity(
             make(BALL, "add_remove"), "readout", 0.5, 1.0, scale=C, shape=(6, 4),

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.stats import chi2
 
-from skdp.decomposition._factorizer_plan import Plan, draw_maps
+from skdp.decomposition._factorizer_layout import Layout, draw_maps
 from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import gaussian_step
 from skdp.privacy.noise.words import SeededSource
@@ -36,7 +36,7 @@ def maps_of(kind, method="three_sketch", shape=SHAPE, t=3, v=5, seed=0):
     gate = PrivacySession(
         PrivacyBudget(1.0, 1e-6), source=SeededSource(seed), adjacency="-", unit="-"
     )
-    plan = Plan(method, shape, t, v, None, False, 2)
+    plan = Layout(method, shape, t, v, None, False, 2)
     return draw_maps(plan, kind, SketchSource.of(gate, seed))
 
 
@@ -125,9 +125,9 @@ def test_the_sum_of_a_units_updates_is_bounded(name, adjacency, kind):
 def test_rounding_to_nearest_would_break_the_contract():
     unit = unit_of("frobenius", "add_remove", stream=True)
     small = np.full(10, 0.6)
-    assert np.abs(unit.integers(small, 1.0)).sum() == 0 < np.abs(np.rint(small)).sum()
+    assert np.abs(unit.contributions(small, 1.0)).sum() == 0 < np.abs(np.rint(small)).sum()
     x = np.random.default_rng(0).standard_normal(1000) * 50
-    np.testing.assert_array_equal(unit.integers(-x, 1.0), -unit.integers(x, 1.0))
+    np.testing.assert_array_equal(unit.contributions(-x, 1.0), -unit.contributions(x, 1.0))
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "sparse"])

@@ -14,7 +14,7 @@ def best_pair(unit, u, largest):
     """Return floats x < y near 2**51 units, at most `largest` apart, whose integers jump most."""
     x = 2.0**51 * u * (1 + 2.0**-52 * np.arange(-40, 41))
     y = (x + largest)[:, None] + np.spacing(x[:1]) * np.arange(-6, 2)
-    jump = unit.integers(y, u) - unit.integers(x, u)[:, None]
+    jump = unit.contributions(y, u) - unit.contributions(x, u)[:, None]
     jump[y - x[:, None] > largest] = 0
     i, j = np.unravel_index(np.argmax(jump), jump.shape)
     return jump[i, j], x[i], y[i, j]

@@ -6,12 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 
+from skdp.data.places import in_memory
 from skdp.data.remote import RowNumbers
 from skdp.data.users import UserRows
-from skdp.queries.groups import GroupQuery
-from skdp.queries.measurements import MeasurementQuery
+from skdp.queries.records import RecordQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, any_rows, whole_steps
+from skdp.queries.users import UserQuery
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
 
 RNG = np.random.default_rng(0)
@@ -52,7 +53,9 @@ def test_adjacency_is_checked_and_counts_are_public_or_private():
     with pytest.raises(ValueError, match="adjacency"):
         SumQuery(None, adjacency="neighbour")
     with pytest.raises(ValueError, match="records is private"):
-        _ = MeasurementQuery(np.ones((3, 4)), np.ones(3), (2, 2), adjacency="add_remove").n_rows
+        _ = RecordQuery(
+            in_memory(np.ones((3, 4)), y=np.ones(3)), (2, 2), adjacency="add_remove"
+        ).n_rows
     with pytest.raises(ValueError, match="public under adjacency='replace': `n_rows`"):
         RowQuery(np.ones((3, 4)), clip_norm=1.0, adjacency="replace").count()
 
@@ -73,7 +76,7 @@ def rows_of(X):
 
 def users_of(X, adjacency):
     users = UserRows(rows_of(X), np.zeros((X.shape[0], 1)), np.arange(X.shape[0]), False)
-    query = GroupQuery(users, adjacency=adjacency)
+    query = UserQuery(users, adjacency=adjacency)
     return query.norms(lambda b: np.ldexp(np.abs(b.X).max(axis=(1, 2)), b.x_exponent))
 
 
@@ -83,7 +86,7 @@ def first_of(X):
 
 
 def records_of(X, adjacency):
-    return MeasurementQuery(np.ones((len(X), 4)), X[:, 0], (2, 2), adjacency=adjacency)
+    return RecordQuery(in_memory(np.ones((len(X), 4)), y=X[:, 0]), (2, 2), adjacency=adjacency)
 
 
 KEPT = {

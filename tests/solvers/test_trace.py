@@ -8,7 +8,7 @@ import pytest
 
 from skdp.solvers import trace
 from skdp.solvers.design import whitening
-from skdp.solvers.trace import Plan
+from skdp.solvers.trace import TraceFacts
 
 
 class Answer(NamedTuple):
@@ -67,7 +67,7 @@ def low_rank(d1=8, d2=6, values=(3.0, 1.0), seed=1):
 def plan(M, rank=2, **kwargs):
     defaults = {"shape": M.shape, "rank": rank, "n": 10_000.0, "lam": 1.0, "unit_noise": 1.0}
     defaults |= {"init": 0.2, "gradients": 0.7, "rank_share": 0.001}
-    return Plan(**(defaults | kwargs))
+    return TraceFacts(**(defaults | kwargs))
 
 
 def matrix(fit):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from skdp._tables import aligned
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 
@@ -138,15 +139,8 @@ class privacy_card:
     def __str__(self) -> str:
         """Return the card as aligned text."""
         facts = _facts(self.title, self.spent, self.held)
-        width = max(len(name) for name, _ in facts)
-        lines = [f"{name:<{width}}  {value}" for name, value in facts]
-        table = [_COLUMNS, *self._rows()]
-        widths = [max(len(row[i]) for row in table) for i in range(len(_COLUMNS))]
-        lines += [
-            "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip()
-            for row in table
-        ]
-        return "\n".join([*lines, _NOT_COVERED])
+        lines = [*aligned(facts), *aligned([_COLUMNS, *self._rows()]), _NOT_COVERED]
+        return "\n".join(lines)
 
     __repr__ = __str__
 

@@ -121,6 +121,17 @@ def _checked_step(
     return step
 
 
+def _room(bound: Bound, slack: float, noise_steps: float) -> float:
+    """Return what rounding leaves of the noise (in steps, for one unit of loss); else refuse."""
+    room = noise_steps - slack
+    if not room > 0 or slack > _MAX_ROUNDING * noise_steps:
+        raise ValueError(
+            f"The budget is too small for the release {bound.name!r} of {bound.size} numbers: "
+            "rounding alone would exceed it. Use a larger 'epsilon' or fewer features."
+        )
+    return room
+
+
 def gaussian_step(bound: Bound, mu: float, sigma: float = noise.EFFECTIVE_SIGMA) -> float:
     """Return the step for which ``l2/step + cross/sqrt(step) + slack == mu * sigma``.
 
@@ -129,12 +140,7 @@ def gaussian_step(bound: Bound, mu: float, sigma: float = noise.EFFECTIVE_SIGMA)
     """
     _check_positive(bound.name, bound.l2)
     slack = math.sqrt(bound.size) if bound.slack is None else bound.slack
-    room = mu * sigma - slack
-    if not room > 0 or slack > _MAX_ROUNDING * mu * sigma:
-        raise ValueError(
-            f"The budget is too small for the release {bound.name!r} of {bound.size} numbers: "
-            "rounding alone would exceed it. Use a larger 'epsilon' or fewer features."
-        )
+    room = _room(bound, slack, mu * sigma)
     root = 2 * math.sqrt(bound.l2) * math.sqrt(room)
     u = 2 * room / (bound.cross + math.hypot(bound.cross, root))  # without cancellation
     step = max((1 + 1e-12) * (1 / u) * (1 / u), bound.min_step)
@@ -150,11 +156,6 @@ def laplace_step(bound: Bound, epsilon: float) -> float:
         )
     _check_positive(bound.name, bound.l1)
     slack = float(bound.size) if bound.l1_slack is None else bound.l1_slack
-    room = epsilon * noise.LAPLACE_SCALE - slack
-    if slack > _MAX_ROUNDING * epsilon * noise.LAPLACE_SCALE:
-        raise ValueError(
-            f"The budget is too small for the release {bound.name!r} of {bound.size} numbers. "
-            "Use a larger 'epsilon' or fewer features."
-        )
+    room = _room(bound, slack, epsilon * noise.LAPLACE_SCALE)
     step = max((1 + 1e-12) * bound.l1 / room, bound.min_step)
     return _checked_step(bound, step, bound.l1_steps, epsilon * noise.LAPLACE_SCALE)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from numbers import Real
 
 from skdp.privacy.accounting import losses as accounting
+from skdp.privacy.accounting.curves import as_number
 from skdp.privacy.noise import integers as noise
 
 __all__ = ["MAX_DRAWS", "PrivacyBudget"]
@@ -17,18 +17,6 @@ MAX_DRAWS = 2**36
 
 # Beyond this epsilon the noise stays as it is: a smaller epsilon implies every larger one.
 _MAX_EPSILON = 64.0
-
-
-def _check_real(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ValueError(f"'{name}' must be a real number. Got {value!r} instead.")
-    try:
-        number = float(value)
-    except OverflowError:
-        raise ValueError(f"'{name}' must be a finite number or inf. Got {value!r}.") from None
-    if math.isnan(number):
-        raise ValueError(f"'{name}' must not be NaN. Got {value!r} instead.")
-    return number
 
 
 def _calibration_epsilon(epsilon: float, delta: float) -> float:
@@ -71,36 +59,33 @@ class PrivacyBudget:
     sampler_delta: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
-        epsilon, delta = _check_real("epsilon", self.epsilon), _check_real("delta", self.delta)
-        pure = _check_real("pure_epsilon", self.pure_epsilon)
-        if epsilon <= 0:
+        epsilon = as_number("'epsilon'", self.epsilon)
+        delta = as_number("'delta'", self.delta, high=1.0)
+        pure = as_number("'pure_epsilon'", self.pure_epsilon)
+        if epsilon == 0:
             raise ValueError(f"'epsilon' must be in the range (0, inf]. Got {self.epsilon!r}.")
-        if not 0 <= delta < 1:
+        if delta == 1:
             raise ValueError(f"'delta' must be in the range [0, 1). Got {self.delta!r} instead.")
-        if not 0 <= pure < epsilon and not (pure == epsilon == math.inf):
+        if not pure < epsilon and not (pure == epsilon == math.inf):
             raise ValueError(f"'pure_epsilon' must be below epsilon. Got {self.pure_epsilon!r}.")
-        object.__setattr__(self, "epsilon", epsilon)
-        object.__setattr__(self, "delta", delta)
+        mu, charge = 0.0, 0.0
         if math.isinf(epsilon):
-            self._set(math.inf, 0.0, math.inf)
+            mu = pure = math.inf
         elif delta == 0:
-            self._set(0.0, 0.0, min(epsilon, _MAX_EPSILON))
+            pure = min(epsilon, _MAX_EPSILON)
         else:
             calibrated = _calibration_epsilon(epsilon, delta)
             charge = noise.sampler_delta(calibrated, MAX_DRAWS)
-            pure = min(pure, calibrated / 2) if pure else 0.0
+            pure = min(pure, calibrated / 2)
             mu = accounting.mu_beside_pure(calibrated, delta - charge, pure)
-            self._set(mu, charge, pure)
+        names = ("epsilon", "delta", "pure_epsilon", "mu", "sampler_delta")
+        for name, value in zip(names, (epsilon, delta, pure, mu, charge), strict=True):
+            object.__setattr__(self, name, value)
 
     @property
     def calibration(self) -> tuple[float, float]:
         """The (epsilon, delta) that noise is calibrated to, the sampler's cost taken off."""
         return _calibration_epsilon(self.epsilon, self.delta), self.delta - self.sampler_delta
-
-    def _set(self, mu: float, sampler_delta: float, pure_epsilon: float) -> None:
-        object.__setattr__(self, "mu", mu)
-        object.__setattr__(self, "sampler_delta", sampler_delta)
-        object.__setattr__(self, "pure_epsilon", pure_epsilon)
 
     @property
     def exact(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -19,7 +18,7 @@ from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource
 
-__all__ = ["Accumulator", "Grant", "Reader", "SharedGrant", "wrapping_sum"]
+__all__ = ["Accumulator", "Grant", "Reader", "wrapping_sum"]
 
 IntArray = NDArray[np.int64]
 
@@ -104,47 +103,15 @@ class Grant:
             value = (value + value.T) / 2
         return Answer(value, self.noise_scale * factor)
 
-    def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
-        """Read once, add noise, return the public answer."""
+    def noised(self, answer: Callable[[float], NDArray[Any]]) -> NDArray[Any]:
+        """Read once and add noise: integers in steps (floats where epsilon is infinite)."""
         self.use()
         exact = self._session._read(answer, self)
-        if self.step == 0.0:
-            return self.finish(exact)
-        return self.finish(wrapping_sum(exact, self.draw()))
-
-
-class SharedGrant(Grant):
-    """A grant whose noise comes in shares, one from each client of a federation.
-
-    A client opens it by `contribute`, the server by `close`; each does so once. The noise that the
-    receipt counts (`noise_scale`) is that of the clients who neither collude nor drop out.
-    """
-
-    share: float = 0.0
-
-    def allow(self, share: float, openings: int) -> None:
-        """Note the share that was paid, and how many contributions it covers."""
-        self.share, self._left = share, openings
-
-    def draw(self, *index: int) -> IntArray:
-        """Draw one client's share of the noise."""
-        words = self._session.source.words(self.serial, self.bound.name, self.noise_scale, *index)
-        return noise.integer_gaussian(words, self.bound.shape, noise.SHARE_LEVELS)
-
-    def contribute(self, answer: Callable[[float], NDArray[Any]]) -> IntArray:
-        """Read once, add this client's share: for a secure sum only, too little noise alone."""
-        self.use()
-        return wrapping_sum(self._session._read(answer, self), self.draw())
-
-    def close(self, total: IntArray, n_shares: int) -> Answer:
-        """Turn the opened sum of `n_shares` contributions into the public answer."""
-        self.use()
-        scale = self.step * noise.SHARE_EFFECTIVE_SIGMA * math.sqrt(n_shares)
-        return self.finish(total)._replace(noise_scale=scale)
+        return exact if self.step == 0.0 else wrapping_sum(exact, self.draw())
 
     def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
-        """Refuse: one share is less noise than was paid for."""
-        raise PrivacyError("a shared grant is opened by a secure sum of contributions only.")
+        """Read once, add noise, return the public answer."""
+        return self.finish(self.noised(answer))
 
 
 class Accumulator:

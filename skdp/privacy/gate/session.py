@@ -73,6 +73,8 @@ class PrivacySession:
         Who hears of payments.
     """
 
+    most_rows: int | None = None  # of sketches, for who needs their bounds alone
+
     def __init__(
         self,
         budget: PrivacyBudget,
@@ -131,6 +133,8 @@ class PrivacySession:
 
     def pay(self, line: LedgerEntry, share: float, kind: str = "gaussian", draws: int = 0) -> None:
         """Pay a share that was found affordable, and so many draws; write the line."""
+        if not 0 < share <= self.left(kind):
+            raise PrivacyError(f"{line.name!r} pays a share that is not left")
         self.spending.shares[kind] += share
         self.spending.draws += draws
         self.ledger += (line,)

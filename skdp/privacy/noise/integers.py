@@ -31,10 +31,10 @@ __all__ = [
     "EFFECTIVE_SIGMA",
     "LAPLACE_SCALE",
     "LEVELS",
-    "SHARE_DELTA_PER_DRAW",
-    "SHARE_EFFECTIVE_SIGMA",
-    "SHARE_LEVELS",
-    "SHARE_SIGMA_INT",
+    "PART_DELTA_PER_DRAW",
+    "PART_EFFECTIVE_SIGMA",
+    "PART_LEVELS",
+    "PART_SIGMA_INT",
     "SIGMA_INT",
     "delta_per_draw",
     "effective_sigma",
@@ -99,10 +99,10 @@ SIGMA_INT: Final = sigma_int(LEVELS)
 EFFECTIVE_SIGMA: Final = effective_sigma(LEVELS)
 DELTA_PER_DRAW: Final = delta_per_draw(LEVELS)
 
-SHARE_LEVELS: Final = 3  # the noise share of one client of a federation
-SHARE_SIGMA_INT: Final = sigma_int(SHARE_LEVELS)
-SHARE_EFFECTIVE_SIGMA: Final = effective_sigma(SHARE_LEVELS)
-SHARE_DELTA_PER_DRAW: Final = delta_per_draw(SHARE_LEVELS)
+PART_LEVELS: Final = 3  # the noise part of one client of a federation
+PART_SIGMA_INT: Final = sigma_int(PART_LEVELS)
+PART_EFFECTIVE_SIGMA: Final = effective_sigma(PART_LEVELS)
+PART_DELTA_PER_DRAW: Final = delta_per_draw(PART_LEVELS)
 
 LAPLACE_SCALE: Final = 2.0**30
 

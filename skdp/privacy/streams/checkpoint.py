@@ -21,7 +21,7 @@ from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import Observer, PrivacySession, Spending
 from skdp.privacy.noise.words import SeededSource, SystemSource
 from skdp.privacy.streams.continual import Stream
-from skdp.privacy.streams.correlated import plan_stream
+from skdp.privacy.streams.correlated import stream_schedule
 from skdp.privacy.streams.groups import StreamGroup
 from skdp.privacy.streams.journal import Journal
 from skdp.privacy.streams.merged import loss_from_state, loss_state
@@ -33,7 +33,7 @@ def _session_state(session: PrivacySession) -> dict[str, Any]:
     budget, source = session.budget, session.source
     return {
         "budget": [budget.epsilon, budget.delta, budget.pure_epsilon],
-        "seed": source._key.hex() if isinstance(source, SeededSource) else None,
+        "seed": source.secret() if isinstance(source, SeededSource) else None,
         "seeded": source.seeded,
         "adjacency": session.adjacency,
         "unit": session.unit,
@@ -47,8 +47,7 @@ def _session_state(session: PrivacySession) -> dict[str, Any]:
 def _restored_session(state: dict[str, Any], observer: Observer | None) -> PrivacySession:
     source: SystemSource | SeededSource = SystemSource()
     if state["seed"] is not None:
-        source = SeededSource(b"")
-        source._key, source._seeded = bytes.fromhex(state["seed"]), state["seeded"]
+        source = SeededSource.from_secret(state["seed"], seeded=state["seeded"])
     session = PrivacySession(
         PrivacyBudget(*state["budget"]),
         source=source,
@@ -65,9 +64,9 @@ def _restored_session(state: dict[str, Any], observer: Observer | None) -> Priva
 
 
 def _stream_state(stream: Stream) -> dict[str, Any]:
-    grant, plan = stream._grant, stream.plan
+    grant, schedule = stream._grant, stream.schedule
     return {
-        "plan": [plan.mechanism, plan.horizon, plan.window],
+        "plan": [schedule.mechanism, schedule.horizon, schedule.window],
         "bound": asdict(stream.bound),
         "wide": asdict(grant.bound),
         "grant": [grant.mechanism, grant.step, grant.noise_scale, grant.serial],
@@ -86,7 +85,7 @@ def _restored_stream(session: PrivacySession, state: dict[str, Any]) -> Stream:
     name, step, noise_scale, serial = state["grant"]
     grant = Grant(session, _bound(state["wide"]), name, step, noise_scale)
     grant.serial = serial
-    stream = Stream(grant, plan_stream(bound.size, horizon, mechanism, window), bound)
+    stream = Stream(grant, stream_schedule(bound.size, horizon, mechanism, window), bound)
     stream.load(state["state"])
     return stream
 

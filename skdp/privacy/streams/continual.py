@@ -22,7 +22,7 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.grants import Grant, wrapping_sum
 from skdp.privacy.gate.session import PrivacySession
-from skdp.privacy.streams.correlated import Node, StreamPlan, dyadic_cover, plan_stream
+from skdp.privacy.streams.correlated import Node, StreamSchedule, dyadic_cover, stream_schedule
 
 __all__ = ["Read", "Stream", "pack_sums", "paid_stream", "unpack_sums"]
 
@@ -43,22 +43,22 @@ class _Tree:
     node does. A node gets noise once, when its last step closes, and is kept while it is needed.
     """
 
-    def __init__(self, plan: StreamPlan) -> None:
-        self._plan = plan
+    def __init__(self, schedule: StreamSchedule) -> None:
+        self._schedule = schedule
         self.exact: dict[int, Array] = {}
         self.noised: Sums = {}
 
     def _ending(self, steps: int, step: Array) -> tuple[Sums, int, Array]:
         """Return the nodes that get noise when a step closes, and the (level, sum) that grows."""
         sums, total = {}, step
-        for level in range(self._plan.levels):
+        for level in range(self._schedule.levels):
             left_child = bool(steps >> level & 1)
-            if left_child or self._plan.window is not None:
+            if left_child or self._schedule.window is not None:
                 sums[level, (steps >> level) - 1] = total
-            if left_child or level + 1 == self._plan.levels:
+            if left_child or level + 1 == self._schedule.levels:
                 return sums, level, total
             total = _plus(self.exact[level], total)
-        raise PrivacyError("a stream has more steps than its plan")
+        raise PrivacyError("a stream has more steps than its schedule")
 
     def ending(self, steps: int, step: Array) -> Sums:
         return self._ending(steps, step)[0]
@@ -67,19 +67,19 @@ class _Tree:
         _, level, total = self._ending(steps, step)
         for merged in range(level):
             del self.exact[merged]
-        if level + 1 < self._plan.levels:
+        if level + 1 < self._schedule.levels:
             self.exact[level] = total
-        window = self._plan.window
+        window = self._schedule.window
         known = self.noised | noised
         if window is None:
-            kept = list(dyadic_cover(0, steps, self._plan.levels))
+            kept = list(dyadic_cover(0, steps, self._schedule.levels))
         else:
             kept = [node for node in known if node[1] << node[0] >= steps - window]
         self.noised = {node: known[node] for node in kept}
 
     def total(self, start: int, steps: int) -> tuple[Array, int]:
         """Return the noisy sum of steps start + 1 .. steps, and of how many nodes it is made."""
-        nodes = [self.noised[node] for node in dyadic_cover(start, steps, self._plan.levels)]
+        nodes = [self.noised[node] for node in dyadic_cover(start, steps, self._schedule.levels)]
         total = nodes[0]
         for node in nodes[1:]:
             total = _plus(total, node)
@@ -99,13 +99,13 @@ class _Tree:
 class _SquareRoot:
     """All exact steps (secret), and all encoded ones with their noise (public)."""
 
-    def __init__(self, plan: StreamPlan) -> None:
-        self._plan = plan
+    def __init__(self, schedule: StreamSchedule) -> None:
+        self._schedule = schedule
         self._past: list[Array] = []
         self._encoded: list[Array] = []
 
     def ending(self, steps: int, step: Array) -> Sums:
-        c = self._plan.coefficients
+        c = self._schedule.coefficients
         total = step.reshape(-1) * c[0]  # flat: a number alone would warn where it wraps
         product = np.empty_like(total)
         for j, past in enumerate(self._past):
@@ -121,7 +121,7 @@ class _SquareRoot:
         total = np.zeros_like(self._encoded[0])
         product = np.empty_like(total)
         for j, encoded in enumerate(self._encoded):
-            np.multiply(encoded, self._plan.weights[steps - 1 - j], out=product)
+            np.multiply(encoded, self._schedule.weights[steps - 1 - j], out=product)
             total += product
         return total, 1
 
@@ -151,7 +151,7 @@ class Stream:
 
     Attributes
     ----------
-    plan : StreamPlan
+    schedule : StreamSchedule
         Mechanism, horizon and window: public.
     bound : Bound
         Of everything that one unit contributes.
@@ -159,9 +159,9 @@ class Stream:
         How many steps were closed, each by one release.
     """
 
-    def __init__(self, grant: Grant, plan: StreamPlan, bound: Bound) -> None:
+    def __init__(self, grant: Grant, schedule: StreamSchedule, bound: Bound) -> None:
         self._grant = grant
-        self.plan = plan
+        self.schedule = schedule
         self.bound = bound
         self.steps = 0
         self._process = os.getpid()
@@ -170,10 +170,10 @@ class Stream:
         self._step = self._zero()
 
     def _new_memory(self) -> _Tree | _SquareRoot:
-        if self.plan.mechanism == "sqrt" and self._grant.step:
-            return _SquareRoot(self.plan)
-        levels = self.plan.levels or self.plan.horizon.bit_length()
-        return _Tree(replace(self.plan, mechanism="tree", levels=levels))
+        if self.schedule.mechanism == "sqrt" and self._grant.step:
+            return _SquareRoot(self.schedule)
+        levels = self.schedule.levels or self.schedule.horizon.bit_length()
+        return _Tree(replace(self.schedule, mechanism="tree", levels=levels))
 
     def _zero(self) -> Array:
         return np.zeros(self._grant.bound.shape, np.int64 if self._grant.step else np.float64)
@@ -181,7 +181,7 @@ class Stream:
     @property
     def left(self) -> int:
         """How many releases are left."""
-        return self.plan.horizon - self.steps
+        return self.schedule.horizon - self.steps
 
     @property
     def step(self) -> float:
@@ -199,7 +199,7 @@ class Stream:
             raise PrivacyError("this stream was interrupted while it closed a step; restore it.")
         if self.left <= 0:
             raise PrivacyError(
-                f"all {self.plan.horizon} releases of {self.bound.name!r} were made; what is "
+                f"all {self.schedule.horizon} releases of {self.bound.name!r} were made; what is "
                 "added now would never be released. Open a new stream, with a larger horizon."
             )
 
@@ -256,12 +256,12 @@ class Stream:
 
     def answer(self) -> Answer:
         """Return the last release again, the same bits: it is public."""
-        window = self.plan.window
+        window = self.schedule.window
         return self._span(self.steps if window is None else min(window, self.steps))
 
     def span(self, steps: int) -> Answer:
         """Return the sum of the last `steps` steps, from nodes that are public already: free."""
-        window = self.plan.window
+        window = self.schedule.window
         if window is None or not 1 <= steps <= min(window, self.steps):
             raise ValueError(f"'steps' must lie in the window and in the past. Got {steps!r}.")
         return self._span(steps)
@@ -271,7 +271,7 @@ class Stream:
             raise PrivacyError("nothing was released yet: close a step with open() first")
         total, nodes = self._memory.total(self.steps - steps, self.steps)
         if isinstance(self._memory, _SquareRoot):
-            return self._grant.decoded(total, self.plan.noise_factor(self.steps))
+            return self._grant.decoded(total, self.schedule.noise_factor(self.steps))
         return self._grant.decoded(total, float(np.sqrt(nodes)))
 
     # -- secrets -------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def paid_stream(
     share : float
         Share of the budget.
     horizon, mechanism, window
-        See `skdp.privacy.streams.correlated.plan_stream`; each release closes one step.
+        See `skdp.privacy.streams.correlated.stream_schedule`; each release closes one step.
     touches : int or None
         How many steps a unit can change, for rounding that `bound.l2` leaves out; None: all.
     """
@@ -331,10 +331,12 @@ def paid_stream(
         raise ValueError("a stream needs delta > 0: its noise is Gaussian. Got delta=0.")
     if bound.law is not None:
         raise PrivacyError("random sketches need StreamGroup.paid_sketches")
-    plan = plan_stream(bound.size, horizon, mechanism, window)
-    wide = plan.widened(bound, plan.horizon if touches is None else touches)
-    grant = session.grant(wide, share, note=plan.note, openings=plan.draws, unit=plan.unit)
-    return Stream(grant, plan, bound)
+    schedule = stream_schedule(bound.size, horizon, mechanism, window)
+    wide = schedule.widened(bound, schedule.horizon if touches is None else touches)
+    grant = session.grant(
+        wide, share, note=schedule.note, openings=schedule.draws, unit=schedule.unit
+    )
+    return Stream(grant, schedule, bound)
 
 
 def _nbytes(item: Any) -> int:

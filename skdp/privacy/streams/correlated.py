@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from skdp.privacy.gate.bounds import Bound
 
-__all__ = ["MECHANISMS", "StreamPlan", "dyadic_cover", "plan_stream"]
+__all__ = ["MECHANISMS", "StreamSchedule", "dyadic_cover", "stream_schedule"]
 
 MECHANISMS = ("auto", "sqrt", "tree")
 _STATE_BYTES = 2**28  # "auto" keeps the square root's state, which grows with time, below this
@@ -71,7 +71,7 @@ def dyadic_cover(start: int, stop: int, levels: int = 64) -> Iterator[Node]:
 
 
 @dataclass(frozen=True)
-class StreamPlan:
+class StreamSchedule:
     """What a stream does, from public sizes.
 
     Attributes
@@ -150,9 +150,9 @@ def _check_count(name: str, value: object, most: int) -> int:
     return int(value)
 
 
-def plan_stream(
+def stream_schedule(
     size: int, horizon: int, mechanism: str = "auto", window: int | None = None
-) -> StreamPlan:
+) -> StreamSchedule:
     """Choose and describe a stream of arrays of `size` numbers, from public sizes.
 
     Parameters
@@ -178,5 +178,5 @@ def plan_stream(
     if mechanism == "sqrt" or (mechanism == "auto" and window is None and small):
         coefficients = square_root_coefficients(horizon)
         weights = prefix_weights(coefficients)
-        return StreamPlan("sqrt", horizon, None, 0, coefficients, weights)
-    return StreamPlan("tree", horizon, window, (window or horizon).bit_length())
+        return StreamSchedule("sqrt", horizon, None, 0, coefficients, weights)
+    return StreamSchedule("tree", horizon, window, (window or horizon).bit_length())

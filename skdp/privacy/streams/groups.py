@@ -10,7 +10,7 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.streams.continual import Read, Stream, pack_sums, paid_stream, unpack_sums
-from skdp.privacy.streams.correlated import plan_stream
+from skdp.privacy.streams.correlated import stream_schedule
 from skdp.privacy.streams.sketch_draws import SketchSource
 from skdp.privacy.streams.sketches import grant_sketches
 
@@ -83,17 +83,19 @@ class StreamGroup:
         """Pay for streams of sketches that are calibrated together, random ones among them.
 
         A sketch is linear, so all that is published is a sketch of the stacked matrix C D of a
-        unit's contributions D, of norm at most the plan's factor times the bound. With a `law` this
-        holds for contributions that do not depend on the sketch, hence on no earlier release.
+        unit's contributions D, of norm at most the schedule's factor times the bound. With a `law`
+        this holds for contributions that do not depend on the sketch, hence on no earlier release.
         """
-        plans = [plan_stream(b.size, horizon, mechanism, window) for b in bounds]
-        wide = [plan.widened(b, horizon) for plan, b in zip(plans, bounds, strict=True)]
-        for plan, bound in zip(plans, bounds, strict=True):
-            session.charge_draws((plan.draws - 1) * bound.size)
-        units = [plan.unit for plan in plans]
-        grants = grant_sketches(session, wide, shares, note=plans[0].note, units=units)
-        parts = zip(grants, plans, bounds, strict=True)
-        return cls(session, {bound.name: Stream(g, plan, bound) for g, plan, bound in parts})
+        schedules = [stream_schedule(b.size, horizon, mechanism, window) for b in bounds]
+        wide = [schedule.widened(b, horizon) for schedule, b in zip(schedules, bounds, strict=True)]
+        for schedule, bound in zip(schedules, bounds, strict=True):
+            session.charge_draws((schedule.draws - 1) * bound.size)
+        units = [schedule.unit for schedule in schedules]
+        grants = grant_sketches(session, wide, shares, note=schedules[0].note, units=units)
+        parts = zip(grants, schedules, bounds, strict=True)
+        return cls(
+            session, {bound.name: Stream(g, schedule, bound) for g, schedule, bound in parts}
+        )
 
     @property
     def left(self) -> int:

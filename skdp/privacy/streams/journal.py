@@ -10,7 +10,7 @@ Two files. ``path`` holds records, each chained to the one before by a SHA-256 d
   *both* files from an earlier time (a restored backup, a rolled back virtual machine) cannot be
   told from the true one by anything on that disk.
 - A new snapshot goes to a temporary file that replaces the old one in one step.
-- Where the system has locks on files, a second process on the same path is refused.
+- A second process on the same path is refused, and so are systems without locks on files.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _MAGIC: Final = b"skdp stream %05d" % FORMAT
 _HEAD: Final = struct.Struct("<Q32s")  # length and chained digest of a record
 _SLOT: Final = struct.Struct("<16sQ32s")  # identity, number of acts, digest
 _SLOT_BYTES: Final = 512  # a disk writes a sector as a whole
+_LOCKED_BYTE: Final = 2 * _SLOT_BYTES
 _MOVED: Final = 2**63  # the count of a file that another one has replaced
 _SLACK: Final = 2**20  # bytes of acts beyond which a snapshot may be worth it
 
@@ -45,19 +46,39 @@ def _synchronise_folder(path: Path) -> None:
             os.close(folder)
 
 
+def _lock_posix(file: BinaryIO) -> None:
+    import fcntl
+
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _lock_windows(file: BinaryIO) -> None:
+    import msvcrt
+
+    file.seek(_LOCKED_BYTE)  # nobody may read a locked byte, so it is one behind the slots
+    getattr(msvcrt, "locking")(file.fileno(), getattr(msvcrt, "LK_NBLCK"), 1)  # noqa: B009
+
+
 def _lock(file: BinaryIO, path: Path) -> None:
-    """Take the file for this process until it ends, where the system can."""
-    try:
-        import fcntl
-    except ImportError:  # pragma: no cover
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise PrivacyError(
-            f"{path} is in use: another stream goes on from it. Two of them would release the same "
-            "steps with other noise."
-        ) from None
+    """Take the file for this process until it ends."""
+    for lock in (_lock_posix, _lock_windows):
+        try:
+            return lock(file)
+        except ImportError:
+            continue
+        except OSError:
+            raise _in_use(path) from None
+    raise PrivacyError(
+        f"this system has no locks on files, so two processes could go on from {path} and release "
+        "the same steps with other noise. Keep no checkpoint here."
+    )
+
+
+def _in_use(path: Path) -> PrivacyError:
+    return PrivacyError(
+        f"{path} is in use: another stream goes on from it. Two of them would release the same "
+        "steps with other noise."
+    )
 
 
 def _open_secret(path: Path, mode: int) -> BinaryIO:
@@ -168,16 +189,15 @@ class Journal:
             head = _MAGIC + self.identity + struct.pack("<Q", self.acts)
             digest = hashlib.sha256(head + snapshot).digest()
             self._write(file, head + _HEAD.pack(len(snapshot), digest) + snapshot)
-            if old is not None:
-                old.retire()
-            os.replace(temporary, self.path)
-        except BaseException:
+            self._digest, self._end = digest, file.tell()
+        finally:
             file.close()
-            raise
+        self._close_records()  # Windows replaces no file that is open
+        if old is not None:
+            old.retire()
+        os.replace(temporary, self.path)
         _synchronise_folder(self.path)
-        if self._file is not None:
-            self._file.close()
-        self._file, self._digest, self._end = file, digest, file.tell()
+        self._file = _open_secret(self.path, 0)
         self._snapshot_bytes = self._end
 
     def _temporary(self) -> Path:
@@ -220,6 +240,9 @@ class Journal:
     def close(self) -> None:
         """Give the files free."""
         self._count.close()
+        self._close_records()
+
+    def _close_records(self) -> None:
         if self._file is not None:
             self._file.close()
         self._file = None

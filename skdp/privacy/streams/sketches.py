@@ -15,14 +15,14 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.accounting.sketch_laws import SketchMixture, largest_mixture
 from skdp.privacy.gate.bounds import Bound, gaussian_step
-from skdp.privacy.gate.grants import Accumulator, Grant
+from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import SHARE_SLIP, PrivacySession
 from skdp.privacy.noise import integers as noise
 
-__all__ = ["accumulate_sketches", "grant_sketches"]
+__all__ = ["grant_sketches"]
 
-# A share of the noise is further from a rounded normal variable than a whole draw.
-_SHARE_COST = math.ceil(noise.SHARE_DELTA_PER_DRAW / noise.DELTA_PER_DRAW)
+# A part of the noise is further from a rounded normal variable than a whole draw.
+_PART_COST = math.ceil(noise.PART_DELTA_PER_DRAW / noise.DELTA_PER_DRAW)
 
 
 def grant_sketches(
@@ -46,8 +46,8 @@ def grant_sketches(
     shares : sequence of float
         Shares of the (mean) squared mu, which sum to 1 if a bound has a law.
     parties : int, default=0
-        0: the noise is drawn here. Else each grant draws a share, and the sum of `parties` such
-        shares is the noise that the bound needs: one share alone protects nothing.
+        0: the noise is drawn here. Else each grant draws a part, and the sum of `parties` such
+        parts is the noise that the bound needs: one of them alone protects nothing.
     shared : bool, default=False
         Other fits may use the same sketch: then a ledger, which adds up sketches as independent
         ones, refuses a bound with a law.
@@ -67,20 +67,6 @@ def grant_sketches(
         units = [1] * len(bounds) if units is None else units
         lines = zip(bounds, shares, losses, units, strict=True)
         return tuple(_grant(session, *line, parties, note) for line in lines)
-
-
-def accumulate_sketches(
-    session: PrivacySession,
-    bounds: Sequence[Bound],
-    shares: Sequence[float],
-    *,
-    parties: int = 0,
-    shared: bool = False,
-) -> list[Accumulator]:
-    """Pay for sketches and draw their noise now; data may be added later, in parts."""
-    note = ", noise first"
-    grants = grant_sketches(session, bounds, shares, parties=parties, shared=shared, note=note)
-    return [Accumulator(grant) for grant in grants]
 
 
 def _losses(
@@ -114,9 +100,9 @@ def _grant(
     sigma, levels = noise.EFFECTIVE_SIGMA, noise.LEVELS
     mechanism = "none (epsilon is infinite)" if session.budget.exact else "gaussian"
     if parties:
-        sigma, levels = math.sqrt(parties) * noise.SHARE_EFFECTIVE_SIGMA, noise.SHARE_LEVELS
-        mechanism += f", one of {parties} shares"
-        session.charge_draws(int(parties * bound.size * _SHARE_COST))
+        sigma, levels = math.sqrt(parties) * noise.PART_EFFECTIVE_SIGMA, noise.PART_LEVELS
+        mechanism += f", one of {parties} parts"
+        session.charge_draws(int(parties * bound.size * _PART_COST))
     step = 0.0
     if not session.budget.exact:
         step = gaussian_step(bound, float(loss.value) * sigma / noise.EFFECTIVE_SIGMA)

@@ -52,7 +52,11 @@ def affordable(ledger, kind):
     low, high = 0.0, 20.0
     for _ in range(45):
         middle = (low + high) / 2
-        low, high = (middle, high) if ledger._affords((Loss(kind, middle),)) else (low, middle)
+        low, high = (
+            (middle, high)
+            if ledger._book.balance().affords((Loss(kind, middle),))
+            else (low, middle)
+        )
     return [Loss(kind, low)] if low > 1e-9 else []
 
 
@@ -73,7 +77,7 @@ def true_delta(first, options, epsilon):
 def test_no_tree_of_two_kinds_exceeds_the_ledger(first):
     epsilon, delta = 1.0, 1e-3
     ledger = PrivacyLedger(epsilon, delta)
-    ledger._reserve(fit_of(first))
+    ledger._book.reserve(fit_of(first))
     options = [affordable(ledger, kind) for kind in ("gaussian", "pure")]
     assert all(options)
     each = [true_delta(first, [option], epsilon) for option in options]
@@ -145,21 +149,21 @@ def test_the_order_of_renyi_divergences_is_fixed_by_the_first_fit():
 @pytest.mark.parametrize("late", [(Loss("pure", 0.1), Loss("delta", 1e-9)), SKETCH])
 def test_what_may_fail_or_has_no_mu_comes_first(late):
     ledger = PrivacyLedger(3.0, 1e-5)
-    ledger._reserve(fit_of(Loss("gaussian", 0.1)))
+    ledger._book.reserve(fit_of(Loss("gaussian", 0.1)))
     with pytest.raises(PrivacyError, match="Fit it first"):
-        ledger._reserve(fit_of(*late))
+        ledger._book.reserve(fit_of(*late))
     assert len(ledger.entries) == len(ledger.refusals) == 1
     ledger = PrivacyLedger(3.0, 1e-5)
-    ledger._reserve(fit_of(*late))
-    ledger._reserve(fit_of(Loss("gaussian", 0.1)))
+    ledger._book.reserve(fit_of(*late))
+    ledger._book.reserve(fit_of(Loss("gaussian", 0.1)))
 
 
 def test_a_plan_that_was_not_used_up_does_not_come_back():
     """What the first fit left of its pure part may depend on the data: it is not traded."""
     ledger = PrivacyLedger(2.0, 1e-5)
-    key = ledger._reserve(fit_of(Loss("gaussian", 0.1), Loss("pure", 1.0)))
+    key = ledger._book.reserve(fit_of(Loss("gaussian", 0.1), Loss("pure", 1.0)))
     planned = affordable(ledger, "gaussian")
-    ledger._settle(key, (Loss("gaussian", 0.1),), "failed")
+    ledger._book.settle(key, (Loss("gaussian", 0.1),), "failed")
     assert affordable(ledger, "gaussian") == planned
     assert ledger.spent.losses == (Loss("gaussian", 0.1),)
 

@@ -2,31 +2,22 @@
 
 import copy
 import math
-import multiprocessing
-import os
 import pickle
-import threading
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-import joblib
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.exceptions import FitFailedWarning
-from sklearn.model_selection import GridSearchCV, cross_validate
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
 
 from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
-from skdp.model_selection import IndependentKFold
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.ledger.balances import Balance
 from skdp.privacy.ledger.filters import dominating_mu
 from skdp.privacy.ledger.ledger import charge, settle
 from skdp.privacy.ledger.routes import Account
@@ -128,12 +119,12 @@ def test_remaining_is_affordable_and_largest(spent):
 def test_sampler_is_paid_at_the_total_epsilon():
     """Total variations of fits add up, and cost (1 + e^epsilon) each at the ledger's epsilon."""
     ledger = PrivacyLedger(30, 1e-6)
-    limit, left = ledger._limits(5)
+    limit, left = ledger._book.balance().limits(5)
     assert limit == 30
     assert left == pytest.approx(1e-6 - 5 * noise.sampler_delta(30, MAX_DRAWS), rel=1e-14)
     assert left < 1e-6
-    assert ledger._limits(0) == (30, 1e-6)
-    limit, left = PrivacyLedger(1000, 1e-6)._limits(5)
+    assert ledger._book.balance().limits(0) == (30, 1e-6)
+    limit, left = PrivacyLedger(1000, 1e-6)._book.balance().limits(5)
     assert limit < 45
     assert left == pytest.approx(5e-7)
 
@@ -261,9 +252,9 @@ def test_units_do_not_mix():
         ledger._refused.clear()
     with PrivacyLedger(1, 1e-6, unit="spectral") as ledger:
         for _ in range(2):
-            charge(session(PrivacyBudget(0.1, 1e-6), unit="spectral"), "SVD", (), 2.0)
+            charge(session(PrivacyBudget(0.1, 1e-6), unit="spectral"), "SVD", None, 2.0)
         with swallow("norm at most 3"):
-            charge(session(PrivacyBudget(0.1, 1e-6), unit="spectral"), "SVD", (), 3.0)
+            charge(session(PrivacyBudget(0.1, 1e-6), unit="spectral"), "SVD", None, 3.0)
         ledger._refused.clear()
 
 
@@ -345,109 +336,7 @@ def test_fit_that_fails_after_a_release_keeps_what_was_granted(monkeypatch):
     assert ledger.spent.mu == pytest.approx(mu_of(1.0) * math.sqrt(0.05))
 
 
-# -- scikit-learn ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("backend", ["sequential", "threading"])
-def test_grid_search_is_charged_exactly(backend):
-    """A row is in two of three training sets, and the refit costs what the dearest one does."""
-    grid, folds = {"epsilon": [0.1, 0.2, 0.4]}, 3
-    with PrivacyLedger(3, 1e-5) as ledger, joblib.parallel_config(backend, n_jobs=2):
-        base = pca(adjacency="replace")
-        search = GridSearchCV(base, grid, cv=folds, scoring=public_score).fit(X)
-    assert search.best_params_ == {"epsilon": 0.1}
-    expected = (folds - 1) * sum(mu_of(e) ** 2 for e in grid["epsilon"]) + mu_of(0.4) ** 2
-    assert len(ledger.entries) == 1
-    assert ledger.spent.mu**2 == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("backend", ["sequential", "threading"])
-def test_grid_search_is_refused_before_it_starts(backend, reads):
-    base = pca(adjacency="replace")
-    search = GridSearchCV(base, {"epsilon": [0.1, 2.0]}, cv=3, scoring=public_score)
-    ledger = PrivacyLedger(1, 1e-5)
-    refused = pytest.raises(BudgetExceededError, match=r"GridSearchCV \(2 candidates\) asks for")
-    with refused, ledger, joblib.parallel_config(backend, n_jobs=2):
-        search.fit(X)
-    assert not reads and not ledger.entries
-
-
-@pytest.mark.parametrize("n_jobs", [None, 2])
-def test_cross_validate_and_pipeline(n_jobs):
-    pipeline = make_pipeline(FunctionTransformer(), pca(0.2, adjacency="replace"))
-    with PrivacyLedger(3, 1e-5) as ledger, joblib.parallel_config("threading"):
-        result = cross_validate(
-            pipeline, X, cv=4, n_jobs=n_jobs, scoring=public_score, return_estimator=True
-        )
-    assert ledger.spent.mu == pytest.approx(2 * mu_of(0.2))
-    spent = [fitted[-1].privacy_spent_.mu for fitted in result["estimator"]]
-    assert ledger.spent.mu == pytest.approx(math.hypot(*spent))
-
-
-def test_cached_step_is_charged_once(tmp_path):
-    with PrivacyLedger(3, 1e-5) as ledger:
-        for _ in range(2):
-            make_pipeline(pca(), FunctionTransformer(), memory=str(tmp_path)).fit(X)
-    assert len(ledger.entries) == 1  # the second fit is the same release again
-
-
-# -- other processes ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("step", [pca(), make_pipeline(pca())], ids=["clone", "pipeline"])
-def test_loky_worker_refuses(step):
-    """In a process without the ledger nothing is fitted, so nothing is lost."""
-    constant = lambda *_: 0.0  # noqa: E731 (by value: workers cannot import this module)
-    constant.private_losses = ()
-    with PrivacyLedger(3, 1e-5) as ledger:
-        cv = IndependentKFold(2)
-        search = GridSearchCV(step, {}, cv=cv, n_jobs=2, error_score="raise", scoring=constant)
-        with joblib.parallel_config("loky"), pytest.raises(PrivacyError, match="n_jobs=1 or"):
-            search.fit(X)
-        with warnings.catch_warnings(), joblib.parallel_config("loky"):
-            warnings.simplefilter("ignore", FitFailedWarning)
-            with pytest.raises(ValueError, match="All the 2 fits failed"):
-                search.set_params(error_score=np.nan).fit(X)
-    assert ledger.entries == ()
-
-
-def test_loky_worker_refuses_what_was_never_cloned():
-    """The stamp is put on when the task is pickled, by a helper thread."""
-    tasks = (joblib.delayed(estimator.fit)(X) for estimator in (pca(), pca()))
-    ledger = PrivacyLedger(3, 1e-5)
-    with ledger, pytest.raises(PrivacyError, match="of another process"):
-        joblib.Parallel(2, backend="loky")(tasks)
-    assert ledger.entries == ()
-    assert len(joblib.Parallel(2, backend="loky")([joblib.delayed(pca().fit)(X)])) == 1
-
-
-def refused_in_child(queue, estimator):
-    results = []
-    for candidate in (estimator, clone(estimator), pca(), pickle.loads(pickle.dumps(estimator))):
-        try:
-            candidate.fit(X)
-            results.append("fitted")
-        except PrivacyError as error:
-            results.append(str(error))
-    queue.put(results)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that has threads
-def test_forked_child_refuses_everything():
-    context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    with PrivacyLedger(3, 1e-5) as ledger:
-        child = context.Process(target=refused_in_child, args=(queue, clone(pca())))
-        child.start()
-        results = queue.get()
-        child.join()
-    assert len(results) == 4
-    assert all("another process" in text for text in results)
-    assert ledger.entries == ()
-
-
-# -- threads, nesting, stamps ---------------------------------------------------------------------
+# -- threads and nesting ---------------------------------------------------------------------------
 
 
 def test_many_threads_never_overspend():
@@ -464,15 +353,15 @@ def test_many_threads_never_overspend():
 
 
 def test_check_and_charge_are_one_step(monkeypatch):
-    affords = PrivacyLedger._affords
+    affords = Balance.affords
 
     def slow(self, *more):
         answer = affords(self, *more)
         time.sleep(0.05 * answer)  # all threads could pass the check before one is charged
         return answer
 
-    monkeypatch.setattr(PrivacyLedger, "_affords", slow)
-    monkeypatch.setattr(PrivacyLedger, "remaining", lambda self: 0.0)
+    monkeypatch.setattr(Balance, "affords", slow)
+    monkeypatch.setattr(Balance, "remaining", lambda self: 0.0)
     with PrivacyLedger(1, 1e-6) as ledger, ThreadPoolExecutor(6) as pool:
         futures = [pool.submit(pca(0.6).fit, X) for _ in range(6)]
         assert sum(future.exception() is None for future in futures) == 2
@@ -489,82 +378,16 @@ def test_thread_that_was_there_before_is_charged_too():
     assert len(ledger.entries) == 1
 
 
-def test_two_ledgers_in_two_threads_stay_apart():
-    barrier = threading.Barrier(2, timeout=30)
-
-    def run(n):
-        with PrivacyLedger(3, 1e-6) as ledger:
-            barrier.wait()
-            for _ in range(n):
-                pca().fit(X)
-            barrier.wait()
-        return len(ledger.entries)
-
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(run, (1, 3))) == [1, 3]
-
-
 def test_nested_ledgers_are_both_charged():
     with PrivacyLedger(3, 1e-5) as outer:
         pca().fit(X)
         with PrivacyLedger(1, 1e-5) as inner:
             pca().fit(X)
-            stamped = clone(pca())
             with swallow("room for"):  # refused by the inner one: the outer one is not charged
                 pca(2.0).fit(X)
             assert (len(outer.entries), len(inner.entries)) == (2, 1)
             inner._refused.clear()
-            with ThreadPoolExecutor(1) as pool:  # no context: the stamp names both
-                pool.submit(stamped.fit, X).result()
-    assert (len(outer.entries), len(inner.entries)) == (3, 2)
     assert outer.refusals == ()
-
-
-def test_clones_belong_to_the_ledger_they_were_made_in():
-    before = clone(pca())
-    with PrivacyLedger(3, 1e-5) as ledger:
-        inside, again = clone(pca()), clone(pca())
-        copied = copy.deepcopy(pca())
-        before.fit(X)
-        inside.fit(X)
-    assert len(ledger.entries) == 2
-    for estimator in (inside, again, copied, pickle.loads(pickle.dumps(inside))):
-        with swallow(r"closed.*sklearn.base.clone"):
-            estimator.fit(X)
-        clone(estimator).fit(X)
-    inside.transform(X)
-    before.fit(X)
-    with ledger:
-        again.fit(X)
-    assert len(ledger.entries) == 3
-
-
-def test_stamp_does_not_show():
-    with PrivacyLedger(3, 1e-5):
-        stamped = clone(pca()).fit(X)
-    plain = pca().fit(X)
-    assert stamped.get_params() == plain.get_params()
-    assert repr(stamped) == repr(plain)
-    assert "ledger_stamp" not in stamped._repr_html_()
-    assert "_ledger_stamp" not in vars(clone(stamped))
-    assert "_ledger_stamp" not in vars(plain)
-    loaded = pickle.loads(pickle.dumps(stamped))
-    np.testing.assert_array_equal(loaded.transform(X), stamped.transform(X))
-
-
-def test_foreign_stamp_survives_cloning_in_a_worker(monkeypatch):
-    with PrivacyLedger(3, 1e-5):
-        data = pickle.dumps(make_pipeline(pca()))
-    closed = pickle.dumps(pickle.loads(data))
-    monkeypatch.setattr(os, "getpid", lambda: -1)  # as a worker sees it
-    worker = clone(pickle.loads(data))
-    with swallow("n_jobs=1"):
-        worker.fit(X)
-    with swallow("n_jobs=1"):
-        pickle.loads(pickle.dumps(worker)).fit(X)
-    with swallow("closed"):
-        pickle.loads(closed).fit(X)
-    clone(pickle.loads(closed)).fit(X)  # it was saved after the ledger was closed
 
 
 # -- the object -----------------------------------------------------------------------------------

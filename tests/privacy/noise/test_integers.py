@@ -140,12 +140,12 @@ def test_every_cell_keeps_below_its_threshold_and_settles_ties(negative):
 
 def test_constants():
     assert pytest.approx(1012522500.75, rel=1e-12) == noise.SIGMA_INT
-    assert pytest.approx(6750150.005, rel=1e-9) == noise.SHARE_SIGMA_INT
+    assert pytest.approx(6750150.005, rel=1e-9) == noise.PART_SIGMA_INT
     assert noise.sigma_int(1) == 300.0
     assert noise.effective_sigma(1) == pytest.approx(math.sqrt(90000 - 1 / 12), rel=1e-15)
     assert noise.EFFECTIVE_SIGMA <= noise.SIGMA_INT
     assert pytest.approx(6.26e-34, rel=1e-3) == noise.DELTA_PER_DRAW
-    assert noise.SHARE_DELTA_PER_DRAW < 5e-31
+    assert noise.PART_DELTA_PER_DRAW < 5e-31
     assert noise.LAPLACE_SCALE == 2.0**30
 
 
@@ -307,7 +307,7 @@ def test_law(name):
     ("draw", "variance", "fourth"),
     [
         (lambda w, n: noise.integer_gaussian(w, (n,)), noise.SIGMA_INT**2, 3.0),
-        (lambda w, n: noise.integer_gaussian(w, (n,), 3), noise.SHARE_SIGMA_INT**2, 3.0),
+        (lambda w, n: noise.integer_gaussian(w, (n,), 3), noise.PART_SIGMA_INT**2, 3.0),
         (lambda w, n: noise.integer_laplace(w, (n,)), 2 * noise.LAPLACE_SCALE**2, 6.0),
     ],
 )

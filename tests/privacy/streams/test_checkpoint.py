@@ -17,6 +17,7 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.noise.words import SystemSource
+from skdp.privacy.streams import journal
 from skdp.privacy.streams.checkpoint import checkpoint, close, restore
 from skdp.privacy.streams.groups import StreamGroup
 from skdp.privacy.streams.journal import Journal
@@ -248,6 +249,88 @@ def test_one_stream_at_a_time(tmp_path):
     with pytest.raises(PrivacyError, match="closed"):
         group.open()  # the first one has lost its file
     again.open()
+
+
+class Windows:
+    """Its rules in the place of this system's: no file that is open is replaced or removed."""
+
+    LK_NBLCK = 2
+
+    def __init__(self, monkeypatch):
+        self.held = {}
+        replace, unlink = os.replace, Path.unlink
+        monkeypatch.setitem(sys.modules, "fcntl", None)
+        monkeypatch.setitem(sys.modules, "msvcrt", self)
+        monkeypatch.setattr(os, "replace", self.guarded(replace))
+        monkeypatch.setattr(Path, "unlink", self.guarded(unlink))
+
+    def guarded(self, change):
+        def guarded_change(*paths, **options):
+            opened = {os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
+            if opened & {os.path.realpath(path) for path in paths}:
+                raise PermissionError("it is used by another process")
+            return change(*paths, **options)
+
+        return guarded_change
+
+    def locking(self, descriptor, mode, n_bytes):
+        assert mode == self.LK_NBLCK and n_bytes == 1
+        at = os.lseek(descriptor, 0, os.SEEK_CUR)
+        assert at >= 1024  # a locked byte cannot be read, not even by its owner's other file
+        link = os.readlink(f"/proc/self/fd/{descriptor}")
+        holder = self.held.get(link)
+        alive = holder is not None and os.path.exists(f"/proc/self/fd/{holder}")
+        if alive and holder != descriptor and os.readlink(f"/proc/self/fd/{holder}") == link:
+            raise PermissionError("the byte is locked")
+        self.held[link] = descriptor
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="looks at what is open")
+def test_by_the_rules_of_windows(tmp_path, monkeypatch):
+    Windows(monkeypatch)
+    monkeypatch.setattr(journal, "_SLACK", -(2**40))  # a snapshot replaces the file at each act
+    path, group = tmp_path / "stream", new_group()
+    checkpoint(group, path)
+    with pytest.raises(PrivacyError, match="in use"):
+        restore(path)
+    for i in range(5):
+        group.add({"a": values(i)}, seen=i)
+    released = group.open()
+    checkpoint(group, tmp_path / "other")
+    close(group)
+    with pytest.raises(PrivacyError, match="another path"):
+        restore(path)
+    again = restore(tmp_path / "other")
+    assert np.array_equal(again.answers()["a"].value, released["a"].value)
+    close(again)
+
+
+def test_a_system_without_locks_is_refused(tmp_path, monkeypatch):
+    for module in ("fcntl", "msvcrt"):
+        monkeypatch.setitem(sys.modules, module, None)
+    group = new_group()
+    with pytest.raises(PrivacyError, match="no locks on files"):
+        checkpoint(group, tmp_path / "stream")
+    assert group.open()  # it goes on without a checkpoint
+
+
+def test_a_replacement_that_fails_stops_the_stream(tmp_path, monkeypatch):
+    path, group = tmp_path / "stream", new_group()
+    checkpoint(group, path)
+
+    def refused(*args):
+        raise PermissionError
+
+    monkeypatch.setattr(journal, "_SLACK", -(2**40))
+    monkeypatch.setattr(os, "replace", refused)
+    with pytest.raises(PermissionError):
+        group.open()
+    monkeypatch.undo()
+    with pytest.raises(PrivacyError):
+        group.open()
+    close(group)
+    again = restore(path)
+    assert again.acts == 0 and again.open()
 
 
 def test_a_full_disk_stops_the_stream(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.grants import Grant
 from skdp.privacy.noise.words import SystemSource, make_source
 from skdp.privacy.streams.continual import paid_stream
-from skdp.privacy.streams.correlated import StreamPlan, dyadic_cover, plan_stream
+from skdp.privacy.streams.correlated import StreamSchedule, dyadic_cover
 from skdp.privacy.streams.groups import StreamGroup
 from skdp.testing import audit, calibration, record_transcript, seeded_entropy, transcript_audit
 from skdp.testing._hooks import replaced
@@ -50,69 +50,6 @@ def no_noise():
 
 def window_sums(X, window):
     return [X[max(0, t - (window or t)) : t].sum(axis=0) for t in range(1, len(X) + 1)]
-
-
-# -- the plan ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("horizon", [1, 2, 3, 7, 64, 1000, 4096])
-def test_square_root_decodes_what_it_encodes(horizon):
-    plan = plan_stream(1, horizon, "sqrt")
-    product = np.convolve(plan.coefficients, plan.weights)[:horizon]
-    assert np.allclose(product, 1.0, atol=1e-12)
-
-
-def rms(plan):
-    factors = [plan.total_factor(t) for t in range(1, plan.horizon + 1)]
-    return math.sqrt(np.mean(np.square(factors)))
-
-
-def test_noise_factors_at_4096_releases():
-    assert rms(plan_stream(1, 4096, "sqrt")) <= 3.7
-    assert rms(plan_stream(1, 4096, "tree")) <= 9.0
-
-
-@pytest.mark.parametrize("horizon", [2, 16, 256, 2000])
-def test_integer_coefficients_cost_less_than_a_percent(horizon):
-    j = np.arange(1, horizon)
-    c = np.cumprod(np.append(1.0, (2 * j - 1) / (2 * j)))
-    ideal = np.linalg.norm(c) * math.sqrt(np.mean(np.cumsum(c**2)))
-    assert rms(plan_stream(1, horizon, "sqrt")) <= 1.01 * ideal
-
-
-def test_cover_is_a_partition_into_few_nodes():
-    for start, stop, levels in itertools.product(range(40), range(1, 70), (3, 64)):
-        nodes = list(dyadic_cover(start, stop, levels))
-        steps = [s for lv, i in nodes for s in range(i << lv, (i + 1) << lv)]
-        assert steps == list(range(start, stop))
-        assert all(level < levels for level, _ in nodes)
-        if levels == 64 and start == 0:
-            assert len(nodes) == stop.bit_count()
-
-
-def test_auto_looks_at_public_sizes():
-    assert plan_stream(1000, 100).mechanism == "sqrt"
-    assert plan_stream(1000, 100, window=7).mechanism == "tree"
-    assert plan_stream(40_000, 1000).mechanism == "tree"
-    assert plan_stream(1, 10**6).mechanism == "tree"
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"horizon": 0}, "horizon"),
-        ({"horizon": True}, "horizon"),
-        ({"horizon": 2.0}, "horizon"),
-        ({"horizon": 2**60}, "horizon"),
-        ({"mechanism": "toeplitz"}, "mechanism"),
-        ({"window": 0}, "window"),
-        ({"window": 9}, "window"),
-        ({"window": 2, "mechanism": "sqrt"}, "no windows"),
-    ],
-)
-def test_bad_plans(options, match):
-    with pytest.raises(ValueError, match=match):
-        plan_stream(**({"size": 3, "horizon": 8} | options))
 
 
 # -- exactness --------------------------------------------------------------------------------
@@ -172,27 +109,27 @@ def encoding(kind, horizon):
                 stream.add(lambda step, t=t, j=j: np.array([int(t == j)]))
                 stream.open()
         columns.append([opening.exact[0] for opening in transcript])
-    return np.array(columns, float).T, stream.plan
+    return np.array(columns, float).T, stream.schedule
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("horizon", [5, 8, 13])
 def test_no_unit_moves_the_sums_by_more_than_the_factor(kind, horizon):
-    C, plan = encoding(kind, horizon)
+    C, schedule = encoding(kind, horizon)
     norms = np.linalg.norm(C, axis=0)
-    assert norms.max() <= plan.factor
-    assert norms.max() >= (1 - 1e-9) * plan.factor  # attained
+    assert norms.max() <= schedule.factor
+    assert norms.max() >= (1 - 1e-9) * schedule.factor  # attained
     rng = np.random.default_rng(horizon)
     for _ in range(2000):  # vectors D_j of random directions whose norms sum to one
         D = rng.standard_normal((horizon, 2)) * rng.exponential(size=(horizon, 1)) ** 4
         D /= np.linalg.norm(D, axis=1).sum()
-        assert np.linalg.norm(C @ D) <= plan.factor * (1 + 1e-12)
+        assert np.linalg.norm(C @ D) <= schedule.factor * (1 + 1e-12)
 
 
 def test_a_bound_on_the_root_of_squares_would_be_short():
-    C, plan = encoding("tree", 33)
+    C, schedule = encoding("tree", 33)
     D = np.ones(33) / math.sqrt(33)
-    assert np.linalg.norm(C @ D) > 2.5 * plan.factor
+    assert np.linalg.norm(C @ D) > 2.5 * schedule.factor
 
 
 @pytest.mark.parametrize("shape", [(), (1,)])
@@ -210,7 +147,7 @@ def test_huge_sums_wrap_and_change_by_the_same(kind, shape):
                 stream.open()
         change.append(np.array([o.exact.reshape(-1)[0] for o in transcript]).view(np.uint64))
     moved = (change[1] - change[0]).view(np.int64).astype(float)
-    assert np.linalg.norm(moved) <= stream.plan.factor
+    assert np.linalg.norm(moved) <= stream.schedule.factor
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
@@ -248,7 +185,7 @@ def test_rounding_of_each_touched_step_is_paid_for():
         stream = paid_stream(new_session(), bound, 1.0, 20, mechanism="tree", touches=touches)
         change = bound.l2 / stream.step + touches * (10.0 / math.sqrt(stream.step) + 1000.0)
         mu = new_session().budget.mu
-        assert stream.plan.factor * change <= mu * stream._grant.noise_scale / stream.step
+        assert stream.schedule.factor * change <= mu * stream._grant.noise_scale / stream.step
         grants.append(stream.step)
     assert grants[1] > grants[0]
 
@@ -281,16 +218,19 @@ def test_releases_are_correlated_as_theory_says(kind):
     size, horizon = 20_000, 23
     with seeded_entropy(0):
         noise, _, stream = noises(kind, horizon, size)
-    plan, node = stream.plan, stream._grant.noise_scale
+    schedule, node = stream.schedule, stream._grant.noise_scale
     expected = np.empty((horizon, horizon))
     for s, t in itertools.product(range(horizon), repeat=2):
         if kind == "sqrt":
             m = min(s, t) + 1
-            expected[s, t] = plan.weights[s + 1 - m : s + 1] @ plan.weights[t + 1 - m : t + 1]
+            expected[s, t] = (
+                schedule.weights[s + 1 - m : s + 1] @ schedule.weights[t + 1 - m : t + 1]
+            )
         else:
-            start = [max(0, u + 1 - (plan.window or u + 1)) for u in (s, t)]
+            start = [max(0, u + 1 - (schedule.window or u + 1)) for u in (s, t)]
             covers = [
-                set(dyadic_cover(a, u + 1, plan.levels)) for a, u in zip(start, (s, t), strict=True)
+                set(dyadic_cover(a, u + 1, schedule.levels))
+                for a, u in zip(start, (s, t), strict=True)
             ]
             expected[s, t] = len(covers[0] & covers[1])
     seen = noise @ noise.T / size / node**2
@@ -499,7 +439,9 @@ def recorded():
 
 def test_planted_too_small_a_factor_is_found_by_the_transcript(monkeypatch):
     transcript_audit(whole_stream, (0.0, 1.0)).check()
-    monkeypatch.setattr(StreamPlan, "factor", property(lambda plan: math.sqrt(plan.levels - 1)))
+    monkeypatch.setattr(
+        StreamSchedule, "factor", property(lambda schedule: math.sqrt(schedule.levels - 1))
+    )
     with pytest.raises(AssertionError, match="more than the receipt"):
         transcript_audit(whole_stream, (0.0, 1.0)).check()
 

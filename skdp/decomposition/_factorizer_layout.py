@@ -1,5 +1,6 @@
 """What a factorizer will release: decided from parameters and public shapes alone."""
 
+import hashlib
 import math
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ _CORE_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Plan:
+class Layout:
     """The releases of one fit.
 
     Attributes
@@ -77,13 +78,13 @@ def sizes(estimator, shape):
     return method, t, v
 
 
-def make_plan(estimator, shape, unit):
+def make_layout(estimator, shape, unit):
     """Choose what is released, and refuse what has no bound."""
     method, t, v = sizes(estimator, shape)
     random = estimator.sensitivity_mode == "random" and method != "dense"
     if random:
         _check_random(estimator, unit)
-    return Plan(method, tuple(shape), t, v, unit, random, estimator.n_components)
+    return Layout(method, tuple(shape), t, v, unit, random, estimator.n_components)
 
 
 def _check_random(estimator, unit):
@@ -111,25 +112,38 @@ def _check_random(estimator, unit):
         )
 
 
-def draw_maps(plan, kind, source, first_row=0):
-    """Draw the sketches of a plan: SketchMaps in the order of the shares.
+def draw_maps(layout, kind, source, first_row=0):
+    """Draw the sketches of a layout: SketchMaps in the order of the shares.
 
     Rows of S are drawn for the rows of A that start at `first_row`: each server has its own.
     """
-    if plan.method == "dense":
-        return [SketchMap("matrix", plan.shape)]
-    m, n = plan.shape
-    F = draw_sketch(source, "right", kind, n, plan.sketch_size)
-    S = draw_sketch(source, f"left {first_row}", kind, m, plan.core_size)
+    if layout.method == "dense":
+        return [SketchMap("matrix", layout.shape)]
+    m, n = layout.shape if source.most_rows is None else shortened(layout, kind, source.most_rows)
+    F = draw_sketch(source, "right", kind, n, layout.sketch_size)
+    S = draw_sketch(source, f"left {first_row}", kind, m, layout.core_size)
     maps = [
-        SketchMap("right_sketch", plan.shape, None, F),
-        SketchMap("left_sketch", plan.shape, S, None),
+        SketchMap("right_sketch", layout.shape, None, F),
+        SketchMap("left_sketch", layout.shape, S, None),
     ]
-    if plan.method == "three_sketch":
-        S = draw_sketch(source, f"core, left {first_row}", kind, m, plan.core_size, coarse=True)
-        T = draw_sketch(source, "core, right", kind, n, min(plan.core_size, n), coarse=True)
-        maps.append(SketchMap("core_sketch", plan.shape, S, T))
+    if layout.method == "three_sketch":
+        S = draw_sketch(source, f"core, left {first_row}", kind, m, layout.core_size, coarse=True)
+        T = draw_sketch(source, "core, right", kind, n, min(layout.core_size, n), coarse=True)
+        maps.append(SketchMap("core_sketch", layout.shape, S, T))
     return maps
+
+
+def shortened(layout, kind, most_rows):
+    """Return a shape of A whose sketches have the bounds of those for the true one, or that one.
+
+    Gaussian sketches of known draw, and isometries, have norms that depend on every row.
+    """
+    m, n = layout.shape
+    by_law = layout.random and kind == "gaussian"
+    by_entry = kind in ("sparse", "srht") and (layout.unit.single or layout.random)
+    if not (by_law or by_entry):
+        return m, n
+    return min(m, max(most_rows, layout.core_size)), min(n, max(most_rows, layout.sketch_size))
 
 
 def draw_sketch(source, name, kind, n, size, *, coarse=False):
@@ -146,3 +160,31 @@ def draw_sketch(source, name, kind, n, size, *, coarse=False):
         matrix = np.rint(fine * np.linalg.qr(matrix.astype(np.float64))[0]).astype(np.int64)
         return IntegerSketch(kind, size, 64.0 * math.sqrt(size), matrix)
     return IntegerSketch(kind, size, deviation * math.sqrt(size), matrix)
+
+
+def map_digest(maps, *, left=False):
+    """Return a name for the sketches that two states must share: those of the right side.
+
+    `left`: those of both sides, for a state that goes on elsewhere.
+    """
+    names = hashlib.sha256()
+    for sketch in maps:
+        names.update(repr((sketch.name, sketch.scale)).encode())
+        if sketch.right is not None:
+            names.update(np.ascontiguousarray(sketch.right.integers()).tobytes())
+        if left and sketch.left is not None:
+            names.update(np.ascontiguousarray(sketch.left.integers()).tobytes())
+    return names.hexdigest()[:32]
+
+
+def known_sides(maps_by_rows):
+    """Return F and S (or T of the core, and its S) as floats: none where A itself is released.
+
+    The sketches of the rows of each server come in the order of the rows.
+    """
+    first = maps_by_rows[0]
+    if len(first) == 1:
+        return ()
+    last = len(first) - 1
+    right = first[0 if last == 1 else last].right.real()
+    return right, np.vstack([maps[last].left.real() for maps in maps_by_rows])

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.queries import records, sparse_records
-from skdp.queries.measurements import MeasurementQuery
+from skdp.data import record_forms
+from skdp.data.places import in_memory
+from skdp.data.record_forms import DenseRecords
+from skdp.data.sparse_records import FactoredRecords, SparseRecords
+from skdp.queries.records import RecordQuery
 
 D1, D2, R = 4, 3, 2
 P = D1 * D2
@@ -30,6 +33,12 @@ FORMS = ["dense", "float32", "csr", "factors", "whitened", "csr whitened", "fact
 UNITS = [("row", "add_remove"), ("row", "replace"), ("label", "replace")]
 
 
+def placed(X, y):
+    if isinstance(X, tuple):
+        return in_memory(X[0], y=y, factors=X[1])
+    return in_memory(X, y=y)
+
+
 def query(form, data, y, unit="row", adjacency="add_remove", corner=0.0, n_jobs=None):
     """`data` is (A, B) with X_i = a_i b_i' for factors, else rows."""
     X = data
@@ -39,7 +48,7 @@ def query(form, data, y, unit="row", adjacency="add_remove", corner=0.0, n_jobs=
         X = X.astype(np.float32)
     if "csr" in form and not sp.issparse(X):
         X = sp.csr_array(X)
-    out = MeasurementQuery(X, y, (D1, D2), adjacency=adjacency, privacy_unit=unit, n_jobs=n_jobs)
+    out = RecordQuery(placed(X, y), (D1, D2), adjacency=adjacency, privacy_unit=unit, n_jobs=n_jobs)
     if "whitened" in form:
         out = out.whitened(*(DIAGONAL if "csr" in form else W))
     return out.augmented(0.3, corner) if corner else out
@@ -149,7 +158,7 @@ WIDE_W = (positive(16, 22), positive(12, 23))
 
 
 def wide(X, y, adjacency="add_remove", whitened=False, corner=0.0, n_jobs=None):
-    out = MeasurementQuery(X, y, WIDE, adjacency=adjacency, n_jobs=n_jobs)
+    out = RecordQuery(placed(X, y), WIDE, adjacency=adjacency, n_jobs=n_jobs)
     out = out.whitened(*WIDE_W) if whitened else out
     out = out.augmented(0.3, corner) if corner else out
     return out.tangent(U1, np.array([[1.7]]), V1, 0.4).total(0.7)
@@ -182,7 +191,7 @@ def test_kept_coordinates_change_nothing(whitened, monkeypatch):
     order = rng.permutation(900)
     permuted = wide(X[order], y[order], whitened=whitened, corner=0.5, n_jobs=2).answer(1e-8)
     assert np.array_equal(kept, permuted)
-    monkeypatch.setattr(records.DenseRecords, "coordinates", lambda self, rank: 0)
+    monkeypatch.setattr(DenseRecords, "coordinates", lambda self, rank: 0)
     streamed = wide(X, y, whitened=whitened, corner=0.5).answer(1e-8)
     assert not np.array_equal(kept, streamed)
     assert np.allclose(kept, streamed, atol=2e-3 * np.abs(kept).max())
@@ -323,8 +332,9 @@ def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
         for release, value in zip(releases, expected, strict=True):
             permuted = query(form, (A[order], B[order]), y[order], corner=0.5, n_jobs=n_jobs)
             assert np.array_equal(release(permuted).answer(1e-8), value)
-        monkeypatch.setattr(records, "_BLOCK", 200)
-        monkeypatch.setattr(sparse_records, "MAX_ROWS", 37)
+        monkeypatch.setattr(record_forms, "_BLOCK", 200)
+        monkeypatch.setattr(SparseRecords, "at_once", 37)
+        monkeypatch.setattr(FactoredRecords, "at_once", 37)
 
 
 def test_dense_and_sparse_are_the_same_numbers():

@@ -1,17 +1,17 @@
-"""Noise that many clients add in shares: what their sum is worth, and what it costs in delta.
+"""Noise that many clients add in parts: what their sum is worth, and what it costs in delta.
 
 Each client of a federation adds an integer Gaussian N_Z(sigma_c) to its integer contribution, and a
 secure sum opens the total alone. What protects a client is the noise that nobody in the room knows:
-of the s shares of a step, T belong to colluding clients (the curious one included), and up to F
-never arrive. At least h = s - T - F honest shares are in every total that is opened.
+of the s parts of a step, T belong to colluding clients (the curious one included), and up to F
+never arrive. At least h = s - T - F honest parts are in every total that is opened.
 
 *Law of their sum.* For X of N_Z(a) and Y of N_Z(b), P(X + Y = z) is N_Z(sqrt(a^2 + b^2)) at z times
 the sum over integers x of exp(-(x - c)^2 / (2 t^2)), t = ab / sqrt(a^2 + b^2) and
 c = z a^2/(a^2 + b^2). By Poisson summation that sum does not depend on c but for a factor
 1 +- 2.01 exp(-2 pi^2 t^2). Here t >= sigma_c / sqrt(2) with sigma_c = 6.75e6: the factor is 1 to
-within exp(-4e14). So h shares are N_Z(sqrt(h) sigma_c), which is within 4.9e-4 / (h^2 sigma_c^4) of
+within exp(-4e14). So h parts are N_Z(sqrt(h) sigma_c), which is within 4.9e-4 / (h^2 sigma_c^4) of
 the rounded Gaussian of variance h sigma_c^2 - 1/12, the `effective_sigma` of the accounting. Each
-share drawn adds the total variation of its sampler. The shares beyond h are independent of these:
+part drawn adds the total variation of its sampler. The parts beyond h are independent of these:
 adding them, or telling them to the colluders, is post-processing.
 """
 
@@ -19,22 +19,28 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.bounds import Bound, gaussian_step
-from skdp.privacy.gate.grants import SharedGrant
+from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
 
-__all__ = ["NoiseShares", "distribute", "forfeit_rest", "granted_step"]
+__all__ = ["NoiseParts", "PartGrant", "distribute", "forfeit_rest", "granted_step"]
 
+IntArray = NDArray[np.int64]
 _NEGLIGIBLE = 1e-9  # shares are sums of floats
 
-_SUM_ERROR = 2.0**-1000  # of adding one share to a sum: exp(-4e14) is smaller
+_SUM_ERROR = 2.0**-1000  # of adding one part to a sum: exp(-4e14) is smaller
 # Public cap on what one unit adds, in steps: integers of a block stay exact, as in the central fit,
 # and a total of up to 2**29 rows fits 64 bits (beyond that it wraps, which costs accuracy alone).
 _LARGEST_CHANGE = 2.0**33
@@ -60,8 +66,8 @@ class Config(Protocol):
 
 
 @dataclass(frozen=True)
-class NoiseShares:
-    """How the noise of one release is shared.
+class NoiseParts:
+    """How the noise of one release is split.
 
     Parameters
     ----------
@@ -86,23 +92,23 @@ class NoiseShares:
             )
 
     @classmethod
-    def of(cls, config: Config) -> NoiseShares:
-        """Return the shares of an aggregation."""
+    def of(cls, config: Config) -> NoiseParts:
+        """Return the parts of an aggregation."""
         return cls(int(config.n_clients), int(config.n_colluders), int(config.n_dropouts))
 
     @property
     def n_honest(self) -> int:
-        """Shares that are in every opened total and known to nobody: s - T - F."""
+        """Parts that are in every opened total and known to nobody: s - T - F."""
         return self.n_clients - self.n_colluders - self.n_dropouts
 
     @property
     def effective_sigma(self) -> float:
-        """Standard deviation, in steps, of the rounded Gaussian that the honest shares are."""
-        return math.sqrt(self.n_honest * noise.SHARE_SIGMA_INT**2 - 1 / 12)
+        """Standard deviation, in steps, of the rounded Gaussian that the honest parts are."""
+        return math.sqrt(self.n_honest * noise.PART_SIGMA_INT**2 - 1 / 12)
 
     @property
     def excess(self) -> float:
-        """Standard deviation of all shares over that of the honest ones: the price of safety."""
+        """Standard deviation of all parts over that of the honest ones: the price of safety."""
         return math.sqrt(self.n_clients / self.n_honest)
 
     @property
@@ -111,9 +117,42 @@ class NoiseShares:
 
         All clients' draws are charged, though those of colluders protect nobody.
         """
-        drawn = self.n_clients * (noise.sampler_error(noise.SHARE_LEVELS) + _SUM_ERROR)
-        rounded = noise.rounding_error(math.sqrt(self.n_honest) * noise.SHARE_SIGMA_INT)
+        drawn = self.n_clients * (noise.sampler_error(noise.PART_LEVELS) + _SUM_ERROR)
+        rounded = noise.rounding_error(math.sqrt(self.n_honest) * noise.PART_SIGMA_INT)
         return math.ceil((drawn + rounded) / noise.DELTA_PER_DRAW)
+
+
+class PartGrant(Grant):
+    """A grant whose noise comes in parts, one from each client of a federation.
+
+    A client opens it by `contribute`, the server by `close`; each does so once. The noise that the
+    receipt counts (`noise_scale`) is that of the clients who neither collude nor drop out.
+    """
+
+    share: float = 0.0
+
+    def allow(self, share: float, openings: int) -> None:
+        """Note the share that was paid, and how many contributions it covers."""
+        self.share, self._left = share, openings
+
+    def draw(self, *index: int) -> IntArray:
+        """Draw one client's part of the noise."""
+        words = self._session.source.words(self.serial, self.bound.name, self.noise_scale, *index)
+        return noise.integer_gaussian(words, self.bound.shape, noise.PART_LEVELS)
+
+    def contribute(self, answer: Callable[[float], NDArray[Any]]) -> IntArray:
+        """Read once, add this client's part: for a secure sum only, too little noise alone."""
+        return self.noised(answer)
+
+    def close(self, total: IntArray, n_parts: int) -> Answer:
+        """Turn the opened sum of `n_parts` contributions into the public answer."""
+        self.use()
+        scale = self.step * noise.PART_EFFECTIVE_SIGMA * math.sqrt(n_parts)
+        return self.finish(total)._replace(noise_scale=scale)
+
+    def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
+        """Refuse: one part is less noise than was paid for."""
+        raise PrivacyError("a grant of parts is opened by a secure sum of contributions only.")
 
 
 def _covers(bound: Bound, step: float, allowed: float) -> bool:
@@ -122,11 +161,11 @@ def _covers(bound: Bound, step: float, allowed: float) -> bool:
     return bound.l2 > 0 and smallest <= step < math.inf and bound.l2_steps(step) <= allowed
 
 
-def granted_step(bound: Bound, mu: float, shares: NoiseShares, step: float | None) -> float:
-    """Return the step of a shared release; one that was proposed is refused if it is too fine."""
-    allowed = mu * shares.effective_sigma
+def granted_step(bound: Bound, mu: float, parts: NoiseParts, step: float | None) -> float:
+    """Return the step of a release in parts; one that was proposed is refused if it is too fine."""
+    allowed = mu * parts.effective_sigma
     if step is None:
-        step = gaussian_step(bound, mu, shares.effective_sigma)
+        step = gaussian_step(bound, mu, parts.effective_sigma)
     elif not _covers(bound, step, allowed):
         raise PrivacyError(
             f"{bound.name!r} was asked for at a step that is too fine for this client's budget: "
@@ -134,7 +173,7 @@ def granted_step(bound: Bound, mu: float, shares: NoiseShares, step: float | Non
         )
     if bound.l2_steps(step) > _LARGEST_CHANGE:
         raise PrivacyError(
-            f"{bound.name!r} of {shares.n_clients} clients does not fit exact integers; use a "
+            f"{bound.name!r} of {parts.n_clients} clients does not fit exact integers; use a "
             "smaller 'epsilon' or fewer clients in a step."
         )
     return step
@@ -144,12 +183,12 @@ def distribute(
     session: PrivacySession,
     bound: Bound,
     share: float,
-    shares: NoiseShares,
+    parts: NoiseParts,
     *,
     step: float | None = None,
     openings: int = 1,
-) -> SharedGrant:
-    """Pay for one release whose noise many clients add in shares; nothing is read yet.
+) -> PartGrant:
+    """Pay for one release whose noise many clients add in parts; nothing is read yet.
 
     The server grants it on the bound of a query over no rows; each client grants it on its own
     session, at the server's step, which it refuses if that is too fine for its own budget.
@@ -162,7 +201,7 @@ def distribute(
         The public bound of the statistic, for a change inside one client.
     share : float
         Share of the budget (of mu squared).
-    shares : NoiseShares
+    parts : NoiseParts
         How many clients there are, and how many may collude or drop out.
     step : float or None
         The step that was granted elsewhere; None finds it.
@@ -172,7 +211,7 @@ def distribute(
 
     Returns
     -------
-    SharedGrant
+    PartGrant
     """
     if session.budget.exact or session.budget.pure:
         raise PrivacyError(
@@ -180,14 +219,14 @@ def distribute(
         )
     mechanism = "distributed gaussian"
     with session.lock:
-        share = session.affordable(bound, share, draws=shares.draws)
+        share = session.affordable(bound, share, draws=parts.draws)
         mu = session.mu(share)
-        step = granted_step(bound, mu, shares, step)
-        noise_scale = step * shares.effective_sigma
-        grant = SharedGrant(session, bound, mechanism, step, noise_scale)
+        step = granted_step(bound, mu, parts, step)
+        noise_scale = step * parts.effective_sigma
+        grant = PartGrant(session, bound, mechanism, step, noise_scale)
         grant.allow(share, openings)
         line = LedgerEntry(bound.name, mechanism, bound.l2, noise_scale, Loss("gaussian", mu))
-        session.pay(line, share, draws=shares.draws * bound.size)
+        session.pay(line, share, draws=parts.draws * bound.size)
     return grant
 
 

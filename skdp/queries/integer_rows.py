@@ -34,6 +34,7 @@ __all__ = [
     "clip_rows",
     "row_map",
     "row_norms",
+    "rows_and_squares",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -188,8 +189,16 @@ def clip_rows(rows: Block, clip_norm: float) -> Block:
     return scale_rows(rows, np.minimum(1.0, clip_norm / np.maximum(norms, 1e-300)))
 
 
-def row_map(clip_norm: float, unit: float) -> Callable[[Block], Block]:
+def row_map(clip_norm: float, unit: float, *, reuse: bool = True) -> Callable[[Block], Block]:
     """Return what clips rows to `clip_norm`: integers in units of `unit`, or floats at unit 0."""
     if unit == 0.0:
         return partial(clip_rows, clip_norm=clip_norm)
-    return IntegerRows(clip_norm, unit, reuse=True)
+    return IntegerRows(clip_norm, unit, reuse)
+
+
+def rows_and_squares(rows: Block, clip_norm: float, unit: float) -> tuple[Block, FloatArray]:
+    """Return clipped rows as `row_map` makes them, and their squared norms."""
+    if unit == 0.0:
+        clipped = clip_rows(rows, clip_norm)
+        return clipped, square_norms(clipped)
+    return IntegerRows(clip_norm, unit, reuse=True).with_squares(rows)

@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from skdp.data.remote import RowNumbers
+from skdp.data.threads import one_blas_thread, quietly
 from skdp.data.users import AnyUsers, Batch, UserRows
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
 
-__all__ = ["GroupQuery", "Part", "clipped", "unit_factors"]
+__all__ = ["UserQuery", "Part", "clipped", "unit_factors"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -132,27 +131,7 @@ def unit_factors(F: FloatArray, step: float, signed: bool = False) -> FloatArray
     return Z
 
 
-@cache
-def _blas() -> Any:
-    return ThreadpoolController()
-
-
-def _one_blas_thread() -> Any:
-    """The bits of a product depend on how many threads made it."""
-    return _blas().limit(limits=1, user_api="blas")
-
-
-def _quietly(local: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Floating-point trouble of one user is that user's: no warning, in any thread."""
-
-    def run(batch: Any) -> Any:
-        with np.errstate(all="ignore"), _one_blas_thread():
-            return local(batch)
-
-    return run
-
-
-class GroupQuery(SumQuery):
+class UserQuery(SumQuery):
     """Sums over users of contributions that each user bounds alone.
 
     Every method takes a `name` for the ledger and `local`, a public function from a `Batch` to one
@@ -178,8 +157,8 @@ class GroupQuery(SumQuery):
     def _sum(
         self, term: Callable[[Batch], Any], shape: tuple[int, ...], step: float
     ) -> NDArray[Any]:
-        with _one_blas_thread():
-            return super()._sum(_quietly(term), shape, step)
+        with one_blas_thread():
+            return super()._sum(quietly(term), shape, step)
 
     def grams(self, name: str, local: Local, width: int, signed: bool = False) -> Bounded:
         """Return the sum of F'JF / ||F'JF||_F; `local` gives F, of shape (users, p, width).
@@ -231,7 +210,7 @@ class GroupQuery(SumQuery):
 
     def norms(self, local: Local) -> NumberQuery:
         """Return the query of one private number for each user (NaN counts as infinite)."""
-        numbers = RowNumbers(self._source, _quietly(local))
+        numbers = RowNumbers(self._source, quietly(local))
         return NumberQuery(numbers, "coef", adjacency=self.adjacency)
 
     def scores(self, name: str, local: Local, n: int) -> Bounded:
@@ -259,9 +238,9 @@ class GroupQuery(SumQuery):
 
         Their private heads are made here. Nothing that becomes public may depend on it.
         """
-        run = _quietly(local)
+        run = quietly(local)
         if not isinstance(self._source, UserRows):
             raise TypeError("heads stay where the rows of their users are")
-        with _one_blas_thread():
+        with one_blas_thread():
             for users, batch in self._source.labelled_blocks():
                 yield users, run(batch)

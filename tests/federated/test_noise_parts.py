@@ -1,4 +1,4 @@
-"""Noise in shares: the law of a sum of shares, what it costs in delta, who may open what."""
+"""Noise in parts: the law of a sum of parts, what it costs in delta, who may open what."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import chi2
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
-from skdp.federated.noise_shares import NoiseShares, distribute, forfeit_rest
+from skdp.federated.noise_parts import NoiseParts, distribute, forfeit_rest
 from skdp.privacy.gate.bounds import Bound, gaussian_step
 from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
@@ -41,8 +41,8 @@ def test_sum_of_two_discrete_gaussians_is_one_within_the_lemma(a, b):
     assert 0.05 * lemma < error < 2.1 * lemma
 
 
-def test_the_lemma_is_negligible_for_shares():
-    t = noise.SHARE_SIGMA_INT / math.sqrt(2)
+def test_the_lemma_is_negligible_for_parts():
+    t = noise.PART_SIGMA_INT / math.sqrt(2)
     assert 2 * math.pi**2 * t**2 > 1000 * math.log(2)
 
 
@@ -50,67 +50,67 @@ def test_the_lemma_is_negligible_for_shares():
     ("s", "colluders", "dropouts"), [(2, 1, 0), (24, 4, 4), (10_000, 100, 500)]
 )
 def test_charge_in_delta_covers_every_client(s, colluders, dropouts):
-    shares = NoiseShares(s, colluders, dropouts)
-    rounding = 4.9e-4 / (shares.n_honest**2 * noise.SHARE_SIGMA_INT**4)
+    parts = NoiseParts(s, colluders, dropouts)
+    rounding = 4.9e-4 / (parts.n_honest**2 * noise.PART_SIGMA_INT**4)
     true = s * (3 * 2.0**-116 + 2 * 2.0**-112 + 2.0**-1000) + rounding
-    assert true <= shares.draws * noise.DELTA_PER_DRAW < true + noise.DELTA_PER_DRAW
-    assert shares.effective_sigma**2 == pytest.approx(
-        shares.n_honest * noise.SHARE_SIGMA_INT**2 - 1 / 12, rel=1e-14
+    assert true <= parts.draws * noise.DELTA_PER_DRAW < true + noise.DELTA_PER_DRAW
+    assert parts.effective_sigma**2 == pytest.approx(
+        parts.n_honest * noise.PART_SIGMA_INT**2 - 1 / 12, rel=1e-14
     )
-    assert shares.excess == math.sqrt(s / (s - colluders - dropouts))
+    assert parts.excess == math.sqrt(s / (s - colluders - dropouts))
 
 
 def test_shared_draws_count_towards_the_cap():
-    shares = NoiseShares(24)
-    width = MAX_DRAWS // shares.draws + 1
+    parts = NoiseParts(24)
+    width = MAX_DRAWS // parts.draws + 1
     with pytest.raises(BudgetExceededError, match="more noise than a fit may draw"):
-        distribute(session(), Bound("wide", (width,), 1.0), 1.0, shares)
+        distribute(session(), Bound("wide", (width,), 1.0), 1.0, parts)
 
 
 @pytest.mark.parametrize("counts", [(3, 2, 1), (3, -1, 0), (3, 1.0, 0), (True, 0, 0)])
 def test_impossible_counts_are_refused(counts):
     with pytest.raises(ValueError, match=r"n_clients|n_colluders"):
-        NoiseShares(*counts)
+        NoiseParts(*counts)
 
 
 def test_step_covers_the_change_exactly():
-    """Honest shares alone are the noise that was paid for; the step has nothing to spare."""
-    shares, gate = NoiseShares(24, 3, 2), session()
+    """Honest parts alone are the noise that was paid for; the step has nothing to spare."""
+    parts, gate = NoiseParts(24, 3, 2), session()
     bound = Bound("product", (50, 4), 2.0, slack=0.0, cross=1.5)
-    grant = distribute(gate, bound, 0.5, shares)
+    grant = distribute(gate, bound, 0.5, parts)
     mu = gate.ledger[0].loss.value
     assert mu == gate.budget.mu * math.sqrt(0.5)
-    ratio = bound.l2_steps(grant.step) / shares.effective_sigma / mu
+    ratio = bound.l2_steps(grant.step) / parts.effective_sigma / mu
     assert 1 - 1e-9 < ratio <= 1
-    assert grant.step == gaussian_step(bound, mu, shares.effective_sigma)
-    assert gate.ledger[0].noise_scale == grant.step * shares.effective_sigma
+    assert grant.step == gaussian_step(bound, mu, parts.effective_sigma)
+    assert gate.ledger[0].noise_scale == grant.step * parts.effective_sigma
     assert gate.ledger[0].mechanism == "distributed gaussian"
 
 
 def test_proposed_step():
-    shares = NoiseShares(24, 3, 2)
+    parts = NoiseParts(24, 3, 2)
     bound = Bound("sum", (), 1.0, slack=0.5)
-    right = distribute(session(), bound, 0.5, shares).step
+    right = distribute(session(), bound, 0.5, parts).step
     for step in (right, 2 * right):
-        assert distribute(session(), bound, 0.5, shares, step=step).step == step
+        assert distribute(session(), bound, 0.5, parts, step=step).step == step
     for step in (0.999999 * right, 0.0, -1.0, math.nan, math.inf, 5e-324):
         gate = session()
         with pytest.raises(PrivacyError, match="too fine"):
-            distribute(gate, bound, 0.5, shares, step=step)
+            distribute(gate, bound, 0.5, parts, step=step)
         assert gate.ledger == ()
     weaker = session(0.9)
     with pytest.raises(PrivacyError, match="too fine"):
-        distribute(weaker, bound, 0.5, shares, step=right)
+        distribute(weaker, bound, 0.5, parts, step=right)
 
 
 @pytest.mark.parametrize("budget", [(math.inf, 1e-6), (1.0, 0.0)])
 def test_only_gaussian_noise_is_shared(budget):
     with pytest.raises(PrivacyError, match="distributed noise is Gaussian"):
-        distribute(session(*budget), Bound("sum", (), 1.0), 1.0, NoiseShares(3))
+        distribute(session(*budget), Bound("sum", (), 1.0), 1.0, NoiseParts(3))
 
 
-def test_a_shared_grant_contributes_once_and_is_never_opened_alone():
-    grant = distribute(session(), Bound("sum", (2,), 1.0), 0.5, NoiseShares(3))
+def test_a_grant_of_parts_contributes_once_and_is_never_opened_alone():
+    grant = distribute(session(), Bound("sum", (2,), 1.0), 0.5, NoiseParts(3))
     with pytest.raises(PrivacyError, match="secure sum"):
         grant.open(lambda step: np.zeros(2, np.int64))
     grant.contribute(lambda step: np.zeros(2, np.int64))
@@ -119,29 +119,29 @@ def test_a_shared_grant_contributes_once_and_is_never_opened_alone():
             again()
 
 
-def test_shares_have_their_law():
+def test_parts_have_their_law():
     """Chi-square of one client's 4000 numbers, and of the sum of 20 clients', at 6 sigma."""
-    shares, size, total = NoiseShares(20, 1, 0), 4000, np.zeros(4000)
+    parts, size, total = NoiseParts(20, 1, 0), 4000, np.zeros(4000)
     limits = chi2.ppf([1e-9, 1 - 1e-9], size)
     for client in range(20):
         gate = session(source=SeededSource(client))
-        grant = distribute(gate, Bound("sum", (size,), 1.0), 1.0, shares)
-        share = grant.contribute(lambda step: np.zeros(size, np.int64)).astype(float)
-        statistic = float(np.sum((share / noise.SHARE_SIGMA_INT) ** 2))
+        grant = distribute(gate, Bound("sum", (size,), 1.0), 1.0, parts)
+        part = grant.contribute(lambda step: np.zeros(size, np.int64)).astype(float)
+        statistic = float(np.sum((part / noise.PART_SIGMA_INT) ** 2))
         assert limits[0] < statistic < limits[1]
-        total += share
-    answer = grant_of_server(size, shares).close(total.astype(np.int64), 20)
+        total += part
+    answer = grant_of_server(size, parts).close(total.astype(np.int64), 20)
     statistic = float(np.sum((answer.value / answer.noise_scale) ** 2))
     assert limits[0] < statistic < limits[1]
 
 
-def grant_of_server(size, shares):
-    return distribute(session(), Bound("sum", (size,), 1.0), 1.0, shares)
+def grant_of_server(size, parts):
+    return distribute(session(), Bound("sum", (size,), 1.0), 1.0, parts)
 
 
 def test_the_rest_can_be_given_up():
     gate = session()
-    distribute(gate, Bound("sum", (), 1.0), 0.25, NoiseShares(3))
+    distribute(gate, Bound("sum", (), 1.0), 0.25, NoiseParts(3))
     forfeit_rest(gate)
     forfeit_rest(gate)
     assert len(gate.ledger) == 2
@@ -152,4 +152,4 @@ def test_the_rest_can_be_given_up():
 def test_huge_changes_are_refused():
     """A change of 2**33 steps could not be computed in exact integers."""
     with pytest.raises(PrivacyError, match="exact integers"):
-        distribute(session(60.0), Bound("sum", (), 1.0), 1.0, NoiseShares(10**7))
+        distribute(session(60.0), Bound("sum", (), 1.0), 1.0, NoiseParts(10**7))

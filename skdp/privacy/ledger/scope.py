@@ -1,0 +1,122 @@
+"""Which ledgers are open around this process: its own, and those of processes that started it.
+
+A fit pays all of them, whatever thread or task it runs in: what a context did not inherit cannot be
+told from what it left on purpose.
+
+Other processes learn of a ledger by a file with its name, held locked while it is open. They look
+for files of the processes that they descend from, so workers that were there before count too. A
+lock ends with its process: what a killed process left behind is no open ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from skdp.exceptions import PrivacyError
+
+__all__ = ["OPEN", "OpenLedger", "announce", "around", "is_ours", "is_over", "new_token"]
+
+
+class OpenLedger(NamedTuple):
+    """What a fit has to know of a ledger that is open in this process."""
+
+    book: Any
+    run: Any  # the run of a private search that it was opened in
+    path: str
+
+
+OPEN: dict[str, OpenLedger] = {}  # strong: a ledger that nobody closes is still charged
+_MADE: dict[str, int] = {}  # token -> process
+
+
+def new_token() -> str:
+    """Return the name of a ledger or a reservation that is made here."""
+    token = secrets.token_hex(16)
+    _MADE[token] = os.getpid()
+    return token
+
+
+def is_ours(token: str) -> bool:
+    """Whether it was made by this process, not by one that it was forked from."""
+    return _MADE.get(token) == os.getpid()
+
+
+def is_over(token: str) -> bool:
+    """Whether this process knows that the ledger of this name is closed."""
+    return is_ours(token) and token not in OPEN
+
+
+def around() -> tuple[dict[str, OpenLedger], dict[str, str]]:
+    """Return the open ledgers of this process, and those of its ancestors (token -> its file)."""
+    own = {token: ledger for token, ledger in OPEN.items() if is_ours(token)}
+    inherited = {token: ledger.path for token, ledger in OPEN.items() if token not in own}
+    return own, inherited | dict(_announced())
+
+
+def announce(token: str, path: str) -> Callable[[], None]:
+    """Tell descendants of this process that a ledger is open; return how to take it back."""
+    folder = _folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
+        raise PrivacyError(f"{folder} belongs to somebody else: no worker would learn of a ledger.")
+    name = folder / f"{os.getpid()}-{token}"
+    file = name.open("x+", encoding="utf-8")
+    _lock(file, exclusive=True)
+    file.write(path)
+    file.flush()
+
+    def withdraw() -> None:
+        name.unlink(missing_ok=True)
+        file.close()
+
+    return withdraw
+
+
+def _folder() -> Path:
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return Path(tempfile.gettempdir()) / f"skdp-ledgers-{user}"
+
+
+def _announced() -> Iterator[tuple[str, str]]:
+    """Yield (token, path) of ledgers that processes before this one hold open."""
+    names = os.listdir(_folder()) if _folder().is_dir() else []
+    if not names:
+        return
+    ancestors = _ancestors()
+    for name in names:
+        process, _, token = name.partition("-")
+        if int(process) in ancestors:
+            with contextlib.suppress(FileNotFoundError), (_folder() / name).open() as file:
+                if not _lock(file, exclusive=False):
+                    yield token, file.read()
+
+
+def _ancestors() -> set[int]:
+    found, process = {os.getppid()}, os.getpid()
+    if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
+        found.add(parent.pid)  # a fork server stands in between
+    with contextlib.suppress(OSError):  # where there is no /proc, the parent is all we know
+        while process > 1:
+            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+            found.add(process)
+    return found
+
+
+def _lock(file: IO[str], *, exclusive: bool) -> bool:
+    """Try to lock a file, to the end of its opening; False if somebody has it."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks here: a file counts as held
+        return exclusive
+    try:
+        fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,143 @@
+"""Passes over the records of a trace regression, and numbers of single records kept between them.
+
+Notation: a record is (X_i, y_i), X_i of shape d1 x d2. All of it runs inside the gate. Numbers of
+single records (units, norms, residuals) stay where the records are; what is computed there is a
+function of public values, so that it can travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.data.blocks import AnyRows, RowSource, sum_rows
+from skdp.data.places import Placed
+from skdp.data.record_forms import DenseRecords
+from skdp.data.remote import RowColumns
+from skdp.data.sparse_records import FactoredRecords, SparseRecords
+from skdp.data.zipped import Zipped, ZippedRows
+from skdp.privacy.gate.bounds import Bounded
+from skdp.queries.sums import SumQuery
+
+__all__ = ["Columns", "Form", "RecordPasses", "centred"]
+
+FloatArray = NDArray[np.float64]
+Columns = Mapping[str, NDArray[Any]]
+Form = DenseRecords | SparseRecords | FactoredRecords
+# A public contract: with more, sums that a public map is applied to could wrap, and the map is not
+# a function of a wrapped sum.
+_MOST_RECORDS = 2**25
+_LARGEST_TARGET = 2.0**200
+_UNITS = (("row", "add_remove"), ("row", "replace"), ("label", "replace"))
+
+
+def centred(columns: Columns, center: float) -> FloatArray:
+    """Return the targets less a public number, 0 for records that contribute nothing."""
+    return np.where(columns["units"] > 0, columns["targets"] - center, 0.0)
+
+
+def _surveyed(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return unit, norm and target of each record: 0 for records that contribute nothing."""
+    units, norms = form.survey(block)
+    y = block.columns["y"]
+    good = np.abs(np.nan_to_num(y, nan=np.inf)) < _LARGEST_TARGET
+    units = np.where(good, units, 0.0)
+    return units, np.where(good, norms, 0.0), np.where(units > 0, y, 0.0)
+
+
+def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
+    return (np.where(block.columns["units"] > 0, form.moment_sizes(block), 0.0),)
+
+
+def _of_rows_alone(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray]:
+    """Return units and sizes of moments of X, whatever y is."""
+    units = form.survey(block)[0]
+    return units, *_sizes_of_moments(block.beside(units=units), form)
+
+
+def _number(columns: Columns) -> NDArray[np.int64]:
+    return np.asarray(len(columns["units"]), np.int64)
+
+
+def _with_targets(rows: RowSource, y: Any, at_once: int, **factors: Any) -> RowSource:
+    return ZippedRows(rows, {"y": np.asarray(y, np.float64), **factors}, at_once=at_once)
+
+
+class RecordPasses(SumQuery):
+    """Private records, as `RecordQuery` takes them, and what is computed of them."""
+
+    units = "records"
+
+    def __init__(
+        self,
+        placed: Placed,
+        shape: tuple[int, int],
+        *,
+        adjacency: str,
+        privacy_unit: str = "row",
+        n_jobs: int | None = None,
+    ) -> None:
+        if (privacy_unit, adjacency) not in _UNITS:
+            raise ValueError(f"unit {privacy_unit!r} has no adjacency {adjacency!r}")
+        self._n_known = placed.known_rows()  # NaN: counted when sums are read
+        _check_number(self._n_known)
+        super().__init__(placed.rows, adjacency=adjacency, n_jobs=n_jobs)
+        self.form = _form_of(placed, shape)
+        self._joined = placed.joined(partial(_with_targets, at_once=self.form.at_once))
+        self.shape = shape
+        self.privacy_unit = privacy_unit
+        self.center = 0.0  # public: taken off each target
+        self.corner = 0.0  # the constant that joins each record, for an intercept
+        self._keep()
+
+    def _keep(self) -> None:
+        """Keep units, norms and targets of the records in this form, and their moment sizes."""
+        self.survey = self._made(_surveyed, "units", "norms", "targets")
+        make = partial(_sizes_of_moments, form=self.form)
+        self.moment_sizes = self.survey.then(make, "moment_sizes")
+
+    def _made(self, make: Callable[..., Any], *names: str) -> RowColumns:
+        return RowColumns(self._joined, partial(make, form=self.form), *names, n_jobs=self.n_jobs)
+
+    def of_rows_alone(self) -> RowColumns:
+        """Return units and moment sizes of X, whatever y is."""
+        return self._made(_of_rows_alone, "units", "moment_sizes")
+
+    def sum_over(
+        self,
+        columns: RowColumns,
+        term: Callable[[Zipped], Any],
+        shape: tuple[int, ...],
+        step: float,
+    ) -> NDArray[Any]:
+        """Add ``term(block)`` over records with columns: exact integers, or floats at step 0."""
+        if self._n_known != self._n_known:
+            _check_number(int(self.survey.sum(_number)))
+        source: AnyRows = columns.beside()
+        return sum_rows(source, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
+
+    def rank(self, numbers: Any, threshold: float, name: str) -> Bounded:
+        """Return the sum over records of (1[number <= threshold] - 1/2): negative below the median.
+
+        Under the unit `label` a number changes with its y_i.
+        """
+        return self._below(numbers, threshold, 0.5, name)
+
+    def kept_rank(self, numbers: Any, threshold: float, name: str) -> Bounded:
+        """Return the same sum over the numbers that are not 0."""
+        return self._kept_below(numbers, threshold, name)
+
+
+def _check_number(n: float) -> None:
+    if n > _MOST_RECORDS:
+        raise ValueError(f"at most {_MOST_RECORDS} records are supported.")
+
+
+def _form_of(placed: Placed, shape: tuple[int, int]) -> Form:
+    if "factors" in placed.columns:
+        return FactoredRecords(shape)
+    return SparseRecords(shape) if getattr(placed.rows, "sparse", False) else DenseRecords(shape)

@@ -1,0 +1,293 @@
+"""A plan is a rehearsal of the fit: the same code, on a session that pays and reads nothing.
+
+What is paid, in which order, with which share and noise scale, comes from the fit itself. Answers
+are noise alone, apart from a few that ordinary data give for certain (`_ORDINARY`): the planned
+number of units, and a median size of one, so that learnt clip levels are in units of it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdp.answer import Answer
+from skdp.exceptions import PrivacyWarning
+from skdp.privacy.accounting.receipts import LedgerEntry
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.grants import Grant
+from skdp.privacy.gate.session import SHARE_SLIP, PrivacySession
+from skdp.privacy.noise import integers as noise
+from skdp.privacy.noise.words import SeededSource, Words
+from skdp.privacy.streams.correlated import stream_schedule
+from skdp.theory._plan import Expectation, FitPlan, PlannedRelease, check_counts
+
+__all__ = ["Rehearsal", "last_noise", "rehearse", "zero_rows"]
+
+FloatArray = NDArray[np.float64]
+# What ordinary data answer: (planned number of units, noise alone, public arguments) -> value.
+Ordinary = Callable[..., Any]
+_CLEAR = 1e4  # noise scales from which an answer leaves no doubt
+_TILE = 65537  # noise repeats after so many numbers: a prime, so that no columns are alike
+
+
+class _Over(Exception):
+    """The whole budget is paid: what follows in a fit is free."""
+
+
+def _count(n: float, _noise: Answer) -> float:
+    return n
+
+
+def _rank(n: float, noise: Answer, threshold: Any, *_public: Any) -> Any:
+    """Rank of thresholds among sizes that end at 1, whatever the noise is."""
+    return (n + _CLEAR * noise.noise_scale) * np.where(np.greater_equal(threshold, 1.0), 0.5, -0.5)
+
+
+def _above(n: float, noise: Answer, _threshold: float) -> float:
+    return n + _CLEAR * noise.noise_scale  # so the clip level is the largest of the search
+
+
+_ORDINARY: dict[str, Ordinary] = {
+    "count": _count,
+    "norms_below": _rank,
+    "scores_below": _rank,
+    "targets_below": _rank,
+    "moment_sizes_below": _rank,
+    "ranks": _rank,
+    "norms_above": _above,
+    "sizes_above": _above,
+}
+
+
+@cache
+def _tile() -> FloatArray:
+    words = SeededSource(0, "skdp.rehearsal").words("noise")
+    drawn = noise.integer_gaussian(words, (_TILE,), noise.LEVELS)
+    return np.asarray(drawn / noise.EFFECTIVE_SIGMA)
+
+
+class _RehearsalSource(SeededSource):
+    """Words that are the same each time, until everything is paid."""
+
+    def __init__(self, session: _RehearsalSession) -> None:
+        super().__init__(0, "skdp.rehearsal")
+        self.session = session
+
+    def words(self, *public_key: Any) -> Words:
+        """Return words; what is drawn after the last payment is nobody's business."""
+        self.session.end_if_paid()
+        return super().words(*public_key)
+
+
+class _RehearsalSession(PrivacySession):
+    """The gate of a rehearsal: it pays for each release, and no query's closure ever runs."""
+
+    most_rows = 256  # of a sketch whose bound does not depend on their number
+
+    def __init__(self, *args: Any, n: float, ordinary: Mapping[str, Ordinary], **kw: Any) -> None:
+        super().__init__(*args, **kw)
+        self.source = _RehearsalSource(self)
+        self.paid: list[PlannedRelease] = []
+        self._n = n
+        self._answers = {**_ORDINARY, **ordinary}
+        self._size = 0
+
+    def ask(self, query: object) -> Any:
+        """Return the face of a query that nobody reads."""
+        return _RehearsalAsk(self, query)
+
+    def rehearsed(self, name: str, public: tuple[Any, ...], bounded: Bounded, share: float) -> Any:
+        """Answer one question as ordinary data would."""
+        if bounded.bound.linf is not None:
+            return self.choose(bounded, share)
+        answer = self.release(bounded, share)
+        ordinary = self._answers.get(name)
+        if ordinary is None:
+            return answer
+        return answer._replace(value=answer.value + ordinary(self._n, answer, *public))
+
+    def release(self, bounded: Bounded, share: float) -> Answer:
+        """Pay; answer with noise alone."""
+        grant = self.grant(bounded.bound, share)
+        self.end_if_paid()
+        shape, start = grant.bound.shape, 4099 * grant.serial % _TILE
+        value = grant.noise_scale * np.resize(np.roll(_tile(), -start), shape)
+        if grant.bound.symmetric:
+            value = (value + value.T) / 2
+        return Answer(value, grant.noise_scale)
+
+    def _read(self, _answer: Callable[[float], NDArray[Any]], grant: Grant) -> NDArray[Any]:
+        return np.zeros(grant.bound.shape, np.int64 if grant.step else np.float64)
+
+    def affordable(self, bound: Bound, *args: Any, **kw: Any) -> float:
+        """Note the size of what is about to be paid."""
+        self._size = bound.size
+        return super().affordable(bound, *args, **kw)
+
+    def pay(self, line: LedgerEntry, share: float, kind: str = "gaussian", draws: int = 0) -> None:
+        """Pay, and note the share."""
+        super().pay(line, share, kind, draws)
+        share *= self._part(kind)
+        scales = float(line.sensitivity), line.noise_scale
+        self.paid.append(PlannedRelease(line.name, 1, share, *scales, self._size))
+
+    def _part(self, kind: str) -> float:
+        """Return the part of epsilon that a kind of releases has."""
+        budget = self.budget
+        if budget.exact or not (budget.mu and budget.pure_epsilon):
+            return 1.0
+        pure = budget.pure_epsilon / budget.epsilon
+        return pure if kind == "pure" else 1 - pure
+
+    def end_if_paid(self) -> None:
+        """End the rehearsal once nothing is left to be paid."""
+        budget = self.budget
+        kinds = ["pure"] if budget.pure else ["gaussian", *["pure"] * (budget.pure_epsilon > 0)]
+        if all(self.left(kind) <= SHARE_SLIP for kind in kinds):
+            raise _Over
+
+
+class _RehearsalAsk:
+    """The public face of a query in a rehearsal (see `Ask` of the gate)."""
+
+    def __init__(self, session: _RehearsalSession, query: object) -> None:
+        self._session, self._query = session, query
+
+    def forfeit(self, share: float) -> None:
+        """Pay a share and release nothing for it."""
+        self._session.forfeit(share)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._query, name)
+
+        def ask(*public: Any, share: float = 0.0) -> Any:
+            out = method(*public)
+            if isinstance(out, PrivateQuery):
+                return _RehearsalAsk(self._session, out)
+            return self._session.rehearsed(name, public, out, share)
+
+        return ask
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a fit would pay for.
+
+    Attributes
+    ----------
+    estimator, guarantee : str
+        Whose fit, and what it would satisfy.
+    mu : float
+        Gaussian-DP parameter of the budget; 0 where the fit is not made of Gaussians.
+    law : str
+        Law of the noise: "gaussian", "laplace" or "exact".
+    lines : tuple of PlannedRelease
+        The releases in their order, one by one.
+    """
+
+    estimator: str
+    guarantee: str
+    mu: float
+    law: str
+    lines: tuple[PlannedRelease, ...]
+
+    def named(self, *names: str) -> list[PlannedRelease]:
+        """Return the releases of some names, in their order."""
+        return [line for line in self.lines if line.name in names]
+
+    def plan(self, n: int, d: int, expected: Expectation, unit: str = "1") -> FitPlan:
+        """Return the plan: what was rehearsed, and what theory expects of it."""
+        return FitPlan(
+            estimator=self.estimator,
+            n_samples=n,
+            n_features=d,
+            guarantee=self.guarantee,
+            mu=self.mu,
+            unit=unit,
+            error=expected.error(n),
+            meaning=expected.meaning,
+            found=expected.found,
+            signal=expected.signal,
+            assumptions=expected.assumptions,
+            releases=_grouped(self.lines),
+            needed=0 if self.law == "exact" else expected.needed(),
+            expected=expected,
+        )
+
+
+def rehearse(
+    estimator: Any,
+    n: int,
+    *data: Any,
+    act: Callable[..., object] | None = None,
+    **ordinary: Ordinary,
+) -> Rehearsal:
+    """Run the releases of a fit on nothing; no ledger is charged, and the estimator not touched.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its parameters are taken by a bare copy.
+    n : int
+        Number of units (rows, users, ...) that ordinary data have.
+    *data : object
+        What the fit is handed: a public shape, whose numbers are never read.
+    act : callable or None
+        ``act(copy, session, *data)`` makes the releases; None is the method `_fit_session`.
+    **ordinary : callable
+        Name of a method of the query -> what ordinary data answer, from (n, noise, *public).
+
+    Returns
+    -------
+    Rehearsal
+    """
+    check_counts(estimator, n_samples=n)
+    act = type(estimator)._fit_session if act is None else act
+    copy = type(estimator)(**estimator.get_params(deep=False))
+    session = copy._checked_session(kind=partial(_RehearsalSession, n=n, ordinary=ordinary))
+    with suppress(_Over), warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)  # of what noise alone would show
+        act(copy, session, *data)
+    budget = session.budget
+    guarantee = f"epsilon={budget.epsilon:g}, delta={budget.delta:g}, unit {session.unit}"
+    guarantee += f", {session.adjacency}"
+    name = type(estimator).__name__
+    return Rehearsal(name, guarantee, budget.mu, session.law, tuple(session.paid))
+
+
+def last_noise(
+    line: PlannedRelease, horizon: int, mechanism: str, window: int | None = None
+) -> float:
+    """Return the noise of the last release of a rehearsed stream, which is the largest."""
+    schedule = stream_schedule(line.size, horizon, mechanism, window if horizon > 1 else None)
+    return line.noise_scale * schedule.unit * schedule.noise_factor(horizon)
+
+
+def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
+    """Return a matrix of zeros that takes no memory: a query needs its shape alone."""
+    return sp.csr_array((n, d)) if sparse else np.broadcast_to(np.zeros(()), (n, d))
+
+
+def _grouped(lines: tuple[PlannedRelease, ...]) -> tuple[PlannedRelease, ...]:
+    """Put equal shares of one name together, with the largest noise among them."""
+    groups: dict[tuple[str, float], PlannedRelease] = {}
+    for line in lines:
+        key = line.name, float(f"{line.share:.6g}")
+        seen = groups.get(key, replace(line, times=0, share=0.0))
+        groups[key] = replace(
+            seen,
+            times=seen.times + 1,
+            share=seen.share + line.share,
+            sensitivity=max(seen.sensitivity, line.sensitivity),
+            noise_scale=max(seen.noise_scale, line.noise_scale),
+            size=max(seen.size, line.size),
+        )
+    return tuple(groups.values())

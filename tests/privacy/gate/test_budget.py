@@ -1,0 +1,52 @@
+"""Budgets: what is refused, and what the sampler of the noise takes off them."""
+
+import math
+
+import pytest
+
+from skdp.privacy.accounting.losses import mu_from_epsilon_delta
+from skdp.privacy.gate.bounds import Bound
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.noise.words import SystemSource
+
+
+def test_the_sampler_is_charged_before_calibrating():
+    budget = PrivacyBudget(1.0, 1e-6)
+    assert 0 < budget.sampler_delta < 1e-18
+    assert budget.mu <= mu_from_epsilon_delta(1.0, 1e-6 - budget.sampler_delta)
+    tight = PrivacyBudget(1.0, 3e-22)
+    assert tight.mu < mu_from_epsilon_delta(1.0, 3e-22)
+
+
+def test_huge_epsilon_is_no_error():
+    budget = PrivacyBudget(100.0, 1e-6)
+    assert math.isfinite(budget.mu)
+    assert budget.sampler_delta <= 0.5e-6 * (1 + 1e-9)
+    gate = PrivacySession(budget, source=SystemSource(), adjacency="add_remove", unit="row")
+    gate.grant(Bound("vector", (4,), 2.0, slack=0.0), 1.0)
+    assert gate.spent().epsilon < 50
+
+
+@pytest.mark.parametrize("value", [math.nan, 0, -1, -math.inf, True, "1", None, 1j])
+def test_bad_epsilon(value):
+    with pytest.raises(ValueError, match="epsilon"):
+        PrivacyBudget(value, 1e-6)
+
+
+@pytest.mark.parametrize("value", [math.nan, 1.0, -1e-9, True, "0", None, math.inf, 1e-25])
+def test_bad_delta(value):
+    with pytest.raises(ValueError, match="delta"):
+        PrivacyBudget(1.0, value)
+
+
+@pytest.mark.parametrize("value", [math.nan, -0.1, 1.0, 2.0, "0", None])
+def test_bad_pure_epsilon(value):
+    with pytest.raises(ValueError, match="pure_epsilon"):
+        PrivacyBudget(1.0, 1e-6, value)
+
+
+def test_limits():
+    exact, pure = PrivacyBudget(math.inf, 0.0), PrivacyBudget(2, 0)
+    assert exact.exact and not exact.pure and exact.mu == exact.pure_epsilon == math.inf
+    assert pure.pure and not pure.exact and (pure.mu, pure.pure_epsilon) == (0.0, 2.0)

@@ -1,0 +1,135 @@
+"""Other processes: what was paid for may be fitted there, everything else is refused."""
+
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+from skdp import DPPCA, PrivacyError, PrivacyLedger
+from skdp.model_selection import IndependentKFold, make_private_scorer, search_cost
+from skdp.privacy.ledger import scope
+
+X = np.random.default_rng(0).standard_normal((200, 3)) / 3
+SCORER = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.3)
+LOKY = joblib.Parallel(2, backend="loky")
+
+
+def pca(epsilon=0.5, **params):
+    return DPPCA(1, clip_norm=1.0, epsilon=epsilon, **params)
+
+
+def built_there():
+    """Build an estimator from nothing (by value: workers cannot import this module)."""
+    from numpy import ones
+
+    from skdp import DPPCA
+
+    return DPPCA(1, clip_norm=1.0).fit(ones((50, 2)))
+
+
+def test_what_a_worker_builds_from_nothing_is_refused():
+    assert len(LOKY([joblib.delayed(built_there)()])) == 1  # the workers were there before
+    with PrivacyLedger(3, 1e-5) as ledger, pytest.raises(PrivacyError, match="another process"):
+        LOKY([joblib.delayed(built_there)()])
+    assert ledger.entries == ()
+    assert len(LOKY([joblib.delayed(built_there)()])) == 1
+
+
+def test_what_is_sent_to_a_worker_is_refused():
+    model = pca().fit(X)
+    with PrivacyLedger(3, 1e-5) as ledger:
+        for task in (joblib.delayed(pca().fit)(X), joblib.delayed(SCORER)(model, X)):
+            with pytest.raises(PrivacyError, match="pay_for"):
+                LOKY([task])
+    assert ledger.entries == ()
+    assert len(LOKY([joblib.delayed(pca().fit)(X)])) == 1
+
+
+def test_a_search_that_was_paid_for_runs_in_workers():
+    search = GridSearchCV(
+        pca(), {"n_components": [1, 2]}, cv=IndependentKFold(2), scoring=SCORER, n_jobs=2,
+        error_score="raise",
+    )  # fmt: skip
+    with PrivacyLedger(5, 1e-5) as ledger, joblib.parallel_config("loky"):
+        with pytest.raises(PrivacyError, match="pay_for"):
+            search.fit(X)
+        assert ledger.entries == ()
+        with ledger.pay_for(search):
+            search.fit(X)
+            more = [joblib.delayed(SCORER)(search.best_estimator_, X)] * 2
+            with pytest.raises(PrivacyError, match="not among those"):
+                LOKY(more)  # what its workers took is taken
+    assert ledger.spent.losses == search_cost(search).losses
+    assert np.all(np.isfinite(search.cv_results_["mean_test_score"]))
+
+
+SCRIPT = """
+import pickle, sys
+from skdp import DPPCA, PrivacyError
+import numpy as np
+X = np.ones((50, 2))
+for model in (DPPCA(1, clip_norm=1.0), *pickle.loads(bytes.fromhex(sys.argv[1]))):
+    try:
+        model.fit(X)
+        print("fitted")
+    except PrivacyError as error:
+        print("refused")
+"""
+
+
+def test_a_program_that_is_started_inside_is_inside():
+    with PrivacyLedger(3, 1e-5):
+        inside = pickle.dumps([pca(), clone(pca())]).hex()
+        run = [sys.executable, "-W", "ignore", "-c", SCRIPT, inside]
+        first = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    later = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    assert first.split() == ["refused"] * 3
+    assert later.split() == ["fitted", "refused", "refused"]  # what was pickled inside stays so
+
+
+def refused_in_child(queue, estimator):
+    results = []
+    for candidate in (pca(), estimator, clone(estimator), pickle.loads(pickle.dumps(pca()))):
+        try:
+            candidate.fit(X)
+            results.append("fitted")
+        except PrivacyError as error:
+            results.append(str(error))
+    queue.put(results)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that has threads
+@pytest.mark.parametrize("announced", [True, False])
+def test_forked_child_refuses_everything(announced, monkeypatch):
+    if not announced:
+        monkeypatch.setattr(scope, "_announced", lambda: ())  # its copy of the ledger is enough
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    with PrivacyLedger(3, 1e-5) as ledger:
+        child = context.Process(target=refused_in_child, args=(queue, clone(pca())))
+        child.start()
+        results = queue.get()
+        child.join()
+    assert len(results) == 4
+    assert "another process" in results[0]
+    assert all("pay_for" in text for text in results)
+    assert ledger.entries == ()
+
+
+def test_what_a_killed_process_left_is_no_open_ledger(monkeypatch):
+    monkeypatch.setattr(scope, "_ancestors", lambda: {os.getpid()})
+    withdraw = scope.announce("feed", "somewhere")
+    assert dict(scope._announced()) == {"feed": "somewhere"}
+    (scope._folder() / f"{os.getpid()}-dead").touch()  # nobody holds it
+    assert dict(scope._announced()) == {"feed": "somewhere"}
+    withdraw()
+    assert dict(scope._announced()) == {}
+    (scope._folder() / f"{os.getpid()}-dead").unlink()

@@ -1,0 +1,130 @@
+"""Slips: as many fits as were paid for, in whatever thread or process, and the refit of one."""
+
+import copy
+import math
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
+from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.ledger.fits import LedgerFit
+from skdp.privacy.ledger.reservations import RunLimit, Slips
+
+X = np.random.default_rng(0).standard_normal((200, 3))
+
+
+def pca(epsilon=0.5):
+    return DPPCA(1, clip_norm=3.0, epsilon=epsilon)
+
+
+def fit(mu, **params):
+    return LedgerFit("Fit", **{"unit": "row", "adjacency": "replace"} | params,
+                     losses=(Loss("gaussian", mu),), seeded=False)  # fmt: skip
+
+
+def taken(slips, *fits):
+    """Return how many of the fits a reservation has room for."""
+    done = 0
+    for each in fits:
+        try:
+            slips.reserve(each)
+            done += 1
+        except BudgetExceededError:
+            pass
+    return done
+
+
+@pytest.fixture
+def written():
+    made = []
+
+    def write(*lists):
+        made.append(Slips.write(*lists))
+        return made[-1]
+
+    yield write
+    for slips in made:
+        if os.path.exists(slips.path):
+            slips.end()
+
+
+def test_each_fit_once_and_one_refit(written):
+    slips = written([fit(1.0), fit(1.0), fit(2.0)], [[fit(1.0)], [fit(2.0)]])
+    assert not slips.used()
+    assert taken(slips, *[fit(1.0)] * 9) == 3
+    assert slips.used()
+    assert taken(slips, *[fit(2.0)] * 9) == 1  # the refit was that of the other candidate
+    assert taken(slips, fit(1.0, unit="label"), fit(1.0, adjacency="add_remove"), fit(0.5)) == 0
+
+
+def test_a_refit_of_several_parts_is_that_of_one_candidate(written):
+    slips = written([], [[fit(1.0), fit(3.0)], [fit(3.0), fit(1.0)], [fit(1.0), fit(2.0)]])
+    assert taken(slips, fit(1.0), fit(2.0)) == 2
+    assert taken(slips, fit(3.0), fit(1.0)) == 0
+
+
+def test_many_threads_take_no_more_than_there_is(written):
+    slips = written([fit(1.0)] * 20, [])
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(lambda _: taken(slips, fit(1.0)), range(60))) == 20
+
+
+def test_it_ends_for_everybody(written):
+    slips = written([fit(1.0)] * 3, [])
+    other = Slips(slips.path)  # as another process sees it
+    assert taken(other, fit(1.0)) == 1
+    slips.end()
+    for each in (slips, other):
+        with pytest.raises(PrivacyError, match="has ended"):
+            each.reserve(fit(1.0))
+    assert not os.path.exists(slips.path)
+
+
+def test_reservations_are_not_copied(written):
+    for reservation in (written([], []), RunLimit("row", "replace", Loss("gaussian", 1.0))):
+        for action in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(PrivacyError, match="copied or pickled"):
+                action(reservation)
+        with pytest.raises(PrivacyError, match="secure sum"):
+            reservation.scale(0, 2.0)
+        with pytest.raises(PrivacyError, match="compose in no simple way"):
+            reservation.recharge(0, (Loss("sketch", math.inf),))
+
+
+# -- tickets --------------------------------------------------------------------------------------
+
+
+def test_clones_and_pickles_of_a_ledger_are_refused():
+    before = clone(pca())
+    with PrivacyLedger(3, 1e-5) as ledger:
+        copies = clone(pca()), copy.deepcopy(pca()), pickle.loads(pickle.dumps(pca()))
+        for each in (*copies, clone(copies[0]), pickle.loads(pickle.dumps(copies[0]))):
+            with pytest.raises(PrivacyError, match=r"with ledger\.pay_for"):
+                each.fit(X)
+        before.fit(X)
+        assert len(ledger.entries) == 1
+        ledger._refused.clear()
+    for each in copies:  # the ledger is closed, and they are still its own
+        with pytest.raises(PrivacyError, match=r"sklearn\.base\.clone"):
+            each.fit(X)
+        clone(each).fit(X)
+    before.fit(X)
+
+
+def test_a_ticket_does_not_show():
+    plain = pca()
+    with PrivacyLedger(3, 1e-5) as ledger, ledger.pay_for(plain):
+        ticketed = clone(plain).fit(X)
+    plain.fit(X)
+    assert ticketed.get_params() == plain.get_params()
+    assert repr(ticketed) == repr(plain)
+    assert "_ledger_ticket" not in ticketed._repr_html_()
+    assert "_ledger_ticket" not in vars(clone(ticketed))
+    assert "_ledger_ticket" not in vars(plain)
+    loaded = pickle.loads(pickle.dumps(ticketed))
+    np.testing.assert_array_equal(loaded.transform(X), ticketed.transform(X))
