@@ -34,6 +34,11 @@ IntArray = NDArray[np.int64]
 _FACTORS = 2**16  # numbers of a block of factors
 
 
+def _margins(block: Zipped, record: IntArray) -> FloatArray:
+    """Roots of the numbers of entries that are rounded: a stored zero is not."""
+    return np.sqrt(np.bincount(record, block.rows.data != 0, block.shape[0]))
+
+
 @dataclass(frozen=True)
 class SparseRecords:
     """Records in CSR rows; whitening is diagonal, so that they stay sparse."""
@@ -55,9 +60,9 @@ class SparseRecords:
     def _entries(self, block: Zipped) -> tuple[IntArray, IntArray, FloatArray]:
         """Return (record, flat index, value) of the entries; blocks hold no duplicates."""
         rows = block.rows
-        kept = rows.data != 0  # a stored zero is no entry
-        record = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))[kept]
-        index, values = rows.indices[kept].astype(np.int64), rows.data[kept]
+        record = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+        index = rows.indices.astype(np.int64)
+        values = rows.data
         if self.scales is not None:
             a, b = np.divmod(index, self.shape[1])
             values = values * self.scales[0][a] * self.scales[1][b]
@@ -72,7 +77,7 @@ class SparseRecords:
         """Return norms in units, and of what rounding may change."""
         record, _, Z = self._integers(block, units)
         m = block.shape[0]
-        return np.sqrt(np.bincount(record, Z * Z, m)), np.sqrt(np.bincount(record, minlength=m))
+        return np.sqrt(np.bincount(record, Z * Z, m)), _margins(block, record)
 
     def survey(self, block: Zipped) -> Pair:
         """Return units and upper bounds of the norms."""
@@ -107,7 +112,7 @@ class SparseRecords:
         K = reduced(np.stack(columns, axis=1, dtype=np.float64))
         a2, b2, k2 = (np.einsum("ij,ij->i", part, part) for part in (A, B, K))
         squares = np.bincount(keys_a // d1, a2, m), np.bincount(owners, b2, m), k2
-        counts = np.sqrt(np.bincount(record, minlength=m))
+        counts = _margins(block, record)
         margin = counts * (0.5 + 2 * math.sqrt(r)) + r
         inner = K @ frame.core.ravel()
         return tangent_sizes(squares, units, margin), units * frame.core_unit * inner

@@ -38,10 +38,8 @@ OTHERS = {
     "_LARGEST_CHANGE": "refused beyond it",
     "_MAX_EPSILON": "a budget",
     "_FAR": "values, not sizes", "_FARTHEST": "values, not sizes",
-    "_STAND_IN": "of plans",
     "64": "letters of a name", "1 << 20": "bytes of one read from a socket",
     "2.0 ** 32": "values, not sizes", "3000": "refused beyond it", "2000": "points of a fixed net",
-    "1500": "of plans", "1000000000000.0": "of plans",
 }  # fmt: skip
 
 
