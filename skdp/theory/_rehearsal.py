@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyWarning
 from skdp.privacy.accounting.receipts import LedgerEntry
-from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.ask import Path
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import SHARE_SLIP, PrivacySession
 from skdp.privacy.noise import integers as noise
@@ -100,12 +101,9 @@ class _RehearsalSession(PrivacySession):
         self._answers = {**_ORDINARY, **ordinary}
         self._size = 0
 
-    def ask(self, query: object) -> Any:
-        """Return the face of a query that nobody reads."""
-        return _RehearsalAsk(self, query)
-
-    def rehearsed(self, name: str, public: tuple[Any, ...], bounded: Bounded, share: float) -> Any:
+    def answer(self, path: Path, bounded: Bounded, share: float) -> Any:
         """Answer one question as ordinary data would."""
+        name, public = path[-1]
         if bounded.bound.linf is not None:
             return self.choose(bounded, share)
         answer = self.release(bounded, share)
@@ -118,6 +116,8 @@ class _RehearsalSession(PrivacySession):
         """Pay; answer with noise alone."""
         grant = self.grant(bounded.bound, share)
         self.end_if_paid()
+        if grant.bound.cells:  # flips of no ones would be as many as their cells
+            return Answer(sp.csr_array(grant.bound.shape), grant.noise_scale)
         shape, start = grant.bound.shape, 4099 * grant.serial % _TILE
         value = grant.noise_scale * np.resize(np.roll(_tile(), -start), shape)
         if grant.bound.symmetric:
@@ -153,28 +153,6 @@ class _RehearsalSession(PrivacySession):
         kinds = ["pure"] if budget.pure else ["gaussian", *["pure"] * (budget.pure_epsilon > 0)]
         if all(self.left(kind) <= SHARE_SLIP for kind in kinds):
             raise _Over
-
-
-class _RehearsalAsk:
-    """The public face of a query in a rehearsal (see `Ask` of the gate)."""
-
-    def __init__(self, session: _RehearsalSession, query: object) -> None:
-        self._session, self._query = session, query
-
-    def forfeit(self, share: float) -> None:
-        """Pay a share and release nothing for it."""
-        self._session.forfeit(share)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._query, name)
-
-        def ask(*public: Any, share: float = 0.0) -> Any:
-            out = method(*public)
-            if isinstance(out, PrivateQuery):
-                return _RehearsalAsk(self._session, out)
-            return self._session.rehearsed(name, public, out, share)
-
-        return ask
 
 
 @dataclass(frozen=True)
@@ -228,6 +206,7 @@ def rehearse(
     n: int,
     *data: Any,
     act: Callable[..., object] | None = None,
+    pure: bool = False,
     **ordinary: Ordinary,
 ) -> Rehearsal:
     """Run the releases of a fit on nothing; no ledger is charged, and the estimator not touched.
@@ -242,6 +221,8 @@ def rehearse(
         What the fit is handed: a public shape, whose numbers are never read.
     act : callable or None
         ``act(copy, session, *data)`` makes the releases; None is the method `_fit_session`.
+    pure : bool
+        Whether the fit spends no delta, whatever the parameter says.
     **ordinary : callable
         Name of a method of the query -> what ordinary data answer, from (n, noise, *public).
 
@@ -252,7 +233,8 @@ def rehearse(
     check_counts(estimator, n_samples=n)
     act = type(estimator)._fit_session if act is None else act
     copy = type(estimator)(**estimator.get_params(deep=False))
-    session = copy._checked_session(kind=partial(_RehearsalSession, n=n, ordinary=ordinary))
+    kind = partial(_RehearsalSession, n=n, ordinary=ordinary)
+    session = copy._checked_session(kind=kind, pure=pure)
     with suppress(_Over), warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # of what noise alone would show
         act(copy, session, *data)
