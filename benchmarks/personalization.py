@@ -17,7 +17,7 @@ from report import printed
 
 from skdp.data.users import UserRows
 from skdp.privacy import mu_from_epsilon_delta
-from skdp.queries.groups import GroupQuery
+from skdp.queries.users import UserQuery
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor
 from skdp.solvers.candidates import line_net
 from skdp.solvers.local_fits import LOSSES, RidgePath
@@ -113,7 +113,7 @@ def global_ridge(users, epsilon):
     """One DP ridge model for all: released unit moments of each user's [X, y]."""
     X, y, groups = users.flat()
     rows = UserRows(X, y[:, None], groups, False)
-    query = GroupQuery(rows, adjacency="add_remove")
+    query = UserQuery(rows, adjacency="add_remove")
 
     def both(batch):
         scale = np.ldexp(1.0, -batch.x_exponent)[:, None, None]

@@ -46,6 +46,7 @@ ALLOWED = {
     "regression": ESTIMATOR | {"theory"},
     "graph": ESTIMATOR | {"theory"},
     "preprocessing": ESTIMATOR | {"theory"},
+    "recommend": ESTIMATOR | {"theory"},
     "federated": {"_packing", "answer", "data", "queries", "solvers", "privacy"} | COMMON,
     "theory": {"_tables", "answer", "privacy", "queries.sums", "solvers"} | COMMON,
 }

@@ -22,10 +22,11 @@ from skdp import (
     PrivacyLedger,
     theory,
 )
-from skdp.datasets import make_spiked_rows, make_trace_regression
+from skdp.datasets import make_interactions, make_spiked_rows, make_trace_regression
 from skdp.preprocessing import DPStandardScaler
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import words
+from skdp.recommend import DPRecommender
 from skdp.solvers import low_rank
 from skdp.testing import contrasting_data, seeded_entropy
 
@@ -55,6 +56,12 @@ def one_call(estimator):
     return fitted, (n, fitted.n_features_in_), once
 
 
+def histories(estimator):
+    """Counts that can be read at the first rung: how many rungs there are is learnt."""
+    R = make_interactions(5000, 60, 60_000, 4, random_state=0)
+    return estimator.fit(R), R.shape, {"nnz": R.nnz}
+
+
 def records(estimator):
     return estimator.fit(*RECORDS), (len(RECORDS[1]), (4, 3)), {}
 
@@ -69,7 +76,10 @@ def stream(estimator):
     return fitted, X.shape, {"stream": True}
 
 
-WAYS = [(estimator, one_call) for estimator in common_estimators()]
+WAYS = [
+    (estimator, histories if isinstance(estimator, DPRecommender) else one_call)
+    for estimator in common_estimators()
+]
 WAYS += [
     (estimator, one_call)
     for estimator in [
@@ -109,6 +119,7 @@ WAYS += [
         DPLowRankFactorizer(2, matrix_shape=X.shape, max_releases=4, **ROW),
     ]
 ]
+SHAPES = {one_call: (60, 8), histories: (60, 8), records: (3000, (4, 3)), stream: X.shape}
 CASES = {f"{way.__name__} {' '.join(repr(e).split())}": (e, way) for e, way in WAYS}
 
 # Sensitivities that the released iterates and clip levels decide; public in all other lines.
@@ -169,7 +180,7 @@ def test_plan_has_the_lines_of_the_ledger(case):
 @pytest.mark.parametrize("case", CASES)
 def test_plan_spends_draws_and_reads_nothing(case, monkeypatch):
     estimator, way = CASES[case]
-    shape = {one_call: (60, 8), records: (3000, (4, 3)), stream: X.shape}[way]
+    shape = SHAPES[way]
     if getattr(estimator, "privacy_unit", "") == "edge":
         shape = (40, 40)
     options = {"stream": True} if way is stream else {}
@@ -244,7 +255,7 @@ def test_few_records_are_not_read():
 def test_no_noise(case):
     estimator, way = CASES[case]
     exact = type(estimator)(**estimator.get_params() | {"epsilon": math.inf})
-    shape = {one_call: (60, 8), records: (3000, (4, 3)), stream: X.shape}[way]
+    shape = SHAPES[way]
     if getattr(estimator, "privacy_unit", "") == "edge":
         shape = (40, 40)
     if getattr(estimator, "center", None) is not None and not isinstance(estimator.center, str):

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -54,7 +54,8 @@ class NoisyState:
         if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != checksum:
             raise ValueError("the message is damaged or was not made by DPLowRankFactorizer.")
         header = unpack(body[len(_MAGIC) :])
-        if header.pop("version") != VERSION:
+        known = {field.name for field in fields(NoisyState)}
+        if header.pop("version", None) != VERSION or set(header) != known:
             raise ValueError("the message is of another version; use one version on all servers.")
         paid = [receipt["ledger"] for receipt in header["receipts"]]
         if header["honest_servers"] is not None or len(paid) != 1 or not paid[0]:

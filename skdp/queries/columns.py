@@ -42,7 +42,7 @@ class ColumnQuery(SumQuery):
 
     def octaves(self, center: FloatArray) -> OctaveQuery:
         """Return how entries compare with powers of two about a public centre."""
-        return OctaveQuery(self._source, center, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        return self._beside(OctaveQuery, self._source, center)
 
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].

@@ -21,7 +21,7 @@ from skdp.data.blocks import AnyRows, Block, is_source, row_source
 from skdp.data.records import RecordSources, records_in_memory
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bounded
-from skdp.queries.integers import row_map, row_norms
+from skdp.queries.integer_rows import row_map, row_norms
 from skdp.queries.rows import RowQuery, corner_units, exact_corner
 from skdp.queries.sums import Neighbours, SumQuery
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows, RowSource, sum_rows
 from skdp.data.places import Placed
+from skdp.data.record_forms import DenseRecords
 from skdp.data.remote import RowColumns
+from skdp.data.sparse_records import FactoredRecords, SparseRecords
 from skdp.data.zipped import Zipped, ZippedRows
 from skdp.privacy.gate.bounds import Bounded
-from skdp.queries.record_forms import DenseRecords
-from skdp.queries.sparse_records import FactoredRecords, SparseRecords
 from skdp.queries.sums import SumQuery
 
 __all__ = ["Columns", "Form", "RecordPasses", "centred"]

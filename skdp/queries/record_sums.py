@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.exact import exact_map, joined, limbs_of, off_grid, on_grid
+from skdp.data.record_forms import MAX_ROWS, Frame
 from skdp.data.remote import RowColumns
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.record_forms import MAX_ROWS, Frame
 from skdp.queries.record_passes import Columns, Form, RecordPasses, centred
 
 __all__ = ["BELOW", "ClippedSum"]

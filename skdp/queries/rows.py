@@ -23,11 +23,11 @@ from skdp.data.block_rows import (
     scaled_to_integers,
     square_norms,
 )
-from skdp.data.blocks import AnyRows, Block, CenteredRows, SelectedRows
+from skdp.data.blocks import Block, CenteredRows, SelectedRows
 from skdp.data.exact import PublicMatrix
 from skdp.data.remote import RowNumbers, narrowed
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.integers import (
+from skdp.queries.integer_rows import (
     FINEST_UNIT,
     IntegerRows,
     as_int64,
@@ -71,36 +71,26 @@ class RowQuery(SumQuery):
 
     # -- narrowed queries (public arguments) -----------------------------------------------
 
-    def _narrowed(self, source: AnyRows, clip_norm: float) -> RowQuery:
-        return RowQuery(source, clip_norm=clip_norm, adjacency=self.adjacency, n_jobs=self.n_jobs)
-
     def clipped(self, clip_norm: float) -> RowQuery:
         """Return the same rows under a public clip norm."""
-        return self._narrowed(self._source, clip_norm)
+        return self._beside(RowQuery, self._source, clip_norm=clip_norm)
 
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
         """Return the rows on a public selection of columns."""
         rows = narrowed(self._source, partial(SelectedRows, kept=kept), len(kept))
-        return self._narrowed(rows, self.clip_norm)
+        return self._beside(RowQuery, rows, clip_norm=self.clip_norm)
 
     def centered(self, center: FloatArray) -> RowQuery:
         """Return the rows minus a public centre; clipping comes after it."""
         rows = narrowed(self._source, partial(CenteredRows, center=center), self.n_features)
-        return self._narrowed(rows, self.clip_norm)
+        return self._beside(RowQuery, rows, clip_norm=self.clip_norm)
 
     def tangent(
         self, V: FloatArray, scale: float, weights: FloatArray | None = None
     ) -> TangentQuery:
         """Return the query that splits X'X V at the public subspace V."""
-        return TangentQuery(
-            self._source,
-            V,
-            scale,
-            weights,
-            clip_norm=self.clip_norm,
-            adjacency=self.adjacency,
-            n_jobs=self.n_jobs,
-        )
+        C = self.clip_norm
+        return self._beside(TangentQuery, self._source, V, scale, weights, clip_norm=C)
 
     # -- norms and sums --------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ from skdp.data.files import BlockFiles
 from skdp.data.linear_maps import LARGEST, IntegerSketch, SketchMap, signed
 from skdp.privacy.accounting.sketch_laws import SketchLaw
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.integers import FINEST_UNIT, row_map
+from skdp.queries.integer_rows import FINEST_UNIT, row_map
 from skdp.queries.sums import Neighbours
 
 __all__ = ["SKETCH_UNITS", "IntegerSketch", "SketchMap", "SketchUnit", "Updates", "Whole"]

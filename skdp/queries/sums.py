@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+Q = TypeVar("Q")
 Compute = Callable[[float], NDArray[Any]]
 ADJACENCIES = ("add_remove", "replace")
 _LIMIT = 2**62
@@ -73,6 +74,9 @@ class Neighbours:
 class SumQuery(PrivateQuery):
     """Statistics that are sums over private units, each with its bound.
 
+    A subclass says what one unit adds (`_number`, `_array`, `_square`) and sums it over blocks
+    (`_sum`); bounds for each adjacency, rounding, counts and ranks come with it.
+
     Parameters
     ----------
     source : RowSource or RemoteRows
@@ -94,6 +98,10 @@ class SumQuery(PrivateQuery):
         self.adjacency = adjacency
         self.neighbours = Neighbours(adjacency)
         self.n_jobs = n_jobs
+
+    def _beside(self, kind: Callable[..., Q], *public: Any, **bounds: Any) -> Q:
+        """Return a query of the same units, neighbours and threads."""
+        return kind(*public, adjacency=self.adjacency, n_jobs=self.n_jobs, **bounds)
 
     @property
     def n_rows(self) -> int:

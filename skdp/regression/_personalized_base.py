@@ -18,7 +18,7 @@ from skdp._labels import as_labels, check_labels
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.users import UserForm, UserRows, users_of
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning
-from skdp.queries.groups import GroupQuery
+from skdp.queries.users import UserQuery
 from skdp.regression._personalized_parameters import ParametersMixin
 from skdp.regression._placed import in_blocks
 from skdp.regression._publication import PublicationMixin
@@ -116,7 +116,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         self._unit = self._unit_of(groups)
         session = self._open_session()
         rows, users = self._rows_and_users(X, y, groups)
-        query = GroupQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        query = UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
         attributes = self._target_attributes() | self._fit_session(session, query)
         self._close_session(session, attributes)
         self._private = self._fitted_heads(query, users)
@@ -225,7 +225,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
 
     def _query(self, X, Y, codes):
         rows = self._user_rows(X, Y, codes)
-        return GroupQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        return UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def _scales_targets(self):
         return self._loss_name() in ("squared", "huber")

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from skdp.data.places import in_memory
 from skdp.data.users import UserRows
-from skdp.queries.groups import GroupQuery
+from skdp.queries.users import UserQuery
 from skdp.solvers.trace import READABLE, clip_multiplier
 from skdp.theory import (
     Expectation,
@@ -135,7 +135,7 @@ def expect_readout(rehearsal, n, d, signal, *, clip_norm, target, whole):
 def no_users(n, d, adjacency):
     """Return a query of so many users without numbers; one output, as more change no norm."""
     rows = UserRows(zero_rows(n, d), zero_rows(n, 1), np.arange(n), True)
-    return GroupQuery(rows, adjacency=adjacency)
+    return UserQuery(rows, adjacency=adjacency)
 
 
 def expect_users(rehearsal, d, k, alignment):

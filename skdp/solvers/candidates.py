@@ -22,7 +22,7 @@ FloatArray = NDArray[np.float64]
 
 
 class AsksScores(Protocol):
-    """What the solver asks for; see `skdp.queries.groups.GroupQuery`."""
+    """What the solver asks for; see `skdp.queries.users.UserQuery`."""
 
     def scores(self, name: str, local: Local, n: int, *, share: float) -> int:
         """Return the index that the exponential mechanism chose."""

@@ -51,7 +51,7 @@ PENALTIES: FloatArray = 10.0 ** np.linspace(-4, 1.5, 8)
 
 
 class UserBatch(Protocol):
-    """Users with equally many rows; see `skdp.queries.groups.Batch`."""
+    """Users with equally many rows; see `skdp.queries.users.Batch`."""
 
     @property
     def X(self) -> FloatArray:
@@ -78,7 +78,7 @@ Local = Callable[[Any], FloatArray]
 
 
 class AsksUsers(Protocol):
-    """What the solver asks for; see `skdp.queries.groups.GroupQuery`."""
+    """What the solver asks for; see `skdp.queries.users.UserQuery`."""
 
     def grams(
         self, name: str, local: Local, width: int, signed: bool = False, *, share: float

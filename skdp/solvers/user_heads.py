@@ -45,7 +45,7 @@ _FAR = 1e9  # a global prediction beyond this many times a user's own scale says
 
 
 class AsksHeads(Protocol):
-    """What the solver asks for; see `skdp.queries.groups.GroupQuery`."""
+    """What the solver asks for; see `skdp.queries.users.UserQuery`."""
 
     def sums(
         self, name: str, local: Local, parts: tuple[tuple[Any, ...], ...], *, share: float

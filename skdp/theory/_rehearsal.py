@@ -113,6 +113,8 @@ class _RehearsalSession(PrivacySession):
         """Pay; answer with noise alone."""
         grant = self.grant(bounded.bound, share)
         self.end_if_paid()
+        if grant.bound.cells:  # flips of no ones would be as many as their cells
+            return Answer(sp.csr_array(grant.bound.shape), grant.noise_scale)
         shape, start = grant.bound.shape, 4099 * grant.serial % _TILE
         value = grant.noise_scale * np.resize(np.roll(_tile(), -start), shape)
         if grant.bound.symmetric:
@@ -246,6 +248,7 @@ def rehearse(
     n: int,
     *data: Any,
     act: Callable[..., object] | None = None,
+    pure: bool = False,
     **ordinary: Ordinary,
 ) -> Rehearsal:
     """Run the releases of a fit on nothing; no ledger is charged, and the estimator not touched.
@@ -260,6 +263,8 @@ def rehearse(
         What the fit is handed: a public shape, whose numbers are never read.
     act : callable or None
         ``act(copy, session, *data)`` makes the releases; None is the method `_fit_session`.
+    pure : bool
+        Whether the fit spends no delta, whatever the parameter says.
     **ordinary : callable
         Name of a method of the query -> what ordinary data answer, from (n, noise, *public).
 
@@ -279,7 +284,8 @@ def rehearse(
     check_counts(estimator, n_samples=n)
     act = type(estimator)._fit_session if act is None else act
     copy = type(estimator)(**estimator.get_params(deep=False))
-    session = copy._checked_session(kind=partial(_RehearsalSession, n=n, ordinary=ordinary))
+    kind = partial(_RehearsalSession, n=n, ordinary=ordinary)
+    session = copy._checked_session(kind=kind, pure=pure)
     with suppress(_Over), warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # of what noise alone would show
         act(copy, session, *data)

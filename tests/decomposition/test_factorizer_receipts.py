@@ -1,5 +1,6 @@
 """DPLowRankFactorizer: whatever way a release takes, its receipt claims what was opened."""
 
+import hashlib
 import math
 import pickle
 from dataclasses import replace
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
+from skdp._packing import pack
 from skdp.decomposition import LocalAggregator, local_report
 from skdp.decomposition._factorizer_messages import NoisyState
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
@@ -266,6 +268,13 @@ def test_a_message_without_a_receipt_of_its_noise_is_refused(claim):
     message = replace(state, **changes).to_bytes()
     with pytest.raises(ValueError, match="no receipt of a whole noise"):
         coordinator().merge(message)
+
+
+@pytest.mark.parametrize("header", [{}, {"version": 2}, {"version": 3}, {"version": 3, "more": 1}])
+def test_a_message_of_another_version_is_refused(header):
+    body = b"skdp.factorizer\n" + pack(header)
+    with pytest.raises(ValueError, match="another version"):
+        coordinator().merge(body + hashlib.sha256(body).digest())
 
 
 def test_no_receipt_is_known_where_rows_are_split_between_budgets():

@@ -172,7 +172,7 @@ BUGS = {
         lambda U, t, adjacency: math.hypot(U * U, U * t),
     ),
     "no bound on the targets": ("readout._change", lambda U, t, adjacency: U * U),
-    "long rows are not cut": ("integers.IntegerRows.__call__", unclipped),
+    "long rows are not cut": ("integer_rows.IntegerRows.__call__", unclipped),
 }
 
 

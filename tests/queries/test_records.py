@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from skdp.data import record_forms
 from skdp.data.places import in_memory
-from skdp.queries import record_forms
-from skdp.queries.record_forms import DenseRecords
+from skdp.data.record_forms import DenseRecords
+from skdp.data.sparse_records import FactoredRecords, SparseRecords
 from skdp.queries.records import RecordQuery
-from skdp.queries.sparse_records import FactoredRecords, SparseRecords
 
 D1, D2, R = 4, 3, 2
 P = D1 * D2

@@ -9,10 +9,10 @@ import pytest
 from skdp.data.places import in_memory
 from skdp.data.remote import RowNumbers
 from skdp.data.users import UserRows
-from skdp.queries.groups import GroupQuery
 from skdp.queries.records import RecordQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, any_rows, whole_steps
+from skdp.queries.users import UserQuery
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
 
 RNG = np.random.default_rng(0)
@@ -76,7 +76,7 @@ def rows_of(X):
 
 def users_of(X, adjacency):
     users = UserRows(rows_of(X), np.zeros((X.shape[0], 1)), np.arange(X.shape[0]), False)
-    query = GroupQuery(users, adjacency=adjacency)
+    query = UserQuery(users, adjacency=adjacency)
     return query.norms(lambda b: np.ldexp(np.abs(b.X).max(axis=(1, 2)), b.x_exponent))
 
 

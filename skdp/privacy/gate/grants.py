@@ -75,6 +75,15 @@ class Grant:
                 )
             self._left -= 1
 
+    def nothing(self) -> NDArray[Any]:
+        """Return the answer of no data."""
+        return np.zeros(self.bound.shape, np.int64 if self.step else np.float64)
+
+    def fits(self, answer: NDArray[Any]) -> bool:
+        """Whether an answer has the form that the bound promises."""
+        nothing = self.nothing()
+        return answer.shape == nothing.shape and answer.dtype == nothing.dtype
+
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to be copied: each copy could be opened."""
         raise PrivacyError("a grant cannot be copied or pickled; ask for a new one.")
@@ -107,7 +116,11 @@ class Grant:
         """Read once and add noise: integers in steps (floats where epsilon is infinite)."""
         self.use()
         exact = self._session._read(answer, self)
-        return exact if self.step == 0.0 else wrapping_sum(exact, self.draw())
+        return exact if self.step == 0.0 else self.joined(exact, self.draw())
+
+    def joined(self, exact: NDArray[Any], drawn: NDArray[Any]) -> NDArray[Any]:
+        """Return what becomes public of an exact answer and its noise."""
+        return wrapping_sum(exact, drawn)
 
     def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
         """Read once, add noise, return the public answer."""

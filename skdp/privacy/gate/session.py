@@ -26,6 +26,7 @@ from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.ask import Ask
 from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
 from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.gate.flips import FlipGrant
 from skdp.privacy.gate.grants import Accumulator, Grant
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource
@@ -99,8 +100,7 @@ class PrivacySession:
             raise PrivacyError(f"the grant of {grant.bound.name!r} has no noise scale")
         with np.errstate(all="ignore"):  # a floating-point warning would tell of the data
             exact = np.asarray(answer(grant.step))
-        expected = np.dtype(np.int64 if grant.step else np.float64)
-        if exact.shape != grant.bound.shape or exact.dtype != expected:
+        if not grant.fits(exact):
             raise PrivacyError(f"the answer of {grant.bound.name!r} does not match its bound")
         return exact
 
@@ -174,6 +174,8 @@ class PrivacySession:
         -------
         Grant
         """
+        if bound.cells:
+            return self._grant_flips(bound, share)
         kind = "pure" if self.budget.pure else "gaussian"
         sensitivity = bound.l1 if self.budget.pure and bound.l1 is not None else bound.l2
         with self.lock:
@@ -182,6 +184,20 @@ class PrivacySession:
             grant = Grant(self, bound, mechanism + note, step, scale)
             line = LedgerEntry(bound.name, grant.mechanism, sensitivity / unit, scale / unit, loss)
             self.pay(line, share, kind, openings * bound.size)
+        return grant
+
+    def _grant_flips(self, bound: Bound, share: float) -> FlipGrant:
+        """Pay for flips of the cells of a binary array: a pure release."""
+        budget = self.budget
+        if not (budget.pure or budget.exact):
+            raise PrivacyError(f"{bound.name!r} is flipped, which has no delta: use delta=0.")
+        kind = "pure" if budget.pure else "gaussian"
+        with self.lock:
+            share = self.affordable(bound, share, kind, 0)
+            epsilon = math.inf if budget.exact else budget.pure_epsilon * share
+            grant = FlipGrant(self, bound, epsilon)
+            line = (bound.name, grant.mechanism, float(bound.cells), grant.noise_scale)
+            self.pay(LedgerEntry(*line, Loss(kind, epsilon)), share, kind)
         return grant
 
     def forfeit(self, share: float) -> None:
@@ -269,6 +285,16 @@ class PrivacySession:
         return Ask(self, query)
 
     # -- the receipt -----------------------------------------------------------------------
+    def _snapped(self, losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
+        """Return losses with the budget's own mu where all of it was spent.
+
+        The last bits of a sum of squares depend on the cuts, which may follow released values.
+        """
+        mu = self.budget.mu
+        whole = Loss("gaussian", mu)
+        near = [kind == "gaussian" and math.isclose(value, mu) for kind, value in losses]
+        return tuple(whole if snap else loss for loss, snap in zip(losses, near, strict=True))
+
     def _composed_epsilon(self, losses: tuple[Loss, ...]) -> float:
         budget = self.budget
         epsilon = accounting.epsilon_from_losses(losses, budget.delta - budget.sampler_delta)
@@ -284,7 +310,7 @@ class PrivacySession:
     def spent(self) -> PrivacySpent:
         """Return the receipt of everything granted so far."""
         budget = self.budget
-        losses = accounting.compose(entry.loss for entry in self.ledger)
+        losses = self._snapped(accounting.compose(entry.loss for entry in self.ledger))
         if budget.exact:
             epsilon = math.inf if losses else 0.0
         else:

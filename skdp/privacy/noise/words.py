@@ -127,6 +127,17 @@ class SeededSource:
         source._seeded = False
         return source
 
+    @classmethod
+    def from_secret(cls, key: str, *, seeded: bool) -> SeededSource:
+        """Return the source of a `secret`, `seeded` as it was."""
+        source = object.__new__(cls)
+        source._key, source._seeded = bytes.fromhex(key), seeded
+        return source
+
+    def secret(self) -> str:
+        """Return the key as text, for a checkpoint: as secret as the data."""
+        return self._key.hex()
+
     @property
     def seeded(self) -> bool:
         """True unless the key came from the operating system (see :meth:`from_entropy`)."""

@@ -33,7 +33,7 @@ def _session_state(session: PrivacySession) -> dict[str, Any]:
     budget, source = session.budget, session.source
     return {
         "budget": [budget.epsilon, budget.delta, budget.pure_epsilon],
-        "seed": source._key.hex() if isinstance(source, SeededSource) else None,
+        "seed": source.secret() if isinstance(source, SeededSource) else None,
         "seeded": source.seeded,
         "adjacency": session.adjacency,
         "unit": session.unit,
@@ -47,8 +47,7 @@ def _session_state(session: PrivacySession) -> dict[str, Any]:
 def _restored_session(state: dict[str, Any], observer: Observer | None) -> PrivacySession:
     source: SystemSource | SeededSource = SystemSource()
     if state["seed"] is not None:
-        source = SeededSource(b"")
-        source._key, source._seeded = bytes.fromhex(state["seed"]), state["seeded"]
+        source = SeededSource.from_secret(state["seed"], seeded=state["seeded"])
     session = PrivacySession(
         PrivacyBudget(*state["budget"]),
         source=source,

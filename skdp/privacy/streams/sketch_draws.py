@@ -64,14 +64,12 @@ class SketchSource:
         """Return the key of the sketches, for the checkpoint of a stream: as secret as the data."""
         if not isinstance(self._source, SeededSource):
             raise PrivacyError("these sketches have no key")
-        return self._source._key.hex()
+        return self._source.secret()
 
     @classmethod
     def from_secret(cls, session: PrivacySession, key: str, *, seeded: bool) -> SketchSource:
         """Return the source of a key, for the same sketches: they were charged when first drawn."""
-        source = SeededSource(b"")
-        source._key, source._seeded = bytes.fromhex(key), seeded
-        again = cls(session, source)
+        again = cls(session, SeededSource.from_secret(key, seeded=seeded))
         again._charged = True
         return again
 

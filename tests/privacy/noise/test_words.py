@@ -204,3 +204,12 @@ def test_numpy_scalars_encode_as_their_python_values():
 def test_keys_hold_public_scalars_only(source, part):
     with pytest.raises(TypeError, match="A key is made of"):
         source.words("gram", part)
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_a_secret_gives_the_same_words(seeded):
+    source = SeededSource(3, "here") if seeded else SeededSource.from_entropy("here")
+    again = SeededSource.from_secret(source.secret(), seeded=seeded)
+    assert again.seeded is seeded
+    assert np.array_equal(again.words("x")(9), source.words("x")(9))
+    assert source.secret() not in repr(again)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from skdp.data import users as user_rows
 from skdp.data.users import UserRows
-from skdp.queries.groups import GroupQuery, clipped, unit_factors
+from skdp.queries.users import UserQuery, clipped, unit_factors
 from skdp.solvers import candidates as net
 from skdp.solvers import personalization as shared
 from skdp.solvers import user_rounds as rounds
@@ -101,7 +101,7 @@ def query_of(users, adjacency="add_remove", p=1, **kwargs):
     X = np.vstack([np.zeros((0, D)), *(x for x, _ in users)])
     Y = np.vstack([np.zeros((0, p)), *(y for _, y in users)])
     codes = np.repeat(np.arange(len(users)), [len(x) for x, _ in users]).astype(int)
-    return GroupQuery(UserRows(X, Y, codes, p == 1), adjacency=adjacency, **kwargs)
+    return UserQuery(UserRows(X, Y, codes, p == 1), adjacency=adjacency, **kwargs)
 
 
 def targets(rng, m, p):
@@ -275,7 +275,7 @@ def test_containers_and_dtypes_agree(container):
     X[X < 0.3] = 0
     y, codes = rng.standard_normal((60, 1)), rng.integers(0, 9, 60)
     answers = [
-        bounded("votes", GroupQuery(UserRows(A, y, codes, True), adjacency="add_remove")).answer(
+        bounded("votes", UserQuery(UserRows(A, y, codes, True), adjacency="add_remove")).answer(
             1e-9
         )
         for A in (X.astype(float), container(X))

@@ -1,6 +1,6 @@
 """Measurement matrices that are not dense, as integers: CSR rows, and rank-one factors (A, B).
 
-Notation and exactness as in `skdp.queries.record_forms`.
+Notation and exactness as in `skdp.data.record_forms`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from skdp.data.block_rows import entrywise, largest_entries
 from skdp.data.exact import off_grid, on_grid, reduced
-from skdp.data.zipped import Zipped
-from skdp.queries.record_forms import (
+from skdp.data.record_forms import (
     LOOSE,
     MAX_ROWS,
     Frame,
@@ -26,6 +25,7 @@ from skdp.queries.record_forms import (
     rounded,
     tangent_sizes,
 )
+from skdp.data.zipped import Zipped
 
 __all__ = ["FactoredRecords", "SparseRecords"]
 

@@ -24,7 +24,7 @@ from skdp.data.users import AnyUsers, Batch, UserRows
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
 
-__all__ = ["GroupQuery", "Part", "clipped", "unit_factors"]
+__all__ = ["UserQuery", "Part", "clipped", "unit_factors"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -131,7 +131,7 @@ def unit_factors(F: FloatArray, step: float, signed: bool = False) -> FloatArray
     return Z
 
 
-class GroupQuery(SumQuery):
+class UserQuery(SumQuery):
     """Sums over users of contributions that each user bounds alone.
 
     Every method takes a `name` for the ledger and `local`, a public function from a `Batch` to one

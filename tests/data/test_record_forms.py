@@ -1,0 +1,113 @@
+"""Measurement matrices as integers: what is said of one record holds for it, whoever stands by."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.data.blocks import SparseRows
+from skdp.data.exact import on_grid
+from skdp.data.record_forms import DenseRecords, Frame, record_units
+from skdp.data.sparse_records import FactoredRecords, SparseRecords
+from skdp.data.zipped import Zipped
+
+D1, D2, R, N = 5, 4, 2, 60
+SHAPE = (D1, D2)
+RNG = np.random.default_rng(0)
+U, V = (np.linalg.qr(RNG.standard_normal((d, R)))[0] for d in SHAPE)
+S = np.array([[2.0, 0.1], [-0.3, 0.5]])
+W1, W2 = (np.diag(RNG.uniform(0.2, 1, d)) for d in SHAPE)
+SCALE = 10.0 ** RNG.uniform(-7, 7, (N, 1))
+A, B = RNG.standard_normal((N, D1)) * SCALE, RNG.standard_normal((N, D2))
+X = np.where(RNG.random((N, D1 * D2)) < 0.6, RNG.standard_normal((N, D1 * D2)), 0.0) * SCALE
+FORMS = ["dense", "csr", "factors"]
+
+
+def form_of(name, whitened):
+    form = {"dense": DenseRecords, "csr": SparseRecords, "factors": FactoredRecords}[name](SHAPE)
+    return form.whitened(W1, W2) if whitened else form
+
+
+def block_of(name, rows=slice(None), **columns):
+    if name == "factors":
+        return Zipped(A[rows], {"factors": B[rows], **columns})
+    block = X[rows]
+    return Zipped(
+        next(SparseRows(sp.csr_array(block)).blocks()) if name == "csr" else block, columns
+    )
+
+
+def truth(name, whitened):
+    Z = np.einsum("ni,nj->nij", A, B) if name == "factors" else X.reshape(N, D1, D2)
+    return W1 @ Z @ W2 if whitened else Z
+
+
+def frame(whitened, name):
+    enters = whitened and name == "dense"  # dense records are whitened by the public matrices
+    left, right = (U.T @ W1, W2 @ V) if enters else (U.T, V)
+    unit = np.linalg.norm(S) * 2.0**-26
+    return Frame(on_grid(left), on_grid(right), on_grid(V), np.rint(S / unit), unit)
+
+
+@pytest.mark.parametrize("whitened", [False, True])
+@pytest.mark.parametrize("name", FORMS)
+def test_norms_and_tangent_sizes_are_upper_bounds_and_near(name, whitened):
+    form, Z = form_of(name, whitened), truth(name, whitened)
+    units, norms = form.survey(block_of(name))
+    true = np.linalg.norm(Z, axis=(1, 2))
+    assert np.all(norms >= true)
+    np.testing.assert_allclose(norms, true, rtol=0.02)
+    sizes, inner = form.tangent(block_of(name, units=units), frame(whitened, name))
+    beside = np.eye(D2) - V @ V.T
+    projected = Z @ V @ V.T + U @ U.T @ Z @ beside
+    true_sizes = np.linalg.norm(projected, axis=(1, 2))
+    assert np.all(sizes >= true_sizes * (1 - 1e-6))
+    np.testing.assert_allclose(sizes, true_sizes, rtol=0.05)
+    expected = np.einsum("nij,ij->n", Z, U @ S @ V.T)
+    np.testing.assert_allclose(inner, expected, atol=1e-2 * np.abs(expected).max(), rtol=0.05)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_sums_are_those_of_integers_of_each_record(name):
+    form = form_of(name, False)
+    units, _ = form.survey(block_of(name))
+    weights = RNG.integers(-50, 50, N).astype(float)
+    total = form.weighted(block_of(name, units=units, weights=weights))
+    alone = [
+        form.weighted(block_of(name, slice(i, i + 1), units=units[[i]], weights=weights[[i]]))
+        for i in range(N)
+    ]
+    assert np.array_equal(total, np.sum(alone, axis=0))
+    assert np.array_equal(total, np.rint(total))
+    one = form.weighted(block_of(name, slice(0, 1), units=units[:1], weights=np.ones(1)))
+    first = truth(name, False)[0].ravel()
+    assert np.linalg.norm(one * units[0] - first) <= 2e-3 * np.linalg.norm(first)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_second_moments_are_no_longer_than_is_said(name):
+    form, Z = form_of(name, False), truth(name, False)
+    units, _ = form.survey(block_of(name))
+    sizes = form.moment_sizes(block_of(name, units=units))
+    if name == "csr":
+        true = np.maximum(*(np.linalg.norm((Z**2).sum(axis=k), axis=1) for k in (1, 2)))
+    else:
+        true = np.linalg.norm(Z @ Z.transpose(0, 2, 1), axis=(1, 2))
+    assert np.all(sizes >= true)
+    a, b = form.moment_slack()
+    for i in range(N):
+        scale = np.full(1, 1000.0 / math.sqrt(sizes[i]))
+        here = block_of(name, slice(i, i + 1), units=units[[i]], scales=scale)
+        moments = form.moments(here)
+        assert np.array_equal(moments, np.rint(moments))
+        size = sizes[i] * scale[0] ** 2
+        limit = size + a * math.sqrt(size) + b
+        ends = D1 if name == "csr" else D1 * D1
+        assert max(np.linalg.norm(moments[:ends]), np.linalg.norm(moments[ends:])) <= limit
+
+
+def test_records_that_are_not_numbers_or_out_of_range_have_no_unit():
+    largest = np.array([0.0, np.nan, np.inf, 1e-300, 1e300, 1.0, 3.0])
+    assert np.array_equal(record_units(largest, 10) > 0, [False] * 5 + [True] * 2)
+    assert record_units(largest, 10)[6] == 2.0**-8
