@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyWarning
 from skdp.privacy.accounting.receipts import LedgerEntry
-from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.ask import Path
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import SHARE_SLIP, PrivacySession
 from skdp.privacy.noise import integers as noise
@@ -95,12 +96,11 @@ class _RehearsalSession(PrivacySession):
         self.narrowed: dict[str, tuple[Any, ...]] = {}
         self._n, self._answers, self._size = n, ordinary, 0
 
-    def ask(self, query: object) -> Any:
-        """Return the face of a query that nobody reads."""
-        return _RehearsalAsk(self, query)
-
-    def rehearsed(self, name: str, public: tuple[Any, ...], bounded: Bounded, share: float) -> Any:
+    def answer(self, path: Path, bounded: Bounded, share: float) -> Any:
         """Answer one question as ordinary data would."""
+        *narrowed, (name, public) = path
+        for step, arguments in narrowed:
+            self.narrowed.setdefault(step, arguments)
         if bounded.bound.linf is not None:
             return self.choose(bounded, share)
         answer = self.release(bounded, share)
@@ -150,29 +150,6 @@ class _RehearsalSession(PrivacySession):
         kinds = ["pure"] if budget.pure else ["gaussian", *["pure"] * (budget.pure_epsilon > 0)]
         if all(self.left(kind) <= SHARE_SLIP for kind in kinds):
             raise _Over
-
-
-class _RehearsalAsk:
-    """The public face of a query in a rehearsal (see `Ask` of the gate)."""
-
-    def __init__(self, session: _RehearsalSession, query: object) -> None:
-        self._session, self._query = session, query
-
-    def forfeit(self, share: float) -> None:
-        """Pay a share and release nothing for it."""
-        self._session.forfeit(share)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._query, name)
-
-        def ask(*public: Any, share: float = 0.0) -> Any:
-            out = method(*public)
-            if isinstance(out, PrivateQuery):
-                self._session.narrowed.setdefault(name, public)
-                return _RehearsalAsk(self._session, out)
-            return self._session.rehearsed(name, public, out, share)
-
-        return ask
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.gate.ask import Ask
+from skdp.privacy.gate.ask import Ask, Path
 from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
 from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.gate.flips import FlipGrant
@@ -279,6 +279,10 @@ class PrivacySession:
         self.spending.starts += 1
         words = self.source.derive("start").words(self.spending.starts)(math.prod(shape))
         return np.where(words & np.uint64(1), 1.0, -1.0).reshape(shape)
+
+    def answer(self, path: Path, bounded: Bounded, share: float) -> Any:
+        """Answer what an `Ask` asks for: a release, or a choice."""
+        return (self.release if bounded.bound.linf is None else self.choose)(bounded, share)
 
     def ask(self, query: object) -> Ask:
         """Return the public face of a query: what solvers are handed."""
