@@ -33,7 +33,7 @@ def coefficients(model, y, **options):
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("odd", ODD, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("name", ["plain", "personal"])
 def test_a_label_of_another_type_takes_only_itself_out(name, odd):
     model, options = {"plain": (PLAIN, {}), "personal": (PERSONAL, {"groups": USERS})}[name]
@@ -75,7 +75,7 @@ def test_a_user_of_another_type_is_refused_before_any_cost(odd):
     assert not transcript
 
 
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("odd", ODD, ids=lambda value: type(value).__name__)
 def test_a_private_score_counts_each_label_by_itself(odd):
     others = np.arange(N) != 3
     numbers = DPRidge(clip_norm=2.0, target_bounds=(-1, 2))
