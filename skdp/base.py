@@ -22,7 +22,6 @@ from skdp.privacy.noise.words import make_source
 __all__ = ["BaseDPEstimator", "FitObserver", "atomic"]
 
 _SMALLEST_EPSILON = 1e-12
-_SECRET = ("_private", "_state")  # hold heads of users or a running stream: never released
 
 
 # Sessions opened by the fit that runs in this context.
@@ -201,8 +200,11 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
     @property
     def holds_private(self):
         """What of private data this object holds, in words; empty if it may be published."""
-        held = any(vars(self).get(name) is not None for name in _SECRET)
-        return (self._fit_keeps or "exact sums of a running stream") if held else ""
+        return (self._fit_keeps or "the state of a running stream") if self._holds() else ""
+
+    def _holds(self):
+        """Whether anything is held that was not released: heads of users, or a running stream."""
+        return vars(self).get("_private") is not None
 
     def __getstate__(self):
         if self._fit_keeps and self.holds_private:  # a running stream refuses by itself

@@ -237,8 +237,10 @@ def test_plan_stops_where_the_fit_stops(n, left_out):
     rows /= np.linalg.norm(rows, axis=1)[:, None]
     with seeded_entropy(0):
         names = {line.name for line in pca.fit(rows).ledger_}
-    assert names == {release.name for release in pca.plan(n, 12, signal=0.5).releases}
+    plan = pca.plan(n, 12, signal=0.5)
+    assert names == {release.name for release in plan.releases}
     assert ("left_out" in names) == left_out
+    assert plan.needed == pca.plan(1000, 12, signal=0.5).needed
 
 
 def test_few_records_are_not_read():

@@ -17,6 +17,7 @@ from skdp.solvers.postprocess import debias_eigenvalues
 from skdp.solvers.spectral import RowNoise, gram_subspace, power_subspace, screened_subspace
 
 GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
+SCREENED_FEATURES = 100  # screening needs more columns than it keeps
 _EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
 
@@ -27,7 +28,7 @@ def row_route(name, d, k, sparse):
     if name == "randomized":
         return "power"
     if name == "auto" and d > GRAM_FEATURES:
-        return "screened" if sparse and d > 4 * max(k, 25) else "power"
+        return "screened" if sparse and d > max(4 * k, SCREENED_FEATURES) else "power"
     return "gram"
 
 

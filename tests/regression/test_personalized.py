@@ -26,7 +26,7 @@ from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor
 from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES, View
 from skdp.solvers.user_rounds import round_message
-from skdp.testing import FitData, null_release, seeded_entropy, transcript_audit
+from skdp.testing import FitData, checks, null_release, seeded_entropy, transcript_audit
 
 ESTIMATORS = [
     DPPersonalizedRegressor(),
@@ -747,3 +747,24 @@ def test_server_rounds_follow_each_other_and_claim_no_receipt():
         assert not hasattr(model, "privacy_spent_")
         assert not hasattr(model, "ledger_")
         assert np.all(np.isfinite(model.components_))
+
+
+COMBINATIONS = [
+    {"loss": "huber"},
+    {"loss": "huber", "refine": "cross", "head": "hybrid", "fit_intercept": True},
+    {"init": "pairs", "refine": "gram", "head": "subspace"},
+    {"init": "random", "whiten": "diag", "local": "moment", "refine": "cross"},
+    {"init": "exponential", "n_components": 1, "delta": 0.0, "whiten": False,
+     "candidates": np.eye(5)[:, :, None], "refine": "cross", "loss": "huber"},
+    {"classes": [0, 1], "refine": "cross", "fit_intercept": True},
+    {"classes": [0, 1, 2], "head": "subspace"},
+    {"classes": [0, 1, 2], "init": "pairs", "refine": "cross", "whiten": False},
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize("params", COMBINATIONS, ids=str)
+def test_a_user_adds_the_same_in_any_company(params):
+    """Every loss, start, refinement and head, on users with equally many rows."""
+    cls = DPPersonalizedClassifier if "classes" in params else DPPersonalizedRegressor
+    checks.check_company(cls.__name__, cls(**({"n_components": 2, "epsilon": 8.0} | params)))
