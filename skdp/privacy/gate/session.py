@@ -10,6 +10,7 @@ calibrated together, pays here too (`PrivacySession.pay`), and lives in `skdp.pr
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -91,6 +92,7 @@ class PrivacySession:
         self.unit = unit
         self.observer = Observer() if observer is None else observer
         self.lock = threading.RLock()
+        self._process = os.getpid()
         self.ledger: tuple[LedgerEntry, ...] = ()
         self.spending = Spending()
 
@@ -133,6 +135,11 @@ class PrivacySession:
 
     def pay(self, line: LedgerEntry, share: float, kind: str = "gaussian", draws: int = 0) -> None:
         """Pay a share that was found affordable, and so many draws; write the line."""
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                f"{line.name!r} asks for a budget of another process: a fork has a copy of it, and "
+                "both would spend it. Open a session in this process."
+            )
         if not 0 < share <= self.left(kind):
             raise PrivacyError(f"{line.name!r} pays a share that is not left")
         self.spending.shares[kind] += share

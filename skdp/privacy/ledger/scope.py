@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 
 from skdp.exceptions import PrivacyError
 
-__all__ = ["OPEN", "OpenLedger", "announce", "around", "is_ours", "is_over", "new_token"]
+__all__ = ["OPEN", "OpenLedger", "adopt", "announce", "around", "is_ours", "is_over", "new_token"]
 
 
 class OpenLedger(NamedTuple):
@@ -30,6 +30,7 @@ class OpenLedger(NamedTuple):
     book: Any
     run: Any  # the run of a private search that it was opened in
     path: str
+    process: int
 
 
 OPEN: dict[str, OpenLedger] = {}  # strong: a ledger that nobody closes is still charged
@@ -41,6 +42,11 @@ def new_token() -> str:
     token = secrets.token_hex(16)
     _MADE[token] = os.getpid()
     return token
+
+
+def adopt(token: str) -> None:
+    """Say that this process has a ledger of this name, which may be older than the process."""
+    _MADE[token] = os.getpid()
 
 
 def is_ours(token: str) -> bool:
@@ -55,7 +61,8 @@ def is_over(token: str) -> bool:
 
 def around() -> tuple[dict[str, OpenLedger], dict[str, str]]:
     """Return the open ledgers of this process, and those of its ancestors (token -> its file)."""
-    own = {token: ledger for token, ledger in OPEN.items() if is_ours(token)}
+    here = os.getpid()  # a forked child has copies of what is open in another process
+    own = {token: ledger for token, ledger in OPEN.items() if ledger.process == here}
     inherited = {token: ledger.path for token, ledger in OPEN.items() if token not in own}
     return own, inherited | dict(_announced())
 
