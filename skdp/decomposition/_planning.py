@@ -54,7 +54,8 @@ class PlansMixin:
         self._check_parameters()
         unit = getattr(self, "privacy_unit", "row")
         rows = unit == "row"
-        X = zero_rows(n, d, sparse=sparse or not rows)
+        asked = not rows or self.adjacency == "replace" or math.isinf(self.epsilon)
+        X = zero_rows(n if asked else 1, d, sparse=sparse or not rows)
         ordinary = {}
         if rows:
             facts = n_planned(self, d), check_share(self, signal, d), length_of(self)
