@@ -96,6 +96,19 @@ def test_reservations_are_not_copied(written):
             reservation.recharge(0, (Loss("sketch", math.inf),))
 
 
+def test_a_run_pays_for_one_meaning_only():
+    """A fit of another unit or adjacency would stand under the receipt of this one."""
+    limit = RunLimit("row", "replace", Loss("gaussian", 1.0))
+    for other in ({"unit": "label"}, {"unit": "group"}, {"adjacency": "add_remove"}):
+        with pytest.raises(PrivacyError, match="Use one privacy unit and adjacency"):
+            limit.reserve(fit(0.1, **other))
+    assert limit.reserve(fit(0.9)) == 0
+    with pytest.raises(BudgetExceededError):
+        limit.reserve(fit(0.9))
+    limit.next_run()
+    assert limit.reserve(fit(0.9)) == 0
+
+
 # -- tickets --------------------------------------------------------------------------------------
 
 
