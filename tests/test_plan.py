@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import pickle
 from collections import Counter
 from pathlib import Path
 
@@ -201,7 +202,7 @@ def test_plan_spends_draws_and_reads_nothing(case, monkeypatch):
         assert ledger.spent.epsilon == 0
     assert vars(fresh) == before
     assert generator.bit_generator.state == state
-    assert str(fresh.plan(*shape, **options)) == str(plan)
+    assert str(fresh.plan(*shape, **options)) == str(plan) == str(pickle.loads(pickle.dumps(plan)))
     assert str(plan).startswith("Plan") and (plan.found >= 0 or math.isnan(plan.error))
 
 
@@ -237,8 +238,10 @@ def test_plan_stops_where_the_fit_stops(n, left_out):
     rows /= np.linalg.norm(rows, axis=1)[:, None]
     with seeded_entropy(0):
         names = {line.name for line in pca.fit(rows).ledger_}
-    assert names == {release.name for release in pca.plan(n, 12, signal=0.5).releases}
+    plan = pca.plan(n, 12, signal=0.5)
+    assert names == {release.name for release in plan.releases}
     assert ("left_out" in names) == left_out
+    assert plan.needed == pca.plan(1000, 12, signal=0.5).needed
 
 
 def test_few_records_are_not_read():
@@ -247,6 +250,10 @@ def test_few_records_are_not_read():
     found = model.plan(3000).found
     names = [{r.name for r in model.plan(int(f * found)).releases} for f in (0.5, 1.5)]
     assert "left_out" in names[0] and "left_out" not in names[1]
+    for params in ({}, {"privacy_unit": "label"}, {"design": 1.0, "fit_intercept": True}):
+        fewest = DPTraceRegressor(1, matrix_shape=(4, 3), **params).plan(1)
+        assert fewest.error == 1.0 and fewest.found > 100
+    assert 0 < model.plan(10**9).error < 0.01  # their number is private: no rows are made for it
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "delta=0" not in case])

@@ -113,14 +113,12 @@ class ReadoutBase(BaseDPEstimator):
         y = zero_rows(rows, columns) if not whole else np.zeros(rows)
         placed = Placed(row_source(zero_rows(rows, d)), {"y": y})
         rehearsal = rehearse(self, n, placed, *options)
-        learnt = self._is_auto("clip_norm")
-        clip_norm = _CLIP_MEDIANS if learnt else float(self.clip_norm)
-        clip_norm = clip_norm if math.isfinite(clip_norm) else 1.0
+        clip_norm, unit = rehearsal.clip_norm(self.clip_norm, "within")
         target = self._lengths(1.0)[1] / math.sqrt(columns)
         expected = expect_readout(
             rehearsal, n, d, signal, clip_norm=clip_norm, target=target, whole=whole
         )
-        return rehearsal.plan(n, d, expected, "the median norm of the rows" if learnt else "1")
+        return rehearsal.plan(n, d, expected, unit)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -1,12 +1,13 @@
 """A plan is a rehearsal of the fit: the same code, on a session that pays and reads nothing.
 
 What is paid, in which order, with which share and noise scale, comes from the fit itself. Answers
-are noise alone, apart from a few that ordinary data give for certain (`_ORDINARY`): the planned
+are noise alone, apart from a few that ordinary data give for certain (`_ordinary`): the planned
 number of units, and a median size of one, so that learnt clip levels are in units of it.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -56,16 +57,11 @@ def _above(n: float, noise: Answer, _threshold: float) -> float:
     return n + _CLEAR * noise.noise_scale  # so the clip level is the largest of the search
 
 
-_ORDINARY: dict[str, Ordinary] = {
-    "count": _count,
-    "norms_below": _rank,
-    "scores_below": _rank,
-    "targets_below": _rank,
-    "moment_sizes_below": _rank,
-    "ranks": _rank,
-    "norms_above": _above,
-    "sizes_above": _above,
-}
+def _ordinary(name: str) -> Ordinary | None:
+    """Return what ordinary data answer to a question of this name; None is noise alone."""
+    if name.endswith("_below") or name == "ranks":
+        return _rank
+    return _above if name.endswith("_above") else _count if name == "count" else None
 
 
 @cache
@@ -97,17 +93,18 @@ class _RehearsalSession(PrivacySession):
         super().__init__(*args, **kw)
         self.source = _RehearsalSource(self)
         self.paid: list[PlannedRelease] = []
-        self._n = n
-        self._answers = {**_ORDINARY, **ordinary}
-        self._size = 0
+        self.narrowed: dict[str, tuple[Any, ...]] = {}
+        self._n, self._answers, self._size = n, ordinary, 0
 
     def answer(self, path: Path, bounded: Bounded, share: float) -> Any:
         """Answer one question as ordinary data would."""
-        name, public = path[-1]
+        *narrowed, (name, public) = path
+        for step, arguments in narrowed:
+            self.narrowed.setdefault(step, arguments)
         if bounded.bound.linf is not None:
             return self.choose(bounded, share)
         answer = self.release(bounded, share)
-        ordinary = self._answers.get(name)
+        ordinary = self._answers.get(name) or _ordinary(name)
         if ordinary is None:
             return answer
         return answer._replace(value=answer.value + ordinary(self._n, answer, *public))
@@ -169,6 +166,17 @@ class Rehearsal:
         Law of the noise: "gaussian", "laplace" or "exact".
     lines : tuple of PlannedRelease
         The releases in their order, one by one.
+    narrowed : mapping
+        First public arguments of each narrowing, as ("clipped", (1.0,)), by name.
+
+    Examples
+    --------
+    >>> from skdp import DPPCA
+    >>> from skdp.theory import rehearse, zero_rows
+    >>> rehearsal = rehearse(DPPCA(1, clip_norm=2.0), 1000, zero_rows(1000, 4))
+    >>> count = rehearsal.named("count")[0]
+    >>> count.times, count.share, count.sensitivity
+    (1, 0.01, 1.0)
     """
 
     estimator: str
@@ -176,10 +184,21 @@ class Rehearsal:
     mu: float
     law: str
     lines: tuple[PlannedRelease, ...]
+    narrowed: Mapping[str, tuple[Any, ...]]
 
     def named(self, *names: str) -> list[PlannedRelease]:
         """Return the releases of some names, in their order."""
         return [line for line in self.lines if line.name in names]
+
+    def clip_norm(self, given: float | str, name: str = "clipped") -> tuple[float, str]:
+        """Return the clip norm that was rehearsed, and the unit of all noise scales.
+
+        `given` is the parameter, `name` that of the narrowing which used it.
+        """
+        used = float(self.narrowed[name][0]) if name in self.narrowed else 1.0
+        if not isinstance(given, str):
+            return (used if math.isfinite(used) else 1.0), "1"
+        return used, "clip_norm" if used == 1.0 else "the median norm of the rows"
 
     def plan(self, n: int, d: int, expected: Expectation, unit: str = "1") -> FitPlan:
         """Return the plan: what was rehearsed, and what theory expects of it."""
@@ -229,6 +248,15 @@ def rehearse(
     Returns
     -------
     Rehearsal
+
+    Examples
+    --------
+    >>> from skdp import DPTruncatedSVD
+    >>> from skdp.theory import rehearse, zero_rows
+    >>> svd = DPTruncatedSVD(2, privacy_unit="entry", n_iter=1)
+    >>> rehearsal = rehearse(svd, 400, zero_rows(400, 12, sparse=True))
+    >>> [line.name for line in rehearsal.lines]
+    ['right_product', 'left_product', 'core', 'left_product', 'trace']
     """
     check_counts(estimator, n_samples=n)
     act = type(estimator)._fit_session if act is None else act
@@ -242,7 +270,7 @@ def rehearse(
     guarantee = f"epsilon={budget.epsilon:g}, delta={budget.delta:g}, unit {session.unit}"
     guarantee += f", {session.adjacency}"
     name = type(estimator).__name__
-    return Rehearsal(name, guarantee, budget.mu, session.law, tuple(session.paid))
+    return Rehearsal(name, guarantee, budget.mu, session.law, tuple(session.paid), session.narrowed)
 
 
 def last_noise(

@@ -220,19 +220,6 @@ def test_a_stream_has_the_state_of_one_batch(kind):
             np.testing.assert_array_equal(sum(blocks), whole)
 
 
-def test_products_are_exact_modulo_two_to_the_64():
-    """Against Python integers: two limbs of 26 bits, chunks, and sparse words."""
-    rng = np.random.default_rng(0)
-    sketch = maps_of("gaussian", "two_sketch", (5, 9), t=4, v=3)[0]
-    Z = rng.integers(-(2**52), 2**52, (5, 9)).astype(float)
-    F = sketch.right.integers()
-    exact = [[sum(int(Z[i, j]) * int(F[j, c]) for j in range(9)) for c in range(4)]
-             for i in range(5)]  # fmt: skip
-    wrapped = [[(x + 2**63) % 2**64 - 2**63 for x in row] for row in exact]
-    np.testing.assert_array_equal(sketch.of_matrix(Z, 0, False), wrapped)
-    np.testing.assert_array_equal(sketch.of_matrix(sp.csr_array(Z), 0, False), wrapped)
-
-
 def test_duplicate_entries_are_summed_before_they_are_clipped():
     unit = unit_of("entry", "add_remove")
     sketch = maps_of("sparse", "two_sketch")[0]

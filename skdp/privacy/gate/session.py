@@ -10,6 +10,7 @@ calibrated together, pays here too (`PrivacySession.pay`), and lives in `skdp.pr
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -91,6 +92,7 @@ class PrivacySession:
         self.unit = unit
         self.observer = Observer() if observer is None else observer
         self.lock = threading.RLock()
+        self._process = os.getpid()
         self.ledger: tuple[LedgerEntry, ...] = ()
         self.spending = Spending()
 
@@ -133,6 +135,11 @@ class PrivacySession:
 
     def pay(self, line: LedgerEntry, share: float, kind: str = "gaussian", draws: int = 0) -> None:
         """Pay a share that was found affordable, and so many draws; write the line."""
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                f"{line.name!r} asks for a budget of another process: a fork has a copy of it, and "
+                "both would spend it. Open a session in this process."
+            )
         if not 0 < share <= self.left(kind):
             raise PrivacyError(f"{line.name!r} pays a share that is not left")
         self.spending.shares[kind] += share
@@ -176,7 +183,7 @@ class PrivacySession:
         """
         if bound.cells:
             return self._grant_flips(bound, share)
-        kind = "pure" if self.budget.pure else "gaussian"
+        kind = self.budget.kind
         sensitivity = bound.l1 if self.budget.pure and bound.l1 is not None else bound.l2
         with self.lock:
             share = self.affordable(bound, share, kind, openings)
@@ -191,7 +198,7 @@ class PrivacySession:
         budget = self.budget
         if not (budget.pure or budget.exact):
             raise PrivacyError(f"{bound.name!r} is flipped, which has no delta: use delta=0.")
-        kind = "pure" if budget.pure else "gaussian"
+        kind = budget.kind
         with self.lock:
             share = self.affordable(bound, share, kind, 0)
             epsilon = math.inf if budget.exact else budget.pure_epsilon * share
@@ -206,7 +213,7 @@ class PrivacySession:
         A solver that stops early because of what was released must pay for the releases that it
         leaves out: how much is spent may not depend on the data, not even through public answers.
         """
-        kind = "pure" if self.budget.pure else "gaussian"
+        kind = self.budget.kind
         with self.lock:
             share = self.affordable(Bound("left_out", (0,), 0.0), share, kind)
             size = self.budget.pure_epsilon * share if self.budget.pure else self.mu(share)
