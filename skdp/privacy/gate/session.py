@@ -183,7 +183,7 @@ class PrivacySession:
         """
         if bound.cells:
             return self._grant_flips(bound, share)
-        kind = "pure" if self.budget.pure else "gaussian"
+        kind = self.budget.kind
         sensitivity = bound.l1 if self.budget.pure and bound.l1 is not None else bound.l2
         with self.lock:
             share = self.affordable(bound, share, kind, openings)
@@ -198,7 +198,7 @@ class PrivacySession:
         budget = self.budget
         if not (budget.pure or budget.exact):
             raise PrivacyError(f"{bound.name!r} is flipped, which has no delta: use delta=0.")
-        kind = "pure" if budget.pure else "gaussian"
+        kind = budget.kind
         with self.lock:
             share = self.affordable(bound, share, kind, 0)
             epsilon = math.inf if budget.exact else budget.pure_epsilon * share
@@ -213,7 +213,7 @@ class PrivacySession:
         A solver that stops early because of what was released must pay for the releases that it
         leaves out: how much is spent may not depend on the data, not even through public answers.
         """
-        kind = "pure" if self.budget.pure else "gaussian"
+        kind = self.budget.kind
         with self.lock:
             share = self.affordable(Bound("left_out", (0,), 0.0), share, kind)
             size = self.budget.pure_epsilon * share if self.budget.pure else self.mu(share)
