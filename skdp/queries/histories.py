@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows
 from skdp.data.histories import HistoryRows, JudgedCells, binary_rows, without_hidden
+from skdp.data.recalls import Tastes
 from skdp.data.remote import narrowed
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 from skdp.queries.interactions import InteractionQuery
-from skdp.queries.recalls import RecallQuery, Tastes
+from skdp.queries.recalls import RecallQuery
 from skdp.queries.rows import RowQuery
 
 __all__ = ["InteractionHistories", "RowHistories"]
