@@ -13,11 +13,13 @@ from skdp._validation import FLOATS
 from skdp.data.blocks import DenseRows, is_source, row_source
 from skdp.data.dask_rows import DaskRows, is_dask_array, map_rows
 from skdp.data.files import BlockFiles, is_paths
+from skdp.data.histories import binary_rows
 
 __all__ = [
     "as_blocks",
     "as_source",
     "check_block_columns",
+    "check_histories",
     "check_matrix",
     "check_rows",
     "checked_updates",
@@ -113,6 +115,12 @@ def check_matrix(estimator, X, reason, **options):
     refuse_blocks(estimator, X, reason)
     X = validate_data(estimator, X, dtype=FLOATS, **options)
     return X.tocsr() if sp.issparse(X) else X
+
+
+def check_histories(R, name="R"):
+    """Return a checked matrix of interactions as binary CSR rows."""
+    R = check_array(R, accept_sparse="csr", ensure_all_finite=False, input_name=name)
+    return binary_rows(R.astype(np.float64))
 
 
 def checked_updates(rows, columns, deltas, shape):

@@ -22,7 +22,6 @@ from skdp.privacy.noise.words import make_source
 __all__ = ["BaseDPEstimator", "FitObserver", "atomic"]
 
 _SMALLEST_EPSILON = 1e-12
-_SECRET = ("_private", "_state")  # hold heads of users or a running stream: never released
 
 
 # Sessions opened by the fit that runs in this context.
@@ -109,7 +108,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         module = type(self).__module__.rpartition("._")[0] or type(self).__module__
         return {"estimator_module": module, "estimator_name": type(self).__name__}
 
-    def _checked_session(self, *, random_state=None, kind=PrivacySession):
+    def _checked_session(self, *, random_state=None, kind=PrivacySession, pure=False):
         """Check the privacy parameters; return a session that nobody was charged for."""
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
@@ -132,15 +131,17 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         if unit == "label":  # the number of labels is public, so it has one adjacency
             adjacency = "replace"
         source = make_source(random_state, name)
+        delta = 0.0 if pure else delta
         budget, observer = PrivacyBudget(epsilon, delta, self._pure_epsilon()), FitObserver()
         return kind(budget, source=source, adjacency=adjacency, unit=unit, observer=observer)
 
-    def _open_session(self):
+    def _open_session(self, *, pure=False):
         """Check the privacy parameters and open the session of one fit; nothing is read.
 
-        Inside a PrivacyLedger the whole budget is charged here, or refused.
+        With `pure` it spends no delta, whatever the parameter says. Inside a PrivacyLedger the
+        whole budget is charged here, or refused.
         """
-        session = self._checked_session(random_state=self.random_state)
+        session = self._checked_session(random_state=self.random_state, pure=pure)
         name = type(self).__name__
         ledger.charge(session, name, self._ledger_ticket, getattr(self, "sensitivity", None))
         if (opened := _OPENED.get()) is not None:
@@ -199,8 +200,11 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
     @property
     def holds_private(self):
         """What of private data this object holds, in words; empty if it may be published."""
-        held = any(vars(self).get(name) is not None for name in _SECRET)
-        return (self._fit_keeps or "exact sums of a running stream") if held else ""
+        return (self._fit_keeps or "the state of a running stream") if self._holds() else ""
+
+    def _holds(self):
+        """Whether anything is held that was not released: heads of users, or a running stream."""
+        return vars(self).get("_private") is not None
 
     def __getstate__(self):
         if self._fit_keeps and self.holds_private:  # a running stream refuses by itself

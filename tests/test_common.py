@@ -17,6 +17,7 @@ from skdp import (
 )
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.preprocessing import DPStandardScaler, RowClipper
+from skdp.recommend import DPRecommender
 
 SQUARED = make_private_scorer("squared_error", (0.0, 4.0))
 DISTANCE = make_private_scorer("reconstruction", (0.0, 1.0))
@@ -57,6 +58,8 @@ ESTIMATORS = [
     DPRidge(fit_intercept=False, clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
     DPRidgeClassifier(),
     DPRidgeClassifier(clip_norm=1.0, fit_intercept=False, adjacency="replace"),
+    DPRecommender(),
+    DPRecommender(2, privacy_unit="interaction"),
     DPStandardScaler(),
     DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
     RowClipper(),

@@ -20,6 +20,7 @@ from skdp.preprocessing import DPStandardScaler
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
+from skdp.recommend import DPRecommender
 from skdp.testing import (
     check_order_invariance,
     check_sensitivity,
@@ -101,6 +102,12 @@ ESTIMATORS = [
     DPRidgeClassifier(clip_norm=1.0, classes=[0, 1]),
     DPRidgeClassifier(classes=[0, 1, 2], fit_intercept=False),
     DPRidgeClassifier(clip_norm=1.0, classes=[0, 1, 2], adjacency="replace"),
+    DPRecommender(),
+    DPRecommender(2, epsilon=8.0, adjacency="replace"),
+    DPRecommender(algorithm="popularity"),
+    DPRecommender(privacy_unit="interaction"),
+    DPRecommender(privacy_unit="interaction", algorithm="gram", adjacency="replace", epsilon=8.0),
+    DPRecommender(privacy_unit="interaction", epsilon=4.0, delta=0.0),
     DPStandardScaler(),
     DPStandardScaler(adjacency="replace"),
     DPStandardScaler(entry_bounds=(-1.0, 2.0)),

@@ -43,6 +43,7 @@ from skdp.privacy import (
     mu_from_epsilon_delta,
 )
 from skdp.privacy.accounting import losses as accounting
+from skdp.recommend import DPRecommender
 from skdp.testing import record_transcript, seeded_entropy
 from skdp.testing._outcomes import difference, fitted_attributes
 
@@ -64,6 +65,8 @@ ESTIMATORS = [
     DPRidge(),
     DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
     DPRidgeClassifier(clip_norm=1.0),
+    DPRecommender(),
+    DPRecommender(2, privacy_unit="interaction"),
     DPStandardScaler(),
 ]
 MINUTES = 4  # of one slow run

@@ -56,7 +56,9 @@ ALLOWED = {
     "regression": ESTIMATOR | {"theory"},
     "graph": ESTIMATOR | {"theory"},
     "preprocessing": ESTIMATOR | {"theory"},
-    "federated": {"_packing", "answer", "data", "queries", "solvers", "privacy"} | COMMON,
+    "recommend": ESTIMATOR | {"theory"},
+    "federated": {"_labels", "_packing", "answer", "data", "queries", "solvers", "privacy"}
+    | COMMON,
     "theory": {"_tables", "answer", "privacy", "queries.sums", "solvers"} | COMMON,
 }
 # Programs, which no module imports when it is loaded: what they may import besides.

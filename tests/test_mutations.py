@@ -5,6 +5,7 @@ The table (planted bug -> tier -> seconds) is printed at the end: ``pytest tests
 """
 
 import dataclasses
+import math
 import time
 import warnings
 
@@ -13,9 +14,10 @@ import pytest
 import scipy.sparse as sp
 from sklearn.utils.validation import validate_data
 
-from skdp import DPPCA
+from skdp import DPPCA, DPIncrementalPCA, DPPersonalizedRegressor
 from skdp._validation import check_real
 from skdp.base import BaseDPEstimator, atomic
+from skdp.decomposition import _pca, _spectral
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import epsilon_from_mu_delta
 from skdp.privacy.gate import grants
@@ -25,6 +27,7 @@ from skdp.privacy.noise import words
 from skdp.queries import rows
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import Neighbours
+from skdp.solvers import local_fits
 from skdp.solvers.linalg import orthonormal
 from skdp.testing import (
     audit,
@@ -354,6 +357,7 @@ def no_limit(mp):
         return min(self.budget.epsilon, accounting.epsilon_from_losses(losses, delta))
 
     mp.setattr(gate.PrivacySession, "affordable", lambda self, bound, share, *args: share)
+    mp.setattr(gate.PrivacySession, "left", lambda self, kind="gaussian": 1.0)
     mp.setattr(gate.PrivacySession, "_composed_epsilon", blind)
 
 
@@ -398,6 +402,44 @@ def half_ledger(mp):
         pay(self, line._replace(loss=line.loss._replace(value=line.loss.value / 2)), *args)
 
     mp.setattr(gate.PrivacySession, "pay", forgetful)
+
+
+def one_median(mp):
+    """The clip of residuals from all users of a batch at once, not from each user's own."""
+    mp.setattr(
+        local_fits,
+        "_huber_width",
+        lambda R: local_fits._HUBER * np.median(np.abs(R)) * np.ones((len(R), 1, 1)),
+    )
+
+
+def warm_sketch(mp):
+    """A sketch of wide rows that starts from some of the rows."""
+    for module in ("_incremental_pca", "_moments"):
+        mp.setattr(f"skdp.decomposition.{module}.MOMENT_FEATURES", 2)
+    facts = DPIncrementalPCA._facts
+
+    def warm(self, session, X):
+        found, shares = facts(self, session, X)
+        rows = next(X.blocks())
+        rows = rows.toarray() if sp.issparse(rows) else np.nan_to_num(rows)
+        size = found["sketch"].shape[1]
+        start = np.clip(rows[:size].T, -1, 1) + found["sketch"][:, : len(rows)]
+        return found | {"sketch": orthonormal(np.nan_to_num(start))}, shares
+
+    mp.setattr(DPIncrementalPCA, "_facts", warm)
+
+
+def route_by_storage(mp):
+    """Another way where a CSR matrix happens to store every entry."""
+    mp.setattr(_spectral, "GRAM_FEATURES", 2)
+    mp.setattr(_spectral, "SCREENED_FEATURES", 2)
+    sparse = _pca.is_sparse
+
+    def is_sparse(source):
+        return sparse(source) and source.whole().nnz < math.prod(source.whole().shape)
+
+    mp.setattr(_pca, "is_sparse", is_sparse)
 
 
 def nothing(mp):
@@ -453,6 +495,18 @@ MUTATIONS = {
     "no more noise for a tiny budget": ("tiny epsilon", check("tiny_epsilon"), PCA, noise_floor),
     "branch on a maximum, tiny budget": (
         "tiny epsilon", check("tiny_epsilon"), BranchesOnMaximum(), nothing,
+    ),
+    "clip width shared by a batch of users": (
+        "company", check("company"), DPPersonalizedRegressor(loss="huber"), one_median,
+    ),
+    "sketch warm-started from rows": (
+        NULL, check("null_release"), DPIncrementalPCA(1, clip_norm=1.0), warm_sketch,
+    ),
+    "route by what a CSR matrix stores": (
+        NULL, check("null_release"), DPPCA(1, clip_norm=1.0), route_by_storage,
+    ),
+    "the same, seen in one matrix": (
+        "storage form", check("storage_form"), DPPCA(1, clip_norm=1.0), route_by_storage,
     ),
     "rows kept on the estimator": (
         "documented attributes", check("documented_attributes"), KeepsRows(), nothing,

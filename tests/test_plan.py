@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import pickle
 from collections import Counter
 from pathlib import Path
 
@@ -22,10 +23,11 @@ from skdp import (
     PrivacyLedger,
     theory,
 )
-from skdp.datasets import make_spiked_rows, make_trace_regression
+from skdp.datasets import make_interactions, make_spiked_rows, make_trace_regression
 from skdp.preprocessing import DPStandardScaler
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import words
+from skdp.recommend import DPRecommender
 from skdp.solvers import low_rank
 from skdp.testing import contrasting_data, seeded_entropy
 
@@ -55,6 +57,12 @@ def one_call(estimator):
     return fitted, (n, fitted.n_features_in_), once
 
 
+def histories(estimator):
+    """Counts that can be read at the first rung: how many rungs there are is learnt."""
+    R = make_interactions(5000, 60, 60_000, 4, random_state=0)
+    return estimator.fit(R), R.shape, {"nnz": R.nnz}
+
+
 def records(estimator):
     return estimator.fit(*RECORDS), (len(RECORDS[1]), (4, 3)), {}
 
@@ -69,7 +77,10 @@ def stream(estimator):
     return fitted, X.shape, {"stream": True}
 
 
-WAYS = [(estimator, one_call) for estimator in common_estimators()]
+WAYS = [
+    (estimator, histories if isinstance(estimator, DPRecommender) else one_call)
+    for estimator in common_estimators()
+]
 WAYS += [
     (estimator, one_call)
     for estimator in [
@@ -109,6 +120,7 @@ WAYS += [
         DPLowRankFactorizer(2, matrix_shape=X.shape, max_releases=4, **ROW),
     ]
 ]
+SHAPES = {one_call: (60, 8), histories: (60, 8), records: (3000, (4, 3)), stream: X.shape}
 CASES = {f"{way.__name__} {' '.join(repr(e).split())}": (e, way) for e, way in WAYS}
 
 # Sensitivities that the released iterates and clip levels decide; public in all other lines.
@@ -169,7 +181,7 @@ def test_plan_has_the_lines_of_the_ledger(case):
 @pytest.mark.parametrize("case", CASES)
 def test_plan_spends_draws_and_reads_nothing(case, monkeypatch):
     estimator, way = CASES[case]
-    shape = {one_call: (60, 8), records: (3000, (4, 3)), stream: X.shape}[way]
+    shape = SHAPES[way]
     if getattr(estimator, "privacy_unit", "") == "edge":
         shape = (40, 40)
     options = {"stream": True} if way is stream else {}
@@ -190,7 +202,7 @@ def test_plan_spends_draws_and_reads_nothing(case, monkeypatch):
         assert ledger.spent.epsilon == 0
     assert vars(fresh) == before
     assert generator.bit_generator.state == state
-    assert str(fresh.plan(*shape, **options)) == str(plan)
+    assert str(fresh.plan(*shape, **options)) == str(plan) == str(pickle.loads(pickle.dumps(plan)))
     assert str(plan).startswith("Plan") and (plan.found >= 0 or math.isnan(plan.error))
 
 
@@ -226,8 +238,10 @@ def test_plan_stops_where_the_fit_stops(n, left_out):
     rows /= np.linalg.norm(rows, axis=1)[:, None]
     with seeded_entropy(0):
         names = {line.name for line in pca.fit(rows).ledger_}
-    assert names == {release.name for release in pca.plan(n, 12, signal=0.5).releases}
+    plan = pca.plan(n, 12, signal=0.5)
+    assert names == {release.name for release in plan.releases}
     assert ("left_out" in names) == left_out
+    assert plan.needed == pca.plan(1000, 12, signal=0.5).needed
 
 
 def test_few_records_are_not_read():
@@ -236,13 +250,21 @@ def test_few_records_are_not_read():
     found = model.plan(3000).found
     names = [{r.name for r in model.plan(int(f * found)).releases} for f in (0.5, 1.5)]
     assert "left_out" in names[0] and "left_out" not in names[1]
+    for params in ({}, {"privacy_unit": "label"}, {"design": 1.0, "fit_intercept": True}):
+        fewest = DPTraceRegressor(1, matrix_shape=(4, 3), **params).plan(1)
+        assert fewest.error == 1.0 and fewest.found > 100
+    for params in ({}, {"max_iter": 3}, {"fit_intercept": True}, {"privacy_unit": "label"}):
+        other = DPTraceRegressor(1, matrix_shape=(4, 3), **params)
+        assert other.records_needed().readable == pytest.approx(other.plan(10).found, rel=1e-3)
+    assert theory.records_needed((4, 3), 1) == model.records_needed()
+    assert 0 < model.plan(10**9).error < 0.01  # their number is private: no rows are made for it
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "delta=0" not in case])
 def test_no_noise(case):
     estimator, way = CASES[case]
     exact = type(estimator)(**estimator.get_params() | {"epsilon": math.inf})
-    shape = {one_call: (60, 8), records: (3000, (4, 3)), stream: X.shape}[way]
+    shape = SHAPES[way]
     if getattr(estimator, "privacy_unit", "") == "edge":
         shape = (40, 40)
     if getattr(estimator, "center", None) is not None and not isinstance(estimator.center, str):

@@ -31,6 +31,12 @@ __all__ = ["FactoredRecords", "SparseRecords"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+_FACTORS = 2**16  # numbers of a block of factors
+
+
+def _margins(block: Zipped, record: IntArray) -> FloatArray:
+    """Roots of the numbers of entries that are rounded: a stored zero is not."""
+    return np.sqrt(np.bincount(record, block.rows.data != 0, block.shape[0]))
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class SparseRecords:
         """Return norms in units, and of what rounding may change."""
         record, _, Z = self._integers(block, units)
         m = block.shape[0]
-        return np.sqrt(np.bincount(record, Z * Z, m)), np.sqrt(np.bincount(record, minlength=m))
+        return np.sqrt(np.bincount(record, Z * Z, m)), _margins(block, record)
 
     def survey(self, block: Zipped) -> Pair:
         """Return units and upper bounds of the norms."""
@@ -106,7 +112,7 @@ class SparseRecords:
         K = reduced(np.stack(columns, axis=1, dtype=np.float64))
         a2, b2, k2 = (np.einsum("ij,ij->i", part, part) for part in (A, B, K))
         squares = np.bincount(keys_a // d1, a2, m), np.bincount(owners, b2, m), k2
-        counts = np.sqrt(np.bincount(record, minlength=m))
+        counts = _margins(block, record)
         margin = counts * (0.5 + 2 * math.sqrt(r)) + r
         inner = K @ frame.core.ravel()
         return tangent_sizes(squares, units, margin), units * frame.core_unit * inner
@@ -150,7 +156,7 @@ class FactoredRecords:
     @property
     def at_once(self) -> int:
         """Records that fit a cache."""
-        return int(np.clip(2**16 // sum(self.shape), 16, MAX_ROWS))
+        return int(np.clip(_FACTORS // sum(self.shape), 16, MAX_ROWS))
 
     def whitened(self, W1: FloatArray, W2: FloatArray) -> FactoredRecords:
         """Return the form of (W1 a)(W2 b)', for public symmetric matrices of norm at most 1."""

@@ -22,6 +22,7 @@ __all__ = ["AnyUsers", "Batch", "UserForm", "UserRows", "users_of"]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 _BATCH_BYTES = 2**23
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # spreads the bits of entries that differ little
 _MAX_USERS = 2**14  # public cap: integer products of one batch stay below 2**53
 
 
@@ -54,6 +55,22 @@ def _scaled(values: FloatArray, scale: bool) -> tuple[FloatArray, NDArray[np.int
     largest = np.abs(values).max(axis=(1, 2), initial=0.0)
     exponents = np.where(scale & (largest > 0), np.frexp(largest)[1], 0).astype(np.intc)
     return np.ldexp(values, -exponents[:, None, None]), exponents
+
+
+def _in_own_order(X: FloatArray, Y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return each user's rows in an order that depends on what they are, not on how they came.
+
+    Float sums then have the same bits for every order in which rows came. The order is that of a
+    public hash: sorted by value, rows that are alike would become pairs.
+    """
+    if X.shape[1] < 2:
+        return X, Y
+    both = np.concatenate([X, Y], axis=2).view(np.uint64)
+    steps = np.arange(1, both.shape[2] + 1, dtype=np.uint64)
+    both = (both ^ (both >> np.uint64(32))) * (steps * _ODD | np.uint64(1))
+    order = np.argsort((both ^ (both >> np.uint64(29))).sum(axis=2), axis=1, kind="stable")
+    first = np.arange(len(X))[:, None]
+    return X[first, order], Y[first, order]
 
 
 @dataclass(frozen=True)
@@ -153,6 +170,7 @@ class UserRows:
         if not good.all():
             X = np.where(good[:, None, None], X, 0.0)
             Y = np.where(good[:, None, None], Y, 0.0)
+        X, Y = _in_own_order(X, Y)
         X, x_exponent = _scaled(X, True)
         Y, y_exponent = _scaled(Y, self._scale_targets)
         return Batch(X, Y, x_exponent, y_exponent)

@@ -185,6 +185,9 @@ class FactorizerStreams(StreamingMixin):
             self._private = self._state.running.group
         self.n_features_in_ = shape[1]
 
+    def _holds(self):
+        return super()._holds() or self._state.running is not None
+
     def __getstate__(self):
         if self._state.running is not None:
             raise PrivacyError(

@@ -10,7 +10,6 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.data.linear_maps import SketchMap
 from skdp.decomposition._factorizer_layout import draw_sketch
 from skdp.privacy.streams.sketch_draws import SketchSource
-from skdp.privacy.streams.sketches import grant_sketches
 from skdp.queries.sketches import SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.sketching import gram_factors
@@ -72,8 +71,7 @@ class _Reporter(BaseDPEstimator):
             source, n = SketchSource.of(session, self.sketch_seed), row.shape[1]
             right = draw_sketch(source, "local", "isometry", n, min(self.sketch_size, n))
         sketch = SketchMap("report", row.shape, None, right)
-        (grant,) = grant_sketches(session, [unit.bound(sketch, random=False)], [1.0])
-        answer = grant.open(Whole(row, unit).answer(sketch))
+        answer = session.release(Whole(row, unit).sketch(sketch), 1.0)
         return self._close_session(session, {"answer_": answer})
 
 

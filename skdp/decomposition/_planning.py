@@ -54,15 +54,19 @@ class PlansMixin:
         self._check_parameters()
         unit = getattr(self, "privacy_unit", "row")
         rows = unit == "row"
-        X = zero_rows(n, d, sparse=sparse or not rows)
+        asked = not rows or self.adjacency == "replace" or math.isinf(self.epsilon)
+        X = zero_rows(n if asked else 1, d, sparse=sparse or not rows)
         ordinary = {}
         if rows:
             facts = n_planned(self, d), check_share(self, signal, d), length_of(self)
             ordinary["gram"] = spiked(*facts)
         rehearsal = rehearse(self, n, X, **ordinary)
         if rows:
-            expected = expect_rows(self, rehearsal, n, d, signal)
-            return rehearsal.plan(n, d, expected, length_unit(self))
+            whole = rehearsal
+            if rehearsal.named("left_out"):  # with fewer rows the refinement is worth its passes
+                whole = rehearse(self, 1, X, **ordinary)
+            expected = expect_rows(self, whole, n, d, signal)
+            return rehearsal.plan(n, d, expected, rehearsal.clip_norm(self.clip_norm)[1])
         expect = expect_interactions if unit == "interaction" else expect_entries
         return rehearsal.plan(n, d, expect(self, rehearsal, n, d, signal))
 
@@ -86,6 +90,12 @@ def check_share(estimator, signal, d):
     return float(signal)
 
 
+def length_of(estimator):
+    """Return the assumed length of the rows: 1 where the fit learns a clip norm in units of it."""
+    clip = estimator.clip_norm
+    return 1.0 if clip == "auto" or math.isinf(clip) else float(clip)
+
+
 def spiked(k, captured, length):
     """Return the ordinary second moment of rows of a length: k equal components, an even rest."""
 
@@ -98,24 +108,14 @@ def spiked(k, captured, length):
     return gram
 
 
-def length_of(estimator):
-    """Return the clip norm of a plan: 1 where the fit learns it."""
-    clip = estimator.clip_norm
-    return 1.0 if clip == "auto" or math.isinf(clip) else float(clip)
-
-
-def length_unit(estimator):
-    """Return what noise scales are multiples of."""
-    return "clip_norm" if estimator.clip_norm == "auto" else "1"
-
-
 # -- rows --------------------------------------------------------------------------------------
 
 
 def expect_rows(estimator, rehearsal, n, d, signal):
-    """Expect the loss of a subspace of rows as long as the clip norm."""
+    """Expect the loss of a subspace of rows that are alike in length."""
     k, captured = n_planned(estimator, d), check_share(estimator, signal, d)
-    clip, exact = length_of(estimator), rehearsal.law == "exact"
+    length, exact = length_of(estimator), rehearsal.law == "exact"
+    clip = rehearsal.clip_norm(estimator.clip_norm)[0]
     moments = rehearsal.named("gram", "moment")
     products = rehearsal.named("tangent_product")
     assumed = [f"{k} components hold {captured:g} of the squared length, in equal parts"]
@@ -124,7 +124,7 @@ def expect_rows(estimator, rehearsal, n, d, signal):
         loss, noise = partial(constant_error, error=0.0), 0.0
     elif moments:
         noises = [line.noise_scale / largest_term(clip) for line in products]
-        noise = moments[0].noise_scale / clip**2
+        noise = moments[0].noise_scale / length**2
         loss = partial(gram_loss, d=d, k=k, captured=captured, moment=noise, tangents=noises)
         if moments[0].size < d * d:
             assumed.append("the error of the screened route depends on how columns are spread")

@@ -24,6 +24,7 @@ GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than
 _RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be
 DIRECTION_LEVEL = 12.0  # deviations of the noise: how many rows may be shortened
 SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
+SCREENED_FEATURES = 100  # screening needs more columns than it keeps
 _EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
 
@@ -34,7 +35,7 @@ def row_route(name, d, k, sparse):
     if name == "randomized":
         return "power"
     if name == "auto" and d > GRAM_FEATURES:
-        return "screened" if sparse and d > 4 * max(k, 25) else "power"
+        return "screened" if sparse and d > max(4 * k, SCREENED_FEATURES) else "power"
     return "gram"
 
 

@@ -8,7 +8,6 @@ from skdp.decomposition._factorizer_state import begin
 from skdp.decomposition._planning import (
     check_share,
     length_of,
-    length_unit,
     n_planned,
 )
 from skdp.theory import (
@@ -63,7 +62,8 @@ class IncrementalPlanMixin:
         captured = check_share(self, signal, d)
         calls = f"{self.max_releases} releases, paid at once" if stream else "one release, by fit"
         expected = expect_moments(n, d, n_planned(self, d), captured, noise, calls)
-        return rehearsal.plan(n, d, expected, length_unit(self))
+        unit = "clip_norm" if self.clip_norm == "auto" else "1"
+        return rehearsal.plan(n, d, expected, unit)
 
 
 def expect_moments(n, d, k, captured, noise, calls):

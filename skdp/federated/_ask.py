@@ -1,7 +1,7 @@
-"""The federated `ask`: a release is paid on the server and read on the clients.
+"""What stands behind a federated `Ask`: a release is paid on the server and read on the clients.
 
 Bounds come from a query over no rows; what travels is the public request, and what comes back is
-the secure sum of the clients' noisy integers. Solvers cannot tell it from the central `Ask`.
+the secure sum of the clients' noisy integers. Solvers cannot tell it from a session.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.federated._requests import Argument, Call, Facts, Request
 from skdp.federated.noise_parts import NoiseParts, distribute
-from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.ask import Ask, Path
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.session import PrivacySession
 
 __all__ = [
     "Aggregate",
-    "FederatedAsk",
     "FederatedSession",
     "Federation",
     "pack",
@@ -106,9 +106,14 @@ class Federation:
         self._aggregate = aggregate
         self._serial = 0
 
-    def release(self, calls: tuple[Call, ...], bounded: Bounded, share: float) -> Answer:
+    def forfeit(self, share: float) -> None:
+        """Pay a share and release nothing for it."""
+        self.session.forfeit(share)
+
+    def answer(self, path: Path, bounded: Bounded, share: float) -> Answer:
         """Pay, ask the clients, and turn their total into the public answer."""
         bound = bounded.bound
+        calls = tuple(Call(name, tuple(map(_plain, public))) for name, public in path)
         if bound.linf is not None:
             raise PrivacyError(f"{bound.name!r} is a private choice, which no sum can make")
         grant = distribute(self.session, bound, share, self.parts)
@@ -132,37 +137,6 @@ class Federation:
         return opened
 
 
-class FederatedAsk:
-    """The public face of a query whose rows lie with the clients (see `Ask` of the gate)."""
-
-    def __init__(self, federation: Federation, schema: object, path: tuple[Call, ...] = ()) -> None:
-        self._federation = federation
-        self._schema = schema
-        self._path = path
-
-    def forfeit(self, share: float) -> None:
-        """Pay a share and release nothing for it."""
-        self._federation.session.forfeit(share)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_") or not callable(getattr(type(self._schema), name, None)):
-            raise AttributeError(f"a query has no release named {name!r}")
-        method = getattr(self._schema, name)
-
-        def ask(*public: Any, share: float | None = None) -> Any:
-            out = method(*public)
-            path = (*self._path, Call(name, tuple(_plain(value) for value in public)))
-            if isinstance(out, PrivateQuery):
-                return FederatedAsk(self._federation, out, path)
-            if not isinstance(out, Bounded):
-                raise PrivacyError(f"{name} is neither a release nor a narrowed query")
-            if share is None:
-                raise TypeError(f"{name} is a release: it needs a share of the budget")
-            return self._federation.release(path, out, share)
-
-        return ask
-
-
 def _plain(value: Any) -> Argument:
     return value if value is None or isinstance(value, np.ndarray) else float(value)
 
@@ -174,9 +148,9 @@ class FederatedSession:
         self._federation = federation
         self._session = federation.session
 
-    def ask(self, query: object) -> FederatedAsk:
+    def ask(self, query: object) -> Ask:
         """Return the federated face of a query; the query itself is never read."""
-        return FederatedAsk(self._federation, query)
+        return Ask(self._federation, query)
 
     @property
     def noise_multiplier(self) -> float:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_X_y
 
-from skdp.federated._ask import Aggregate, FederatedAsk, Federation
+from skdp._labels import as_labels
+from skdp.federated._ask import Aggregate, Federation
 from skdp.federated._clients import (
     FederatedClient,
     Signatures,
@@ -19,6 +20,7 @@ from skdp.federated._clients import (
 from skdp.federated._requests import Facts
 from skdp.federated.noise_parts import Config, NoiseParts
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
+from skdp.privacy.gate.ask import Ask
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger import ledger
@@ -99,6 +101,7 @@ class PersonalizedClient(FederatedClient):
         n_retries: int = 0,
     ) -> None:
         model = _checked_model(model)
+        y = y if model._y_numeric else as_labels(y)
         X, y = check_X_y(
             X, y, accept_sparse="csr", dtype=[np.float64, np.float32],
             y_numeric=bool(model._y_numeric),
@@ -231,7 +234,7 @@ class FederatedRounds:
         d = model.components_.shape[1]
         for _ in range(self.n_rounds):
             schema = _Users(model, np.zeros((0, d)), np.zeros((0, 1)), np.zeros(0, int))
-            ask = FederatedAsk(federation, schema)
+            ask = Ask(federation, schema)
             answer = ask.round(model.components_, share=1 / self.n_rounds)
             model = model.server_update(answer.value, answer.noise_scale)
         return model

@@ -6,7 +6,7 @@ from skdp.model_selection._pipelines import check_pipeline
 from skdp.model_selection._report import PipelineProblem, PipelineReport
 from skdp.model_selection._scorers import PrivateScorer, make_private_scorer
 from skdp.model_selection._search import DPGridSearchCV, DPRandomizedSearchCV
-from skdp.model_selection._splitters import IndependentKFold, WithinGroupKFold
+from skdp.model_selection._splitters import IndependentKFold, WithinGroupKFold, leave_some_out
 
 __all__ = [
     "DPGridSearchCV",
@@ -18,6 +18,7 @@ __all__ = [
     "SearchCost",
     "WithinGroupKFold",
     "check_pipeline",
+    "leave_some_out",
     "make_private_scorer",
     "search_cost",
 ]

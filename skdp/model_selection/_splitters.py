@@ -6,10 +6,11 @@ import numpy as np
 from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import check_consistent_length
 
+from skdp._inputs import check_histories
 from skdp._labels import check_labels
 from skdp.privacy.noise.words import make_source
 
-__all__ = ["IndependentKFold", "WithinGroupKFold"]
+__all__ = ["IndependentKFold", "WithinGroupKFold", "leave_some_out"]
 
 
 class WithinGroupKFold(BaseCrossValidator):
@@ -157,3 +158,47 @@ class IndependentKFold(BaseCrossValidator):
         fold = (words(int(units.max(initial=-1)) + 1) % np.uint64(K)).astype(int)[units]
         for i in range(K):
             yield np.flatnonzero(fold == i)
+
+
+def leave_some_out(R, share=0.2, *, random_state=None):
+    """Split the items of each user into two matrices of the same shape.
+
+    Each item goes to the second matrix by itself, with probability `share`. The second matrix
+    holds private data as the first does.
+
+    Parameters
+    ----------
+    R : {array-like, sparse matrix} of shape (n_users, n_items)
+        Interactions: positive entries.
+    share : float, default=0.2
+        Probability that an item is held out.
+    random_state : int, Generator, RandomState or None, default=None
+        Seed of the split; None splits by the operating system.
+
+    Returns
+    -------
+    train, test : csr_array of shape (n_users, n_items)
+        Interactions, each 1.0.
+
+    Examples
+    --------
+    >>> from skdp.datasets import make_interactions
+    >>> from skdp.model_selection import leave_some_out
+    >>> R = make_interactions(50, 40, 300, 4, random_state=0)
+    >>> train, test = leave_some_out(R, random_state=0)
+    >>> int(train.nnz + test.nnz) == R.nnz
+    True
+    """
+    if isinstance(share, bool) or not 0 < share < 1:
+        raise ValueError(f"share must be a float in the range (0, 1). Got {share!r} instead.")
+    R = check_histories(R)
+    words = make_source(random_state, "leave_some_out").words()(R.nnz)
+    held = words < np.uint64(share * 2.0**64)
+    return tuple(_where(R, chosen) for chosen in (~held, held))
+
+
+def _where(R, chosen):
+    part = R.copy()
+    part.data = np.where(chosen, 1.0, 0.0)
+    part.eliminate_zeros()
+    return part

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -82,14 +83,24 @@ class InteractionQuery(PrivateQuery):
         Users with fewer items are normalised as if they had this many.
     adjacency : {"add_remove", "replace"}
         One interaction appears or goes, or moves to another item.
+    prepare : callable or None
+        A map of the matrix that takes each cell by itself, run inside the gate.
     """
 
-    def __init__(self, R: Any, *, degree_floor: int, adjacency: str) -> None:
+    def __init__(
+        self,
+        R: Any,
+        *,
+        degree_floor: int,
+        adjacency: str,
+        prepare: Callable[[Any], Any] | None = None,
+    ) -> None:
         if isinstance(degree_floor, bool) or not isinstance(degree_floor, int | np.integer):
             raise TypeError(f"'degree_floor' must be an integer. Got {degree_floor!r} instead.")
         if degree_floor < 1:
             raise ValueError(f"'degree_floor' must be at least 1. Got {degree_floor!r} instead.")
         self._raw = R
+        self._prepare = prepare
         self._rows: Any = None
         self._kept: NDArray[np.intp] | None = None
         self.degree_floor = int(degree_floor)
@@ -109,7 +120,8 @@ class InteractionQuery(PrivateQuery):
     def _normalised(self) -> Any:
         """Binary rows over sqrt(max(degree, floor)): inside the gate, once."""
         if self._rows is None:
-            R = sp.csr_array(self._raw, dtype=np.float64, copy=True)
+            raw = self._raw if self._prepare is None else self._prepare(self._raw)
+            R = sp.csr_array(raw, dtype=np.float64, copy=True)
             R.has_canonical_format = R.has_sorted_indices = False
             R.sum_duplicates()
             R.data = np.where(np.isnan(R.data), 0.0, R.data)
@@ -138,6 +150,35 @@ class InteractionQuery(PrivateQuery):
             "sums", (n,), l2, 2 * (m + 2) * _ULP * m,
             lambda: np.asarray(self._normalised().sum(axis=0)).reshape(-1),
         )  # fmt: skip
+
+    def counts(self) -> Bounded:
+        """Return how many users have each item: one count moves by 1, or two under replace.
+
+        Each moved count is rounded by itself.
+        """
+        moved = Neighbours(self.adjacency).units
+
+        def answer(step: float) -> NDArray[Any]:
+            return to_grid(np.bincount(self._normalised().indices, minlength=self.n_features), step)
+
+        bound = Bound(
+            "counts", (self.n_features,), math.sqrt(moved), slack=math.sqrt(moved), l1=moved,
+            l1_slack=moved,
+        )  # fmt: skip
+        return Bounded(bound, answer)
+
+    def cells(self) -> Bounded:
+        """Return the places of the ones, to be flipped: one cell differs, two under replace."""
+        shape = (self.shape[0], self.n_features)
+        moved = int(Neighbours(self.adjacency).units)
+
+        def answer(_: float) -> NDArray[Any]:
+            rows = self._normalised()
+            rows.sort_indices()
+            users = np.repeat(np.arange(shape[0], dtype=np.int64), np.diff(rows.indptr))
+            return np.asarray(users * shape[1] + rows.indices)
+
+        return Bounded(Bound("cells", shape, math.sqrt(moved), cells=moved), answer)
 
     def gram(self) -> Bounded:
         """Return R'R: see `gram_change`."""

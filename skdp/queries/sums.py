@@ -74,6 +74,9 @@ class Neighbours:
 class SumQuery(PrivateQuery):
     """Statistics that are sums over private units, each with its bound.
 
+    A subclass says what one unit adds (`_number`, `_array`, `_square`) and sums it over blocks
+    (`_sum`); bounds for each adjacency, rounding, counts and ranks come with it.
+
     Parameters
     ----------
     source : RowSource or RemoteRows

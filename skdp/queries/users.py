@@ -83,12 +83,13 @@ def _signs(p: int) -> FloatArray:
 def _squares(F: FloatArray, signed: bool) -> FloatArray:
     """||F'JF||_F^2 of each user, through the smaller Gram matrix."""
     n, p, d = F.shape
-    if p > d and not signed:
-        G = np.matmul(F.swapaxes(1, 2), F)
+    if p > d:  # memory for one user grows with its rows, not with their square
+        left = F.swapaxes(1, 2)
+        G = np.matmul(left * _signs(p) if signed else left, F)
     else:
         G = np.matmul(F, F.swapaxes(1, 2))
     squares = (G * G).reshape(n, G.shape[1] * G.shape[2])
-    if signed:
+    if signed and p <= d:
         squares = squares * np.outer(_signs(p), _signs(p)).ravel()
     return np.asarray(np.maximum(squares.sum(axis=1), 0.0))
 
@@ -116,8 +117,9 @@ def unit_factors(F: FloatArray, step: float, signed: bool = False) -> FloatArray
     aim = max(radius - 1.5 - math.sqrt(p) * d / (24 * radius), 0.9 * radius)
     factors = np.where(sizes > 0, aim / np.sqrt(np.where(sizes > 0, sizes, 1.0)), 0.0)
     Z = np.rint(F * factors[:, None, None])
-    terms = p * p if signed or p <= d else d * d
-    mass = (Z * Z).reshape(n, p * d).sum(axis=1) ** 2 if signed else 0.0
+    terms = min(p, d) ** 2
+    cancels = signed and p <= d  # then squares are added with both signs
+    mass = (Z * Z).reshape(n, p * d).sum(axis=1) ** 2 if cancels else 0.0
     rounding = 4e-16 * (terms + 4)
 
     def too_long() -> NDArray[np.intp]:

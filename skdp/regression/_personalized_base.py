@@ -48,6 +48,7 @@ from skdp.solvers.user_heads import (
 from skdp.solvers.user_rounds import refine
 
 FLOATS = [np.float64, np.float32]
+_AT_ONCE = 2**20  # numbers of the heads that are looked up at once
 
 
 class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
@@ -387,7 +388,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         at, known = positions(heads["users"], labels)
         rows = np.flatnonzero(known)
         d, p = model.coef.shape
-        size = max(1, 2**20 // (d * p))
+        size = max(1, _AT_ONCE // (d * p))
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
             own = heads["heads"][at[some]]

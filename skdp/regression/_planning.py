@@ -133,7 +133,11 @@ def expect_readout(noise_scale, n, d, signal, *, clip_norm, target, whole):
 
 
 def no_users(n, d, adjacency):
-    """Return a query of so many users without numbers; one output, as more change no norm."""
+    """Return a query of so many users without numbers; one output, as more change no norm.
+
+    A private number of users is not asked for.
+    """
+    n = n if adjacency == "replace" else 1
     rows = UserRows(zero_rows(n, d), zero_rows(n, 1), np.arange(n), True)
     return UserQuery(rows, adjacency=adjacency)
 

@@ -174,12 +174,10 @@ class ReadoutBase(BaseDPEstimator):
         y = zero_rows(rows, columns) if not whole else np.zeros(rows)
         placed = Placed(row_source(zero_rows(rows, d)), {"y": y})
         rehearsal = rehearse(self, n, placed, *options)
-        learnt = self._is_auto("clip_norm")
-        clip_norm = 1.0 if learnt else float(self.clip_norm)
-        clip_norm = clip_norm if math.isfinite(clip_norm) else 1.0
+        clip_norm, unit = rehearsal.clip_norm(self.clip_norm, "within")
         noise = rehearsal.lines[-1].noise_scale
         expected = self._expected(noise, n, d, columns, signal, clip_norm, whole)
-        return rehearsal.plan(n, d, expected, "the median norm of the rows" if learnt else "1")
+        return rehearsal.plan(n, d, expected, unit)
 
     def _expected(self, noise_scale, n, d, columns, signal, clip_norm, whole=False):
         target = self._lengths(1.0)[1] / math.sqrt(columns)

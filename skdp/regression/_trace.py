@@ -327,10 +327,12 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         check_counts(self, n_samples=n_samples)
         self._check_parameters()
         known = self.privacy_unit == "label"
-        records = planned_records(n_samples, shape, known=known)
+        rows = n_samples if known or self.adjacency == "replace" else 1  # else nobody asks
+        records = planned_records(rows, shape, known=known)
         moments = ordinary_moments(shape)
         rehearsal = rehearse(self, n_samples, records, shape, moments=moments)
-        rank = rehearsal.named("clip_median", "moment_median")[0]  # a sum of halves
+        ranks = rehearsal.named("moment_median", "target_median", "clip_median")
+        rank = ranks[0]  # a sum of halves, and all of them alike
         facts = self._facts(shape, n_samples, 2 * rank.noise_scale * math.sqrt(rank.share))
         expected = expect_trace(rank, facts, signal)
         return rehearsal.plan(n_samples, math.prod(shape), expected, "1; sums: the median length")
@@ -354,8 +356,9 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     def _records_needed(self, shape):
         adjacency = "replace" if self.privacy_unit == "label" else self.adjacency
         return records_needed(
-            tuple(shape), self.rank, epsilon=self.epsilon, delta=self.delta, adjacency=adjacency
-        )
+            tuple(shape), self.rank, epsilon=self.epsilon, delta=self.delta, adjacency=adjacency,
+            rank_share=self._facts(shape, 1, 0.0).rank_share,
+        )  # fmt: skip
 
     # -- the model ---------------------------------------------------------------------------
 

@@ -145,6 +145,17 @@ class View:
         scale = own_scale(centred(X) if self.intercept else X)
         return Seen(X / scale[:, None, None], batch.Y, scale)
 
+    def tells(self, batch: UserBatch) -> NDArray[np.bool_]:
+        """Whether a user's rows tell of a direction: exact, whatever the order of the rows.
+
+        Beside an intercept equal rows or equal targets say nothing, and the direction of what a
+        float fit finds in them is that of its rounding.
+        """
+        if not self.intercept or batch.X.shape[1] < 2:
+            return np.ones(len(batch.X), bool)
+        moves = [(A.max(axis=1) > A.min(axis=1)).any(axis=1) for A in (batch.X, batch.Y)]
+        return np.asarray(moves[0] & moves[1])
+
     def linear_targets(self, Y: FloatArray) -> FloatArray:
         """Targets for a least-squares fit: labels become centred indicators."""
         if self.loss_name == "logistic":
@@ -158,7 +169,8 @@ class View:
         offset, loss = np.zeros_like(Y), LOSSES["squared"]
         errors = path.grid_errors(Y, PENALTIES, np.array([self.variance]))
         best = PENALTIES[np.argmin(errors[:, :, 0].sum(axis=2), axis=1)]
-        return path.coefficients(path.fit(Y, offset, loss, best, self.variance))
+        found = path.coefficients(path.fit(Y, offset, loss, best, self.variance))
+        return np.where(self.tells(batch)[:, None, None], found, 0.0)
 
     def moment(self, batch: UserBatch) -> FloatArray:
         """The moments X'Y (n, d, p): cheaper than `ridge`, and worse when m is near d."""

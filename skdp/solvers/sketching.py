@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+_WHOLE = 300  # a matrix of that side is decomposed whole
 _TINY = 1e-12  # of the largest singular value: rounding, where there is no noise
 
 
@@ -67,7 +68,7 @@ def from_matrix(matrix: Answer, k: int, start: FloatArray) -> Factors:
     """
     M = matrix.value
     m, n = M.shape
-    if min(m, n) <= 300 or start.shape[1] * 4 >= min(m, n):
+    if min(m, n) <= _WHOLE or start.shape[1] * 4 >= min(m, n):
         left, values, right = np.linalg.svd(M, full_matrices=False)
         left, values, right = left[:, :k], values[:k], right[:k]
     else:

@@ -43,6 +43,7 @@ _GRAM_LEVEL, _TANGENT_LEVEL, _SCREENED_LEVEL = 12.0, 20.0, 40.0
 CORE_SCALE = 3.0
 _MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
 _NEGLIGIBLE_LOSS = 2e-4  # of the sum of squares: not worth two more passes over the data
+_MOST_ROUGH, _MOST_KEPT = 6000, 1500  # columns that screening keeps, at first and at last
 _TINY = 1e-150  # stands for the noise scale where there is no noise
 
 
@@ -270,8 +271,10 @@ def screened_subspace(
     size = np.abs(sums.value)
     order = np.argsort(-size, kind="stable")
     fewest = min(d, 4 * k)
-    n_kept = max(fewest, min(6000, int(np.count_nonzero(size > 3 * sums.noise_scale))))
-    n_block = max(fewest, min(1500, n_kept, int(np.count_nonzero(size > 4 * sums.noise_scale))))
+    n_kept = max(fewest, min(_MOST_ROUGH, int(np.count_nonzero(size > 3 * sums.noise_scale))))
+    n_block = max(
+        fewest, min(_MOST_KEPT, n_kept, int(np.count_nonzero(size > 4 * sums.noise_scale)))
+    )
     kept = order[:n_kept]
     narrow = ask.columns(kept)
     block, scale = clipped_gram(ask.columns(kept[:n_block]), n_block, 0.3 * share, noise)

@@ -56,7 +56,8 @@ def round_message(view: View, U: FloatArray, clip_level: float) -> Local:
         residual = (fit.target - fit.eta) / (spare * np.where(lengths > 0, lengths, np.inf))
         D = np.matmul(moments(seen.X, residual), transposed(w))
         C = core_weight(clip_level) * np.matmul(w, transposed(w))
-        return np.concatenate([D.reshape(n, -1), C.reshape(n, -1)], axis=1)
+        sent = np.concatenate([D.reshape(n, -1), C.reshape(n, -1)], axis=1)
+        return np.where(view.tells(batch)[:, None], sent, 0.0)
 
     return message
 

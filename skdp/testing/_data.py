@@ -10,6 +10,8 @@ import scipy.sparse as sp
 from sklearn import config_context
 from sklearn.utils import get_tags
 
+from skdp.testing._formats import STORED
+
 __all__ = ["CONTRASTS", "FitData", "contrasting_data", "register_data", "settings_of"]
 
 
@@ -118,6 +120,18 @@ def _sparse_rows(rng, n, d):
     return sp.csr_array(rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.4))
 
 
+def _stored_forms(X):
+    """One CSR matrix in all forms, and with one entry that is not stored."""
+    forms = {name: form(X) for name, form in STORED.items()}
+    full = forms["every entry stored"]
+    left = np.arange(full.nnz) != full.nnz // 2
+    ends = np.concatenate([[0], np.cumsum(left)])[full.indptr]
+    forms["all entries but one"] = sp.csr_array(
+        (full.data[left], full.indices[left], ends), shape=X.shape
+    )
+    return forms
+
+
 @register_data("row")
 def _row_data(estimator, rng):
     _, adjacency, d, n = settings_of(estimator)
@@ -148,6 +162,7 @@ def _row_data(estimator, rng):
         hole = sp.csr_array(S.multiply(np.arange(n)[:, None] % 2))
         empty = sp.csr_array((n, d))
         rows = {"ordinary": S, "empty rows": hole, "empty": empty, "x1e6": 1e6 * S}
+        rows |= _stored_forms(S.toarray())
         families["csr"] = {name: FitData(M, y) for name, M in rows.items()}
     return families
 
@@ -164,7 +179,11 @@ def _label_data(estimator, rng):
         "constant": np.ones(n),
         "one huge label": np.where(np.arange(n) == 3, 1e12, y),
     }
-    return {"dense": {name: FitData(X, target) for name, target in targets.items()}}
+    dense = {name: FitData(X, target) for name, target in targets.items()}
+    for name, value in (("largest label", 1e300), ("NaN label", np.nan), ("inf label", np.inf)):
+        target = np.where(np.arange(n) == 3, value, y)
+        dense[name] = FitData(X, target, assume_finite=True)
+    return {"dense": dense}
 
 
 @register_data("group")
@@ -199,7 +218,9 @@ def _as_families(estimator, matrices, bad=None):
         dense["NaN entry"] = FitData(bad, assume_finite=True)
     families = {"dense": dense}
     if get_tags(estimator).input_tags.sparse:
-        families["csr"] = {name: FitData(sp.csr_array(M)) for name, M in matrices.items()}
+        csr = {name: sp.csr_array(M) for name, M in matrices.items()}
+        csr |= _stored_forms(matrices["ordinary"])
+        families["csr"] = {name: FitData(M) for name, M in csr.items()}
     return families
 
 

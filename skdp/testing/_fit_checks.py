@@ -82,7 +82,7 @@ def check_receipt(name, estimator):
     if len(transcript) != len(read):
         raise AssertionError(f"{name}: {len(read)} ledger lines, {len(transcript)} openings")
     losses = accounting.compose(line.loss for line in ledger)
-    if losses != spent.losses:
+    if not _same_losses(losses, spent.losses):
         raise AssertionError(f"{name}: the ledger has {losses}, the receipt {spent.losses}")
     if spent.epsilon > fitted.epsilon or spent.delta > fitted.delta:
         raise AssertionError(f"{name}: {spent} exceeds the budget")
@@ -94,9 +94,27 @@ def check_receipt(name, estimator):
     if needed > spent.delta * _SLIP:
         raise AssertionError(f"{name}: the ledger costs delta = {needed}, the receipt says {spent}")
     for line in ledger:
-        factor = math.sqrt(2.0) if line.loss.kind == "pure" else 1.0
-        if factor * line.sensitivity > float(line.loss.value) * line.noise_scale * _SLIP:
+        if line.noise_scale * _SLIP < _needed_noise(line):
             raise AssertionError(f"{name}: too little noise for its loss: {line}")
+
+
+def _same_losses(first, second):
+    """Whether losses are equal up to rounding: a receipt snaps to the budget."""
+    if [loss.kind for loss in first] != [loss.kind for loss in second]:
+        return False
+    pairs = zip(first, second, strict=True)
+    return all(a == b or math.isclose(float(a.value), float(b.value)) for a, b in pairs)
+
+
+def _needed_noise(line):
+    """Return the noise scale that a ledger line needs for its loss."""
+    if line.loss.value == 0 or line.sensitivity == 0:
+        return 0.0
+    loss = float(line.loss.value)
+    if line.mechanism == "randomised response":  # flips with probability 1/(1 + e^(loss / cells))
+        return 0.5 / math.sinh(loss / line.sensitivity / 2)
+    factor = math.sqrt(2.0) if line.loss.kind == "pure" else 1.0
+    return factor * line.sensitivity / loss
 
 
 def check_noise_calibration(name, estimator):  # noqa: ARG001
@@ -152,10 +170,11 @@ def check_seeded_noise(name, estimator):
     if difference(_results(first), _results(again)):
         raise AssertionError(f"{name}: two fits with the same seed differ")
     _, other, _ = _seeded(estimator, epsilon=2.5 * estimator.epsilon)
-    for a, b in zip(transcript, other, strict=True):
-        if a.total is None:
+    for a, b in zip(transcript, other, strict=False):  # how many may depend on the budget
+        if a.total is None or b.total is None:
             continue
-        x, y = np.ravel(a.residual()), np.ravel(b.residual())
+        size = min(a.exact.size, b.exact.size)
+        x, y = np.ravel(a.residual())[:size], np.ravel(b.residual())[:size]
         if np.allclose(x, y, rtol=1e-6) or (x.size >= 8 and cosine_pvalue(x, y) < SIX_SIGMA):
             raise AssertionError(
                 f"{name}: one seed gives the same noise at two budgets ({a.bound.name}); the "

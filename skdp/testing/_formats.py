@@ -1,12 +1,13 @@
 """One matrix in several formats, the awkward ones among them, and the smallest blocks of rows."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-__all__ = ["FORMATS", "formatted", "small_blocks"]
+__all__ = ["FORMATS", "STORED", "formatted", "small_blocks"]
 
 
 def _dense_csr(X):
@@ -36,11 +37,27 @@ def _csr_with_zeros(X):
     return sp.csr_array((X.ravel().copy(), np.tile(np.arange(d), n), indptr), shape=X.shape)
 
 
+def _csr_unsorted(X):
+    """CSR whose indices fall within each row."""
+    rows = sp.csr_array(X)
+    order = np.concatenate(
+        [np.arange(a, b)[::-1] for a, b in pairwise(rows.indptr)], dtype=np.intp, casting="unsafe"
+    )
+    return sp.csr_array((rows.data[order], rows.indices[order], rows.indptr), shape=X.shape)
+
+
 FORMATS: dict[str, Callable[[np.ndarray], Any]] = {
     "dense": np.asarray,
     "csr": _dense_csr,
     "csr with duplicates": _csr_with_duplicates,
     "csr with explicit zeros": _csr_with_zeros,
+}
+
+# The same matrix as CSR, stored otherwise: which entries are stored is as private as they are.
+STORED: dict[str, Callable[[np.ndarray], Any]] = {
+    "duplicates": _csr_with_duplicates,
+    "every entry stored": _csr_with_zeros,
+    "unsorted indices": _csr_unsorted,
 }
 
 

@@ -16,11 +16,12 @@ import numpy as np
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import Bound
+from skdp.privacy.gate.flips import FlipGrant
 from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SeededSource, SystemSource
 from skdp.privacy.streams.continual import Stream
-from skdp.testing._streams import record_sums
+from skdp.testing._streams import record_flips, record_sums
 
 __all__ = [
     "Opening",
@@ -76,7 +77,7 @@ def null_release(*, run: bool = False):
         def read(self, answer, grant):
             if run:
                 original(self, answer, grant)
-            return np.zeros(grant.bound.shape, np.int64 if grant.step else np.float64)
+            return grant.nothing()
 
         return read
 
@@ -248,7 +249,7 @@ class _Recorder:
         if grant not in self._pending:
             ledger = grant._session.ledger
             loss = ledger[grant.serial].loss if grant.serial < len(ledger) else None
-            exact = np.zeros(grant.bound.shape, np.int64 if grant.step else np.float64)
+            exact = grant.nothing()
             self._pending[grant] = Opening(
                 grant.bound, grant.mechanism, grant.step, grant.noise_scale, loss, exact,
                 serial=grant.serial,
@@ -284,7 +285,7 @@ class _Recorder:
             if opening.loss is None:
                 self.transcript.faults.append(f"{name!r} was read before it was paid for")
             exact = original(session, answer, grant)
-            opening.exact = opening.exact + exact
+            opening.exact = opening.exact + exact if opening.n_reads else exact
             opening.n_reads += 1
             return exact
 
@@ -313,7 +314,7 @@ class _Recorder:
     def draw(self, original):
         def hooked(grant, *index):
             if self.script is not None:
-                return np.zeros(grant.bound.shape, np.int64)
+                return grant.nothing()
             self._in_noise = True
             try:
                 return original(grant, *index)
@@ -349,6 +350,8 @@ def _recording(recorder: _Recorder):
         stack.enter_context(replaced(PrivacySession, "choose", recorder.choose))
         stack.enter_context(replaced(Grant, "finish", recorder.finish))
         stack.enter_context(replaced(Grant, "draw", recorder.draw))
+        stack.enter_context(replaced(FlipGrant, "finish", record_flips(recorder)))
+        stack.enter_context(replaced(FlipGrant, "draw", recorder.draw))
         stack.enter_context(replaced(Stream, "_noised", record_sums(recorder)))
         stack.enter_context(replaced(SystemSource, "words", recorder.words))
         yield recorder.transcript

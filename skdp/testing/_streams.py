@@ -40,3 +40,16 @@ def merge_streams(steps, transcript):
         before = lines[key].realised if key in lines else 0.0
         lines[key] = replace(step, realised=math.hypot(before, step.realised))
     return tuple(lines.values())
+
+
+def record_flips(recorder):
+    """Record an array that was flipped: its noise is not added, so there is no total."""
+
+    def make(original):
+        def hooked(grant, total):
+            answer = original(grant, total)
+            return answer._replace(value=recorder._close(grant, None, answer.value))
+
+        return hooked
+
+    return make

@@ -34,11 +34,7 @@ from skdp.testing._hooks import (
     replay_answers,
 )
 from skdp.testing._pairs import candidate_pairs
-from skdp.testing._statistics import (
-    distribution_free_mu,
-    epsilon_lower_bound,
-    gaussian_mu,
-)
+from skdp.testing._statistics import distribution_free_mu, epsilon_lower_bound, gaussian_mu
 from skdp.testing._streams import merge_streams
 
 __all__ = [
@@ -133,7 +129,11 @@ class TranscriptReport:
 
 
 def _step_audit(first: Opening, second: Opening) -> StepAudit:
-    loss, shift, name = first.loss, change(first.exact, second.exact), first.bound.name
+    loss, name = first.loss, first.bound.name
+    if first.bound.cells and loss:
+        share = np.setxor1d(first.exact, second.exact).size / first.bound.cells
+        return StepAudit(name, loss.kind, loss.value * share, loss.value)
+    shift = change(first.exact, second.exact)
     kind = loss.kind if loss else "gaussian"
     claimed = loss.value if loss else 0.0
     claimed = claimed.largest() if isinstance(claimed, SketchMixture) else claimed

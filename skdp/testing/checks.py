@@ -27,6 +27,7 @@ from skdp.testing._fit_checks import (
     check_system_entropy,
     check_worst_case_pair,
 )
+from skdp.testing._form_checks import check_company, check_storage_form
 from skdp.testing._null_checks import (
     check_bad_rows,
     check_failed_fit,
@@ -40,6 +41,7 @@ __all__ = [
     "CHECKS",
     "check_bad_budgets",
     "check_bad_rows",
+    "check_company",
     "check_documented_attributes",
     "check_failed_fit",
     "check_input_unmodified",
@@ -52,6 +54,7 @@ __all__ = [
     "check_receipt",
     "check_scaling",
     "check_seeded_noise",
+    "check_storage_form",
     "check_system_entropy",
     "check_tiny_epsilon",
     "check_worst_case_pair",
@@ -79,6 +82,8 @@ CHECKS: tuple[Check, ...] = (
     check_input_unmodified,
     check_scaling,
     check_tiny_epsilon,
+    check_company,
+    check_storage_form,
 )
 
 

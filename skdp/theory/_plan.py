@@ -65,6 +65,13 @@ class Expectation:
         Error at which there are enough samples; 0 where that is not asked.
     scales : bool
         Whether `error` holds for other numbers of samples than the planned one.
+
+    Examples
+    --------
+    >>> from skdp import DPPCA
+    >>> expected = DPPCA(3, clip_norm=1.0).plan(1000, 40).expected
+    >>> expected.error(2000) < expected.error(1000) and expected.error(expected.needed()) < 0.5
+    True
     """
 
     error: Callable[[float], float]

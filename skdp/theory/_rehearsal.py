@@ -1,12 +1,13 @@
 """A plan is a rehearsal of the fit: the same code, on a session that pays and reads nothing.
 
 What is paid, in which order, with which share and noise scale, comes from the fit itself. Answers
-are noise alone, apart from a few that ordinary data give for certain (`_ORDINARY`): the planned
+are noise alone, apart from a few that ordinary data give for certain (`_ordinary`): the planned
 number of units, and a median size of one, so that learnt clip levels are in units of it.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,7 +22,8 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyWarning
 from skdp.privacy.accounting.receipts import LedgerEntry
-from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.ask import Path
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import SHARE_SLIP, PrivacySession
 from skdp.privacy.noise import integers as noise
@@ -56,16 +58,11 @@ def _above(n: float, noise: Answer, threshold: float) -> float:
     return (n + _CLEAR * noise.noise_scale) * (1.0 if threshold < 1.0 else -1.0)
 
 
-_ORDINARY: dict[str, Ordinary] = {
-    "count": _count,
-    "kept_below": _rank,
-    "scores_below": _rank,
-    "targets_below": _rank,
-    "moment_sizes_below": _rank,
-    "ranks": _rank,
-    "norms_above": _above,
-    "sizes_above": _above,
-}
+def _ordinary(name: str) -> Ordinary | None:
+    """Return what ordinary data answer to a question of this name; None is noise alone."""
+    if name.endswith("_below") or name == "ranks":
+        return _rank
+    return _above if name.endswith("_above") else _count if name == "count" else None
 
 
 @cache
@@ -97,20 +94,18 @@ class _RehearsalSession(PrivacySession):
         super().__init__(*args, **kw)
         self.source = _RehearsalSource(self)
         self.paid: list[PlannedRelease] = []
-        self._n = n
-        self._answers = {**_ORDINARY, **ordinary}
-        self._size = 0
+        self.narrowed: dict[str, tuple[Any, ...]] = {}
+        self._n, self._answers, self._size = n, ordinary, 0
 
-    def ask(self, query: object) -> Any:
-        """Return the face of a query that nobody reads."""
-        return _RehearsalAsk(self, query)
-
-    def rehearsed(self, name: str, public: tuple[Any, ...], bounded: Bounded, share: float) -> Any:
+    def answer(self, path: Path, bounded: Bounded, share: float) -> Any:
         """Answer one question as ordinary data would."""
+        *narrowed, (name, public) = path
+        for step, arguments in narrowed:
+            self.narrowed.setdefault(step, arguments)
         if bounded.bound.linf is not None:
             return self.choose(bounded, share)
         answer = self.release(bounded, share)
-        ordinary = self._answers.get(name)
+        ordinary = self._answers.get(name) or _ordinary(name)
         if ordinary is None:
             return answer
         return answer._replace(value=answer.value + ordinary(self._n, answer, *public))
@@ -119,6 +114,8 @@ class _RehearsalSession(PrivacySession):
         """Pay; answer with noise alone."""
         grant = self.grant(bounded.bound, share)
         self.end_if_paid()
+        if grant.bound.cells:  # flips of no ones would be as many as their cells
+            return Answer(sp.csr_array(grant.bound.shape), grant.noise_scale)
         shape, start = grant.bound.shape, 4099 * grant.serial % _TILE
         value = grant.noise_scale * np.resize(np.roll(_tile(), -start), shape)
         if grant.bound.symmetric:
@@ -156,28 +153,6 @@ class _RehearsalSession(PrivacySession):
             raise _Over
 
 
-class _RehearsalAsk:
-    """The public face of a query in a rehearsal (see `Ask` of the gate)."""
-
-    def __init__(self, session: _RehearsalSession, query: object) -> None:
-        self._session, self._query = session, query
-
-    def forfeit(self, share: float) -> None:
-        """Pay a share and release nothing for it."""
-        self._session.forfeit(share)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._query, name)
-
-        def ask(*public: Any, share: float = 0.0) -> Any:
-            out = method(*public)
-            if isinstance(out, PrivateQuery):
-                return _RehearsalAsk(self._session, out)
-            return self._session.rehearsed(name, public, out, share)
-
-        return ask
-
-
 @dataclass(frozen=True)
 class Rehearsal:
     """What a fit would pay for.
@@ -192,6 +167,17 @@ class Rehearsal:
         Law of the noise: "gaussian", "laplace" or "exact".
     lines : tuple of PlannedRelease
         The releases in their order, one by one.
+    narrowed : mapping
+        First public arguments of each narrowing, as ("clipped", (1.0,)), by name.
+
+    Examples
+    --------
+    >>> from skdp import DPPCA
+    >>> from skdp.theory import rehearse, zero_rows
+    >>> rehearsal = rehearse(DPPCA(1, clip_norm=2.0), 1000, zero_rows(1000, 4))
+    >>> count = rehearsal.named("count")[0]
+    >>> count.times, count.share, count.sensitivity
+    (1, 0.01, 1.0)
     """
 
     estimator: str
@@ -199,10 +185,21 @@ class Rehearsal:
     mu: float
     law: str
     lines: tuple[PlannedRelease, ...]
+    narrowed: Mapping[str, tuple[Any, ...]]
 
     def named(self, *names: str) -> list[PlannedRelease]:
         """Return the releases of some names, in their order."""
         return [line for line in self.lines if line.name in names]
+
+    def clip_norm(self, given: float | str, name: str = "clipped") -> tuple[float, str]:
+        """Return the clip norm that was rehearsed, and the unit of all noise scales.
+
+        `given` is the parameter, `name` that of the narrowing which used it.
+        """
+        used = float(self.narrowed[name][0]) if name in self.narrowed else 1.0
+        if not isinstance(given, str):
+            return (used if math.isfinite(used) else 1.0), "1"
+        return used, "clip_norm" if used == 1.0 else "the median norm of the rows"
 
     def plan(self, n: int, d: int, expected: Expectation, unit: str = "1") -> FitPlan:
         """Return the plan: what was rehearsed, and what theory expects of it."""
@@ -229,6 +226,7 @@ def rehearse(
     n: int,
     *data: Any,
     act: Callable[..., object] | None = None,
+    pure: bool = False,
     **ordinary: Ordinary,
 ) -> Rehearsal:
     """Run the releases of a fit on nothing; no ledger is charged, and the estimator not touched.
@@ -243,17 +241,29 @@ def rehearse(
         What the fit is handed: a public shape, whose numbers are never read.
     act : callable or None
         ``act(copy, session, *data)`` makes the releases; None is the method `_fit_session`.
+    pure : bool
+        Whether the fit spends no delta, whatever the parameter says.
     **ordinary : callable
         Name of a method of the query -> what ordinary data answer, from (n, noise, *public).
 
     Returns
     -------
     Rehearsal
+
+    Examples
+    --------
+    >>> from skdp import DPTruncatedSVD
+    >>> from skdp.theory import rehearse, zero_rows
+    >>> svd = DPTruncatedSVD(2, privacy_unit="entry", n_iter=1)
+    >>> rehearsal = rehearse(svd, 400, zero_rows(400, 12, sparse=True))
+    >>> [line.name for line in rehearsal.lines]
+    ['right_product', 'left_product', 'core', 'left_product', 'trace']
     """
     check_counts(estimator, n_samples=n)
     act = type(estimator)._fit_session if act is None else act
     copy = type(estimator)(**estimator.get_params(deep=False))
-    session = copy._checked_session(kind=partial(_RehearsalSession, n=n, ordinary=ordinary))
+    kind = partial(_RehearsalSession, n=n, ordinary=ordinary)
+    session = copy._checked_session(kind=kind, pure=pure)
     with suppress(_Over), warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # of what noise alone would show
         act(copy, session, *data)
@@ -261,7 +271,7 @@ def rehearse(
     guarantee = f"epsilon={budget.epsilon:g}, delta={budget.delta:g}, unit {session.unit}"
     guarantee += f", {session.adjacency}"
     name = type(estimator).__name__
-    return Rehearsal(name, guarantee, budget.mu, session.law, tuple(session.paid))
+    return Rehearsal(name, guarantee, budget.mu, session.law, tuple(session.paid), session.narrowed)
 
 
 def last_noise(

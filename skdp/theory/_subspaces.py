@@ -188,6 +188,13 @@ class IteratedSide:
         Number of rows of an answer.
     laplace : bool
         Laplace noise, for one eigenvector.
+
+    Examples
+    --------
+    >>> from skdp.theory import IteratedSide
+    >>> side = IteratedSide(noise_scale=5.0, n_answers=6, size=400)
+    >>> side.threshold, side.error(150.0), round(side.error(300.0), 3)
+    (170.0, 1.0, 0.026)
     """
 
     noise_scale: float

@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 from skdp import DPPCA, DPTruncatedSVD, PrivacyLedger
 from skdp.datasets import make_interactions, make_spiked_rows
-from skdp.exceptions import PrivacyError
+from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.federated import (
     AggregationAborted,
     AggregationClient,
@@ -165,6 +165,12 @@ def test_secure_and_plain_sums_are_the_same_fit():
     assert plain.ledger_ == masked.ledger_
 
 
+def trusting(n_clients, n_dropouts):
+    """No client is curious: the noise is that of the central fit."""
+    with pytest.warns(PrivacyWarning, match="n_colluders=0"):
+        return AggregationConfig(n_clients, 0, n_dropouts)
+
+
 # -- accuracy --------------------------------------------------------------------------------------
 
 
@@ -173,7 +179,7 @@ def test_captures_the_energy_of_the_central_fit(algorithm):
     """24 clients, no colluders or drop-outs: the same noise, but for the coarser grid."""
     rows = make_spiked_rows(6000, 20, 3, captured=0.8, random_state=0)
     estimator = DPTruncatedSVD(3, algorithm=algorithm, clip_norm=1.5, epsilon=0.5)
-    config = AggregationConfig(24, 0, 0)
+    config = trusting(24, 0)
     with seeded_entropy(0):
         central = [captured(rows, estimator.fit(rows).components_) for _ in range(5)]
         both = [clients_of(estimator, split(rows, 24), config) for _ in range(5)]
@@ -186,7 +192,7 @@ def test_captures_the_energy_of_the_central_fit(algorithm):
 @pytest.mark.parametrize(("colluders", "dropouts", "away"), [(0, 0, 0), (4, 4, 0), (4, 4, 4)])
 def test_colluders_and_dropouts_cost_what_theory_says(colluders, dropouts, away):
     """The honest noise is that of the central fit; what is added has variance s'/(s - T - F)."""
-    config = AggregationConfig(24, colluders, dropouts)
+    config = AggregationConfig(24, colluders, dropouts) if colluders else trusting(24, dropouts)
     estimator = DPTruncatedSVD(2, clip_norm=1.5, algorithm="gram")
     clients = clients_of(estimator, split(X, 24), config)
     wire = Wire(clients, away=range(away))
@@ -579,6 +585,34 @@ def test_receipts_of_both_sides_agree():
         assert clients[2].ledger_ == ()
 
 
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_receipts_after_an_early_exit_are_the_whole_budget(steps):
+    """Answered nothing, something, or all: how far a fit went depends on what it released."""
+    estimator = DPTruncatedSVD(2, clip_norm=1.5, algorithm="power")
+    whole = fit(estimator, clients_of(estimator, split(X))).privacy_spent_
+    clients, calls = clients_of(estimator, split(X)), []
+    sums = PlainAggregator([client.respond for client in clients[1:]])
+
+    def interrupted(request, size):
+        if len(calls) == steps:
+            raise ConnectionError
+        calls.append(request)
+        return sums(request, size)
+
+    with pytest.raises(ConnectionError):
+        fit(estimator, clients, aggregator=interrupted)
+    assert len(clients[1].ledger_) == steps and not clients[0].ledger_
+    for client in clients:
+        spent = client.close()
+        assert spent.epsilon == whole.epsilon == estimator.epsilon
+        assert spent.mu == pytest.approx(whole.mu, rel=1e-9)
+        assert (spent.delta, spent.unit, spent.adjacency) == (
+            whole.delta, whole.unit, whole.adjacency,
+        )  # fmt: skip
+        with pytest.raises(MessageRefused):
+            client.respond(calls[0] if calls else b"")
+
+
 def test_the_budget_of_a_client_is_its_own():
     """A greedier server, or a second fit, meets clients that do not answer."""
     clients = clients_of(DPTruncatedSVD(2, clip_norm=1.5, epsilon=1.0), split(X))
@@ -703,7 +737,7 @@ def test_client_parameters_are_checked(options):
 
 def test_a_thousand_clients_hold_no_public_matrices():
     """A client keeps its rows and its ledger; requests and their matrices are let go."""
-    config = AggregationConfig(S, 0, 0)
+    config = trusting(S, 0)
     estimator = DPTruncatedSVD(2, clip_norm=1.5, algorithm="power")
     clients = clients_of(estimator, split(X), config)
     fit(estimator, clients, config)

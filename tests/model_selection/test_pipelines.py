@@ -41,6 +41,7 @@ import skdp
 from skdp import (
     DPPCA,
     DPIncrementalPCA,
+    DPLowRankFactorizer,
     DPPersonalizedRegressor,
     DPRidge,
     DPRidgeClassifier,
@@ -269,6 +270,13 @@ PIPES = {
     ),
     "users rescaled": (
         make_pipeline(RowClipper(), DPPersonalizedRegressor(user_column=-1)),
+        [("dppersonalizedregressor", "holds private"), ("dppersonalizedregressor", "unit")],
+    ),
+    "users in a column that was moved": (
+        make_pipeline(
+            ColumnTransformer([("a", "passthrough", [1, 0])], sparse_threshold=0),
+            DPPersonalizedRegressor(user_column=-1),
+        ),
         [("dppersonalizedregressor", "holds private"), ("dppersonalizedregressor", "unit")],
     ),
     "heads of users": (
@@ -559,9 +567,14 @@ def test_the_best_model_of_a_search_says_what_it_holds():
 
 def test_a_running_stream_is_held_too():
     pca = DPIncrementalPCA(1, max_releases=3, clip_norm=1.0).partial_fit(np.eye(4))
-    assert pca.holds_private == "exact sums of a running stream"
+    assert pca.holds_private == "the state of a running stream"
     assert kinds(pca) == [("DPIncrementalPCA", "holds private")]
     assert not pca.released().holds_private
+    sketch = DPLowRankFactorizer(1, matrix_shape=(6, 5))
+    assert not sketch.holds_private
+    sketch.update([0, 1], [2, 3], [0.5, 0.5])
+    assert sketch.holds_private and "state of a running" in str(check_pipeline(sketch))
+    assert not sketch.release().holds_private and "HOLDS" not in str(sketch.privacy_card())
 
 
 # -- private searches ------------------------------------------------------------------------------

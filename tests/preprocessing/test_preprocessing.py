@@ -35,6 +35,19 @@ def test_no_row_is_longer_and_short_rows_stay(form, dtype):
     np.testing.assert_array_equal(Z[before <= 2], X[before <= 2])
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("d", [3, 7, 33, 257])
+def test_neither_layout_nor_other_rows_change_a_bit(d, dtype):
+    """A single row is in C and in Fortran order at once, a table is in one of them."""
+    X = (10 * np.random.default_rng(1).standard_normal((40, d))).astype(dtype)
+    clipper = RowClipper(1.0)
+    expected = clipper.transform(X)
+    np.testing.assert_array_equal(clipper.transform(np.asfortranarray(X)), expected)
+    for n in (1, 2, 40):
+        rows = np.asfortranarray(X[:n])
+        np.testing.assert_array_equal(clipper.transform(rows), expected[:n])
+
+
 def test_a_row_is_clipped_by_itself():
     X = wild_rows()
     whole = RowClipper().transform(X)

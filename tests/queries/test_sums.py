@@ -144,3 +144,30 @@ def test_kept_below_depends_on_no_order(kind):
     make = partial(KEPT[kind], adjacency="add_remove")
     check_order_invariance(make, "kept_below", 1.0, data=X)
     check_lazy(make, "kept_below", 1.0, data=X[:20])
+
+
+# -- planted bugs ----------------------------------------------------------------------------------
+
+BUGS = {
+    "a replaced number counts once": ("number", lambda self, low, high: max(-low, high)),
+    "a replaced array counts once": ("array", lambda self, level=1.0: level),
+    "positive arrays are orthogonal to none": ("positive", lambda self, level=1.0, size=2: level),
+}
+RELEASES = {"number": ("kept_below", 1.0), "array": ("sums",), "positive": ("gram",)}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_found(bug, monkeypatch):
+    method, broken = BUGS[bug]
+
+    def fuzz():
+        return check_sensitivity(
+            lambda X: RowQuery(X, clip_norm=1.5, adjacency="replace"), *RELEASES[method],
+            adjacency="replace", scale=1.5, max_starts=60, n_climb=10, formats=["dense"],
+            budgets=(0.3,),
+        )  # fmt: skip
+
+    assert fuzz().ratio > 0.98
+    monkeypatch.setattr(Neighbours, method, broken)
+    with pytest.raises(AssertionError, match="by more than is claimed"):
+        fuzz()

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -16,14 +17,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from skdp.data.users import UserRows
 from skdp.exceptions import PrivacyError, PrivacyUnitWarning, PrivacyWarning
 from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor
 from skdp.solvers.local_fits import LOSSES, RidgePath
-from skdp.solvers.personalization import PENALTIES
-from skdp.testing import FitData, null_release, seeded_entropy, transcript_audit
+from skdp.solvers.personalization import PENALTIES, View
+from skdp.solvers.user_rounds import round_message
+from skdp.testing import FitData, checks, null_release, seeded_entropy, transcript_audit
 
 ESTIMATORS = [
     DPPersonalizedRegressor(),
@@ -240,6 +243,68 @@ def test_hostile_users_break_nothing(params):
             assert np.isfinite(value).all(), name
     assert np.isfinite(model._private["heads"]).all()
     assert np.isfinite(predicted).all()
+
+
+def degenerate(d=4):
+    """Users of whom nothing can be told beside an intercept: equal targets, or equal rows."""
+    rng = np.random.default_rng(12)
+    for m in (2, 3, 7, 30):
+        X, y = rng.standard_normal((m, d)), rng.standard_normal(m)
+        yield X, np.full(m, y[0])
+        yield np.tile(X[:1], (m, 1)), y
+        yield np.tile(X[:1], (m, 1)) * 1e-9, y * 1e9
+
+
+WAYS = [
+    {},
+    {"local": "moment", "loss": "huber", "head": "hybrid"},
+    {"init": "pairs", "refine": "cross"},
+    {"refine": "gram", "fit_intercept": False},
+    {"whiten": "diag", "n_rounds": 3},
+]
+
+
+@pytest.mark.parametrize("params", WAYS, ids=str)
+def test_order_of_the_rows_of_a_user_changes_no_bit(params):
+    rng = np.random.default_rng(13)
+    users = [*degenerate(), *((SMALL.rows[i, :, :4], SMALL.y[6 * i : 6 * i + 6]) for i in range(9))]
+    X, y, ids = stacked(users, np.arange(len(users)))
+    expected = seeded(data=(X, y, ids), n_components=1, **params)
+    for order in (np.arange(len(X))[::-1], rng.permutation(len(X))):
+        found = seeded(data=(X[order], y[order], ids[order]), n_components=1, **params)
+        for name in ("components_", "global_coef_", "eigenvalues_", "whitener_"):
+            assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+        assert np.array_equal(found._private["heads"], expected._private["heads"])
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "softmax"])
+def test_users_who_tell_nothing_of_a_direction_send_nothing(loss):
+    """Their votes and messages of rounds would be unit vectors of rounding."""
+    view, U = View(None, True, loss), np.eye(4)[:, :2]
+
+    def sent(local, X, y):
+        Y = y[:, None]
+        if view.loss.mean is not None:
+            Y = np.eye(3)[(y > 0).astype(int)] if loss == "softmax" else (Y > 0).astype(float)
+        return local(next(UserRows(X, Y, np.zeros(len(X), int), True).blocks()))
+
+    rng = np.random.default_rng(16)
+    for local in (view.ridge, round_message(view, U, 0.5)):
+        assert not any(sent(local, X, y).any() for X, y in degenerate())
+        assert sent(local, rng.standard_normal((9, 4)), np.linspace(-1, 1, 9)).any()
+
+
+@pytest.mark.parametrize("params", [{"init": "pairs"}, {"refine": "gram"}, {"head": "hybrid"}])
+def test_memory_grows_with_the_rows_of_a_user_not_with_their_square(params):
+    m = 40_000
+    rng = np.random.default_rng(15)
+    X, y = rng.standard_normal((m + 60, 3)), rng.standard_normal(m + 60)
+    users = np.append(np.zeros(m, int), 1 + np.arange(60) // 6)
+    tracemalloc.start()
+    seeded(data=(X, y, users), n_components=1, n_rounds=1, **params)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 250 * 8 * m  # m^2 numbers are 40,000 * 8 * m bytes
 
 
 @pytest.mark.parametrize("epsilon", [1e-9, 1.0, 60.0, math.inf])
@@ -682,3 +747,24 @@ def test_server_rounds_follow_each_other_and_claim_no_receipt():
         assert not hasattr(model, "privacy_spent_")
         assert not hasattr(model, "ledger_")
         assert np.all(np.isfinite(model.components_))
+
+
+COMBINATIONS = [
+    {"loss": "huber"},
+    {"loss": "huber", "refine": "cross", "head": "hybrid", "fit_intercept": True},
+    {"init": "pairs", "refine": "gram", "head": "subspace"},
+    {"init": "random", "whiten": "diag", "local": "moment", "refine": "cross"},
+    {"init": "exponential", "n_components": 1, "delta": 0.0, "whiten": False,
+     "candidates": np.eye(5)[:, :, None], "refine": "cross", "loss": "huber"},
+    {"classes": [0, 1], "refine": "cross", "fit_intercept": True},
+    {"classes": [0, 1, 2], "head": "subspace"},
+    {"classes": [0, 1, 2], "init": "pairs", "refine": "cross", "whiten": False},
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize("params", COMBINATIONS, ids=str)
+def test_a_user_adds_the_same_in_any_company(params):
+    """Every loss, start, refinement and head, on users with equally many rows."""
+    cls = DPPersonalizedClassifier if "classes" in params else DPPersonalizedRegressor
+    checks.check_company(cls.__name__, cls(**({"n_components": 2, "epsilon": 8.0} | params)))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 
-__all__ = ["Ask"]
+__all__ = ["Ask", "Path"]
+
+Path: TypeAlias = "tuple[tuple[str, tuple[Any, ...]], ...]"
 
 
-class Verbs(Protocol):
-    """What an `Ask` needs of a session: pay, read, add noise."""
+class Answers(Protocol):
+    """Who pays, reads and adds noise for an `Ask`: a session, here or elsewhere."""
 
-    def release(self, bounded: Bounded, share: float) -> Answer: ...
-
-    def choose(self, bounded: Bounded, share: float) -> int: ...
+    def answer(self, path: Path, bounded: Bounded, share: float) -> Any: ...
 
     def forfeit(self, share: float) -> None: ...
 
@@ -27,11 +26,13 @@ class Ask:
 
     Solvers get an `Ask` and see public answers only: ``ask.gram(share=1.0)`` pays, reads, adds
     noise and returns an `Answer`; ``ask.clipped(2.0)`` narrows the query and returns another `Ask`.
+    `path` are the methods and public arguments that led here.
     """
 
-    def __init__(self, session: Verbs, query: object) -> None:
+    def __init__(self, session: Answers, query: object, path: Path = ()) -> None:
         self._session = session
         self._query = query
+        self._path = path
 
     def forfeit(self, share: float) -> None:
         """Pay a share and release nothing for it."""
@@ -43,14 +44,13 @@ class Ask:
         method = getattr(self._query, name)
 
         def ask(*public: Any, share: float | None = None) -> Any:
-            out = method(*public)
+            out, path = method(*public), (*self._path, (name, public))
             if isinstance(out, PrivateQuery):
-                return Ask(self._session, out)
+                return Ask(self._session, out, path)
             if not isinstance(out, Bounded):
                 raise PrivacyError(f"{name} is neither a release nor a narrowed query")
             if share is None:
                 raise TypeError(f"{name} is a release: it needs a share of the budget")
-            verb = self._session.release if out.bound.linf is None else self._session.choose
-            return verb(out, share)
+            return self._session.answer(path, out, share)
 
         return ask

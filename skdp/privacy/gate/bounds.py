@@ -57,6 +57,9 @@ class Bound:
     law : SketchLaw or None
         Of a random sketch, whose change is random: its norm in steps is at most `l2_steps` times
         the root of a variable of this law. Such bounds need `grant_sketches` of the streams.
+    cells : int
+        For `flip`: how many cells of a binary array of this shape differ at most. The answer is
+        the sorted places (int64) of its ones, counted along its rows.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Bound:
     l1_slack: float | None = None
     linf: float | None = None
     law: SketchLaw | None = None
+    cells: int = 0
 
     @property
     def size(self) -> int:

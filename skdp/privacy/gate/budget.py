@@ -96,3 +96,8 @@ class PrivacyBudget:
     def pure(self) -> bool:
         """Whether delta is 0, so that every release must be pure."""
         return self.delta == 0 and not self.exact
+
+    @property
+    def kind(self) -> str:
+        """Of the losses of releases: "pure", or "gaussian"."""
+        return "pure" if self.pure else "gaussian"

@@ -59,14 +59,25 @@ class Grant:
         self._session = session
         self._levels = levels
         self._left = 1
+        self._process = os.getpid()
         self.bound = bound
         self.mechanism = mechanism
         self.step = step
         self.noise_scale = noise_scale
         self.serial = len(session.ledger)
 
+    def check_process(self) -> None:
+        """Refuse to work in a fork: there each copy could be opened, or hold the same noise."""
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                f"{self.bound.name!r} was paid for in another process: a forked copy could be "
+                "opened as well, and what it holds has the same noise. Ask for a new grant in this "
+                "process."
+            )
+
     def use(self) -> None:
         """Take one opening; a second one would be a second release."""
+        self.check_process()
         with self._session.lock:
             if self._left <= 0:
                 raise PrivacyError(
@@ -74,6 +85,15 @@ class Grant:
                     "release. Ask for a new grant."
                 )
             self._left -= 1
+
+    def nothing(self) -> NDArray[Any]:
+        """Return the answer of no data."""
+        return np.zeros(self.bound.shape, np.int64 if self.step else np.float64)
+
+    def fits(self, answer: NDArray[Any]) -> bool:
+        """Whether an answer has the form that the bound promises."""
+        nothing = self.nothing()
+        return answer.shape == nothing.shape and answer.dtype == nothing.dtype
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to be copied: each copy could be opened."""
@@ -107,7 +127,11 @@ class Grant:
         """Read once and add noise: integers in steps (floats where epsilon is infinite)."""
         self.use()
         exact = self._session._read(answer, self)
-        return exact if self.step == 0.0 else wrapping_sum(exact, self.draw())
+        return exact if self.step == 0.0 else self.joined(exact, self.draw())
+
+    def joined(self, exact: NDArray[Any], drawn: NDArray[Any]) -> NDArray[Any]:
+        """Return what becomes public of an exact answer and its noise."""
+        return wrapping_sum(exact, drawn)
 
     def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
         """Read once, add noise, return the public answer."""
@@ -120,7 +144,6 @@ class Accumulator:
     def __init__(self, grant: Grant) -> None:
         self._grant = grant
         self._opened = False
-        self._process = os.getpid()
         self._state: NDArray[Any] = grant.draw()
 
     @property
@@ -128,16 +151,9 @@ class Accumulator:
         """What was paid for: its bound, step and noise scale are public."""
         return self._grant
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise PrivacyError(
-                "an accumulator works in the process that made it: a forked copy has the same "
-                "noise, and the difference of the two would be exact data."
-            )
-
     def read(self, answer: Callable[[float], NDArray[Any]]) -> NDArray[Any]:
         """Read one part of the data through the gate: nothing changes yet."""
-        self._check_process()
+        self._grant.check_process()
         if self._opened:
             raise PrivacyError("this accumulator was opened; what is added later is never released")
         return self._grant._session._read(answer, self._grant)
@@ -160,7 +176,6 @@ class Accumulator:
 
     def open(self) -> Answer:
         """Publish the state. Later calls raise: two openings would differ by exact data."""
-        self._check_process()
         self._grant.use()
         self._opened = True
         return self._grant.finish(self._state)

@@ -10,6 +10,7 @@ calibrated together, pays here too (`PrivacySession.pay`), and lives in `skdp.pr
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,9 +24,10 @@ from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.gate.ask import Ask
+from skdp.privacy.gate.ask import Ask, Path
 from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
 from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.gate.flips import FlipGrant
 from skdp.privacy.gate.grants import Accumulator, Grant
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource
@@ -90,6 +92,7 @@ class PrivacySession:
         self.unit = unit
         self.observer = Observer() if observer is None else observer
         self.lock = threading.RLock()
+        self._process = os.getpid()
         self.ledger: tuple[LedgerEntry, ...] = ()
         self.spending = Spending()
 
@@ -99,8 +102,7 @@ class PrivacySession:
             raise PrivacyError(f"the grant of {grant.bound.name!r} has no noise scale")
         with np.errstate(all="ignore"):  # a floating-point warning would tell of the data
             exact = np.asarray(answer(grant.step))
-        expected = np.dtype(np.int64 if grant.step else np.float64)
-        if exact.shape != grant.bound.shape or exact.dtype != expected:
+        if not grant.fits(exact):
             raise PrivacyError(f"the answer of {grant.bound.name!r} does not match its bound")
         return exact
 
@@ -133,6 +135,11 @@ class PrivacySession:
 
     def pay(self, line: LedgerEntry, share: float, kind: str = "gaussian", draws: int = 0) -> None:
         """Pay a share that was found affordable, and so many draws; write the line."""
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                f"{line.name!r} asks for a budget of another process: a fork has a copy of it, and "
+                "both would spend it. Open a session in this process."
+            )
         if not 0 < share <= self.left(kind):
             raise PrivacyError(f"{line.name!r} pays a share that is not left")
         self.spending.shares[kind] += share
@@ -174,7 +181,9 @@ class PrivacySession:
         -------
         Grant
         """
-        kind = "pure" if self.budget.pure else "gaussian"
+        if bound.cells:
+            return self._grant_flips(bound, share)
+        kind = self.budget.kind
         sensitivity = bound.l1 if self.budget.pure and bound.l1 is not None else bound.l2
         with self.lock:
             share = self.affordable(bound, share, kind, openings)
@@ -184,13 +193,27 @@ class PrivacySession:
             self.pay(line, share, kind, openings * bound.size)
         return grant
 
+    def _grant_flips(self, bound: Bound, share: float) -> FlipGrant:
+        """Pay for flips of the cells of a binary array: a pure release."""
+        budget = self.budget
+        if not (budget.pure or budget.exact):
+            raise PrivacyError(f"{bound.name!r} is flipped, which has no delta: use delta=0.")
+        kind = budget.kind
+        with self.lock:
+            share = self.affordable(bound, share, kind, 0)
+            epsilon = math.inf if budget.exact else budget.pure_epsilon * share
+            grant = FlipGrant(self, bound, epsilon)
+            line = (bound.name, grant.mechanism, float(bound.cells), grant.noise_scale)
+            self.pay(LedgerEntry(*line, Loss(kind, epsilon)), share, kind)
+        return grant
+
     def forfeit(self, share: float) -> None:
         """Pay a share and release nothing for it.
 
         A solver that stops early because of what was released must pay for the releases that it
         leaves out: how much is spent may not depend on the data, not even through public answers.
         """
-        kind = "pure" if self.budget.pure else "gaussian"
+        kind = self.budget.kind
         with self.lock:
             share = self.affordable(Bound("left_out", (0,), 0.0), share, kind)
             size = self.budget.pure_epsilon * share if self.budget.pure else self.mu(share)
@@ -264,11 +287,25 @@ class PrivacySession:
         words = self.source.derive("start").words(self.spending.starts)(math.prod(shape))
         return np.where(words & np.uint64(1), 1.0, -1.0).reshape(shape)
 
+    def answer(self, path: Path, bounded: Bounded, share: float) -> Any:
+        """Answer what an `Ask` asks for: a release, or a choice."""
+        return (self.release if bounded.bound.linf is None else self.choose)(bounded, share)
+
     def ask(self, query: object) -> Ask:
         """Return the public face of a query: what solvers are handed."""
         return Ask(self, query)
 
     # -- the receipt -----------------------------------------------------------------------
+    def _snapped(self, losses: tuple[Loss, ...]) -> tuple[Loss, ...]:
+        """Return losses with the budget's own mu where all of it was spent.
+
+        The last bits of a sum of squares depend on the cuts, which may follow released values.
+        """
+        mu = self.budget.mu
+        whole = Loss("gaussian", mu)
+        near = [kind == "gaussian" and math.isclose(value, mu) for kind, value in losses]
+        return tuple(whole if snap else loss for loss, snap in zip(losses, near, strict=True))
+
     def _composed_epsilon(self, losses: tuple[Loss, ...]) -> float:
         budget = self.budget
         epsilon = accounting.epsilon_from_losses(losses, budget.delta - budget.sampler_delta)
@@ -284,7 +321,7 @@ class PrivacySession:
     def spent(self) -> PrivacySpent:
         """Return the receipt of everything granted so far."""
         budget = self.budget
-        losses = accounting.compose(entry.loss for entry in self.ledger)
+        losses = self._snapped(accounting.compose(entry.loss for entry in self.ledger))
         if budget.exact:
             epsilon = math.inf if losses else 0.0
         else:

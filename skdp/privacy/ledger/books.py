@@ -13,8 +13,9 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.ledger.balances import Balance, Terms
 from skdp.privacy.ledger.filters import late_kind
 from skdp.privacy.ledger.fits import LedgerFit, as_text, multiplied
+from skdp.privacy.ledger.scope import new_token
 
-__all__ = ["Book"]
+__all__ = ["Book", "Entries"]
 
 Losses: TypeAlias = tuple[Loss, ...]
 Entries: TypeAlias = dict[int, LedgerFit]
@@ -29,6 +30,7 @@ class Book:
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
+        self.token = new_token()
         self.refused: list[tuple[type[PrivacyError], str]] = []  # no tracebacks: they hold X
         self._entries: Entries = {}
         self._last = 0

@@ -6,6 +6,7 @@ How a fit finds its ledgers: `skdp.privacy.ledger.routes`. What composes: `filte
 from __future__ import annotations
 
 import html
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +17,11 @@ from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.ledger.balances import Terms
 from skdp.privacy.ledger.books import Book
+from skdp.privacy.ledger.files import FileBook
 from skdp.privacy.ledger.fits import LedgerFit, as_text
 from skdp.privacy.ledger.reservations import RUN
 from skdp.privacy.ledger.routes import COUNTERS, charge, pay_for, settle
-from skdp.privacy.ledger.scope import OPEN, OpenLedger, announce, is_ours, new_token
+from skdp.privacy.ledger.scope import OPEN, OpenLedger, adopt, announce, around, is_ours
 
 __all__ = ["LedgerFit", "PrivacyLedger", "charge", "settle"]
 
@@ -47,6 +49,11 @@ class PrivacyLedger:
         up to the caller.
     allow_seeded : bool, default=False
         Take fits with a `random_state`, which are not private; `spent` is then flagged.
+    path : str or path-like, default=None
+        A file that keeps the ledger, made with mode 0600 if it is not there. A charge is on the
+        disk before any data are read, a program that is killed leaves what it had charged, and the
+        next one goes on with the same terms. Many processes may have it open; those that this one
+        started charge it.
 
     Notes
     -----
@@ -64,9 +71,9 @@ class PrivacyLedger:
     Searches whose folds or scores cannot be counted are refused there.
 
     A fit pays every ledger that is open in its process, in whatever thread it runs. A fit in a
-    process that descends from this one (joblib, multiprocessing, Dask on this machine), which
-    cannot reach the ledger, raises PrivacyError. The limit: processes of other machines, and those
-    that were not started from here, know no ledger.
+    process that descends from this one (joblib, multiprocessing, Dask on this machine) charges the
+    file of the ledger; without a `path` it raises PrivacyError. The limit: processes of other
+    machines, and those that were not started from here, know no ledger.
 
     Examples
     --------
@@ -88,12 +95,15 @@ class PrivacyLedger:
         adjacency: str | None = None,
         unit: str | None = None,
         allow_seeded: bool = False,
+        path: str | os.PathLike[str] | None = None,
     ) -> None:
         terms = Terms(epsilon, delta, adjacency, unit, allow_seeded)
         self.epsilon, self.delta, self.allow_seeded = terms.epsilon, terms.delta, allow_seeded
-        self._book = Book(terms)
+        self.path = None if path is None else os.path.realpath(path)
+        self._book = Book(terms) if self.path is None else FileBook(self.path, terms)
         self._refused = self._book.refused
-        self._token = new_token()
+        self._token = self._book.token
+        adopt(self._token)
         self._lock = threading.Lock()
         self._withdraw: Callable[[], None] | None = None
 
@@ -101,10 +111,10 @@ class PrivacyLedger:
         if not is_ours(self._token):
             raise PrivacyError("a PrivacyLedger works in the process that made it only.")
         with self._lock:
-            if self._token in OPEN:
+            if self._token in around()[0]:
                 raise PrivacyError("this PrivacyLedger is open already.")
-            self._withdraw = announce(self._token, "")
-            OPEN[self._token] = OpenLedger(self._book, RUN.get(), "")
+            self._withdraw = announce(self._token, self.path or "")
+            OPEN[self._token] = OpenLedger(self._book, RUN.get(), self.path or "", os.getpid())
         self._refused.clear()
         return self
 
@@ -191,7 +201,7 @@ class PrivacyLedger:
         >>> [entry.estimator for entry in ledger.entries]
         ['GridSearchCV (2 candidates)']
         """
-        if self._token not in OPEN or not is_ours(self._token):
+        if self._token not in around()[0]:
             raise PrivacyError("open the PrivacyLedger first: with PrivacyLedger(...) as ledger.")
         with pay_for(COUNTERS[-1](fitted, n_samples, groups=groups, cv=cv, scoring=scoring)):
             yield

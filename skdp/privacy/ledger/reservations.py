@@ -211,13 +211,14 @@ def _take(file: sqlite3.Connection, kind: str) -> bool:
 class Ticket:
     """What a clone or a pickle that was made inside ledgers, or a part of a search, may draw on.
 
-    `ledgers` are those that were open; `reservation` is empty if nobody paid; `slips` is its file,
-    if other processes may draw on it.
+    `ledgers` are those that were open; `reservation` is empty if nobody paid; `slips` is a file
+    that is there as long as the reservation, of whole fits or with the slips of a search.
     """
 
     ledgers: tuple[str, ...]
     reservation: str = ""
     slips: str = ""
+    whole: bool = False
 
 
 def handed_on(ticket: Ticket | None) -> Ticket | None:

@@ -8,6 +8,7 @@ that somebody paid for by name (`PrivacyLedger.pay_for`), or is refused.
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.session import Observer, PrivacySession
+from skdp.privacy.ledger.files import FileBook
 from skdp.privacy.ledger.fits import LedgerFit, planned, unit_name
 from skdp.privacy.ledger.reservations import (
     RUN,
@@ -58,7 +60,7 @@ _ENDED = (
 _ELSEWHERE = (
     "runs in another process than the PrivacyLedger that is open, which cannot be charged from "
     "here. Use n_jobs=1 or joblib.parallel_config('threading'), or pay for a search by name: "
-    "ledger.pay_for(search, n_samples=len(X))."
+    "ledger.pay_for(search, n_samples=len(X)). A PrivacyLedger(..., path=...) in a file is charged."
 )
 _SHARED = (
     "a PrivacyLedger adds up random sketches as independent ones, and this sketch is shared (by "
@@ -127,7 +129,7 @@ def _reservation(ticket: Ticket | None, name: str) -> Reservation | None:
         return _RESERVATIONS[ticket.reservation]
     if not (ticket.slips and Path(ticket.slips).exists()):
         raise _refuse(name, _ENDED)
-    return Slips(ticket.slips, ticket.ledgers)
+    return WholeFits() if ticket.whole else Slips(ticket.slips, ticket.ledgers)
 
 
 def _payers(ticket: Ticket | None, name: str) -> list[Payer]:
@@ -138,9 +140,11 @@ def _payers(ticket: Ticket | None, name: str) -> list[Payer]:
     if isinstance(reservation, RunLimit):  # a ledger of another thread may not count the runs
         own = {token: ledger for token, ledger in own.items() if ledger.run is reservation}
     payers: list[Payer] = [ledger.book for token, ledger in own.items() if token not in covers]
-    for token in before:
-        if token not in covers:
-            raise _refuse(name, _ELSEWHERE)
+    for token, path in before.items():
+        if token not in covers and token not in own:
+            if not path:
+                raise _refuse(name, _ELSEWHERE)
+            payers.append(FileBook(path))
     if reservation is None or isinstance(reservation, WholeFits):
         return payers
     return [reservation, *payers]
@@ -243,7 +247,10 @@ def pay_for(payment: Payment) -> Iterator[None]:
     """Charge what is paid for by name, and let its parts draw on it, to the end of the block."""
     if payment.fit is None:
         own, before = around()
-        with _parts_draw_on(payment.parts, WholeFits(), (*own, *before), ""):
+        with (
+            tempfile.NamedTemporaryFile(prefix="skdp-clones-") as while_it_lasts,
+            _parts_draw_on(payment.parts, WholeFits(), (*own, *before), while_it_lasts.name),
+        ):
             yield
         return
     payers = _payers(None, payment.fit.estimator)
@@ -264,7 +271,8 @@ def pay_for(payment: Payment) -> Iterator[None]:
 def _parts_draw_on(
     parts: Sequence[Any], reservation: Reservation, ledgers: tuple[str, ...], slips: str
 ) -> Iterator[None]:
-    ticket = Ticket(ledgers, reservation.token, slips)
+    whole = isinstance(reservation, WholeFits)
+    ticket = Ticket(ledgers, reservation.token, slips, whole)
     before = [vars(part).get("_ledger_ticket") for part in parts]
     _RESERVATIONS[reservation.token] = reservation
     try:

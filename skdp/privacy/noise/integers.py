@@ -40,6 +40,7 @@ __all__ = [
     "effective_sigma",
     "gumbel_choice",
     "integer_gaussian",
+    "integer_geometric",
     "integer_laplace",
     "rounding_error",
     "sampler_delta",
@@ -182,13 +183,31 @@ def integer_laplace(words: Words, shape: tuple[int, ...]) -> IntArray:
     spare = _Spare(words)
     flat = np.empty(math.prod(shape), dtype=np.int64)
     for part in _chunks(flat):
-        digits = _take(words, 6 * part.size).reshape(3, 2 * part.size)
-        geometric = _top_digits(digits[2], spare)
-        for place in (1, 0):
-            geometric *= _table.CELLS
-            geometric += _digit_table(place).draw(digits[place], spare)
+        geometric = _geometrics(words, spare, 2 * part.size)
         np.subtract(geometric[: part.size], geometric[part.size :], out=part)
     return flat.reshape(shape)
+
+
+def integer_geometric(words: Words, size: int) -> IntArray:
+    """Draw independent geometrics: P(G >= g) = exp(-g / LAPLACE_SCALE), g = 0, 1, ...
+
+    Law: exact, as that of `integer_laplace`, which is the difference of two of them. Words:
+    3 * size + 16.
+    """
+    spare = _Spare(words)
+    flat = np.empty(size, dtype=np.int64)
+    for part in _chunks(flat):
+        part[:] = _geometrics(words, spare, part.size)
+    return flat
+
+
+def _geometrics(words: Words, spare: _Spare, size: int) -> IntArray:
+    digits = _take(words, 3 * size).reshape(3, size)
+    geometric = _top_digits(digits[2], spare)
+    for place in (1, 0):
+        geometric *= _table.CELLS
+        geometric += _digit_table(place).draw(digits[place], spare)
+    return geometric
 
 
 def gumbel_choice(words: Words, scores: IntArray, rate: float) -> int:

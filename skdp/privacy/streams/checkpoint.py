@@ -15,6 +15,7 @@ from typing import Any
 from skdp._packing import pack, unpack
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.accounting.sketch_laws import SketchLaw
+from skdp.privacy.accounting.states import loss_from_state, loss_state
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.grants import Grant
@@ -24,7 +25,6 @@ from skdp.privacy.streams.continual import Stream
 from skdp.privacy.streams.correlated import stream_schedule
 from skdp.privacy.streams.groups import StreamGroup
 from skdp.privacy.streams.journal import Journal
-from skdp.privacy.streams.merged import loss_from_state, loss_state
 
 __all__ = ["checkpoint", "close", "restore"]
 

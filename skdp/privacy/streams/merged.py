@@ -22,10 +22,11 @@ from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.accounting.sketch_laws import SketchMixture
+from skdp.privacy.accounting.states import loss_from_state, loss_state
 from skdp.privacy.gate.budget import MAX_DRAWS
 from skdp.privacy.noise import integers as noise
 
-__all__ = ["loss_from_state", "loss_state", "merged_receipt", "receipt_state"]
+__all__ = ["merged_receipt", "receipt_state"]
 
 Receipt = Mapping[str, Any]
 
@@ -40,22 +41,6 @@ _PARTS = (
     "servers with different budgets hold parts of the same rows, which each clips on its own: no "
     "receipt of their sum is known. Use one 'epsilon' and 'delta' on all servers."
 )
-
-
-def loss_state(loss: Loss) -> tuple[str, Any]:
-    """Return a loss as plain data."""
-    if isinstance(loss.value, SketchMixture):
-        terms = [[mu, list(degrees)] for mu, degrees in loss.value.terms]
-        return loss.kind, {"terms": terms, "part": loss.value.part}
-    return loss.kind, loss.value
-
-
-def loss_from_state(kind: str, value: Any) -> Loss:
-    """Undo `loss_state`."""
-    if isinstance(value, dict):
-        terms = tuple((mu, tuple(degrees)) for mu, degrees in value["terms"])
-        value = SketchMixture(terms, value["part"])
-    return Loss(kind, value)
 
 
 def receipt_state(spent: PrivacySpent, ledger: Iterable[LedgerEntry]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 import pickle
 
 import numpy as np
@@ -286,6 +287,31 @@ def test_grants_and_sessions_are_not_copied(copied):
     for secret in (gate, gate.grant(VECTOR, 0.1)):
         with pytest.raises(PrivacyError, match="copied"):
             copied(secret)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of this system do not fork")
+def test_a_grant_is_opened_in_the_process_that_paid():
+    """A fork has a copy of everything: what was paid for once would be read in both."""
+    gate = session()
+    grant, state = gate.grant(VECTOR, 0.1), gate.accumulate(VECTOR, 0.1)
+    acts = (
+        lambda: gate.release(constant(VECTOR), 0.8),
+        lambda: grant.open(constant(VECTOR).answer),
+        lambda: state.add(constant(VECTOR).answer),
+        state.open,
+    )
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for act in acts:
+            try:
+                act()
+            except PrivacyError as error:
+                refused += "another process" in str(error)
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(acts)
+    for act in acts:
+        act()
 
 
 def test_floating_point_warnings_stay_inside_the_gate():

@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+from functools import partial
 
 import joblib
 import numpy as np
@@ -25,47 +26,48 @@ def pca(epsilon=0.5, **params):
     return DPPCA(1, clip_norm=1.0, epsilon=epsilon, **params)
 
 
-def built_there():
-    """Build an estimator from nothing (by value: workers cannot import this module)."""
-    from numpy import ones
+def attempt(task=None):
+    """Run a task, or build an estimator from nothing (by value: workers have not this module)."""
+    import numpy
 
-    from skdp import DPPCA
+    from skdp import DPPCA, PrivacyError
 
-    return DPPCA(1, clip_norm=1.0).fit(ones((50, 2)))
-
-
-def test_what_a_worker_builds_from_nothing_is_refused():
-    assert len(LOKY([joblib.delayed(built_there)()])) == 1  # the workers were there before
-    with PrivacyLedger(3, 1e-5) as ledger, pytest.raises(PrivacyError, match="another process"):
-        LOKY([joblib.delayed(built_there)()])
-    assert ledger.entries == ()
-    assert len(LOKY([joblib.delayed(built_there)()])) == 1
+    try:
+        (task or DPPCA(1, clip_norm=1.0).fit)(numpy.ones((50, 3)))
+    except PrivacyError as error:
+        return str(error)
+    return "fitted"
 
 
-def test_what_is_sent_to_a_worker_is_refused():
+def in_workers(*tasks):
+    """Return what became of tasks; an error there would end the workers."""
+    return LOKY(joblib.delayed(attempt)(task) for task in tasks)
+
+
+def test_workers_refuse_what_nobody_paid_for():
     model = pca().fit(X)
+    assert in_workers(None, None) == ["fitted"] * 2  # the workers were there before
     with PrivacyLedger(3, 1e-5) as ledger:
-        for task in (joblib.delayed(pca().fit)(X), joblib.delayed(SCORER)(model, X)):
-            with pytest.raises(PrivacyError, match="pay_for"):
-                LOKY([task])
+        built, sent, scored = in_workers(None, pca().fit, partial(SCORER, model))
     assert ledger.entries == ()
-    assert len(LOKY([joblib.delayed(pca().fit)(X)])) == 1
+    assert "another process" in built
+    assert "pay_for" in sent
+    assert "pay_for" in scored
+    assert in_workers(None, pca().fit, partial(SCORER, model)) == ["fitted"] * 3
 
 
 def test_a_search_that_was_paid_for_runs_in_workers():
     search = GridSearchCV(
-        pca(), {"n_components": [1, 2]}, cv=IndependentKFold(2), scoring=SCORER, n_jobs=2,
-        error_score="raise",
-    )  # fmt: skip
+        pca(), {"n_components": [1, 2]}, cv=IndependentKFold(2), scoring=SCORER, n_jobs=2
+    )
     with PrivacyLedger(5, 1e-5) as ledger, joblib.parallel_config("loky"):
-        with pytest.raises(PrivacyError, match="pay_for"):
+        with pytest.raises(ValueError, match="pay_for"):
             search.fit(X)
         assert ledger.entries == ()
         with ledger.pay_for(search):
             search.fit(X)
-            more = [joblib.delayed(SCORER)(search.best_estimator_, X)] * 2
-            with pytest.raises(PrivacyError, match="not among those"):
-                LOKY(more)  # what its workers took is taken
+            (more,) = in_workers(partial(SCORER, search.best_estimator_))
+        assert "not among those" in more  # what its workers took is taken
     assert ledger.spent.losses == search_cost(search).losses
     assert np.all(np.isfinite(search.cv_results_["mean_test_score"]))
 
@@ -124,12 +126,25 @@ def test_forked_child_refuses_everything(announced, monkeypatch):
     assert ledger.entries == ()
 
 
-def test_what_a_killed_process_left_is_no_open_ledger(monkeypatch):
-    monkeypatch.setattr(scope, "_ancestors", lambda: {os.getpid()})
+@pytest.mark.parametrize("way", ["descends", "environment"])
+def test_what_a_killed_process_left_is_no_open_ledger(monkeypatch, way):
+    here = os.getpid()
     withdraw = scope.announce("feed", "somewhere")
-    assert dict(scope._announced()) == {"feed": "somewhere"}
-    (scope._folder() / f"{os.getpid()}-dead").touch()  # nobody holds it
-    assert dict(scope._announced()) == {"feed": "somewhere"}
+    dead = scope._folder() / f"{here}-dead"
+    dead.touch()  # nobody holds it
+    assert dict(scope._announced()) == {}  # its own
+    named = os.environ["SKDP_LEDGERS"]
+
+    def elsewhere():
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: here + 1)
+            patch.setattr(scope, "_ancestors", lambda: {str(here)} if way == "descends" else {})
+            both = "" if way == "descends" else os.pathsep.join([named, str(dead)])
+            patch.setenv("SKDP_LEDGERS", both)
+            return dict(scope._announced())
+
+    assert elsewhere() == {"feed": "somewhere"}
     withdraw()
-    assert dict(scope._announced()) == {}
-    (scope._folder() / f"{os.getpid()}-dead").unlink()
+    assert elsewhere() == {}
+    dead.unlink()
+    assert "feed" not in os.environ["SKDP_LEDGERS"]

@@ -1,0 +1,164 @@
+"""Rows as histories: which items each row holds, and which of them are hidden from the fit.
+
+To judge a filter, some items of some rows are hidden from it. Which ones is decided in one of two
+ways, so that a neighbour differs in one row, or in one cell, also after hiding:
+
+- by row: from the row's own items, whatever the other rows are and in whatever order they come;
+- by cell: from the numbers of user and item, which are public where a unit is one cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdp.data.blocks import RowSource, plain_block
+
+__all__ = ["HistoryRows", "JudgedCells", "binary_rows", "hidden_cells", "without_hidden"]
+
+Words = NDArray[np.uint64]
+_HIDDEN = 0.2  # share of the items of a judged row that are hidden
+
+
+def binary_rows(block: Any) -> Any:
+    """Return a CSR array of ones where a block is positive and finite."""
+    rows = sp.csr_array(plain_block(block)).copy()
+    rows.data = np.where(np.isfinite(rows.data) & (rows.data > 0), 1.0, 0.0)
+    rows.eliminate_zeros()
+    rows.sort_indices()
+    return rows
+
+
+def hidden_cells(rows: Any, judged: float, *, by_cell: bool) -> NDArray[np.bool_]:
+    """Mark the stored cells of binary rows that are hidden, in a public share of the rows.
+
+    What is hidden at a smaller share is hidden at a larger one. By cell the rows are all users.
+    """
+    degrees = np.diff(rows.indptr)
+    items = _mixed(rows.indices.astype(np.uint64))
+    salt = _mixed(np.arange(len(degrees), dtype=np.uint64)) if by_cell else _salts(rows, items)
+    chosen = _mixed(salt) < _threshold(judged)
+    words = _mixed(items ^ np.repeat(salt, degrees))
+    return np.asarray((words < _threshold(_HIDDEN)) & np.repeat(chosen, degrees))
+
+
+def without_hidden(rows: Any, judged: float, *, by_cell: bool) -> Any:
+    """Return binary rows without their hidden cells."""
+    part = rows.copy()
+    part.data = np.where(hidden_cells(rows, judged, by_cell=by_cell), 0.0, 1.0)
+    part.eliminate_zeros()
+    return part
+
+
+def _threshold(share: float) -> np.uint64:
+    return np.uint64(min(share * 2.0**64, 2.0**64 - 2.0**12))
+
+
+def _mixed(words: Words) -> Words:
+    """Spread 64-bit words over all words, always the same way (a fixed public permutation)."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(words ^ (words >> np.uint64(31)), np.uint64)
+
+
+def _salts(rows: Any, items: Words) -> Words:
+    """Return a number of each row's set of items."""
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(items, dtype=np.uint64)])
+    return np.asarray(_mixed(sums[rows.indptr[1:]] - sums[rows.indptr[:-1]]), np.uint64)
+
+
+class HistoryRows:
+    """Histories in blocks, on the kept items.
+
+    Parameters
+    ----------
+    source : RowSource
+        Rows whose positive entries are items.
+    kept : ndarray of int or None
+        A public selection of items; None keeps all.
+    form : {"unit", "known", "both"}
+        Rows of length 1; the same without what is hidden by row; or rows of 1 (known) and 2
+        (hidden) for the judge.
+    judged : float
+        Share of the rows of which items are hidden.
+    """
+
+    def __init__(
+        self,
+        source: RowSource,
+        kept: NDArray[np.intp] | None = None,
+        *,
+        form: str = "unit",
+        judged: float = 0.0,
+    ) -> None:
+        self._source = source
+        self._kept = kept
+        self._form = form
+        self._judged = judged
+        self.n_features = source.n_features if kept is None else len(kept)
+
+    def n_rows(self) -> int:
+        """Return the private number of rows."""
+        return self._source.n_rows()
+
+    def parts(self, n: int) -> list[RowSource]:
+        """Cut as the source does."""
+        cut = self._source.parts(n)
+        wrap = partial(HistoryRows, kept=self._kept, form=self._form, judged=self._judged)
+        return [wrap(part) for part in cut]
+
+    def blocks(self) -> Iterator[Any]:
+        """Yield CSR blocks."""
+        for block in self._source.blocks():
+            rows = binary_rows(_finite_rows(block))
+            if self._form == "known":
+                rows = without_hidden(rows, self._judged, by_cell=False)
+            elif self._form == "both":
+                rows.data = 1.0 + hidden_cells(rows, self._judged, by_cell=False)
+            rows = rows if self._kept is None else rows[:, self._kept]
+            yield rows if self._form == "both" else _of_length_one(rows)
+
+
+def _finite_rows(block: Any) -> Any:
+    """Empty the rows that hold anything but numbers: such a row adds nothing."""
+    rows = sp.csr_array(plain_block(block)).copy()
+    owner = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    broken = np.bincount(owner[~np.isfinite(rows.data)], minlength=rows.shape[0]) > 0
+    rows.data = np.where(broken[owner], 0.0, rows.data)
+    return rows
+
+
+def _of_length_one(rows: Any) -> Any:
+    degrees = np.diff(rows.indptr)
+    rows.data = np.repeat(1 / np.sqrt(np.maximum(degrees, 1)), degrees)
+    return rows
+
+
+class JudgedCells:
+    """All users of a matrix in blocks: 1 for a known item, 2 for one that is hidden by cell."""
+
+    def __init__(self, R: Any, kept: NDArray[np.intp], judged: float) -> None:
+        self._R = R
+        self._kept = kept
+        self._judged = judged
+        self.n_features = len(kept)
+
+    def n_rows(self) -> int:
+        """Return the public number of users."""
+        return int(self._R.shape[0])
+
+    def parts(self, n: int) -> list[RowSource]:
+        """Return one part: what is hidden depends on the number of a user."""
+        return [self]
+
+    def blocks(self) -> Iterator[Any]:
+        """Yield one CSR block of the kept items."""
+        rows = binary_rows(self._R)
+        rows.data = 1.0 + hidden_cells(rows, self._judged, by_cell=True)
+        yield rows[:, self._kept]

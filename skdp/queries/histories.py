@@ -1,0 +1,136 @@
+"""Queries on histories (which items each user has), in the unit of a user or of an interaction.
+
+Both units answer the same questions, so that one solver serves them: how popular items are, the
+moment of the histories on some items, and how well a public filter finds hidden items.
+
+| one ... more or less | counts | moment | recalls of c filters |
+|---|---|---|---|
+| row: user of d items, scaled to length 1 | 1 | 1 (x x' of length 1) | sqrt(c) / 2 |
+| interaction | 1 (raw counts) | `gram_change` | sqrt(c) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.data.blocks import AnyRows
+from skdp.data.histories import HistoryRows, JudgedCells, binary_rows, without_hidden
+from skdp.data.recalls import Tastes
+from skdp.data.remote import narrowed
+from skdp.privacy.gate.bounds import Bounded, PrivateQuery
+from skdp.queries.interactions import InteractionQuery
+from skdp.queries.recalls import RecallQuery
+from skdp.queries.rows import RowQuery
+
+__all__ = ["InteractionHistories", "RowHistories"]
+
+
+class RowHistories(PrivateQuery):
+    """Histories whose privacy unit is a row: all items of one user.
+
+    Parameters
+    ----------
+    rows : RowSource or RemoteRows
+        The private rows; positive entries are items.
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    n_jobs : int or None
+        Threads for the passes over the rows; it never changes a result.
+    """
+
+    def __init__(self, rows: AnyRows, *, adjacency: str, n_jobs: int | None = None) -> None:
+        self._rows = rows
+        self.n_features = rows.n_features
+        self.adjacency = adjacency
+        self.n_jobs = n_jobs
+
+    def _unit_rows(
+        self, kept: NDArray[np.intp] | None = None, form: str = "unit", judged: float = 0.0
+    ) -> RowQuery:
+        """Return the rows on the kept items, each of length 1."""
+        n_features = self._rows.n_features if kept is None else len(kept)
+        wrap = partial(HistoryRows, kept=kept, form=form, judged=judged)
+        unit = narrowed(self._rows, wrap, n_features)
+        return RowQuery(unit, clip_norm=1.0, adjacency=self.adjacency, n_jobs=self.n_jobs)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows, public under adjacency="replace" only."""
+        return self._unit_rows().n_rows
+
+    def count(self) -> Bounded:
+        """Return the number of rows."""
+        return self._unit_rows().count()
+
+    def counts(self) -> Bounded:
+        """Return the sums of the rows, each of length 1."""
+        return self._unit_rows().sums()
+
+    def moment(self, kept: NDArray[np.intp], floor: int, judged: float) -> Bounded:
+        """Return the moment of the known parts of the rows, each of length 1 on the kept items."""
+        return self._unit_rows(kept, "known", judged).gram()
+
+    def recalls(self, tastes: Tastes, blends: Sequence[float], judged: float) -> Bounded:
+        """Return the recalls of a public filter: see `RecallQuery`."""
+        wrap = partial(HistoryRows, kept=tastes.kept, form="both", judged=judged)
+        rows = narrowed(self._rows, wrap, len(tastes.kept))
+        whole = self.adjacency == "add_remove"
+        query = RecallQuery(rows, tastes, blends, whole_rows=whole, n_jobs=self.n_jobs)
+        return query.recalls()
+
+
+class InteractionHistories(PrivateQuery):
+    """Histories whose privacy unit is one interaction; the numbers of users and items are public.
+
+    Parameters
+    ----------
+    R : CSR matrix of shape (n_users, n_items)
+        Positive entries are items.
+    adjacency : {"add_remove", "replace"}
+        An interaction appears or goes, or moves to another item.
+    n_jobs : int or None
+        Threads; it never changes a result.
+    """
+
+    def __init__(self, R: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
+        self._R = R
+        self._all = InteractionQuery(R, degree_floor=1, adjacency=adjacency)
+        self._known = partial(InteractionQuery, R, adjacency=adjacency)
+        self.n_jobs = n_jobs
+
+    def counts(self) -> Bounded:
+        """Return how many users have each item."""
+        return self._all.counts()
+
+    def moment(self, kept: NDArray[np.intp], floor: int, judged: float) -> Bounded:
+        """Return R'R of the known cells of the kept items, with a degree floor."""
+        prepare = partial(_known_cells, judged=judged)
+        return self._known(degree_floor=floor, prepare=prepare).columns(kept).gram()
+
+    def cells(self, kept: NDArray[np.intp], judged: float) -> Bounded:
+        """Return the known cells of the kept items, to be flipped."""
+        prepare = partial(_known_cells, judged=judged)
+        return self._known(degree_floor=1, prepare=prepare).columns(kept).cells()
+
+    def recalls(self, tastes: Tastes, blends: Sequence[float], judged: float) -> Bounded:
+        """Return the recalls of a public filter: see `RecallQuery`."""
+        return self._judge(tastes, blends, judged).recalls()
+
+    def best_recall(
+        self, tastes: Tastes, blends: Sequence[float], judged: float, bonus: Any
+    ) -> Bounded:
+        """Score the recalls of a public filter for the choice of one blend."""
+        return self._judge(tastes, blends, judged).best_recall(bonus)
+
+    def _judge(self, tastes: Tastes, blends: Sequence[float], judged: float) -> RecallQuery:
+        rows = JudgedCells(self._R, tastes.kept, judged)
+        return RecallQuery(rows, tastes, blends, whole_rows=False, n_jobs=self.n_jobs)
+
+
+def _known_cells(R: Any, judged: float) -> Any:
+    return without_hidden(binary_rows(R), judged, by_cell=True)

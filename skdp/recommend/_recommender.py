@@ -1,0 +1,387 @@
+"""A private recommender: noisy popularity, and the tastes that can be read beside it."""
+
+import math
+
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from skdp._inputs import as_blocks, as_source, check_matrix, check_rows, map_blocks
+from skdp._validation import FLOATS, check_int, check_option, check_real
+from skdp.base import BaseDPEstimator, atomic
+from skdp.data.histories import binary_rows
+from skdp.queries.histories import InteractionHistories, RowHistories
+from skdp.recommend._ranking import best_items
+from skdp.recommend._routes import choose_route, expected_counts, release_route, taste_edge
+from skdp.solvers.recommend import fit_filter
+from skdp.theory._plan import Expectation, check_counts, constant_error
+from skdp.theory._rehearsal import rehearse, zero_rows
+
+__all__ = ["DPRecommender"]
+
+_COUNT_SHARE = 0.01  # of the budget, for the number of users where it is private
+
+
+class DPRecommender(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseDPEstimator):
+    """Recommendations from which no user's history, or no interaction, can be told.
+
+    The fitted filter is (`epsilon`, `delta`)-differentially private for adding or removing one row
+    (a user with the whole history) or one interaction, and may be published. Recommendations are
+    computed from the user's own true history and go to that user: what all other users see
+    together says no more about the history than the filter does (joint differential privacy). An
+    interaction unit promises little for a whole history: its epsilon times the number of items.
+
+    Noisy counts of the items say how popular each is; a noisy moment of the most popular ones says
+    what is liked together. What can be read of it through its known noise is added to popularity,
+    with a weight that is chosen by the released recall of hidden items. Where nothing can be read
+    the recommendations are those of noisy popularity.
+
+    Parameters
+    ----------
+    n_components : int, default=16
+        Number of directions, popularity included.
+    algorithm : {"auto", "gram", "one_shot", "popularity"}, default="auto"
+        "gram" releases a symmetric moment with Gaussian noise; "one_shot" (interactions) flips the
+        cells of the kept items, which is pure and needs no delta; "popularity" releases counts
+        only. "auto" chooses by the larger signal, from public numbers.
+    item_exponent : float, default=0.25
+        Popular items count less among the tastes: by their count to this power. 0 is a plain
+        singular value decomposition, 0.5 the normalisation of graph filters.
+    privacy_unit : {"row", "interaction"}, default="row"
+        What the guarantee protects.
+    epsilon : float, default=1.0
+        Budget of one call of `fit`; inf adds no noise.
+    delta : float, default=1e-6
+        Budget of one call of `fit`. 0 is offered for interactions, by "one_shot" and "popularity".
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        Rows: one row more or less (the number of users is private), or another row. Interactions:
+        one more or less, or moved to another item of the same user.
+    random_state : int, Generator, RandomState or None, default=None
+        Leave it at None: a fit with a seed is reproducible, and not private.
+    n_jobs : int or None, default=None
+        Threads; they do not change results.
+
+    Attributes
+    ----------
+    counts_ : ndarray of shape (n_features,)
+        Released popularity: noisy numbers of users (rows: sums of histories of length 1).
+    counts_noise_scale_ : float
+        Standard deviation of its noise.
+    kept_items_ : ndarray of int
+        The most popular items, among which tastes were looked for.
+    filter_ : object
+        The public filter: `scores(rows)` of all items.
+    blend_ : float
+        Chosen weight of the tastes; 0 is popularity alone.
+    rank_ : int
+        Number of tastes in the filter.
+    route_ : str
+        Which algorithm was used, and why.
+    components_ : ndarray of shape (n_components, n_features)
+        The first row measures popularity, the others tastes; rows beyond `rank_` are zero.
+    n_users_ : int
+        Number of users: released under "add_remove" for the row unit, exact where it is public.
+    n_features_in_ : int
+        Number of items.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the items, when R has names that are all strings.
+    privacy_spent_ : PrivacySpent
+        The receipt.
+    ledger_ : tuple of LedgerEntry
+        Each release with its sensitivity and noise scale.
+
+    See Also
+    --------
+    DPTruncatedSVD : Components of the same matrix, without popularity.
+
+    Examples
+    --------
+    >>> from skdp.datasets import make_interactions
+    >>> from skdp.recommend import DPRecommender
+    >>> R = make_interactions(3000, 300, 30_000, 5, random_state=0)
+    >>> model = DPRecommender(epsilon=3.0).fit(R)
+    >>> items, scores = model.recommend(R[:2], n=5)
+    >>> items.shape
+    (2, 5)
+    """
+
+    _privacy_units = {
+        "row": ("add_remove", "replace"),
+        "interaction": ("add_remove", "replace"),
+    }
+
+    def __init__(
+        self,
+        n_components=16,
+        *,
+        algorithm="auto",
+        item_exponent=0.25,
+        privacy_unit="row",
+        epsilon=1.0,
+        delta=1e-6,
+        adjacency="add_remove",
+        random_state=None,
+        n_jobs=None,
+    ):
+        self.n_components = n_components
+        self.algorithm = algorithm
+        self.item_exponent = item_exponent
+        self.privacy_unit = privacy_unit
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    @atomic
+    def fit(self, R, y=None):
+        """Fit the filter; spends (`epsilon`, `delta`) once.
+
+        Parameters
+        ----------
+        R : {array-like, sparse matrix} of shape (n_users, n_items), or blocks
+            Positive entries are interactions. For the row unit also blocks, as in `DPPCA`.
+        y : Ignored
+            Not used.
+
+        Returns
+        -------
+        self : DPRecommender
+            The fitted estimator.
+        """
+        self._check_parameters()
+        whole = self.privacy_unit == "row"
+        options = {"accept_sparse": "csr"}
+        if whole:
+            R = check_rows(self, R, **options)
+        else:
+            R = check_matrix(self, R, "unless privacy_unit='row'", **options)
+        name, reason = choose_route(self, None if whole else R.shape)
+        session = self._open_session(pure=self._is_pure(name))
+        attributes = self._fit_session(session, R, name)
+        return self._close_session(session, attributes | {"route_": reason})
+
+    def _is_pure(self, name):
+        return self.privacy_unit == "interaction" and name != "gram"
+
+    def _fit_session(self, session, R, name):
+        """Release counts, a moment and a choice; everything else is free."""
+        available = 1.0
+        if self.privacy_unit == "interaction":
+            query = InteractionHistories(R, adjacency=self.adjacency, n_jobs=self.n_jobs)
+            n_users, n_items = R.shape
+        else:
+            query = RowHistories(as_source(R), adjacency=self.adjacency, n_jobs=self.n_jobs)
+            n_users, n_items = None, query.n_features
+        ask = session.ask(query)
+        if n_users is None and self.adjacency == "replace":
+            n_users = query.n_rows
+        elif n_users is None:
+            count = ask.count(share=_COUNT_SHARE)
+            n_users = max(1.0, float(count.value), 2 * count.noise_scale)
+            available -= _COUNT_SHARE
+        route = release_route(name, session, self.privacy_unit, n_users)
+        fitted = fit_filter(
+            ask, route, n_users, available, self.n_components, float(self.item_exponent)
+        )
+        return self._attributes(fitted, n_users, n_items)
+
+    def _attributes(self, fitted, n_users, n_items):
+        found = fitted.filter
+        components = np.zeros((self.n_components, n_items))
+        components[: 1 + found.rank, found.kept] = found.inward.T
+        return {
+            "filter_": found,
+            "counts_": fitted.counts.value,
+            "counts_noise_scale_": fitted.counts.noise_scale,
+            "kept_items_": found.kept,
+            "blend_": found.blend,
+            "rank_": found.rank,
+            "components_": components,
+            "n_users_": round(n_users),
+        }
+
+    def _check_parameters(self):
+        check_int(self, "n_components", 1)
+        check_real(self, "item_exponent", 0, 1, closed="both")
+        check_option(self, "privacy_unit", tuple(self._privacy_units))
+        check_option(self, "algorithm", ("auto", "gram", "one_shot", "popularity"))
+        if self.algorithm == "one_shot" and self.privacy_unit == "row":
+            raise ValueError(
+                "algorithm='one_shot' flips single interactions: it needs "
+                "privacy_unit='interaction'. Got privacy_unit='row'."
+            )
+
+    def _offers_pure_dp(self):
+        return self.privacy_unit == "interaction" and self.algorithm != "gram"
+
+    def plan(self, n_samples, n_features, *, nnz=None):
+        """Say what a fit would release, and what can be read; no data is touched.
+
+        Parameters
+        ----------
+        n_samples, n_features : int
+            Numbers of users and of items.
+        nnz : int or None, default=None
+            Number of interactions; None stands for ten items a user.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it. ``plan.found`` is the share of the squared length of all
+            histories that a taste must hold to be read; nan where only popularity is in reach.
+        """
+        self._check_parameters()
+        check_counts(self, n_samples=n_samples, n_features=n_features)
+        nnz = min(10, n_features) * n_samples if nnz is None else nnz
+        check_counts(self, nnz=nnz)
+        whole = self.privacy_unit == "row"
+        name, reason = choose_route(self, None if whole else (n_samples, n_features))
+        counts = expected_counts(n_samples, n_features, nnz, self.privacy_unit)
+        rehearsal = rehearse(
+            self, n_samples, zero_rows(n_samples, n_features, sparse=not whole), name,
+            pure=self._is_pure(name), counts=lambda *_: counts,
+        )  # fmt: skip
+        edge = taste_edge(rehearsal, n_samples)
+        popularity = "popularity only: at this budget no taste of so few histories can be read"
+        expected = Expectation(
+            error=constant_error,
+            meaning="(no formula: recall depends on the tastes)",
+            found=edge,
+            signal="share of the squared length of all histories that a taste must hold",
+            assumptions=(
+                f"{nnz} interactions, counts that fall like the rank to the power -.8",
+                popularity if math.isnan(edge) else reason,
+            ),
+            scales=False,
+        )
+        return rehearsal.plan(n_samples, n_features, expected)
+
+    # -- the public map ------------------------------------------------------------------------
+
+    def transform(self, R):
+        """Measure the popularity and the tastes of histories.
+
+        The map is public, but its output for private rows is not covered by epsilon.
+
+        Parameters
+        ----------
+        R : {array-like, sparse matrix} of shape (n_users, n_items), or blocks
+            Histories.
+
+        Returns
+        -------
+        tastes : ndarray of shape (n_users, n_components)
+            For blocks as in `DPPCA`.
+        """
+        check_is_fitted(self)
+        source = as_blocks(R)
+        if source is None:
+            return self._tastes(self._histories(R))
+        return map_blocks(self, R, source, self._tastes, len(self.components_))
+
+    def _tastes(self, rows):
+        return np.asarray(binary_rows(rows) @ self.components_.T)
+
+    def _histories(self, R):
+        R = validate_data(self, R, accept_sparse="csr", dtype=FLOATS, reset=False)
+        return binary_rows(R)
+
+    def recommend(self, R, n=20, *, exclude_known=True, items=None):
+        """Recommend items to users, from their own histories.
+
+        Each list is for its user alone: see the class for what is promised to whom.
+
+        Parameters
+        ----------
+        R : {array-like, sparse matrix} of shape (n_users, n_items)
+            Histories of the users who are served, whether they were in the fit or not.
+        n : int, default=20
+            Number of recommendations.
+        exclude_known : bool, default=True
+            Leave out the items of the history.
+        items : array-like of int, default=None
+            Recommend only among these.
+
+        Returns
+        -------
+        indices : ndarray of shape (n_users, n)
+            Item numbers, best first; -1 where too few items are left.
+        scores : ndarray of shape (n_users, n)
+            Their scores.
+        """
+        check_is_fitted(self)
+        rows = self._histories(R)
+        options = {"exclude_known": exclude_known, "items": self._checked_items(items)}
+        return best_items(self.filter_.scores, rows, self._checked_number(n), **options)
+
+    def popular(self, n=20):
+        """Return the most popular items by the released counts.
+
+        Parameters
+        ----------
+        n : int, default=20
+            Number of items.
+
+        Returns
+        -------
+        indices, counts : ndarray of shape (n,)
+            Item numbers and noisy counts, largest first.
+        """
+        check_is_fitted(self)
+        best = np.argsort(-self.counts_, kind="stable")[: self._checked_number(n)]
+        return best, self.counts_[best]
+
+    def item_similarity(self, item, n=20):
+        """Return the items that are liked by the same users, by the public filter.
+
+        Parameters
+        ----------
+        item : int
+            Item number.
+        n : int, default=20
+            Number of items.
+
+        Returns
+        -------
+        indices, similarities : ndarray of shape (n,)
+            Item numbers and cosines of their tastes, largest first; an item in which no taste was
+            read is similar to none.
+        """
+        check_is_fitted(self)
+        self._checked_items([item])
+        tastes = np.zeros((self.filter_.rank, self.n_features_in_))
+        tastes[:, self.kept_items_] = self.filter_.item_tastes()
+        lengths = np.linalg.norm(tastes, axis=0)
+        cosines = (tastes[:, item] @ tastes) / np.maximum(lengths * lengths[item], 1e-300)
+        cosines[item] = -np.inf
+        best = np.argsort(-cosines, kind="stable")[: self._checked_number(n)]
+        return best, cosines[best]
+
+    def _checked_number(self, n):
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise ValueError(f"n must be an int in the range [1, inf). Got {n!r} instead.")
+        return int(n)
+
+    def _checked_items(self, items):
+        if items is None:
+            return None
+        items = check_array(items, ensure_2d=False, dtype=None, input_name="items")
+        inside = items.ndim == 1 and items.dtype.kind in "iu"
+        if not inside or items.min() < 0 or items.max() >= self.n_features_in_:
+            raise ValueError(
+                f"items must be item numbers from 0 to {self.n_features_in_ - 1}. Got {items!r}."
+            )
+        return items
+
+    @property
+    def _n_features_out(self):
+        return len(self.components_)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = False
+        tags.transformer_tags.preserves_dtype = []
+        return tags

@@ -1,0 +1,121 @@
+"""Which release reads most of a user-item matrix: decided before any data are seen."""
+
+import math
+
+import numpy as np
+
+from skdp.queries.interactions import gram_change
+from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
+from skdp.solvers.recommend import Route, kept_items
+
+__all__ = ["choose_route", "expected_counts", "release_route", "taste_edge"]
+
+_MOST_DENSE = 4000  # items of a dense moment
+_MOST_FLIPS = 1e7  # expected: seconds
+_FEWEST = 200  # items that flips must reach to be worth their cost
+_RANGE = 2.0  # of what one interaction does to the scores of a choice
+_USUAL_DEGREE, _USUAL_SHARE = 10.0, 0.8  # stand for what is not known before the counts
+
+
+def release_route(name, session, unit, n_users):
+    """Return the public sizes of a route: a function of the budget and the number of users."""
+    if name == "one_shot":
+        return _flips(session, n_users)
+    if name == "popularity":
+        return Route(name, lambda *_: 0.0, lambda _: 1)
+    return _moment(session, unit, n_users)
+
+
+def _moment(session, unit, n_users):
+    factor = math.sqrt(2.0) if session.adjacency == "replace" else 1.0
+
+    def signal(degree, n_kept, share):
+        floor = max(1, round(degree))
+        change = factor
+        if unit == "interaction":
+            change = gram_change(max(n_kept, 2 * floor), floor, session.adjacency)
+        noise = session.noise_multiplier * change / math.sqrt(share)
+        return n_users / noise if noise else math.inf
+
+    return Route("gram", signal, lambda _: _MOST_DENSE)
+
+
+def _flips(session, n_users):
+    cells = 2 if session.adjacency == "replace" else 1
+
+    def deviation(share):
+        return (
+            0.0
+            if session.budget.exact
+            else flip_deviation(session.budget.pure_epsilon * share / cells)
+        )
+
+    def signal(degree, n_kept, share):
+        noise = pair_deviation(deviation(share), n_users, n_users * degree / n_kept)
+        return n_users * degree / (math.sqrt(2.0) * noise) if noise else math.inf
+
+    def most(share):
+        flips = n_users * flip_probability(deviation(share))
+        return int(min(_MOST_FLIPS / max(flips, 1e-9), 2**31))
+
+    def doubt(share):
+        return _RANGE / (session.budget.pure_epsilon * share)
+
+    return Route("one_shot", signal, most, doubt)
+
+
+def _usual_signal(route, n_items):
+    """Return the signal figure where users have a usual number of the kept items."""
+    degree = min(_USUAL_DEGREE, n_items)
+    n_kept, most = n_items, route.most(_USUAL_SHARE)
+    for _ in range(20):
+        signal = route.signal(degree, n_kept, _USUAL_SHARE)
+        n_kept = kept_items(signal, n_items, most)
+    return signal
+
+
+def choose_route(estimator, shape):
+    """Return (name, reason) for the settings of an estimator and a public shape.
+
+    For interactions the larger signal at a usual history decides; nothing is read for it.
+    """
+    name = estimator.algorithm
+    if name != "auto":
+        return name, f"{name}: as asked for"
+    if estimator.privacy_unit == "row":
+        return "gram", "gram: rows have no other release of tastes"
+    flips = _flips(estimator._checked_session(pure=True), shape[0])
+    enough = flips.most(_USUAL_SHARE) >= min(_FEWEST, shape[1])
+    ours = _usual_signal(flips, shape[1]) if enough else 0.0
+    if estimator.delta == 0:
+        name = "one_shot" if ours else "popularity"
+        return name, f"{name}: delta is 0"
+    moment = _moment(estimator._checked_session(), "interaction", shape[0])
+    other = _usual_signal(moment, shape[1])
+    name = "one_shot" if ours > other else "gram"
+    return name, f"{name}: signal {max(ours, other):.3g} against {min(ours, other):.3g}"
+
+
+def expected_counts(n_users, n_items, nnz, unit):
+    """Return counts as ordinary histories give them: they fall like the rank to the power -.8."""
+    falling = np.arange(1.0, n_items + 1) ** -0.8
+    total = nnz
+    if unit == "row":  # a history of d items, scaled to length 1, adds sqrt(d) in all
+        total = math.sqrt(n_users * nnz)
+    return np.minimum(total * falling / falling.sum(), n_users)
+
+
+def taste_edge(rehearsal, n_users):
+    """Return the share of the squared length that a taste needs to stand out of the noise.
+
+    nan where no taste is looked for.
+    """
+    if rehearsal.law == "exact":
+        return 0.0
+    for line in rehearsal.named("gram", "cells"):
+        if line.name == "gram":
+            return math.sqrt(2.0 * math.sqrt(line.size)) * line.noise_scale / n_users
+        n_kept = line.size / n_users
+        noise = pair_deviation(line.noise_scale, n_users, 0.0)
+        return 2.0 * noise * math.sqrt(n_kept) / (n_users * _USUAL_DEGREE)
+    return math.nan

@@ -1,0 +1,117 @@
+"""Spectra of a binary array that was released once, by flips of its cells.
+
+Notation: Y is the released m x n array of ones and zeros, each cell flipped with probability p;
+B = (Y - p)/(1 - 2p) is unbiased, with deviation s = sqrt(p (1 - p))/(1 - 2p) in each cell. B is
+sparse plus rank one, and is never formed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+from skdp.solvers.linalg import top_eigenpairs
+from skdp.solvers.shrinkage import Directions, marchenko_pastur
+
+__all__ = [
+    "flip_deviation",
+    "flip_probability",
+    "history_moment",
+    "leading_pairs",
+    "pair_deviation",
+]
+
+FloatArray = NDArray[np.float64]
+_MOST_DENSE = 4000  # columns of a dense moment
+_DENSE_ROWS = 4000
+_FULL = 0.03  # of the cells stored: dense products are then faster
+_SMALL = 1500
+
+
+def flip_probability(noise_scale: float) -> float:
+    """Return p from the deviation s of an unbiased cell: 1 - 2p = 1/sqrt(1 + 4 s^2)."""
+    root = math.sqrt(1 + 4 * noise_scale**2)
+    return 2 * noise_scale**2 / (root * (root + 1))
+
+
+def flip_deviation(epsilon: float) -> float:
+    """Return the deviation s of an unbiased cell where a cell costs `epsilon`."""
+    return 0.5 / math.sinh(min(epsilon, 1400.0) / 2)
+
+
+def pair_deviation(noise_scale: float, n_rows: float, count: float) -> float:
+    """Return the deviation of an entry of B'B: m s^4 + 2 s^2 q for columns of q ones."""
+    return math.sqrt(n_rows * noise_scale**4 + 2 * noise_scale**2 * max(count, 0.0))
+
+
+def leading_pairs(M: Any, k: int) -> tuple[FloatArray, FloatArray]:
+    """Return the k largest eigenpairs of a symmetric array or operator, from a fixed start."""
+    n = M.shape[0]
+    k = min(k, n)
+    if isinstance(M, np.ndarray) and (n < _SMALL or 10 * k >= n):
+        return top_eigenpairs(M, k)
+    values, vectors = eigsh(M, min(k, n - 1), which="LA", tol=1e-4, v0=np.ones(n))
+    order = np.argsort(-values, kind="stable")
+    return values[order], vectors[:, order]
+
+
+def history_moment(
+    Y: Any, noise_scale: float, floor: float, k: int
+) -> tuple[Directions, FloatArray]:
+    """Return the readable directions, and the diagonal, of the moment of normalised histories.
+
+    Rows of B are weighted by w = floor / max(degree, floor), from degrees of the same release,
+    whose noise is s sqrt(n): a floor below it would follow the noise. The moment is
+    (B'WB - s^2 sum(w) I) / floor.
+    """
+    n = Y.shape[1]
+    p = flip_probability(noise_scale)
+    gain, offset = 1 / (1 - 2 * p), p / (1 - 2 * p)
+    degrees = gain * np.diff(Y.indptr) - offset * n
+    weights = floor / np.maximum(degrees, floor + noise_scale * math.sqrt(n))
+    total = float(weights.sum())
+    rows = total**2 / float((weights**2).sum())
+    variance = noise_scale**2 * float((weights**2).sum()) / total
+    shift = noise_scale**2 * total
+    sums = np.asarray(Y.T @ weights, np.float64)
+    diagonal = (gain**2 - 2 * gain * offset) * sums + offset**2 * total - shift
+    if n <= _MOST_DENSE:
+        outer = gain * offset * (sums[:, None] + sums[None])
+        M: Any = gain**2 * _weighted_gram(Y, weights) - outer + offset**2 * total
+        M[np.diag_indices(n)] -= shift
+        pairs = leading_pairs(M, 4 * k)
+    else:
+        pairs = leading_pairs(_moment_operator(Y, weights, gain, offset, shift), 2 * k)
+    found = marchenko_pastur(*pairs, rows, variance)
+    return found._replace(values=found.values / floor), diagonal / floor
+
+
+def _weighted_gram(Y: Any, weights: FloatArray) -> FloatArray:
+    m, n = Y.shape
+    if Y.nnz <= _FULL * m * n:
+        return np.asarray((Y.T @ (sp.diags_array(weights) @ Y)).toarray(), np.float64)
+    roots = np.sqrt(weights)[:, None]
+    M = np.zeros((n, n))
+    for i in range(0, m, _DENSE_ROWS):
+        block = Y[i : i + _DENSE_ROWS].toarray() * roots[i : i + _DENSE_ROWS]
+        M += block.T @ block
+    return M
+
+
+def _moment_operator(
+    Y: Any, weights: FloatArray, gain: float, offset: float, shift: float
+) -> LinearOperator:
+    transposed = (sp.diags_array(weights) @ Y).T.tocsr()
+
+    def multiply(v: FloatArray) -> FloatArray:
+        v = v.reshape(-1)
+        image = gain * (Y @ v) - offset * v.sum()
+        return np.asarray(gain * (transposed @ image) - offset * (weights @ image) - shift * v)
+
+    n = Y.shape[1]
+    return LinearOperator((n, n), matvec=multiply, dtype=np.float64)

@@ -1,0 +1,282 @@
+"""A ledger in a file: durable before data are read, shared by processes, whoever is killed."""
+
+import json
+import multiprocessing
+import os
+import signal
+import sqlite3
+import stat
+import threading
+import time
+from contextlib import closing
+from dataclasses import replace
+
+import joblib
+import numpy as np
+import pytest
+
+from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
+from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.accounting.sketch_laws import SketchMixture
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.ledger import files
+from skdp.privacy.ledger.balances import Terms
+from skdp.privacy.ledger.files import FileBook
+from skdp.privacy.ledger.fits import LedgerFit
+
+X = np.random.default_rng(0).standard_normal((200, 3)) / 3
+TERMS = Terms(1.0, 1e-6)
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+FORK = multiprocessing.get_context("fork") if hasattr(os, "fork") else None
+
+
+def pca(epsilon=0.5):
+    return DPPCA(1, clip_norm=1.0, epsilon=epsilon)
+
+
+def fit(*losses):
+    return LedgerFit("Fit", "row", "replace", losses, False)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "a.ledger")
+
+
+# -- what is kept ---------------------------------------------------------------------------------
+
+
+def test_another_program_goes_on(path):
+    with PrivacyLedger(2, 1e-6, path=path) as first:
+        pca().fit(X)
+    again = PrivacyLedger(2, 1e-6, path=path)
+    assert again.entries == first.entries
+    assert again.spent == first.spent
+    assert again.remaining() == first.remaining() < 2
+    with again:
+        pca().fit(X)
+    assert len(first.entries) == 2
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    with pytest.raises(ValueError, match="other terms"):
+        PrivacyLedger(3, 1e-6, path=path)
+    with again, pytest.raises(PrivacyError, match="open already"):
+        PrivacyLedger(2, 1e-6, path=path).__enter__()
+
+
+def test_all_of_an_entry_is_kept(path):
+    sketch = Loss("sketch", SketchMixture(((0.1, (40,)), (0.2, (3, 5))), 1))
+    losses = tuple(Loss(kind, 0.1) for kind in ("gaussian", "pure", "range", "delta")) + (sketch,)
+    entry = replace(fit(*losses), seeded=True, factor=2.0, sessions=3, parts=1.5, promised=losses)
+    assert files._from_text(files._text(entry)) == entry
+
+
+def test_a_number_is_not_used_again(path):
+    book = FileBook(path, TERMS)
+    first = book.reserve(fit(Loss("gaussian", 0.1)))
+    book.settle(first, (), "failed")
+    assert book.balance().entries == {}
+    assert book.reserve(fit(Loss("gaussian", 0.1))) > first
+
+
+def test_refused_or_interrupted_changes_leave_nothing(path):
+    book = FileBook(path, TERMS)
+    key = book.reserve(fit(Loss("gaussian", 0.1)))
+    before = book.balance().entries
+    with pytest.raises(BudgetExceededError):
+        book.reserve(fit(Loss("gaussian", 9.0)))
+    with pytest.raises(BudgetExceededError):
+        book.scale(key, 90.0)
+    with pytest.raises(KeyError), book.held() as entries:
+        entries.pop(entries.popitem())
+    assert FileBook(path).balance().entries == before
+    assert len(book.refused) == 2
+
+
+def test_a_file_that_cannot_be_used_pays_nothing(path):
+    with pytest.raises(PrivacyError, match="cannot be read or written"):
+        FileBook(path)
+    with PrivacyLedger(2, 1e-6, path=path) as ledger:
+        os.unlink(path)
+        with pytest.raises(PrivacyError, match="nothing may be fitted"):
+            pca().fit(X)
+        ledger._refused.clear()
+    with open(path, "w") as file:
+        file.write("something else, long enough to be read as a database page " * 50)
+    with pytest.raises(PrivacyError, match="cannot be read or written"):
+        PrivacyLedger(2, 1e-6, path=path)
+    os.unlink(path)
+    open(path, "w").close()
+    with pytest.raises(PrivacyError, match="is no PrivacyLedger"):
+        FileBook(path)
+    FileBook(path, TERMS)
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("UPDATE about SET value = '0' WHERE name = 'version'")
+        file.commit()
+    with pytest.raises(PrivacyError, match="another version"):
+        FileBook(path)
+
+
+# -- before data are read -------------------------------------------------------------------------
+
+
+def test_a_charge_is_on_the_disk_before_data_are_read(path, monkeypatch):
+    seen, read = [], PrivacySession._read
+
+    def looked(*args):
+        with closing(sqlite3.connect(path)) as file:  # as if this process were gone
+            seen.extend(
+                json.loads(text)["state"] for (text,) in file.execute("SELECT fit FROM fits")
+            )
+        return read(*args)
+
+    monkeypatch.setattr(PrivacySession, "_read", looked)
+    book = FileBook(path, TERMS)
+    with book.held():
+        assert book._file.execute("PRAGMA synchronous").fetchone() == (3,)  # file and directory
+        assert book._file.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    with PrivacyLedger(1, 1e-6, path=path):
+        pca().fit(X)
+    assert set(seen) == {"open"}
+    assert [entry.state for entry in book.balance().entries.values()] == ["fitted"]
+
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_in_a_fit(path):
+    PrivacySession._read = die  # after the charge, before the release
+    with PrivacyLedger(2, 1e-6, path=path):
+        pca(1.0).fit(X)
+
+
+@forks
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that has threads
+def test_who_is_killed_between_charge_and_release_has_spent(path):
+    child = FORK.Process(target=killed_in_a_fit, args=(path,))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    ledger = PrivacyLedger(2, 1e-6, path=path)
+    assert [entry.state for entry in ledger.entries] == ["open"]
+    assert ledger.spent.mu == PrivacyBudget(1.0, 1e-6).mu
+    with ledger:  # nobody is locked out
+        pca(0.5).fit(X)
+
+
+def charge_all_day(path, size, pipe):
+    book = FileBook(path)
+    while True:
+        try:
+            key = book.reserve(fit(Loss("gaussian", size)))
+        except BudgetExceededError:
+            os._exit(0)
+        os.write(pipe, b".")  # only now would data be read
+        book.settle(key, (Loss("gaussian", size),), "fitted")
+
+
+@forks
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_eight_processes_that_are_killed_never_exceed_the_budget(path):
+    room = 60
+    size = PrivacyBudget(1.0, 1e-6).mu / np.sqrt(room + 0.5)
+    book, (heard, pipe) = FileBook(path, TERMS), os.pipe()
+    rng, kills = np.random.default_rng(0), 0
+
+    def start():
+        child = FORK.Process(target=charge_all_day, args=(path, size, pipe))
+        child.start()
+        return child
+
+    children = [start() for _ in range(8)]
+    while kills < 10:
+        i = rng.integers(8)
+        time.sleep(rng.uniform(0, 0.03))
+        if children[i].is_alive():
+            os.kill(children[i].pid, signal.SIGKILL)
+        children[i].join()
+        children[i] = start()
+        kills += 1
+    for child in children:
+        child.join()
+    os.close(pipe)
+    with os.fdopen(heard, "rb") as answers:
+        released = len(answers.read())
+    balance = book.balance()
+    assert len(balance.entries) == room
+    assert room - kills <= released <= room
+    assert balance.affords()
+    assert not balance.affords((Loss("gaussian", size),))
+
+
+# -- other processes ------------------------------------------------------------------------------
+
+
+def in_child(queue):
+    try:
+        pca(0.1).fit(X)
+        queue.put("fitted")
+    except PrivacyError as error:
+        queue.put(str(error))
+
+
+@forks
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_children_charge_the_file(path):
+    queue = FORK.SimpleQueue()
+    with PrivacyLedger(1, 1e-6, path=path) as ledger, PrivacyLedger(9, 1e-6) as other:
+        child = FORK.Process(target=in_child, args=(queue,))
+        child.start()
+        assert "another process" in queue.get()  # the other ledger has no file
+        child.join()
+    assert ledger.entries == other.entries == ()
+    with ledger:
+        child = FORK.Process(target=in_child, args=(queue,))
+        child.start()
+        assert queue.get() == "fitted"
+        child.join()
+        pca(0.1).fit(X)
+    assert [entry.state for entry in ledger.entries] == ["fitted"] * 2
+
+
+def built_there(_=None):
+    """Build an estimator from nothing (by value: workers have not this module)."""
+    import numpy
+
+    from skdp import DPPCA, PrivacyError
+
+    try:
+        return DPPCA(1, clip_norm=1.0, epsilon=0.1).fit(numpy.ones((50, 2))).privacy_spent_.epsilon
+    except PrivacyError as error:
+        return str(error)
+
+
+def test_workers_charge_the_file(path):
+    workers, one = joblib.Parallel(2, backend="loky"), joblib.delayed(built_there)
+    assert workers(one() for _ in range(2)) == [0.1] * 2  # the workers were there before
+    with PrivacyLedger(0.2, 1e-6, path=path) as ledger:
+        results = workers(one() for _ in range(8))
+    fitted = [result for result in results if result == 0.1]
+    assert len(ledger.entries) == len(fitted) == 3  # mu adds up in squares
+    assert all("room for" in result for result in results if result != 0.1)
+    assert ledger.spent.epsilon <= 0.2
+
+
+def test_threads_share_the_file(path):
+    size = PrivacyBudget(1.0, 1e-6).mu / np.sqrt(10.5)
+    book, done = FileBook(path, TERMS), []
+
+    def run():
+        for _ in range(5):
+            try:
+                done.append(book.reserve(fit(Loss("gaussian", size))))
+            except BudgetExceededError:
+                return
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) == len(set(done)) == len(book.balance().entries) == 10

@@ -1,0 +1,203 @@
+"""The recommender: never below popularity, near the exact filter, honest where nothing is read."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.datasets import make_interactions
+from skdp.exceptions import PrivacyWarning
+from skdp.model_selection import leave_some_out
+from skdp.recommend import DPRecommender, recall_at_n
+from skdp.testing import fixed_noise, seeded_entropy
+
+
+@pytest.fixture(scope="module")
+def tastes():
+    R = make_interactions(4000, 400, 80_000, 8, random_state=0)
+    return leave_some_out(R, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Popularity is all there is."""
+    R = make_interactions(4000, 400, 40_000, 2, taste_share=0.0, random_state=1)
+    return leave_some_out(R, random_state=0)
+
+
+def popularity_recall(split):
+    train, test = split
+    order = np.asarray(train.sum(axis=0)).reshape(-1)
+    scores = np.where(train.toarray() > 0, -np.inf, order)
+    return recall_at_n(np.argsort(-scores, axis=1, kind="stable")[:, :20], test)
+
+
+def recall(model, split):
+    return recall_at_n(model.recommend(split[0])[0], split[1])
+
+
+@pytest.mark.parametrize("unit", ["row", "interaction"])
+def test_tastes_beat_popularity_and_come_near_the_exact_filter(tastes, unit):
+    with seeded_entropy(0):
+        found = {
+            epsilon: recall(
+                DPRecommender(epsilon=epsilon, privacy_unit=unit).fit(tastes[0]), tastes
+            )
+            for epsilon in (0.5, 3.0, 10.0)
+        }
+    with pytest.warns(PrivacyWarning):
+        exact = recall(DPRecommender(epsilon=math.inf, privacy_unit=unit).fit(tastes[0]), tastes)
+    popular = popularity_recall(tastes)
+    assert found[0.5] > popular - 0.01
+    assert found[3.0] > popular + 0.05
+    assert found[10.0] > 0.9 * exact
+    assert found[0.5] - 0.01 < found[3.0] < found[10.0] + 0.01
+
+
+@pytest.mark.parametrize("unit", ["row", "interaction"])
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
+def test_never_below_popularity(plain, unit, epsilon):
+    with seeded_entropy(0):
+        model = DPRecommender(epsilon=epsilon, privacy_unit=unit).fit(plain[0])
+    assert recall(model, plain) > popularity_recall(plain) - 0.01
+
+
+def test_with_nothing_to_read_the_order_is_that_of_the_counts():
+    R = sp.random_array((60, 40), density=0.1, rng=0, format="csr")
+    with seeded_entropy(0):
+        model = DPRecommender(epsilon=0.1).fit(R)
+    assert model.rank_ == 0
+    assert model.blend_ == 0.0
+    items, _ = model.recommend(sp.csr_array((1, 40)), n=40)
+    np.testing.assert_array_equal(items[0], np.argsort(-model.counts_, kind="stable"))
+    np.testing.assert_array_equal(model.popular(40)[0], items[0])
+
+
+@pytest.mark.parametrize(
+    ("params", "route", "delta"),
+    [
+        ({}, "gram", 1e-6),
+        ({"privacy_unit": "interaction", "epsilon": 0.3}, "gram", 1e-6),
+        ({"privacy_unit": "interaction", "epsilon": 10.0}, "one_shot", 0.0),
+        ({"privacy_unit": "interaction", "delta": 0.0}, "one_shot", 0.0),
+        ({"privacy_unit": "interaction", "algorithm": "popularity"}, "popularity", 0.0),
+        ({"algorithm": "popularity"}, "popularity", 1e-6),
+    ],
+)
+def test_routes_and_receipts(tastes, params, route, delta):
+    model = DPRecommender(**params).fit(tastes[0])
+    assert model.route_.startswith(route)
+    assert model.privacy_spent_.delta == delta
+    assert model.privacy_spent_.epsilon == pytest.approx(params.get("epsilon", 1.0))
+    assert model.privacy_spent_.unit == params.get("privacy_unit", "row")
+    if route == "popularity":
+        assert {line.name for line in model.ledger_} <= {"count", "counts", "sums"}
+
+
+def test_what_is_spent_does_not_depend_on_what_is_found():
+    """Readable and unreadable counts, with all routes: equal losses."""
+    strong = make_interactions(3000, 60, 40_000, 3, random_state=0)
+    weak = sp.random_array((3000, 60), density=0.001, rng=0, format="csr")
+    for params in ({}, {"privacy_unit": "interaction", "epsilon": 0.5, "algorithm": "gram"},
+                   {"privacy_unit": "interaction", "epsilon": 0.5, "delta": 0.0}):  # fmt: skip
+        first, second = (DPRecommender(**params).fit(R) for R in (strong, weak))
+        assert {line.name for line in first.ledger_} != {line.name for line in second.ledger_} or (
+            len(first.ledger_) != len(second.ledger_)
+        )
+        for a, b in zip(first.privacy_spent_.losses, second.privacy_spent_.losses, strict=True):
+            assert a == b
+
+
+def test_recommendations_leave_out_what_is_known_and_what_is_not_asked_for(tastes):
+    train, _ = tastes
+    model = DPRecommender(epsilon=3.0).fit(train)
+    items, scores = model.recommend(train[:50], n=7)
+    assert items.shape == scores.shape == (50, 7)
+    assert np.all(np.diff(scores, axis=1) <= 0)
+    assert not np.any(train[:50].toarray()[np.arange(50)[:, None], items])
+    again, _ = model.recommend(train[:50].toarray(), n=7)
+    np.testing.assert_array_equal(again, items)
+    some, _ = model.recommend(train[:50], n=5, items=[3, 9, 11])
+    assert set(np.unique(some)) <= {-1, 3, 9, 11}
+    assert np.all(some[:, 3:] == -1)
+    known, _ = model.recommend(train[:50], n=400, exclude_known=False)
+    assert np.all(np.sort(known, axis=1) == np.arange(400))
+    with pytest.raises(ValueError, match="item numbers"):
+        model.recommend(train[:2], items=[400])
+    with pytest.raises(ValueError, match="n must be"):
+        model.recommend(train[:2], n=0)
+
+
+def test_a_list_is_a_function_of_its_own_history(tastes):
+    train, _ = tastes
+    model = DPRecommender(epsilon=3.0).fit(train)
+    together = model.recommend(train[:300], n=10)[0]
+    alone = np.vstack([model.recommend(train[i : i + 1], n=10)[0] for i in range(0, 300, 50)])
+    np.testing.assert_array_equal(together[::50], alone)
+
+
+def test_similar_items_share_a_taste(tastes):
+    with seeded_entropy(0):
+        model = DPRecommender(epsilon=10.0, privacy_unit="interaction").fit(tastes[0])
+    co = np.asarray((tastes[0].T @ tastes[0]).todense())
+    lift = len(tastes[0].indptr) * co / np.outer(np.diag(co) + 1, np.diag(co) + 1)
+    item = int(np.argmax(np.diag(co)))
+    near, cosines = model.item_similarity(item, 10)
+    assert item not in near
+    assert np.all(np.diff(cosines) <= 0)
+    assert np.median(lift[item, near]) > 1.5 * np.median(lift[item])
+
+
+def test_the_map_is_the_filter(tastes):
+    model = DPRecommender(8, epsilon=3.0).fit(tastes[0])
+    mapped = model.transform(tastes[0][:20])
+    assert mapped.shape == (20, 8)
+    kept = tastes[0][:20][:, model.kept_items_]
+    raw = kept @ model.filter_.inward
+    np.testing.assert_allclose(mapped[:, : raw.shape[1]], raw, atol=1e-12)
+    assert list(model.get_feature_names_out()[:2]) == ["dprecommender0", "dprecommender1"]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"algorithm": "one_shot"}, "privacy_unit='interaction'"),
+        ({"delta": 0.0}, "delta"),
+        ({"privacy_unit": "interaction", "delta": 0.0, "algorithm": "gram"}, "delta"),
+        ({"item_exponent": 2.0}, "item_exponent"),
+        ({"n_components": 0}, "n_components"),
+        ({"privacy_unit": "entry"}, "privacy_unit"),
+    ],
+)
+def test_bad_parameters(params, message):
+    model = DPRecommender(**params)
+    with pytest.raises(ValueError, match=message):
+        model.fit(np.eye(5))
+    assert not hasattr(model, "privacy_spent_")
+
+
+def test_blocks_of_rows(tastes, tmp_path):
+    """Files and arrays in memory give the same fit."""
+    train = tastes[0][:500].toarray()
+    paths = []
+    for i, block in enumerate(np.array_split(train, 3)):
+        paths.append(tmp_path / f"{i}.npy")
+        np.save(paths[-1], block)
+    first, second = DPRecommender(epsilon=5.0), DPRecommender(epsilon=5.0)
+    with fixed_noise(0):
+        first.fit(train)
+    with fixed_noise(0):
+        second.fit([str(path) for path in paths])
+    np.testing.assert_array_equal(first.counts_, second.counts_)
+    np.testing.assert_allclose(first.components_, second.components_, atol=1e-12)
+
+
+def test_splits_are_disjoint_and_fair():
+    R = make_interactions(500, 100, 8000, 4, random_state=0)
+    train, test = leave_some_out(R, 0.3, random_state=1)
+    assert (train + test != R).nnz == 0
+    assert train.multiply(test).nnz == 0
+    assert abs(test.nnz / R.nnz - 0.3) < 6 * math.sqrt(0.21 / R.nnz)
+    with pytest.raises(ValueError, match="share"):
+        leave_some_out(R, 1.5)

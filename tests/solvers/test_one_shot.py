@@ -1,0 +1,85 @@
+"""Spectra of flipped cells: unbiased, sparse and dense alike, and the noise that is claimed."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.solvers import one_shot
+from skdp.solvers.one_shot import (
+    flip_deviation,
+    flip_probability,
+    history_moment,
+    leading_pairs,
+    pair_deviation,
+)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0, 20.0])
+def test_probability_and_deviation_belong_together(epsilon):
+    p = 1 / (1 + math.exp(epsilon))
+    s = flip_deviation(epsilon)
+    assert s == pytest.approx(math.sqrt(p * (1 - p)) / (1 - 2 * p))
+    assert flip_probability(s) == pytest.approx(p)
+    assert flip_deviation(math.inf) == pytest.approx(0.0, abs=1e-200)
+
+
+def flip(R, p, rng):
+    return sp.csr_array(np.abs(R - (rng.random(R.shape) < p)))
+
+
+def test_pairs_have_the_claimed_deviation():
+    rng, m, epsilon = np.random.default_rng(0), 400, 1.0
+    R = np.zeros((m, 2))
+    R[:100] = 1.0
+    p, s = 1 / (1 + math.e), flip_deviation(epsilon)
+    B = [(flip(R, p, rng).toarray() - p) / (1 - 2 * p) for _ in range(2000)]
+    pairs = np.array([b[:, 0] @ b[:, 1] for b in B])
+    assert abs(pairs.mean() - 100) < 6 * pairs.std() / math.sqrt(2000)
+    # The deviation of a product of cells that are ones is s^2 + 1 + 1, which this leaves out.
+    assert pairs.std() == pytest.approx(pair_deviation(s, m, 100), rel=0.06)
+
+
+def blocks(m, n, rng):
+    taste = rng.integers(0, 3, m)
+    return (rng.random((m, n)) < np.where(np.arange(n) % 3 == taste[:, None], 0.3, 0.03)) * 1.0
+
+
+def test_the_moment_is_that_of_the_true_rows():
+    """Directions of flipped cells near those of the cells; the operator equals the dense moment."""
+    rng = np.random.default_rng(1)
+    R = blocks(3000, 60, rng)
+    epsilon = 3.0
+    Y, s = flip(R, 1 / (1 + math.exp(epsilon)), rng), flip_deviation(epsilon)
+    found, diagonal = history_moment(Y, s, 10.0, 3)
+    exact, _ = history_moment(sp.csr_array(R), 0.0, 10.0, 3)
+    overlap = np.linalg.norm(exact.vectors[:, :3].T @ found.vectors[:, :3]) ** 2 / 3
+    assert overlap > 0.95
+    assert np.all(found.cosines[:3] > 0.9)
+    assert diagonal.shape == (60,)
+
+
+def test_the_operator_is_the_dense_moment(monkeypatch):
+    rng = np.random.default_rng(2)
+    R = blocks(2000, 80, rng)
+    Y, s = flip(R, 0.1, rng), flip_deviation(math.log(9))
+    dense, _ = history_moment(Y, s, 8.0, 4)
+    monkeypatch.setattr(one_shot, "_MOST_DENSE", 10)
+    sparse, _ = history_moment(Y, s, 8.0, 4)
+    k = min(len(dense.values), len(sparse.values))
+    assert k >= 3
+    np.testing.assert_allclose(sparse.values[:k], dense.values[:k], rtol=1e-3)
+    monkeypatch.undo()
+    monkeypatch.setattr(one_shot, "_FULL", 0.9)
+    again, _ = history_moment(Y, s, 8.0, 4)
+    np.testing.assert_allclose(again.values, dense.values, rtol=1e-9)
+
+
+def test_leading_pairs_of_a_large_moment():
+    rng = np.random.default_rng(3)
+    values = np.concatenate([[50.0, 30.0, 20.0], np.ones(1597)])
+    Q = np.linalg.qr(rng.standard_normal((1600, 1600)))[0]
+    found, vectors = leading_pairs((Q * values) @ Q.T, 3)
+    np.testing.assert_allclose(found, values[:3], rtol=1e-3)
+    np.testing.assert_allclose(np.abs(np.sum(vectors * Q[:, :3], axis=0)), 1.0, atol=1e-3)

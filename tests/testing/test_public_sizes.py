@@ -1,0 +1,187 @@
+"""The checks once more with every public size at which a fit takes another way made tiny.
+
+Beyond 1500 or 3000 features, or a block of rows, code runs that small test data never reach. The
+list of such sizes is complete: a scan of the package finds the comparisons.
+"""
+
+import ast
+import importlib
+import sys
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import skdp
+from skdp import DPPCA, DPIncrementalPCA, DPLowRankFactorizer, DPTraceRegressor, DPTruncatedSVD
+from skdp.regression import DPPersonalizedRegressor
+from skdp.testing import checks, fixed_noise
+from skdp.testing._fit_checks import ordinary
+from skdp.testing._hooks import replaced
+from skdp.testing._outcomes import fresh
+
+PACKAGE = Path(skdp.__file__).parent
+LARGE = 64  # smaller numbers are reached by ordinary test data
+FOLDERS = ("base.py", "data", "decomposition", "federated", "graph", "preprocessing",
+           "privacy/streams", "queries", "regression", "solvers")  # fmt: skip
+# Public sizes that decide on a way through the code, and what makes test data exceed them.
+SIZES = {
+    "_BLOCK_BYTES": 64, "_MAX_ROWS": 3, "_EXACT_ROWS": 4, "_BATCH_BYTES": 64, "_MAX_USERS": 2,
+    "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
+    "MAX_ROWS": 3, "_BLOCK": 4, "_FACTORS": 4, "_AT_ONCE": 4, "_WHOLE": 1, "_MOST_ROUGH": 2,
+    "_MOST_KEPT": 2, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
+    "_SMALL": 2, "_MOST_DENSE": 2, "_JUDGED_ROWS": 4.0, "_JUDGED_SCORES": 16.0, "_FEWEST_KEPT": 2,
+}  # fmt: skip
+# Names that stand in comparisons and decide on no way of a fit, with the reason.
+OTHERS = {
+    "_MOST_RECORDS": "refused beyond it",
+    "_LARGEST_CHANGE": "refused beyond it",
+    "_MAX_EPSILON": "a budget",
+    "2.0 ** 12": "values, not sizes", "1400.0": "a budget",
+    "_FAR": "values, not sizes", "_FARTHEST": "values, not sizes",
+    "64": "letters of a name", "1 << 20": "bytes of one read from a socket",
+    "2.0 ** 32": "values, not sizes", "3000": "refused beyond it", "2000": "points of a fixed net",
+    "1000": "columns of a public start",
+}  # fmt: skip
+
+
+@cache
+def bound_sizes():
+    """Return (module, name) wherever a size is bound, also by an import of its name."""
+    for path in PACKAGE.rglob("*.py"):
+        if path.relative_to(PACKAGE).as_posix().startswith(FOLDERS):
+            parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+            importlib.import_module(".".join(parts).removesuffix(".__init__"))
+    ours = [module for name, module in sys.modules.items() if name.startswith("skdp")]
+    return [(module, name) for module in ours for name in SIZES if name in vars(module)]
+
+
+@contextmanager
+def small_sizes():
+    with ExitStack() as stack:
+        for module, name in bound_sizes():
+            stack.enter_context(replaced(module, name, lambda _, value=SIZES[name]: value))
+        yield
+
+
+# -- the list is complete --------------------------------------------------------------------------
+
+
+@cache
+def modules():
+    return [(path, ast.parse(path.read_text())) for path in sorted(PACKAGE.rglob("*.py"))]
+
+
+def number(node):
+    """The value of a number, or of a power of two; else None."""
+    if isinstance(node, ast.Constant):
+        return node.value if type(node.value) in (int, float) else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow | ast.LShift):
+        base, power = number(node.left), number(node.right)
+        if base is not None and power is not None:
+            return base**power if isinstance(node.op, ast.Pow) else base << power
+    return None
+
+
+def constants(tree):
+    """Return {NAME: number} of a module, tuples of names too."""
+    found = {}
+    for node in tree.body:
+        if not isinstance(node, ast.Assign):
+            continue
+        names = getattr(node.targets[0], "elts", [node.targets[0]])
+        values = getattr(node.value, "elts", [node.value])
+        for name, value in zip(names, values, strict=False):
+            if isinstance(name, ast.Name) and name.id.isupper() and number(value) is not None:
+                found[name.id] = number(value)
+    return found
+
+
+def compared(tree):
+    """Yield what is compared in order, cut to, or divided into blocks."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            if any(isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) for op in node.ops):
+                yield from (node.left, *node.comparators)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("min", "max", "np.clip"):
+            yield from node.args
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
+            yield node.left
+
+
+def large_sizes(tree, known):
+    for part in compared(tree):
+        for node in ast.walk(part):
+            value = known.get(node.id) if isinstance(node, ast.Name) else number(node)
+            if value is not None and LARGE <= abs(value) < 1e13:
+                yield ast.unparse(node)
+
+
+def test_every_public_size_is_known():
+    trees = modules()
+    known = {name: value for _, tree in trees for name, value in constants(tree).items()}
+    found = {}
+    for path, tree in trees:
+        place = path.relative_to(PACKAGE).as_posix()
+        if place.startswith(FOLDERS):
+            for name in large_sizes(tree, known):
+                found.setdefault(name, set()).add(place)
+    unknown = {name: places for name, places in found.items() if name not in SIZES | OTHERS}
+    assert not unknown, "make them tiny in SIZES, or give the reason in OTHERS"
+    assert set(SIZES) | set(OTHERS) <= set(found), "a size that nothing compares any more"
+
+
+def test_a_new_size_is_seen():
+    tree = ast.parse("_WIDE = 900\ndef f(d):\n    return d > _WIDE or min(d, 7000) > 2**12")
+    assert {"_WIDE", "7000", "2 ** 12"} <= set(large_sizes(tree, constants(tree)))
+
+
+# -- the checks ------------------------------------------------------------------------------------
+
+WAYS = [
+    DPPCA(n_components=1),
+    DPPCA(n_components=1, clip_norm=1.0, center="none", adjacency="replace"),
+    DPIncrementalPCA(),
+    DPIncrementalPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
+    DPTruncatedSVD(1),
+    DPTruncatedSVD(clip_norm=1.0, adjacency="replace"),
+    DPTruncatedSVD(algorithm="screened", clip_norm=1.0),
+    DPLowRankFactorizer(1, sketch_size=2),
+]
+IN_BLOCKS = [
+    DPPersonalizedRegressor(),
+    DPTraceRegressor(
+        1, matrix_shape=(2, 2), design=1.0, epsilon=25.0,
+        budget_split={"init": 0.2, "medians": 0.4, "gradients": 0.3, "count": 0.05},
+    ),
+]  # fmt: skip
+KEPT = [
+    checks.check_null_release, checks.check_null_release_can_fail, checks.check_receipt,
+    checks.check_worst_case_pair, checks.check_noise_calibration, checks.check_bad_rows,
+    checks.check_pays_first, checks.check_company, checks.check_storage_form,
+    checks.check_tiny_epsilon, checks.check_failed_fit, checks.check_input_unmodified,
+]  # fmt: skip
+
+
+def lines(estimator):
+    with fixed_noise(0):
+        fitted = ordinary(estimator).fit(fresh(estimator))
+    return [line.name for line in fitted.ledger_]
+
+
+@pytest.mark.parametrize("estimator", WAYS[:-1], ids=repr)
+def test_these_take_another_way(estimator):
+    """Or, where a solver is named, the same way in other blocks."""
+    before = lines(estimator)
+    with small_sizes():
+        after = lines(estimator)
+    assert (before != after) or getattr(estimator, "algorithm", "") == "screened"
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize("check", KEPT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("estimator", WAYS + IN_BLOCKS, ids=repr)
+def test_keeps_its_promise_beyond_every_size(estimator, check):
+    with small_sizes():
+        check(type(estimator).__name__, estimator)
