@@ -47,7 +47,8 @@ ALLOWED = {
     "graph": ESTIMATOR | {"theory"},
     "preprocessing": ESTIMATOR | {"theory"},
     "recommend": ESTIMATOR | {"theory"},
-    "federated": {"_packing", "answer", "data", "queries", "solvers", "privacy"} | COMMON,
+    "federated": {"_labels", "_packing", "answer", "data", "queries", "solvers", "privacy"}
+    | COMMON,
     "theory": {"_tables", "answer", "privacy", "queries.sums", "solvers"} | COMMON,
 }
 # Programs, which no module imports when it is loaded: what they may import besides.

@@ -586,6 +586,34 @@ def test_receipts_of_both_sides_agree():
         assert clients[2].ledger_ == ()
 
 
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_receipts_after_an_early_exit_are_the_whole_budget(steps):
+    """Answered nothing, something, or all: how far a fit went depends on what it released."""
+    estimator = DPTruncatedSVD(2, clip_norm=1.5, algorithm="power")
+    whole = fit(estimator, clients_of(estimator, split(X))).privacy_spent_
+    clients, calls = clients_of(estimator, split(X)), []
+    sums = PlainAggregator([client.respond for client in clients[1:]])
+
+    def interrupted(request, size):
+        if len(calls) == steps:
+            raise ConnectionError
+        calls.append(request)
+        return sums(request, size)
+
+    with pytest.raises(ConnectionError):
+        fit(estimator, clients, aggregator=interrupted)
+    assert len(clients[1].ledger_) == steps and not clients[0].ledger_
+    for client in clients:
+        spent = client.close()
+        assert spent.epsilon == whole.epsilon == estimator.epsilon
+        assert spent.mu == pytest.approx(whole.mu, rel=1e-9)
+        assert (spent.delta, spent.unit, spent.adjacency) == (
+            whole.delta, whole.unit, whole.adjacency,
+        )  # fmt: skip
+        with pytest.raises(MessageRefused):
+            client.respond(calls[0] if calls else b"")
+
+
 def test_the_budget_of_a_client_is_its_own():
     """A greedier server, or a second fit, meets clients that do not answer."""
     clients = clients_of(DPTruncatedSVD(2, clip_norm=1.5, epsilon=1.0), split(X))
