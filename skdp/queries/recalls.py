@@ -16,16 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.blocks import AnyRows, sum_rows
+from skdp.data.blocks import AnyRows
 from skdp.data.recalls import WHOLE, Tastes, judged
-from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.queries.sums import SumQuery
 
 __all__ = ["RecallQuery"]
 
 FloatArray = NDArray[np.float64]
 
 
-class RecallQuery(PrivateQuery):
+class RecallQuery(SumQuery):
     """Recalls of filters that differ in the weight of their tastes.
 
     Parameters
@@ -36,8 +37,10 @@ class RecallQuery(PrivateQuery):
         The public filter.
     blends : sequence of float
         Public weights of its tastes, one for each number that is released.
-    whole_rows : bool
-        Whether a neighbour has one row more or less; else rows are as many and one differs.
+    adjacency : {"add_remove", "replace"}
+        Whether a neighbour has one row more or less, or as many and another one in its place.
+    n_jobs : int or None
+        Threads for the passes over the rows; it never changes a result.
     """
 
     def __init__(
@@ -46,14 +49,12 @@ class RecallQuery(PrivateQuery):
         tastes: Tastes,
         blends: Sequence[float],
         *,
-        whole_rows: bool,
+        adjacency: str,
         n_jobs: int | None = None,
     ) -> None:
-        self._rows = rows
+        super().__init__(rows, adjacency=adjacency, n_jobs=n_jobs)
         self._judge = partial(judged, tastes=tastes, blends=tuple(blends))
         self._n = len(blends)
-        self.whole_rows = whole_rows
-        self.n_jobs = n_jobs
 
     def recalls(self) -> Bounded:
         """Return the sum over rows of recall - 1/2, for each filter.
@@ -61,11 +62,11 @@ class RecallQuery(PrivateQuery):
         One row more adds a point of the cube [-1/2, 1/2]^c: l2 sqrt(c)/2, l1 c/2. A row that
         changes moves from one point of it to another: twice that. Rounded once for each number.
         """
-        size = 0.5 if self.whole_rows else 1.0
+        size = self.neighbours.number(-0.5, 0.5)
         c, shape = self._n, (self._n,)
 
         def answer(step: float) -> NDArray[Any]:
-            total = sum_rows(self._rows, self._judge, shape, exact=True, n_jobs=self.n_jobs)
+            total = self._sum(self._judge, shape, 1.0)
             exact = total / WHOLE
             return exact if step == 0.0 else np.rint(exact / step).astype(np.int64)
 
@@ -80,7 +81,7 @@ class RecallQuery(PrivateQuery):
         One row more moves all scores by numbers in [-1/2, 1/2]: range 1. A row that changes moves
         them by differences of two such points: range 2.
         """
-        c, range_ = self._n, 1.0 if self.whole_rows else 2.0
+        c, range_ = self._n, self.neighbours.units
         exact = self.recalls().answer
 
         def answer(step: float) -> NDArray[Any]:
