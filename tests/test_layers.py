@@ -19,6 +19,7 @@ COMMON = {"exceptions", "_validation"}
 ESTIMATOR = {
     "base",
     "_inputs",
+    "_bounds",
     "_labels",
     "_scales",
     "answer",
@@ -33,6 +34,7 @@ ROOMS_BELOW = {"privacy.noise", "privacy.accounting"}
 ALLOWED = {
     "exceptions": set(),
     "_validation": {"exceptions"},
+    "_bounds": set(),
     "_labels": set(),
     "_progress": set(),
     "_packing": {"exceptions"},
