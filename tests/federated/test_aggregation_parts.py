@@ -268,6 +268,13 @@ def test_messages_read_as_they_were_written():
     assert wire.unpack_reveal(body) == {5: (0, b"s" * 33), 2: (1, b"t" * 33)}
 
 
+@pytest.mark.parametrize("read", [wire.unpack_opening, wire.unpack_shares])
+def test_a_message_that_is_cut_short_is_refused(read):
+    for length in (0, 1, 15):
+        with pytest.raises(MessageRefused, match="too short"):
+            read(memoryview(bytes(length)))
+
+
 def test_sizes_depend_on_public_numbers_only():
     sizes = []
     for value in (0, 2**64 - 1):
