@@ -54,6 +54,53 @@ def test_any_threshold_of_shares_gives_the_secret(n, threshold, secret):
         combine(dict(list(shares.items())[: threshold - 1]), threshold)
 
 
+def coefficients(shares):
+    """Solve for the polynomial through the shares at 1..t: constant term first."""
+    t = len(shares)
+    rows = [
+        [pow(x, j, PRIME) for j in range(t)] + [int.from_bytes(share, "little")]
+        for x, share in enumerate(shares, 1)
+    ]
+    for i in range(t):  # Gauss and Jordan, modulo the prime
+        inverse = pow(rows[i][i], -1, PRIME)
+        rows[i] = [value * inverse % PRIME for value in rows[i]]
+        for j in range(t):
+            if j != i:
+                factor = rows[j][i]
+                pairs = zip(rows[j], rows[i], strict=True)
+                rows[j] = [(a - factor * b) % PRIME for a, b in pairs]
+    return [row[-1] for row in rows]
+
+
+def test_each_coefficient_has_random_bytes_of_its_own(monkeypatch):
+    """Then t - 1 shares are jointly uniform, whatever the secret."""
+    t, block = 5, 48
+    drawn = bytearray(os.urandom(block * (t - 1)))
+
+    def urandom(n):
+        assert n == len(drawn), "fewer bytes than coefficients need"
+        return bytes(drawn)
+
+    monkeypatch.setattr("skdp.federated._shamir.os.urandom", urandom)
+    before, moved = coefficients(split(bytes(range(32)), t, t)), []
+    assert before[0] == int.from_bytes(bytes(range(32)), "little")
+    assert len(set(before)) == t
+    for i in range(t - 1):
+        drawn[block * i] ^= 1
+        after = coefficients(split(bytes(range(32)), t, t))
+        moved += [[j for j in range(t) if before[j] != after[j]]]
+        drawn[block * i] ^= 1
+    assert sorted(moved) == [[j] for j in range(1, t)]
+
+
+def test_coefficients_are_jointly_uniform(fixed_entropy):
+    """Differences of two coefficients of one secret are uniform as well."""
+    found = [coefficients(split(bytes(32), 4, 4)) for _ in range(600)]
+    for i, j in itertools.combinations(range(1, 4), 2):
+        gaps = [((row[i] - row[j]) % PRIME).to_bytes(33, "little")[:32] for row in found]
+        check_uniform(b"".join(gaps))
+
+
 def test_fewer_shares_fit_every_secret():
     """t - 1 shares and any other secret lie on one polynomial: the shares say nothing."""
     shares = dict(enumerate(split(bytes(32), 5, 3), 1))
@@ -219,6 +266,13 @@ def test_messages_read_as_they_were_written():
     shares = [(5, 0, b"s" * 33), (2, 1, b"t" * 33)]
     body = memoryview(wire.pack_reveal(shares))
     assert wire.unpack_reveal(body) == {5: (0, b"s" * 33), 2: (1, b"t" * 33)}
+
+
+@pytest.mark.parametrize("read", [wire.unpack_opening, wire.unpack_shares])
+def test_a_message_that_is_cut_short_is_refused(read):
+    for length in (0, 1, 15):
+        with pytest.raises(MessageRefused, match="too short"):
+            read(memoryview(bytes(length)))
 
 
 def test_sizes_depend_on_public_numbers_only():
