@@ -5,6 +5,7 @@ integers beyond 2**53 merge. One record could so take every other out of its cla
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import column_or_1d
@@ -12,7 +13,7 @@ from sklearn.utils.validation import column_or_1d
 __all__ = ["as_labels", "check_classes", "check_labels", "class_numbers"]
 
 
-def as_labels(values):
+def as_labels(values: Any) -> Any:
     """Return labels as an array in which each keeps its value; arrays stay as they are."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         return values

@@ -7,6 +7,7 @@ import scipy.sparse as sp
 from skdp.datasets import (
     make_block_graph,
     make_event_stream,
+    make_histories,
     make_interactions,
     make_ratings,
     make_spiked_rows,
@@ -25,9 +26,12 @@ def test_spiked_rows_have_the_stated_spectrum():
     assert values[:4].sum() / values.sum() == pytest.approx(0.6, abs=0.01)
 
 
-@pytest.mark.parametrize("make", [make_spiked_rows, make_interactions, make_block_graph])
+@pytest.mark.parametrize(
+    "make", [make_spiked_rows, make_interactions, make_histories, make_block_graph]
+)
 def test_seeds(make):
     sizes = {"make_spiked_rows": (60, 8, 2), "make_interactions": (60, 40, 400, 3),
+             "make_histories": (60, 40, 8, 3),
              "make_block_graph": (60, 2, 10.0, 20.0)}[make.__name__]  # fmt: skip
 
     def dense(seed):
@@ -61,6 +65,50 @@ def test_popularity_follows_zipf():
     assert popularity[100:200].mean() > 2 * popularity[800:900].mean()
     flat = make_interactions(5000, 1000, 60_000, 10, popularity=0.0, random_state=0).sum(axis=0)
     assert flat[:100].mean() == pytest.approx(flat[-100:].mean(), rel=0.1)
+
+
+def taste_share(R, k):
+    """Share of the squared length of rows of length 1 in directions 2 to k: behind popularity."""
+    values = np.linalg.svd(R.toarray() / np.sqrt(np.diff(R.indptr))[:, None], compute_uv=False) ** 2
+    return values[1:k].sum() / values.sum()
+
+
+def test_histories_are_binary_canonical_and_of_the_stated_length():
+    R = make_histories(4000, 600, 12, 5, random_state=0)
+    assert (R.data == 1.0).all()
+    lengths = np.diff(R.indptr)
+    assert lengths.min() >= 2 and lengths.max() <= 150
+    assert lengths.mean() == pytest.approx(12, rel=0.1)
+    assert np.median(lengths) < 0.8 * lengths.mean()
+    R.has_canonical_format = False
+    copy = R.copy()
+    copy.sum_duplicates()
+    assert copy.nnz == R.nnz
+
+
+def test_histories_are_harder_to_tell_apart_than_interactions():
+    hard = make_histories(2000, 500, 20, 8, random_state=0)
+    easy = make_interactions(2000, 500, 40_000, 8, random_state=0)
+    assert taste_share(hard, 8) < 0.75 * taste_share(easy, 8)
+
+
+def test_spread_and_overlap_say_how_much_there_is_to_learn():
+    def share(**options):
+        return taste_share(make_histories(3000, 200, 20, 4, random_state=0, **options), 4)
+
+    apart, nothing = share(overlap=0.0), share(overlap=1.0)
+    assert share(overlap=0.0, spread=0.0) == pytest.approx(nothing, rel=0.05)
+    for options in ({"overlap": 0.0, "spread": 1.0}, {"overlap": 0.3}):
+        assert 1.15 * nothing < share(**options) < apart / 1.15
+
+
+def test_the_tail_of_histories_is_its_exponent():
+    ratios = []
+    for tail in (0.0, 0.6, 1.2):
+        R = make_histories(3000, 400, 10, 3, overlap=1.0, tail=tail, random_state=0)
+        counts = np.sort(R.sum(axis=0))
+        ratios.append(counts[-20:].mean() / counts[:200].mean())
+    assert ratios[0] < 2 < ratios[1] < 10 < ratios[2]
 
 
 def test_activity_is_skewed():

@@ -150,7 +150,7 @@ V = np.linalg.qr(RNG.standard_normal((4, 2)))[0]
 SKEW = RNG.standard_normal((4, 3))
 ROW_RELEASES = {
     "count": (1.0,),
-    "norms_below": (1.0, 0.5, 0.9),
+    "kept_below": (1.0, 0.5),
     "sums": (1.0,),
     "gram": (1.0,),
     "moment": (1.0, 0.85),

@@ -1,10 +1,13 @@
 """One label of another type changes no other record: no list is cast to a common dtype."""
 
+import warnings
+
 import numpy as np
 import pytest
 
 from skdp import DPRidge, DPRidgeClassifier
 from skdp._labels import as_labels, check_labels, class_numbers
+from skdp.federated import AggregationConfig, PersonalizedClient
 from skdp.model_selection import IndependentKFold, WithinGroupKFold, make_private_scorer
 from skdp.regression import DPPersonalizedClassifier
 from skdp.testing import record_transcript, seeded_entropy
@@ -47,6 +50,22 @@ def test_a_label_of_another_type_takes_only_itself_out(name, odd):
     expected = coefficients(model, with_one(7), **options)
     assert not np.array_equal(expected, coefficients(model, list(1 - Y), **options))
     np.testing.assert_array_equal(expected, coefficients(model, with_one(odd), **options))
+
+
+def test_a_client_of_several_users_reads_each_label_by_itself():
+    """One user of a house would else silence the others."""
+    with seeded_entropy(0), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        public = PERSONAL.fit(X, Y, groups=USERS).released()
+    sent = []
+    for odd in (7, "x", 0.5, 2**64):
+        client = PersonalizedClient(
+            public, X, with_one(odd), AggregationConfig(4, 1, 1), groups=USERS
+        )
+        sent.append(client._query.round(public.components_).answer(1e-6))
+    assert np.any(sent[0])
+    for other in sent[1:]:
+        np.testing.assert_array_equal(other, sent[0])
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")

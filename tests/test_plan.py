@@ -253,6 +253,10 @@ def test_few_records_are_not_read():
     for params in ({}, {"privacy_unit": "label"}, {"design": 1.0, "fit_intercept": True}):
         fewest = DPTraceRegressor(1, matrix_shape=(4, 3), **params).plan(1)
         assert fewest.error == 1.0 and fewest.found > 100
+    for params in ({}, {"max_iter": 3}, {"fit_intercept": True}, {"privacy_unit": "label"}):
+        other = DPTraceRegressor(1, matrix_shape=(4, 3), **params)
+        assert other.records_needed().readable == pytest.approx(other.plan(10).found, rel=1e-3)
+    assert theory.records_needed((4, 3), 1) == model.records_needed()
     assert 0 < model.plan(10**9).error < 0.01  # their number is private: no rows are made for it
 
 
@@ -298,7 +302,7 @@ def test_messages():
 def test_plan_text():
     text = str(DPTruncatedSVD(2).plan(1000, 20))
     assert "no data was touched" in text and "unit: clip_norm" in text
-    assert "norm_quantile (8 times)" in text
+    assert "norm_median (7 times)" in text
     assert isinstance(DPTruncatedSVD(2).plan(1000, 20), theory.FitPlan)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import scipy.sparse as sp
 
-__all__ = ["make_interactions", "make_ratings", "make_spiked_rows"]
+__all__ = ["make_histories", "make_interactions", "make_ratings", "make_spiked_rows"]
 
 
 def make_spiked_rows(
@@ -92,6 +92,80 @@ def make_interactions(
         members = np.flatnonzero(taste_of_item == taste)
         items[mine] = members[_draw(weights[members], len(mine), rng)]
     return _first_distinct(users, items, degrees, (n_users, n_items))
+
+
+def make_histories(
+    n_users=10_000,
+    n_items=5_000,
+    mean_length=20,
+    n_tastes=30,
+    *,
+    overlap=0.5,
+    spread=2.0,
+    tail=1.0,
+    random_state=None,
+):
+    """Binary histories that are as hard to tell apart as those of real shops.
+
+    Popularity is heavy-tailed, every taste reaches every item, users mix a few tastes, and most
+    histories are short: little of the matrix lies in its leading directions. `make_interactions`
+    is the easy case, where each user keeps to one part of the catalogue.
+
+    Parameters
+    ----------
+    n_users, n_items : int
+        Shape of the matrix.
+    mean_length : float
+        Average number of items of a user; lengths are log-normal, at least 2 and at most a quarter
+        of the items.
+    n_tastes : int
+        Number of tastes.
+    overlap : float
+        Share of the items that is drawn by popularity alone; with 1 there is nothing to learn.
+    spread : float
+        How far tastes are apart: each weighs an item by its popularity times exp(spread z), z
+        standard normal. With 0 all tastes are the same.
+    tail : float
+        Exponent of the popularity: the item of rank i is drawn with weight ``i ** -tail``.
+    random_state : int, Generator or None
+        Seed of the data.
+
+    Returns
+    -------
+    R : csr_array of shape (n_users, n_items)
+        Histories, each item 1.0.
+
+    Examples
+    --------
+    >>> from skdp.datasets import make_histories
+    >>> make_histories(50, 40, 8, 4, random_state=0).shape
+    (50, 40)
+    """
+    rng = np.random.default_rng(random_state)
+    popularity = rng.permutation(np.arange(1, n_items + 1.0) ** -tail)
+    activity = np.exp(0.9 * rng.standard_normal(n_users))
+    lengths = np.rint(activity * mean_length / activity.mean())
+    lengths = np.clip(lengths, 2, max(2, n_items // 4)).astype(np.int64)
+    users = np.repeat(np.arange(n_users), np.ceil(lengths * 1.6).astype(np.int64) + 3)
+    mixes = rng.gamma(0.2, size=(n_users, n_tastes)) + 1e-9
+    edges = np.cumsum(mixes / mixes.sum(axis=1, keepdims=True), axis=1)
+    taste_of_draw = _taste_of_draw(edges, users, rng)
+    items = _draw(popularity, len(users), rng)
+    own = rng.random(len(users)) >= overlap
+    for taste in range(n_tastes):
+        mine = np.flatnonzero(own & (taste_of_draw == taste))
+        tilted = popularity * np.exp(spread * rng.standard_normal(n_items))
+        items[mine] = _draw(tilted, len(mine), rng)
+    return _first_distinct(users, items, lengths, (n_users, n_items))
+
+
+def _taste_of_draw(edges, users, rng):
+    """Draw a taste for each draw of a user, from the user's mix (cumulative shares)."""
+    words = rng.random(len(users))
+    tastes = np.zeros(len(users), np.int64)
+    for edge in edges[:, :-1].T:
+        tastes += words > edge[users]
+    return tastes
 
 
 def _draw(weights, size, rng):

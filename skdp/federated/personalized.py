@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_X_y
 
+from skdp._labels import as_labels
 from skdp.federated._ask import Aggregate, Federation
 from skdp.federated._clients import (
     FederatedClient,
@@ -100,6 +101,7 @@ class PersonalizedClient(FederatedClient):
         n_retries: int = 0,
     ) -> None:
         model = _checked_model(model)
+        y = y if model._y_numeric else as_labels(y)
         X, y = check_X_y(
             X, y, accept_sparse="csr", dtype=[np.float64, np.float32],
             y_numeric=bool(model._y_numeric),

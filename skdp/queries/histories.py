@@ -20,16 +20,18 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows
 from skdp.data.histories import HistoryRows, JudgedCells, binary_rows, without_hidden
+from skdp.data.recalls import Tastes
 from skdp.data.remote import narrowed
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 from skdp.queries.interactions import InteractionQuery
-from skdp.queries.recalls import RecallQuery, Tastes
+from skdp.queries.recalls import RecallQuery
 from skdp.queries.rows import RowQuery
+from skdp.queries.sums import SumQuery
 
 __all__ = ["InteractionHistories", "RowHistories"]
 
 
-class RowHistories(PrivateQuery):
+class RowHistories(SumQuery):
     """Histories whose privacy unit is a row: all items of one user.
 
     Parameters
@@ -43,28 +45,17 @@ class RowHistories(PrivateQuery):
     """
 
     def __init__(self, rows: AnyRows, *, adjacency: str, n_jobs: int | None = None) -> None:
-        self._rows = rows
+        super().__init__(rows, adjacency=adjacency, n_jobs=n_jobs)
         self.n_features = rows.n_features
-        self.adjacency = adjacency
-        self.n_jobs = n_jobs
 
     def _unit_rows(
         self, kept: NDArray[np.intp] | None = None, form: str = "unit", judged: float = 0.0
     ) -> RowQuery:
         """Return the rows on the kept items, each of length 1."""
-        n_features = self._rows.n_features if kept is None else len(kept)
+        n_features = self.n_features if kept is None else len(kept)
         wrap = partial(HistoryRows, kept=kept, form=form, judged=judged)
-        unit = narrowed(self._rows, wrap, n_features)
-        return RowQuery(unit, clip_norm=1.0, adjacency=self.adjacency, n_jobs=self.n_jobs)
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows, public under adjacency="replace" only."""
-        return self._unit_rows().n_rows
-
-    def count(self) -> Bounded:
-        """Return the number of rows."""
-        return self._unit_rows().count()
+        unit = narrowed(self._source, wrap, n_features)
+        return self._beside(RowQuery, unit, clip_norm=1.0)
 
     def counts(self) -> Bounded:
         """Return the sums of the rows, each of length 1."""
@@ -77,10 +68,8 @@ class RowHistories(PrivateQuery):
     def recalls(self, tastes: Tastes, blends: Sequence[float], judged: float) -> Bounded:
         """Return the recalls of a public filter: see `RecallQuery`."""
         wrap = partial(HistoryRows, kept=tastes.kept, form="both", judged=judged)
-        rows = narrowed(self._rows, wrap, len(tastes.kept))
-        whole = self.adjacency == "add_remove"
-        query = RecallQuery(rows, tastes, blends, whole_rows=whole, n_jobs=self.n_jobs)
-        return query.recalls()
+        rows = narrowed(self._source, wrap, len(tastes.kept))
+        return self._beside(RecallQuery, rows, tastes, blends).recalls()
 
 
 class InteractionHistories(PrivateQuery):
@@ -128,7 +117,8 @@ class InteractionHistories(PrivateQuery):
 
     def _judge(self, tastes: Tastes, blends: Sequence[float], judged: float) -> RecallQuery:
         rows = JudgedCells(self._R, tastes.kept, judged)
-        return RecallQuery(rows, tastes, blends, whole_rows=False, n_jobs=self.n_jobs)
+        # One interaction changes what is found of one row, whether it comes, goes or moves.
+        return RecallQuery(rows, tastes, blends, adjacency="replace", n_jobs=self.n_jobs)
 
 
 def _known_cells(R: Any, judged: float) -> Any:

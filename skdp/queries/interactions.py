@@ -156,21 +156,21 @@ class InteractionQuery(PrivateQuery):
 
         Each moved count is rounded by itself.
         """
-        moved = 2 if self.adjacency == "replace" else 1
+        moved = Neighbours(self.adjacency).units
 
         def answer(step: float) -> NDArray[Any]:
             return to_grid(np.bincount(self._normalised().indices, minlength=self.n_features), step)
 
         bound = Bound(
-            "counts", (self.n_features,), math.sqrt(moved), slack=math.sqrt(moved), l1=float(moved),
-            l1_slack=float(moved),
+            "counts", (self.n_features,), math.sqrt(moved), slack=math.sqrt(moved), l1=moved,
+            l1_slack=moved,
         )  # fmt: skip
         return Bounded(bound, answer)
 
     def cells(self) -> Bounded:
         """Return the places of the ones, to be flipped: one cell differs, two under replace."""
         shape = (self.shape[0], self.n_features)
-        moved = 2 if self.adjacency == "replace" else 1
+        moved = int(Neighbours(self.adjacency).units)
 
         def answer(_: float) -> NDArray[Any]:
             rows = self._normalised()

@@ -104,30 +104,21 @@ class _Weights:
 
 
 @dataclass(frozen=True)
-class _FloatSum:
-    """The sum of weighted records of a block, and that of the weights."""
-
-    form: Form
-    weights: _Weights
-
-    def __call__(self, block: Zipped) -> FloatArray:
-        units, weights = block.columns["units"], self.weights(block.columns)
-        total = self.form.weighted(block.beside(weights=weights * units))
-        return np.append(total, np.sum(weights))
-
-
-@dataclass(frozen=True)
-class _ExactSum:
-    """The exact sum of a block in limbs of 20 bits, and that of the corners; flat."""
+class _Sum:
+    """The sum of weighted records of a block, exact in limbs of 20 bits, and of corners; flat."""
 
     form: Form
     weights: _Weights
     corner: float
+    exact: bool
 
     def __call__(self, block: Zipped) -> FloatArray:
-        units, weights = block.columns["units"], self.weights(block.columns)
-        limbs = limbs_of(self.form.weighted(block.beside(weights=np.trunc(weights * units))))
-        return np.append(limbs, np.sum(np.trunc(weights * self.corner)))
+        weights = self.weights(block.columns)
+        whole, corners = weights * block.columns["units"], weights * self.corner
+        if not self.exact:
+            return np.append(self.form.weighted(block.beside(weights=whole)), np.sum(corners))
+        limbs = limbs_of(self.form.weighted(block.beside(weights=np.trunc(whole))))
+        return np.append(limbs, np.sum(np.trunc(corners)))
 
 
 @dataclass(frozen=True)
@@ -181,9 +172,9 @@ class ClippedSum(PrivateQuery):
         assert self._matrix is not None
         U, S, V = self._matrix
         outer = self._query.form.outer
-        left, right = (
-            (U.T, V) if outer is None else (U.T @ off_grid(outer[0]), off_grid(outer[1]) @ V)
-        )
+        left, right = U.T, V
+        if outer is not None:
+            left, right = U.T @ off_grid(outer[0]), off_grid(outer[1]) @ V
         size = float(np.linalg.norm(S))
         unit = size * 2.0**-26 if size > 0 else 1.0
         return Frame(on_grid(left), on_grid(right), on_grid(V), np.rint(S / unit), unit)
@@ -243,7 +234,7 @@ class ClippedSum(PrivateQuery):
 
     def _float_total(self, level: float) -> FloatArray:
         query, size = self._query, math.prod(self._query.shape)
-        term = _FloatSum(query.form, _Weights(self._lengths, level, 1.0))
+        term = _Sum(query.form, _Weights(self._lengths, level, 1.0), 1.0, exact=False)
         total = query.sum_over(self._columns, term, (size + 1,), 0.0)
         last = [float(total[-1]) * query.corner] if query.corner else []
         return np.concatenate([self._map_float(total[:-1]), last])
@@ -254,7 +245,7 @@ class ClippedSum(PrivateQuery):
         if self._n_kept:
             kept = _ExactSumOfKept(weights, query.corner, self._n_kept)
             return self._columns.sum(kept, (2 * self._n_kept + 1,))
-        term = _ExactSum(query.form, weights, query.corner)
+        term = _Sum(query.form, weights, query.corner, exact=True)
         shape = (2 * math.prod(query.shape) + 1,)
         return query.sum_over(self._columns, term, shape, 1.0)
 

@@ -33,10 +33,6 @@ def _target_sizes(columns: Columns, center: float) -> FloatArray:
     return np.abs(centred(columns, center))
 
 
-def _mean_squares(columns: Columns, size: int) -> FloatArray:
-    return np.asarray(columns["norms"] ** 2 / size)
-
-
 def _moment_sizes(columns: Columns) -> FloatArray:
     return columns["moment_sizes"]
 
@@ -111,11 +107,6 @@ class RecordQuery(RecordPasses):
         """Return the rank of a threshold among the |y_i| that are not 0."""
         sizes = self.survey.numbers(partial(_target_sizes, center=self.center))
         return self.kept_rank(sizes, threshold, "target_scale")
-
-    def squares_below(self, threshold: float) -> Bounded:
-        """Return the rank of a threshold among the mean squared entries ||X_i||^2 / (d1 d2)."""
-        squares = self.survey.numbers(partial(_mean_squares, size=math.prod(self.shape)))
-        return self.rank(squares, threshold, "square_median")
 
     def moment_sizes_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""

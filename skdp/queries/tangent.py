@@ -133,9 +133,13 @@ class TangentQuery(SumQuery):
         """Return the sum of w b (D a)', w = min(1, clip_level / (||D a|| ||b||)).
 
         One row: at most L = min(clip_level, largest size); replace: 2 L (x and its mirror image in
-        the tangent part are antipodal there). In integers a row gives (z - V' rint(V'z)) p' with
-        p = rint(w D V'z): rounding p costs ||z|| sqrt(p)/2, rounding V'z costs sqrt(p)/2 ||p||, and
-        rounding the d x p result sqrt(d p).
+        the tangent part are antipodal there). In integers a row z gives (z - r V rint(a)) times
+        rint(w D a)', with a = V'z, r = 1 - 1/scale and b = z - r V a. Let f and e be what the two
+        roundings add: ||f|| <= min(||a||, sqrt(p)/2), as no number moves by more than itself, and e
+        likewise. The left factor is no longer than z (V a shrinks to (1 - r) V a - r V f), and
+        longer than b by r ||f|| at most. So the product exceeds ||b|| ||w D a|| by at most
+        r ||f|| ||a|| + ||z|| ||e|| <= ||z|| sqrt(p): that of both roundings (p/4) is inside.
+        Rounding the d x p result costs sqrt(d p).
         """
         d, p = self._V.shape
         level = min(float(clip_level), self.largest)

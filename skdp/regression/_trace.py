@@ -356,8 +356,9 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     def _records_needed(self, shape):
         adjacency = "replace" if self.privacy_unit == "label" else self.adjacency
         return records_needed(
-            tuple(shape), self.rank, epsilon=self.epsilon, delta=self.delta, adjacency=adjacency
-        )
+            tuple(shape), self.rank, epsilon=self.epsilon, delta=self.delta, adjacency=adjacency,
+            rank_share=self._facts(shape, 1, 0.0).rank_share,
+        )  # fmt: skip
 
     # -- the model ---------------------------------------------------------------------------
 

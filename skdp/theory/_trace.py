@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.sums import Neighbours
-from skdp.solvers.trace import READABLE, TraceFacts, bussgang, clip_multiplier, median_steps
+from skdp.solvers.trace import READABLE, TraceFacts, bussgang, clip_multiplier
 
 __all__ = [
     "RecordsNeeded",
@@ -23,7 +23,7 @@ __all__ = [
     "records_needed",
 ]
 
-_MEDIANS = 0.03  # their share of the budget
+_RANK_SHARE = 0.03 / 65  # of the budget, for each rank of the searches of a fit with defaults
 _STANDS_OUT = 0.43  # of the edge of the start: from here on steps find the matrix (measured)
 _Z = 0.6744897501960817  # median of |N(0, 1)|
 
@@ -54,11 +54,12 @@ def records_needed(
     epsilon: float = 1.0,
     delta: float = 1e-6,
     adjacency: str = "add_remove",
+    rank_share: float = _RANK_SHARE,
 ) -> RecordsNeeded:
     """Return how many records a private fit needs, from public numbers alone.
 
-    `readable` is the rule of the estimator at its defaults. The others are measured, d = 10 to 40,
-    ranks 1 to 4: n mu of about 3 sqrt(r) d^1.5 and 20 q. "replace" needs twice as many.
+    `readable` is the rule of the estimator. The others are measured, d = 10 to 40, ranks 1 to 4:
+    n mu of about 3 sqrt(r) d^1.5 and 20 q. "replace" needs twice as many.
 
     Parameters
     ----------
@@ -70,6 +71,8 @@ def records_needed(
         Budget of one fit.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
+    rank_share : float, optional
+        Share of the budget that one rank has; that of a fit with defaults unless given.
 
     Returns
     -------
@@ -86,8 +89,7 @@ def records_needed(
     r = min(rank, *matrix_shape)
     q = r * (sum(matrix_shape) - r)
     size = math.sqrt(sum(matrix_shape) / 2)
-    steps = median_steps(8, covariance=True, intercept=False)
-    readable = READABLE * k * math.sqrt(steps / _MEDIANS) / mu
+    readable = READABLE * k / (mu * math.sqrt(rank_share))
     useful = 3 * k * math.sqrt(r) * size**3 / mu
     numbers = (readable, max(readable, useful), max(readable, 20 * k * q / mu))
     return RecordsNeeded(*(math.ceil(number) for number in numbers))

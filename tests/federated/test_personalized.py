@@ -134,6 +134,11 @@ def test_the_receipt_of_rounds_that_failed_is_theirs():
     assert ledger.entries[0].losses == rounds.privacy_spent_.losses
 
 
+def test_receipts_of_clients_that_were_not_asked_are_the_whole_budget():
+    for client in clients_of(epsilon=2.0)[:2]:
+        assert client.close().epsilon == 2.0
+
+
 def test_a_device_is_one_user():
     X, y, _ = people(1, 7)
     client = PersonalizedClient(PILOT, X, y, CONFIG)

@@ -367,8 +367,7 @@ LIES = {
     "nan V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (np.nan * V,)))},
     "vanishing V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (1e-160 * V,)))},
     "no V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (0 * V,)))},
-    "quantile": {"calls": (Call("norms_below", (1.0, 1e17)),)},
-    "nan quantile": {"calls": (Call("norms_below", (1.0, math.nan)),)},
+    "nan scale": {"calls": (Call("kept_below", (math.nan,)),)},
     "nan threshold": {"calls": (Call("norms_above", (math.nan,)),)},
     "narrow V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (V[:5],)))},
     "vector V": {"calls": (Call("clipped", (1.5,)), Call("gram_product", (V[:, 0],)))},
@@ -584,6 +583,34 @@ def test_receipts_of_both_sides_agree():
             assert clients[0].ledger_ == read
         assert clients[0].close().mu == pytest.approx(model.privacy_spent_.mu, rel=1e-9)
         assert clients[2].ledger_ == ()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_receipts_after_an_early_exit_are_the_whole_budget(steps):
+    """Answered nothing, something, or all: how far a fit went depends on what it released."""
+    estimator = DPTruncatedSVD(2, clip_norm=1.5, algorithm="power")
+    whole = fit(estimator, clients_of(estimator, split(X))).privacy_spent_
+    clients, calls = clients_of(estimator, split(X)), []
+    sums = PlainAggregator([client.respond for client in clients[1:]])
+
+    def interrupted(request, size):
+        if len(calls) == steps:
+            raise ConnectionError
+        calls.append(request)
+        return sums(request, size)
+
+    with pytest.raises(ConnectionError):
+        fit(estimator, clients, aggregator=interrupted)
+    assert len(clients[1].ledger_) == steps and not clients[0].ledger_
+    for client in clients:
+        spent = client.close()
+        assert spent.epsilon == whole.epsilon == estimator.epsilon
+        assert spent.mu == pytest.approx(whole.mu, rel=1e-9)
+        assert (spent.delta, spent.unit, spent.adjacency) == (
+            whole.delta, whole.unit, whole.adjacency,
+        )  # fmt: skip
+        with pytest.raises(MessageRefused):
+            client.respond(calls[0] if calls else b"")
 
 
 def test_the_budget_of_a_client_is_its_own():

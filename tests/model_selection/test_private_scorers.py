@@ -11,6 +11,9 @@ from sklearn.pipeline import make_pipeline
 from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError
 from skdp.model_selection import PrivateScorer, make_private_scorer
 from skdp.preprocessing import RowClipper
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.noise.words import SystemSource
 from skdp.queries.losses import LossQuery
 from skdp.testing import record_transcript, seeded_entropy
 
@@ -218,3 +221,23 @@ def test_a_derived_class_gets_one_row_at_a_time():
         return scorer._losses_of(model, X[:n], Y[:n])()
 
     np.testing.assert_array_equal(losses(40)[:39], losses(39))
+
+
+@pytest.mark.parametrize("share", [0.02, 0.25, 0.9])
+def test_a_score_looks_at_the_rows_through_its_noise_alone(share, monkeypatch):
+    """Nothing read, and the noise fixed: whatever the rows, and however many, the score is one."""
+    read = PrivacySession._read
+    monkeypatch.setattr(PrivacySession, "_read", lambda *args: 0 * np.asarray(read(*args)))
+    scorer = make_private_scorer("squared_error", (0.0, 2.0))
+
+    def score(X, y, seed):
+        with seeded_entropy(seed):
+            session = PrivacySession(
+                PrivacyBudget(1.0, 1e-6), source=SystemSource(), adjacency="add_remove", unit="row"
+            )
+            return scorer.release(Constant(), X, y, None, session, share)
+
+    scores = {seed: score(X, Y, seed) for seed in range(30)}
+    assert len(set(scores.values())) > 10  # it has power
+    for n in (1, 7, 40, 1999):
+        assert {seed: score(9 * X[:n], Y[:n] - 1, seed) for seed in scores} == scores

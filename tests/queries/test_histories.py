@@ -226,5 +226,5 @@ def test_a_row_that_is_not_finite_adds_nothing(bad):
 def test_judging_needs_something_known_and_something_hidden():
     tastes = random_filter(5, 1)
     block = sp.csr_array(np.array([[1.0, 1, 1, 1, 1], [2, 2, 2, 2, 2], [0, 0, 0, 0, 0]]))
-    query = RecallQuery(SparseRows(block), tastes, BLENDS, whole_rows=True)
+    query = RecallQuery(SparseRows(block), tastes, BLENDS, adjacency="add_remove")
     np.testing.assert_array_equal(query.recalls().answer(0.0), 0.0)

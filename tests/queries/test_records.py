@@ -199,7 +199,6 @@ def test_kept_coordinates_change_nothing(whitened, monkeypatch):
 
 RANKS = {
     "targets": lambda q: q.targets_below(0.5),
-    "squares": lambda q: q.squares_below(0.5),
     "moment sizes": lambda q: q.moment_sizes_below(0.5),
     "scores": lambda q: q.tangent(U, S, V).scores_below(0.5),
     "first scores": lambda q: q.products().scores_below(0.5),

@@ -158,6 +158,24 @@ def test_the_law_of_a_gaussian_sketch(v):
         assert abs(p - q) < 6 * math.sqrt(q * (1 - q) / count) + 0.002
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_the_claimed_law_of_each_sketch_is_the_law_of_its_change(place):
+    """One entry changes: the squared norm over the bound, by simulation, against the degrees.
+
+    A sketch from both sides multiplies it by two independent chi-squares.
+    """
+    count = 4000
+    sketch = maps_of("gaussian", "three_sketch", (count, count), t=5, v=4)[place]
+    bound = SketchUnit("frobenius", "add_remove", sensitivity=1.0).bound(sketch, random=True)
+    sides = [side.real() for side in (sketch.left, sketch.right) if side is not None]
+    squares = np.prod([(side**2).sum(axis=1) for side in sides], axis=0) / bound.l2**2
+    rng = np.random.default_rng(1)
+    law = np.prod([rng.chisquare(d, 10**6) / d for d in bound.law.degrees], axis=0)
+    for q in (0.01, 0.5, 0.99):
+        p = np.mean(squares > np.quantile(law, 1 - q))
+        assert abs(p - q) < 6 * math.sqrt(q * (1 - q) / count) + 0.003, q
+
+
 def test_structural_norms():
     for kind in ("sparse", "srht"):
         right = maps_of(kind, shape=(40, 50), t=12, v=20)[0].right

@@ -56,6 +56,27 @@ def test_sensitivity_holds_and_is_attained(adjacency, scale, level, step):
     assert worst >= attained
 
 
+def test_both_roundings_cost_no_more_than_each_alone():
+    """The inequality of the proof, by force: at half-integers in the span of V it is reached."""
+    rng = np.random.default_rng(2)
+    worst = 0.0
+    for trial in range(4000):
+        p = int(rng.integers(1, 9))
+        d = p + int(rng.integers(0, 4))
+        basis = np.eye(d)[:, :p] if trial % 3 else np.linalg.qr(rng.standard_normal((d, p)))[0]
+        halves = (rng.integers(0, 2, p) + 0.5 + 1e-9) * rng.choice([-1, 1], p)
+        a = halves if trial % 2 else rng.standard_normal(p) * rng.choice([0.3, 1, 3])
+        beside = rng.standard_normal(d) * rng.choice([0, 0.1, 0.5, 3])
+        z = basis @ a + beside - basis @ (basis.T @ beside)
+        a, r = basis.T @ z, rng.choice([0.0, 0.5, 0.9, 1.0])
+        weighted = a * (rng.uniform(0.1, 1, p) if trial % 5 == 0 else 1.0)
+        left, right = z - r * basis @ np.rint(a), np.rint(weighted)
+        exact = np.linalg.norm(z - r * basis @ a) * np.linalg.norm(weighted)
+        change = np.linalg.norm(left) * np.linalg.norm(right)
+        worst = max(worst, change / (exact + math.sqrt(p) * np.linalg.norm(z)))
+    assert 0.99 <= worst <= 1
+
+
 def test_bound_on_sizes_is_attained():
     t = np.linspace(0, 1, 100_001)
     for scale in (1.0, 1.2, 2.0, 3.0, 50.0):

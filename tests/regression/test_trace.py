@@ -253,6 +253,10 @@ READABLE = [  # test data of 40 records are enough for these
         1, matrix_shape=(2, 2), design=1.0, epsilon=25.0, max_iter=2, adjacency="replace",
         budget_split=MEDIANS | {"medians": 0.5},
     ),
+    DPTraceRegressor(  # its design comes from X, which is public under this unit; y is not
+        1, matrix_shape=(2, 2), privacy_unit="label", epsilon=25.0, max_iter=3,
+        budget_split=MEDIANS | {"medians": 0.5},
+    ),
 ]  # fmt: skip
 
 

@@ -31,15 +31,18 @@ SIZES = {
     "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
     "MAX_ROWS": 3, "_BLOCK": 4, "_FACTORS": 4, "_AT_ONCE": 4, "_WHOLE": 1, "_MOST_ROUGH": 2,
     "_MOST_KEPT": 2, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
+    "_SMALL": 2, "_MOST_DENSE": 2, "_JUDGED_ROWS": 4.0, "_JUDGED_SCORES": 16.0, "_FEWEST_KEPT": 2,
 }  # fmt: skip
 # Names that stand in comparisons and decide on no way of a fit, with the reason.
 OTHERS = {
     "_MOST_RECORDS": "refused beyond it",
     "_LARGEST_CHANGE": "refused beyond it",
     "_MAX_EPSILON": "a budget",
+    "2.0 ** 12": "values, not sizes", "1400.0": "a budget",
     "_FAR": "values, not sizes", "_FARTHEST": "values, not sizes",
     "64": "letters of a name", "1 << 20": "bytes of one read from a socket",
     "2.0 ** 32": "values, not sizes", "3000": "refused beyond it", "2000": "points of a fixed net",
+    "1000": "columns of a public start",
 }  # fmt: skip
 
 

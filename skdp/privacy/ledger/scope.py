@@ -4,8 +4,9 @@ A fit pays all of them, whatever thread or task it runs in: what a context did n
 told from what it left on purpose.
 
 Other processes learn of a ledger by a file with its name, held locked while it is open. They look
-for files of the processes that they descend from, so workers that were there before count too. A
-lock ends with its process: what a killed process left behind is no open ledger.
+for files of the processes that they descend from, so workers that were there before count too, and
+for those that their environment names, so one that cut itself off counts too. A lock ends with its
+process: what a killed process left behind is no open ledger.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class OpenLedger(NamedTuple):
 
 OPEN: dict[str, OpenLedger] = {}  # strong: a ledger that nobody closes is still charged
 _MADE: dict[str, int] = {}  # token -> process
+_VARIABLE = "SKDP_LEDGERS"
 
 
 def new_token() -> str:
@@ -78,10 +80,12 @@ def announce(token: str, path: str) -> Callable[[], None]:
     _lock(file, exclusive=True)
     file.write(path)
     file.flush()
+    os.environ[_VARIABLE] = os.pathsep.join([*_named(), str(name)])
 
     def withdraw() -> None:
         name.unlink(missing_ok=True)
         file.close()
+        os.environ[_VARIABLE] = os.pathsep.join(each for each in _named() if each != str(name))
 
     return withdraw
 
@@ -93,19 +97,23 @@ def _folder() -> Path:
 
 def _announced() -> Iterator[tuple[str, str]]:
     """Yield (token, path) of ledgers that processes before this one hold open."""
-    names = os.listdir(_folder()) if _folder().is_dir() else []
-    if not names:
-        return
-    ancestors = _ancestors()
-    for name in names:
-        process, _, token = name.partition("-")
-        if int(process) in ancestors:
-            with contextlib.suppress(FileNotFoundError), (_folder() / name).open() as file:
-                if not _lock(file, exclusive=False):
-                    yield token, file.read()
+    files = list(_folder().iterdir()) if _folder().is_dir() else []
+    ancestors = _ancestors() if files else set()
+    files = [file for file in files if file.name.partition("-")[0] in ancestors]
+    for name in {*files, *map(Path, _named())}:
+        process, _, token = name.name.partition("-")
+        if process == str(os.getpid()):
+            continue
+        with contextlib.suppress(FileNotFoundError), name.open(encoding="utf-8") as file:
+            if not _lock(file, exclusive=False):
+                yield token, file.read()
 
 
-def _ancestors() -> set[int]:
+def _named() -> list[str]:
+    return [name for name in os.environ.get(_VARIABLE, "").split(os.pathsep) if name]
+
+
+def _ancestors() -> set[str]:
     found, process = {os.getppid()}, os.getpid()
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         found.add(parent.pid)  # a fork server stands in between
@@ -113,7 +121,7 @@ def _ancestors() -> set[int]:
         while process > 1:
             process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
             found.add(process)
-    return found
+    return set(map(str, found))
 
 
 def _lock(file: IO[str], *, exclusive: bool) -> bool:

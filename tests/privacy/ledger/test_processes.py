@@ -126,12 +126,25 @@ def test_forked_child_refuses_everything(announced, monkeypatch):
     assert ledger.entries == ()
 
 
-def test_what_a_killed_process_left_is_no_open_ledger(monkeypatch):
-    monkeypatch.setattr(scope, "_ancestors", lambda: {os.getpid()})
+@pytest.mark.parametrize("way", ["descends", "environment"])
+def test_what_a_killed_process_left_is_no_open_ledger(monkeypatch, way):
+    here = os.getpid()
     withdraw = scope.announce("feed", "somewhere")
-    assert dict(scope._announced()) == {"feed": "somewhere"}
-    (scope._folder() / f"{os.getpid()}-dead").touch()  # nobody holds it
-    assert dict(scope._announced()) == {"feed": "somewhere"}
+    dead = scope._folder() / f"{here}-dead"
+    dead.touch()  # nobody holds it
+    assert dict(scope._announced()) == {}  # its own
+    named = os.environ["SKDP_LEDGERS"]
+
+    def elsewhere():
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: here + 1)
+            patch.setattr(scope, "_ancestors", lambda: {str(here)} if way == "descends" else {})
+            both = "" if way == "descends" else os.pathsep.join([named, str(dead)])
+            patch.setenv("SKDP_LEDGERS", both)
+            return dict(scope._announced())
+
+    assert elsewhere() == {"feed": "somewhere"}
     withdraw()
-    assert dict(scope._announced()) == {}
-    (scope._folder() / f"{os.getpid()}-dead").unlink()
+    assert elsewhere() == {}
+    dead.unlink()
+    assert "feed" not in os.environ["SKDP_LEDGERS"]

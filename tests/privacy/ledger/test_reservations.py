@@ -96,6 +96,24 @@ def test_reservations_are_not_copied(written):
             reservation.recharge(0, (Loss("sketch", math.inf),))
 
 
+def test_a_run_takes_fits_of_its_meaning_and_size_only():
+    """A fit that protects something else would be published under the receipt of the search."""
+    limit = RunLimit("row", "replace", Loss("gaussian", 1.0))
+    others = fit(0.1, unit="label"), fit(0.1, unit="group"), fit(0.1, adjacency="add_remove")
+    for other in others:
+        with pytest.raises(PrivacyError, match="Use one privacy unit and adjacency"):
+            limit.reserve(other)
+    pure = LedgerFit("Fit", "row", "replace", (Loss("pure", 0.1),), False)
+    with pytest.raises(PrivacyError, match="'gaussian' ones only"):
+        limit.reserve(pure)
+    limit.reserve(fit(0.6))
+    limit.reserve(fit(0.8))
+    with pytest.raises(BudgetExceededError):
+        limit.reserve(fit(0.01))
+    limit.next_run()
+    limit.reserve(fit(1.0))
+
+
 # -- tickets --------------------------------------------------------------------------------------
 
 

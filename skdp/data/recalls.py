@@ -1,0 +1,103 @@
+"""How many hidden items of a history a public filter finds, row by row.
+
+Some items of some histories are hidden (`skdp.data.histories`), and a filter scores the others; the
+recall of a row is the share of its hidden items among the 20 best. It is that of the row alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+__all__ = ["WHOLE", "Tastes", "judged"]
+
+FloatArray = NDArray[np.float64]
+_BEST = 20  # length of the list
+_MOST_HIDDEN = 4  # items of a row that are judged at most
+_WHOLE = 12  # recall in twelfths is an integer: 1 to 4 items are judged
+_BITS = 20  # of a public factor or a weight of a taste, in exact products
+_ROWS = 512  # judged together: bounded memory
+WHOLE = 2 * _WHOLE  # so that recall - 1/2 is a whole number of it
+
+
+class Tastes(Protocol):
+    """What is used of a public filter."""
+
+    kept: NDArray[np.intp]
+    popularity: FloatArray
+    outward: FloatArray
+
+    def coordinates(self, rows: Any) -> FloatArray:
+        """Return the weight of popularity and of each taste, row by row."""
+        ...
+
+
+def judged(block: Any, *, tastes: Tastes, blends: tuple[float, ...]) -> FloatArray:
+    """Return the sum over the rows of a block of 24 (recall - 1/2), a row by itself."""
+    rows = sp.csr_array(block)
+    rows.sort_indices()
+    total = np.zeros(len(blends))
+    if not rows.nnz:
+        return total
+    hidden = np.bincount(_owners(rows)[rows.data > 1], minlength=rows.shape[0])
+    chosen = np.flatnonzero((hidden > 0) & (hidden < np.diff(rows.indptr)))
+    for i in range(0, len(chosen), _ROWS):
+        total += _recalls(rows[chosen[i : i + _ROWS]], tastes, blends)
+    return total
+
+
+def _owners(rows: Any) -> NDArray[np.intp]:
+    return np.asarray(np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)))
+
+
+def _recalls(rows: Any, tastes: Tastes, blends: tuple[float, ...]) -> FloatArray:
+    hidden, owner = rows.data > 1, _owners(rows)
+    # The first few hidden items are judged: recall is then a number of twelfths.
+    rank = np.cumsum(hidden) - (np.cumsum(hidden) - hidden)[rows.indptr[:-1]][owner]
+    judged = hidden & (rank <= _MOST_HIDDEN)
+    users, items = owner[judged], rows.indices[judged]
+    weights = _WHOLE // np.bincount(users, minlength=rows.shape[0])[users]
+    known = rows.copy()
+    known.data = np.where(hidden, 0.0, 1.0)
+    known.eliminate_zeros()
+    coordinates = tastes.coordinates(known)
+    popular = coordinates[:, :1] * tastes.popularity[tastes.kept]
+    personal = _exact_product(coordinates[:, 1:], tastes.outward)
+    total = np.zeros(len(blends))
+    for j, blend in enumerate(blends):
+        scores = popular + blend * personal
+        scores[_owners(known), known.indices] = -np.inf
+        above = _number_above(scores, users, items)
+        total[j] = 2 * weights[above < _BEST].sum() - _WHOLE * rows.shape[0]
+    return total
+
+
+def _number_above(
+    scores: FloatArray, users: NDArray[np.intp], items: NDArray[np.intp]
+) -> NDArray[np.int64]:
+    """Return how many items stand before each (user, item), ties by number."""
+    above = np.empty(len(users), np.int64)
+    earlier = np.arange(scores.shape[1])
+    for i in range(0, len(users), _ROWS):
+        u, v = users[i : i + _ROWS], items[i : i + _ROWS]
+        own = scores[u, v][:, None]
+        before = (scores[u] > own) | ((scores[u] == own) & (earlier < v[:, None]))
+        above[i : i + _ROWS] = np.count_nonzero(before, axis=1)
+    return above
+
+
+def _exact_product(weights: FloatArray, factors: FloatArray) -> FloatArray:
+    """Return weights @ factors, each row from itself alone: both on grids of 20 bits.
+
+    Products of so many bits add up below 2^53, so that the order of BLAS does not matter.
+    """
+    if not weights.shape[1]:
+        return np.zeros((len(weights), factors.shape[1]))
+    unit = np.ldexp(1.0, np.frexp(np.abs(weights).max(axis=1, keepdims=True))[1] - _BITS)
+    step = math.ldexp(1.0, math.frexp(float(np.abs(factors).max()))[1] - _BITS)
+    products = np.rint(weights / unit) @ np.rint(factors / step)
+    return np.asarray(products * (unit * step))

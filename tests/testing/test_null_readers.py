@@ -1,0 +1,172 @@
+"""Whatever reads private rows is a release: scorers, reports, clients, streams, under null release.
+
+The noise is fixed and answers are zeros: over many noise seeds, results on contrasting data are
+the same. (Estimators have `check_null_release`.)
+"""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LinearRegression
+
+from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPTruncatedSVD
+from skdp.decomposition import local_report
+from skdp.federated import (
+    AggregationConfig,
+    FederatedPowerMethod,
+    FederatedRounds,
+    PersonalizedClient,
+    PlainAggregator,
+    PowerMethodClient,
+)
+from skdp.model_selection import make_private_scorer
+from skdp.regression import DPPersonalizedRegressor
+from skdp.testing import fixed_noise, null_release
+from skdp.testing._outcomes import difference, fitted_attributes
+
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+
+RNG = np.random.default_rng(0)
+X, Y, GROUPS = RNG.standard_normal((40, 4)), RNG.standard_normal(40), np.arange(40) % 8
+MODEL = LinearRegression().fit(RNG.standard_normal((30, 4)), RNG.standard_normal(30))  # public
+CONFIG = AggregationConfig(4, 1, 1)
+SEEDS = range(16)
+SAME_SIZE = {
+    "ordinary": (X, Y, GROUPS),
+    "zeros": (0 * X, 0 * Y, GROUPS),
+    "huge": (1e150 * X, 1e150 * Y, GROUPS),
+    "tiny": (1e-200 * X, Y, GROUPS),
+}
+ANY_SIZE = SAME_SIZE | {
+    "one row": (X[:1], Y[:1], GROUPS[:1]),
+    "many rows": (np.tile(X, (9, 1)), np.tile(Y, 9), np.arange(360)),
+    "one user": (X, Y, 0 * GROUPS),
+}
+
+
+def scored(unit, adjacency):
+    def run(X, y, groups):
+        scorer = make_private_scorer(
+            "squared_error", (0.0, 1.0), epsilon=1.0, privacy_unit=unit, adjacency=adjacency
+        )
+        return scorer(MODEL, X, y, groups=groups if unit == "group" else None)
+
+    return run
+
+
+def reported(**sketch):
+    def run(X, y, groups):
+        return [
+            (report.values, report.noise_scale, report.privacy_spent)
+            for report in (
+                local_report(row, clip_norm=1.0, epsilon=1.0, delta=1e-6, **sketch) for row in X[:2]
+            )
+        ]
+
+    return run
+
+
+def recorded(fit, clients):
+    """Fit over clients and return the requests that they got."""
+    requests, sums = [], PlainAggregator([client.respond for client in clients])
+
+    def aggregator(request, size):
+        requests.append(bytes(request))
+        return sums(request, size)
+
+    with fixed_noise(0):
+        fit(aggregator)
+    return requests
+
+
+def answers(client, requests):
+    """All that a client says: its words for each request, its lines and its receipt."""
+    return [client.respond(request) for request in requests], client.ledger_, client.close()
+
+
+def power_client(X, n_samples=None):
+    adjacency = "add_remove" if n_samples is None else "replace"
+    return PowerMethodClient(X, CONFIG, epsilon=1.0, delta=1e-6, adjacency=adjacency)
+
+
+def federated(algorithm):
+    def run(X, y, groups):
+        return answers(power_client(X), requests)
+
+    server = FederatedPowerMethod(DPTruncatedSVD(2, algorithm=algorithm, clip_norm=1.0), CONFIG)
+    parts = [power_client(part) for part in np.array_split(X, 4)]
+    requests = recorded(lambda sums: server.fit(sums, n_features=4), parts)
+    return run
+
+
+def personal_rounds():
+    with fixed_noise(0):
+        pilot = DPPersonalizedRegressor(1, epsilon=8.0).fit(X, Y, groups=GROUPS).released()
+
+    def client(X, y, groups):
+        return PersonalizedClient(pilot, X, y, CONFIG, groups=groups)
+
+    clients = [client(X, Y, GROUPS) for _ in range(4)]
+    requests = recorded(FederatedRounds(pilot, CONFIG, n_rounds=2).fit, clients)
+    return lambda X, y, groups: answers(client(X, y, groups), requests)
+
+
+def batches(X, y, groups):
+    pca = DPIncrementalPCA(2, clip_norm=1.0, max_releases=3)
+    for part in np.array_split(X, 3):
+        pca.partial_fit(part)
+    return fitted_attributes(pca)
+
+
+STREAM = {"matrix_shape": (40, 4), "oblivious": True, "method": "two_sketch", "sketch_size": 3}
+
+
+def updates(X, y, groups):
+    model = DPLowRankFactorizer(1, privacy_unit="entry", entry_bounds=(-1.0, 1.0), **STREAM)
+    model.update([0, 3, 3], [0, 1, 1], np.nan_to_num(X[0, :3])).update_matrix(X)
+    return fitted_attributes(model.release())
+
+
+def state(X, y, groups):
+    model = DPLowRankFactorizer(1, sketch_seed=3, **STREAM)
+    return model.update_matrix(X).state_message()
+
+
+READERS = {
+    "scorer, row": (scored("row", "add_remove"), ANY_SIZE),
+    "scorer, row, replace": (scored("row", "replace"), SAME_SIZE),
+    "scorer, user": (scored("group", "add_remove"), ANY_SIZE),
+    "scorer, label": (scored("label", "replace"), SAME_SIZE),
+    "local report": (reported(), SAME_SIZE),
+    "local report of a sketch": (reported(sketch_size=3, sketch_seed=1), SAME_SIZE),
+    "client of the power method": (federated("power"), ANY_SIZE),
+    "client of the moment": (federated("gram"), ANY_SIZE),
+    "client of personal rounds": (personal_rounds(), ANY_SIZE),
+    "batches": (batches, ANY_SIZE),
+    "updates": (updates, SAME_SIZE),
+    "state for a merge": (state, SAME_SIZE),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_of_private_rows_shows_its_noise_alone(reader):
+    run, data = READERS[reader]
+    seeds = SEEDS if reader.startswith("scorer") else SEEDS[:3]
+    seen = []
+    for seed in seeds:
+        for private in (False, True):
+            with fixed_noise(seed), null_release(run=private):
+                results = {name: run(*item) for name, item in data.items()}
+            for name, result in results.items():
+                found = difference(results["ordinary"], result)
+                assert found is None, f"{name} data differ from ordinary data: {found}"
+        seen.append(results["ordinary"])
+    assert any(difference(seen[0], other) for other in seen[1:]), "nothing shows the noise"
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_real_answers_do_show(reader):
+    """Or the test above could not fail."""
+    run, data = READERS[reader]
+    with fixed_noise(0):
+        results = [run(*item) for item in data.values()]
+    assert any(difference(results[0], other) for other in results[1:])
