@@ -16,7 +16,7 @@ from skdp import (
     DPTruncatedSVD,
 )
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
-from skdp.preprocessing import DPStandardScaler, RowClipper
+from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.recommend import DPRecommender
 
 SQUARED = make_private_scorer("squared_error", (0.0, 4.0))
@@ -40,6 +40,7 @@ ESTIMATORS = [
     DPSpectralEmbedding(n_components=1),
     DPSpectralEmbedding(n_components=1, normalization="laplacian", delta=0.0),
     DPSpectralEmbedding(n_components=1, normalization="none", adjacency="replace"),
+    DPSpectralEmbedding(n_components=1, algorithm="one_shot"),
     DPTraceRegressor(),
     DPTraceRegressor(design=1.0, fit_intercept=True, adjacency="replace"),
     DPTraceRegressor(privacy_unit="label", solver="spectral_init"),
@@ -62,6 +63,8 @@ ESTIMATORS = [
     DPRecommender(2, privacy_unit="interaction"),
     DPStandardScaler(),
     DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
+    PublicScaler(),
+    PublicScaler(bounds=(0, 3)),
     RowClipper(),
     RowClipper(clip_norm=0.1),
     DPGridSearchCV(DPTraceRegressor(1), {"max_iter": [1, 2]}, SQUARED),

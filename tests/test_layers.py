@@ -16,7 +16,17 @@ PACKAGE = Path(skdp.__file__).parent
 MODULE_LINES, BODY_LINES = 400, 60
 
 COMMON = {"exceptions", "_validation"}
-ESTIMATOR = {"base", "_inputs", "_labels", "answer", "data", "queries", "solvers"} | COMMON
+ESTIMATOR = {
+    "base",
+    "_inputs",
+    "_bounds",
+    "_labels",
+    "_scales",
+    "answer",
+    "data",
+    "queries",
+    "solvers",
+} | COMMON
 STREAM_ROOMS = {"privacy.streams", "privacy.ledger"}  # of a stream, and of many servers
 ROOMS_BELOW = {"privacy.noise", "privacy.accounting"}
 # First parts of a module's name below skdp -> what it may import from skdp, itself aside. The
@@ -24,12 +34,14 @@ ROOMS_BELOW = {"privacy.noise", "privacy.accounting"}
 ALLOWED = {
     "exceptions": set(),
     "_validation": {"exceptions"},
+    "_bounds": set(),
     "_labels": set(),
     "_progress": set(),
     "_packing": {"exceptions"},
     "_tables": set(),
     "answer": set(),
     "_inputs": {"_validation", "data"},
+    "_scales": {"exceptions", "queries", "solvers"},
     "privacy": {"exceptions", "answer"},
     "privacy.noise": {"exceptions"},
     "privacy.accounting": {"exceptions", "_tables"},

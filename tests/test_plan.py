@@ -302,7 +302,7 @@ def test_messages():
 def test_plan_text():
     text = str(DPTruncatedSVD(2).plan(1000, 20))
     assert "no data was touched" in text and "unit: clip_norm" in text
-    assert "norm_quantile (8 times)" in text
+    assert "norm_median (7 times)" in text
     assert isinstance(DPTruncatedSVD(2).plan(1000, 20), theory.FitPlan)
 
 

@@ -1,5 +1,6 @@
 """The linear map that decompositions share: transform, inverse_transform, feature names."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -157,3 +158,30 @@ def as_input_dtype(attributes, dtype):
 def is_sparse(X):
     """Whether X is a scipy sparse matrix or array, or a source of such rows."""
     return sp.issparse(X) or getattr(X, "sparse", False)
+
+
+def check_center(center, n_features):
+    """Return a public centre as a float array of the right length, or None for a string."""
+    if isinstance(center, str):
+        return None
+    center = check_array(center, ensure_2d=False, dtype=np.float64, input_name="center")
+    if center.shape != (n_features,):
+        raise ValueError(
+            f"The 'center' parameter must be 'dp', 'none' or an array of shape ({n_features},). "
+            f"Got an array of shape {center.shape} instead."
+        )
+    return center
+
+
+def check_in_range(estimator, n_components, n_samples, n_features):
+    """Refuse more components than features (or rows, where the number of rows is public)."""
+    public_rows = estimator.adjacency == "replace" or estimator.epsilon == math.inf
+    limit = min(n_samples, n_features)
+    solver = estimator.svd_solver
+    least = 0 if solver in ("full", "covariance_eigh") else 1
+    if not least <= n_components <= limit:
+        what = "min(n_samples, n_features)" if public_rows else "n_features"
+        raise ValueError(
+            f"n_components={n_components!r} must be between {least} and {what}={limit!r} with "
+            f"svd_solver={solver!r}. Got {n_components!r}."
+        )

@@ -16,7 +16,7 @@ from skdp._validation import (
     check_split,
 )
 from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition._base import LinearTransformMixin
+from skdp.decomposition._base import LinearTransformMixin, check_center
 from skdp.decomposition._moments import (
     MOMENT_FEATURES,
     decoded,
@@ -24,16 +24,13 @@ from skdp.decomposition._moments import (
     fitted,
     statistics,
 )
-from skdp.decomposition._pca import check_center
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
+from skdp.decomposition._spectral import SPECTRUM_LEVEL, row_clip_norm
 from skdp.decomposition._stream_planning import IncrementalPlanMixin
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.queries.rows import RowQuery
 from skdp.solvers.linalg import orthonormal
 from skdp.solvers.moment_sketch import sketch_size
-from skdp.solvers.quantiles import private_quantile
-
-_CLIP_QUANTILE = 0.9
 
 
 class DPIncrementalPCA(
@@ -71,8 +68,9 @@ class DPIncrementalPCA(
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of rows.
     clip_norm : float or "auto", default="auto"
-        Largest norm of a row (after subtracting a public `center`). "auto" spends 5% of the budget
-        on a private 0.9-quantile of the norms, in the first batch. A number is free.
+        Largest norm of a row (after subtracting a public `center`). "auto" spends 7% of the budget
+        on a private scale of the norms, in the first batch, and warns where it does not show. A
+        number is free.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" the size of each batch
         is public.
@@ -314,17 +312,17 @@ class DPIncrementalPCA(
         center = check_center(self.center, d)
         centers = center is None and self.center == "dp"
         shares = check_split(self, default_shares(d, centers, replace, self.clip_norm))
-        clip_norm = self.clip_norm
-        if clip_norm == "auto":
-            query = RowQuery(X, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
-            ask = session.ask(query if center is None else query.centered(center))
-            clip_norm = private_quantile(ask, _CLIP_QUANTILE, shares["clip_norm"])
+        query = RowQuery(X, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        ask = session.ask(query if center is None else query.centered(center))
+        clip_norm = row_clip_norm(
+            self, session, ask, shares.get("clip_norm"), d, level=SPECTRUM_LEVEL
+        )
         sketch = None
         if d > MOMENT_FEATURES:
             sketch = orthonormal(session.random_signs((d, sketch_size(k, d))))
         facts = {
             "adjacency": self.adjacency,
-            "clip_norm": float(clip_norm),
+            "clip_norm": clip_norm,
             "center": center,
             "centers": centers,
             "k": k,

@@ -27,8 +27,8 @@ def default_shares(d, centers, n_is_public, clip_norm):
     if n_is_public:
         shares.pop("count", None)
     if clip_norm == "auto":
-        shares = {key: 0.95 * value / sum(shares.values()) for key, value in shares.items()}
-        shares["clip_norm"] = 0.05
+        shares = {key: 0.93 * value / sum(shares.values()) for key, value in shares.items()}
+        shares["clip_norm"] = 0.07
     return shares
 
 

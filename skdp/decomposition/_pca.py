@@ -4,7 +4,6 @@ import math
 from numbers import Integral
 
 import numpy as np
-from sklearn.utils.validation import check_array
 
 from skdp._inputs import as_source, check_rows
 from skdp._validation import (
@@ -17,12 +16,21 @@ from skdp._validation import (
 )
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
+from skdp.decomposition._base import (
+    LinearTransformMixin,
+    as_input_dtype,
+    check_center,
+    check_in_range,
+    is_sparse,
+)
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
 from skdp.decomposition._spectral import (
+    DIRECTION_LEVEL,
+    SPECTRUM_LEVEL,
     check_normalizer,
     rotate_by_ritz,
+    row_clip_norm,
     row_noise,
     row_route,
     row_subspace,
@@ -35,7 +43,6 @@ from skdp.solvers.postprocess import (
     split_moment,
     subspace_attributes,
 )
-from skdp.solvers.quantiles import private_quantile
 from skdp.solvers.spectral import clipped_gram
 
 _SOLVERS = (
@@ -48,8 +55,6 @@ _SOLVERS = (
     "power",
     "screened",
 )
-_CLIP_QUANTILE = 0.9
-_SPECTRUM_LEVEL = 3.0  # clips few rows: the eigenvalues matter as much as the directions
 _CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 
 
@@ -94,8 +99,9 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of rows.
     clip_norm : float or "auto", default="auto"
-        Largest norm of a row (after subtracting a public `center`). "auto" spends 5% of the budget
-        on a private 0.9-quantile of the norms. A number is free, and right for normalised rows.
+        Largest norm of a row (after subtracting a public `center`). "auto" spends a tenth of
+        the budget on a private scale, about 0 and about the released mean, and warns where the rows
+        do not show it. A number is free, and right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" it is public.
     center : {"dp", "none"} or array of shape (n_features,), default="dp"
@@ -228,7 +234,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         shares = check_split(self, self._default_shares(d, sparse))
         query = RowQuery(source, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
         ask = session.ask(query if center is None else query.centered(center))
-        clip_norm = self._clip_norm_of(ask, shares)
+        clip_norm = self._clip_norm_of(session, ask, shares.get("clip_norm"), d)
         n = query.n_rows if self.adjacency == "replace" else None
         rows = ask.clipped(clip_norm)
         if self._wants_spectrum(d):
@@ -238,7 +244,6 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             attributes = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
         if center is not None:
             attributes["mean_"] = center
-        attributes["clip_norm_"] = clip_norm
         return attributes
 
     def fit_transform(self, X, y=None):
@@ -290,8 +295,11 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         if self.adjacency == "replace":
             shares.pop("count", None)
         if self.clip_norm == "auto":
-            shares = {key: 0.95 * value / sum(shares.values()) for key, value in shares.items()}
-            shares["clip_norm"] = 0.05
+            learnt = (
+                {"clip_norm": 0.06, "spread": 0.05} if "mean" in shares else {"clip_norm": 0.07}
+            )
+            rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
+            shares = {key: rest * value for key, value in shares.items()} | learnt
         return shares
 
     def _centers(self):
@@ -313,10 +321,9 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
 
     # -- releases --------------------------------------------------------------------------
 
-    def _clip_norm_of(self, ask, shares):
-        if self.clip_norm == "auto":
-            return private_quantile(ask, _CLIP_QUANTILE, shares["clip_norm"])
-        return float(self.clip_norm)
+    def _clip_norm_of(self, session, ask, share, d, near=None):
+        level = SPECTRUM_LEVEL if self._wants_spectrum(d) else DIRECTION_LEVEL
+        return row_clip_norm(self, session, ask, share, d, level=level, near=near)
 
     def _count(self, ask, n, shares):
         """Number of rows, public or released; kept above two deviations of its noise."""
@@ -325,13 +332,17 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         count = ask.count(share=shares["count"])
         return released_count(*count)
 
-    def _center(self, ask, n, clip_norm, d, shares):
-        """Return the released mean and the rows about it, clipped again to the same norm."""
+    def _center(self, session, ask, n, clip_norm, d, shares):
+        """Return the released mean, the rows about it, and their clip norm: the same, or learnt."""
         if not self._centers():
-            return np.zeros(d), ask
+            return np.zeros(d), ask, clip_norm
         sums = ask.sums(share=shares["mean"])
         mean = inside_ball(sums.value / n, clip_norm)
-        return mean, ask.centered(mean)
+        ask = ask.centered(mean)
+        if "spread" in shares:
+            clip_norm = self._clip_norm_of(session, ask, shares["spread"], d, near=clip_norm)
+            ask = ask.clipped(clip_norm)
+        return mean, ask, clip_norm
 
     def _fit_spectrum(self, session, ask, clip_norm, d, n, shares, sparse):
         """Release the whole second moment about the centre; everything after it is free."""
@@ -341,19 +352,19 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             released = split_moment(moment.value, corner, moment.noise_scale, clip_norm, n)
         else:
             n_rows = self._count(ask, n, shares)
-            mean, ask = self._center(ask, n_rows, clip_norm, d, shares)
+            mean, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
             noise = row_noise(session, self.adjacency, n_rows, clip_norm)
-            gram, scale = clipped_gram(ask, d, shares["gram"], noise, level=_SPECTRUM_LEVEL)
+            gram, scale = clipped_gram(ask, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
             released = ReleasedMoment(gram, mean, n_rows, scale)
         rank = min(released.n, d)
         limit = int(rank) if session.budget.exact or n is not None else d
         attributes = pca_attributes(released, self.n_components, limit, rank)
-        return attributes | {"n_samples_": round(released.n)}
+        return attributes | {"n_samples_": round(released.n), "clip_norm_": clip_norm}
 
     def _fit_subspace(self, session, ask, clip_norm, d, n, shares, route):
         """Release count, mean, leading subspace of the centred rows, Ritz values and total."""
         n_rows = self._count(ask, n, shares)
-        mean, ask = self._center(ask, n_rows, clip_norm, d, shares)
+        mean, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
         if session.budget.exact and route == "screened":
             route = "power"
         V, _ = row_subspace(
@@ -370,31 +381,4 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         values, V = rotate_by_ritz(ask, V, shares["ritz"])
         total = float(ask.square_sum(share=shares["trace"]).value)
         attributes = subspace_attributes(values, V, total, n_rows, min(n_rows, d))
-        return attributes | {"mean_": mean, "n_samples_": round(n_rows)}
-
-
-def check_center(center, n_features):
-    """Return a public centre as a float array of the right length, or None for a string."""
-    if isinstance(center, str):
-        return None
-    center = check_array(center, ensure_2d=False, dtype=np.float64, input_name="center")
-    if center.shape != (n_features,):
-        raise ValueError(
-            f"The 'center' parameter must be 'dp', 'none' or an array of shape ({n_features},). "
-            f"Got an array of shape {center.shape} instead."
-        )
-    return center
-
-
-def check_in_range(estimator, n_components, n_samples, n_features):
-    """Refuse more components than features (or rows, where the number of rows is public)."""
-    public_rows = estimator.adjacency == "replace" or estimator.epsilon == math.inf
-    limit = min(n_samples, n_features)
-    solver = estimator.svd_solver
-    least = 0 if solver in ("full", "covariance_eigh") else 1
-    if not least <= n_components <= limit:
-        what = "min(n_samples, n_features)" if public_rows else "n_features"
-        raise ValueError(
-            f"n_components={n_components!r} must be between {least} and {what}={limit!r} with "
-            f"svd_solver={solver!r}. Got {n_components!r}."
-        )
+        return attributes | {"mean_": mean, "n_samples_": round(n_rows), "clip_norm_": clip_norm}

@@ -3,8 +3,11 @@
 A route is chosen from public shapes and parameters only.
 """
 
+import math
+
 import numpy as np
 
+from skdp._scales import learn_scale
 from skdp._validation import check_option
 from skdp.queries.sums import Neighbours
 from skdp.solvers.linalg import (
@@ -14,9 +17,13 @@ from skdp.solvers.linalg import (
     top_eigenpairs,
 )
 from skdp.solvers.postprocess import debias_eigenvalues
+from skdp.solvers.scales import raised_level
 from skdp.solvers.spectral import RowNoise, gram_subspace, power_subspace, screened_subspace
 
 GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
+_RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be
+DIRECTION_LEVEL = 12.0  # deviations of the noise: how many rows may be shortened
+SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
 SCREENED_FEATURES = 100  # screening needs more columns than it keeps
 _EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
@@ -30,6 +37,24 @@ def row_route(name, d, k, sparse):
     if name == "auto" and d > GRAM_FEATURES:
         return "screened" if sparse and d > max(4 * k, SCREENED_FEATURES) else "power"
     return "gram"
+
+
+def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, near=None):
+    """Return the clip norm of some rows: given, or learnt from the median of their norms upwards.
+
+    About `level` noise scales of a d x d moment may be shortened. `near` is an earlier clip norm,
+    of the same rows about another centre.
+    """
+    if estimator.clip_norm != "auto":
+        return float(estimator.clip_norm)
+    if session.budget.exact:  # nothing is protected, so that nothing need be cut
+        return math.inf
+    median = learn_scale(  # the end of its octave
+        estimator, session, ask.kept_below, (1 - _RAISING) * share,
+        of="the rows", remedy="'clip_norm'", near=1.0 if near is None else near,
+    )  # fmt: skip
+    goal = level * session.noise_multiplier * math.sqrt(2 * d)
+    return raised_level(ask.norms_above, median / math.sqrt(2), goal, _RAISING * share)
 
 
 def row_noise(session, adjacency, n, clip_norm):

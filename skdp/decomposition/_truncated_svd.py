@@ -21,6 +21,7 @@ from skdp.decomposition._spectral import (
     check_normalizer,
     components_of,
     rotate_by_ritz,
+    row_clip_norm,
     row_noise,
     row_route,
     row_subspace,
@@ -30,11 +31,9 @@ from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
 from skdp.solvers.low_rank import alternate, deflate, iterate_symmetric
 from skdp.solvers.postprocess import svd_variances, user_level_mu
-from skdp.solvers.quantiles import private_quantile
 
 _ROW_SOLVERS = ("auto", "randomized", "arpack", "gram", "power", "screened")
 _OTHER_SOLVERS = ("auto", "randomized", "arpack", "alternating", "deflation")
-_CLIP_QUANTILE = 0.9
 
 
 class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
@@ -72,8 +71,9 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         Probability that the bound fails; well below one over the number of units. 0 (pure
         differential privacy) is offered for the entry and edge units with one component.
     clip_norm : float or "auto", default="auto"
-        Row unit: largest norm of a row. "auto" spends 5% of the budget on a private 0.9-quantile of
-        the norms. A number is free, and right for normalised rows.
+        Row unit: largest norm of a row. "auto" spends 7% of the budget on a private scale of the
+        norms, and warns where the rows do not show it. A number is free, and right for normalised
+        rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
     privacy_unit : {"row", "interaction", "entry", "edge", "frobenius", "spectral"}, default="row"
@@ -297,8 +297,8 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         if route != "screened":  # which releases them on its way
             shares["sums"] = 0.02
         if self.clip_norm == "auto":
-            shares = {key: 0.95 * value / sum(shares.values()) for key, value in shares.items()}
-            shares["clip_norm"] = 0.05
+            shares = {key: 0.93 * value / sum(shares.values()) for key, value in shares.items()}
+            shares["clip_norm"] = 0.07
         return shares
 
     # -- units -----------------------------------------------------------------------------------
@@ -314,15 +314,13 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
             shares["subspace"] /= 2
         query = RowQuery(X, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
         ask = session.ask(query)
-        clip_norm = self.clip_norm
-        if clip_norm == "auto":
-            clip_norm = private_quantile(ask, _CLIP_QUANTILE, shares["clip_norm"])
-        ask = ask.clipped(float(clip_norm))
+        clip_norm = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
+        ask = ask.clipped(clip_norm)
         if self.adjacency == "replace":
             n = query.n_rows
         else:
             n = released_count(*ask.count(share=shares["count"]))
-        noise = row_noise(session, self.adjacency, n, float(clip_norm))
+        noise = row_noise(session, self.adjacency, n, clip_norm)
         V, sums = row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
@@ -336,7 +334,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         attributes = svd_variances(
             squares, components_of(V), sums / n, total / n, n, sums_noise / n
         )
-        return attributes | {"n_samples_seen_": round(n), "clip_norm_": float(clip_norm)}
+        return attributes | {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
 
     def _fit_interactions(self, session, X):
         """Back-projected power iteration on the Gram matrix of degree-normalised rows."""

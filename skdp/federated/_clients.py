@@ -39,11 +39,6 @@ def is_number(_: Any, value: Argument) -> bool:
     return isinstance(value, float) and not math.isnan(value)
 
 
-def is_fraction(_: Any, value: Argument) -> bool:
-    """A number in [0, 1]: 1 - q of a large q is rounded by more than 1, and so would counts be."""
-    return isinstance(value, float) and 0.0 <= value <= 1.0
-
-
 def is_positive(_: Any, value: Argument) -> bool:
     """A positive number, or infinity."""
     return isinstance(value, float) and value > 0

@@ -21,7 +21,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer, OneHotEncoder
 
 from skdp.base import BaseDPEstimator
-from skdp.preprocessing import RowClipper
+from skdp.preprocessing import PublicScaler, RowClipper
 
 __all__ = ["FUNCTIONS", "TABLE", "doubts", "fits_each_part_once", "line_of", "parts_of",
            "proven_table", "remedy_for"]  # fmt: skip
@@ -71,6 +71,7 @@ def _any(*names):
 
 TABLE = (
     Line(RowClipper, _any("clip_norm"), "scales a row by its own norm"),
+    Line(PublicScaler, _any("bounds"), "cuts an entry to public bounds, and scales it by them"),
     Line(
         Normalizer,
         {"norm": _only("l2", "max")},
@@ -175,7 +176,8 @@ _TRUST = (
 )
 # What to use instead, by the part of scikit-learn that a step is from.
 _INSTEAD = {
-    "preprocessing": "Use DPStandardScaler, RowClipper, or OneHotEncoder with public categories.",
+    "preprocessing": "Use PublicScaler with bounds you know, DPStandardScaler, RowClipper, or "
+    "OneHotEncoder with public categories.",
     "impute": "Use SimpleImputer(strategy='constant', keep_empty_features=True).",
     "feature_extraction": "Use HashingVectorizer.",
     "feature_selection": "Choose columns by public knowledge, or use DPTruncatedSVD or DPPCA.",

@@ -1,7 +1,6 @@
 """Standardisation of columns with differential privacy."""
 
 import math
-import warnings
 from functools import partial
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from skdp._inputs import as_blocks, as_source, check_rows, map_blocks
+from skdp._scales import column_weights, warn_unclear_columns
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -19,15 +19,10 @@ from skdp._validation import (
     spread_range,
 )
 from skdp.base import BaseDPEstimator, atomic
-from skdp.exceptions import PrivacyWarning
-from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
-from skdp.solvers.columns import MomentWeights, column_moments, find_columns
+from skdp.queries.columns import ColumnQuery
+from skdp.solvers.columns import column_moments, find_columns
 from skdp.solvers.products import saturated
-from skdp.solvers.scales import numbers_needed
 from skdp.theory import Expectation, check_counts, deviation_error, rehearse, zero_rows
-
-_SHOWN = 10  # column numbers in a warning
-_COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 
 
 class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
@@ -195,7 +190,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
 
     def _expected(self, rehearsal, n, d, signal):
         """Expect the error of scales, from the noise of the last moments."""
-        noise, weights = rehearsal.lines[-1].noise_scale, _weights(d)
+        noise, weights = rehearsal.lines[-1].noise_scale, column_weights(d)
         count_noise = 0.0 if self.adjacency == "replace" else noise / weights.rows
         square = noise / weights.square
         return Expectation(
@@ -233,13 +228,15 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
             center, shares["moments"] = np.zeros(d), shares["moments"] / 2
             size = np.full(d, np.inf)
             return self._moments(ask, center, size, n, shares["moments"]).mean, size
-        found = find_columns(ask, d, shares, _weights(d), n)
-        warn_unclear(self, session, ~found.found, min(shares["scales"], shares["spreads"]))
+        parts = [shares[name] for name in ("scales", "means", "spreads")]
+        found = find_columns(ask, d, parts, column_weights(d), n)
+        share = min(parts[0], parts[2])
+        warn_unclear_columns(self, session, ~found.found, share, remedy="'entry_bounds'")
         noise = found.noise * math.sqrt(shares["means"] / shares["moments"])
         return found.center, found.reach(noise)
 
     def _moments(self, ask, center, size, n, share):
-        weights = _weights(len(center))
+        weights = column_weights(len(center))
         sums = ask.moments(center, size, weights.rows, share=share)
         return column_moments(sums.value, sums.noise_scale, center, size, weights=weights, n=n)
 
@@ -313,28 +310,6 @@ class Standardisation(NamedTuple):
             if self.scale is not None:
                 X /= self.scale.astype(X.dtype)
         return saturated(X)
-
-
-def _weights(d):
-    """Return the weights of squares and of the count beside the sums of d columns."""
-    return MomentWeights(SQUARE_WEIGHT, _COUNT_WEIGHT * math.sqrt(d))
-
-
-def warn_unclear(estimator, session, unclear, share):
-    """Say which columns did not show their scale, and what would do; all of it is public."""
-    if not unclear.any():
-        return
-    columns = np.flatnonzero(unclear)
-    shown = ", ".join(map(str, columns[:_SHOWN])) + (", ..." if len(columns) > _SHOWN else "")
-    mu = session.budget.mu * math.sqrt(share / len(unclear))
-    warnings.warn(
-        f"{type(estimator).__name__} could not see the scale of {len(columns)} of {len(unclear)} "
-        f"columns ({shown}), and took a low guess. At this budget a column needs about "
-        f"{numbers_needed(mu)} values other than 0 (or than its most frequent value): use more "
-        "rows, a larger 'epsilon', or public 'entry_bounds'.",
-        PrivacyWarning,
-        stacklevel=6,
-    )
 
 
 def is_constant(found):

@@ -14,18 +14,21 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import block_gram, finite_rows, unpacked, where_rows
-from skdp.data.blocks import AnyRows, Block, is_source, row_source
+from skdp.data.blocks import Block, is_source, row_source
 from skdp.data.records import RecordSources, records_in_memory
+from skdp.data.remote import RowNumbers
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bounded
+from skdp.queries.columns import ColumnQuery
 from skdp.queries.integer_rows import row_map, row_norms
-from skdp.queries.rows import RowQuery, corner_units, exact_corner
-from skdp.queries.sums import Neighbours, SumQuery
+from skdp.queries.rows import corner_units, exact_corner
+from skdp.queries.sums import Neighbours, NumberQuery, SumQuery
 
-__all__ = ["ReadoutQuery", "TargetScale"]
+__all__ = ["ReadoutQuery", "RowScale", "TargetScale"]
 
 FloatArray = NDArray[np.float64]
 
@@ -62,6 +65,22 @@ class TargetScale(NamedTuple):
         return np.asarray((np.clip(y, self.low, self.high) - self.center) / self.size)
 
 
+class RowScale(NamedTuple):
+    """Public units of the columns: subtract `center`, divide by `size` (infinity: zeros)."""
+
+    center: FloatArray
+    size: FloatArray
+
+    def __call__(self, rows: Block) -> FloatArray:
+        """Return rows in these units, each from that row alone; a bad entry is not a number."""
+        dense = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
+        return np.asarray(np.where(np.isfinite(dense), (dense - self.center) / self.size, np.nan))
+
+
+def _lengths(rows: Block, scale: RowScale | None) -> FloatArray:
+    return row_norms(rows if scale is None else scale(rows))
+
+
 class ReadoutQuery(SumQuery):
     """Second moments of records (x, y): private rows and private targets.
 
@@ -75,6 +94,8 @@ class ReadoutQuery(SumQuery):
         Records with longer rows are weighted down.
     scale : TargetScale
         Public bounds of the targets.
+    row_scale : RowScale or None
+        Public units of the columns; None takes the rows as they are.
     adjacency : {"add_remove", "replace"}
         What neighbours differ in.
     n_jobs : int or None
@@ -88,6 +109,7 @@ class ReadoutQuery(SumQuery):
         *,
         clip_norm: float,
         scale: TargetScale,
+        row_scale: RowScale | None = None,
         adjacency: str,
         n_jobs: int | None = None,
     ) -> None:
@@ -96,24 +118,37 @@ class ReadoutQuery(SumQuery):
         self._records = records
         self.clip_norm = float(clip_norm)
         self.scale = scale
+        self.row_scale = row_scale
 
-    def rows(self) -> RowQuery:
-        """Return the query over the rows alone, not clipped."""
-        return self._plain(self._records.rows)
+    def columns(self) -> ColumnQuery:
+        """Return the query over the columns of the rows as they came."""
+        return ColumnQuery(self._records.rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
-    def targets(self) -> RowQuery:
-        """Return the query over the targets alone, not clipped."""
-        return self._plain(self._records.targets)
+    def targets(self) -> ColumnQuery:
+        """Return the query over the columns of the targets as they came."""
+        return ColumnQuery(self._records.targets, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
-    def _plain(self, source: AnyRows) -> RowQuery:
-        return RowQuery(source, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
+    def lengths(self) -> NumberQuery:
+        """Return the query over the norms of the rows in the units of `row_scale`."""
+        norms = RowNumbers(self._records.rows, partial(_lengths, scale=self.row_scale))
+        return NumberQuery(norms, "norm", adjacency=self.adjacency)
+
+    def scaled(self, row_scale: RowScale) -> ReadoutQuery:
+        """Return the same records with rows in other units; clipping comes after it."""
+        return self._narrowed(self.clip_norm, self.scale, row_scale)
 
     def within(self, clip_norm: float, scale: TargetScale) -> ReadoutQuery:
         """Return the same records under public bounds."""
+        return self._narrowed(clip_norm, scale, self.row_scale)
+
+    def _narrowed(
+        self, clip_norm: float, scale: TargetScale, row_scale: RowScale | None
+    ) -> ReadoutQuery:
         return ReadoutQuery(
             self._records,
             clip_norm=clip_norm,
             scale=scale,
+            row_scale=row_scale,
             adjacency=self.adjacency,
             n_jobs=self.n_jobs,
         )
@@ -134,7 +169,7 @@ class ReadoutQuery(SumQuery):
         size = d + q + (1 if c else 0)
 
         def answer(step: float) -> NDArray[Any]:
-            term = _MomentOfBlock(C, self.scale, c, t, step)
+            term = _MomentOfBlock(C, self.scale, self.row_scale, c, t, step)
             return self._sum(term, (size, size), step)
 
         l2 = _change(math.hypot(C, c), t, self.neighbours)
@@ -155,12 +190,15 @@ class _MomentOfBlock:
 
     clip_norm: float
     scale: TargetScale
+    row_scale: RowScale | None
     corner: float
     target_norm: float
     step: float
 
     def __call__(self, block: Zipped) -> FloatArray:
         """Return the moment of rows, targets and corners in units, each norm checked exactly."""
+        if self.row_scale is not None:
+            block = block._replace(rows=self.row_scale(block.rows))
         unit, t = math.sqrt(self.step), self.target_norm
         f, good = self._weights(block)
         rows = row_map(self.clip_norm, unit)(where_rows(good, block.rows))

@@ -125,7 +125,7 @@ class RecordPasses(SumQuery):
 
         Under the unit `label` a number changes with its y_i.
         """
-        return self._below(numbers, threshold, 0.5, name)
+        return self._below(numbers, threshold, name)
 
     def kept_rank(self, numbers: Any, threshold: float, name: str) -> Bounded:
         """Return the same sum over the numbers that are not 0."""

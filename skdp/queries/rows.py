@@ -94,10 +94,6 @@ class RowQuery(SumQuery):
 
     # -- norms and sums --------------------------------------------------------------------
 
-    def norms_below(self, threshold: float, quantile: float) -> Bounded:
-        """Return the sum over rows of (1[||x|| <= threshold] - quantile)."""
-        return self._below(self._norms, threshold, quantile, "norm_quantile")
-
     def kept_below(self, threshold: float) -> Bounded:
         """Return how many norms are at most the threshold, minus half of those that are not 0.
 

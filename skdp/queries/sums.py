@@ -158,18 +158,17 @@ class SumQuery(PrivateQuery):
 
         return self._number(self.count_name, 1.0, 1.0, answer)
 
-    def _below(self, numbers: Any, threshold: float, quantile: float, name: str) -> Bounded:
-        """Return the sum over units of (1[number <= threshold] - quantile), in [-q, 1 - q].
+    def _below(self, numbers: Any, threshold: float, name: str) -> Bounded:
+        """Return the sum over units of (1[number <= threshold] - 1/2): negative below the median.
 
-        Negative when the threshold lies below the quantile.
+        Each unit adds -1/2 or 1/2.
         """
-        q = float(quantile)
 
         def answer(step: float) -> NDArray[Any]:
             low, _, n = _counts(numbers, threshold)
-            return whole_steps(step, (low, 1 - q), (n - low, -q))
+            return whole_steps(step, (low, 0.5), (n - low, -0.5))
 
-        return self._number(name, -q, 1 - q, answer)
+        return self._number(name, -0.5, 0.5, answer)
 
     def _kept_below(self, numbers: Any, threshold: float, name: str) -> Bounded:
         """Return how many numbers are at most the threshold, minus half of all that are kept.
@@ -208,10 +207,6 @@ class NumberQuery(SumQuery):
     def __init__(self, numbers: Any, name: str, *, adjacency: str) -> None:
         super().__init__(numbers, adjacency=adjacency)
         self._name = name
-
-    def norms_below(self, threshold: float, quantile: float) -> Bounded:
-        """Return the sum over units of (1[number <= threshold] - quantile)."""
-        return self._below(self._source, threshold, quantile, f"{self._name}_quantile")
 
     def kept_below(self, threshold: float) -> Bounded:
         """Return how many numbers are at most the threshold, minus half of those not zero."""

@@ -15,6 +15,7 @@ from sklearn.utils.validation import (
 
 from skdp._inputs import as_blocks, check_block_columns, is_memory_map
 from skdp._labels import as_labels, check_labels
+from skdp._scales import learn_scale
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.users import UserForm, UserRows, users_of
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning
@@ -33,7 +34,6 @@ from skdp.solvers.personalization import (
     random_start,
     vote_start,
 )
-from skdp.solvers.quantiles import private_quantile
 from skdp.solvers.user_heads import (
     Choice,
     GlobalModel,
@@ -245,7 +245,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
             count = count.also(float(released.value), released.noise_scale)
         view, d = View(whitener, self.fit_intercept, self._loss_name()), query.n_features
         heads = Heads(view, shared.U, GlobalModel(np.zeros((d, p)), np.zeros(p)))
-        coef_bound, share = self._coef_bound_of(ask, heads, shares["global"])
+        coef_bound, share = self._coef_bound_of(session, ask, heads, shares["global"])
         model = global_model(ask, heads, count, coef_bound, share)
         heads = Heads(view, shared.U, model)
         choice = Choice((fixed_rule(self.fit_intercept),), np.zeros(1))
@@ -287,11 +287,14 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         shared = refine(ask, view, shared, self.refine, self.n_rounds, self.clip_level, rounds)
         return whitener, shared
 
-    def _coef_bound_of(self, ask, heads, share):
+    def _coef_bound_of(self, session, ask, heads, share):
         if self.coef_bound != "auto":
             return float(self.coef_bound), share
         norms = ask.norms(head_norms(heads))
-        return private_quantile(norms, 0.5, share / 2), share / 2
+        bound = learn_scale(
+            self, session, norms.kept_below, share / 2, of="the heads", remedy="'coef_bound'"
+        )
+        return bound, share / 2
 
     def _warn_if_few(self, n_users):
         """Say that there are too few users for the budget, from public numbers alone."""

@@ -107,13 +107,13 @@ def matrix_error(n, facts, readable, signal):
 # -- records: a read-out -----------------------------------------------------------------------
 
 
-def expect_readout(rehearsal, n, d, signal, *, clip_norm, target, whole):
-    """Expect the loss of a read-out whose rows are spread evenly.
+def expect_readout(noise_scale, n, d, signal, *, clip_norm, target, whole):
+    """Expect the loss of a read-out whose rows are spread evenly, from the noise of its release.
 
     `target` is the length of the targets in the release, in clip norms; `whole` says that they are
     as long as their bound, as codes of labels are.
     """
-    noise = rehearsal.lines[-1].noise_scale / math.sqrt(2) / clip_norm**2
+    noise = noise_scale / math.sqrt(2) / clip_norm**2
     length = (1.0 if whole else _TARGET_LENGTH) * target
     kind = "codes of labels" if whole else "targets are half as long as their bound, and"
     return Expectation(

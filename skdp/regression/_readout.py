@@ -1,6 +1,7 @@
 """What the linear read-outs share: bounds, the one release, the solution."""
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import scipy.sparse as sp
 from sklearn.utils.validation import validate_data
 
 from skdp._inputs import as_blocks, map_blocks
+from skdp._scales import column_weights, learn_scale, warn_unclear_columns
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -20,16 +22,16 @@ from skdp._validation import (
 from skdp.base import BaseDPEstimator
 from skdp.data.blocks import row_source
 from skdp.data.places import Placed
-from skdp.queries.readout import ReadoutQuery
+from skdp.exceptions import PrivacyWarning
+from skdp.queries.readout import ReadoutQuery, RowScale, TargetScale
 from skdp.regression._planning import expect_readout
-from skdp.solvers.quantiles import private_quantile
+from skdp.solvers.columns import Columns, find_columns
 from skdp.solvers.readout import readout_moments, solve_readout
+from skdp.solvers.scales import find_scales
 from skdp.theory import check_counts, rehearse, zero_rows
 
-# Bounds are learnt as multiples of a private median, which is safe with few records: the search for
-# a high quantile runs away upwards when the rows above it are fewer than its noise.
-_CLIP_MEDIANS = 1.25
-_LEARNT = 0.05  # share of a bound that is learnt
+_PARTS = (0.3, 0.4, 0.3)  # of what columns cost: their scales about 0, means, scales about these
+_MOST_COLUMNS = 1000
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
 _TARGET, _CORNER = 0.6, 0.3
@@ -43,14 +45,17 @@ class ReadoutBase(BaseDPEstimator):
         check_bool(self, "fit_intercept")
         check_clip_norm(self)
         check_n_jobs(self)
-        return check_split(self, self._default_shares())
+        if not self._is_auto("clip_norm"):  # else the form of the rows decides what is released
+            check_split(self, self._default_shares(False))
 
-    def _default_shares(self):
+    def _default_shares(self, columns):
         shares = {"readout": 1.0}
         if self._is_auto("clip_norm"):
-            shares["clip_norm"] = _LEARNT
+            shares["clip_norm"] = 0.05
+        if columns:
+            shares["columns"] = 0.12
         if self._is_auto("target_bounds"):
-            shares["target_bounds"] = _LEARNT
+            shares["target_bounds"] = 0.1
         shares["readout"] -= math.fsum(shares.values()) - 1.0
         return shares
 
@@ -58,23 +63,25 @@ class ReadoutBase(BaseDPEstimator):
         value = getattr(self, name, None)
         return isinstance(value, str) and value == "auto"
 
-    def _release(self, session, records, scale_of):
-        """Return (coefficients, intercepts, clip norm, scale), all from released numbers.
+    def _release(self, session, records, q, scale_of):
+        """Return (coefficients, intercepts, scale, attributes), all from released numbers.
 
-        `scale_of(ask)` returns the public scale of the targets; it may pay for it.
+        `scale_of(session, ask, shares, n)` returns the public scale of the q targets, paid or not.
         """
-        shares = self._check_parameters()
-        none = scale_of(None)
+        learns = self._learns_columns(session, records.rows)
+        shares = check_split(self, self._default_shares(learns))
         query = ReadoutQuery(
-            records, clip_norm=math.inf, scale=none, adjacency=self.adjacency, n_jobs=self.n_jobs
-        )
-        ask = session.ask(query)
-        clip_norm = self.clip_norm
-        if clip_norm == "auto":
-            median = private_quantile(ask.rows(), 0.5, shares["clip_norm"])
-            clip_norm = _CLIP_MEDIANS * median
-        clip_norm = float(clip_norm)
-        scale = scale_of(ask.targets())
+            records, clip_norm=math.inf, scale=TargetScale.in_ball(math.inf, q),
+            adjacency=self.adjacency, n_jobs=self.n_jobs,
+        )  # fmt: skip
+        ask, d = session.ask(query), records.rows.n_features
+        n = float(query.n_rows) if self.adjacency == "replace" else None
+        units = unit = RowScale(np.zeros(d), np.ones(d))
+        if learns:
+            units, unit = self._units(session, ask, d, shares["columns"], n)
+            ask = ask.scaled(units)
+        clip_norm = self._clip_norm_of(session, ask, d, shares)
+        scale = scale_of(session, ask.targets(), shares, n)
         corner, target = self._lengths(clip_norm)
         answer = ask.within(clip_norm, scale).readout(corner, target, share=shares["readout"])
         released = readout_moments(
@@ -85,8 +92,62 @@ class ReadoutBase(BaseDPEstimator):
             clip_norm=clip_norm,
             target_norm=target if np.isfinite(scale.high - scale.low).all() else math.inf,
         )
-        coefficients, intercepts = solve_readout(released, float(self.alpha))
-        return coefficients, intercepts, clip_norm, scale
+        coefficients, intercepts, seen = solve_readout(released, float(self.alpha))
+        self._warn_unseen(seen, d, clip_norm, answer.noise_scale)
+        coefficients = coefficients / units.size[:, None]
+        intercepts = intercepts - units.center @ coefficients
+        attributes = {"clip_norm_": clip_norm, "center_": unit.center, "scale_": unit.size}
+        return coefficients, intercepts, scale, attributes
+
+    def _learns_columns(self, session, rows):
+        """Whether columns get units, from public facts: sparse rows stay sparse."""
+        narrow = rows.n_features <= _MOST_COLUMNS and not getattr(rows, "sparse", False)
+        return narrow and self._is_auto("clip_norm") and not session.budget.exact
+
+    def _units(self, session, ask, d, share, n):
+        """Return the units to use, infinite where a column does not show its own, and all of them.
+
+        A guess that is too small would make much of a column, so that it gets no coefficient.
+        """
+        columns = self._found(session, ask.columns(), d, share, n, "'clip_norm'")
+        unit = RowScale(columns.center, np.maximum(columns.spread, columns.deviation))
+        return unit._replace(size=np.where(columns.found, unit.size, math.inf)), unit
+
+    def _warn_unseen(self, seen, d, clip_norm, noise_scale):
+        """Say that a read-out is nothing but noise, from released moments and public shapes."""
+        if seen.all():
+            return
+        needed = self._expected(noise_scale, 1, d, len(seen), 0.5, clip_norm).needed()
+        warnings.warn(
+            f"{type(self).__name__} sees nothing of {np.count_nonzero(~seen)} of {len(seen)} "
+            "targets above its noise, so that their coefficients are next to zero. At this budget "
+            f"about {needed} records show a target half of whose variance is linear in the rows: "
+            "use more records, a larger 'epsilon' or fewer columns.",
+            PrivacyWarning,
+            stacklevel=5,
+        )
+
+    def _found(self, session, ask, d, share, n, remedy):
+        """Return where columns lie: about a released centre, or about 0 without an intercept."""
+        if self.fit_intercept:
+            parts = [part * share for part in _PARTS]
+            found = find_columns(ask, d, parts, column_weights(d), n)
+        else:
+            parts, zero = [share], np.zeros(d)
+            scale = find_scales(ask.octaves(zero).ranks, d, share)
+            found = Columns(zero, scale.value, scale.found, zero, math.inf, 1.0)
+        warn_unclear_columns(self, session, ~found.found, min(parts), remedy=remedy)
+        return found
+
+    def _clip_norm_of(self, session, ask, d, shares):
+        if not self._is_auto("clip_norm"):
+            return float(self.clip_norm)
+        if session.budget.exact:  # nothing is protected, so that nothing need be cut
+            return math.inf
+        return learn_scale(
+            self, session, ask.lengths().kept_below, shares["clip_norm"],
+            of="the rows", remedy="'clip_norm'", near=math.sqrt(d),
+        )  # fmt: skip
 
     def _linear(self, X, finish, n_columns, dtype=None):
         """Return ``finish(linear predictor)`` of each row, for blocks where they are."""
@@ -114,11 +175,14 @@ class ReadoutBase(BaseDPEstimator):
         placed = Placed(row_source(zero_rows(rows, d)), {"y": y})
         rehearsal = rehearse(self, n, placed, *options)
         clip_norm, unit = rehearsal.clip_norm(self.clip_norm, "within")
-        target = self._lengths(1.0)[1] / math.sqrt(columns)
-        expected = expect_readout(
-            rehearsal, n, d, signal, clip_norm=clip_norm, target=target, whole=whole
-        )
+        noise = rehearsal.lines[-1].noise_scale
+        expected = self._expected(noise, n, d, columns, signal, clip_norm, whole)
         return rehearsal.plan(n, d, expected, unit)
+
+    def _expected(self, noise_scale, n, d, columns, signal, clip_norm, whole=False):
+        target = self._lengths(1.0)[1] / math.sqrt(columns)
+        facts = {"clip_norm": clip_norm, "target": target, "whole": whole}
+        return expect_readout(noise_scale, n, d, signal, **facts)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

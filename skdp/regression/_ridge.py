@@ -13,9 +13,8 @@ from skdp.data.records import RecordForm, records_of
 from skdp.queries.readout import TargetScale
 from skdp.regression._placed import as_columns, check_placed, n_columns
 from skdp.regression._readout import ReadoutBase
-from skdp.solvers.quantiles import private_quantile
 
-_TARGET_MEDIANS = 3.0
+_TARGET_REACH = 2.0  # scales from the released mean at which a target is cut, at least
 
 
 class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
@@ -40,13 +39,15 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of records.
     clip_norm : float or "auto", default="auto"
-        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 5%
-        of the budget on a private median of the norms, and takes 1.25 times as much. A number is
-        free, and right for normalised rows.
+        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 17%
+        of the budget on a private centre and unit of each column (dense rows of at most 1000) and
+        on a private scale of the norms, so that shifts and units of columns do not matter; `alpha`
+        then belongs to columns in these units, a column that does not show its scale gets no
+        coefficient, and a warning says so. A number is free, and right for normalised rows.
     target_bounds : (low, high) or "auto", default="auto"
         Public bounds of the targets, numbers or arrays of one number for each; targets are cut to
-        them. The narrower, the less noise. "auto" spends 5% of the budget on a private
-        median of their size, and takes (-B, B) for three times that: give bounds if you know any.
+        them. The narrower, the less noise. "auto" spends 10% of the budget on a private
+        centre and scale of each target, and warns of doubt: give bounds if you know any.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
     budget_split : dict or "auto", default="auto"
@@ -64,7 +65,9 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     intercept_ : float or ndarray of shape (n_targets,)
         Intercept, 0.0 if it is not fitted.
     clip_norm_ : float
-        The clip norm that was used: given, or released.
+        The clip norm that was used: given, or released (then of standardised rows).
+    center_, scale_ : ndarray of shape (n_features,)
+        What was taken off each column, and the unit it was measured in: 0 and 1, or released.
     target_bounds_ : tuple of two ndarrays of shape (n_targets,)
         The bounds that were used: given, or released.
     n_features_in_ : int
@@ -158,29 +161,33 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         q = n_columns(placed.columns["y"])
         bounds = check_range(self, "target_bounds")
         bounds = spread_range(self, "target_bounds", bounds, q, "targets")
-        shares = self._check_parameters()
 
-        def scale_of(ask):
-            if bounds is not None:
-                return TargetScale.in_box(*bounds, centered=self.fit_intercept)
-            radius = math.inf
-            if ask is not None:
-                median = private_quantile(ask, 0.5, shares["target_bounds"])
-                radius = _TARGET_MEDIANS * median
-            return TargetScale.in_ball(radius, q)
+        def scale_of(session, ask, shares, n):
+            if bounds is None:
+                return self._target_scale(session, ask, q, shares, n)
+            return TargetScale.in_box(*bounds, centered=self.fit_intercept)
 
         records = records_of(placed, RecordForm(as_columns, q))
-        W, b, clip_norm, scale = self._release(session, records, scale_of)
+        W, b, scale, attributes = self._release(session, records, q, scale_of)
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
-        return {
+        return attributes | {
             "coef_": (W[:, 0] if single else W.T.copy()).astype(
                 float_dtype(placed.rows), copy=False
             ),
             "intercept_": float(intercept[0]) if single else intercept,
-            "clip_norm_": clip_norm,
             "target_bounds_": (scale.low, scale.high),
         }
+
+    def _target_scale(self, session, ask, q, shares, n):
+        """Return learnt bounds about the released means of the targets (about 0 without them)."""
+        if session.budget.exact:
+            return TargetScale.in_ball(math.inf, q)
+        share = shares["target_bounds"]
+        found = self._found(session, ask, q, share, n, "'target_bounds'")
+        reach = found.reach(found.noise * math.sqrt(share / shares["readout"]), _TARGET_REACH)
+        low, high = found.center - reach, found.center + reach
+        return TargetScale.in_box(low, high, centered=self.fit_intercept)
 
     def plan(self, n_samples, n_features, *, n_targets=1, signal=0.5):
         """Say what a fit would release, and what error to expect; no data is touched.

@@ -45,9 +45,11 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of records.
     clip_norm : float or "auto", default="auto"
-        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 5%
-        of the budget on a private median of the norms, and takes 1.25 times as much. A number is
-        free, and right for normalised rows.
+        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 17%
+        of the budget on a private centre and unit of each column (dense rows of at most 1000) and
+        on a private scale of the norms, so that shifts and units of columns do not matter; `alpha`
+        then belongs to columns in these units, a column that does not show its scale gets no
+        coefficient, and a warning says so. A number is free, and right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
     budget_split : dict or "auto", default="auto"
@@ -67,7 +69,9 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts, zeros if they are not fitted.
     clip_norm_ : float
-        The clip norm that was used: given, or released.
+        The clip norm that was used: given, or released (then of standardised rows).
+    center_, scale_ : ndarray of shape (n_features,)
+        What was taken off each column, and the unit it was measured in: 0 and 1, or released.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -149,12 +153,11 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         form = RecordForm(partial(encode, classes=classes, codes=codes), q)
         records = records_of(placed, form)
         scale = TargetScale.in_ball(1.0, q)
-        W, b, clip_norm, _ = self._release(session, records, lambda ask: scale)
-        return {
+        W, b, _, attributes = self._release(session, records, q, lambda *_: scale)
+        return attributes | {
             "classes_": classes,
             "coef_": (factor * W.T).astype(float_dtype(placed.rows), copy=False),
             "intercept_": intercepts(b, factor) if self.fit_intercept else np.zeros_like(b),
-            "clip_norm_": clip_norm,
         }
 
     def _public_classes(self, y):

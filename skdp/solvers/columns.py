@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -75,14 +75,14 @@ class Columns(NamedTuple):
     n: float
     noise: float
 
-    def reach(self, noise: float) -> FloatArray:
+    def reach(self, noise: float, nearest: float = _NEAREST) -> FloatArray:
         """Return how far from the centre entries should count, where sums have this noise.
 
         As far as the noise of a variance stays below a tenth of the variance of normal entries; and
         where a column is mostly one value, far enough for the others.
         """
         widest = math.sqrt(_BLUR * self.n / max(noise, 1e-12))
-        octave = math.floor(math.log2(min(max(widest, _NEAREST), _FARTHEST)))
+        octave = math.floor(math.log2(min(max(widest, nearest), _FARTHEST)))
         return np.asarray(np.maximum(2.0**octave * self.spread, 3 * self.deviation))
 
 
@@ -96,23 +96,24 @@ class ColumnMoments(NamedTuple):
 
 
 def find_columns(
-    ask: AsksColumns, d: int, shares: Mapping[str, float], weights: MomentWeights, n: float | None
+    ask: AsksColumns, d: int, shares: Sequence[float], weights: MomentWeights, n: float | None
 ) -> Columns:
     """Find where the entries of each column lie, and how far they reach about there.
 
-    Three steps: the scale of the entries about 0, means of entries cut to it, and the scale about
-    these means. `n` is the number of rows, where it is public.
+    Three steps, each with its share: the scale of the entries about 0, means of entries cut to it,
+    and the scale about these means. `n` is the number of rows, where it is public.
     """
     zero = np.zeros(d)
-    first = find_scales(ask.octaves(zero).ranks, d, shares["scales"])
+    first = find_scales(ask.octaves(zero).ranks, d, shares[0])
     reach = _OUTSIDE * first.value
-    sums = ask.moments(zero, reach, weights.rows, share=shares["means"])
+    sums = ask.moments(zero, reach, weights.rows, share=shares[1])
     moments = column_moments(sums.value, sums.noise_scale, zero, reach, weights=weights, n=n)
-    about = ask.octaves(moments.mean).ranks
-    spread = find_scales(about, d, shares["spreads"], near=first.value)
+    center = np.where(first.found, moments.mean, 0.0)  # else a little noise beside many zeros
+    about = ask.octaves(center).ranks
+    spread = find_scales(about, d, shares[2], near=first.value)
     deviation = np.sqrt(np.maximum(moments.variance - _CLEAR * moments.noise, 0.0))
     found = first.found & spread.found
-    return Columns(moments.mean, spread.value, found, deviation, moments.n, sums.noise_scale)
+    return Columns(center, spread.value, found, deviation, moments.n, sums.noise_scale)
 
 
 def column_moments(

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from skdp.solvers.postprocess import inside_ball
 
-__all__ = ["Readout", "readout_moments", "solve_readout", "true_forms"]
+__all__ = ["Readout", "Solution", "readout_moments", "solve_readout", "true_forms"]
 
 FloatArray = NDArray[np.float64]
 _GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
+_CLEAR = 2.0  # twice the logarithm of how much likelier a signal must be than none
 _LEAST = 1e-3  # least estimate of an eigenvalue, in standard deviations of the noise
 
 
@@ -78,8 +79,26 @@ def readout_moments(
     return Readout(A, B, mean, target_mean, noise, noise * target_size)
 
 
-def solve_readout(released: Readout, alpha: float) -> tuple[FloatArray, FloatArray]:
-    """Return (coefficients (d, q), intercepts (q,)).
+class Solution(NamedTuple):
+    """A linear map.
+
+    Attributes
+    ----------
+    coefficients : array of shape (d, q)
+        One column for each target.
+    intercepts : array of shape (q,)
+        What is predicted at 0.
+    seen : array of bool, shape (q,)
+        Whether the released moments show more of a target than noise alone would.
+    """
+
+    coefficients: FloatArray
+    intercepts: FloatArray
+    seen: NDArray[np.bool_]
+
+
+def solve_readout(released: Readout, alpha: float) -> Solution:
+    """Return the linear map from released moments.
 
     Without noise this is (A + alpha)^-1 B. With noise, b = (A + alpha) w + e for each target, where
     e is the noise on b and the noise on A times w. For w drawn from N(0, rho^2 I) an entry of e has
@@ -90,12 +109,12 @@ def solve_readout(released: Readout, alpha: float) -> tuple[FloatArray, FloatArr
     values, W = scipy.linalg.eigh(released.scatter, check_finite=False)
     g = W.T @ released.cross
     m = true_forms(values, released.noise) + alpha
-    filters = np.zeros_like(g)
+    filters, seen = np.zeros_like(g), np.ones(g.shape[1], bool)
     for j in range(g.shape[1]):
-        level = _noise_to_prior(g[:, j], m, released.noise, float(released.cross_noise[j]))
+        level, seen[j] = _noise_to_prior(g[:, j], m, released.noise, float(released.cross_noise[j]))
         filters[:, j] = _filter(m, level)
     coefficients = W @ (filters * g)
-    return coefficients, released.target_mean - released.row_mean @ coefficients
+    return Solution(coefficients, released.target_mean - released.row_mean @ coefficients, seen)
 
 
 def true_forms(values: FloatArray, noise: float) -> FloatArray:
@@ -121,16 +140,19 @@ def _filter(m: FloatArray, level: float) -> FloatArray:
     return np.where(real, 1.0 / (safe + level / safe), 0.0)
 
 
-def _noise_to_prior(g: FloatArray, m: FloatArray, noise: float, cross_noise: float) -> float:
+def _noise_to_prior(
+    g: FloatArray, m: FloatArray, noise: float, cross_noise: float
+) -> tuple[float, bool]:
     """Return var(e)/rho^2 for the rho^2 under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
 
-    The smallest rho stands for 0: nothing but noise was seen.
+    Beside it whether that is clearly likelier than rho = 0: whether more than noise was seen.
     """
     if noise == 0.0:
-        return 0.0
+        return 0.0, True
     d, unit = len(g), cross_noise / noise  # so rho is in units of (noise of B) / (noise of A)
     z, ratio = g / cross_noise, np.minimum(m / noise, 1e100)  # squares stay finite
     variances = 1 + _GRID[:, None] * (ratio**2 + d)
     loss = np.sum(z**2 / variances + np.log(variances), axis=1)
     rho2 = float(_GRID[np.argmin(loss)]) * unit**2
-    return (cross_noise**2 + d * rho2 * noise**2) / rho2
+    seen = bool(loss[0] - loss.min() > _CLEAR)  # the smallest rho stands for 0
+    return (cross_noise**2 + d * rho2 * noise**2) / rho2, seen

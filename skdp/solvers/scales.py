@@ -24,6 +24,8 @@ __all__ = [
     "find_scale",
     "find_scales",
     "numbers_needed",
+    "private_clip_level",
+    "raised_level",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -41,6 +43,9 @@ _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in octaves
 _EXACT = 0.01  # of a number: stands for the noise scale where there is no noise
 _LEAST = -200.0  # logarithm of a likelihood: smaller ones are slow and say no more
 _BLOCK = 128  # columns at a time
+_LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
+_RAISES, RAISING = 16, 4  # clip levels upwards, half octaves; questions among them
+_DOUBT = 2.0  # deviations
 _ENOUGH = 5.5  # numbers times mu (of all questions together) from which a median is found
 
 # Rank of a threshold among numbers whose median lies i - len(OCTAVES) octaves below it.
@@ -61,6 +66,14 @@ class AsksRanks(Protocol):
 
     def __call__(self, thresholds: FloatArray, *, share: float) -> Answer:
         """Return the rank of each threshold among the entries of its column."""
+        ...
+
+
+class AsksCount(Protocol):
+    """A noisy count of the numbers above a threshold."""
+
+    def __call__(self, threshold: float, *, share: float) -> Answer:
+        """Return the noisy count."""
         ...
 
 
@@ -110,6 +123,39 @@ def find_scales(
         search.learn(asked, ranks(thresholds, share=share / QUESTIONS))
     octave, found = search.result()
     return Scale(unit * np.ldexp(1.0, OCTAVES[octave]), found)
+
+
+def private_clip_level(count_above: AsksCount, largest: float, goal: float, share: float) -> float:
+    """Return the smallest level of a public grid up to `largest` above which about `goal` rows lie.
+
+    The rows above a level are those that clipping shortens. A goal in proportion to the noise makes
+    the harm of clipping stay in proportion to the noise that it saves, and vanish with it.
+    """
+    grid = largest * 2.0 ** (-np.arange(_LEVELS, -1, -1.0) / _LEVELS_PER_OCTAVE)
+    return _lowest(count_above, grid, goal, share)
+
+
+def raised_level(count_above: AsksCount, lowest: float, goal: float, share: float) -> float:
+    """Return the smallest level from `lowest` upwards above which about `goal` rows lie.
+
+    A count that does not stand clear of its noise raises nothing.
+    """
+    return _lowest(count_above, lowest * 2.0 ** (np.arange(_RAISES) / 2), goal, share, _DOUBT)
+
+
+def _lowest(
+    count_above: AsksCount, grid: FloatArray, goal: float, share: float, doubt: float = 0.0
+) -> float:
+    low, high = 0, len(grid) - 1
+    steps = math.ceil(math.log2(len(grid)))
+    for _ in range(steps):
+        middle = (low + high) // 2
+        above = count_above(float(grid[middle]), share=share / steps)
+        if above.value <= goal + doubt * above.noise_scale:
+            high = middle
+        else:
+            low = min(middle + 1, high)
+    return float(grid[high])
 
 
 class _Search:

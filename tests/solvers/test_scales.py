@@ -7,8 +7,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from skdp.answer import Answer
 from skdp.solvers.columns import MomentWeights, find_columns
-from skdp.solvers.scales import QUESTIONS, find_scale, find_scales, numbers_needed
+from skdp.solvers.scales import (
+    QUESTIONS,
+    RAISING,
+    find_scale,
+    find_scales,
+    numbers_needed,
+    private_clip_level,
+    raised_level,
+)
 
 MU = 0.02774  # of a twentieth of (epsilon, delta) = (0.5, 1e-6)
 
@@ -149,10 +158,76 @@ def test_columns_far_from_zero_and_mostly_zero():
         1e6 + rng.standard_normal(4000),
         np.where(rng.random(4000) < 0.9, 0.0, rng.exponential(5.0, 4000)),
     ])  # fmt: skip
-    shares = {"scales": 0.3, "means": 0.4, "spreads": 0.3}
+    shares = (0.3, 0.4, 0.3)
     found = find_columns(Columns(X), 2, shares, MomentWeights(1.0, 1.0), None)
     assert found.found.all()
     np.testing.assert_allclose(found.center, X.mean(axis=0), atol=0.5)
     assert 0.5 < found.spread[0] < 2.1
     assert np.all(found.reach(1.0) > 2 * X.std(axis=0))
     assert found.reach(1e9)[0] == 4 * found.spread[0]
+
+
+# -- clip levels -----------------------------------------------------------------------------------
+
+
+class Norms:
+    """Counts of norms above a level; keeps the questions."""
+
+    def __init__(self, norms, noise=0.0):
+        self.norms, self.noise, self.asked = np.asarray(norms), noise, []
+
+    def above(self, threshold, *, share):
+        self.asked.append((threshold, share))
+        return Answer(np.asarray(np.count_nonzero(self.norms > threshold)), self.noise)
+
+
+class Script:
+    """Answers with given signs, whatever is asked."""
+
+    def __init__(self, signs):
+        self.signs, self.asked = list(signs), []
+
+    def above(self, threshold, *, share):
+        self.asked.append((threshold, share))
+        return Answer(np.asarray(self.signs[len(self.asked) - 1]), 1.0)
+
+
+@pytest.mark.parametrize("goal", [0.0, 1.0, 30.0, 700.0])
+def test_clip_level_leaves_about_the_goal_above(goal):
+    norms = np.random.default_rng(2).uniform(0, 1, 1000) ** 2
+    ask = Norms(norms)
+    level = private_clip_level(ask.above, 1.0, goal, 0.1)
+    assert np.count_nonzero(norms > level) <= goal
+    next_lower = level * 2**-0.25
+    assert np.count_nonzero(norms > next_lower) > goal
+    assert math.fsum(share for _, share in ask.asked) == pytest.approx(0.1)
+
+
+def test_clip_level_is_at_most_the_largest():
+    assert private_clip_level(Norms(np.full(50, 5.0)).above, 2.0, 0.0, 1.0) == 2.0
+    lowest = private_clip_level(Norms(np.zeros(50)).above, 2.0, 0.0, 1.0)
+    assert lowest == pytest.approx(2.0 * 2**-20)
+    everyone = private_clip_level(Norms(np.full(50, 1.0)).above, 2.0, 50.0, 1.0)
+    assert everyone == pytest.approx(2.0 * 2**-20)  # the goal allows to shorten all
+
+
+def test_clip_level_asks_a_fixed_number_of_questions():
+    rng = np.random.default_rng(0)
+    scripts = [np.full(7, -1e9), np.full(7, 1e9), *rng.choice([-1e9, 1e9], (200, 7))]
+    asked = set()
+    for signs in scripts:
+        ask = Script(signs)
+        assert 0 < private_clip_level(ask.above, 3.0, 5.0, 0.7) <= 3.0
+        asked.add(tuple(share for _, share in ask.asked))
+    assert asked == {(0.7 / 7,) * 7}
+
+
+def test_levels_are_raised_to_where_few_lie_above_and_no_further():
+    norms = np.random.default_rng(3).lognormal(size=20000)
+    raised = raised_level(Norms(norms).above, 1.0, 100.0, 0.1)
+    assert np.count_nonzero(norms > raised) <= 100 < np.count_nonzero(norms > raised / 1.5)
+    assert raised_level(Norms(norms).above, 1.0, 11000.0, 0.1) == 1.0
+    hidden = Norms(norms[:300], noise=100.0)  # no count stands clear of its noise
+    assert raised_level(hidden.above, 1.0, 10.0, 0.1) == 1.0
+    assert len(hidden.asked) == RAISING
+    assert math.fsum(share for _, share in hidden.asked) == pytest.approx(0.1)

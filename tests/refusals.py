@@ -1,0 +1,128 @@
+"""Does every refusal have a test that sees it? A plugin of pytest, for a run by hand or at night.
+
+    PYTHONPATH=tests:. python -m pytest -p refusals -q
+
+Each condition of an `if` that ends in ``raise PrivacyError`` (or one of its kind) is watched. A
+test that meets it is repeated with that condition made false, and must then fail. At the end the
+run fails if a refusal was met by no test, or if none of the tests that met it missed it. One
+process: `-n` would split what is known.
+"""
+
+import ast
+import importlib.abc
+import importlib.machinery
+import sys
+from pathlib import Path
+
+from _pytest.runner import runtestprotocol
+
+ROOT = Path(__file__).parent.parent / "skdp"
+ERRORS = {"PrivacyError", "BudgetExceededError", "MessageRefused", "AggregationAborted"}
+TRIES = 4  # tests that are repeated for one refusal
+
+
+class Watch:
+    """Which refusals there are, which the running test met, and which one is switched off."""
+
+    def __init__(self):
+        self.known, self.met, self.missed, self.tries = {}, set(), set(), {}
+        self.off = None
+
+    def __call__(self, place, condition):
+        if condition:
+            self.met.add(place)
+        return condition and place != self.off
+
+
+WATCH = Watch()
+
+
+def _refuses(node):
+    called = node.exc if isinstance(node, ast.Raise) else None
+    name = getattr(called, "func", called)
+    return getattr(name, "id", getattr(name, "attr", "")) in ERRORS
+
+
+class Watched(ast.NodeTransformer):
+    """Put the watch around each condition that guards a refusal."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def visit_If(self, node):
+        self.generic_visit(node)
+        if _refuses(node.body[-1]):
+            place = f"{self.path}:{node.lineno}"
+            WATCH.known[place] = ast.unparse(node.test)
+            call = ast.Call(
+                ast.Name("__refusal__", ast.Load()), [ast.Constant(place), node.test], []
+            )
+            node.test = ast.copy_location(call, node.test)
+        return node
+
+
+class Loader(importlib.machinery.SourceFileLoader):
+    """Compiles modules of skdp with the watch in them, past all caches."""
+
+    def get_code(self, fullname):
+        path = Path(self.get_filename(fullname))
+        tree = Watched(path.relative_to(ROOT).as_posix()).visit(ast.parse(path.read_text()))
+        return compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
+
+    def exec_module(self, module):
+        module.__dict__["__refusal__"] = WATCH
+        super().exec_module(module)
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Finds modules of skdp for the loader."""
+
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] != "skdp" or name.startswith("skdp.testing"):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+sys.meta_path.insert(0, Finder())
+
+
+def _fails_without(place, item, nextitem):
+    WATCH.off = place
+    try:
+        return any(report.failed for report in runtestprotocol(item, log=False, nextitem=nextitem))
+    except Exception:  # what the refusal prevents may break the report of it
+        return True
+    finally:
+        WATCH.off = None
+
+
+def pytest_runtest_protocol(item, nextitem):
+    """Run a test; then once more for each refusal that it was the first to meet, without it."""
+    WATCH.met = set()
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, nextitem=nextitem, log=True)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    if all(report.passed for report in reports):
+        for place in sorted(WATCH.met - WATCH.missed):
+            tries = WATCH.tries[place] = WATCH.tries.get(place, 0) + 1
+            if tries <= TRIES and _fails_without(place, item, nextitem):
+                WATCH.missed.add(place)
+    return True
+
+
+def pytest_sessionfinish(session):
+    """Fail if a refusal could be taken out and no test would notice."""
+    if set(WATCH.known) - WATCH.missed:
+        session.exitstatus = 1
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say which."""
+    write = terminalreporter.write_line
+    write(f"{len(WATCH.missed)} of {len(WATCH.known)} refusals are missed if they are gone")
+    for place in sorted(set(WATCH.known) - WATCH.missed):
+        how = "met, not missed" if place in WATCH.tries else "never met"
+        write(f"  {place}: {how}: if {WATCH.known[place][:90]}")
