@@ -89,6 +89,16 @@ class Finder(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Finder())
 
 
+def _fails_without(place, item, nextitem):
+    WATCH.off = place
+    try:
+        return any(report.failed for report in runtestprotocol(item, log=False, nextitem=nextitem))
+    except Exception:  # what the refusal prevents may break the report of it
+        return True
+    finally:
+        WATCH.off = None
+
+
 def pytest_runtest_protocol(item, nextitem):
     """Run a test; then once more for each refusal that it was the first to meet, without it."""
     WATCH.met = set()
@@ -98,12 +108,8 @@ def pytest_runtest_protocol(item, nextitem):
     if all(report.passed for report in reports):
         for place in sorted(WATCH.met - WATCH.missed):
             tries = WATCH.tries[place] = WATCH.tries.get(place, 0) + 1
-            if tries <= TRIES:
-                WATCH.off = place
-                again = runtestprotocol(item, nextitem=nextitem, log=False)
-                WATCH.off = None
-                if any(report.failed for report in again):
-                    WATCH.missed.add(place)
+            if tries <= TRIES and _fails_without(place, item, nextitem):
+                WATCH.missed.add(place)
     return True
 
 

@@ -57,6 +57,13 @@ def _scaled(values: FloatArray, scale: bool) -> tuple[FloatArray, NDArray[np.int
     return np.ldexp(values, -exponents[:, None, None]), exponents
 
 
+def _hashes(rows: FloatArray, first: int) -> NDArray[np.uint64]:
+    """Return a public hash of each row: its bits, folded, times odd numbers that spread them."""
+    bits = np.ascontiguousarray(rows).view(np.uint64)
+    steps = np.arange(first, first + rows.shape[2], dtype=np.uint64)
+    return np.asarray((bits ^ (bits >> np.uint64(32))) @ (steps * _ODD | np.uint64(1)))
+
+
 def _in_own_order(X: FloatArray, Y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return each user's rows in an order that depends on what they are, not on how they came.
 
@@ -65,10 +72,8 @@ def _in_own_order(X: FloatArray, Y: FloatArray) -> tuple[FloatArray, FloatArray]
     """
     if X.shape[1] < 2:
         return X, Y
-    both = np.concatenate([X, Y], axis=2).view(np.uint64)
-    steps = np.arange(1, both.shape[2] + 1, dtype=np.uint64)
-    both = (both ^ (both >> np.uint64(32))) * (steps * _ODD | np.uint64(1))
-    order = np.argsort((both ^ (both >> np.uint64(29))).sum(axis=2), axis=1, kind="stable")
+    keys = _hashes(X, 1) + _hashes(Y, 1 + X.shape[2])
+    order = np.argsort(keys, axis=1, kind="stable")
     first = np.arange(len(X))[:, None]
     return X[first, order], Y[first, order]
 

@@ -72,6 +72,10 @@ def grid(cv, estimator=None, **params):
     return GridSearchCV(estimator, {"n_components": [1, 2, 3]}, cv=cv, **params)
 
 
+class OwnSearch(GridSearchCV):
+    """It may fit whatever it likes."""
+
+
 # -- what nobody paid for -------------------------------------------------------------------------
 
 CLASSIFIER = DPRidgeClassifier(clip_norm=1.0, classes=[0, 1])
@@ -150,6 +154,7 @@ def test_whoever_swallows_the_refusal_meets_it_at_the_end():
         (grid(KFold(3)), "scores without privacy"),
         (grid(KFold(3), scoring=lambda model, X, y=None: 0.0), "scores without privacy"),
         (grid(KFold(3), scoring=SCORER), "do not add up"),
+        (OwnSearch(pca(), {}, cv=IndependentKFold(2), scoring=SCORER), "cannot be counted"),
         (GridSearchCV(BaggingRegressor(ridge()), {}, cv=IndependentKFold(2)), "how often"),
     ],
 )

@@ -3,6 +3,7 @@
 import math
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -326,6 +327,27 @@ def test_failed_search_keeps_its_charge_only_if_something_was_granted():
         with pytest.raises(ValueError):
             pca_search().fit(X[0])
         assert len(ledger.entries) == 1
+
+
+def test_ledgers_that_are_opened_during_a_search():
+    """One inside a run counts its fits; another thread may not learn how many runs there are."""
+    inside, beside = [], PrivacyLedger(9, 1e-5)
+
+    class Opening(DPPCA):
+        def fit(self, X, y=None):
+            if not inside:
+                with ThreadPoolExecutor(1) as pool:
+                    pool.submit(beside.__enter__).result()
+            inside.append(PrivacyLedger(9, 1e-5))
+            with inside[-1]:
+                return super().fit(X, y)
+
+    try:
+        pca_search(estimator=Opening(clip_norm=1.0)).fit(X)
+    finally:
+        beside.__exit__(None)
+    assert [len(ledger.entries) for ledger in inside] == [1] * len(inside)
+    assert beside.entries == ()
 
 
 # -- what is published ---------------------------------------------------------------------------

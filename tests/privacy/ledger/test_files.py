@@ -14,6 +14,7 @@ from dataclasses import replace
 import joblib
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss
@@ -213,12 +214,20 @@ def test_eight_processes_that_are_killed_never_exceed_the_budget(path):
 # -- other processes ------------------------------------------------------------------------------
 
 
-def in_child(queue):
+def in_child(queue, model=None):
     try:
-        pca(0.1).fit(X)
+        (model or pca(0.1)).fit(X)
         queue.put("fitted")
     except PrivacyError as error:
         queue.put(str(error))
+
+
+def outcome(queue, model=None):
+    child = FORK.Process(target=in_child, args=(queue, model))
+    child.start()
+    told = queue.get()
+    child.join()
+    return told
 
 
 @forks
@@ -226,18 +235,19 @@ def in_child(queue):
 def test_children_charge_the_file(path):
     queue = FORK.SimpleQueue()
     with PrivacyLedger(1, 1e-6, path=path) as ledger, PrivacyLedger(9, 1e-6) as other:
-        child = FORK.Process(target=in_child, args=(queue,))
-        child.start()
-        assert "another process" in queue.get()  # the other ledger has no file
-        child.join()
+        assert "another process" in outcome(queue)  # the other ledger has no file
     assert ledger.entries == other.entries == ()
+    model = pca(0.1)
     with ledger:
-        child = FORK.Process(target=in_child, args=(queue,))
-        child.start()
-        assert queue.get() == "fitted"
-        child.join()
-        pca(0.1).fit(X)
-    assert [entry.state for entry in ledger.entries] == ["fitted"] * 2
+        with ledger.pay_for(model):
+            copy = clone(model)
+            told = [outcome(queue), outcome(queue, copy)]
+        told += [outcome(queue, copy), outcome(queue, clone(model))]
+        model.fit(X)
+    assert told[:2] == ["fitted"] * 2
+    assert "has ended" in told[2]
+    assert "pay_for" in told[3]
+    assert [entry.state for entry in ledger.entries] == ["fitted"] * 3
 
 
 def built_there(_=None):

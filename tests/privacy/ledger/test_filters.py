@@ -146,6 +146,29 @@ def test_the_order_of_renyi_divergences_is_fixed_by_the_first_fit():
     assert low <= 1e-6
 
 
+def test_a_later_sketch_does_not_choose_the_order():
+    """Its divergence is infinite at the order that was fixed, though small at lower ones."""
+    wild = (Loss("sketch", SketchMixture(((0.5, (4,)),))),)
+    assert delta_from_losses([*SKETCH, *wild], 4.0) < 0.5
+    assert spent_delta(SKETCH, [wild], 4.0, (4.0, 1e-6)) == 1.0
+
+
+def test_a_plan_becomes_a_sketch_before_there_are_answers_or_never():
+    ledger = PrivacyLedger(3.0, 1e-5)
+    keys = [ledger._book.reserve(fit_of(Loss("gaussian", 0.1))) for _ in range(2)]
+    with pytest.raises(PrivacyError, match="Fit it first"):
+        ledger._book.recharge(keys[1], SKETCH)
+    ledger._book.recharge(keys[0], SKETCH)
+    ledger._book.recharge(keys[1], SKETCH)
+    ledger = PrivacyLedger(3.0, 1e-5)
+    first, second = (ledger._book.reserve(fit_of(Loss("gaussian", 0.1))) for _ in range(2))
+    ledger._book.settle(second, (Loss("gaussian", 0.1),), "fitted")
+    before = ledger.entries
+    with pytest.raises(PrivacyError, match="Fit it first"):
+        ledger._book.recharge(first, SKETCH)
+    assert ledger.entries == before
+
+
 @pytest.mark.parametrize("late", [(Loss("pure", 0.1), Loss("delta", 1e-9)), SKETCH])
 def test_what_may_fail_or_has_no_mu_comes_first(late):
     ledger = PrivacyLedger(3.0, 1e-5)
