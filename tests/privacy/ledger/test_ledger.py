@@ -24,6 +24,9 @@ from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import make_source
 
+# Tiny fits show little; whether a fit says so is tested where the estimators are.
+pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+
 X = np.random.default_rng(0).standard_normal((200, 3))
 
 
@@ -333,7 +336,7 @@ def test_fit_that_fails_after_a_release_keeps_what_was_granted(monkeypatch):
     assert [fit.state for fit in ledger.entries] == ["failed"]
     with PrivacyLedger(1, 1e-6) as ledger, pytest.raises(RuntimeError):
         DPPCA(clip_norm="auto").fit(X)  # only the clip norm was granted
-    assert ledger.spent.mu == pytest.approx(mu_of(1.0) * math.sqrt(0.05))
+    assert ledger.spent.mu == pytest.approx(mu_of(1.0) * math.sqrt(0.06))
 
 
 # -- threads and nesting ---------------------------------------------------------------------------
