@@ -60,8 +60,12 @@ ESTIMATORS = [
     DPTruncatedSVD(privacy_unit="frobenius"),
     DPTruncatedSVD(privacy_unit="spectral", epsilon=8.0),
     DPSpectralEmbedding(),
-    DPSpectralEmbedding(1, normalization="laplacian", delta=0.0),
-    DPSpectralEmbedding(normalization="none", adjacency="replace"),
+    DPSpectralEmbedding(1, normalization="laplacian", delta=0.0, algorithm="power"),
+    DPSpectralEmbedding(normalization="none", adjacency="replace", algorithm="power"),
+    DPSpectralEmbedding(algorithm="power"),
+    DPSpectralEmbedding(
+        normalization="laplacian", algorithm="one_shot", delta=0.0, adjacency="replace"
+    ),
     DPLowRankFactorizer(),
     DPLowRankFactorizer(method="two_sketch", sketch_size=5, sensitivity=2.0),
     DPLowRankFactorizer(

@@ -11,10 +11,12 @@ from sklearn.utils.validation import validate_data
 from skdp._validation import FLOATS, check_bounds, check_int, check_option
 from skdp.base import BaseDPEstimator, atomic
 from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.solvers.flipped import FlippedMatrix, graph_of_pairs, symmetric_pairs
 from skdp.solvers.graphs import ScaledGraph, angular_rows, degree_direction, released_degrees
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.low_rank import iterate_symmetric
+from skdp.solvers.low_rank import N_PRODUCTS, iterate_symmetric
 from skdp.theory import Expectation, IteratedSide, constant_error, rehearse, zero_rows
+from skdp.theory._one_shot import choose_one_shot, flipped_side
 
 _DEGREE_SHARE = 1 / 17  # one product among seventeen
 
@@ -38,16 +40,23 @@ class DPSpectralEmbedding(BaseDPEstimator):
         "laplacian" divides by the square roots of the released degrees. "none" embeds by the
         leading eigenvectors as they are.
     n_iter : int or "auto", default="auto"
-        Number of noisy products. Each is a release, and all of them are averaged.
+        Number of noisy products of "power". Each is a release, and all of them are averaged.
+    algorithm : {"auto", "power", "one_shot"}, default="auto"
+        "power" takes noisy products of the graph. "one_shot" flips each pair with probability
+        1/(1 + e^epsilon): one release of pure differential privacy, whatever `n_components` is; it
+        is refused where it would flip more than 2e7 pairs. "auto" chooses by the smaller predicted
+        noise, from public numbers.
     entry_bounds : tuple of float, default=(0.0, 1.0)
-        Weights are clipped to them; they must hold 0.
+        Weights are clipped to them; they must hold 0. "one_shot" needs (0, high) and shows a
+        weight w as `high` with probability w/high: an edge of weight `high` always.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. Anything else makes the noise reproducible,
         which is not private: it warns and is flagged in the receipt.
     epsilon : float, default=1.0
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
-        Probability that the bound fails. 0 (pure differential privacy) needs ``n_components=1``.
+        Probability that the bound fails. 0 (pure differential privacy) needs "one_shot", or
+        ``n_components=1``.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         One edge appears or goes, or its weight changes to any value in the bounds.
 
@@ -56,9 +65,12 @@ class DPSpectralEmbedding(BaseDPEstimator):
     embedding_ : ndarray of shape (n_nodes, n_components)
         Released embedding of the nodes.
     eigenvalues_ : ndarray of shape (n_components,)
-        Released Ritz values, signed, by decreasing magnitude.
+        Released Ritz values, signed, by decreasing magnitude; of "one_shot" eigenvalues without
+        the known push of the noise, 0 inside its edge.
     degrees_ : ndarray of shape (n_nodes,)
         Released degrees, shrunk to their mean (not with normalization="none").
+    route_ : str
+        Which algorithm was used, and why.
     n_features_in_ : int
         Number of nodes.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -99,6 +111,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
         affinity="precomputed",
         normalization="degree",
         n_iter="auto",
+        algorithm="auto",
         entry_bounds=(0.0, 1.0),
         random_state=None,
         epsilon=1.0,
@@ -109,6 +122,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
         self.affinity = affinity
         self.normalization = normalization
         self.n_iter = n_iter
+        self.algorithm = algorithm
         self.entry_bounds = entry_bounds
         self.random_state = random_state
         self.epsilon = epsilon
@@ -132,15 +146,17 @@ class DPSpectralEmbedding(BaseDPEstimator):
             The fitted estimator.
         """
         self._check_parameters()
-        session = self._open_session()
+        self._checked_session()  # what is wrong with the budget is said before the shape
         X = validate_data(
             self, X, accept_sparse=("csr", "csc", "coo"), dtype=FLOATS, ensure_min_samples=2
         )
         self._check_square(X.shape)
+        name, reason = self._route(X.shape[0])
+        session = self._open_session(pure=name == "one_shot")
         attributes = self._fit_session(session, X)
         if X.dtype == np.float32:
             attributes = {name: value.astype(np.float32) for name, value in attributes.items()}
-        return self._close_session(session, attributes)
+        return self._close_session(session, attributes | {"route_": reason})
 
     def fit_transform(self, X, y=None):
         """Embed the nodes and return the embedding, which may be published.
@@ -182,14 +198,20 @@ class DPSpectralEmbedding(BaseDPEstimator):
         if n_features not in (None, n):
             raise ValueError(f"A graph has as many features as nodes. Got {n_features!r} and {n}.")
         self._check_square((n, n))
-        rehearsal = rehearse(self, n, zero_rows(n, n, sparse=True))
-        return rehearsal.plan(n, n, self._expected(rehearsal, n, signal))
+        name, reason = self._route(n)
+        flips = name == "one_shot"
+        rehearsal = rehearse(self, n, zero_rows(n, n, sparse=True), pure=flips)
+        return rehearsal.plan(n, n, self._expected(rehearsal, n, signal, reason))
 
-    def _expected(self, rehearsal, n, eigenvalue):
+    def _expected(self, rehearsal, n, eigenvalue, reason):
         """Expect the angle of the eigenvectors, which all products after the degrees show."""
         products = rehearsal.named("right_product")[0 if self.normalization == "none" else 1 :]
-        side = IteratedSide.of(products, n, laplace=rehearsal.law == "laplace")
-        assumed, error = ["eigenvectors are spread over the nodes (low coherence)"], math.nan
+        if flips := rehearsal.named("cells"):
+            side = flipped_side(flips[0].noise_scale * self.entry_bounds[1], n, n)
+        else:
+            side = IteratedSide.of(products, n, laplace=rehearsal.law == "laplace")
+        assumed = [reason, "eigenvectors are spread over the nodes (low coherence)"]
+        error = math.nan
         if eigenvalue is not None:
             assumed.append(f"the eigenvalue to be found is {eigenvalue:g}")
             if self.normalization != "laplacian":
@@ -208,7 +230,13 @@ class DPSpectralEmbedding(BaseDPEstimator):
         check_option(self, "affinity", ("precomputed",))
         check_option(self, "normalization", ("degree", "laplacian", "none"))
         check_int(self, "n_iter", 1, also=("auto",))
+        check_option(self, "algorithm", ("auto", "power", "one_shot"))
         check_bounds(self, "entry_bounds")
+        if self.algorithm == "one_shot" and self.entry_bounds[0] != 0:
+            raise ValueError(
+                "algorithm='one_shot' flips edges that are there or not: it needs "
+                f"entry_bounds=(0, high). Got {self.entry_bounds!r}."
+            )
 
     def _check_square(self, shape):
         n = shape[0]
@@ -224,18 +252,32 @@ class DPSpectralEmbedding(BaseDPEstimator):
             )
 
     def _offers_pure_dp(self):
-        return self.n_components == 1
+        return self.n_components == 1 or (self.algorithm != "power" and self.entry_bounds[0] == 0)
+
+    def _unit(self):
+        return EntryUnit("edge", self.adjacency, *map(float, self.entry_bounds))
+
+    def _route(self, n):
+        """Return (name, reason): a function of the settings and the number of nodes."""
+        n_answers = N_PRODUCTS[self.delta == 0] if self.n_iter == "auto" else self.n_iter
+        return choose_one_shot(self, self._unit(), (n, n), n_answers, "power")
 
     def _fit_session(self, session, X):
-        """Release degrees, then the leading eigenvectors across or scaled by them."""
+        """Release products with the graph, or its flipped pairs; then embed the nodes."""
         n = X.shape[0]
-        low, high = map(float, self.entry_bounds)
-        ask = session.ask(EntryQuery(X, EntryUnit("edge", self.adjacency, low, high)))
-        options = {"law": session.law, "n_iter": self.n_iter}
+        ask = session.ask(EntryQuery(X, self._unit()))
+        if self._route(n)[0] == "one_shot":
+            cells = ask.cells(session.random_number(), share=1.0)
+            Y, high = graph_of_pairs(cells.value, n), float(self.entry_bounds[1])
+            ask = FlippedMatrix(Y, cells.noise_scale, high=high, loops=False)
+            return self._embedded(ask, n, partial(_flipped, n=n, k=self.n_components))
+        iterate = partial(_iterated, session, n=n, k=self.n_components, n_iter=self.n_iter)
+        return self._embedded(ask, n, iterate)
+
+    def _embedded(self, ask, n, eigenpairs):
+        """Embed by the leading eigenvectors as they are, or across or scaled by the degrees."""
         if self.normalization == "none":
-            non_negative = self.entry_bounds[0] >= 0
-            start = session.random_start(n, self.n_components, ones_first=non_negative)
-            values, V = iterate_symmetric(ask, start, 1.0, **options)
+            values, V = eigenpairs(ask, 1.0, np.asarray, self.entry_bounds[0] >= 0)
             return {"embedding_": fix_signs(V.T).T, "eigenvalues_": values}
         degrees = released_degrees(ask, n, _DEGREE_SHARE)
         if self.normalization == "laplacian":
@@ -244,14 +286,8 @@ class DPSpectralEmbedding(BaseDPEstimator):
             direction = degree_direction(np.sqrt(floored))
         else:
             direction = degree_direction(degrees)
-        rest = 1 - _DEGREE_SHARE
-        values, V = iterate_symmetric(
-            ask,
-            session.random_start(n, self.n_components),
-            rest,
-            project=lambda Y: Y - np.outer(direction, direction @ Y),
-            **options,
-        )
+        across = lambda Y: Y - np.outer(direction, direction @ Y)  # noqa: E731
+        values, V = eigenpairs(ask, 1 - _DEGREE_SHARE, across, False)
         V = fix_signs(V.T).T
         embedding = angular_rows(V, direction)
         return {"embedding_": embedding, "eigenvalues_": values, "degrees_": degrees}
@@ -261,3 +297,14 @@ class DPSpectralEmbedding(BaseDPEstimator):
         tags.input_tags.sparse = True
         tags.input_tags.pairwise = True
         return tags
+
+
+def _flipped(ask, _share, project, _ones_first, *, n, k):
+    """Return the leading eigenpairs of a graph that was released: nothing is asked for."""
+    return symmetric_pairs(ask, n, k, project)
+
+
+def _iterated(session, ask, share, project, ones_first, *, n, k, n_iter):
+    """Return the leading eigenpairs from noisy products."""
+    start = session.random_start(n, k, ones_first=ones_first)
+    return iterate_symmetric(ask, start, share, law=session.law, n_iter=n_iter, project=project)

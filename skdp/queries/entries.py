@@ -249,6 +249,28 @@ class EntryQuery(PrivateQuery):
         l2 = largest * (2.0 if self.symmetric else 1.0) + error
         return Bounded(Bound("trace", (), l2), answer)
 
+    def cells(self, dither: int) -> Bounded:
+        """Return which cells (for a graph, pairs) are one, to be flipped: a unit is one of them.
+
+        A cell x of [0, high] is a one where x/high exceeds a public threshold of its place, in
+        [0, 1) and even over `dither`: weights keep their mean, and 0 and `high` are what they are.
+        """
+        high = self.unit.high
+        if not (self.unit.single and self.unit.low == 0 < high):
+            raise ValueError(f"cells are flipped in bounds (0, high). Got {self.unit!r}.")
+        shape = (1, pairs_of(self.shape[0])) if self.symmetric else self.shape
+
+        def answer(_: float) -> NDArray[Any]:
+            A = sp.coo_array(self._matrix())
+            rows, columns = A.row.astype(np.int64), A.col.astype(np.int64)
+            places = rows * self.shape[1] + columns
+            if self.symmetric:
+                places = pair_places(rows, columns, self.shape[0])
+            ones = A.data / high > _thresholds(places, dither)
+            return np.sort(places[(ones & (rows < columns)) if self.symmetric else ones])
+
+        return Bounded(Bound("cells", shape, 1.0, cells=1), answer)
+
     def whole(self) -> Bounded:
         """Return A itself: one entry changes alpha, a symmetric pair sqrt(2) alpha."""
 
@@ -259,6 +281,24 @@ class EntryQuery(PrivateQuery):
         slack = slack if self.unit.single else math.sqrt(math.prod(self.shape))
         l2, symmetric = self.unit.frobenius(), self.symmetric
         return Bounded(Bound("matrix", self.shape, l2, symmetric=symmetric, slack=slack), answer)
+
+
+def pairs_of(n: int) -> int:
+    """Return the number of pairs of n nodes."""
+    return n * (n - 1) // 2
+
+
+def pair_places(rows: NDArray[Any], columns: NDArray[Any], n: int) -> NDArray[np.int64]:
+    """Return the places of pairs i < j, counted along the rows of the upper triangle."""
+    return np.asarray(rows * (2 * n - rows - 1) // 2 + columns - rows - 1, np.int64)
+
+
+def _thresholds(places: NDArray[np.int64], dither: int) -> FloatArray:
+    """Return a number in [0, 1) for each place, the same for all data (a hash of 64 bits)."""
+    x = places.astype(np.uint64) + np.uint64(dither * 0x9E3779B97F4A7C15 % 2**64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray((x ^ (x >> np.uint64(31))) >> np.uint64(11), np.float64) * _ULP
 
 
 def _cleaned(A: Any, unit: EntryUnit) -> Any:

@@ -21,13 +21,13 @@ from skdp.solvers.iterate import (
 )
 from skdp.solvers.linalg import leading_eigenvectors, orthonormal
 
-__all__ = ["alternate", "deflate", "iterate_symmetric"]
+__all__ = ["N_PRODUCTS", "alternate", "deflate", "iterate_symmetric"]
 
 FloatArray = NDArray[np.float64]
 _STEPS = {"gaussian": back_project, "laplace": back_project_laplace}
 _CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}
 _PASSES = {"gaussian": 6, "laplace": 2}
-_PRODUCTS = {"gaussian": 16, "laplace": 8}
+N_PRODUCTS = (16, 8)  # with a delta, without
 _EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
 
@@ -97,7 +97,7 @@ def iterate_symmetric(
 
         X = leading_eigenvectors(multiply, project(start), start.shape[1])
     else:
-        steps = _PRODUCTS[law] if isinstance(n_iter, str) else n_iter
+        steps = N_PRODUCTS[law == "laplace"] if isinstance(n_iter, str) else n_iter
         X = symmetric_power(
             ask, start, steps, (1 - core) * share, project=project, step=_STEPS[law]
         )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Directions", "marchenko_pastur", "wigner"]
+__all__ = ["Directions", "marchenko_pastur", "shrunk", "wigner"]
 
 FloatArray = NDArray[np.float64]
 _CLEARLY_ABOVE = 1.02  # of the edge: an eigenvalue at it is noise
@@ -46,6 +46,13 @@ def wigner(values: FloatArray, vectors: FloatArray, noise_scale: float) -> Direc
     w = values[kept]
     theta = (w + np.sqrt(np.maximum(w**2 - edge**2, 0.0))) / 2
     return Directions(vectors[:, kept], theta, 1 - (edge / 2) ** 2 / theta**2)
+
+
+def shrunk(values: FloatArray, vectors: FloatArray, noise_scale: float) -> FloatArray:
+    """Return signed eigenvalues, ordered by magnitude, without the noise; 0 inside its edge."""
+    kept = wigner(np.abs(values), vectors, noise_scale).values
+    rest = np.zeros(len(values) - len(kept))
+    return np.concatenate([np.sign(values[: len(kept)]) * kept, rest])
 
 
 def marchenko_pastur(

@@ -73,7 +73,8 @@ def test_leading_eigenvectors_as_they_are(two_blocks):
 @pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 def test_pure_differential_privacy_of_one_component(normalization):
     A, labels = make_block_graph(400, 2, 60.0, 120.0, random_state=0)
-    model = fit(A, normalization=normalization, delta=0.0, epsilon=4.0)
+    options = {"algorithm": "power", "delta": 0.0, "epsilon": 4.0}
+    model = fit(A, normalization=normalization, **options)
     assert adjusted_rand_score(labels, model.embedding_[:, 0] > 0) >= 0.95
     assert {entry.mechanism for entry in model.ledger_} == {"laplace"}
     assert model.privacy_spent_.delta == 0.0
@@ -199,7 +200,8 @@ def test_float32_is_kept(small, normalization):
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("n_iter", ["auto", 3])
 def test_receipt_adds_up_to_the_whole_budget(small, normalization, adjacency, n_iter):
-    model = fit(small, 2, normalization=normalization, adjacency=adjacency, n_iter=n_iter)
+    options = {"algorithm": "power", "adjacency": adjacency, "n_iter": n_iter}
+    model = fit(small, 2, normalization=normalization, **options)
     budget = PrivacyBudget(1.0, 1e-6)
     spent = math.fsum(entry.loss.value**2 for entry in model.ledger_)
     assert spent == pytest.approx(budget.mu**2, rel=1e-9)
@@ -272,7 +274,10 @@ def test_a_refit_keeps_no_attribute_of_another_normalisation(small):
         ({"epsilon": 0.0}, r"The 'epsilon' parameter of DPSpectralEmbedding must be"),
         ({"epsilon": math.nan}, "epsilon"),
         ({"delta": -1e-6}, "delta"),
-        ({"delta": 0.0, "n_components": 2}, "pure differential privacy"),
+        ({"delta": 0.0, "n_components": 2, "algorithm": "power"}, "pure differential privacy"),
+        ({"delta": 0.0, "entry_bounds": (-1, 1)}, "pure differential privacy"),
+        ({"algorithm": "flip"}, r"The 'algorithm' parameter .* among"),
+        ({"algorithm": "one_shot", "entry_bounds": (-1.0, 1.0)}, r"entry_bounds=\(0, high\)"),
         ({"adjacency": "swap"}, "adjacency"),
         ({"random_state": "seed"}, "cannot be used to seed"),
     ],
@@ -288,3 +293,70 @@ def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match, monke
 def test_a_rectangle_is_no_graph():
     with pytest.raises(ValueError, match=r"square adjacency matrix.*Got shape \(30, 20\)"):
         DPSpectralEmbedding(1).fit(np.zeros((30, 20)))
+
+
+# -- one shot ----------------------------------------------------------------------------------
+
+
+def blocks(n, k, inside, outside):
+    rng = np.random.default_rng(0)
+    labels = np.arange(n) % k
+    chance = np.where(labels[:, None] == labels, inside, outside)
+    return sp.csr_array(np.triu(rng.random((n, n)) < chance, 1) * 1.0), labels
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_many_groups_are_found_in_one_release(normalization):
+    """Where sixteen products show nothing; n_components is the number of groups."""
+    A, labels = blocks(600, 6, 0.25, 0.02)
+    model = fit(A, 6, epsilon=2.0, normalization=normalization)
+    assert agreement(model, labels) >= 0.85
+    assert model.route_.startswith("one_shot: threshold")
+    (line,) = model.ledger_
+    assert (line.name, line.mechanism) == ("cells", "randomised response")
+    assert tuple(model.privacy_spent_.losses[0]) == ("pure", 2.0)
+    assert (model.privacy_spent_.epsilon, model.privacy_spent_.delta) == (2.0, 0.0)
+    products = fit(A, 6, epsilon=2.0, normalization=normalization, algorithm="power")
+    assert agreement(products, labels) < 0.3
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_a_large_budget_shows_the_graph_itself(normalization):
+    A, _ = blocks(200, 3, 0.5, 0.1)
+    options = {"normalization": normalization, "algorithm": "one_shot"}
+    model, truth = fit(A, 2, epsilon=60.0, **options), exact(A, 2, **options)
+    through_products = exact(A, 2, normalization=normalization, algorithm="power")
+    for other in (truth, through_products):
+        assert np.allclose(model.eigenvalues_, other.eigenvalues_, rtol=1e-6)
+        assert np.allclose(np.abs(model.embedding_), np.abs(other.embedding_), atol=1e-4)
+
+
+def test_released_degrees_and_eigenvalues_are_about_right():
+    A, _ = blocks(500, 2, 0.4, 0.1)
+    full = A + A.T
+    model = fit(A, 1, epsilon=2.0, algorithm="one_shot")
+    noise = math.sqrt(500) * model.ledger_[0].noise_scale
+    assert abs(model.degrees_ - full.sum(axis=1)).mean() < 1.5 * noise
+    expected = np.linalg.eigvalsh(full.toarray())[-2]
+    assert model.eigenvalues_ == pytest.approx([expected], rel=0.15)
+
+
+def test_the_route_is_chosen_from_public_numbers():
+    assert DPSpectralEmbedding(1)._route(20_000)[0] == "power"  # 1e7 flips would not do
+    assert DPSpectralEmbedding(1)._route(200)[0] == "one_shot"
+    assert DPSpectralEmbedding(30, epsilon=3.0)._route(3000)[0] == "one_shot"
+    assert DPSpectralEmbedding(2, epsilon=1000.0)._route(3000)[0] == "power"  # as good as exact
+    assert DPSpectralEmbedding(2, entry_bounds=(-1, 1))._route(200)[0] == "power"
+    plan = DPSpectralEmbedding(20, epsilon=2.0).plan(1000, signal=60.0)
+    assert [line.name for line in plan.releases] == ["cells"]
+    assert "one_shot: threshold" in str(plan)
+    assert 0.0 < plan.error < 0.2
+    assert DPSpectralEmbedding(20, delta=0.0).plan(1000).mu == 0
+
+
+def test_too_many_flips_are_refused_before_anything_is_read(monkeypatch):
+    monkeypatch.setattr(PrivacySession, "_read", None)
+    model = DPSpectralEmbedding(2, algorithm="one_shot", epsilon=0.5)
+    with pytest.raises(ValueError, match="larger 'epsilon' or another 'algorithm'"):
+        model.fit(sp.csr_array((20_000, 20_000)))
+    assert not [name for name in vars(model) if name.endswith("_")]

@@ -138,3 +138,41 @@ def test_duplicates_are_summed_before_clipping():
 def test_edge_needs_a_square_matrix():
     with pytest.raises(ValueError, match="square"):
         EntryQuery(np.zeros((3, 4)), UNITS[2])
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("name", ["entry", "edge"])
+def test_one_cell_differs_between_neighbours(name, adjacency):
+    """Every position, beside random weights: one cell, whatever the thresholds are."""
+    unit = EntryUnit(name, adjacency, 0.0, 2.0)
+    for seed, (a, b) in enumerate(all_pairs(unit)):
+        left, right = (EntryQuery(side, unit).cells(seed) for side in (a, sp.csc_array(b)))
+        assert left.bound == right.bound
+        assert left.bound.cells == 1
+        assert left.bound.shape == ((1, N * (N - 1) // 2) if name == "edge" else (M, N))
+        differs = np.clip(a, 0, 2).sum() != np.clip(b, 0, 2).sum()
+        assert np.setxor1d(left.answer(1.0), right.answer(1.0)).size == differs
+
+
+def test_cells_are_the_places_of_the_ones():
+    A = (RNG.random((M, N)) < 0.4) * 3.0
+    entries = EntryQuery(A, EntryUnit("entry", high=3.0)).cells(5).answer(1.0)
+    assert np.array_equal(entries, np.flatnonzero(A))
+    graph = np.triu(RNG.random((N, N)) < 0.4, 1) * 1.0
+    pairs = EntryQuery(graph, EntryUnit("edge")).cells(5).answer(1.0)
+    assert np.array_equal(pairs, np.flatnonzero(graph[np.triu_indices(N, 1)]))
+    for bounds in ((-1.0, 1.0), (-1.0, 0.0)):
+        with pytest.raises(ValueError, match="bounds"):
+            EntryQuery(A, EntryUnit("entry", "add_remove", *bounds)).cells(0)
+
+
+def test_weights_keep_their_mean_over_public_thresholds():
+    A = RNG.uniform(0.0, 2.0, (30, 20))
+    query, n = EntryQuery(A, EntryUnit("entry", high=2.0)), 4000
+    ones = np.zeros(A.size)
+    for dither in range(n):
+        ones[query.cells(dither * 0x1234567).answer(1.0)] += 1
+    share = A.ravel() / 2
+    score = (ones - n * share) / np.sqrt(n * share * (1 - share))
+    assert np.abs(score).max() < 6
+    assert np.std(score) == pytest.approx(1.0, abs=6 / math.sqrt(2 * A.size))

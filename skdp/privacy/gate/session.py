@@ -287,6 +287,12 @@ class PrivacySession:
         words = self.source.derive("start").words(self.spending.starts)(math.prod(shape))
         return np.where(words & np.uint64(1), 1.0, -1.0).reshape(shape)
 
+    def random_number(self) -> int:
+        """Return a public number of 63 bits, independent of the data."""
+        self.spending.starts += 1
+        words = self.source.derive("start").words(self.spending.starts)(1)
+        return int(words[0]) >> 1
+
     def answer(self, path: Path, bounded: Bounded, share: float) -> Any:
         """Answer what an `Ask` asks for: a release, or a choice."""
         return (self.release if bounded.bound.linf is None else self.choose)(bounded, share)

@@ -1,0 +1,106 @@
+"""Matrices that were released once by flips of their cells, as something to ask: answers are free.
+
+Notation: Y is the released array of ones and zeros, each cell flipped with probability p;
+B = (Y - p)/(1 - 2p) is unbiased, with deviation s in each cell: sparse plus a constant, and never
+formed. The pairs i < j of a graph are the cells of one row, counted along the upper triangle.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+from skdp.answer import Answer
+from skdp.solvers.iterate import AsksProducts, Project
+from skdp.solvers.one_shot import flip_probability
+from skdp.solvers.shrinkage import shrunk
+
+__all__ = ["FlippedMatrix", "graph_of_pairs", "symmetric_pairs"]
+
+FloatArray = NDArray[np.float64]
+_SMALL = 1000  # rows of a dense eigenproblem
+
+
+def graph_of_pairs(Y: Any, n: int) -> Any:
+    """Return the symmetric array (CSR) of a row of pairs."""
+    first = np.arange(n, dtype=np.int64)
+    starts = first * (2 * n - first - 1) // 2
+    places = np.asarray(Y.indices, np.int64)
+    i = np.searchsorted(starts, places, side="right") - 1
+    i = np.minimum(i, n - 2)  # the last start is the end
+    j = places - starts[i] + i + 1
+    upper = sp.csr_array((np.ones(len(places)), (i, j)), shape=(n, n))
+    return sp.csr_array(upper + upper.T)
+
+
+class FlippedMatrix:
+    """Products with the unbiased matrix high B, and with its transpose.
+
+    Parameters
+    ----------
+    Y : CSR array
+        The released ones.
+    noise_scale : float
+        Deviation s of a cell of B.
+    high : float
+        What a one stands for.
+    loops : bool
+        Whether the diagonal was released; without it, it is zero.
+    """
+
+    def __init__(self, Y: Any, noise_scale: float, *, high: float = 1.0, loops: bool = True):
+        p = flip_probability(noise_scale)
+        self._ones, self._transposed = Y, Y.T.tocsr()
+        self._gain, self._offset = high / (1 - 2 * p), high * p / (1 - 2 * p)
+        self._loops = loops
+        self.shape: tuple[int, int] = Y.shape
+        self.noise_scale = high * noise_scale
+
+    def _product(self, ones: Any, X: FloatArray) -> Answer:
+        common = X.sum(axis=0) - (0.0 if self._loops else X)
+        length = float(np.linalg.norm(X)) / math.sqrt(X.shape[1])
+        value = np.asarray(self._gain * (ones @ X) - self._offset * common)
+        return Answer(value, self.noise_scale * length)
+
+    def right(self, X: FloatArray, *, share: float) -> Answer:
+        """Return B X with the mean deviation of its noise."""
+        return self._product(self._ones, X)
+
+    def left(self, U: FloatArray, *, share: float) -> Answer:
+        """Return B'U."""
+        return self._product(self._transposed, U)
+
+
+def symmetric_pairs(
+    ask: AsksProducts, n: int, k: int, project: Project = np.asarray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the k eigenpairs of largest magnitude: values without the noise, and vectors.
+
+    `project` is a public symmetric projection, applied on both sides.
+    """
+
+    def multiply(X: FloatArray) -> FloatArray:
+        columns = X.reshape(n, -1)
+        return project(ask.right(project(columns), share=0.0).value)
+
+    if n <= _SMALL or 10 * k >= n:
+        M = multiply(np.eye(n))
+        values, vectors = np.linalg.eigh((M + M.T) / 2)
+    elif not multiply(_start(n)).any():  # a map of zeros
+        return np.zeros(k), np.eye(n, k)
+    else:
+        operator = LinearOperator((n, n), multiply, matmat=multiply, dtype=np.float64)
+        values, vectors = eigsh(operator, k, which="LM", tol=1e-4, v0=_start(n))
+    order = np.argsort(-np.abs(values), kind="stable")[:k]
+    values, vectors = values[order], vectors[:, order]
+    return shrunk(values, vectors, ask.right(vectors, share=0.0).noise_scale), vectors
+
+
+def _start(n: int) -> FloatArray:
+    """Return a start that a projection leaves something of, the same for all data."""
+    return np.asarray(np.cos(np.arange(n) * math.sqrt(2.0)), np.float64)

@@ -1,0 +1,82 @@
+"""Products with noise, or one release of flipped cells: decided before any data are seen."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from skdp.solvers.one_shot import flip_deviation, flip_probability
+from skdp.theory._subspaces import IteratedSide, iteration_threshold
+
+__all__ = ["choose_one_shot", "flipped_side"]
+
+_MOST_FLIPS = 1e7  # expected, by "auto": seconds
+_ENOUGH = 2.0  # cells, per root of a component: no need to round weights for less noise
+
+
+def flipped_side(noise_scale: float, m: int, n: int) -> IteratedSide:
+    """Return what one answer of m x n independent cells says, as a side of an iteration."""
+    return IteratedSide(noise_scale * math.sqrt(math.sqrt(m) / math.sqrt(n)), 1, n)
+
+
+def _iterated_threshold(session: Any, unit: Any, k: int, n_answers: int) -> float:
+    """Return the singular value found by products with k columns that are spread over their rows.
+
+    The sizes of the matrix cancel: shorter rows of the query against more numbers in the answer.
+    """
+    rows = 2 if unit.name == "edge" else 1  # that a unit moves
+    if session.budget.pure:
+        scale = math.sqrt(2.0) * unit.alpha * rows * n_answers / session.budget.pure_epsilon
+        return iteration_threshold(scale, 1.0, laplace=True)
+    scale = session.noise_multiplier * unit.alpha * math.sqrt(rows * k * n_answers)
+    return iteration_threshold(scale, 1.0)
+
+
+def _flipped_threshold(session: Any, unit: Any, m: int, n: int) -> float:
+    """Return the edge of the noise of flipped cells; inf where they are too many.
+
+    A singular value at the edge is found with cosine .87: all there is of it, where iterations
+    average more answers. So the edge is what compares with their threshold.
+    """
+    deviation = flip_deviation(session.budget.pure_epsilon)
+    cells = m * (m - 1) // 2 if unit.name == "edge" else m * n
+    if cells * flip_probability(deviation) > _MOST_FLIPS:
+        return math.inf
+    return 2 * unit.high * deviation * math.sqrt(math.sqrt(m) * math.sqrt(n))
+
+
+def choose_one_shot(
+    estimator: Any, unit: Any, shape: tuple[int, int], n_answers: int, other: str
+) -> tuple[str, str]:
+    """Return (name, reason) of a route: "one_shot", or another one that takes products.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its parameters.
+    unit : EntryUnit
+        What one cell may change by.
+    shape : tuple of int
+        Public shape of the matrix.
+    n_answers : int
+        Number of answers of the other route.
+    other : str
+        Its name.
+    """
+    name = estimator.algorithm
+    if name not in ("auto", other):
+        return name, f"{name}: as asked for"
+    if name == other or not (unit.single and unit.low == 0 < unit.high):
+        return other, f"{other}: as asked for" if name == other else f"{other}: no cells to flip"
+    pure = estimator._checked_session(pure=True)
+    if pure.budget.exact:
+        return other, f"{other}: there is no noise"
+    ours = _flipped_threshold(pure, unit, *shape)
+    theirs = math.inf
+    if estimator.delta > 0 or estimator.n_components == 1:
+        session = estimator._checked_session()
+        theirs = _iterated_threshold(session, unit, estimator.n_components, n_answers)
+    enough = _ENOUGH * unit.high * math.sqrt(estimator.n_components)
+    name = "one_shot" if ours < theirs and theirs > enough else other
+    mine, rival = (ours, theirs) if name == "one_shot" else (theirs, ours)
+    return name, f"{name}: threshold {mine:.3g} against {rival:.3g}"

@@ -1,0 +1,83 @@
+"""Flipped cells as something to ask: unbiased products, and eigenpairs without the noise."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.solvers import flipped
+from skdp.solvers.flipped import FlippedMatrix, graph_of_pairs, symmetric_pairs
+from skdp.solvers.one_shot import flip_deviation
+
+RNG = np.random.default_rng(0)
+P = 1 / (1 + math.e)
+
+
+def flips(shape):
+    return RNG.random(shape) < P
+
+
+@pytest.mark.parametrize("n", [2, 3, 30])
+def test_pairs_become_a_graph(n):
+    A = np.triu(RNG.random((n, n)) < 0.5, 1) * 1.0
+    A[0, 1] = 1.0
+    row = sp.csr_array(A[np.triu_indices(n, 1)][None])
+    assert np.array_equal(graph_of_pairs(row, n).toarray(), A + A.T)
+    assert graph_of_pairs(sp.csr_array(row.shape), n).nnz == 0
+
+
+@pytest.mark.parametrize("loops", [True, False])
+def test_products_are_those_of_the_unbiased_matrix(loops):
+    Y = (RNG.random((9, 9)) < 0.4) * 1.0
+    if not loops:
+        np.fill_diagonal(Y, 0.0)
+    B = 3.0 * (Y - P) / (1 - 2 * P)
+    if not loops:
+        np.fill_diagonal(B, 0.0)
+    ask = FlippedMatrix(sp.csr_array(Y), flip_deviation(1.0), high=3.0, loops=loops)
+    X = RNG.standard_normal((9, 2))
+    assert np.allclose(ask.right(X, share=0.1).value, B @ X)
+    assert np.allclose(ask.left(X, share=0.1).value, B.T @ X)
+
+
+def test_noise_is_as_claimed():
+    R, X = (RNG.random((300, 80)) < 0.2) * 1.0, RNG.standard_normal((80, 3))
+    answers = [
+        FlippedMatrix(sp.csr_array(flips(R.shape) != R), flip_deviation(1.0)).right(X, share=1.0)
+        for _ in range(20)
+    ]
+    errors = np.array([answer.value - R @ X for answer in answers])
+    assert np.abs(errors.mean()) < 6 * errors.std() / math.sqrt(errors.size)
+    assert math.sqrt(np.mean(errors**2)) == pytest.approx(answers[0].noise_scale, rel=0.03)
+
+
+def spiked(n, values):
+    """A symmetric matrix with known eigenvalues of both signs, and cells of given noise."""
+    Q = np.linalg.qr(RNG.standard_normal((n, len(values))))[0]
+    noise = RNG.standard_normal((n, n)) / math.sqrt(2)
+    return (Q * values) @ Q.T + 0.5 * (noise + noise.T), Q
+
+
+class Known(FlippedMatrix):
+    def __init__(self, A, noise_scale):
+        self.A, self.noise_scale = A, noise_scale
+
+    def right(self, X, *, share):
+        return flipped.Answer(self.A @ X, self.noise_scale)
+
+
+def test_eigenvalues_lose_what_the_noise_gave_them(monkeypatch):
+    n, values = 400, np.array([60.0, -40.0, 25.0])
+    A, Q = spiked(n, values)
+    found, V = symmetric_pairs(Known(A, 0.5), n, 4)
+    assert found[:3] == pytest.approx(values, abs=3.0)  # the edge is 20, the noise of a value .7
+    assert found[3] == 0.0  # inside the edge
+    assert abs(Q[:, 0] @ V[:, 0]) > 0.97
+    monkeypatch.setattr(flipped, "_SMALL", 10)
+    iterated, W = symmetric_pairs(Known(A, 0.5), n, 4)
+    assert np.allclose(iterated, found, rtol=1e-3)
+    assert np.allclose(np.abs(np.sum(V * W, axis=0))[:3], 1.0, atol=1e-3)
+    zero, V = symmetric_pairs(Known(np.zeros((n, n)), 0.0), n, 2)
+    assert np.array_equal(zero, [0, 0])
+    assert V.shape == (n, 2)
