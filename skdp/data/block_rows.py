@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+_BAND = 1024  # columns of a product at a time
 
 
 def dense(matrix: Any) -> FloatArray:
@@ -127,9 +128,16 @@ def unpacked(rows: Block) -> Block:
 
 
 def block_gram(rows: Block) -> FloatArray:
-    """Z'Z of one block."""
+    """Z'Z of one block; of a sparse one in bands, as sparse products take more than arrays."""
     rows = unpacked(rows)
-    return dense(rows.T @ rows)
+    if not sp.issparse(rows) or rows.shape[1] <= _BAND:
+        return dense(rows.T @ rows)
+    gram = np.empty((rows.shape[1], rows.shape[1]), rows.dtype)
+    columns = rows.tocsc()
+    for start in range(0, len(gram), _BAND):
+        band = slice(start, start + _BAND)
+        gram[band] = dense(columns[:, band].T @ rows)
+    return gram
 
 
 def without_duplicates(A: Any) -> Any:

@@ -48,6 +48,7 @@ _BLOCK_BYTES = 2**23  # large enough for BLAS, small beside the caches and the d
 # Public caps: one row adds less than 2**36 to an entry (mu * sigma is below 2**33, and a tangent
 # core below 9 times that), so float sums over this many rows stay below 2**53.
 _MAX_ROWS = 2**16
+_CELLS = 2**16
 _EXACT_ROWS = 2**17
 
 
@@ -319,13 +320,22 @@ def _sum_part(
             if value.dtype == total.dtype:
                 total += value
             elif partial is None or rows > _EXACT_ROWS:
-                total += 0 if partial is None else partial.astype(total.dtype)
+                if partial is not None:
+                    _add_whole(total, partial)
                 partial, rows = value, block.shape[0]
             else:
                 partial += value
     if partial is not None:
-        total += partial.astype(total.dtype)
+        _add_whole(total, partial)
     return total
+
+
+def _add_whole(total: NDArray[Any], part: NDArray[Any]) -> None:
+    """Add floats that hold integers, some at a time: a copy of the whole may be large."""
+    sums, values = total.reshape(-1), np.ravel(part)
+    for start in range(0, len(values), _CELLS):
+        piece = slice(start, start + _CELLS)
+        sums[piece] += values[piece].astype(total.dtype)
 
 
 @dataclass(frozen=True)

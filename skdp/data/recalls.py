@@ -20,7 +20,7 @@ _BEST = 20  # length of the list
 _MOST_HIDDEN = 4  # items of a row that are judged at most
 _WHOLE = 12  # recall in twelfths is an integer: 1 to 4 items are judged
 _BITS = 20  # of a public factor or a weight of a taste, in exact products
-_ROWS = 512  # judged together: bounded memory
+_CELLS = 2**20  # scored together: they stay in the cache, and in bounded memory
 WHOLE = 2 * _WHOLE  # so that recall - 1/2 is a whole number of it
 
 
@@ -45,8 +45,9 @@ def judged(block: Any, *, tastes: Tastes, blends: tuple[float, ...]) -> FloatArr
         return total
     hidden = np.bincount(_owners(rows)[rows.data > 1], minlength=rows.shape[0])
     chosen = np.flatnonzero((hidden > 0) & (hidden < np.diff(rows.indptr)))
-    for i in range(0, len(chosen), _ROWS):
-        total += _recalls(rows[chosen[i : i + _ROWS]], tastes, blends)
+    n_rows = max(1, _CELLS // rows.shape[1])
+    for i in range(0, len(chosen), n_rows):
+        total += _recalls(rows[chosen[i : i + n_rows]], tastes, blends)
     return total
 
 
@@ -82,11 +83,12 @@ def _number_above(
     """Return how many items stand before each (user, item), ties by number."""
     above = np.empty(len(users), np.int64)
     earlier = np.arange(scores.shape[1])
-    for i in range(0, len(users), _ROWS):
-        u, v = users[i : i + _ROWS], items[i : i + _ROWS]
+    n_rows = max(1, _CELLS // scores.shape[1])
+    for i in range(0, len(users), n_rows):
+        u, v = users[i : i + n_rows], items[i : i + n_rows]
         own = scores[u, v][:, None]
         before = (scores[u] > own) | ((scores[u] == own) & (earlier < v[:, None]))
-        above[i : i + _ROWS] = np.count_nonzero(before, axis=1)
+        above[i : i + n_rows] = np.count_nonzero(before, axis=1)
     return above
 
 

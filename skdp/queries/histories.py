@@ -30,6 +30,8 @@ from skdp.queries.sums import SumQuery
 
 __all__ = ["InteractionHistories", "RowHistories"]
 
+_MOST_SHARED = 2000  # items of a moment that is added up by threads: each needs one of its own
+
 
 class RowHistories(SumQuery):
     """Histories whose privacy unit is a row: all items of one user.
@@ -63,7 +65,10 @@ class RowHistories(SumQuery):
 
     def moment(self, kept: NDArray[np.intp], floor: int, judged: float) -> Bounded:
         """Return the moment of the known parts of the rows, each of length 1 on the kept items."""
-        return self._unit_rows(kept, "known", judged).gram()
+        query = self._unit_rows(kept, "known", judged)
+        if len(kept) > _MOST_SHARED:
+            query.n_jobs = 1
+        return query.gram()
 
     def recalls(self, tastes: Tastes, blends: Sequence[float], judged: float) -> Bounded:
         """Return the recalls of a public filter: see `RecallQuery`."""

@@ -4,7 +4,7 @@ import numpy as np
 
 __all__ = ["best_items"]
 
-_SCORES = 2**23  # computed at once
+_SCORES = 2**20  # computed at once: they stay in the cache, and in bounded memory
 
 
 def best_items(score, rows, n, *, exclude_known, items=None):
@@ -36,7 +36,7 @@ def best_items(score, rows, n, *, exclude_known, items=None):
 def _largest(scores, n):
     """Return the columns of the n largest scores of each row, largest first."""
     if n < scores.shape[1]:
-        best = np.argpartition(-scores, n - 1, axis=1)[:, :n]
+        best = np.argpartition(scores, scores.shape[1] - n, axis=1)[:, -n:]
     else:
         best = np.broadcast_to(np.arange(n), scores.shape).copy()
     best.sort(axis=1)  # equal scores: by number

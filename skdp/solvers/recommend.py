@@ -196,7 +196,11 @@ class ItemFilter:
         coordinates = self.coordinates(rows[:, self.kept])
         scores = coordinates[:, :1] * self.popularity
         if self.rank and self.blend:
-            scores[:, self.kept] += coordinates[:, 1:] @ (self.blend * self.outward)
+            personal = coordinates[:, 1:] @ (self.blend * self.outward)
+            if len(self.kept) == scores.shape[1]:
+                scores += personal  # all in order: adding by number is slow
+            else:
+                scores[:, self.kept] += personal
         return np.asarray(scores)
 
 

@@ -40,3 +40,11 @@ def test_no_rows_and_empty_rows(make):
         for numbers in (block_rows.square_norms(rows), block_rows.largest_entries(rows)):
             assert numbers.shape == shape[:1]
             assert not numbers.any()
+
+
+def test_a_wide_sparse_gram_is_that_of_the_rows(monkeypatch):
+    rows = sp.random_array((60, 23), density=0.2, rng=0, format="csr")
+    rows.data = np.rint(10 * rows.data)
+    monkeypatch.setattr(block_rows, "_BAND", 5)
+    dense = rows.toarray()
+    np.testing.assert_array_equal(block_rows.block_gram(rows), dense.T @ dense)

@@ -21,12 +21,22 @@ from skdp.privacy.noise.words import NoiseSource
 __all__ = ["Accumulator", "Grant", "Reader", "wrapping_sum"]
 
 IntArray = NDArray[np.int64]
+_TILE = 512
 
 
 def wrapping_sum(exact: IntArray, drawn: IntArray) -> IntArray:
     """Add modulo 2**64: an overflow is post-processing, never an error that tells of the data."""
     total = exact.reshape(-1).view(np.uint64) + drawn.reshape(-1).view(np.uint64)
     return total.view(np.int64).reshape(exact.shape)
+
+
+def symmetrise(value: NDArray[Any]) -> None:
+    """Replace a square matrix by its symmetric part, in place: a second one may be large."""
+    for start in range(0, len(value), _TILE):
+        rows = slice(start, start + _TILE)
+        part = (value[rows, start:] + value[start:, rows].T) / 2
+        value[rows, start:] = part
+        value[start:, rows] = part.T
 
 
 class Reader(Protocol):
@@ -118,9 +128,10 @@ class Grant:
 
     def decoded(self, total: NDArray[Any], factor: float = 1.0) -> Answer:
         """Put a public total of steps, with so many times the noise, into the unit of the data."""
-        value = total.astype(np.float64) * (self.step or 1.0)
+        value = total.astype(np.float64)
+        value *= self.step or 1.0
         if self.bound.symmetric:
-            value = (value + value.T) / 2
+            symmetrise(value)
         return Answer(value, self.noise_scale * factor)
 
     def noised(self, answer: Callable[[float], NDArray[Any]]) -> NDArray[Any]:
