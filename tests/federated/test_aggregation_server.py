@@ -140,4 +140,4 @@ def test_a_client_that_leaves_a_share_out_is_refused(kind, complaint):
             server.receive(i, sent)
         messages = server.advance()
     assert forged == 4
-    assert not np.any(server.total())
+    assert not np.any(server.total)

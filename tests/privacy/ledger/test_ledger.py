@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
+from skdp import DPPCA, BudgetExceededError, DPIncrementalPCA, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.bounds import Bound
@@ -164,6 +164,21 @@ def test_pure_parts_beside_earlier_fits_are_charged_as_gaussians():
     left = PrivacyBudget(ledger.remaining(), 1e-5).mu
     total = accounting.epsilon_from_losses([*losses, ("gaussian", left)], 1e-5)
     assert total == pytest.approx(4, rel=1e-9)
+
+
+def test_a_stream_is_charged_whole_before_other_fits_come_between():
+    """Its later releases add nothing: all of it was fixed before there was any answer."""
+    stream = DPIncrementalPCA(1, clip_norm=3.0, epsilon=1.0, max_releases=3)
+    with PrivacyLedger(4, 1e-5) as ledger:
+        stream.partial_fit(X[:60])
+        charged = ledger.entries[0].losses
+        assert charged == (Loss("gaussian", pytest.approx(mu_of(1.0))),)
+        pca(0.5).fit(X)
+        for rows in (X[60:120], X[120:]):
+            stream.partial_fit(rows)
+            assert ledger.entries[0].losses == charged
+            assert len(ledger.entries) == 2
+    assert ledger.spent.mu == pytest.approx(math.hypot(mu_of(1.0), mu_of(0.5)))
 
 
 def test_delta_zero_takes_pure_fits_only():
