@@ -82,7 +82,7 @@ class ReadoutBase(BaseDPEstimator):
         n = float(query.n_rows) if self.adjacency == "replace" else None
         units = unit = self._public_units(d)
         if learns:
-            units, unit = self._units(session, ask, d, shares["columns"], n)
+            units, unit = self._units(ask, d, shares["columns"], n)
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
         clip_norm = self._clip_norm_of(session, ask, d, shares)
@@ -120,12 +120,13 @@ class ReadoutBase(BaseDPEstimator):
         center = low + (high - low) / 2 if self.fit_intercept else np.zeros(d)
         return RowScale(center, np.maximum(high - center, center - low))
 
-    def _units(self, session, ask, d, share, n):
+    def _units(self, ask, d, share, n):
         """Return the units to use, infinite where a column does not show its own, and all of them.
 
         A guess that is too small would make much of a column, so that it gets no coefficient.
         """
-        columns = self._found(session, ask.columns(), d, share, n, "'clip_norm'")
+        words = {"outcome": "which get no coefficient", "remedy": "'bounds'"}
+        columns = self._found(ask.columns(), d, share, n, **words)
         unit = RowScale(columns.center, np.maximum(columns.spread, columns.deviation))
         return unit._replace(size=np.where(columns.found, unit.size, math.inf)), unit
 
@@ -143,7 +144,7 @@ class ReadoutBase(BaseDPEstimator):
             stacklevel=5,
         )
 
-    def _found(self, session, ask, d, share, n, remedy):
+    def _found(self, ask, d, share, n, **words):
         """Return where columns lie: about a released centre, or about 0 without an intercept."""
         if self.fit_intercept:
             parts = [part * share for part in _PARTS]
@@ -152,7 +153,7 @@ class ReadoutBase(BaseDPEstimator):
             zero = np.zeros(d)
             scale = find_scales(ask.octaves(zero).ranks, d, share)
             found = Columns(zero, scale.value, scale.found, zero, math.inf, 1.0, scale.needed)
-        warn_unclear_columns(self, ~found.found, found.needed, remedy=remedy)
+        warn_unclear_columns(self, ~found.found, found.needed, **words)
         return found
 
     def _clip_norm_of(self, session, ask, d, shares):

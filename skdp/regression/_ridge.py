@@ -190,7 +190,8 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         if session.budget.exact:
             return TargetScale.in_ball(math.inf, q)
         share = shares["target_bounds"]
-        found = self._found(session, ask, q, share, n, "'target_bounds'")
+        words = {"of": "targets", "outcome": "and took a low guess", "remedy": "'target_bounds'"}
+        found = self._found(ask, q, share, n, **words)
         reach = found.reach(found.noise * math.sqrt(share / shares["readout"]), _TARGET_REACH)
         low, high = found.center - reach, found.center + reach
         return TargetScale.in_box(low, high, centered=self.fit_intercept)
