@@ -38,7 +38,7 @@ def column_bounds(
     if isinstance(value, Mapping):
         value = _by_name(estimator, name, value, names)
     low, high = _low_and_high(value)
-    if max(low.size, high.size) not in (1, n_features):
+    if any(end.ndim and end.size != n_features for end in (low, high)):
         _refuse(estimator, name, value, f" for {n_features} columns")
     return (
         np.broadcast_to(low, (n_features,)).copy(),
@@ -53,7 +53,7 @@ def _low_and_high(value: Any) -> tuple[FloatArray, FloatArray]:
     low, high = (np.asarray(end) for end in value)
     if low.dtype.kind not in "iuf" or high.dtype.kind not in "iuf" or max(low.ndim, high.ndim) > 1:
         raise TypeError("not numbers")
-    low, high = np.atleast_1d(low).astype(np.float64), np.atleast_1d(high).astype(np.float64)
+    low, high = low.astype(np.float64), high.astype(np.float64)
     largest = np.maximum(np.abs(low), np.abs(high))
     if not (low.size and np.all(high - low >= _NARROWEST) and np.all(largest <= _LARGEST)):
         raise ValueError("not in order")

@@ -8,7 +8,7 @@ import numpy as np
 from skdp.exceptions import PrivacyWarning
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.solvers.columns import MomentWeights
-from skdp.solvers.scales import find_scale, numbers_needed
+from skdp.solvers.scales import find_scale
 
 __all__ = ["column_weights", "learn_scale", "warn_unclear_columns"]
 
@@ -16,17 +16,16 @@ _COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 _SHOWN = 10  # column numbers in a warning
 
 
-def learn_scale(estimator, session, rank, share, *, of, remedy, near=1.0):
+def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
     """Return the end of the octave that holds the median of what `rank` ranks; warn of doubt.
 
     `of` says what of, `remedy` which public parameter takes its place.
     """
     found = find_scale(rank, share, near=near)
     if not found.found:
-        mu = session.budget.mu * math.sqrt(share)
         warnings.warn(
             f"{type(estimator).__name__} could not see the scale of {of}, and took a low guess. At "
-            f"this budget about {numbers_needed(mu)} of them must differ from 0: use more rows, a "
+            f"this budget about {found.needed} of them must differ from 0: use more rows, a "
             f"larger 'epsilon', or a public {remedy}.",
             PrivacyWarning,
             stacklevel=6,
@@ -39,17 +38,16 @@ def column_weights(d):
     return MomentWeights(SQUARE_WEIGHT, _COUNT_WEIGHT * math.sqrt(d))
 
 
-def warn_unclear_columns(estimator, session, unclear, share, *, remedy):
+def warn_unclear_columns(estimator, unclear, needed, *, remedy):
     """Say which columns did not show their scale, and what would do."""
     if not unclear.any():
         return
     columns = np.flatnonzero(unclear)
     shown = ", ".join(map(str, columns[:_SHOWN])) + (", ..." if len(columns) > _SHOWN else "")
-    mu = session.budget.mu * math.sqrt(share / len(unclear))
     warnings.warn(
         f"{type(estimator).__name__} could not see the scale of {len(columns)} of {len(unclear)} "
         f"columns ({shown}), and took a low guess. At this budget a column needs about "
-        f"{numbers_needed(mu)} values other than 0 (or than its most frequent value): use more "
+        f"{needed} values other than 0 (or than its most frequent value): use more "
         f"rows, a larger 'epsilon', or public {remedy}.",
         PrivacyWarning,
         stacklevel=6,

@@ -33,6 +33,7 @@ from skdp.testing import (
 # One line for each way that a fit can take: a new estimator adds its own.
 ESTIMATORS = [
     DPPCA(),
+    DPPCA(2, bounds=(-3.0, 4.0)),
     DPPCA(n_components=2, clip_norm=1.0),
     DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
     DPPCA(n_components="auto", adjacency="replace"),
@@ -101,6 +102,7 @@ ESTIMATORS = [
     DPPersonalizedRegressor(1, init="random", whiten=False, delta=0.0, n_rounds=1),
     DPPersonalizedClassifier(classes=[0, 1]),
     DPRidge(),
+    DPRidge(bounds=(-3.0, 4.0), target_bounds=(-1.0, 2.0)),
     DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
     DPRidge(0.0, fit_intercept=False, clip_norm=2.0, adjacency="replace"),
     DPRidgeClassifier(clip_norm=1.0, classes=[0, 1]),

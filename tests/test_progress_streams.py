@@ -6,6 +6,9 @@ import pytest
 from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPRidge, DPRidgeClassifier, PrintProgress
 from skdp.preprocessing import DPStandardScaler
 
+# Tiny fits show little; whether a fit says so is tested where the estimators are.
+pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((200, 5))
 Y, LABELS = X[:, 0], np.arange(200) % 2

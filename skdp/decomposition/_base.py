@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from skdp._bounds import column_bounds
 from skdp._inputs import as_blocks, map_blocks
 from skdp._validation import FLOATS
 from skdp.base import atomic
@@ -171,6 +172,20 @@ def check_center(center, n_features):
             f"Got an array of shape {center.shape} instead."
         )
     return center
+
+
+def public_range(estimator, d, *, centers):
+    """Return what is subtracted for free, and the clip norm, as far as `bounds` give them.
+
+    Where the mean is released (`centers`) the middle of the bounds is free; else nothing is moved.
+    """
+    if estimator.bounds is None:
+        return check_center(estimator.center, d), None
+    names = getattr(estimator, "feature_names_in_", None)
+    low, high = column_bounds(estimator, "bounds", d, names)
+    middle = low + (high - low) / 2 if centers else np.zeros(d)
+    reach = float(np.linalg.norm(np.maximum(high - middle, middle - low)))
+    return middle, reach if estimator.clip_norm == "auto" else None
 
 
 def check_in_range(estimator, n_components, n_samples, n_features):

@@ -5,6 +5,7 @@ from numbers import Integral
 
 import numpy as np
 
+from skdp._bounds import check_column_bounds
 from skdp._inputs import as_source, check_rows
 from skdp._validation import (
     check_bool,
@@ -19,9 +20,9 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import (
     LinearTransformMixin,
     as_input_dtype,
-    check_center,
     check_in_range,
     is_sparse,
+    public_range,
 )
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
@@ -107,6 +108,10 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     center : {"dp", "none"} or array of shape (n_features,), default="dp"
         "dp" releases the mean; "none" takes the rows as centred (and keeps sparse rows sparse); an
         array is a public centre, subtracted for free.
+    bounds : pair, two arrays, list of tuples, dict or None, default=None
+        Public bounds of the columns, in the forms of `PublicScaler`. Their middle is subtracted
+        for free before the mean is released, and ``clip_norm="auto"`` is half their diagonal, for
+        free. Entries outside are not cut; their rows are scaled down.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     n_jobs : int or None, default=None
@@ -181,6 +186,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         clip_norm="auto",
         adjacency="add_remove",
         center="dp",
+        bounds=None,
         budget_split="auto",
         n_jobs=None,
     ):
@@ -198,6 +204,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         self.clip_norm = clip_norm
         self.adjacency = adjacency
         self.center = center
+        self.bounds = bounds
         self.budget_split = budget_split
         self.n_jobs = n_jobs
 
@@ -230,11 +237,13 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         source = as_source(X)
         d, sparse = source.n_features, is_sparse(source)
         self._check_n_components(source, d)
-        center = check_center(self.center, d)
+        center, clip_norm = public_range(self, d, centers=self._centers())
+        sparse = sparse and (center is None or not self._centers())
         shares = check_split(self, self._default_shares(d, sparse))
         query = RowQuery(source, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
         ask = session.ask(query if center is None else query.centered(center))
-        clip_norm = self._clip_norm_of(session, ask, shares.get("clip_norm"), d)
+        if clip_norm is None:
+            clip_norm = self._clip_norm_of(session, ask, shares.get("clip_norm"), d)
         n = query.n_rows if self.adjacency == "replace" else None
         rows = ask.clipped(clip_norm)
         if self._wants_spectrum(d):
@@ -243,7 +252,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             route = row_route(self.svd_solver, d, self.n_components, sparse)
             attributes = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
         if center is not None:
-            attributes["mean_"] = center
+            attributes["mean_"] = center + attributes["mean_"]
         return attributes
 
     def fit_transform(self, X, y=None):
@@ -276,6 +285,10 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         check_clip_norm(self)
         if isinstance(self.center, str):
             check_option(self, "center", ("dp", "none"))
+        if self.bounds is not None:
+            check_column_bounds(self, "bounds")
+            if not isinstance(self.center, str):
+                raise ValueError("DPPCA takes 'bounds' or an array for 'center', not both.")
 
     def _wants_spectrum(self, d):
         """Whether all eigenvalues are asked for, not a few leading components."""
@@ -294,7 +307,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             shares["mean"] = 0.08
         if self.adjacency == "replace":
             shares.pop("count", None)
-        if self.clip_norm == "auto":
+        if self.clip_norm == "auto" and self.bounds is None:
             learnt = (
                 {"clip_norm": 0.06, "spread": 0.05} if "mean" in shares else {"clip_norm": 0.07}
             )

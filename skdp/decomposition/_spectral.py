@@ -50,7 +50,7 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, n
     if session.budget.exact:  # nothing is protected, so that nothing need be cut
         return math.inf
     median = learn_scale(  # the end of its octave
-        estimator, session, ask.kept_below, (1 - _RAISING) * share,
+estimator, ask.kept_below, (1 - _RAISING) * share,
         of="the rows", remedy="'clip_norm'", near=1.0 if near is None else near,
     )  # fmt: skip
     goal = level * session.noise_multiplier * math.sqrt(2 * d)

@@ -292,7 +292,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
             return float(self.coef_bound), share
         norms = ask.norms(head_norms(heads))
         bound = learn_scale(
-            self, session, norms.kept_below, share / 2, of="the heads", remedy="'coef_bound'"
+            self, norms.kept_below, share / 2, of="the heads", remedy="'coef_bound'"
         )
         return bound, share / 2
 

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import validate_data
 
+from skdp._bounds import check_column_bounds, column_bounds
 from skdp._inputs import as_blocks, map_blocks
 from skdp._scales import column_weights, learn_scale, warn_unclear_columns
 from skdp._validation import (
@@ -32,6 +33,7 @@ from skdp.theory import check_counts, rehearse, zero_rows
 
 _PARTS = (0.3, 0.4, 0.3)  # of what columns cost: their scales about 0, means, scales about these
 _MOST_COLUMNS = 1000
+_TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
 _TARGET, _CORNER = 0.6, 0.3
@@ -45,12 +47,14 @@ class ReadoutBase(BaseDPEstimator):
         check_bool(self, "fit_intercept")
         check_clip_norm(self)
         check_n_jobs(self)
-        if not self._is_auto("clip_norm"):  # else the form of the rows decides what is released
+        if self.bounds is not None:
+            check_column_bounds(self, "bounds")
+        if not self._learns_lengths():  # else the form of the rows decides what is released
             check_split(self, self._default_shares(False))
 
     def _default_shares(self, columns):
         shares = {"readout": 1.0}
-        if self._is_auto("clip_norm"):
+        if self._learns_lengths():
             shares["clip_norm"] = 0.05
         if columns:
             shares["columns"] = 0.12
@@ -76,9 +80,10 @@ class ReadoutBase(BaseDPEstimator):
         )  # fmt: skip
         ask, d = session.ask(query), records.rows.n_features
         n = float(query.n_rows) if self.adjacency == "replace" else None
-        units = unit = RowScale(np.zeros(d), np.ones(d))
+        units = unit = self._public_units(d)
         if learns:
             units, unit = self._units(session, ask, d, shares["columns"], n)
+        if learns or self.bounds is not None:
             ask = ask.scaled(units)
         clip_norm = self._clip_norm_of(session, ask, d, shares)
         scale = scale_of(session, ask.targets(), shares, n)
@@ -102,7 +107,18 @@ class ReadoutBase(BaseDPEstimator):
     def _learns_columns(self, session, rows):
         """Whether columns get units, from public facts: sparse rows stay sparse."""
         narrow = rows.n_features <= _MOST_COLUMNS and not getattr(rows, "sparse", False)
-        return narrow and self._is_auto("clip_norm") and not session.budget.exact
+        return narrow and self._learns_lengths() and not session.budget.exact
+
+    def _learns_lengths(self):
+        return self._is_auto("clip_norm") and self.bounds is None
+
+    def _public_units(self, d):
+        """Return centre and unit of each column, from `bounds` if there are any."""
+        if self.bounds is None:
+            return RowScale(np.zeros(d), np.ones(d))
+        low, high = column_bounds(self, "bounds", d, getattr(self, "feature_names_in_", None))
+        center = low + (high - low) / 2 if self.fit_intercept else np.zeros(d)
+        return RowScale(center, np.maximum(high - center, center - low))
 
     def _units(self, session, ask, d, share, n):
         """Return the units to use, infinite where a column does not show its own, and all of them.
@@ -133,19 +149,20 @@ class ReadoutBase(BaseDPEstimator):
             parts = [part * share for part in _PARTS]
             found = find_columns(ask, d, parts, column_weights(d), n)
         else:
-            parts, zero = [share], np.zeros(d)
+            zero = np.zeros(d)
             scale = find_scales(ask.octaves(zero).ranks, d, share)
-            found = Columns(zero, scale.value, scale.found, zero, math.inf, 1.0)
-        warn_unclear_columns(self, session, ~found.found, min(parts), remedy=remedy)
+            found = Columns(zero, scale.value, scale.found, zero, math.inf, 1.0, scale.needed)
+        warn_unclear_columns(self, ~found.found, found.needed, remedy=remedy)
         return found
 
     def _clip_norm_of(self, session, ask, d, shares):
         if not self._is_auto("clip_norm"):
             return float(self.clip_norm)
+        if self.bounds is not None:
+            return _TYPICAL * math.sqrt(d)
         if session.budget.exact:  # nothing is protected, so that nothing need be cut
             return math.inf
-        return learn_scale(
-            self, session, ask.lengths().kept_below, shares["clip_norm"],
+        return learn_scale(self, ask.lengths().kept_below, shares["clip_norm"],
             of="the rows", remedy="'clip_norm'", near=math.sqrt(d),
         )  # fmt: skip
 

@@ -50,6 +50,10 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         centre and scale of each target, and warns of doubt: give bounds if you know any.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
+    bounds : pair, two arrays, list of tuples, dict or None, default=None
+        Public bounds of the columns, in the forms of `PublicScaler`. They give each column its
+        centre and unit for free, and ``clip_norm="auto"`` too; a number for `clip_norm` and `alpha`
+        belong to columns in [-1, 1] then.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     random_state : int, Generator, RandomState or None, default=None
@@ -114,6 +118,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         clip_norm="auto",
         target_bounds="auto",
         adjacency="add_remove",
+        bounds=None,
         budget_split="auto",
         random_state=None,
         n_jobs=None,
@@ -125,6 +130,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         self.clip_norm = clip_norm
         self.target_bounds = target_bounds
         self.adjacency = adjacency
+        self.bounds = bounds
         self.budget_split = budget_split
         self.random_state = random_state
         self.n_jobs = n_jobs

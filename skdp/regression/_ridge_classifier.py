@@ -52,6 +52,10 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         coefficient, and a warning says so. A number is free, and right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
+    bounds : pair, two arrays, list of tuples, dict or None, default=None
+        Public bounds of the columns, in the forms of `PublicScaler`. They give each column its
+        centre and unit for free, and ``clip_norm="auto"`` too; a number for `clip_norm` and `alpha`
+        belong to columns in [-1, 1] then.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     random_state : int, Generator, RandomState or None, default=None
@@ -107,6 +111,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         delta=1e-6,
         clip_norm="auto",
         adjacency="add_remove",
+        bounds=None,
         budget_split="auto",
         random_state=None,
         n_jobs=None,
@@ -118,6 +123,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         self.delta = delta
         self.clip_norm = clip_norm
         self.adjacency = adjacency
+        self.bounds = bounds
         self.budget_split = budget_split
         self.random_state = random_state
         self.n_jobs = n_jobs

@@ -66,6 +66,8 @@ class Columns(NamedTuple):
         Number of rows, public or released.
     noise : float
         Of a first moment, in units of one row.
+    needed : int
+        About how many entries that differ from 0 and from the centre show the scale of a column.
     """
 
     center: FloatArray
@@ -74,6 +76,7 @@ class Columns(NamedTuple):
     deviation: FloatArray
     n: float
     noise: float
+    needed: int
 
     def reach(self, noise: float, nearest: float = _NEAREST) -> FloatArray:
         """Return how far from the centre entries should count, where sums have this noise.
@@ -112,8 +115,8 @@ def find_columns(
     about = ask.octaves(center).ranks
     spread = find_scales(about, d, shares[2], near=first.value)
     deviation = np.sqrt(np.maximum(moments.variance - _CLEAR * moments.noise, 0.0))
-    found = first.found & spread.found
-    return Columns(center, spread.value, found, deviation, moments.n, sums.noise_scale)
+    found, needed = first.found & spread.found, max(first.needed, spread.needed)
+    return Columns(center, spread.value, found, deviation, moments.n, sums.noise_scale, needed)
 
 
 def column_moments(

@@ -23,7 +23,6 @@ __all__ = [
     "Scale",
     "find_scale",
     "find_scales",
-    "numbers_needed",
     "private_clip_level",
     "raised_level",
 ]
@@ -46,7 +45,7 @@ _BLOCK = 128  # columns at a time
 _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
 _RAISES, RAISING = 16, 4  # clip levels upwards, half octaves; questions among them
 _DOUBT = 2.0  # deviations
-_ENOUGH = 5.5  # numbers times mu (of all questions together) from which a median is found
+_ENOUGH = 4.2  # numbers, in deviations of the noise of one rank, from which a median is found
 
 # Rank of a threshold among numbers whose median lies i - len(OCTAVES) octaves below it.
 _GAPS = np.arange(-len(OCTAVES), len(OCTAVES) + 1) + 0.5
@@ -86,10 +85,13 @@ class Scale(NamedTuple):
         The end of the octave that holds the median; where it was not found a low guess.
     found : bool or array of bool
         Whether the released ranks leave little doubt.
+    needed : int
+        About how many numbers that are not zero would show it, under this noise.
     """
 
     value: FloatArray
     found: NDArray[np.bool_]
+    needed: int
 
 
 def find_scale(rank: AsksRank, share: float, *, near: float = 1.0, fall: float = _FALL) -> Scale:
@@ -99,7 +101,7 @@ def find_scale(rank: AsksRank, share: float, *, near: float = 1.0, fall: float =
         return rank(float(thresholds[0]), share=share)
 
     found = find_scales(ranks, 1, share, near=near, fall=fall)
-    return Scale(found.value[0], found.found[0])
+    return Scale(found.value[0], found.found[0], found.needed)
 
 
 def find_scales(
@@ -122,7 +124,7 @@ def find_scales(
         thresholds = unit * np.ldexp(1.0, OCTAVES[asked])
         search.learn(asked, ranks(thresholds, share=share / QUESTIONS))
     octave, found = search.result()
-    return Scale(unit * np.ldexp(1.0, OCTAVES[octave]), found)
+    return Scale(unit * np.ldexp(1.0, OCTAVES[octave]), found, search.needed)
 
 
 def private_clip_level(count_above: AsksCount, largest: float, goal: float, share: float) -> float:
@@ -164,6 +166,7 @@ class _Search:
     def __init__(self, d: int, fall: float) -> None:
         mild = np.exp(-np.abs(OCTAVES) / fall)
         self._base = 0.5 / len(OCTAVES) + 0.5 * mild / mild.sum()
+        self._noise = 0.0
         self._asked: list[IntArray] = []
         self._answers: list[FloatArray] = []
         self._posterior = np.tile(self._base, (d, 1))
@@ -172,6 +175,11 @@ class _Search:
         """Return the octave of each column below which q of the posterior lies."""
         reached = np.cumsum(self._posterior, axis=1) >= np.reshape(q, (-1, 1)) * (1 - 1e-12)
         return np.asarray(np.argmax(reached, axis=1))
+
+    @property
+    def needed(self) -> int:
+        """Return about how many numbers that are not zero would be found under this noise."""
+        return math.ceil(_ENOUGH * self._noise)
 
     def question(self) -> IntArray:
         """Return the next threshold of each column: near its median, not the same for all.
@@ -184,7 +192,7 @@ class _Search:
 
     def learn(self, asked: IntArray, answer: Answer) -> None:
         """Take in one more answer for each column."""
-        noise = max(answer.noise_scale, _EXACT)
+        self._noise = noise = max(answer.noise_scale, _EXACT)
         self._asked.append(asked)
         self._answers.append(np.atleast_1d(answer.value) / noise)
         blocks = range(0, len(asked), _BLOCK)
@@ -247,8 +255,3 @@ def _kernel(spread: float) -> FloatArray:
 
 def _normalised(rows: FloatArray) -> FloatArray:
     return np.asarray(rows / rows.sum(axis=1, keepdims=True))
-
-
-def numbers_needed(mu: float) -> int:
-    """Return about how many numbers that are not zero a search with GDP parameter mu needs."""
-    return math.ceil(_ENOUGH / mu)

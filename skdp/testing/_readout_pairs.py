@@ -23,8 +23,12 @@ def _record_pairs(estimator):
     n, d = 1000, settings_of(estimator).n_features
     X, order = rng.standard_normal((n, d)), rng.permutation(n)
     X /= np.linalg.norm(X, axis=1, keepdims=True)
-    clip_norm = estimator.clip_norm if estimator.clip_norm != "auto" else _MEDIANS
-    row, other = clip_norm * np.eye(d)[0], clip_norm * np.eye(d)[1]
+    units = estimator._public_units(d)
+    clip_norm = estimator.clip_norm
+    if clip_norm == "auto":
+        clip_norm = _MEDIANS if estimator.bounds is None else math.sqrt(d)
+    X, row, other = X * units.size, *(clip_norm * units.size * np.eye(d)[:2])
+    X, row, other = (rows + units.center for rows in (X, row, other))
     if get_tags(estimator).estimator_type == "classifier":
         classes = np.asarray([0, 1] if estimator.classes is None else list(estimator.classes))
         y, low, high = classes[order % len(classes)], classes[:1], classes[-1:]

@@ -358,3 +358,9 @@ def test_float32_and_no_rows():
     pca = DPIncrementalPCA(2, clip_norm=5.0).partial_fit(X[:0].astype(np.float32))
     assert pca.components_.dtype == np.float32
     assert np.isfinite(pca.components_).all()
+
+
+def test_where_no_stream_runs_nothing_was_acknowledged():
+    for model in (DPIncrementalPCA(1), DPIncrementalPCA(1, clip_norm=1.0).fit(X)):
+        with pytest.raises(PrivacyError, match="no stream is running"):
+            model.n_acknowledged()

@@ -225,3 +225,24 @@ def test_budget_split():
     pca = seeded(data=sp.csr_array(X), budget_split={"clip_norm": 1, "moment": 3})
     spent = [entry.loss.value**2 for entry in pca.ledger_ if entry.name == "norm_median"]
     assert sum(spent) == pytest.approx(0.8 * pca.privacy_spent_.mu**2 / 4)
+
+
+def test_public_bounds_give_centre_and_clip_norm_for_free():
+    rng = np.random.default_rng(0)
+    rows = 1e6 + rng.uniform(-1, 1, (20_000, 4)) * [1.0, 3.0, 0.5, 0.1]
+    pca = seeded(2, data=rows, bounds=[(1e6 - width, 1e6 + width) for width in (2, 4, 2, 1)])
+    assert pca.clip_norm_ == 5.0
+    assert not any("median" in line.name for line in pca.ledger_)
+    best = PCA(2).fit(rows)
+    assert abs(pca.components_[0] @ best.components_[0]) > 0.99
+    np.testing.assert_allclose(pca.mean_, rows.mean(axis=0), atol=0.1)
+    about = seeded(2, data=rows - 1e6, bounds=(-4, 4), center="none")
+    np.testing.assert_array_equal(about.mean_, np.zeros(4))
+    assert about.clip_norm_ == 8.0
+
+
+def test_bounds_and_a_centre_are_one_too_many():
+    with pytest.raises(ValueError, match="not both"):
+        DPPCA(2, bounds=(0, 1), center=np.zeros(X.shape[1])).fit(X)
+    with pytest.raises(ValueError, match="'bounds' parameter of DPPCA must be a pair"):
+        DPPCA(2, bounds=(1, 0)).fit(X)

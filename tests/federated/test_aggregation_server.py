@@ -5,7 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from skdp.federated import AggregationClient, AggregationConfig, AggregationServer
+from skdp.federated import (
+    AggregationClient,
+    AggregationConfig,
+    AggregationServer,
+    MessageRefused,
+)
 from skdp.federated import _wire as wire
 from skdp.federated._masks import subtract_mask
 from skdp.federated._wire import Kind
@@ -102,3 +107,37 @@ def test_sizes_depend_on_public_numbers_only():
         messages = run_step(lambda request, v=value: np.full(50, v, dtype=np.uint64), 4, 50)
         sizes.append([len(message) for message in messages])
     assert sizes[0] == sizes[1]
+
+
+def without_one_share(kind, body):
+    """The body of a message that holds one share less."""
+    if kind is Kind.SHARES:
+        digest, sealed = wire.unpack_shares(body)
+        return wire.pack_shares(digest, dict(list(sealed.items())[1:]))
+    shares = list(wire.unpack_reveal(body).items())[1:]
+    return wire.pack_reveal((owner, which, share) for owner, (which, share) in shares)
+
+
+@pytest.mark.parametrize(
+    ("kind", "complaint"), [(Kind.SHARES, "each of them"), (Kind.REVEAL, "nothing else")]
+)
+def test_a_client_that_leaves_a_share_out_is_refused(kind, complaint):
+    config = AggregationConfig(4)
+    server = AggregationServer(b"run", config)
+    clients = [
+        AggregationClient(b"run", i, config, lambda request: np.zeros(3, np.uint64))
+        for i in range(4)
+    ]
+    messages, forged = server.begin(b"q", 3), 0
+    while messages:
+        for i, message in messages.items():
+            sent = clients[i].handle(message)
+            header, body = wire.unpack(sent)
+            if header.kind is kind:
+                with pytest.raises(MessageRefused, match=complaint):
+                    server.receive(i, wire.pack(header, without_one_share(kind, body)))
+                forged += 1
+            server.receive(i, sent)
+        messages = server.advance()
+    assert forged == 4
+    assert not np.any(server.total)

@@ -48,6 +48,8 @@ from skdp.model_selection import DPGridSearchCV, IndependentKFold, make_private_
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.testing import record_transcript
 
+pytestmark = pytest.mark.filterwarnings("ignore:DPRidge:skdp.exceptions.PrivacyWarning")  # noise
+
 X = np.random.default_rng(0).standard_normal((90, 4)) / 4
 Y = X[:, 0]
 LABELS = np.arange(90) % 2

@@ -17,6 +17,9 @@ from skdp.privacy.noise.words import SystemSource
 from skdp.queries.losses import LossQuery
 from skdp.testing import record_transcript, seeded_entropy
 
+# Tiny fits show little; whether a fit says so is tested where the estimators are.
+pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2000, 4)) / 3
 Y = X[:, 0] + 0.1 * RNG.standard_normal(2000)

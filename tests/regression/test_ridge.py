@@ -259,3 +259,40 @@ def test_threads_and_formats_change_nothing():
                 )
     for fit in fits[1:]:
         np.testing.assert_array_equal(fit.coef_, fits[0].coef_)
+
+
+BOUNDS = [(-1.0, 2.0)] * 4 + [(-100.0, 200.0)]
+
+
+def test_public_bounds_are_free_and_give_the_units():
+    X, y = data(20_000)
+    X = X * [1, 1, 1, 1, 100]
+    with seeded_entropy(0):
+        model = DPRidge(bounds=BOUNDS, target_bounds=(-1, 5)).fit(X, y)
+    assert [line.name for line in model.ledger_] == ["readout"]
+    assert model.score(X, y) > 0.97
+    assert model.clip_norm_ == pytest.approx(0.75 * math.sqrt(5))
+    np.testing.assert_allclose(model.center_, [0.5] * 4 + [50])
+    np.testing.assert_allclose(model.scale_, [1.5] * 4 + [150])
+    with seeded_entropy(0):
+        classes = DPRidgeClassifier(bounds=BOUNDS, classes=[False, True]).fit(X, y > 2)
+    assert classes.score(X, y > 2) > 0.9
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def test_bounds_without_noise_are_other_units_of_ridge():
+    X, y = data(500)
+    ours = DPRidge(0.0, bounds=(-2, 4), **UNBOUNDED).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, Ridge(0.0).fit(X, y).coef_, rtol=1e-7)
+    np.testing.assert_allclose(ours.intercept_, Ridge(0.0).fit(X, y).intercept_, rtol=1e-7)
+    origin = DPRidge(0.0, bounds=(-2, 4), fit_intercept=False, **UNBOUNDED).fit(X, y)
+    theirs = Ridge(0.0, fit_intercept=False).fit(X, y)
+    np.testing.assert_allclose(origin.coef_, theirs.coef_, rtol=1e-7)
+
+
+@pytest.mark.parametrize("bounds", [(1, 0), [(0, 1)], "auto", {"a": (0, 1)}])
+def test_bad_bounds_are_refused(bounds):
+    X, y = data(50)
+    for model in (DPRidge(bounds=bounds), DPRidgeClassifier(bounds=bounds, classes=[0, 1])):
+        with pytest.raises(ValueError, match="bounds"):
+            model.fit(X, (y > 0).astype(int))

@@ -14,7 +14,6 @@ from skdp.solvers.scales import (
     RAISING,
     find_scale,
     find_scales,
-    numbers_needed,
     private_clip_level,
     raised_level,
 )
@@ -65,7 +64,7 @@ def test_scales_are_found_or_doubt_is_shown(kind):
         for _ in range(60):
             numbers = rows_of(kind, n, rng) * 2.0 ** rng.uniform(-40, 40)
             kept = numbers[numbers > 0]
-            level, found = find_scale(Ranks(numbers[:, None], MU, rng), 1.0)
+            level, found, _ = find_scale(Ranks(numbers[:, None], MU, rng), 1.0)
             off = math.log2(level / np.median(kept)) - 0.5 if kept.size else 0.0
             sure_and_wrong += bool(found) and abs(off) > 3
             doubts += not found
@@ -90,7 +89,7 @@ def test_the_number_of_questions_is_fixed(d):
             asked.append(share)
             return SimpleNamespace(value=np.full(d, next(answers)), noise_scale=1.0)
 
-        level, found = find_scales(ranks, d, 0.7)
+        level, found, _ = find_scales(ranks, d, 0.7)
         assert asked == [0.7 / QUESTIONS] * QUESTIONS
         assert np.all(np.isfinite(level)) and np.all(level > 0)
         assert level.shape == found.shape == (d,)
@@ -100,7 +99,7 @@ def test_without_noise_and_with_a_guess():
     rng = np.random.default_rng(2)
     numbers = np.full((1, 1), 3e7)
     for near in (1.0, 1e6):
-        level, found = find_scale(Ranks(numbers, 1e6, rng), 1.0, near=near)
+        level, found, _ = find_scale(Ranks(numbers, 1e6, rng), 1.0, near=near)
         assert found
         assert 0.5 < level / 3e7 < 4
 
@@ -115,7 +114,7 @@ def test_columns_share_what_they_show():
     """A hundred columns of one scale, none of which shows it alone (numbers times mu: 2.2)."""
     rng = np.random.default_rng(3)
     X = 1000 * rng.standard_normal((300, 100))
-    level, found = find_scales(Ranks(X, 0.075, rng), 100, 1.0)
+    level, found, _ = find_scales(Ranks(X, 0.075, rng), 100, 1.0)
     near = np.abs(np.log2(level / 674)) < 3
     assert near.mean() > 0.95
     assert not np.any(found & ~near)
@@ -124,17 +123,17 @@ def test_columns_share_what_they_show():
 def test_columns_keep_their_own_scale():
     rng = np.random.default_rng(4)
     units = 2.0 ** rng.uniform(-30, 30, 30)
-    level, found = find_scales(Ranks(units * rng.standard_normal((3000, 30)), 0.1, rng), 30, 1.0)
+    level, found, _ = find_scales(Ranks(units * rng.standard_normal((3000, 30)), 0.1, rng), 30, 1.0)
     assert found.all()
     assert np.all(np.abs(np.log2(level / (0.674 * units)) - 0.5) < 2)
 
 
 def test_enough_numbers_are_enough():
     rng = np.random.default_rng(5)
-    n = numbers_needed(MU)
-    found = [find_scale(Ranks(rows_of("normal", n, rng)[:, None], MU, rng), 1.0)[1]
-             for _ in range(100)]  # fmt: skip
-    assert np.mean(found) > 0.5
+    needed = find_scale(Ranks(np.zeros((9, 1)), MU, rng), 1.0).needed
+    assert 150 < needed < 300
+    ask = [Ranks(rows_of("normal", needed, rng)[:, None], MU, rng) for _ in range(100)]
+    assert np.mean([find_scale(ranks, 1.0).found for ranks in ask]) > 0.5
 
 
 class Columns:

@@ -29,6 +29,9 @@ from skdp.testing import (
     worst_case_pair,
 )
 
+# Tiny fits show little; whether a fit says so is tested where the estimators are.
+pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 5))
 

@@ -83,8 +83,8 @@ def announce(token: str, path: str) -> Callable[[], None]:
     os.environ[_VARIABLE] = os.pathsep.join([*_named(), str(name)])
 
     def withdraw() -> None:
-        name.unlink(missing_ok=True)
         file.close()
+        name.unlink(missing_ok=True)
         os.environ[_VARIABLE] = os.pathsep.join(each for each in _named() if each != str(name))
 
     return withdraw

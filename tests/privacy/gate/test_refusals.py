@@ -129,6 +129,13 @@ def test_a_ledger_pays_for_nothing_before_it_is_open():
         pass
 
 
+def test_a_ledger_is_of_its_process(elsewhere):
+    ledger = PrivacyLedger(epsilon=1.0, delta=1e-6)
+    elsewhere()
+    with pytest.raises(PrivacyError, match="process that made it"), ledger:
+        pass
+
+
 def test_a_client_answers_what_is_listed():
     query = RowQuery(np.zeros((3, 2)), clip_norm=1.0, adjacency="add_remove")
     signatures = {RowQuery: {"gram": (), "clipped": (lambda query, value: value > 0,)}}
