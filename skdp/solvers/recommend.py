@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from skdp.solvers.one_shot import history_moment, leading_pairs
-from skdp.solvers.shrinkage import Directions, wigner
+from skdp.solvers.shrinkage import Directions, pair_evidence, wigner
 
 __all__ = [
     "Fitted",
@@ -41,7 +42,11 @@ _JUDGE = 0.05  # share of the budget that chooses among them
 _MOST_JUDGED = 0.5  # of the rows, of which a fifth of the items is hidden from the moment
 _JUDGED_ROWS = 10_000.0  # are enough
 _JUDGED_SCORES = 4e7  # computed for it: seconds
-_CAREFUL = 1  # which of them to take where nothing tells them apart
+_CAREFUL = 1  # which of them to take where nothing tells them apart, and pairs of items
+_EVIDENCE = 2.5  # stand out of the noise together by so many deviations; else the first
+_CLEARLY = 1.5  # noise scales by which another weight must be better
+_LIST = 20
+_LISTS = 8  # with other noise, that are compared with the list of the counts
 
 
 _NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
@@ -88,7 +93,7 @@ class Counts(NamedTuple):
     spent : float
         Share of the budget that they took.
     readable : bool
-        Whether the most popular items stand clearly above the noise.
+        Whether the most popular items stand clearly above the noise, and the best are known.
     """
 
     value: FloatArray
@@ -107,7 +112,7 @@ def buy_counts(ask_counts: Callable[[float], Any], available: float, route: str)
     """
     value: Any = 0.0
     precision = spent = 0.0
-    for share, level in _rungs(route, available):
+    for share, level, loss in _rungs(route, available):
         answer = ask_counts(share)
         if answer.noise_scale == 0.0:
             return Counts(answer.value, 0.0, share, route != "popularity")
@@ -116,19 +121,40 @@ def buy_counts(ask_counts: Callable[[float], Any], available: float, route: str)
         precision, spent = precision + weight, spent + share
         scale = precision**-0.5
         rank = min(_READABLE, max(len(value) // 10, 1))
-        if np.partition(value, -rank)[-rank] > level * scale:
+        clear = np.partition(value, -rank)[-rank] > level * scale
+        if clear and list_loss(value, scale) <= loss:
             return Counts(value, scale, spent, True)
     return Counts(value, precision**-0.5, spent, False)
 
 
-def _rungs(route: str, available: float) -> tuple[tuple[float, float], ...]:
-    """Return shares of the counts, each with how many noise scales they must reach to stop."""
+def _rungs(route: str, available: float) -> tuple[tuple[float, float, float], ...]:
+    """Return shares of the counts, and when to stop.
+
+    That is: how many noise scales they must reach, and what the best list may lose.
+    """
     if route == "popularity":
-        return ((available, math.inf),)
+        return ((available, math.inf, 0.0),)
     if route == "one_shot":
-        return ((_PURE_COUNTS, 4.5), (_PURE_CELLS, math.inf))
-    rungs = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
-    return tuple((part * available, level) for part, level in rungs)
+        return ((_PURE_COUNTS, 4.5, 0.02), (_PURE_CELLS, math.inf, 0.0))
+    rungs = ((0.1, 5.0, 0.004), (0.2, 3.5, 0.004), (0.3, 3.5, 0.01), (0.4, math.inf, 0.0))
+    return tuple((part * available, level, loss) for part, level, loss in rungs)
+
+
+def list_loss(counts: FloatArray, noise_scale: float) -> float:
+    """Return which share of the counts of the best 20 items as much noise again would lose.
+
+    About what the first noise has lost. The second one is a fixed pattern: nothing is drawn.
+    """
+    best = min(_LIST, len(counts))
+    total = float(np.partition(counts, -best)[-best:].sum())
+    if total <= 0.0:
+        return 1.0
+    found = 0.0
+    for j in range(1, _LISTS + 1):
+        pattern = ndtri((np.arange(1, len(counts) + 1) * math.sqrt(j * j + 1)) % 1.0)
+        noisy = counts + noise_scale * np.clip(pattern, -9.0, 9.0)
+        found += float(counts[np.argpartition(noisy, -best)[-best:]].sum())
+    return 1 - found / _LISTS / total
 
 
 def kept_items(signal: float, n_items: int, most: int = _MOST_KEPT) -> int:
@@ -257,14 +283,16 @@ def _tastes(
     return U[:, :r], ((M[:r] ** 2) @ reliable) * (s[:r] / s[0]) ** power
 
 
-def best_blend(totals: FloatArray, noise_scale: float, blends: Sequence[float] = BLENDS) -> float:
+def best_blend(
+    totals: FloatArray, noise_scale: float, careful: int, blends: Sequence[float] = BLENDS
+) -> float:
     """Return the weight of the tastes with the largest released recall.
 
-    What the noise cannot tell apart goes to a careful weight, which is near popularity where
-    tastes mislead and has most of their gain where they help.
+    What the noise cannot tell apart goes to a careful weight: none where there is no evidence of
+    tastes; else one that is near popularity where they mislead, and has most of their gain.
     """
     judged = np.array(totals, np.float64)
-    judged[_CAREFUL] += noise_scale
+    judged[careful] += _CLEARLY * noise_scale
     return float(blends[int(np.argmax(judged))])
 
 
@@ -279,32 +307,39 @@ def fit_filter(
     if not counts.readable:
         found = popularity_filter(counts).blended(0.0)
         if route.name == "one_shot":
-            _chosen_blend(ask, route, found, min(_MOST_JUDGED, _JUDGED_ROWS / n_users))
+            _chosen_blend(ask, route, found, min(_MOST_JUDGED, _JUDGED_ROWS / n_users), 0)
         return Fitted(found, counts, _NOTHING, counts.value, 0.0)
     rest = _PURE_CELLS if route.name == "one_shot" else available - counts.spent - _JUDGE
     order = np.argsort(-counts.value, kind="stable")
     n_kept, floor = _sized(route, counts.value[order], n_users, rest)
     kept = np.sort(order[:n_kept])
     judged = min(_MOST_JUDGED, _JUDGED_ROWS / n_users)
-    directions, diagonal = _directions(ask, route, kept, floor, judged, rest, n_components)
-    tastes = item_filter(counts, kept, directions, n_components, exponent)
+    moment = _moment(ask, route, kept, floor, judged, rest, n_components)
+    tastes = item_filter(counts, kept, moment.directions, n_components, exponent)
     judged = min(judged, _JUDGED_SCORES / (n_users * n_kept))
-    chosen = _chosen_blend(ask, route, tastes, judged)
+    careful = _CAREFUL if moment.evidence > _EVIDENCE else 0
+    chosen = _chosen_blend(ask, route, tastes, judged, careful)
     blend = chosen if tastes.rank else 0.0
-    return Fitted(tastes.blended(blend), counts, directions, diagonal, blend)
+    return Fitted(tastes.blended(blend), counts, moment.directions, moment.diagonal, blend)
 
 
-def _chosen_blend(ask: Any, route: Route, tastes: ItemFilter, judged: float) -> float:
+def _chosen_blend(ask: Any, route: Route, tastes: ItemFilter, judged: float, careful: int) -> float:
     """Choose the weight of the tastes by the recall of hidden items; pure routes by one choice."""
     if route.name != "one_shot":
         answer = ask.recalls(tastes, BLENDS, judged, share=_JUDGE)
-        return best_blend(answer.value, answer.noise_scale)
+        return best_blend(answer.value, answer.noise_scale, careful)
     bonus = np.zeros(len(BLENDS))
-    bonus[_CAREFUL] = route.doubt(_JUDGE)
+    bonus[careful] = route.doubt(_JUDGE)
     return float(BLENDS[ask.best_recall(tastes, BLENDS, judged, bonus, share=_JUDGE)])
 
 
-def _directions(
+class _Moment(NamedTuple):
+    directions: Directions
+    diagonal: FloatArray
+    evidence: float  # of tastes, in deviations of the noise
+
+
+def _moment(
     ask: Any,
     route: Route,
     kept: NDArray[np.intp],
@@ -312,11 +347,14 @@ def _directions(
     judged: float,
     share: float,
     n_components: int,
-) -> tuple[Directions, FloatArray]:
+) -> _Moment:
     """Release the moment on the kept items, or their flipped cells; return what can be read."""
     if route.name == "one_shot":
         cells = ask.cells(kept, judged, share=share)
-        return history_moment(cells.value, cells.noise_scale, floor, n_components)
+        found = history_moment(cells.value, cells.noise_scale, floor, n_components)
+        return _Moment(*found, math.inf)
     answer = ask.moment(kept, floor, judged, share=share)
     pairs = leading_pairs(answer.value, 4 * n_components)
-    return wigner(*pairs, answer.noise_scale / math.sqrt(2)), np.diag(answer.value).copy()
+    noise_scale = answer.noise_scale / math.sqrt(2)
+    evidence = pair_evidence(answer.value, noise_scale)
+    return _Moment(wigner(*pairs, noise_scale), np.diag(answer.value).copy(), evidence)
