@@ -33,6 +33,7 @@ from skdp.theory import check_counts, rehearse, zero_rows
 
 _PARTS = (0.3, 0.4, 0.3)  # of what columns cost: their scales about 0, means, scales about these
 _MOST_COLUMNS = 1000
+_REACH = 16.0  # learnt units from the centre at which an entry is cut
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
@@ -102,6 +103,7 @@ class ReadoutBase(BaseDPEstimator):
         coefficients = coefficients / units.size[:, None]
         intercepts = intercepts - units.center @ coefficients
         attributes = {"clip_norm_": clip_norm, "center_": unit.center, "scale_": unit.size}
+        attributes["entry_bounds_"] = units.bounds()
         return coefficients, intercepts, scale, attributes
 
     def _learns_columns(self, session, rows):
@@ -115,10 +117,10 @@ class ReadoutBase(BaseDPEstimator):
     def _public_units(self, d):
         """Return centre and unit of each column, from `bounds` if there are any."""
         if self.bounds is None:
-            return RowScale(np.zeros(d), np.ones(d))
+            return RowScale(np.zeros(d), np.ones(d), math.inf)
         low, high = column_bounds(self, "bounds", d, getattr(self, "feature_names_in_", None))
         center = low + (high - low) / 2 if self.fit_intercept else np.zeros(d)
-        return RowScale(center, np.maximum(high - center, center - low))
+        return RowScale(center, np.maximum(high - center, center - low), 1.0)
 
     def _units(self, ask, d, share, n):
         """Return the units to use, infinite where a column does not show its own, and all of them.
@@ -127,7 +129,7 @@ class ReadoutBase(BaseDPEstimator):
         """
         words = {"outcome": "which get no coefficient", "remedy": "'bounds'"}
         columns = self._found(ask.columns(), d, share, n, **words)
-        unit = RowScale(columns.center, np.maximum(columns.spread, columns.deviation))
+        unit = RowScale(columns.center, np.maximum(columns.spread, columns.deviation), _REACH)
         return unit._replace(size=np.where(columns.found, unit.size, math.inf)), unit
 
     def _warn_unseen(self, seen, d, clip_norm, noise_scale):
@@ -169,7 +171,8 @@ class ReadoutBase(BaseDPEstimator):
 
     def _linear(self, X, finish, n_columns, dtype=None):
         """Return ``finish(linear predictor)`` of each row, for blocks where they are."""
-        predict = LinearPredictor(self.coef_, self.intercept_, finish)
+        cut = self.entry_bounds_ if np.isfinite(self.entry_bounds_).any() else None
+        predict = LinearPredictor(self.coef_, self.intercept_, finish, cut)
         source = as_blocks(X)
         if source is None:
             X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False)
@@ -214,9 +217,13 @@ class LinearPredictor(NamedTuple):
     coef: np.ndarray
     intercept: Any
     finish: Callable
+    cut: tuple[np.ndarray, np.ndarray] | None = None
 
     def __call__(self, X):
-        """Predict rows; those of another dtype than float32 in float64."""
+        """Predict rows, cut as in the fit; those of another dtype than float32 in float64."""
         X = X if X.dtype in FLOATS else X.astype(np.float64)
+        if self.cut is not None:
+            low, high = (end.astype(X.dtype) for end in self.cut)
+            X = np.clip(X.toarray() if sp.issparse(X) else X, low, high)
         linear = X @ self.coef.T
         return self.finish((np.asarray(linear) if sp.issparse(X) else linear) + self.intercept)
