@@ -23,7 +23,7 @@ from skdp.solvers.low_rank import (
     alternate,
     deflate,
     iterate_symmetric,
-    start_width,
+    late_columns,
 )
 from skdp.solvers.one_shot import flip_deviation, flip_probability, normalised_pairs, pair_deviation
 from skdp.solvers.postprocess import svd_variances, user_level_mu
@@ -156,8 +156,8 @@ def _moment_pairs(estimator, session, ask, n, route):
     if route == "gram":
         moment = ask.gram(share=_REST)
         return leading_shrunk(moment.value, k, moment.noise_scale / math.sqrt(2))
-    width, quiet = start_width(session.law, k, estimator.n_oversamples, n)
-    start = session.random_start(n, width, ones_first=True)
+    late, quiet = late_columns(session.law, k, estimator.n_oversamples, n)
+    start = session.random_start(n, k, late=late, ones_first=True)
     options = {"law": session.law, "n_iter": interaction_steps(estimator), "quiet": quiet}
     squares, V = iterate_symmetric(ask, start, k, _REST, **options)
     order = np.argsort(-squares, kind="stable")  # a negative Ritz value is noise: last
@@ -201,8 +201,8 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
     options = {"law": session.law, "n_iter": estimator.n_iter}
     if route == "deflation":
         return deflate(ask, m, session.random_signs((n, k)), rest, **options)
-    width, quiet = start_width(session.law, k, estimator.n_oversamples, min(shape))
-    start = session.random_start(n, width, ones_first=unit.low >= 0)
+    late, quiet = late_columns(session.law, k, estimator.n_oversamples, min(shape))
+    start = session.random_start(n, k, late=late, ones_first=unit.low >= 0)
     if unit.name != "edge":
         return alternate(ask, start, k, rest, quiet=quiet, **options)
     values, V = iterate_symmetric(ask, start, k, rest, quiet=quiet, **options)

@@ -23,7 +23,7 @@ from skdp.solvers.iterate import (
 )
 from skdp.solvers.linalg import leading_eigenvectors, orthonormal
 
-__all__ = ["N_PASSES", "N_PRODUCTS", "alternate", "deflate", "iterate_symmetric", "start_width"]
+__all__ = ["N_PASSES", "N_PRODUCTS", "alternate", "deflate", "iterate_symmetric", "late_columns"]
 
 FloatArray = NDArray[np.float64]
 _STEPS = {"gaussian": posterior_step, "laplace": laplace_step}
@@ -34,15 +34,15 @@ _LATE = 10  # columns beyond those that are wanted, at most
 _EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
 
-def start_width(law: str, k: int, n_oversamples: int | str, most: int) -> tuple[int, float]:
-    """Return the columns of a start, and how quiet answers must be for those beyond k to join.
+def late_columns(law: str, k: int, n_oversamples: int | str, most: int) -> tuple[int, float]:
+    """Return how many columns join k others, and how quiet answers must be for them.
 
     "auto" has them wait until they cost little; a number of them is there from the first step.
     """
     if law == "laplace":
-        return k, QUIET
+        return 0, QUIET
     extra = min(k, _LATE) if isinstance(n_oversamples, str) else n_oversamples
-    return min(k + extra, most), QUIET if isinstance(n_oversamples, str) else 1.0
+    return max(min(extra, most - k), 0), QUIET if isinstance(n_oversamples, str) else 1.0
 
 
 def alternate(
