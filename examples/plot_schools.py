@@ -56,7 +56,7 @@ score_alone, score_together = r2_score(y[test], alone[test]), r2_score(y[test], 
 epsilons = [0.5, 1, 2, 4, 8]
 personal, published = [], []
 for epsilon in epsilons:
-    model = DPPersonalizedRegressor(n_components=3, epsilon=epsilon, coef_bound=2.0)
+    model = DPPersonalizedRegressor(n_components=3, epsilon=epsilon)
     model.fit(X[train], y[train], groups=school[train])
     personal.append(model.score(X[test], y[test], groups=school[test]))
     published.append(model.released().score(X[test], y[test]))
