@@ -22,12 +22,35 @@ __all__ = [
     "check_histories",
     "check_matrix",
     "check_rows",
+    "checked",
     "checked_updates",
     "float_dtype",
     "is_memory_map",
     "map_blocks",
     "refuse_blocks",
 ]
+
+
+def checked(estimator, *data, **options):
+    """Return what `validate_data` makes of data, with advice of our own where that would leak.
+
+    scikit-learn quotes a text that is no number, and names imputers that learn.
+    """
+    name = type(estimator).__name__
+    advice = {
+        "could not convert string": f"{name} needs numbers, and found text: encode categories by a "
+        "public list first, with OneHotEncoder(categories=[...], handle_unknown='ignore').",
+        "contains NaN": f"Input contains NaN, and {name} takes no missing values: fill them with "
+        "public constants, with SimpleImputer(strategy='constant', fill_value=..., "
+        "keep_empty_features=True). Means and medians of the data are private.",
+    }
+    try:
+        return validate_data(estimator, *data, dtype=FLOATS, **options)
+    except ValueError as error:
+        said = next((words for cause, words in advice.items() if cause in str(error)), None)
+        if said is None:
+            raise
+    raise ValueError(said)  # outside the except block: no context, which would hold the value
 
 
 def is_memory_map(X):
@@ -61,8 +84,7 @@ def check_rows(estimator, X, *, accept_sparse, **options):
     """Return the rows to fit as a source, which has `n_features`, `dtype` and `sparse`."""
     source = as_blocks(X)
     if source is None:
-        X = validate_data(estimator, X, accept_sparse=accept_sparse, dtype=FLOATS, **options)
-        return row_source(X)
+        return row_source(checked(estimator, X, accept_sparse=accept_sparse, **options))
     check_block_columns(estimator, source.n_features, **options)
     if getattr(source, "sparse", False) and not accept_sparse:
         raise TypeError(
@@ -113,7 +135,7 @@ def refuse_blocks(estimator, X, reason):
 def check_matrix(estimator, X, reason, **options):
     """Return a matrix in memory, sparse ones as CSR, for units that are not rows."""
     refuse_blocks(estimator, X, reason)
-    X = validate_data(estimator, X, dtype=FLOATS, **options)
+    X = checked(estimator, X, **options)
     return X.tocsr() if sp.issparse(X) else X
 
 

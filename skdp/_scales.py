@@ -38,7 +38,7 @@ def column_weights(d):
     return MomentWeights(SQUARE_WEIGHT, _COUNT_WEIGHT * math.sqrt(d))
 
 
-def warn_unclear_columns(estimator, unclear, needed, *, remedy):
+def warn_unclear_columns(estimator, unclear, needed, *, outcome, remedy, of="columns"):
     """Say which columns did not show their scale, and what would do."""
     if not unclear.any():
         return
@@ -46,7 +46,7 @@ def warn_unclear_columns(estimator, unclear, needed, *, remedy):
     shown = ", ".join(map(str, columns[:_SHOWN])) + (", ..." if len(columns) > _SHOWN else "")
     warnings.warn(
         f"{type(estimator).__name__} could not see the scale of {len(columns)} of {len(unclear)} "
-        f"columns ({shown}), and took a low guess. At this budget a column needs about "
+        f"{of} ({shown}), {outcome}. At this budget each needs about "
         f"{needed} values other than 0 (or than its most frequent value): use more "
         f"rows, a larger 'epsilon', or public {remedy}.",
         PrivacyWarning,

@@ -60,7 +60,13 @@ def one_call(estimator):
 def histories(estimator):
     """Counts that can be read at the first rung: how many rungs there are is learnt."""
     R = make_interactions(5000, 60, 60_000, 4, random_state=0)
-    return estimator.fit(R), R.shape, {"nnz": R.nnz}
+    options = {"nnz": R.nnz} if isinstance(estimator, DPRecommender) else {"sparse": True}
+    return estimator.fit(R), R.shape, options
+
+
+def learns_rungs(estimator):
+    screened = getattr(estimator, "algorithm", "") == "screened"
+    return screened or isinstance(estimator, DPRecommender)
 
 
 def records(estimator):
@@ -78,7 +84,7 @@ def stream(estimator):
 
 
 WAYS = [
-    (estimator, histories if isinstance(estimator, DPRecommender) else one_call)
+    (estimator, histories if learns_rungs(estimator) else one_call)
     for estimator in common_estimators()
 ]
 WAYS += [

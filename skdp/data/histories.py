@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import RowSource, plain_block
 
-__all__ = ["HistoryRows", "JudgedCells", "binary_rows", "hidden_cells", "without_hidden"]
+__all__ = [
+    "HistoryRows",
+    "JudgedCells",
+    "binary_rows",
+    "hidden_cells",
+    "weighted_rows",
+    "without_hidden",
+]
 
 Words = NDArray[np.uint64]
 _HIDDEN = 0.2  # share of the items of a judged row that are hidden
@@ -29,6 +36,20 @@ def binary_rows(block: Any) -> Any:
     """Return a CSR array of ones where a block is positive and finite."""
     rows = sp.csr_array(plain_block(block)).copy()
     rows.data = np.where(np.isfinite(rows.data) & (rows.data > 0), 1.0, 0.0)
+    rows.eliminate_zeros()
+    rows.sort_indices()
+    return rows
+
+
+def weighted_rows(block: Any, cap: float | None) -> Any:
+    """Return a CSR array of min(x, cap)/cap where a block is positive; without a cap, of ones.
+
+    An entry that is too small for its share of the cap is no item.
+    """
+    if cap is None:
+        return binary_rows(block)
+    rows = sp.csr_array(plain_block(block)).astype(np.float64)
+    rows.data = np.where(np.isfinite(rows.data), np.clip(rows.data, 0.0, cap) / cap, 0.0)
     rows.eliminate_zeros()
     rows.sort_indices()
     return rows
@@ -50,7 +71,7 @@ def hidden_cells(rows: Any, judged: float, *, by_cell: bool) -> NDArray[np.bool_
 def without_hidden(rows: Any, judged: float, *, by_cell: bool) -> Any:
     """Return binary rows without their hidden cells."""
     part = rows.copy()
-    part.data = np.where(hidden_cells(rows, judged, by_cell=by_cell), 0.0, 1.0)
+    part.data = np.where(hidden_cells(rows, judged, by_cell=by_cell), 0.0, rows.data)
     part.eliminate_zeros()
     return part
 
@@ -83,10 +104,12 @@ class HistoryRows:
     kept : ndarray of int or None
         A public selection of items; None keeps all.
     form : {"unit", "known", "both"}
-        Rows of length 1; the same without what is hidden by row; or rows of 1 (known) and 2
-        (hidden) for the judge.
+        Rows of length 1; the same without what is hidden by row; or, for the judge, rows whose
+        hidden entries are negative.
     judged : float
         Share of the rows of which items are hidden.
+    cap : float or None
+        Entries count by min(x, cap); None: all alike.
     """
 
     def __init__(
@@ -96,11 +119,13 @@ class HistoryRows:
         *,
         form: str = "unit",
         judged: float = 0.0,
+        cap: float | None = None,
     ) -> None:
         self._source = source
         self._kept = kept
         self._form = form
         self._judged = judged
+        self._cap = cap
         self.n_features = source.n_features if kept is None else len(kept)
 
     def n_rows(self) -> int:
@@ -110,17 +135,19 @@ class HistoryRows:
     def parts(self, n: int) -> list[RowSource]:
         """Cut as the source does."""
         cut = self._source.parts(n)
-        wrap = partial(HistoryRows, kept=self._kept, form=self._form, judged=self._judged)
+        wrap = partial(
+            HistoryRows, kept=self._kept, form=self._form, judged=self._judged, cap=self._cap
+        )
         return [wrap(part) for part in cut]
 
     def blocks(self) -> Iterator[Any]:
         """Yield CSR blocks."""
         for block in self._source.blocks():
-            rows = binary_rows(_finite_rows(block))
+            rows = weighted_rows(_finite_rows(block), self._cap)
             if self._form == "known":
                 rows = without_hidden(rows, self._judged, by_cell=False)
             elif self._form == "both":
-                rows.data = 1.0 + hidden_cells(rows, self._judged, by_cell=False)
+                rows.data[hidden_cells(rows, self._judged, by_cell=False)] *= -1
             rows = rows if self._kept is None else rows[:, self._kept]
             yield rows if self._form == "both" else _of_length_one(rows)
 
@@ -135,13 +162,18 @@ def _finite_rows(block: Any) -> Any:
 
 
 def _of_length_one(rows: Any) -> Any:
+    """Scale each row from itself alone; its largest entry comes first, so that none vanishes."""
     degrees = np.diff(rows.indptr)
-    rows.data = np.repeat(1 / np.sqrt(np.maximum(degrees, 1)), degrees)
+    owner = np.repeat(np.arange(rows.shape[0]), degrees)
+    largest = np.zeros(rows.shape[0])
+    np.maximum.at(largest, owner, rows.data)
+    scaled = rows.data / largest[owner]
+    rows.data = scaled / np.sqrt(np.bincount(owner, scaled**2, rows.shape[0]))[owner]
     return rows
 
 
 class JudgedCells:
-    """All users of a matrix in blocks: 1 for a known item, 2 for one that is hidden by cell."""
+    """All users of a matrix in blocks: 1 for a known item, -1 for one that is hidden by cell."""
 
     def __init__(self, R: Any, kept: NDArray[np.intp], judged: float) -> None:
         self._R = R
@@ -160,5 +192,5 @@ class JudgedCells:
     def blocks(self) -> Iterator[Any]:
         """Yield one CSR block of the kept items."""
         rows = binary_rows(self._R)
-        rows.data = 1.0 + hidden_cells(rows, self._judged, by_cell=True)
+        rows.data[hidden_cells(rows, self._judged, by_cell=True)] = -1.0
         yield rows[:, self._kept]

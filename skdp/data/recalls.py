@@ -43,7 +43,7 @@ def judged(block: Any, *, tastes: Tastes, blends: tuple[float, ...]) -> FloatArr
     total = np.zeros(len(blends))
     if not rows.nnz:
         return total
-    hidden = np.bincount(_owners(rows)[rows.data > 1], minlength=rows.shape[0])
+    hidden = np.bincount(_owners(rows)[rows.data < 0], minlength=rows.shape[0])
     chosen = np.flatnonzero((hidden > 0) & (hidden < np.diff(rows.indptr)))
     n_rows = max(1, _CELLS // rows.shape[1])
     for i in range(0, len(chosen), n_rows):
@@ -56,14 +56,14 @@ def _owners(rows: Any) -> NDArray[np.intp]:
 
 
 def _recalls(rows: Any, tastes: Tastes, blends: tuple[float, ...]) -> FloatArray:
-    hidden, owner = rows.data > 1, _owners(rows)
+    hidden, owner = rows.data < 0, _owners(rows)
     # The first few hidden items are judged: recall is then a number of twelfths.
     rank = np.cumsum(hidden) - (np.cumsum(hidden) - hidden)[rows.indptr[:-1]][owner]
     judged = hidden & (rank <= _MOST_HIDDEN)
     users, items = owner[judged], rows.indices[judged]
     weights = _WHOLE // np.bincount(users, minlength=rows.shape[0])[users]
     known = rows.copy()
-    known.data = np.where(hidden, 0.0, 1.0)
+    known.data = np.where(hidden, 0.0, rows.data)
     known.eliminate_zeros()
     coordinates = tastes.coordinates(known)
     popular = coordinates[:, :1] * tastes.popularity[tastes.kept]

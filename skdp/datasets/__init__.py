@@ -14,6 +14,7 @@ from skdp.datasets._fetch import fetch_movielens, fetch_snap_graph
 from skdp.datasets._graphs import make_block_graph
 from skdp.datasets._regression import make_trace_regression, make_user_tasks
 from skdp.datasets._streams import make_event_stream
+from skdp.datasets._tables import make_table
 
 __all__ = [
     "fetch_movielens",
@@ -24,6 +25,7 @@ __all__ = [
     "make_interactions",
     "make_ratings",
     "make_spiked_rows",
+    "make_table",
     "make_trace_regression",
     "make_user_tasks",
 ]

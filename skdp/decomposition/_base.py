@@ -1,6 +1,7 @@
 """The linear map that decompositions share: transform, inverse_transform, feature names."""
 
 import math
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from skdp._bounds import column_bounds
 from skdp._inputs import as_blocks, map_blocks
 from skdp._validation import FLOATS
 from skdp.base import atomic
+from skdp.exceptions import PrivacyWarning
 from skdp.solvers.products import row_products, saturated
 
 
@@ -186,6 +188,18 @@ def public_range(estimator, d, *, centers):
     middle = low + (high - low) / 2 if centers else np.zeros(d)
     reach = float(np.linalg.norm(np.maximum(high - middle, middle - low)))
     return middle, reach if estimator.clip_norm == "auto" else None
+
+
+def warn_of_nothing(estimator, n_components):
+    """Say that no eigenvalue stands above the edge of the noise, which is public."""
+    if n_components == 0 and estimator.n_components == "auto":
+        warnings.warn(
+            f"{type(estimator).__name__} found no component: no released eigenvalue is clearly "
+            "larger than noise alone would show. Use more rows, a larger 'epsilon' or public "
+            "'bounds'; plan() says how many rows a signal needs.",
+            PrivacyWarning,
+            stacklevel=6,
+        )
 
 
 def check_in_range(estimator, n_components, n_samples, n_features):

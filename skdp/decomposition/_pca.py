@@ -23,6 +23,7 @@ from skdp.decomposition._base import (
     check_in_range,
     is_sparse,
     public_range,
+    warn_of_nothing,
 )
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
@@ -40,6 +41,7 @@ from skdp.queries.rows import RowQuery
 from skdp.solvers.postprocess import (
     ReleasedMoment,
     inside_ball,
+    mean_push,
     pca_attributes,
     split_moment,
     subspace_attributes,
@@ -72,7 +74,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     n_components : int, float, "mle", "auto" or None, default=None
         Number of components. An int is public; None is the number of features. A float in (0, 1)
         is a share of the variance, "mle" is Minka's choice, "auto" counts the eigenvalues above
-        the edge of the noise: these three are decided on released values and cost nothing.
+        the edge of the noise (maybe none, with a warning): these three cost nothing.
     copy : bool, default=True
         Kept for compatibility; X is never modified.
     whiten : bool, default=False
@@ -346,16 +348,16 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         return released_count(*count)
 
     def _center(self, session, ask, n, clip_norm, d, shares):
-        """Return the released mean, the rows about it, and their clip norm: the same, or learnt."""
+        """Return the released mean, what its error adds, the rows about it and their clip norm."""
         if not self._centers():
-            return np.zeros(d), ask, clip_norm
+            return np.zeros(d), 0.0, ask, clip_norm
         sums = ask.sums(share=shares["mean"])
         mean = inside_ball(sums.value / n, clip_norm)
         ask = ask.centered(mean)
         if "spread" in shares:
             clip_norm = self._clip_norm_of(session, ask, shares["spread"], d, near=clip_norm)
             ask = ask.clipped(clip_norm)
-        return mean, ask, clip_norm
+        return mean, mean_push(sums.noise_scale, n, d), ask, clip_norm
 
     def _fit_spectrum(self, session, ask, clip_norm, d, n, shares, sparse):
         """Release the whole second moment about the centre; everything after it is free."""
@@ -365,19 +367,20 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             released = split_moment(moment.value, corner, moment.noise_scale, clip_norm, n)
         else:
             n_rows = self._count(ask, n, shares)
-            mean, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
+            mean, push, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
             noise = row_noise(session, self.adjacency, n_rows, clip_norm)
             gram, scale = clipped_gram(ask, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
-            released = ReleasedMoment(gram, mean, n_rows, scale)
+            released = ReleasedMoment(gram, mean, n_rows, scale, push)
         rank = min(released.n, d)
         limit = int(rank) if session.budget.exact or n is not None else d
         attributes = pca_attributes(released, self.n_components, limit, rank)
+        warn_of_nothing(self, attributes["n_components_"])
         return attributes | {"n_samples_": round(released.n), "clip_norm_": clip_norm}
 
     def _fit_subspace(self, session, ask, clip_norm, d, n, shares, route):
         """Release count, mean, leading subspace of the centred rows, Ritz values and total."""
         n_rows = self._count(ask, n, shares)
-        mean, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
+        mean, _, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
         if session.budget.exact and route == "screened":
             route = "power"
         V, _ = row_subspace(

@@ -60,6 +60,7 @@ class PlansMixin:
         if rows:
             facts = n_planned(self, d), check_share(self, signal, d), length_of(self)
             ordinary["gram"] = spiked(*facts)
+            ordinary["sums"] = _clear_sums
         rehearsal = rehearse(self, n, X, **ordinary)
         if rows:
             whole = rehearsal
@@ -69,6 +70,12 @@ class PlansMixin:
             return rehearsal.plan(n, d, expected, rehearsal.clip_norm(self.clip_norm)[1])
         expect = expect_interactions if unit == "interaction" else expect_entries
         return rehearsal.plan(n, d, expect(self, rehearsal, n, d, signal))
+
+
+def _clear_sums(_n, noise, *_public):
+    """Sums of columns that can all be read, some more than others."""
+    d = len(noise.value)
+    return 100 * noise.noise_scale * (1 + np.arange(d, 0, -1) / d)
 
 
 def n_planned(estimator, d):

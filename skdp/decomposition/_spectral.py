@@ -18,7 +18,8 @@ from skdp.solvers.linalg import (
 )
 from skdp.solvers.postprocess import debias_eigenvalues
 from skdp.solvers.scales import raised_level
-from skdp.solvers.spectral import RowNoise, gram_subspace, power_subspace, screened_subspace
+from skdp.solvers.screening import screened_subspace
+from skdp.solvers.spectral import RowNoise, gram_subspace, power_subspace
 
 GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
 _RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be

@@ -24,6 +24,7 @@ from skdp.privacy.ledger.fits import planned
 from skdp.privacy.ledger.reservations import handed_on
 from skdp.privacy.noise.words import make_source
 from skdp.queries.losses import LossQuery
+from skdp.recommend._scores import missed_share
 
 __all__ = ["PrivateScorer", "make_private_scorer"]
 
@@ -57,6 +58,7 @@ LOSSES = {
     "zero_one": ("predict", _zero_one),
     "reconstruction": ("reconstruct", _distance),
 }
+ROW_LOSSES = {"missed_items": missed_share}  # name -> losses of rows, from a model that is asked
 
 
 def _by_row(method, loss, X, y, found):
@@ -126,11 +128,11 @@ class PrivateScorer:
         return dict(state, _ledger_ticket=ticket) if ticket else state
 
     def _check(self):
-        if not callable(self.loss) and self.loss not in LOSSES:
+        if not callable(self.loss) and self.loss not in LOSSES | ROW_LOSSES:
             raise ValueError(
                 f"'loss' must be a function (model, X, y) -> losses of rows, or one of "
-                f"{sorted(LOSSES)}. Got {self.loss!r}. R^2 and AUC are no means of row losses: one "
-                "row can move them by their whole range."
+                f"{sorted(LOSSES | ROW_LOSSES)}. Got {self.loss!r}. R^2 and AUC are no means of "
+                "row losses: one row can move them by their whole range."
             )
         low, high = self.bounds if np.shape(self.bounds) == (2,) else (None, None)
         real = all(isinstance(b, Real) and not isinstance(b, bool) for b in (low, high))
@@ -225,8 +227,9 @@ class PrivateScorer:
 
     def _losses_of(self, model, X, y):
         """Return a function that computes the losses; what fails for all rows alike fails here."""
-        if callable(self.loss):
-            one, batch = self.loss, None
+        given = self.loss if callable(self.loss) else ROW_LOSSES.get(self.loss)
+        if given is not None:
+            one, batch = given, None
         else:
             method, loss = LOSSES[self.loss]
             if method == "predict" and y is None:
@@ -277,8 +280,11 @@ def make_private_scorer(
 
     Parameters
     ----------
-    loss : {"squared_error", "absolute_error", "zero_one", "reconstruction"} or callable
+    loss : {"squared_error", "absolute_error", "zero_one", "reconstruction", "missed_items"} or \
+            callable
         "reconstruction" is the squared distance of a row from ``inverse_transform(transform(x))``.
+        "missed_items" is for recommenders: the share of some hidden items of a history that is not
+        among the best 20, 1 - recall, in (0, 1); half where there is nothing to hide.
         A callable (model, X, y) -> losses of the rows of X gets one row at a time: it must not
         look at anything else that is private.
     bounds : tuple of two floats

@@ -7,6 +7,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp.plotting._style import COLORS, GREY, axes_of
 from skdp.privacy.streams.correlated import stream_schedule
+from skdp.solvers.postprocess import mean_push
 
 __all__ = ["SpectrumDisplay"]
 
@@ -206,7 +207,7 @@ def noise_edge(estimator, n_values):
                     getattr(estimator, "left_", getattr(estimator, "embedding_", range(size)))
                 )
             edges.append(math.sqrt(size / precision) if precision else 0.0)
-    found = min(edges, default=0.0)
+    found = min(edges, default=0.0) + _push_of_mean(estimator)
     read_off = max(
         (
             line.noise_scale * _READ_OFF[line.name] * math.sqrt(n_values)
@@ -216,6 +217,14 @@ def noise_edge(estimator, n_values):
         default=0.0,
     )
     return max(found, read_off) or None
+
+
+def _push_of_mean(estimator):
+    """Return what the error of a mean that was released by itself adds to the moment about it."""
+    sums = [line.noise_scale for line in estimator.ledger_ if line.name == "sums"]
+    if not sums or not hasattr(estimator, "n_samples_") or not hasattr(estimator, "mean_"):
+        return 0.0
+    return mean_push(sums[0], max(1, estimator.n_samples_), estimator.n_features_in_)
 
 
 def release_noise(estimator, line):

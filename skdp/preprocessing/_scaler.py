@@ -230,7 +230,13 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
             return self._moments(ask, center, size, n, shares["moments"]).mean, size
         parts = [shares[name] for name in ("scales", "means", "spreads")]
         found = find_columns(ask, d, parts, column_weights(d), n)
-        warn_unclear_columns(self, ~found.found, found.needed, remedy="'entry_bounds'")
+        warn_unclear_columns(
+            self,
+            ~found.found,
+            found.needed,
+            outcome="and took a low guess",
+            remedy="'entry_bounds'",
+        )
         noise = found.noise * math.sqrt(shares["means"] / shares["moments"])
         return found.center, found.reach(noise)
 

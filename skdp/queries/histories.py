@@ -44,18 +44,28 @@ class RowHistories(SumQuery):
         What neighbours differ in.
     n_jobs : int or None
         Threads for the passes over the rows; it never changes a result.
+    cap : float or None
+        Public: entries count by min(x, cap), then rows have length 1. None: all alike.
     """
 
-    def __init__(self, rows: AnyRows, *, adjacency: str, n_jobs: int | None = None) -> None:
+    def __init__(
+        self,
+        rows: AnyRows,
+        *,
+        adjacency: str,
+        n_jobs: int | None = None,
+        cap: float | None = None,
+    ) -> None:
         super().__init__(rows, adjacency=adjacency, n_jobs=n_jobs)
         self.n_features = rows.n_features
+        self._cap = cap
 
     def _unit_rows(
         self, kept: NDArray[np.intp] | None = None, form: str = "unit", judged: float = 0.0
     ) -> RowQuery:
         """Return the rows on the kept items, each of length 1."""
         n_features = self.n_features if kept is None else len(kept)
-        wrap = partial(HistoryRows, kept=kept, form=form, judged=judged)
+        wrap = partial(HistoryRows, kept=kept, form=form, judged=judged, cap=self._cap)
         unit = narrowed(self._source, wrap, n_features)
         return self._beside(RowQuery, unit, clip_norm=1.0)
 
@@ -72,7 +82,7 @@ class RowHistories(SumQuery):
 
     def recalls(self, tastes: Tastes, blends: Sequence[float], judged: float) -> Bounded:
         """Return the recalls of a public filter: see `RecallQuery`."""
-        wrap = partial(HistoryRows, kept=tastes.kept, form="both", judged=judged)
+        wrap = partial(HistoryRows, kept=tastes.kept, form="both", judged=judged, cap=self._cap)
         rows = narrowed(self._source, wrap, len(tastes.kept))
         return self._beside(RecallQuery, rows, tastes, blends).recalls()
 

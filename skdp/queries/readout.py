@@ -66,15 +66,25 @@ class TargetScale(NamedTuple):
 
 
 class RowScale(NamedTuple):
-    """Public units of the columns: subtract `center`, divide by `size` (infinity: zeros)."""
+    """Public units of the columns: subtract `center`, divide by `size`, cut to [-reach, reach].
+
+    An infinite size leaves zeros.
+    """
 
     center: FloatArray
     size: FloatArray
+    reach: float
 
     def __call__(self, rows: Block) -> FloatArray:
         """Return rows in these units, each from that row alone; a bad entry is not a number."""
         dense = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
-        return np.asarray(np.where(np.isfinite(dense), (dense - self.center) / self.size, np.nan))
+        scaled = np.clip((dense - self.center) / self.size, -self.reach, self.reach)
+        return np.asarray(np.where(np.isfinite(dense), scaled, np.nan))
+
+    def bounds(self) -> tuple[FloatArray, FloatArray]:
+        """Return the entries at which columns are cut; any, where they have no size."""
+        width = np.where(np.isfinite(self.size), self.reach * self.size, np.inf)
+        return self.center - width, self.center + width
 
 
 def _lengths(rows: Block, scale: RowScale | None) -> FloatArray:

@@ -32,7 +32,7 @@ class RecallQuery(SumQuery):
     Parameters
     ----------
     rows : RowSource or RemoteRows
-        Histories on the kept items of the filter: 1 for a known item, 2 for a hidden one.
+        Histories on the kept items of the filter: known items positive, hidden ones negative.
     tastes : ItemFilter
         The public filter.
     blends : sequence of float

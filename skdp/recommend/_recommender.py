@@ -4,15 +4,14 @@ import math
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdp._inputs import as_blocks, as_source, check_matrix, check_rows, map_blocks
 from skdp._validation import FLOATS, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
-from skdp.data.histories import binary_rows
+from skdp.data.histories import weighted_rows
 from skdp.queries.histories import InteractionHistories, RowHistories
-from skdp.recommend._ranking import best_items
+from skdp.recommend._lists import ListsMixin
 from skdp.recommend._routes import choose_route, expected_counts, release_route, taste_edge
 from skdp.solvers.recommend import fit_filter
 from skdp.theory._plan import Expectation, check_counts, constant_error
@@ -23,7 +22,7 @@ __all__ = ["DPRecommender"]
 _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is private
 
 
-class DPRecommender(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseDPEstimator):
+class DPRecommender(ListsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseDPEstimator):
     """Recommendations from which no user's history, or no interaction, can be told.
 
     The fitted filter is (`epsilon`, `delta`)-differentially private for adding or removing one row
@@ -48,6 +47,9 @@ class DPRecommender(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseDPEst
     item_exponent : float, default=0.25
         Popular items count less among the tastes: by their count to this power. 0 is a plain
         singular value decomposition, 0.5 the normalisation of graph filters.
+    weights : "binary" or float, default="binary"
+        What an entry counts: each positive one the same, or min(x, weights), a public cap on
+        ratings or numbers of plays (row unit only). Rows have length 1 in any case.
     privacy_unit : {"row", "interaction"}, default="row"
         What the guarantee protects.
     epsilon : float, default=1.0
@@ -117,6 +119,7 @@ class DPRecommender(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseDPEst
         *,
         algorithm="auto",
         item_exponent=0.25,
+        weights="binary",
         privacy_unit="row",
         epsilon=1.0,
         delta=1e-6,
@@ -127,6 +130,7 @@ class DPRecommender(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseDPEst
         self.n_components = n_components
         self.algorithm = algorithm
         self.item_exponent = item_exponent
+        self.weights = weights
         self.privacy_unit = privacy_unit
         self.epsilon = epsilon
         self.delta = delta
@@ -172,7 +176,8 @@ class DPRecommender(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseDPEst
             query = InteractionHistories(R, adjacency=self.adjacency, n_jobs=self.n_jobs)
             n_users, n_items = R.shape
         else:
-            query = RowHistories(as_source(R), adjacency=self.adjacency, n_jobs=self.n_jobs)
+            options = {"adjacency": self.adjacency, "n_jobs": self.n_jobs}
+            query = RowHistories(as_source(R), cap=self._cap, **options)
             n_users, n_items = None, query.n_features
         ask = session.ask(query)
         if n_users is None and self.adjacency == "replace":
@@ -212,6 +217,18 @@ class DPRecommender(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseDPEst
                 "algorithm='one_shot' flips single interactions: it needs "
                 "privacy_unit='interaction'. Got privacy_unit='row'."
             )
+
+        if self._cap is not None:
+            check_real(self, "weights", 1e-60, 1e60, closed="both")
+            if self.privacy_unit == "interaction":
+                raise ValueError(
+                    "a cap on values needs privacy_unit='row': an interaction is there or not. "
+                    f"Use weights='binary'. Got weights={self.weights!r}."
+                )
+
+    @property
+    def _cap(self):
+        return None if isinstance(self.weights, str) and self.weights == "binary" else self.weights
 
     def _offers_pure_dp(self):
         return self.privacy_unit == "interaction" and self.algorithm != "gram"
@@ -278,102 +295,17 @@ class DPRecommender(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseDPEst
         check_is_fitted(self)
         source = as_blocks(R)
         if source is None:
-            return self._tastes(self._histories(R))
+            return self._tastes(
+                validate_data(self, R, accept_sparse="csr", dtype=FLOATS, reset=False)
+            )
         return map_blocks(self, R, source, self._tastes, len(self.components_))
 
     def _tastes(self, rows):
-        return np.asarray(binary_rows(rows) @ self.components_.T)
+        return np.asarray(weighted_rows(rows, self._cap) @ self.components_.T)
 
     def _histories(self, R):
         R = validate_data(self, R, accept_sparse="csr", dtype=FLOATS, reset=False)
-        return binary_rows(R)
-
-    def recommend(self, R, n=20, *, exclude_known=True, items=None):
-        """Recommend items to users, from their own histories.
-
-        Each list is for its user alone: see the class for what is promised to whom.
-
-        Parameters
-        ----------
-        R : {array-like, sparse matrix} of shape (n_users, n_items)
-            Histories of the users who are served, whether they were in the fit or not.
-        n : int, default=20
-            Number of recommendations.
-        exclude_known : bool, default=True
-            Leave out the items of the history.
-        items : array-like of int, default=None
-            Recommend only among these.
-
-        Returns
-        -------
-        indices : ndarray of shape (n_users, n)
-            Item numbers, best first; -1 where too few items are left.
-        scores : ndarray of shape (n_users, n)
-            Their scores.
-        """
-        check_is_fitted(self)
-        rows = self._histories(R)
-        options = {"exclude_known": exclude_known, "items": self._checked_items(items)}
-        return best_items(self.filter_.scores, rows, self._checked_number(n), **options)
-
-    def popular(self, n=20):
-        """Return the most popular items by the released counts.
-
-        Parameters
-        ----------
-        n : int, default=20
-            Number of items.
-
-        Returns
-        -------
-        indices, counts : ndarray of shape (n,)
-            Item numbers and noisy counts, largest first.
-        """
-        check_is_fitted(self)
-        best = np.argsort(-self.counts_, kind="stable")[: self._checked_number(n)]
-        return best, self.counts_[best]
-
-    def item_similarity(self, item, n=20):
-        """Return the items that are liked by the same users, by the public filter.
-
-        Parameters
-        ----------
-        item : int
-            Item number.
-        n : int, default=20
-            Number of items.
-
-        Returns
-        -------
-        indices, similarities : ndarray of shape (n,)
-            Item numbers and cosines of their tastes, largest first; an item in which no taste was
-            read is similar to none.
-        """
-        check_is_fitted(self)
-        self._checked_items([item])
-        tastes = np.zeros((self.filter_.rank, self.n_features_in_))
-        tastes[:, self.kept_items_] = self.filter_.item_tastes()
-        lengths = np.linalg.norm(tastes, axis=0)
-        cosines = (tastes[:, item] @ tastes) / np.maximum(lengths * lengths[item], 1e-300)
-        cosines[item] = -np.inf
-        best = np.argsort(-cosines, kind="stable")[: self._checked_number(n)]
-        return best, cosines[best]
-
-    def _checked_number(self, n):
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            raise ValueError(f"n must be an int in the range [1, inf). Got {n!r} instead.")
-        return int(n)
-
-    def _checked_items(self, items):
-        if items is None:
-            return None
-        items = check_array(items, ensure_2d=False, dtype=None, input_name="items")
-        inside = items.ndim == 1 and items.dtype.kind in "iu"
-        if not inside or items.min() < 0 or items.max() >= self.n_features_in_:
-            raise ValueError(
-                f"items must be item numbers from 0 to {self.n_features_in_ - 1}. Got {items!r}."
-            )
-        return items
+        return weighted_rows(R, self._cap)
 
     @property
     def _n_features_out(self):

@@ -7,11 +7,10 @@ may be said that they have not. How many they are may not.
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils.validation import check_array, column_or_1d, validate_data
+from sklearn.utils.validation import check_array, column_or_1d
 
-from skdp._inputs import as_blocks, check_rows
+from skdp._inputs import as_blocks, check_rows, checked
 from skdp._labels import as_labels, check_labels
-from skdp._validation import FLOATS
 from skdp.data.blocks import DenseRows, SparseRows
 from skdp.data.dask_rows import DaskRows, is_dask_array
 from skdp.data.files import BlockFiles
@@ -39,7 +38,7 @@ def check_placed(estimator, X, y, *, numbers, multi_output=True):
         return in_blocks(estimator, X, y, numbers=numbers, multi_output=multi_output)
     options = {"multi_output": multi_output, "y_numeric": True} if numbers else {}
     y = y if numbers else as_labels(y)
-    X, y = validate_data(estimator, X, y, accept_sparse="csr", dtype=FLOATS, **options)
+    X, y = checked(estimator, X, y, accept_sparse="csr", **options)
     return in_memory(X, y=np.asarray(y))
 
 

@@ -33,6 +33,7 @@ from skdp.theory import check_counts, rehearse, zero_rows
 
 _PARTS = (0.3, 0.4, 0.3)  # of what columns cost: their scales about 0, means, scales about these
 _MOST_COLUMNS = 1000
+_REACH = 16.0  # learnt units from the centre at which an entry is cut
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
@@ -82,7 +83,7 @@ class ReadoutBase(BaseDPEstimator):
         n = float(query.n_rows) if self.adjacency == "replace" else None
         units = unit = self._public_units(d)
         if learns:
-            units, unit = self._units(session, ask, d, shares["columns"], n)
+            units, unit = self._units(ask, d, shares["columns"], n)
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
         clip_norm = self._clip_norm_of(session, ask, d, shares)
@@ -102,6 +103,7 @@ class ReadoutBase(BaseDPEstimator):
         coefficients = coefficients / units.size[:, None]
         intercepts = intercepts - units.center @ coefficients
         attributes = {"clip_norm_": clip_norm, "center_": unit.center, "scale_": unit.size}
+        attributes["entry_bounds_"] = units.bounds()
         return coefficients, intercepts, scale, attributes
 
     def _learns_columns(self, session, rows):
@@ -115,18 +117,19 @@ class ReadoutBase(BaseDPEstimator):
     def _public_units(self, d):
         """Return centre and unit of each column, from `bounds` if there are any."""
         if self.bounds is None:
-            return RowScale(np.zeros(d), np.ones(d))
+            return RowScale(np.zeros(d), np.ones(d), math.inf)
         low, high = column_bounds(self, "bounds", d, getattr(self, "feature_names_in_", None))
         center = low + (high - low) / 2 if self.fit_intercept else np.zeros(d)
-        return RowScale(center, np.maximum(high - center, center - low))
+        return RowScale(center, np.maximum(high - center, center - low), 1.0)
 
-    def _units(self, session, ask, d, share, n):
+    def _units(self, ask, d, share, n):
         """Return the units to use, infinite where a column does not show its own, and all of them.
 
         A guess that is too small would make much of a column, so that it gets no coefficient.
         """
-        columns = self._found(session, ask.columns(), d, share, n, "'clip_norm'")
-        unit = RowScale(columns.center, np.maximum(columns.spread, columns.deviation))
+        words = {"outcome": "which get no coefficient", "remedy": "'bounds'"}
+        columns = self._found(ask.columns(), d, share, n, **words)
+        unit = RowScale(columns.center, np.maximum(columns.spread, columns.deviation), _REACH)
         return unit._replace(size=np.where(columns.found, unit.size, math.inf)), unit
 
     def _warn_unseen(self, seen, d, clip_norm, noise_scale):
@@ -143,7 +146,7 @@ class ReadoutBase(BaseDPEstimator):
             stacklevel=5,
         )
 
-    def _found(self, session, ask, d, share, n, remedy):
+    def _found(self, ask, d, share, n, **words):
         """Return where columns lie: about a released centre, or about 0 without an intercept."""
         if self.fit_intercept:
             parts = [part * share for part in _PARTS]
@@ -152,7 +155,7 @@ class ReadoutBase(BaseDPEstimator):
             zero = np.zeros(d)
             scale = find_scales(ask.octaves(zero).ranks, d, share)
             found = Columns(zero, scale.value, scale.found, zero, math.inf, 1.0, scale.needed)
-        warn_unclear_columns(self, ~found.found, found.needed, remedy=remedy)
+        warn_unclear_columns(self, ~found.found, found.needed, **words)
         return found
 
     def _clip_norm_of(self, session, ask, d, shares):
@@ -168,7 +171,8 @@ class ReadoutBase(BaseDPEstimator):
 
     def _linear(self, X, finish, n_columns, dtype=None):
         """Return ``finish(linear predictor)`` of each row, for blocks where they are."""
-        predict = LinearPredictor(self.coef_, self.intercept_, finish)
+        cut = self.entry_bounds_ if np.isfinite(self.entry_bounds_).any() else None
+        predict = LinearPredictor(self.coef_, self.intercept_, finish, cut)
         source = as_blocks(X)
         if source is None:
             X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False)
@@ -213,9 +217,13 @@ class LinearPredictor(NamedTuple):
     coef: np.ndarray
     intercept: Any
     finish: Callable
+    cut: tuple[np.ndarray, np.ndarray] | None = None
 
     def __call__(self, X):
-        """Predict rows; those of another dtype than float32 in float64."""
+        """Predict rows, cut as in the fit; those of another dtype than float32 in float64."""
         X = X if X.dtype in FLOATS else X.astype(np.float64)
+        if self.cut is not None:
+            low, high = (end.astype(X.dtype) for end in self.cut)
+            X = np.clip(X.toarray() if sp.issparse(X) else X, low, high)
         linear = X @ self.coef.T
         return self.finish((np.asarray(linear) if sp.issparse(X) else linear) + self.intercept)

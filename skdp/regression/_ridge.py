@@ -52,8 +52,8 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         What neighbours differ in.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`. They give each column its
-        centre and unit for free, and ``clip_norm="auto"`` too; a number for `clip_norm` and `alpha`
-        belong to columns in [-1, 1] then.
+        centre and unit for free, and ``clip_norm="auto"`` too; entries are cut to them. A number
+        for `clip_norm` and `alpha` belong to columns in [-1, 1] then.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     random_state : int, Generator, RandomState or None, default=None
@@ -72,6 +72,9 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         The clip norm that was used: given, or released (then of standardised rows).
     center_, scale_ : ndarray of shape (n_features,)
         What was taken off each column, and the unit it was measured in: 0 and 1, or released.
+    entry_bounds_ : tuple of two ndarrays of shape (n_features,)
+        Where entries are cut, in the fit and in predictions: 16 units from a released centre, at
+        `bounds`, or nowhere (infinite).
     target_bounds_ : tuple of two ndarrays of shape (n_targets,)
         The bounds that were used: given, or released.
     n_features_in_ : int
@@ -190,7 +193,8 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         if session.budget.exact:
             return TargetScale.in_ball(math.inf, q)
         share = shares["target_bounds"]
-        found = self._found(session, ask, q, share, n, "'target_bounds'")
+        words = {"of": "targets", "outcome": "and took a low guess", "remedy": "'target_bounds'"}
+        found = self._found(ask, q, share, n, **words)
         reach = found.reach(found.noise * math.sqrt(share / shares["readout"]), _TARGET_REACH)
         low, high = found.center - reach, found.center + reach
         return TargetScale.in_box(low, high, centered=self.fit_intercept)

@@ -54,8 +54,8 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         What neighbours differ in.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`. They give each column its
-        centre and unit for free, and ``clip_norm="auto"`` too; a number for `clip_norm` and `alpha`
-        belong to columns in [-1, 1] then.
+        centre and unit for free, and ``clip_norm="auto"`` too; entries are cut to them. A number
+        for `clip_norm` and `alpha` belong to columns in [-1, 1] then.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     random_state : int, Generator, RandomState or None, default=None
@@ -76,6 +76,9 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         The clip norm that was used: given, or released (then of standardised rows).
     center_, scale_ : ndarray of shape (n_features,)
         What was taken off each column, and the unit it was measured in: 0 and 1, or released.
+    entry_bounds_ : tuple of two ndarrays of shape (n_features,)
+        Where entries are cut, in the fit and in predictions: 16 units from a released centre, at
+        `bounds`, or nowhere (infinite).
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)

@@ -23,6 +23,7 @@ __all__ = [
     "infer_dimension",
     "inside_ball",
     "log_likelihood_rows",
+    "mean_push",
     "model_covariance",
     "model_precision",
     "pca_attributes",
@@ -51,12 +52,15 @@ class ReleasedMoment:
         Number of rows, public or released; at least 1.
     noise_scale : float
         Standard deviation of the noise on the diagonal of `scatter`.
+    mean_push : float
+        What the error of a released mean may add to `scatter` in one direction.
     """
 
     scatter: FloatArray
     mean: FloatArray
     n: float
     noise_scale: float
+    mean_push: float = 0.0
 
 
 def split_moment(
@@ -72,7 +76,8 @@ def split_moment(
         n = released_count(moment[-1, -1] / corner**2, noise_scale / corner**2)
     mean = inside_ball(sums / n, clip_norm)
     scatter = moment[:-1, :-1] - n * np.outer(mean, mean)
-    return ReleasedMoment(scatter, mean, n, noise_scale)
+    push = mean_push(noise_scale / math.sqrt(2) / corner, n, len(mean))
+    return ReleasedMoment(scatter, mean, n, noise_scale, push)
 
 
 def inside_ball(mean: FloatArray, radius: float) -> FloatArray:
@@ -156,11 +161,24 @@ def count_components(
     if isinstance(rule, str):
         if rule == "mle":
             return min(limit, infer_dimension(variances, n))
-        return min(limit, max(1, int(np.count_nonzero(variances > edge))))
+        return min(limit, int(np.count_nonzero(variances > edge)))
     if isinstance(rule, float) and rule < 1.0:
         ratios = np.cumsum(variances / max(float(variances.sum()), total, 1e-300))
         return min(limit, int(np.searchsorted(ratios, rule, side="right")) + 1)
     return int(rule)
+
+
+def _clear_edge(edge: float, d: int) -> float:
+    """Return what noise alone exceeds once in a hundred: the edge, and its spread for small d."""
+    return float(edge * (1 + d ** (-2 / 3)))
+
+
+def mean_push(noise_scale: float, n: float, d: int) -> float:
+    """Return the squared length that the error of a released mean adds to n rows about it.
+
+    `noise_scale` is that of the sums; a chi square of d degrees is less but once in a hundred.
+    """
+    return noise_scale**2 / n * (d + 3 * math.sqrt(2 * d))
 
 
 def pca_attributes(
@@ -179,7 +197,8 @@ def pca_attributes(
     variances = debias_eigenvalues(values, edge) / degrees
     counted = values / degrees if rule == "auto" else variances
     total = float(np.trace(released.scatter)) / degrees
-    k = count_components(rule, counted, released.n, edge / degrees, limit, total)
+    clear = _clear_edge(edge, d) + released.mean_push
+    k = count_components(rule, counted, released.n, clear / degrees, limit, total)
     variances = variances[:k]
     kept = float(variances.sum())
     total = max(total, kept)

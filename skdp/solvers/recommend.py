@@ -212,10 +212,13 @@ class ItemFilter:
 
     def coordinates(self, rows: Any) -> FloatArray:
         """Return the weight of popularity and the tastes of histories (CSR, kept columns)."""
-        projected = np.asarray(rows @ self.inward)
         sizes = np.maximum(np.diff(rows.indptr), 1)
+        return self.weighed(np.asarray(rows @ self.inward), sizes)
+
+    def weighed(self, projected: FloatArray, sizes: NDArray[Any]) -> FloatArray:
+        """Return projected histories of given sizes with their weight of popularity (in place)."""
         projected[:, 0] = np.maximum(projected[:, 0], 1e-9) * (1 + _PRIOR / sizes) * self.scale
-        return np.asarray(projected)
+        return projected
 
     def scores(self, rows: Any) -> FloatArray:
         """Return the scores of all items (CSR rows over all items)."""

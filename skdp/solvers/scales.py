@@ -37,6 +37,7 @@ _COUNTS = 16.0 ** np.arange(0, 8)  # how many numbers there may be, in deviation
 _NEAR = 2  # octaves that a found median may be off
 _SURE = 0.88
 _LOW = 0.25  # where nothing was found the lower quartile of what is likely is taken
+_ASIDE = np.array([0, 1, -1, 2, -2, 3, -3, 4])  # octaves: the first that was not asked about
 _APART, _GOLDEN = 0.4, (math.sqrt(5) - 1) / 2
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in octaves
 _EXACT = 0.01  # of a number: stands for the noise scale where there is no noise
@@ -184,11 +185,17 @@ class _Search:
     def question(self) -> IntArray:
         """Return the next threshold of each column: near its median, not the same for all.
 
-        Columns that share what they show learn more of it from different thresholds.
+        Columns that share what they show learn more of it from different thresholds. At the very
+        median an answer is that of an empty column: no octave is asked about twice.
         """
         d, left = len(self._posterior), 1 - len(self._asked) / QUESTIONS
         apart = np.arange(d) * _GOLDEN % 1 - 0.5 if d > 1 else np.zeros(1)
-        return self.quantile(0.5 + _APART * left * apart)
+        middle = self.quantile(0.5 + _APART * left * apart)
+        near = np.clip(middle[:, None] + _ASIDE, 0, len(OCTAVES) - 1)
+        known = np.zeros(near.shape, bool)
+        for asked in self._asked:
+            known |= asked[:, None] == near
+        return np.asarray(near[np.arange(d), np.argmin(known, axis=1)])
 
     def learn(self, asked: IntArray, answer: Answer) -> None:
         """Take in one more answer for each column."""

@@ -9,7 +9,8 @@ Three routes:
 - `gram_subspace`: the symmetric moment of clipped rows, then rounds of tangent refinement: at V
   the tangent part (I - VV')X'X V needs half the noise of the whole, and less with clipping;
 - `power_subspace`: power steps on the core and tangent parts in one release, no d x d array;
-- `screened_subspace`: columns chosen by their noisy sums, then the first route on what is kept.
+- `screened_subspace` (`skdp.solvers.screening`): columns chosen by their noisy sums, then the
+  first route on what is kept.
 
 Clip levels aim at a number of clipped rows in proportion to the noise (`private_clip_level`).
 """
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from skdp.solvers.linalg import orthonormal, top_eigenpairs
 from skdp.solvers.scales import private_clip_level
+from skdp.solvers.thinning import chosen_subspace
 
 __all__ = [
     "CORE_SCALE",
@@ -34,16 +36,15 @@ __all__ = [
     "gram_subspace",
     "largest_term",
     "power_subspace",
-    "screened_subspace",
+    "refined_subspace",
 ]
 
 FloatArray = NDArray[np.float64]
 _CLIP_SHARE = 0.03  # of each release, for its clip level
-_GRAM_LEVEL, _TANGENT_LEVEL, _SCREENED_LEVEL = 12.0, 20.0, 40.0
+_GRAM_LEVEL, _TANGENT_LEVEL = 12.0, 20.0
 CORE_SCALE = 3.0
 _MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
 _NEGLIGIBLE_LOSS = 2e-4  # of the sum of squares: not worth two more passes over the data
-_MOST_ROUGH, _MOST_KEPT = 6000, 1500  # columns that screening keeps, at first and at last
 _TINY = 1e-150  # stands for the noise scale where there is no noise
 
 
@@ -75,14 +76,13 @@ class RowNoise:
 class _Estimate:
     """A public estimate of X'X: a released block on the first columns, and low-rank corrections."""
 
-    def __init__(self, block: FloatArray, noise_scale: float, d: int) -> None:
+    def __init__(self, block: FloatArray, noise_scale: float, outside: FloatArray) -> None:
         self._block = block
         self._low: list[tuple[FloatArray, FloatArray]] = []
-        self.d = d
         # Precision of what is known of each entry off the leading subspace: inside the block from
-        # its release, elsewhere from the refinement alone.
+        # its release, outside of it how small products are expected to be.
         self._inside: FloatArray | float = 2 / max(noise_scale, _TINY) ** 2
-        self._outside: FloatArray | float = 0.0
+        self._outside: FloatArray = outside
 
     def multiply(self, Y: FloatArray) -> FloatArray:
         m = len(self._block)
@@ -195,20 +195,48 @@ def _refine_rounds(
     return V
 
 
+def refined_subspace(
+    ask: Any,
+    moment: FloatArray,
+    scale: float,
+    V: FloatArray,
+    shares: Sequence[float],
+    noise: RowNoise,
+    level: float = _TANGENT_LEVEL,
+    outside: FloatArray | None = None,
+) -> FloatArray:
+    """Return a subspace of a released moment after rounds of tangent refinement.
+
+    The moment is that of the first columns. Of the others `outside` says how small their products
+    with each column of V are expected to be, as precisions; the refinement reaches them too.
+    """
+    if outside is None:
+        outside = np.zeros((0, V.shape[1]))
+    values = np.sum(V * (moment @ V), axis=0)
+    order = np.argsort(-values, kind="stable")
+    edge = scale * math.sqrt(len(moment) / 2)
+    weights = _column_weights(_shrunk(values[order], 2 * edge), edge)
+    estimate = _Estimate(moment, scale, outside[:, order])
+    V = np.vstack([V[:, order], np.zeros(outside.shape)])
+    return _refine_rounds(ask, estimate, V, weights, shares, noise, level)
+
+
 def gram_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> FloatArray:
-    """Return the leading k-dimensional subspace: clipped moment, then two tangent rounds."""
+    """Return the leading k-dimensional subspace: clipped moment, then two tangent rounds.
+
+    Between them the subspace of the moment is chosen by thinning, which costs nothing.
+    """
     first, rounds = 0.6 * share, (0.2 * share, 0.2 * share)
     block, scale = clipped_gram(ask, d, first if noise.psd else share, noise)
     values, V = top_eigenpairs(block, k)
     if noise.psd == 0.0:
         return V
     edge = scale * math.sqrt(d / 2)
-    weights = _column_weights(_shrunk(values, 2 * edge), edge)
     if _predicted_loss(values, edge, float(np.trace(block)), d) < _NEGLIGIBLE_LOSS:
         ask.forfeit(sum(rounds))  # decided on released values, so it is paid all the same
         return V
-    estimate = _Estimate(block, scale, d)
-    return _refine_rounds(ask, estimate, V, weights, rounds, noise, _TANGENT_LEVEL)
+    found = chosen_subspace(block, scale, k)
+    return refined_subspace(ask, found.moment, scale, found.vectors, rounds, noise)
 
 
 def _predicted_loss(values: FloatArray, edge: float, trace: float, d: int) -> float:
@@ -256,36 +284,3 @@ def power_subspace(
         left = np.linalg.svd(np.hstack(stacked), full_matrices=False)[0]
         V = left[:, : k if last else start.shape[1]]
     return V
-
-
-def screened_subspace(
-    ask: Any, d: int, k: int, share: float, noise: RowNoise
-) -> tuple[FloatArray, FloatArray, NDArray[np.intp]]:
-    """Return (V, noisy column sums, kept columns) of wide, mostly non-negative rows.
-
-    A tenth of the budget finds the columns whose sums rise above the noise; the largest of them
-    get a symmetric moment, all of them three tangent rounds. What is kept is a function of the
-    noisy sums.
-    """
-    sums = ask.sums(share=0.1 * share)
-    size = np.abs(sums.value)
-    order = np.argsort(-size, kind="stable")
-    fewest = min(d, 4 * k)
-    n_kept = max(fewest, min(_MOST_ROUGH, int(np.count_nonzero(size > 3 * sums.noise_scale))))
-    n_block = max(
-        fewest, min(_MOST_KEPT, n_kept, int(np.count_nonzero(size > 4 * sums.noise_scale)))
-    )
-    kept = order[:n_kept]
-    narrow = ask.columns(kept)
-    block, scale = clipped_gram(ask.columns(kept[:n_block]), n_block, 0.3 * share, noise)
-    values, V1 = top_eigenpairs(block, k)
-    V = np.zeros((n_kept, k))
-    V[:n_block] = V1
-    edge = scale * math.sqrt(n_block / 2)
-    weights = _column_weights(_shrunk(values, 2 * edge), edge)
-    estimate = _Estimate(block, scale, n_kept)
-    rounds = (0.2 * share,) * 3
-    V = _refine_rounds(narrow, estimate, V, weights, rounds, noise, _SCREENED_LEVEL)
-    full = np.zeros((d, k))
-    full[kept] = V
-    return full, sums.value, kept

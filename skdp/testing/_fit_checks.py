@@ -284,7 +284,15 @@ def check_input_unmodified(name, estimator):
 
 
 _PUBLIC = {"clip_norm": 1.0, "entry_bounds": (-1.0, 1.0)}  # in place of scales that are learnt
-_SCALED = ("clip_norm", "clip_level", "center", "bounds", "entry_bounds", "sensitivity")
+_SCALED = (
+    "clip_norm",
+    "clip_level",
+    "center",
+    "bounds",
+    "entry_bounds",
+    "sensitivity",
+    "weights",
+)
 
 
 def _scaled_params(estimator, factor):

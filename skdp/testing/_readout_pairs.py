@@ -26,8 +26,11 @@ def _record_pairs(estimator):
     units = estimator._public_units(d)
     clip_norm = estimator.clip_norm
     if clip_norm == "auto":
-        clip_norm = _MEDIANS if estimator.bounds is None else math.sqrt(d)
-    X, row, other = X * units.size, *(clip_norm * units.size * np.eye(d)[:2])
+        clip_norm = _MEDIANS
+    row, other = clip_norm * np.eye(d)[:2]
+    if estimator.bounds is not None:  # entries are cut to 1: the corners are the longest rows
+        row, other = np.ones(d), (-1.0) ** np.arange(d)
+    X, row, other = X * units.size, row * units.size, other * units.size
     X, row, other = (rows + units.center for rows in (X, row, other))
     if get_tags(estimator).estimator_type == "classifier":
         classes = np.asarray([0, 1] if estimator.classes is None else list(estimator.classes))

@@ -11,6 +11,7 @@ from sklearn.decomposition import PCA
 
 from skdp import DPPCA, PrivacyWarning
 from skdp.privacy.gate.session import PrivacySession
+from skdp.testing import seeded_entropy
 
 X = load_digits().data[:, 1:20]
 ATTRIBUTES = [
@@ -246,3 +247,18 @@ def test_bounds_and_a_centre_are_one_too_many():
         DPPCA(2, bounds=(0, 1), center=np.zeros(X.shape[1])).fit(X)
     with pytest.raises(ValueError, match="'bounds' parameter of DPPCA must be a pair"):
         DPPCA(2, bounds=(1, 0)).fit(X)
+
+
+@pytest.mark.filterwarnings("ignore:.*could not see")
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_nothing_is_found_in_nothing(form):
+    """Rows of zeros have no component, and the noise of their mean is none: a chance of 1%."""
+    rows, found = form(np.zeros((2000, 6))), 0
+    for seed in range(30):
+        with seeded_entropy(seed), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            pca = DPPCA("auto", clip_norm=1.0).fit(rows)
+        found += pca.n_components_ > 0
+        assert any("no component" in str(w.message) for w in caught) == (pca.n_components_ == 0)
+        assert pca.transform(np.zeros((3, 6))).shape == (3, pca.n_components_)
+    assert found <= 3

@@ -24,20 +24,21 @@ def random_filter(n=40, rank=2, seed=0, size=30.0):
     return ItemFilter(kept, 1 + rng.random(n), inward, outward, 1.0)
 
 
-def rows(adjacency):
-    return lambda X: RowHistories(SparseRows(sp.csr_array(X)), adjacency=adjacency)
+def rows(adjacency, cap=None):
+    return lambda X: RowHistories(SparseRows(sp.csr_array(X)), adjacency=adjacency, cap=cap)
 
 
 def interactions(adjacency):
     return lambda R: InteractionHistories(R, adjacency=adjacency)
 
 
+@pytest.mark.parametrize("cap", [None, 3.0])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("release", ["counts", "moment"])
-def test_row_bounds_hold_and_are_tight(release, adjacency):
+def test_row_bounds_hold_and_are_tight(release, adjacency, cap):
     public = () if release == "counts" else (np.arange(4), 1, 0.5)
     report = check_sensitivity(
-        rows(adjacency), release, *public, adjacency=adjacency, max_starts=80, n_climb=20
+        rows(adjacency, cap), release, *public, adjacency=adjacency, max_starts=80, n_climb=20
     )
     # Rows are not negative: two of them are never antipodal, and sums move by sqrt(2) at most.
     assert report.ratio > (0.7 if release == "counts" and adjacency == "replace" else 0.98)
@@ -123,9 +124,10 @@ def flip_cell(R, rng):
     [
         (lambda R, f: rows("add_remove")(R).recalls(f, BLENDS, 1.0), drop_row),
         (lambda R, f: rows("replace")(R).recalls(f, BLENDS, 1.0), other_row),
+        (lambda R, f: rows("add_remove", 2.0)(5 * R).recalls(f, BLENDS, 1.0), drop_row),
         (lambda R, f: interactions("add_remove")(R).recalls(f, BLENDS, 1.0), flip_cell),
     ],
-    ids=["row", "row replaced", "interaction"],
+    ids=["row", "row replaced", "row of values", "interaction"],
 )
 def test_recalls_move_by_no_more_than_claimed(make, neighbour):
     worst, _ = changes(make, neighbour, 400, 0)
@@ -179,6 +181,8 @@ def test_rows_count_by_themselves():
         ("recalls", (tastes, BLENDS, 0.7)), ("counts", ()), ("moment", (KEPT, 1, 0.7)),
     ):  # fmt: skip
         check_order_invariance(rows("add_remove"), release, *public, data=R)
+        values = R * np.random.default_rng(4).gamma(0.3, size=R.shape)
+        check_order_invariance(rows("add_remove", 2.0), release, *public, data=values)
     whole = rows("add_remove")(R).recalls(tastes, BLENDS, 0.7).answer(0.0)
     alone = sum(rows("add_remove")(r[None]).recalls(tastes, BLENDS, 0.7).answer(0.0) for r in R)
     np.testing.assert_array_equal(whole * 24, np.rint(whole * 24))
@@ -223,8 +227,35 @@ def test_a_row_that_is_not_finite_adds_nothing(bad):
     np.testing.assert_allclose(found.toarray(), [[0.5**0.5, 0, 0.5**0.5], [0, 0, 0]])
 
 
+def test_values_count_up_to_their_cap():
+    X = np.array([[9.0, 0.0, 2.0], [1e-300, -4.0, 0.0], [0.0, 0.0, 4.0], [4.0, 8.0, 0.0]])
+    (found,) = HistoryRows(DenseRows(X), cap=4.0).blocks()
+    expected = [[2, 0, 1], [1, 0, 0], [0, 0, 1], [1, 1, 0]]
+    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(found.toarray(), expected / lengths)
+    (same,) = HistoryRows(DenseRows(np.sign(X)), cap=1.0).blocks()
+    (plain,) = HistoryRows(DenseRows(X)).blocks()
+    np.testing.assert_array_equal(same.toarray(), plain.toarray())
+
+
+def test_the_judge_sees_the_values_of_known_items():
+    """The same cap in the filter's eyes as in the moment."""
+    rng, tastes = np.random.default_rng(2), random_filter(seed=3, size=1.0)
+    R = histories(rng, 30) * rng.integers(1, 6, (30, 40))
+    block = binary_rows(R)
+    hidden = block.copy()
+    hidden.data = hidden_cells(block, 1.0, by_cell=False).astype(float)
+    hidden, expected = hidden.toarray() > 0, np.zeros(3)
+    for row, mask in zip(np.minimum(R, 3.0) / 3.0, hidden, strict=True):
+        known = np.where(mask, 0.0, row)
+        if known.any() and mask.any():
+            expected += [brute_recall(known, mask, tastes, b) - 0.5 for b in BLENDS]
+    found = rows("add_remove", 3.0)(R).recalls(tastes, BLENDS, 1.0).answer(0.0)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
 def test_judging_needs_something_known_and_something_hidden():
     tastes = random_filter(5, 1)
-    block = sp.csr_array(np.array([[1.0, 1, 1, 1, 1], [2, 2, 2, 2, 2], [0, 0, 0, 0, 0]]))
+    block = sp.csr_array(np.array([[1.0, 1, 1, 1, 1], [-1, -1, -1, -1, -1], [0, 0, 0, 0, 0]]))
     query = RecallQuery(SparseRows(block), tastes, BLENDS, adjacency="add_remove")
     np.testing.assert_array_equal(query.recalls().answer(0.0), 0.0)

@@ -173,6 +173,9 @@ def test_the_map_is_the_filter(tastes):
         ({"item_exponent": 2.0}, "item_exponent"),
         ({"n_components": 0}, "n_components"),
         ({"privacy_unit": "entry"}, "privacy_unit"),
+        ({"weights": 0.0}, "weights"),
+        ({"weights": "rating"}, "weights"),
+        ({"weights": 5.0, "privacy_unit": "interaction"}, "privacy_unit='row'"),
     ],
 )
 def test_bad_parameters(params, message):
@@ -196,6 +199,25 @@ def test_blocks_of_rows(tastes, tmp_path):
         second.fit([str(path) for path in paths])
     np.testing.assert_array_equal(first.counts_, second.counts_)
     np.testing.assert_allclose(first.components_, second.components_, atol=1e-12)
+
+
+def test_values_below_their_cap_weigh_less():
+    """Ones and a cap are the binary fit; of ratings the high ones say more."""
+    rng = np.random.default_rng(0)
+    R = make_interactions(3000, 60, 40_000, 3, random_state=0)
+    ratings = R.copy()
+    ratings.data = rng.choice([0.2, 5.0, 50.0], R.nnz)
+    fits = []
+    for weights, data in (("binary", ratings), (1.0, R), (5.0, ratings)):
+        with fixed_noise(0):
+            fits.append(DPRecommender(4, weights=weights, epsilon=20.0).fit(data))
+    binary, ones, capped = fits
+    np.testing.assert_array_equal(binary.components_, ones.components_)
+    np.testing.assert_array_equal(binary.recommend(ratings[:20])[0], ones.recommend(R[:20])[0])
+    assert not np.array_equal(capped.counts_, binary.counts_)
+    low = ratings.copy()
+    low.data = np.minimum(low.data, 5.0)
+    np.testing.assert_array_equal(capped.recommend(ratings[:20])[1], capped.recommend(low[:20])[1])
 
 
 def test_splits_are_disjoint_and_fair():

@@ -296,3 +296,20 @@ def test_bad_bounds_are_refused(bounds):
     for model in (DPRidge(bounds=bounds), DPRidgeClassifier(bounds=bounds, classes=[0, 1])):
         with pytest.raises(ValueError, match="bounds"):
             model.fit(X, (y > 0).astype(int))
+
+
+def test_entries_are_cut_alike_in_fit_and_predictions():
+    """A column with a heavy tail moves a prediction by no more than its cut."""
+    X, y = data(20_000)
+    rng = np.random.default_rng(1)
+    X = np.column_stack([X, rng.standard_cauchy(len(X))])
+    with seeded_entropy(0):
+        model = DPRidge().fit(X, y)
+    assert model.score(X, y) > 0.9
+    low, high = model.entry_bounds_
+    np.testing.assert_allclose(high - low, 32 * model.scale_)
+    far = np.where(np.arange(6) == 5, 1e12, X[:1])
+    np.testing.assert_allclose(model.predict(far), model.predict(np.clip(far, low, high)))
+    np.testing.assert_allclose(model.predict(sp.csr_array(X[:9])), model.predict(X[:9]))
+    plain = DPRidge(clip_norm=5.0, target_bounds=(-1, 5)).fit(X, y)
+    np.testing.assert_allclose(plain.predict(X), X @ plain.coef_ + plain.intercept_, rtol=1e-9)

@@ -68,7 +68,7 @@ def test_attributes_of_nonsense_are_sane():
         assert (out["explained_variance_"] >= 0).all()
         assert out["explained_variance_ratio_"].sum() <= 1
         assert out["noise_variance_"] >= 0
-        assert 1 <= out["n_components_"] <= 4
+        assert 0 <= out["n_components_"] <= 4
     out = subspace_attributes(np.array([3.0, 1.0]), np.eye(4)[:, :2], -7.0, 10.0, 4)
     assert out["explained_variance_ratio_"].sum() == pytest.approx(1.0)
     assert out["noise_variance_"] == 0.0
@@ -161,7 +161,7 @@ def test_count_components():
     assert count_components(None, variances, 10.0, 0.0, 3) == 3
     assert count_components(2, variances, 10.0, 0.0, 4) == 2
     assert count_components("auto", variances, 10.0, 2.0, 4) == 2
-    assert count_components("auto", variances, 10.0, 9.0, 4) == 1
+    assert count_components("auto", variances, 10.0, 9.0, 4) == 0
     assert count_components("auto", variances, 10.0, 0.0, 3) == 3
     for rule, expected in ((0.3, 1), (0.5, 2), (0.6, 2), (0.95, 4)):
         assert count_components(rule, variances, 10.0, 0.0, 4) == expected

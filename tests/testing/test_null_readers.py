@@ -22,6 +22,7 @@ from skdp.federated import (
     PowerMethodClient,
 )
 from skdp.model_selection import make_private_scorer
+from skdp.recommend import LocalReporter
 from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import fixed_noise, null_release
 from skdp.testing._outcomes import difference, fitted_attributes
@@ -66,6 +67,11 @@ def reported(**sketch):
         ]
 
     return run
+
+
+def flipped(X, y, groups):
+    reports = [LocalReporter(range(4), epsilon=1.0).report(row) for row in X[:2]]
+    return [(report.ones, report.noise_scale, report.privacy_spent) for report in reports]
 
 
 def recorded(fit, clients):
@@ -142,6 +148,7 @@ READERS = {
     "scorer, label": (scored("label", "replace"), SAME_SIZE),
     "local report": (reported(), SAME_SIZE),
     "local report of a sketch": (reported(sketch_size=3, sketch_seed=1), SAME_SIZE),
+    "local report of a history": (flipped, SAME_SIZE),
     "client of the power method": (federated("power"), ANY_SIZE),
     "client of the moment": (federated("gram"), ANY_SIZE),
     "client of personal rounds": (personal_rounds(), ANY_SIZE),

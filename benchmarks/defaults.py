@@ -1,0 +1,196 @@
+"""Default fits on tables nobody prepared: scales, R2, accuracy and captured variance, and warnings.
+
+Run: ``python benchmarks/defaults.py``. Every fit has default parameters but for epsilon, on columns
+as they came. Beside it "oracle scale": the same estimator told exact means and scales (which no
+private fit knows), and the model without privacy. A level is absurd if it is more than 8 times off
+the median norm (about the released mean); "unflagged" counts absurd levels without a warning.
+"""
+
+import math
+import warnings
+
+import numpy as np
+from report import show, shown
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_digits,
+    load_iris,
+    load_wine,
+)
+from sklearn.decomposition import PCA
+from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.preprocessing import StandardScaler
+
+from skdp import DPPCA, DPRidge, DPRidgeClassifier
+from skdp.answer import Answer
+from skdp.datasets import make_table
+from skdp.exceptions import PrivacyWarning
+from skdp.preprocessing import DPStandardScaler
+from skdp.solvers.scales import find_scale
+
+EPSILONS = (0.5, 1.0, 3.0)
+LOADERS = {
+    "iris": load_iris, "wine": load_wine, "breast cancer": load_breast_cancer,
+    "diabetes": lambda **kw: load_diabetes(scaled=False, **kw), "digits": load_digits,
+}  # fmt: skip
+
+
+def data_sets(few):
+    """Yield (name, X, y) of bundled sets and of made tables."""
+    for name, load in LOADERS.items():
+        if not few or name in ("wine", "diabetes"):
+            yield name, *load(return_X_y=True)
+    for n in (1000,) if few else (500, 2000, 20_000):
+        yield f"made table, {n} rows", *make_table(n, random_state=0)
+
+
+def fitted(model, *data):
+    """Return (fitted model, whether a scale was doubted)."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(*data)
+    return model, any("could not see" in str(warning.message) for warning in caught)
+
+
+def captured(components, X):
+    centred = X - X.mean(axis=0)
+    return float(np.sum((centred @ components.T) ** 2) / np.sum(centred**2))
+
+
+def off(level, X, center):
+    """Return whether a level is absurd for rows about a centre."""
+    median = float(np.median(np.linalg.norm(X - center, axis=1)))
+    return abs(math.log2(level / median)) > 3
+
+
+def subspaces(few, repeats):
+    """DPPCA: share of the variance that two components capture."""
+    rows = []
+    for name, X, _ in data_sets(few):
+        best = captured(PCA(2).fit(X).components_, X)
+        center, length = (
+            X.mean(axis=0),
+            np.quantile(np.linalg.norm(X - X.mean(axis=0), axis=1), 0.9),
+        )
+        for epsilon in EPSILONS:
+            fits = [fitted(DPPCA(2, epsilon=epsilon), X) for _ in range(repeats)]
+            told = [
+                DPPCA(2, epsilon=epsilon, center=center, clip_norm=length).fit(X)
+                for _ in range(repeats)
+            ]
+            absurd = [off(model.clip_norm_, X, model.mean_) for model, _ in fits]
+            unflagged = [a and not doubt for a, (_, doubt) in zip(absurd, fits, strict=True)]
+            rows.append([
+                name, epsilon, np.mean([captured(model.components_, X) for model, _ in fits]),
+                np.mean([captured(model.components_, X) for model in told]), best,
+                np.mean(absurd), np.mean(unflagged), np.mean([doubt for _, doubt in fits]),
+            ])  # fmt: skip
+    head = ["data", "epsilon", "DPPCA", "oracle scale", "PCA", "absurd", "unflagged", "warned"]
+    show(f"Captured variance of two components, default fits, means of {repeats}", head, rows)
+
+
+def read_outs(few, repeats):
+    """DPRidge and DPRidgeClassifier: R2 and accuracy on the rows of the fit."""
+    rows = []
+    for name, X, y in data_sets(few):
+        classes = None if len(np.unique(y)) > 20 else np.unique(y)
+        Z = StandardScaler().fit_transform(X)
+        plain = Ridge() if classes is None else RidgeClassifier()
+        best = plain.fit(Z, y).score(Z, y)
+        length = 1.2 * math.sqrt(X.shape[1])
+        for epsilon in EPSILONS:
+            if classes is None:
+                given = {"target_bounds": (y.mean() - 2.5 * y.std(), y.mean() + 2.5 * y.std())}
+                makes = (lambda **kw: DPRidge(**kw)), given
+            else:
+                makes = (lambda c=classes, **kw: DPRidgeClassifier(classes=c, **kw)), {}
+            make, given = makes
+            fits = [fitted(make(epsilon=epsilon), X, y) for _ in range(repeats)]
+            told = [
+                fitted(make(epsilon=epsilon, clip_norm=length, **given), Z, y)
+                for _ in range(repeats)
+            ]
+            scores = [model.score(X, y) for model, _ in fits]
+            rows.append([
+                name, epsilon, np.median(scores), min(scores),
+                np.median([model.score(Z, y) for model, _ in told]), best,
+                np.mean([doubt for _, doubt in fits]),
+            ])  # fmt: skip
+    head = ["data", "epsilon", "default", "worst", "oracle scale", "no privacy", "warned"]
+    show(f"R2 or accuracy of default read-outs on raw columns, medians of {repeats}", head, rows)
+
+
+def scalers(few, repeats):
+    """DPStandardScaler: the largest entry it makes, and scales that are far off."""
+    rows = []
+    for name, X, _ in data_sets(few):
+        truth = X.std(axis=0)
+        varies = truth > 0
+        for epsilon in EPSILONS:
+            fits = [fitted(DPStandardScaler(epsilon=epsilon), X) for _ in range(repeats)]
+            largest = [np.abs(model.transform(X)).max() for model, _ in fits]
+            near = [
+                np.mean(np.abs(np.log2(model.scale_[varies] / truth[varies])) < 1)
+                for model, _ in fits
+            ]
+            doubts = np.mean([doubt for _, doubt in fits])
+            rows.append([name, epsilon, max(largest), np.mean(near), doubts])
+    head = ["data", "epsilon", "largest entry", "scales within 2", "warned"]
+    show(f"Default DPStandardScaler on raw columns, {repeats} fits", head, rows)
+
+
+# -- the finder alone ------------------------------------------------------------------------------
+
+KINDS = {
+    "normal": lambda rng, n: np.linalg.norm(rng.standard_normal((n, 8)), axis=1),
+    "Cauchy": lambda rng, n: np.abs(rng.standard_cauchy(n)),
+    "lognormal": lambda rng, n: np.exp(2 * rng.standard_normal(n)),
+    "discrete": lambda rng, n: rng.integers(1, 6, n).astype(float),
+    "90% zeros": lambda rng, n: np.abs(rng.standard_normal(n)) * (rng.random(n) < 0.1),
+}
+SIZES = (50, 100, 200, 400, 800, 1600, 5000)
+MU = 0.02774  # of a twentieth of (0.5, 1e-6)
+
+
+def search(rng, numbers):
+    """Return one search among some numbers, with the noise of its share."""
+    kept = np.sort(numbers[numbers > 0])
+
+    def rank(threshold, *, share):
+        scale = 0.5 / (MU * math.sqrt(share))
+        exact = np.searchsorted(kept, threshold, "right") - len(kept) / 2
+        return Answer(np.asarray(exact + scale * rng.standard_normal()), scale)
+
+    found = find_scale(rank, 1.0)
+    wrong = kept.size and abs(math.log2(found.value / np.median(kept)) - 0.5) > 3
+    return bool(wrong) and bool(found.found), not found.found
+
+
+def finder(repeats):
+    """The search for a scale: wrong without a warning, and warnings."""
+    rng, rows = np.random.default_rng(0), []
+    for kind, make in KINDS.items():
+        cells = []
+        for n in SIZES:
+            runs = [search(rng, make(rng, n) * 2.0 ** rng.uniform(-40, 40)) for _ in range(repeats)]
+            blind, doubt = np.mean(runs, axis=0)
+            cells.append(f"{blind:.3f} / {doubt:.2f}")
+        rows.append([kind, *cells])
+    title = "Search for a scale between 1e-12 and 1e12 with a twentieth of epsilon 0.5: "
+    show(title + f"wrong and unflagged / flagged, of {repeats}", ["numbers", *SIZES], rows)
+
+
+def tables(full):
+    """Tables for ``python -m benchmarks``."""
+    repeats = 20 if full else 2
+    yield from shown(lambda: finder(300 if full else 30))
+    for part in (subspaces, read_outs, scalers):
+        yield from shown(lambda part=part: part(not full, repeats))
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore", PrivacyWarning)
+    finder(300)
+    for part in (subspaces, read_outs, scalers):
+        part(False, 20)

@@ -1,0 +1,119 @@
+"""A recommender from histories whose cells were flipped before anybody saw them: all is free.
+
+Notation: Y is the m x n array of reported ones, each cell flipped with probability p; B =
+(Y - p)/(1 - 2p) is unbiased, with deviation s in each cell. Flips of different cells are
+independent, so a filter that scores a user from one half of a report may be judged on the other.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.solvers.one_shot import flip_probability, history_moment
+from skdp.solvers.recommend import (
+    BLENDS,
+    Counts,
+    ItemFilter,
+    best_blend,
+    item_filter,
+    kept_degree,
+)
+
+__all__ = ["LocalFit", "fit_reports"]
+
+FloatArray = NDArray[np.float64]
+_JUDGED = 5  # every so many reports are kept for the choice of the blend
+_BEST = 20
+_CELLS = 2**20  # scored at once
+
+
+class LocalFit(NamedTuple):
+    """What can be read of reports: the filter, and noisy counts of all items."""
+
+    filter: ItemFilter
+    counts: Counts
+
+
+def _unbiased(noise_scale: float) -> tuple[float, float]:
+    """Return (gain, offset) of B = gain Y - offset."""
+    p = flip_probability(noise_scale)
+    return 1 / (1 - 2 * p), p / (1 - 2 * p)
+
+
+def fit_reports(
+    Y: Any,
+    noise_scale: float,
+    items: NDArray[np.intp],
+    n_items: int,
+    n_components: int,
+    exponent: float,
+) -> LocalFit:
+    """Return the filter of reports (CSR) on the given items of a catalogue.
+
+    The weight of its tastes is that of a filter of most reports which finds most of the others.
+    """
+    judged = np.arange(Y.shape[0]) % _JUDGED == 0
+    options = (noise_scale, items, n_items, n_components, exponent)
+    blend = 0.0
+    if judged.any() and not judged.all():
+        blend = _chosen_blend(_filter(Y[~judged], *options).filter, Y[judged], noise_scale)
+    found = _filter(Y, *options)
+    return found._replace(filter=found.filter.blended(blend if found.filter.rank else 0.0))
+
+
+def _filter(
+    Y: Any,
+    noise_scale: float,
+    items: NDArray[np.intp],
+    n_items: int,
+    n_components: int,
+    exponent: float,
+) -> LocalFit:
+    gain, offset = _unbiased(noise_scale)
+    m = Y.shape[0]
+    value = np.zeros(n_items)
+    value[items] = gain * np.bincount(Y.indices, minlength=len(items)) - offset * m
+    counts = Counts(value, noise_scale * math.sqrt(m), 1.0, True)
+    floor = max(1, round(kept_degree(np.sort(value[items])[::-1], len(items), m)))
+    directions, _ = history_moment(Y, noise_scale, floor, n_components)
+    return LocalFit(item_filter(counts, items, directions, n_components, exponent), counts)
+
+
+def _chosen_blend(tastes: ItemFilter, Y: Any, noise_scale: float) -> float:
+    """Choose the weight of the tastes by what they find of one half of the items from the other.
+
+    Hits are sums of unbiased cells: 20 of each report, with deviation s each.
+    """
+    totals = np.zeros(len(BLENDS))
+    for half in (0, 1):
+        known = np.arange(Y.shape[1]) % 2 == half
+        totals += _hits(tastes, Y.tocsc(), known, noise_scale)
+    return best_blend(totals, noise_scale * math.sqrt(2 * 2 * _BEST * Y.shape[0]), 0)
+
+
+def _hits(tastes: ItemFilter, Y: Any, known: NDArray[np.bool_], noise_scale: float) -> FloatArray:
+    """Return for each blend the unbiased number of hits among the best 20 of the other items."""
+    gain, offset = _unbiased(noise_scale)
+    given, hidden = Y[:, known].tocsr(), Y[:, ~known].tocsr()
+    best, totals = min(_BEST, hidden.shape[1]), np.zeros(len(BLENDS))
+    if best == 0:
+        return totals
+    inward = tastes.inward[known]
+    n_rows = max(1, _CELLS // hidden.shape[1])
+    for start in range(0, given.shape[0], n_rows):
+        rows, truth = given[start : start + n_rows], hidden[start : start + n_rows]
+        projected = gain * np.asarray(rows @ inward) - offset * inward.sum(axis=0)
+        sizes = gain * np.diff(rows.indptr) - offset * rows.shape[1]
+        coordinates = tastes.weighed(projected, np.maximum(sizes, 1.0))
+        popular = coordinates[:, :1] * tastes.popularity[tastes.kept[~known]]
+        personal = coordinates[:, 1:] @ tastes.outward[:, ~known]
+        cells = gain * truth.toarray() - offset
+        for j, blend in enumerate(BLENDS):
+            scores = popular + blend * personal
+            top = np.argpartition(scores, scores.shape[1] - best, axis=1)[:, -best:]
+            totals[j] += np.take_along_axis(cells, top, axis=1).sum()
+    return totals

@@ -1,0 +1,125 @@
+"""Leading subspaces of wide rows: few columns are kept, and popularity is the floor.
+
+Notation as in `skdp.solvers.spectral`. A column costs noise whether it holds anything or not, so
+the number of kept columns follows the signal: n' = 2 x^(2/3) for x rows over the noise of one
+entry of the moment.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.solvers.spectral import RowNoise, clipped_gram, refined_subspace
+from skdp.solvers.thinning import Subspace, chosen_subspace
+
+__all__ = ["Sums", "bought_sums", "kept_columns", "screened_subspace"]
+
+FloatArray = NDArray[np.float64]
+# Shares of the sums, and how many noise scales the largest of them must reach to stop there.
+_RUNGS = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
+_READABLE = 50  # the sum of this rank must be readable, or that of a tenth of the columns
+_SIZE, _FEWEST_KEPT, _MOST_KEPT = 2.0, 100, 4000
+_WIDER = 2  # so many times as many columns are reached by the tangent rounds
+_MOMENT = 0.6  # of what is left; the tangent rounds (or a second moment) get the rest
+_MOMENT_LEVEL, _TANGENT_LEVEL = 30.0, 40.0
+
+
+class Sums(NamedTuple):
+    """Noisy column sums: values, noise scale, share that they took, whether they can be read."""
+
+    value: FloatArray
+    noise_scale: float
+    spent: float
+    readable: bool
+
+
+def bought_sums(ask: Any, share: float) -> Sums:
+    """Buy column sums in rungs until the largest can be read; with all of a share if they cannot.
+
+    Each rung is one release; they are averaged by precision. How far to go is decided on released
+    values, and the total is the same.
+    """
+    value: Any = 0.0
+    precision = spent = 0.0
+    for part, level in _RUNGS:
+        answer = ask.sums(share=part * share)
+        if answer.noise_scale == 0.0:
+            return Sums(answer.value, 0.0, part * share, True)
+        weight = answer.noise_scale**-2
+        value = (precision * value + weight * answer.value) / (precision + weight)
+        precision, spent = precision + weight, spent + part * share
+        rank = min(_READABLE, max(len(value) // 10, 1))
+        if np.partition(np.abs(value), -rank)[-rank] > level * precision**-0.5:
+            return Sums(value, precision**-0.5, spent, True)
+    return Sums(value, precision**-0.5, spent, False)
+
+
+def kept_columns(noise: RowNoise, share: float, d: int, k: int) -> int:
+    """Return how many columns to keep: rows over the noise of an entry, to the power 2/3."""
+    signal = noise.n * math.sqrt(share) / noise.psd
+    size = min(_SIZE * signal ** (2 / 3), float(_MOST_KEPT))
+    return int(min(max(size, _FEWEST_KEPT, 4 * k), d))
+
+
+def screened_subspace(
+    ask: Any, d: int, k: int, share: float, noise: RowNoise
+) -> tuple[FloatArray, FloatArray, NDArray[np.intp]]:
+    """Return (V, noisy column sums, kept columns) of wide, mostly non-negative rows.
+
+    Which columns are kept is a function of the noisy sums. The subspace of their moment is chosen
+    by thinning, with the most popular columns among the candidates: where these are best a second
+    moment takes the place of the tangent rounds.
+    """
+    sums = bought_sums(ask, share)
+    order = np.argsort(-np.abs(sums.value), kind="stable")
+    V = np.zeros((d, k))
+    if not sums.readable:
+        V[order[:k], np.arange(k)] = 1.0
+        return V, sums.value, order[:k]
+    rest = share - sums.spent
+    first, last = _MOMENT * rest, (1 - _MOMENT) * rest
+    n = kept_columns(noise, first, d, k)
+    order = order[: _WIDER * n]
+    sizes = np.maximum(np.abs(sums.value[order]), sums.noise_scale)
+    V[order] = _moment_subspace(ask.columns(order), sizes, n, k, (first, last), noise)
+    return V, sums.value, order
+
+
+def _moment_subspace(
+    ask: Any, sizes: FloatArray, n: int, k: int, shares: tuple[float, float], noise: RowNoise
+) -> FloatArray:
+    """Return a subspace from the moment of the first n columns, and tangent rounds on all."""
+    first, last = shares
+    block = ask.columns(np.arange(n))
+    moment, scale = clipped_gram(block, n, first, noise, level=_MOMENT_LEVEL)
+    found = chosen_subspace(moment, scale, k, sizes[:n])
+    if not found.axes:
+        outside = _expected_precision(found, scale, sizes)
+        rounds = (last / 2, last / 2)
+        return refined_subspace(
+            ask, found.moment, scale, found.vectors, rounds, noise, _TANGENT_LEVEL, outside
+        )
+    again, other = clipped_gram(block, n, last, noise, level=_MOMENT_LEVEL)
+    a, b = scale**-2, other**-2
+    moment, scale = (a * moment + b * again) / (a + b), (a + b) ** -0.5
+    V = np.zeros((len(sizes), k))
+    V[:n] = chosen_subspace(moment, scale, k, sizes[:n]).vectors
+    return V
+
+
+def _expected_precision(found: Subspace, scale: float, sizes: FloatArray) -> FloatArray:
+    """Return how small products of the columns outside a block are, seen from those inside.
+
+    The square of a product with a direction is taken to grow like the square of the column's sum,
+    at the rate of the less popular three quarters of the block, its noise taken off.
+    """
+    n = len(found.moment)
+    rare = slice(n // 4, n)
+    squares = np.sum((found.moment[rare] @ found.vectors) ** 2, axis=0)
+    squares = np.maximum(squares - (n - n // 4) * scale**2 / 2, 1e-3 * squares)
+    rates = squares / np.sum(sizes[rare] ** 2)
+    return np.asarray(1 / np.maximum(np.outer(sizes[n:] ** 2, rates), 1e-300))

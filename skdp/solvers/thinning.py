@@ -1,0 +1,120 @@
+"""Choices about a noisy moment, made on the moment itself at no cost: thinning.
+
+Notation: A = M + noise is a released symmetric moment, s the deviation of its diagonal (s/sqrt(2)
+off it). With Z of the same law, A + c Z and A - Z/c have uncorrelated noises: what is fitted on the
+first is judged without bias on the second, tr(V'(A - Z/c)V) = tr(V'M V) + noise of mean zero. All
+of it is post-processing: privacy does not depend on Z, which is the same in every fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.solvers.one_shot import leading_pairs
+from skdp.solvers.shrinkage import wigner
+
+__all__ = ["Subspace", "chosen_subspace", "soft_thresholded"]
+
+FloatArray = NDArray[np.float64]
+_SPLIT = 0.6  # c: most of the signal stays in the half that is fitted
+_MARGIN = 1.0  # by which another must be better than the leading eigenvectors, in noise scales
+_LEVELS = (2.5, 3.5)  # of the noise off the diagonal, for soft thresholds
+
+
+class Subspace(NamedTuple):
+    """A subspace, and the estimate of the moment that it came from.
+
+    Attributes
+    ----------
+    vectors : ndarray of shape (n, k)
+        Orthonormal columns.
+    moment : ndarray of shape (n, n)
+        The released moment, or what is left of it after a threshold.
+    axes : bool
+        Whether it is spanned by single columns: nothing was read beside the diagonal.
+    """
+
+    vectors: FloatArray
+    moment: FloatArray
+    axes: bool
+
+
+Way = Callable[[FloatArray, float, int], Subspace]
+
+
+def soft_thresholded(A: FloatArray, level: float) -> FloatArray:
+    """Shorten all entries off the diagonal by a level, down to zero."""
+    out = np.sign(A) * np.maximum(np.abs(A) - level, 0.0)
+    np.fill_diagonal(out, np.diag(A))
+    return out
+
+
+def chosen_subspace(
+    A: FloatArray, noise_scale: float, k: int, first: FloatArray | None = None
+) -> Subspace:
+    """Return the k-dimensional subspace that the other half of the noise likes best.
+
+    Candidates: leading eigenvectors as they are, of the shrunk spectrum and the diagonal beside it,
+    of two soft thresholds; the k largest entries of the diagonal, and of `first`, if it is given.
+    That must be known from elsewhere (popularity): what holds the noise of A is judged too well.
+    """
+    if noise_scale == 0.0:
+        return _leading(A, 0.0, k)
+    Z = np.random.default_rng(20240229).standard_normal(A.shape) * noise_scale
+    Z = (Z + Z.T) / 2
+    half, other = A + _SPLIT * Z, A - Z / _SPLIT
+    wider = noise_scale * math.sqrt(1 + _SPLIT**2)
+    ways = _ways(first)
+    scores = [_score(way(half, wider, k).vectors, other) for way in ways]
+    scores[0] += _MARGIN * noise_scale * math.sqrt(k)
+    return ways[int(np.argmax(scores))](A, noise_scale, k)
+
+
+def _score(V: FloatArray, moment: FloatArray) -> float:
+    return float(np.sum(V * (moment @ V)))
+
+
+def _ways(first: FloatArray | None) -> list[Way]:
+    """Return the candidates as functions of (moment, noise scale, k)."""
+    ways: list[Way] = [
+        _leading,
+        _with_diagonal,
+        *(partial(_thresholded, level=level) for level in _LEVELS),
+    ]
+    ways.append(lambda A, _, k: Subspace(_axes(np.diag(A), k), A, True))
+    if first is not None:
+        ways.append(lambda A, _, k: Subspace(_axes(first, k), A, True))
+    return ways
+
+
+def _leading(A: FloatArray, _noise_scale: float, k: int) -> Subspace:
+    return Subspace(leading_pairs(A, k)[1], A, False)
+
+
+def _thresholded(A: FloatArray, noise_scale: float, k: int, level: float) -> Subspace:
+    B = soft_thresholded(A, level * noise_scale / math.sqrt(2))
+    return Subspace(leading_pairs(B, k)[1], B, False)
+
+
+def _with_diagonal(A: FloatArray, noise_scale: float, k: int) -> Subspace:
+    """Leading subspace of the shrunk spectrum plus what the diagonal has beyond it."""
+    shrunk = wigner(*leading_pairs(A, 4 * k), noise_scale / math.sqrt(2))
+    sizes = shrunk.values * np.maximum(shrunk.cosines, 0.0)
+    rest = np.maximum(np.diag(A) - (shrunk.vectors**2) @ sizes, 0.0)
+    singles = _axes(rest, min(4 * k, len(rest)))
+    parts = [shrunk.vectors * np.sqrt(sizes), singles * np.sqrt(rest @ singles)]
+    V = np.linalg.svd(np.hstack(parts), full_matrices=False)[0][:, :k]
+    return Subspace(np.asarray(V), A, False)
+
+
+def _axes(sizes: FloatArray, k: int) -> FloatArray:
+    """Return the unit vectors of the k largest sizes, as columns."""
+    V = np.zeros((len(sizes), k))
+    V[np.argsort(-sizes, kind="stable")[:k], np.arange(k)] = 1.0
+    return V

@@ -1,0 +1,78 @@
+"""Thinning: choices on a noisy moment, judged on noise that they have not seen."""
+
+import numpy as np
+import pytest
+
+from skdp.solvers.thinning import chosen_subspace, soft_thresholded
+
+
+def noisy(M, scale, rng):
+    G = scale * rng.standard_normal(M.shape)
+    return M + (G + G.T) / 2
+
+
+def captured(M, V, k):
+    return float(np.sum(V * (M @ V)) / np.linalg.eigvalsh(M)[-k:].sum())
+
+
+def leading(A, k):
+    return np.linalg.eigh(A)[1][:, -k:]
+
+
+def sparse_moment(rng):
+    taste = rng.gamma(0.3, size=(10, 150)) * (rng.random((10, 150)) < 0.08)
+    X = rng.poisson(rng.gamma(0.3, size=(3000, 10)) @ taste)
+    return X.T @ X / 10.0
+
+
+def dense_moment(rng):
+    Q = np.linalg.qr(rng.standard_normal((150, 150)))[0]
+    return (Q * (300.0 / np.arange(1, 151))) @ Q.T
+
+
+@pytest.mark.parametrize("make", [sparse_moment, dense_moment])
+def test_what_is_chosen_is_about_as_good_as_the_leading_vectors_or_better(make):
+    """On average over noises. Where nearly all is noise, directions off the axes lose a little."""
+    rng, gains = np.random.default_rng(0), []
+    M = make(rng)
+    M *= 300 / np.linalg.eigvalsh(M)[-1]
+    for scale in (3.0, 10.0, 30.0):
+        gain = []
+        for _ in range(8):
+            A = noisy(M, scale, rng)
+            V = chosen_subspace(A, scale, 5).vectors
+            assert np.allclose(V.T @ V, np.eye(5), atol=1e-9)
+            gain.append(captured(M, V, 5) - captured(M, leading(A, 5), 5))
+        gains.append(np.mean(gain))
+    assert min(gains) > -0.06
+    assert gains[0] > -0.005
+    if make is sparse_moment:
+        assert max(gains) > 0.05
+
+
+def test_axes_are_chosen_where_nothing_but_the_diagonal_can_be_read():
+    rng = np.random.default_rng(1)
+    sizes = 40 * np.arange(1, 201.0) ** -0.3
+    found = chosen_subspace(noisy(np.diag(sizes), 10.0, rng), 10.0, 4, sizes)
+    assert found.axes
+    assert set(np.flatnonzero(found.vectors.any(axis=1))) == {0, 1, 2, 3}
+
+
+def test_without_noise_the_leading_vectors_are_taken():
+    M = dense_moment(np.random.default_rng(2))
+    found = chosen_subspace(M, 0.0, 3)
+    assert captured(M, found.vectors, 3) == pytest.approx(1.0)
+    assert found.moment is M
+
+
+def test_choices_are_functions_of_the_release_alone():
+    rng = np.random.default_rng(3)
+    A = noisy(dense_moment(rng), 5.0, rng)
+    one, two = (chosen_subspace(A.copy(), 5.0, 3) for _ in range(2))
+    assert np.array_equal(one.vectors, two.vectors)
+
+
+def test_soft_thresholds_leave_the_diagonal():
+    A = np.array([[1.0, -3.0], [-3.0, 0.5]])
+    np.testing.assert_array_equal(soft_thresholded(A, 2.0), [[1.0, -1.0], [-1.0, 0.5]])
+    np.testing.assert_array_equal(soft_thresholded(A, 5.0), np.diag([1.0, 0.5]))
