@@ -86,8 +86,8 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
     privacy_unit : {"row", "interaction", "entry", "edge", "frobenius", "spectral"}, default="row"
         What is protected. "interaction": one 1 of a binary matrix. "entry": one entry. "edge": one
         symmetric pair of entries of a graph (X is square, its upper triangle counts). "frobenius"
-        and "spectral": any change of X of that norm at most `sensitivity`, which is the caller's
-        contract: it cannot be checked.
+        and "spectral": any change of X (as 64-bit floats) of that norm at most `sensitivity`, which
+        is the caller's contract: it cannot be checked.
     entry_bounds : tuple of float, default=(0.0, 1.0)
         Entry and edge units: entries are clipped to them; they must hold 0. "one_shot" needs
         (0, high) and shows x as `high` with probability x/high.

@@ -10,6 +10,7 @@ import numpy as np
 from skdp.decomposition._spectral import components_of
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.interactions import InteractionQuery, gram_change, product_change
+from skdp.queries.norms import NormQuery
 from skdp.solvers.flipped import (
     FlippedMatrix,
     graph_of_pairs,
@@ -170,7 +171,7 @@ def _moment_pairs(estimator, session, ask, n, route):
 def fit_entries(estimator, session, X, route):
     """Release products with the matrix, or its flipped cells."""
     unit, k, (m, n) = entry_unit(estimator), estimator.n_components, X.shape
-    ask = session.ask(EntryQuery(X, unit))
+    ask = session.ask((EntryQuery if unit.single else NormQuery)(X, unit))
     if route == "one_shot":
         cells = ask.cells(session.random_number(), share=1.0)
         Y = graph_of_pairs(cells.value, n) if unit.name == "edge" else cells.value
