@@ -66,8 +66,10 @@ def test_expected_error_of_a_matrix(n, shape, epsilon):
 def test_expected_error_of_a_subspace():
     X, y, groups, coefs = make_user_tasks(1000, 12, 2, coef=True, random_state=0)
     basis = np.linalg.svd(coefs, full_matrices=False)[2][:2]
-    split = {"init": 0.9, "head": 0.05, "global": 0.05}
-    model = DPPersonalizedRegressor(2, n_rounds=0, whiten=False, budget_split=split)
+    split = {"init": 0.9, "head": 0.05, "columns": 0.02, "global": 0.03}
+    model = DPPersonalizedRegressor(
+        2, n_rounds=0, whiten=False, budget_split=split, target_bounds=(-9, 9)
+    )
     inside = []  # what users' own rows say
     for user in range(200):
         A = X[groups == user]

@@ -4,6 +4,7 @@ The noise is fixed and answers are zeros: over many noise seeds, results on cont
 the same. (Estimators have `check_null_release`.)
 """
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.linear_model import LinearRegression
 
 from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPRidge, DPTruncatedSVD
 from skdp.decomposition import local_report
+from skdp.exceptions import PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
@@ -126,7 +128,8 @@ def federated(algorithm):
 
 
 def personal_rounds():
-    with fixed_noise(0):
+    with fixed_noise(0), warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)  # too few users to see much
         pilot = DPPersonalizedRegressor(1, epsilon=8.0).fit(X, Y, groups=GROUPS).released()
 
     def client(X, y, groups):
