@@ -206,8 +206,8 @@ class UnitChange(EntryUnit):
     A promise about the data that no estimator of the package makes for its user: `EntryUnit` clips.
     """
 
-    low: float = -math.inf
-    high: float = math.inf
+    low: float = -1e6
+    high: float = 1e6
 
     @property
     def alpha(self):

@@ -46,7 +46,7 @@ ESTIMATORS = [
     DPTraceRegressor(privacy_unit="label", solver="spectral_init"),
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
-    DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0, coef_bound="auto"),
+    DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0),
     DPPersonalizedClassifier(),
     DPLowRankFactorizer(n_components=1),
     DPLowRankFactorizer(n_components=1, method="two_sketch", sketch_size=4),

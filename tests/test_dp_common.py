@@ -98,7 +98,7 @@ ESTIMATORS = [
     # DPTraceRegressor has its own instances in tests/regression/test_trace.py: it needs larger
     # budgets to learn anything from the few records of these checks.
     DPPersonalizedRegressor(),
-    DPPersonalizedRegressor(1, adjacency="replace", coef_bound="auto"),
+    DPPersonalizedRegressor(1, adjacency="replace"),
     DPPersonalizedRegressor(1, init="random", whiten=False, delta=0.0, n_rounds=1),
     DPPersonalizedClassifier(classes=[0, 1]),
     DPRidge(),

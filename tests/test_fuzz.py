@@ -344,5 +344,6 @@ def test_losses_beyond_floats():
 
 
 def test_every_estimator_is_fuzzed():
-    public = {name for name in skdp.__all__ if name.startswith("DP")}
+    rooms = (skdp, skdp.recommend)  # which hold estimators
+    public = {name for room in rooms for name in room.__all__ if name.startswith("DP")}
     assert {type(estimator).__name__ for estimator in ESTIMATORS} == public

@@ -148,8 +148,6 @@ def is_public(line, estimator):
     """Whether the sensitivity of a line is the same for all data."""
     if getattr(estimator, "clip_norm", None) == "auto" and line.name in IN_CLIP_NORMS:
         return False
-    if getattr(estimator, "coef_bound", None) == "auto" and line.name == "mean_head":
-        return False
     drawn = getattr(estimator, "sensitivity_mode", "random") == "worst_case"
     if drawn and estimator.sketch_seed is None and estimator.sketch in ("gaussian", "isometry"):
         return False  # norms of another draw

@@ -66,8 +66,10 @@ def test_expected_error_of_a_matrix(n, shape, epsilon):
 def test_expected_error_of_a_subspace():
     X, y, groups, coefs = make_user_tasks(1000, 12, 2, coef=True, random_state=0)
     basis = np.linalg.svd(coefs, full_matrices=False)[2][:2]
-    split = {"init": 0.9, "head": 0.05, "global": 0.05}
-    model = DPPersonalizedRegressor(2, n_rounds=0, whiten=False, budget_split=split)
+    split = {"init": 0.9, "head": 0.05, "columns": 0.02, "global": 0.03}
+    model = DPPersonalizedRegressor(
+        2, n_rounds=0, whiten=False, budget_split=split, target_bounds=(-9, 9)
+    )
     inside = []  # what users' own rows say
     for user in range(200):
         A = X[groups == user]
@@ -252,11 +254,16 @@ def test_samples_needed():
         assert model.plan(round(0.9 * plan.needed), 20).error > model.plan(plan.needed, 20).error
 
 
-@pytest.mark.parametrize(("n", "epsilon"), [(400, 1.0), (200, 4.0)])
+@pytest.mark.parametrize(
+    ("n", "epsilon", "algorithm", "most"),
+    [(400, 1.0, "power", 0.1), (200, 4.0, "power", 0.1), (200, 4.0, "one_shot", 0.3)],
+)
 @pytest.mark.parametrize("times", [1.2, 2.0, 5.0])
-def test_expected_error_of_a_pure_graph(n, epsilon, times):
+def test_expected_error_of_a_pure_graph(n, epsilon, algorithm, most, times):
     """delta=0: within a factor of two, also near the threshold; nothing is found well below it."""
-    model = DPSpectralEmbedding(1, normalization="none", epsilon=epsilon, delta=0.0)
+    model = DPSpectralEmbedding(
+        1, normalization="none", epsilon=epsilon, delta=0.0, algorithm=algorithm
+    )
     found = model.plan(n).found
 
     def error(density):
@@ -272,7 +279,7 @@ def test_expected_error_of_a_pure_graph(n, epsilon, times):
         return np.mean(lost), model.plan(n, signal=values[-1]).error
 
     lost, expected = error(times * found / n)
-    assert 0 < expected < 0.2
+    assert 0 < expected < most
     assert 0.5 < lost / expected < 2
     lost, expected = error(0.5 * found / n)
     assert lost > 0.7 and expected == 1.0

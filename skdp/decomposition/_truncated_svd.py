@@ -28,6 +28,7 @@ from skdp.decomposition._spectral import (
 )
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.interactions import InteractionQuery
+from skdp.queries.norms import NormQuery
 from skdp.queries.rows import RowQuery
 from skdp.solvers.low_rank import alternate, deflate, iterate_symmetric
 from skdp.solvers.postprocess import svd_variances, user_level_mu
@@ -79,8 +80,8 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
     privacy_unit : {"row", "interaction", "entry", "edge", "frobenius", "spectral"}, default="row"
         What is protected. "interaction": one 1 of a binary matrix. "entry": one entry. "edge": one
         symmetric pair of entries of a graph (X is square, its upper triangle counts). "frobenius"
-        and "spectral": any change of X of that norm at most `sensitivity`, which is the caller's
-        contract: it cannot be checked.
+        and "spectral": any change of X (as 64-bit floats) of that norm at most `sensitivity`, which
+        is the caller's contract: it cannot be checked.
     entry_bounds : tuple of float, default=(0.0, 1.0)
         Entry and edge units: entries are clipped to them; they must hold 0.
     degree_floor : int, default=5
@@ -365,7 +366,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         if self.privacy_unit in ("entry", "edge"):
             low, high = map(float, self.entry_bounds)
         unit = EntryUnit(self.privacy_unit, self.adjacency, low, high, float(self.sensitivity))
-        ask = session.ask(EntryQuery(X, unit))
+        ask = session.ask((EntryQuery if unit.single else NormQuery)(X, unit))
         m, k = X.shape[0], self.n_components
         bounded = session.budget.exact or unit.name in ("entry", "edge")
         rest = 1.0 if session.budget.pure else 0.98 if bounded else 0.99

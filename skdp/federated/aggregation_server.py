@@ -183,9 +183,7 @@ class AggregationServer:
         alive = attempt.commitments.keys() - attempt.waiting
         self._check_enough(alive)
         attempt.alive, attempt.dead = alive, attempt.commitments.keys() - alive
-        for client in attempt.commitments:
-            if len(self._linked(client, alive)) < self._config.shares_needed:
-                raise AggregationAborted("A client has too few neighbours left.", opened=False)
+        # `n_dropouts` are gone at most: threshold <= neighbours - n_dropouts are left to everybody
         flags = wire.pack_flags(int(self._config.n_clients), alive, attempt.dead)
         self.opened = True
         return self._ask(Kind.UNMASK, dict.fromkeys(sorted(alive), flags))

@@ -13,7 +13,7 @@ alpha is the largest change of an entry: max(|lo|, |hi|) against 0 (add_remove),
 
 One changed entry changes row i of A X by a X_j; a pair changes rows i and j by a X_j and a X_i; and
 X'(x_i x_j' + x_j x_i')X has Frobenius norm at most 2 ||x_i|| ||x_j||. The last two lines are
-||E X||_F <= ||E||_F ||X||_2 and <= ||E||_2 ||X||_F.
+||E X||_F <= ||E||_F ||X||_2 and <= ||E||_2 ||X||_F; their query is in `skdp.queries.norms`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,19 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import dense, entrywise, without_duplicates
+from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.sums import Neighbours
 
-__all__ = ["ENTRY_UNITS", "EntryQuery", "EntryUnit", "largest_two", "rounded_release", "to_grid"]
+__all__ = [
+    "ENTRY_UNITS",
+    "EntryQuery",
+    "EntryUnit",
+    "cleaned",
+    "largest_two",
+    "rounded_release",
+    "to_grid",
+]
 
 ENTRY_UNITS = ("entry", "edge", "frobenius", "spectral")
 FloatArray = NDArray[np.float64]
@@ -146,12 +155,6 @@ class EntryUnit:
             return 2 * self.alpha * first * second
         return self.core(X, X)
 
-    def frobenius(self) -> float:
-        """Largest Frobenius norm of the change of A itself."""
-        if self.name == "spectral":
-            return math.inf
-        return self.alpha * (math.sqrt(2.0) if self.name == "edge" else 1.0)
-
 
 class EntryQuery(PrivateQuery):
     """Products of a private matrix with public ones.
@@ -164,10 +167,12 @@ class EntryQuery(PrivateQuery):
     A : array or sparse matrix of shape (m, n)
         The private matrix. For the edge unit its upper triangle is the graph; loops are dropped.
     unit : EntryUnit
-        What neighbours differ in; its bounds are enforced by clipping.
+        "entry" or "edge": its bounds are enforced by clipping.
     """
 
     def __init__(self, A: Any, unit: EntryUnit) -> None:
+        if not unit.single:
+            raise PrivacyError(f"float products have no bound for {unit.name!r}; use NormQuery.")
         if unit.name == "edge" and A.shape[0] != A.shape[1]:
             raise ValueError(f"an edge needs a square matrix. Got shape {A.shape} instead.")
         self._raw = A
@@ -178,7 +183,7 @@ class EntryQuery(PrivateQuery):
     def _matrix(self) -> Any:
         """Clip entries, and for a graph symmetrise: inside the gate, once."""
         if self._clean is None:
-            self._clean = _cleaned(self._raw, self.unit)
+            self._clean = cleaned(self._raw, self.unit)
         return self._clean
 
     @property
@@ -189,8 +194,7 @@ class EntryQuery(PrivateQuery):
     def _error(self, terms: int, mass: float) -> float:
         """Bound the float error of sums of entries, `terms` of them, times weights of this mass."""
         largest = max(abs(self.unit.low), abs(self.unit.high))
-        # frobenius, spectral: the contract is the caller's, errors included
-        return 2 * terms * _ULP * largest * mass if math.isfinite(largest) else 0.0
+        return 2 * terms * _ULP * largest * mass
 
     def _product(self, name: str, X: FloatArray, *, transpose: bool) -> Bounded:
         X = np.asarray(X, np.float64)
@@ -278,8 +282,7 @@ class EntryQuery(PrivateQuery):
             return to_grid(dense(self._matrix()), step)
 
         slack = math.sqrt(2.0) if self.symmetric else 1.0
-        slack = slack if self.unit.single else math.sqrt(math.prod(self.shape))
-        l2, symmetric = self.unit.frobenius(), self.symmetric
+        l2, symmetric = self.unit.alpha * slack, self.symmetric
         return Bounded(Bound("matrix", self.shape, l2, symmetric=symmetric, slack=slack), answer)
 
 
@@ -301,7 +304,7 @@ def _thresholds(places: NDArray[np.int64], dither: int) -> FloatArray:
     return np.asarray((x ^ (x >> np.uint64(31))) >> np.uint64(11), np.float64) * _ULP
 
 
-def _cleaned(A: Any, unit: EntryUnit) -> Any:
+def cleaned(A: Any, unit: EntryUnit) -> Any:
     """Return float64 A with clipped entries; entries that are not numbers count as zero."""
     A = without_duplicates(A) if sp.issparse(A) else np.asarray(A, dtype=np.float64)
     A = entrywise(partial(_clipped, unit=unit), A)

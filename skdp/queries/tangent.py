@@ -143,13 +143,14 @@ class TangentQuery(SumQuery):
         """
         d, p = self._V.shape
         level = min(float(clip_level), self.largest)
+        clip_norm = self.clip_norm  # `term` goes to where the rows are: it may not carry `self`
 
         def answer(step: float) -> NDArray[Any]:
             split, unit = self._split if step else self._float_split, math.sqrt(step)
             longest = level / step if step else level
 
             def term(rows: Block) -> FloatArray:
-                Z, lengths = rows_and_squares(rows, self.clip_norm, unit)
+                Z, lengths = rows_and_squares(rows, clip_norm, unit)
                 A, weighted, sizes = split(Z, lengths)
                 with np.errstate(divide="ignore", invalid="ignore"):
                     P = weighted * np.fmin(1.0, longest / sizes)[:, None]

@@ -21,6 +21,7 @@ from skdp.federated import (
 from skdp.federated import _wire as wire
 from skdp.federated._wire import Kind
 
+NOBODY_COLLUDES = pytest.mark.filterwarnings("ignore:n_colluders=0:skdp.exceptions.PrivacyWarning")
 STAGES = [None, Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.REVEAL]
 
 
@@ -109,6 +110,7 @@ def configs(n):
                     yield AggregationConfig(n, colluders, dropouts, threshold=threshold)
 
 
+@NOBODY_COLLUDES
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_every_dropout_pattern(n):
     X = random_words(n, 3)
@@ -119,6 +121,7 @@ def test_every_dropout_pattern(n):
         check_step_after(*played, X)
 
 
+@NOBODY_COLLUDES
 @pytest.mark.parametrize("n", [5, 6])
 def test_dropout_patterns_up_to_order(n):
     """The graph is complete, so only how many leave at each stage matters, not who."""
@@ -371,6 +374,7 @@ def test_configurations_that_are_refused(arguments, message):
         AggregationConfig(**arguments)
 
 
+@NOBODY_COLLUDES
 def test_extreme_configurations_are_accepted():
     assert AggregationConfig(60, 9, 10, neighbours=20, threshold=10).n_honest == 41
     assert AggregationConfig(60, neighbours=59).degree == 59

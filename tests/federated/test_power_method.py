@@ -34,8 +34,11 @@ from skdp.federated._question import Question
 from skdp.federated._requests import Call, Facts, Request
 from skdp.federated.noise_parts import NoiseParts, PartGrant, granted_step
 from skdp.federated.power_method import _SIGNATURES
+from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
+from skdp.privacy.noise.words import SystemSource
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
 from skdp.testing import fixed_noise, seeded_entropy
@@ -316,6 +319,18 @@ def changed(request, **fields):
     parsed = Request.decode(request)
     values = {name: getattr(parsed, name) for name in ("serial", "facts", "share", "step", "calls")}
     return Request(**(values | fields)).encode()
+
+
+def test_a_private_choice_is_refused_before_it_is_paid():
+    """Scores of clients could be added, but not the noise that decides between them."""
+    budget = PrivacyBudget(1.0, 1e-6)
+    session = PrivacySession(budget, source=SystemSource(), adjacency="add_remove", unit="row")
+    facts = Facts("row", "add_remove", 12, 4, 1, 0)
+    federation = Federation(session, refuse_reading(None), facts)
+    scores = Bounded(Bound("scores", (3,), 1.0, linf=1.0), refuse_reading(None))
+    with pytest.raises(PrivacyError, match="private choice"):
+        federation.answer((("scores", ()),), scores, 0.1)
+    assert session.ledger == ()
 
 
 V = np.eye(12, 2)

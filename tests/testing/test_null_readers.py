@@ -4,12 +4,15 @@ The noise is fixed and answers are zeros: over many noise seeds, results on cont
 the same. (Estimators have `check_null_release`.)
 """
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 
 from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPTruncatedSVD
 from skdp.decomposition import local_report
+from skdp.exceptions import PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
@@ -116,7 +119,8 @@ def recommended():
 
 
 def personal_rounds():
-    with fixed_noise(0):
+    with fixed_noise(0), warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)  # too few users to see much
         pilot = DPPersonalizedRegressor(1, epsilon=8.0).fit(X, Y, groups=GROUPS).released()
 
     def client(X, y, groups):

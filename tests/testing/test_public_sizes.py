@@ -15,6 +15,7 @@ import pytest
 
 import skdp
 from skdp import DPPCA, DPIncrementalPCA, DPLowRankFactorizer, DPTraceRegressor, DPTruncatedSVD
+from skdp.recommend import DPRecommender
 from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import checks, fixed_noise
 from skdp.testing._fit_checks import ordinary
@@ -26,8 +27,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see
 
 PACKAGE = Path(skdp.__file__).parent
 LARGE = 64  # smaller numbers are reached by ordinary test data
-FOLDERS = ("base.py", "data", "decomposition", "federated", "graph", "preprocessing",
-           "privacy/streams", "queries", "regression", "solvers")  # fmt: skip
+FOLDERS = (
+    "base.py", "data", "decomposition", "federated", "graph", "model_selection", "preprocessing",
+    "privacy/streams", "queries", "recommend", "regression", "solvers",
+)  # fmt: skip
 # Public sizes that decide on a way through the code, and what makes test data exceed them.
 SIZES = {
     "_BLOCK_BYTES": 64, "_MAX_ROWS": 3, "_EXACT_ROWS": 4, "_BATCH_BYTES": 64, "_MAX_USERS": 2,
@@ -35,13 +38,15 @@ SIZES = {
     "MAX_ROWS": 3, "_BLOCK": 4, "_FACTORS": 4, "_AT_ONCE": 4, "_WHOLE": 1, "_MOST_ROUGH": 2,
     "_MOST_KEPT": 2, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
     "_SMALL": 2, "_MOST_DENSE": 2, "_JUDGED_ROWS": 4.0, "_JUDGED_SCORES": 16.0, "_FEWEST_KEPT": 2,
-    "_MOST_COLUMNS": 2,
+    "_MOST_COLUMNS": 2, "_BAND": 2, "_CELLS": 16, "_MOST_SHARED": 2, "_SCORES": 16,
+    "_FEWEST": 1, "_MOST_FLIPS": 16.0,
 }  # fmt: skip
 # Names that stand in comparisons and decide on no way of a fit, with the reason.
 OTHERS = {
     "_MOST_RECORDS": "refused beyond it",
     "_LARGEST_CHANGE": "refused beyond it",
-    "_MAX_EPSILON": "a budget",
+    "_MAX_EPSILON": "a budget", "64.0": "a budget", "_LARGEST_MEAN": "refused beyond it",
+    "2 ** 31": "stands for no limit",
     "2.0 ** 12": "values, not sizes", "1400.0": "a budget",
     "_FAR": "values, not sizes", "_FARTHEST": "values, not sizes", "_CLEAR": "values, not sizes",
     "64": "letters of a name", "1 << 20": "bytes of one read from a socket",
@@ -154,6 +159,8 @@ WAYS = [
     DPLowRankFactorizer(1, sketch_size=2),
 ]
 IN_BLOCKS = [
+    DPRecommender(1),
+    DPRecommender(1, privacy_unit="interaction"),
     DPPersonalizedRegressor(),
     DPTraceRegressor(
         1, matrix_shape=(2, 2), design=1.0, epsilon=25.0,

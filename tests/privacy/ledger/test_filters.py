@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, ndtr, ndtri
 
-from skdp import PrivacyError, PrivacyLedger
+from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss, delta_from_losses
 from skdp.privacy.accounting.sketch_laws import SketchMixture
 from skdp.privacy.gate.budget import PrivacyBudget
@@ -179,6 +179,27 @@ def test_what_may_fail_or_has_no_mu_comes_first(late):
     ledger = PrivacyLedger(3.0, 1e-5)
     ledger._book.reserve(fit_of(*late))
     ledger._book.reserve(fit_of(Loss("gaussian", 0.1)))
+
+
+def test_a_sketch_costs_more_than_the_plan_that_it_replaces_or_is_refused():
+    ledger = PrivacyLedger(3.0, 1e-5)
+    key = ledger._book.reserve(fit_of(Loss("gaussian", 0.1)))
+    before = ledger.entries
+    wild = (Loss("sketch", SketchMixture(((40.0, (4,)),))),)
+    with pytest.raises(BudgetExceededError, match="costs more than a Gaussian"):
+        ledger._book.recharge(key, wild)
+    assert ledger.entries == before
+
+
+def test_parts_that_came_too_late_have_no_sum():
+    """A book refuses them at its door; who adds up losses himself is refused here."""
+    gaussian = (Loss("gaussian", 0.1),)
+    for late in ((Loss("delta", 1e-9),), SKETCH):
+        for add in (spent_delta, spent_epsilon):
+            with pytest.raises(PrivacyError, match="Fit it first"):
+                add(gaussian, [gaussian, late], 1e-6, (2.0, 1e-6))
+    with pytest.raises(PrivacyError, match="Fit it first"):
+        spent_delta(SKETCH, [(Loss("delta", 1e-9),)], 1.0, (2.0, 1e-6))
 
 
 def test_a_plan_that_was_not_used_up_does_not_come_back():

@@ -148,3 +148,13 @@ def test_what_a_killed_process_left_is_no_open_ledger(monkeypatch, way):
     assert elsewhere() == {}
     dead.unlink()
     assert "feed" not in os.environ["SKDP_LEDGERS"]
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs owners of files")
+def test_a_folder_of_somebody_else_opens_no_ledger(monkeypatch, tmp_path):
+    """They could take the announcement away, and workers would fit without a charge."""
+    monkeypatch.setattr(scope.tempfile, "gettempdir", lambda: str(tmp_path))
+    owner = os.getuid()
+    monkeypatch.setattr(scope.os, "getuid", lambda: owner + 1)
+    with pytest.raises(PrivacyError, match="belongs to somebody else"), PrivacyLedger(1.0, 1e-6):
+        pass

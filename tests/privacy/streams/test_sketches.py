@@ -54,6 +54,21 @@ def test_a_random_sketch_takes_the_whole_budget():
         grant_sketches(session(), BOUNDS, [0.25, 0.25])
 
 
+def test_sketches_have_no_pure_differential_privacy():
+    with pytest.raises(PrivacyError, match="delta > 0"):
+        grant_sketches(session(delta=0.0), BOUNDS, [0.5, 0.5])
+
+
+@pytest.mark.parametrize("shares", [[0.6, 0.6], [1.0, 0.0], [1.2, -0.2]])
+def test_shares_are_positive_and_within_the_budget(shares):
+    for law in (None, SketchLaw((20,))):
+        bounds = [Bound(name, (3, 2), 1.0, law=law) for name in "ab"]
+        gate = session()
+        with pytest.raises(BudgetExceededError, match="is left"):
+            grant_sketches(gate, bounds, shares)
+        assert gate.ledger == ()
+
+
 def test_sketches_of_known_norm_are_gaussian():
     gate = session()
     bounds = [Bound(name, (3, 2), 1.0) for name in "ab"]
