@@ -167,15 +167,15 @@ class DPRecommender(
             R = check_rows(self, R, **options)
         else:
             R = check_matrix(self, R, "unless privacy_unit='row'", **options)
-        session = self._open_session(pure=self._is_pure(self._route(R)[0]))
+        session = self._open_session(pure=self._is_pure(R))
         return self._close_session(session, self._fit_session(session, R))
 
     def _route(self, R):
         """Return (name, reason), from parameters and from the shape where it is public."""
         return choose_route(self, None if self.privacy_unit == "row" else R.shape)
 
-    def _is_pure(self, name):
-        return self.privacy_unit == "interaction" and name != "gram"
+    def _is_pure(self, R):
+        return self.privacy_unit == "interaction" and self._route(R)[0] != "gram"
 
     def _fit_elsewhere(self, schema, connect):
         if self.privacy_unit != "row":
@@ -271,12 +271,12 @@ class DPRecommender(
         nnz = min(10, n_features) * n_samples if nnz is None else nnz
         check_counts(self, nnz=nnz)
         whole = self.privacy_unit == "row"
-        name, reason = choose_route(self, None if whole else (n_samples, n_features))
+        rows = zero_rows(n_samples, n_features, sparse=not whole)
+        _, reason = self._route(rows)
         counts = expected_counts(n_samples, n_features, nnz, self.privacy_unit)
         rehearsal = rehearse(
-            self, n_samples, zero_rows(n_samples, n_features, sparse=not whole),
-            pure=self._is_pure(name), counts=lambda *_: counts,
-        )  # fmt: skip
+            self, n_samples, rows, pure=self._is_pure(rows), counts=lambda *_: counts
+        )
         edge = taste_edge(rehearsal, n_samples)
         popularity = "popularity only: at this budget no taste of so few histories can be read"
         expected = Expectation(
