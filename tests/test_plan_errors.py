@@ -103,6 +103,26 @@ def test_expected_error_of_entries(shape, times):
     assert nothing > 0.6 and model.plan(*shape, signal=0.4 * found).error == 1.0
 
 
+@pytest.mark.parametrize("times", [1.2, 3.0])
+def test_expected_error_of_flipped_cells(times):
+    """Within a factor of two, for many components; well below there is little."""
+    rng, n, k = np.random.default_rng(0), 320, 4
+    labels = np.arange(n) % k
+    model = DPTruncatedSVD(k, privacy_unit="entry", epsilon=2.0, algorithm="one_shot")
+    found = model.plan(n, n).found
+
+    def error(value):
+        A = np.where(labels[:, None] == labels, value * k / n, 0.0)
+        with seeded_entropy(0):
+            fits = [model.fit((rng.random((n, n)) < A) * 1.0).components_ for _ in range(3)]
+        V = np.eye(k)[labels] / math.sqrt(n / k)
+        return np.mean([1 - np.sum((components @ V) ** 2) / k for components in fits])
+
+    expected = model.plan(n, n, signal=times * found).error
+    assert 0.5 < error(times * found) / expected < 2
+    assert error(0.4 * found) > 0.6 and model.plan(n, n, signal=0.4 * found).error == 1.0
+
+
 def test_a_graph_below_the_threshold_is_not_found():
     model = DPSpectralEmbedding(1)
     plan = model.plan(1000, signal=20)

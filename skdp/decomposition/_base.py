@@ -31,11 +31,15 @@ class FitsElsewhereMixin:
         A private number of rows is 0 in the schema.
         """
         self._check_parameters()
-        session = self._open_session()
+        session = self._open_session(pure=self._is_pure(schema))
         attributes = self._fit_session(connect(session), schema)
         vars(self).pop("feature_names_in_", None)
         self.n_features_in_ = schema.shape[1]
         return self._close_session(session, attributes)
+
+    def _is_pure(self, _X):
+        """Whether the fit spends no delta: a function of settings and of a public shape."""
+        return False
 
 
 class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin):

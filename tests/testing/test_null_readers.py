@@ -5,12 +5,13 @@ the same. (Estimators have `check_null_release`.)
 """
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPTruncatedSVD
+from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPRidge, DPTruncatedSVD
 from skdp.decomposition import local_report
 from skdp.exceptions import PrivacyWarning
 from skdp.federated import (
@@ -21,7 +22,7 @@ from skdp.federated import (
     PlainAggregator,
     PowerMethodClient,
 )
-from skdp.model_selection import make_private_scorer
+from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.recommend import LocalReporter
 from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import fixed_noise, null_release
@@ -53,6 +54,25 @@ def scored(unit, adjacency):
             "squared_error", (0.0, 1.0), epsilon=1.0, privacy_unit=unit, adjacency=adjacency
         )
         return scorer(MODEL, X, y, groups=groups if unit == "group" else None)
+
+    return run
+
+
+SEARCHES = {"grid": DPGridSearchCV, "random search": partial(DPRandomizedSearchCV, n_iter=3)}
+
+
+def searched(kind, strategy):
+    """Return what a search publishes: its choice, its scores, its model, its receipt."""
+
+    def run(X, y, groups):
+        model = DPRidge(alpha=0.1, clip_norm=1.0, target_bounds=(-1.0, 1.0))
+        scorer = make_private_scorer("squared_error", (0.0, 1.0))
+        search = kind(model, {"alpha": [0.1, 1.0, 9.0]}, scorer, epsilon=4.0, strategy=strategy)
+        search.fit(X, y)
+        lines = [(line.name, line.noise_scale, line.loss) for line in search.ledger_]
+        scores = {key: search.cv_results_[key] for key in ("mean_test_score", "rank_test_score")}
+        best = fitted_attributes(search.best_estimator_)
+        return [search.best_params_, scores, best, lines, search.privacy_spent_]
 
     return run
 
@@ -146,6 +166,11 @@ READERS = {
     "scorer, row, replace": (scored("row", "replace"), SAME_SIZE),
     "scorer, user": (scored("group", "add_remove"), ANY_SIZE),
     "scorer, label": (scored("label", "replace"), SAME_SIZE),
+    **{
+        f"{name}, {strategy}": (searched(kind, strategy), ANY_SIZE)
+        for name, kind in SEARCHES.items()
+        for strategy in ("compose", "random_stopping")
+    },
     "local report": (reported(), SAME_SIZE),
     "local report of a sketch": (reported(sketch_size=3, sketch_seed=1), SAME_SIZE),
     "local report of a history": (flipped, SAME_SIZE),
