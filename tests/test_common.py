@@ -36,6 +36,8 @@ ESTIMATORS = [
     DPTruncatedSVD(n_components=1, privacy_unit="entry"),
     DPTruncatedSVD(n_components=1, privacy_unit="entry", algorithm="deflation", delta=0.0),
     DPTruncatedSVD(n_components=1, privacy_unit="interaction"),
+    DPTruncatedSVD(n_components=1, privacy_unit="interaction", algorithm="gram"),
+    DPTruncatedSVD(n_components=1, privacy_unit="entry", algorithm="one_shot"),
     DPTruncatedSVD(n_components=1, privacy_unit="spectral"),
     DPSpectralEmbedding(n_components=1),
     DPSpectralEmbedding(n_components=1, normalization="laplacian", delta=0.0),
