@@ -140,6 +140,14 @@ def block_power(product, d, k, multiplier, sensitivity, rng, n_steps=POWER_STEPS
 # -- Hardt and Roth 2013 -------------------------------------------------------------------------
 
 
+def printed_power(ask, start, n_steps):
+    """Return the subspace of the power method as printed: the last of `n_steps` noisy products."""
+    X = np.linalg.qr(start)[0]
+    for _ in range(n_steps):
+        X = np.linalg.qr(ask.right(X, share=1.0 / n_steps).value)[0]
+    return X
+
+
 def fixed_coherence(product, n, n_steps, coherence, multiplier, rng):
     """Power iteration with noise for coherence C; None where an iterate is beyond it (FAIL).
 

@@ -36,7 +36,6 @@ from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import SystemSource
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.rows import RowQuery
-from skdp.solvers.iterate import symmetric_power
 from skdp.solvers.linalg import orthonormal
 
 QUICK = False
@@ -156,9 +155,10 @@ def baseline(method, gram, start, epsilon, n_clients, rng):
 
 def plain_power(ask, start):
     """Algorithm 1 itself, without our accelerations: the same three steps as the baselines."""
-    return symmetric_power(
-        ask, start, STEPS, 1.0, shorten=None, step=lambda sent, X, agreement: sent[-1].answer
-    )
+    X = orthonormal(start)
+    for _ in range(STEPS):
+        X = orthonormal(ask.right(X, share=1.0 / STEPS).value)
+    return X
 
 
 def new_session(epsilon):

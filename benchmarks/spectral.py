@@ -33,6 +33,7 @@ from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import make_source
 from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.interactions import InteractionQuery
 from skdp.solvers.low_rank import iterate_symmetric
 
 DELTA = 1e-6
@@ -215,6 +216,52 @@ class UnitChange(EntryUnit):
         return 1.0
 
 
+def interactions():
+    """One interaction of a tall binary matrix: routes, the row unit, the method as printed."""
+    shape = (20_000, 100, 300_000, 20) if QUICK else (54_906, 151, 1_170_000, 40)
+    R, k, floor, n_fits = make_interactions(*shape, random_state=0), 5, 5, repeats(5)
+    rows = normalised_rows(R, floor)
+    moment = (rows.T @ rows).toarray()
+    best = np.linalg.eigvalsh(moment)[-k:].sum()
+    epsilons = [0.3, 1, 3, 10, 1000]
+
+    def printed(epsilon):
+        source, unit = make_source(None, "benchmark"), "interaction"
+        session = PrivacySession(
+            PrivacyBudget(epsilon, 1e-5), source=source, adjacency="add_remove", unit=unit
+        )
+        ask = session.ask(InteractionQuery(R, degree_floor=floor, adjacency="add_remove"))
+        X = baselines.printed_power(ask, session.random_signs((R.shape[1], 13)), 6)
+        vectors = np.linalg.eigh(X.T @ moment @ X)[1]  # exact, and for nothing
+        return (X @ vectors[:, -k:]).T
+
+    def ours(route):
+        options = {"privacy_unit": "interaction", "degree_floor": floor, "delta": 1e-5}
+        svd = DPTruncatedSVD(k, algorithm=route, **options)
+        return lambda epsilon: svd.set_params(epsilon=epsilon).fit(R).components_
+
+    def by_row(epsilon):
+        return DPTruncatedSVD(k, epsilon=epsilon, delta=1e-5, clip_norm=1.0).fit(rows).components_
+
+    methods = {"power method as printed, 6 steps, 13 columns": printed, "row unit": by_row}
+    methods |= {f"DPTruncatedSVD, {name}": ours(name) for name in ("auto", "gram", "power")}
+    table = []
+    for name, fit in methods.items():
+        cells = [
+            [float(np.sum(V * (V @ moment)) / best) for V in (fit(e) for _ in range(n_fits))]
+            for e in epsilons
+        ]
+        table.append([name, *map(cell, cells)])
+    title = f"interaction unit, {R.shape[0]} x {R.shape[1]}, k={k}, captured of the best"
+    show(f"{title}, mean (sd) of {n_fits} fits", ["epsilon", *epsilons], table)
+
+
+def normalised_rows(R, floor):
+    """Binary rows over the square roots of their degrees, floored."""
+    degrees = np.asarray(R.sum(axis=1)).reshape(-1)
+    return sp.csr_array(sp.diags_array(1 / np.sqrt(np.maximum(degrees, floor))) @ R)
+
+
 def spread_vector(n, coherence, rng):
     """A random unit vector with n max(v^2) = coherence."""
     v = rng.standard_normal(n)
@@ -319,7 +366,7 @@ def edge_spectrum():
         session = PrivacySession(budget, source=source, adjacency="add_remove", unit="edge")
         ask = session.ask(EntryQuery(A, UnitChange("edge")))
         start = session.random_signs((n, k))
-        return rank_k(*iterate_symmetric(ask, start, 1.0, law="gaussian", n_iter="auto"))
+        return rank_k(*iterate_symmetric(ask, start, k, 1.0, law="gaussian", n_iter="auto"))
 
     def deflation(A, exact):
         steps = (4, 4 * math.log(n)) if exact else (math.ceil(4 * math.log(500)), 64 * math.log(n))
@@ -537,6 +584,7 @@ SECTIONS = {
     "digits": digits,
     "spiked": spiked,
     "wide": wide,
+    "interactions": interactions,
     "critical": critical,
     "edge": edge_spectrum,
     "graph": graph,

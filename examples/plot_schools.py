@@ -51,12 +51,12 @@ together = RidgeCV(grid).fit(X[train], y[train]).predict(X[test])
 score_alone, score_together = r2_score(y[test], alone[test]), r2_score(y[test], together)
 
 # %%
-# Private fits. The privacy unit is a school, with everything that is known of its pupils. Three
-# shared dimensions: two for the differences, one for what all have in common.
+# Private fits. The privacy unit is a school, with everything that is known of its pupils. Two
+# shared dimensions, those of the differences; what all have in common is learned before them.
 epsilons = [0.5, 1, 2, 4, 8]
 personal, published = [], []
 for epsilon in epsilons:
-    model = DPPersonalizedRegressor(n_components=3, epsilon=epsilon, coef_bound=2.0)
+    model = DPPersonalizedRegressor(n_components=2, epsilon=epsilon)
     model.fit(X[train], y[train], groups=school[train])
     personal.append(model.score(X[test], y[test], groups=school[test]))
     published.append(model.released().score(X[test], y[test]))

@@ -50,14 +50,19 @@ ESTIMATORS = [
     DPTruncatedSVD(algorithm="screened"),
     DPTruncatedSVD(1, algorithm="gram", adjacency="replace"),
     DPTruncatedSVD(privacy_unit="interaction", degree_floor=2),
-    DPTruncatedSVD(privacy_unit="interaction", adjacency="replace"),
+    DPTruncatedSVD(privacy_unit="interaction", adjacency="replace", algorithm="power"),
+    DPTruncatedSVD(privacy_unit="interaction", algorithm="gram", n_components=3),
+    DPTruncatedSVD(privacy_unit="interaction", algorithm="one_shot", delta=0.0),
     DPTruncatedSVD(privacy_unit="entry"),
+    DPTruncatedSVD(privacy_unit="entry", algorithm="alternating"),
+    DPTruncatedSVD(privacy_unit="entry", algorithm="one_shot", delta=0.0, adjacency="replace"),
     DPTruncatedSVD(
         privacy_unit="entry", adjacency="replace", entry_bounds=(-1.0, 2.0), algorithm="deflation"
     ),
-    DPTruncatedSVD(1, privacy_unit="entry", delta=0.0, epsilon=4.0),
-    DPTruncatedSVD(privacy_unit="edge"),
-    DPTruncatedSVD(1, privacy_unit="edge", adjacency="replace", delta=0.0),
+    DPTruncatedSVD(1, privacy_unit="entry", delta=0.0, epsilon=4.0, algorithm="alternating"),
+    DPTruncatedSVD(privacy_unit="edge", algorithm="power", n_oversamples=1),
+    DPTruncatedSVD(1, privacy_unit="edge", adjacency="replace", delta=0.0, algorithm="power"),
+    DPTruncatedSVD(privacy_unit="edge", delta=0.0),
     DPTruncatedSVD(privacy_unit="frobenius"),
     DPTruncatedSVD(privacy_unit="spectral", epsilon=8.0),
     DPSpectralEmbedding(),
@@ -98,7 +103,7 @@ ESTIMATORS = [
     # DPTraceRegressor has its own instances in tests/regression/test_trace.py: it needs larger
     # budgets to learn anything from the few records of these checks.
     DPPersonalizedRegressor(),
-    DPPersonalizedRegressor(1, adjacency="replace", coef_bound="auto"),
+    DPPersonalizedRegressor(1, adjacency="replace"),
     DPPersonalizedRegressor(1, init="random", whiten=False, delta=0.0, n_rounds=1),
     DPPersonalizedClassifier(classes=[0, 1]),
     DPRidge(),

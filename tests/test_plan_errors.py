@@ -66,8 +66,10 @@ def test_expected_error_of_a_matrix(n, shape, epsilon):
 def test_expected_error_of_a_subspace():
     X, y, groups, coefs = make_user_tasks(1000, 12, 2, coef=True, random_state=0)
     basis = np.linalg.svd(coefs, full_matrices=False)[2][:2]
-    split = {"init": 0.9, "head": 0.05, "global": 0.05}
-    model = DPPersonalizedRegressor(2, n_rounds=0, whiten=False, budget_split=split)
+    split = {"init": 0.9, "head": 0.05, "columns": 0.02, "global": 0.03}
+    model = DPPersonalizedRegressor(
+        2, n_rounds=0, whiten=False, budget_split=split, target_bounds=(-9, 9)
+    )
     inside = []  # what users' own rows say
     for user in range(200):
         A = X[groups == user]
@@ -99,6 +101,26 @@ def test_expected_error_of_entries(shape, times):
         lost, nothing = error(times * found), error(0.4 * found)
     assert 0.5 < lost / model.plan(*shape, signal=times * found).error < 2
     assert nothing > 0.6 and model.plan(*shape, signal=0.4 * found).error == 1.0
+
+
+@pytest.mark.parametrize("times", [1.2, 3.0])
+def test_expected_error_of_flipped_cells(times):
+    """Within a factor of two, for many components; well below there is little."""
+    rng, n, k = np.random.default_rng(0), 320, 4
+    labels = np.arange(n) % k
+    model = DPTruncatedSVD(k, privacy_unit="entry", epsilon=2.0, algorithm="one_shot")
+    found = model.plan(n, n).found
+
+    def error(value):
+        A = np.where(labels[:, None] == labels, value * k / n, 0.0)
+        with seeded_entropy(0):
+            fits = [model.fit((rng.random((n, n)) < A) * 1.0).components_ for _ in range(3)]
+        V = np.eye(k)[labels] / math.sqrt(n / k)
+        return np.mean([1 - np.sum((components @ V) ** 2) / k for components in fits])
+
+    expected = model.plan(n, n, signal=times * found).error
+    assert 0.5 < error(times * found) / expected < 2
+    assert error(0.4 * found) > 0.6 and model.plan(n, n, signal=0.4 * found).error == 1.0
 
 
 def test_a_graph_below_the_threshold_is_not_found():
@@ -228,9 +250,47 @@ def test_expected_loss_of_a_ridge(n, d, adjacency, intercept, q, signal):
             y = rows @ W + math.sqrt(1 - signal) * edge / 2 * rng.standard_normal((n, q))
             coef = np.reshape(model.fit(rows, y).coef_, (q, d)).T
             losses.append(np.sum((coef - W) ** 2) / np.sum(W**2))
-    expected = model.plan(n, d, n_targets=q, signal=signal).error
+    expected = model.plan(n, d, n_targets=q, signal=signal, spectrum=np.ones(d)).error
     assert 0.05 < expected < 0.5
     assert 0.5 < np.mean(losses) / expected < 2
+
+
+def columns_with(spectrum):
+    """A root of the covariance of columns of variance 1 whose common spectrum is about this one."""
+    d = len(spectrum)
+    Q = np.linalg.qr(np.random.default_rng(1).standard_normal((d, d)))[0]
+    C = (Q * spectrum) @ Q.T
+    deviations = np.sqrt(np.diag(C))
+    return np.linalg.cholesky(C / np.outer(deviations, deviations))
+
+
+@pytest.mark.parametrize("kind", ["even", "one factor", "falling"])
+@pytest.mark.parametrize(("n", "d", "epsilon"), [(2000, 10, 1.0), (1500, 6, 2.0)])
+def test_expected_loss_of_a_ridge_by_default(n, d, epsilon, kind):
+    """Learnt scales, columns far from 0 and correlated: within a factor of two."""
+    factor = np.linalg.cholesky(0.5 * np.eye(d) + 0.5)
+    roots = {"even": np.eye(d), "one factor": factor}
+    roots["falling"] = columns_with(1 / np.arange(1, d + 1))
+    root, rng, losses = roots[kind], np.random.default_rng(0), []
+    C = root @ root.T
+    model = DPRidge(1e-3, epsilon=epsilon)
+    with seeded_entropy(5):
+        for _ in range(8):
+            X, w = rng.standard_normal((n, d)) @ root.T, rng.standard_normal(d)
+            w *= math.sqrt(0.5 / (w @ C @ w))
+            y = X @ w + math.sqrt(0.5) * rng.standard_normal(n)
+            change = model.fit(X + 5, y + 9).coef_ - w
+            losses.append(change @ C @ change / 0.5)
+    spectrum = None if kind == "falling" else np.linalg.eigvalsh(C)
+    expected = model.plan(n, d, signal=0.5, spectrum=spectrum).error
+    assert 0.02 < expected < 0.5
+    assert 0.5 < np.mean(losses) / expected < 2
+
+
+@pytest.mark.parametrize("spectrum", [[1.0], [1.0, -1.0], [0.0, 0.0], [1.0, math.nan]])
+def test_a_spectrum_is_a_number_for_each_direction(spectrum):
+    with pytest.raises(ValueError, match="spectrum"):
+        DPRidge().plan(100, 2, spectrum=spectrum)
 
 
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])

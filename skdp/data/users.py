@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from skdp.data.blocks import RemoteRows, RowSource, is_source, row_source
 from skdp.data.places import Placed
 
-__all__ = ["AnyUsers", "Batch", "UserForm", "UserRows", "users_of"]
+__all__ = ["AnyUsers", "Batch", "OneRowEach", "UserForm", "UserRows", "users_of"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -179,6 +179,27 @@ class UserRows:
         X, x_exponent = _scaled(X, True)
         Y, y_exponent = _scaled(Y, self._scale_targets)
         return Batch(X, Y, x_exponent, y_exponent)
+
+
+class OneRowEach:
+    """One row of each user, as a source of rows: the first in the user's own order."""
+
+    def __init__(self, users: RowSource, n_features: int) -> None:
+        self.users = users
+        self.n_features = n_features
+
+    def n_rows(self) -> int:
+        """Return the private number of users."""
+        return self.users.n_rows()
+
+    def parts(self, n: int) -> list[RowSource]:
+        """Cut into about `n` sources of the same users."""
+        return [OneRowEach(part, self.n_features) for part in self.users.parts(n)]
+
+    def blocks(self) -> Iterator[FloatArray]:
+        """Yield the rows, in the units of the data."""
+        for batch in self.users.blocks():
+            yield np.ldexp(batch.X[:, 0], batch.x_exponent[:, None])
 
 
 @dataclass(frozen=True)

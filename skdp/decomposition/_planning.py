@@ -6,6 +6,8 @@ from numbers import Integral
 
 import numpy as np
 
+from skdp.decomposition._unit_fits import unit_route
+from skdp.solvers.one_shot import pair_deviation
 from skdp.solvers.spectral import CORE_SCALE, largest_term
 from skdp.theory import (
     Expectation,
@@ -18,6 +20,7 @@ from skdp.theory import (
     rehearse,
     zero_rows,
 )
+from skdp.theory._one_shot import flipped_side
 from skdp.theory._rehearsal import clear_sums
 
 _LOST = "share of the best captured squared length that is lost"
@@ -62,7 +65,7 @@ class PlansMixin:
             facts = n_planned(self, d), check_share(self, signal, d), length_of(self)
             ordinary["gram"] = spiked(*facts)
             ordinary["sums"] = clear_sums
-        rehearsal = rehearse(self, n, X, **ordinary)
+        rehearsal = rehearse(self, n, X, pure=self._is_pure(X), **ordinary)
         if rows:
             whole = rehearsal
             if rehearsal.named("left_out"):  # with fewer rows the refinement is worth its passes
@@ -152,19 +155,31 @@ def expect_rows(estimator, rehearsal, n, d, signal):
 def expect_interactions(estimator, rehearsal, m, n, signal):
     """Expect the angle of the leading items of rows that have norm 1."""
     k, captured = n_planned(estimator, n), check_share(estimator, signal, n)
-    items = IteratedSide.of(rehearsal.named("gram_product"), n)
+    items = items_side(rehearsal, m, n, estimator.degree_floor)
     return Expectation(
         error=partial(turned_items, items=items, k=k, captured=captured),
         meaning=_TURNED,
         found=min(1.0, items.threshold / m),
         signal=_DIRECTION,
         assumptions=(
+            unit_route(estimator, (m, n))[1],
             f"{k} components hold {captured:g} of the squared length, in equal parts",
             f"users have at least {estimator.degree_floor} items; components are spread over the "
             "items",
         ),
         goal=0.5,
     )
+
+
+def items_side(rehearsal, m, n, floor):
+    """Return what the releases say of the moment of the items, as a side of an iteration."""
+    if moments := rehearsal.named("gram"):
+        return IteratedSide(moments[0].noise_scale / math.sqrt(2), 1, n)
+    if cells := rehearsal.named("cells"):
+        s, degree = cells[0].noise_scale, float(floor)
+        noise = pair_deviation(s, m, m * degree / n)
+        return IteratedSide(noise / (degree + s * math.sqrt(n)), 1, n)
+    return IteratedSide.of(rehearsal.named("gram_product"), n)
 
 
 def turned_items(users, items, k, captured):
@@ -179,15 +194,21 @@ def expect_entries(estimator, rehearsal, m, n, signal):
     noise on the left ones shortens the answers that the right ones are read off. After the products
     come single vectors, for the means.
     """
-    rights = rehearsal.named("right_product")
-    right = left = IteratedSide.of(rights, m)
-    if estimator.privacy_unit != "edge":
+    rights, cells = rehearsal.named("right_product"), rehearsal.named("cells")
+    if cells:
+        high = float(estimator.entry_bounds[1])
+        right = left = flipped_side(high * cells[0].noise_scale, m, n)
+    else:
+        right = left = IteratedSide.of(rights, m)
+    if estimator.privacy_unit != "edge" and not cells:
         left = IteratedSide.of(rehearsal.named("left_product")[: len(rights)], n)
     found = math.sqrt(right.threshold * left.threshold)
-    assumed, error = ["components are spread over rows and columns (low coherence)"], math.nan
+    assumed = [unit_route(estimator, (m, n))[1]]
+    assumed.append("components are spread over rows and columns (low coherence)")
+    error = math.nan
     if signal is not None:
         assumed.append(f"singular values of {float(signal):g}")
-    if signal is not None and rehearsal.law != "laplace":
+    if signal is not None and (cells or rehearsal.law != "laplace"):
         shorter = 1.0 if right is left else 1 + right.tilt(float(signal))
         tilt = shorter * left.tilt(float(signal))
         error = 1.0 if signal < found else tilt / (1 + tilt)

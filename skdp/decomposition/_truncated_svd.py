@@ -2,8 +2,6 @@
 
 import math
 
-import numpy as np
-
 from skdp._inputs import as_source, check_matrix, check_rows
 from skdp._validation import (
     check_bounds,
@@ -26,15 +24,17 @@ from skdp.decomposition._spectral import (
     row_route,
     row_subspace,
 )
-from skdp.queries.entries import EntryQuery, EntryUnit
-from skdp.queries.interactions import InteractionQuery
-from skdp.queries.norms import NormQuery
+from skdp.decomposition._unit_fits import (
+    UNIT_SOLVERS,
+    fit_entries,
+    fit_interactions,
+    pure_units,
+    unit_route,
+)
 from skdp.queries.rows import RowQuery
-from skdp.solvers.low_rank import alternate, deflate, iterate_symmetric
-from skdp.solvers.postprocess import svd_variances, user_level_mu
+from skdp.solvers.postprocess import svd_variances
 
 _ROW_SOLVERS = ("auto", "randomized", "arpack", "gram", "power", "screened")
-_OTHER_SOLVERS = ("auto", "randomized", "arpack", "alternating", "deflation")
 
 
 class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
@@ -50,15 +50,20 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
     n_components : int, default=2
         Number of components.
     algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
-"deflation"}, default="auto"
+"deflation", "one_shot"}, default="auto"
         Row unit: "gram" (and "arpack") releases the second moment and refines it; "power" (and
         "randomized") takes power steps; "screened" first finds the columns that rise above the
-        noise, for wide non-negative rows. Entry units: "alternating" half steps, or "deflation",
-        one component after the other. "auto" looks at public shapes and parameters.
+        noise, for wide non-negative rows. Interactions: "gram" (and "arpack"), "power" (and
+        "randomized"), "one_shot". Entries: "alternating" half steps; "deflation", one component
+        after the other; "one_shot". Edges: "power", "one_shot". "one_shot" flips each cell with
+        probability 1/(1 + e^epsilon): one release of pure differential privacy, whatever
+        `n_components` is, refused where it would flip more than 2e7 cells. "auto" chooses by the
+        smaller predicted noise, from public shapes and parameters.
     n_iter : int or "auto", default="auto"
         Power steps. Each is a release: more is not better.
     n_oversamples : int or "auto", default="auto"
-        Extra columns of the power route.
+        Extra columns of the routes that take products. "auto" has them join (row unit: from the
+        start) when released answers show that there is little noise.
     power_iteration_normalizer : {"auto", "QR"}, default="auto"
         "LU" and "none" have no bounded sensitivity and are refused.
     random_state : int, Generator, RandomState or None, default=None
@@ -70,7 +75,8 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of units. 0 (pure
-        differential privacy) is offered for the entry and edge units with one component.
+        differential privacy) is offered by "one_shot", and for the entry and edge units with one
+        component.
     clip_norm : float or "auto", default="auto"
         Row unit: largest norm of a row. "auto" spends 7% of the budget on a private scale of the
         norms, and warns where the rows do not show it. A number is free, and right for normalised
@@ -83,7 +89,8 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         and "spectral": any change of X (as 64-bit floats) of that norm at most `sensitivity`, which
         is the caller's contract: it cannot be checked.
     entry_bounds : tuple of float, default=(0.0, 1.0)
-        Entry and edge units: entries are clipped to them; they must hold 0.
+        Entry and edge units: entries are clipped to them; they must hold 0. "one_shot" needs
+        (0, high) and shows x as `high` with probability x/high.
     degree_floor : int, default=5
         Interaction unit: rows are divided by ``sqrt(max(degree, degree_floor))``.
     sensitivity : float, default=1.0
@@ -111,7 +118,10 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
     clip_norm_ : float
         Row unit: the clip norm that was used: given, or released.
     user_level_mu_ : float
-        Interaction unit: Gaussian-DP parameter that the fit implies for all of a user's data.
+        Interaction unit: Gaussian-DP parameter that the fit implies for all of a user's data (not
+        of "one_shot", which implies epsilon times the number of items).
+    route_ : str
+        Units other than row: which algorithm was used, and why.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -209,12 +219,14 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
             The fitted estimator.
         """
         self._check_parameters()
-        session = self._open_session()
+        self._checked_session()  # what is wrong with the budget is said before the shape
         options = {"accept_sparse": ("csr", "csc"), "ensure_min_features": 2}
         if self.privacy_unit == "row":
             X = check_rows(self, X, **options)
         else:
             X = check_matrix(self, X, "unless privacy_unit='row'", **options)
+            self._check_shape(*X.shape)
+        session = self._open_session(pure=self._is_pure(X))
         attributes = self._fit_session(session, X)
         return self._close_session(session, as_input_dtype(attributes, getattr(X, "dtype", None)))
 
@@ -226,8 +238,11 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
             self._check_shape(n, X.n_features)
         else:
             self._check_shape(*X.shape)
-        fit = {"row": self._fit_rows, "interaction": self._fit_interactions}
-        return fit.get(self.privacy_unit, self._fit_entries)(session, X)
+        if self.privacy_unit == "row":
+            return self._fit_rows(session, X)
+        fit = fit_interactions if self.privacy_unit == "interaction" else fit_entries
+        name, reason = unit_route(self, X.shape)
+        return fit(self, session, X, name) | {"route_": reason}
 
     def fit_transform(self, X, y=None):
         """Fit the model and project X. The projected private rows are not covered by epsilon.
@@ -249,23 +264,27 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
     # -- parameters ----------------------------------------------------------------------------
 
     def _offers_pure_dp(self):
-        return self.privacy_unit in ("entry", "edge") and self.n_components == 1
+        return pure_units(self)
+
+    def _is_pure(self, X):
+        return self.privacy_unit != "row" and unit_route(self, X.shape)[0] == "one_shot"
 
     def _check_parameters(self):
         check_option(self, "privacy_unit", tuple(self._privacy_units))
         check_int(self, "n_components", 1)
         row = self.privacy_unit == "row"
-        check_option(self, "algorithm", _ROW_SOLVERS if row else _OTHER_SOLVERS)
-        if self.privacy_unit == "edge" and self.algorithm == "deflation":
-            raise ValueError(
-                "algorithm='deflation' is for rectangular data; privacy_unit='edge' needs 'auto'."
-            )
+        check_option(self, "algorithm", UNIT_SOLVERS.get(self.privacy_unit, _ROW_SOLVERS))
         check_int(self, "n_iter", 1, also=("auto",))
         check_int(self, "n_oversamples", 0, also=("auto",))
         check_normalizer(self)
         check_real(self, "tol", 0, math.inf, closed="left")
         check_clip_norm(self)
-        check_bounds(self, "entry_bounds")
+        low, _ = check_bounds(self, "entry_bounds")
+        if self.algorithm == "one_shot" and self.privacy_unit in ("entry", "edge") and low < 0:
+            raise ValueError(
+                "algorithm='one_shot' flips cells that are there or not: it needs "
+                f"entry_bounds=(0, high). Got {self.entry_bounds!r}."
+            )
         check_int(self, "degree_floor", 1)
         check_real(self, "sensitivity", 0, math.inf)
         if row and self.algorithm != "auto":  # else the shape decides which releases there are
@@ -336,64 +355,3 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
             squares, components_of(V), sums / n, total / n, n, sums_noise / n
         )
         return attributes | {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
-
-    def _fit_interactions(self, session, X):
-        """Back-projected power iteration on the Gram matrix of degree-normalised rows."""
-        floor = self.degree_floor
-        ask = session.ask(InteractionQuery(X, degree_floor=floor, adjacency=self.adjacency))
-        m, n = X.shape
-        steps = (10 if self.epsilon >= 3 else 6) if self.n_iter == "auto" else self.n_iter
-        start = session.random_start(n, self.n_components, ones_first=True)
-        squares, V = iterate_symmetric(ask, start, 0.95, law=session.law, n_iter=steps)
-        order = np.argsort(-squares, kind="stable")  # a negative Ritz value is noise: last
-        squares, V = squares[order], V[:, order]
-        total = float(ask.square_sum(share=0.01).value)
-        sums = ask.sums(share=0.04)
-        attributes = svd_variances(
-            np.maximum(squares, 0.0),
-            components_of(V),
-            sums.value / m,
-            total / m,
-            m,
-            sums.noise_scale / m,
-        )
-        mu = user_level_mu(session.budget.mu, n, floor)
-        return attributes | {"n_samples_seen_": m, "user_level_mu_": mu}
-
-    def _fit_entries(self, session, X):
-        """Half steps A V and A'U, one component after the other, or steps on a symmetric A."""
-        low, high = (-math.inf, math.inf)
-        if self.privacy_unit in ("entry", "edge"):
-            low, high = map(float, self.entry_bounds)
-        unit = EntryUnit(self.privacy_unit, self.adjacency, low, high, float(self.sensitivity))
-        ask = session.ask((EntryQuery if unit.single else NormQuery)(X, unit))
-        m, k = X.shape[0], self.n_components
-        bounded = session.budget.exact or unit.name in ("entry", "edge")
-        rest = 1.0 if session.budget.pure else 0.98 if bounded else 0.99
-        start = session.random_start(X.shape[1], k, ones_first=low >= 0)
-        options = {"law": session.law, "n_iter": self.n_iter}
-        if unit.name == "edge":
-            values, V = iterate_symmetric(ask, start, rest, **options)
-            U, values = V * np.sign(values), np.abs(values)
-        elif self.algorithm == "deflation":
-            U, values, V = deflate(ask, m, session.random_signs(start.shape), rest, **options)
-        else:
-            U, values, V = alternate(ask, start, rest, **options)
-        components = components_of(V)
-        signs = np.sign(np.sum(components.T * V, axis=0))
-        attributes = self._entry_variances(session, ask, values, components, m)
-        return attributes | {"left_": U * signs, "n_samples_seen_": m}
-
-    def _entry_variances(self, session, ask, values, components, m):
-        """Variances from the column means, which are one more product with a public vector."""
-        if session.budget.pure:
-            means, noise = np.zeros(components.shape[1]), 0.0
-        else:
-            answer = ask.left(np.full((m, 1), 1 / m), share=0.01)
-            means, noise = answer.value[:, 0], answer.noise_scale
-        total = float(np.sum(values**2)) / m
-        if session.budget.exact or (
-            self.privacy_unit in ("entry", "edge") and not session.budget.pure
-        ):
-            total = float(ask.square_sum(share=0.01).value) / m
-        return svd_variances(values**2, components, means, total, m, noise)

@@ -176,7 +176,7 @@ class FederatedPowerMethod:
 
     Parameters
     ----------
-    estimator : DPTruncatedSVD or DPPCA
+    estimator : DPTruncatedSVD, DPPCA or DPRecommender
         Unfitted; says what is fitted and at which budget (finite `epsilon`, `delta` > 0). Units
         "row" and "interaction". It is cloned, never changed.
     config : AggregationConfig
@@ -251,6 +251,8 @@ class FederatedPowerMethod:
         estimator = self.estimator._twin()
         parts = NoiseParts.of(self.config)
         unit = self._checked_unit(estimator)
+        if unit == "interaction":
+            _as_sums(estimator)
         shape = (self._public_rows(estimator, unit, n_samples), _checked_width(n_features))
 
         def connect(session: PrivacySession) -> FederatedSession:
@@ -272,8 +274,8 @@ class FederatedPowerMethod:
         unit = getattr(estimator, "privacy_unit", "row")
         if not hasattr(estimator, "_fit_elsewhere") or unit not in UNITS:
             raise ValueError(
-                "'estimator' must be a DPTruncatedSVD or a DPPCA with privacy_unit 'row' or "
-                f"'interaction'. Got {estimator!r} instead."
+                "'estimator' must be a DPTruncatedSVD, a DPPCA or a DPRecommender with "
+                f"privacy_unit 'row' or 'interaction'. Got {estimator!r} instead."
             )
         if estimator.epsilon == np.inf or estimator.delta == 0:
             raise ValueError(
@@ -303,6 +305,14 @@ def _checked_width(n_features: int) -> int:
     if check_count("n_features", n_features) < 2:
         raise ValueError(f"'n_features' must be at least 2. Got {n_features!r} instead.")
     return n_features
+
+
+def _as_sums(estimator: Any) -> None:
+    """Have a fit ask for sums of clients: flips of cells are no sum."""
+    if estimator.algorithm == "one_shot":
+        raise ValueError("algorithm='one_shot' is no sum over clients. Use 'gram' or 'power'.")
+    if estimator.algorithm == "auto":
+        estimator.set_params(algorithm="power")
 
 
 def _schema(shape: tuple[int, int], sparse: bool) -> Any:

@@ -14,7 +14,7 @@ from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.solvers.flipped import FlippedMatrix, graph_of_pairs, symmetric_pairs
 from skdp.solvers.graphs import ScaledGraph, angular_rows, degree_direction, released_degrees
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.low_rank import N_PRODUCTS, iterate_symmetric
+from skdp.solvers.low_rank import N_PRODUCTS, iterate_symmetric, late_columns
 from skdp.theory import Expectation, IteratedSide, constant_error, rehearse, zero_rows
 from skdp.theory._one_shot import choose_one_shot, flipped_side
 
@@ -306,5 +306,6 @@ def _flipped(ask, _share, project, _ones_first, *, n, k):
 
 def _iterated(session, ask, share, project, ones_first, *, n, k, n_iter):
     """Return the leading eigenpairs from noisy products."""
-    start = session.random_start(n, k, ones_first=ones_first)
-    return iterate_symmetric(ask, start, share, law=session.law, n_iter=n_iter, project=project)
+    late, _ = late_columns(session.law, k, "auto", n - 1)
+    start = session.random_start(n, k, late=late, ones_first=ones_first)
+    return iterate_symmetric(ask, start, k, share, law=session.law, n_iter=n_iter, project=project)

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.remote import RowNumbers
+from skdp.data.remote import RowNumbers, narrowed
 from skdp.data.threads import one_blas_thread, quietly
-from skdp.data.users import AnyUsers, Batch, UserRows
+from skdp.data.users import AnyUsers, Batch, OneRowEach, UserRows
 from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
 
 __all__ = ["UserQuery", "Part", "clipped", "unit_factors"]
@@ -210,10 +212,16 @@ class UserQuery(SumQuery):
         l2 = math.hypot(*(piece.change(self.neighbours) for piece in pieces))
         return self._array(name, (size,), level, answer, l2, widen=_LOOSE)
 
-    def norms(self, local: Local) -> NumberQuery:
-        """Return the query of one private number for each user (NaN counts as infinite)."""
+    def numbers(self, name: str, local: Local) -> NumberQuery:
+        """Return the query of one private number for each user; `name` begins its releases."""
         numbers = RowNumbers(self._source, quietly(local))
-        return NumberQuery(numbers, "coef", adjacency=self.adjacency)
+        return NumberQuery(numbers, name, adjacency=self.adjacency)
+
+    def columns(self) -> ColumnQuery:
+        """Return the query over the columns of one row of each user: a user is one row of it."""
+        wrap = partial(OneRowEach, n_features=self.n_features)
+        rows = narrowed(self._source, wrap, self.n_features)
+        return self._beside(ColumnQuery, rows)
 
     def scores(self, name: str, local: Local, n: int) -> Bounded:
         """Return n scores for the exponential mechanism; `local` gives one score in [0, 1] each.

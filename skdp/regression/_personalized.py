@@ -5,6 +5,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
 from skdp._validation import check_option
+from skdp.regression._global_model import learn_base, warn_unseen
 from skdp.regression._personalized_base import PersonalizedBase
 
 
@@ -36,9 +37,9 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     clip_level : float, default=0.5
         Largest norm of a user's message in a round.
-    coef_bound : float or "auto", default=1.0
-        Largest norm of a user's head (in units of the data) in the released global model. "auto"
-        spends half of that release on a private median.
+    target_bounds : pair (low, high) or "auto", default="auto"
+        Public bounds of the targets in the released global model. "auto" spends a share on where
+        targets lie and how far they reach, and warns if that is not seen.
     local : {"ridge", "moment"}, default="ridge"
         How a user finds the direction of its vote.
     refine : {"residual", "cross", "gram"}, default="residual"
@@ -81,11 +82,9 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
     eigenvalues_ : ndarray of shape (n_features,) or None
         Released eigenvalues of the votes (or pairs), in descending order.
     global_coef_ : ndarray of shape (n_features,)
-        The model for users without a head: the mean of the users' (bounded) heads.
+        The linear model of all users together, where heads start and which users without one get.
     global_intercept_ : float
         Its intercept.
-    coef_bound_ : float
-        The bound on heads that was used.
     head_penalty_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
     head_choice_ : Choice
@@ -133,6 +132,7 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
     """
 
     _y_numeric = True
+    _starts_from_a_model = True
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         n_rounds=2,
         budget_split="auto",
         clip_level=0.5,
-        coef_bound=1.0,
+        target_bounds="auto",
         local="ridge",
         refine="residual",
         init="votes",
@@ -165,7 +165,7 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         self.n_rounds = n_rounds
         self.budget_split = budget_split
         self.clip_level = clip_level
-        self.coef_bound = coef_bound
+        self.target_bounds = target_bounds
         self.local = local
         self.refine = refine
         self.init = init
@@ -187,6 +187,11 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
 
     def _loss_name(self):
         return check_option(self, "loss", ("squared", "huber"))
+
+    def _base_model(self, ask, query, shares):
+        base = learn_base(self, ask, query, shares)
+        warn_unseen(self, base)
+        return base.model, base.units
 
     def _encoded(self, y, *, reset):
         return _column(y)

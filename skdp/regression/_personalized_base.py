@@ -15,7 +15,6 @@ from sklearn.utils.validation import (
 
 from skdp._inputs import as_blocks, check_block_columns, is_memory_map
 from skdp._labels import as_labels, check_labels
-from skdp._scales import learn_scale
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.users import UserForm, UserRows, users_of
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning
@@ -28,6 +27,7 @@ from skdp.solvers.candidates import choose_subspace
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
     Count,
+    GlobalModel,
     View,
     learn_whitener,
     pair_start,
@@ -35,14 +35,12 @@ from skdp.solvers.personalization import (
     vote_start,
 )
 from skdp.solvers.user_heads import (
+    AS_ALL,
     Choice,
-    GlobalModel,
     Heads,
     all_rules,
     elect,
-    fixed_rule,
-    global_model,
-    head_norms,
+    fixed_choice,
     usable,
 )
 from skdp.solvers.user_rounds import refine
@@ -236,44 +234,47 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         self._check_n_components(query.n_features)
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
-        whitener, shared = self._subspace(session, ask, query, shares)
+        base, units = self._base_model(ask, query, shares)
+        whitener, shared = self._subspace(session, ask, query, shares, base, units)
         count = shared.count
         if self.adjacency == "replace":
             count = Count().also(query.n_rows, 0.0)
         elif "count" in shares:
             released = ask.count(share=shares["count"])
             count = count.also(float(released.value), released.noise_scale)
-        view, d = View(whitener, self.fit_intercept, self._loss_name()), query.n_features
-        heads = Heads(view, shared.U, GlobalModel(np.zeros((d, p)), np.zeros(p)))
-        coef_bound, share = self._coef_bound_of(session, ask, heads, shares["global"])
-        model = global_model(ask, heads, count, coef_bound, share)
-        heads = Heads(view, shared.U, model)
-        choice = Choice((fixed_rule(self.fit_intercept),), np.zeros(1))
-        rules = all_rules(shared, self.fit_intercept)
+        view = self._view(whitener, base)
+        model, bounds = base, {}
+        if base is None:
+            model, bounds = self._mean_head(ask, view, shared.U, p, count, shares["global"])
+        heads, choice = Heads(view, shared.U, model), fixed_choice(view)
+        rules = all_rules(shared, view)
         if self.head == "voted":
             choice = elect(ask, heads, rules, count, shared.error, shares["head"])
         elif self.head == "hybrid":
             rules = usable(rules, shared.error, model.noise)
-            choice = Choice(rules, np.zeros(len(rules)))
-        return {
+            choice = Choice(rules, np.zeros(len(rules)), AS_ALL)
+        return bounds | {
             "components_": fix_signs(shared.U.T),
             "whitener_": whitener,
             "n_components_": shared.U.shape[1],
             "eigenvalues_": shared.eigenvalues,
             "global_coef_": model.coef[:, 0] if p == 1 else model.coef.T,
             "global_intercept_": float(model.intercept[0]) if p == 1 else model.intercept,
-            "coef_bound_": coef_bound,
             "head_choice_": choice,
             "head_penalty_": choice.rules[0] if len(choice.rules) == 1 else None,
             "n_users_": round(count.value),
         }
 
-    def _subspace(self, session, ask, query, shares):
+    def _view(self, whitener, base):
+        """How users look at their rows, from public parameters and attributes."""
+        return View(whitener, self.fit_intercept, self._loss_name(), base)
+
+    def _subspace(self, session, ask, query, shares, base, units):
         d, k = query.n_features, self.n_components
         whitener = learn_whitener(
-            ask, d, self.whiten, self.fit_intercept, shares.get("whitener", 0.0)
+            ask, units, self.whiten, self.fit_intercept, shares.get("whitener", 0.0)
         )
-        view = View(whitener, self.fit_intercept, self._loss_name())
+        view = self._view(whitener, base)
         if self.init == "votes":
             shared = vote_start(ask, view, d, k, self.local, shares["init"])
         elif self.init == "pairs":
@@ -286,15 +287,6 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         rounds = shares.get("rounds", 0.0)
         shared = refine(ask, view, shared, self.refine, self.n_rounds, self.clip_level, rounds)
         return whitener, shared
-
-    def _coef_bound_of(self, session, ask, heads, share):
-        if self.coef_bound != "auto":
-            return float(self.coef_bound), share
-        norms = ask.norms(head_norms(heads))
-        bound = learn_scale(
-            self, norms.kept_below, share / 2, of="the heads", remedy="'coef_bound'"
-        )
-        return bound, share / 2
 
     def _warn_if_few(self, n_users):
         """Say that there are too few users for the budget, from public numbers alone."""
@@ -310,11 +302,17 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
 
     # -- heads -----------------------------------------------------------------------------
 
+    def _public_model(self):
+        coef = np.atleast_2d(self.global_coef_).T
+        return GlobalModel(coef, np.ravel(self.global_intercept_))
+
+    def _public_view(self):
+        based = self._starts_from_a_model
+        return self._view(self.whitener_, self._public_model() if based else None)
+
     def _public_heads(self):
         """Return what fits heads, from public attributes."""
-        view = View(self.whitener_, self.fit_intercept, self._loss_name())
-        coef = np.atleast_2d(self.global_coef_).T
-        return Heads(view, self.components_.T, GlobalModel(coef, np.ravel(self.global_intercept_)))
+        return Heads(self._public_view(), self.components_.T, self._public_model())
 
     def _fitted_heads(self, query, users):
         """Fit the head of each user: private, never released."""
@@ -372,7 +370,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         check_is_fitted(self, "components_")
         self._check_one_form(groups)
         X, labels = self._validated_rows(X, groups)
-        model = self._public_heads().model
+        model = self._public_model()
         eta = np.asarray(X @ model.coef) + model.intercept
         heads = getattr(self, "_private", None)
         if heads is None or not len(heads["users"]):

@@ -9,8 +9,11 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 
 from skdp._labels import check_classes, class_numbers
+from skdp._scales import learn_scale
 from skdp.exceptions import PrivacyWarning
 from skdp.regression._personalized_base import PersonalizedBase
+from skdp.solvers.personalization import GlobalModel
+from skdp.solvers.user_heads import Heads, global_model, head_norms
 
 
 class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
@@ -143,6 +146,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
     )
 
     _y_numeric = False
+    _starts_from_a_model = False
 
     def __init__(
         self,
@@ -198,6 +202,22 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
     def _loss_name(self):
         classes = getattr(self, "classes_", ())
         return "softmax" if len(classes) > 2 else "logistic"
+
+    def _base_model(self, ask, query, shares):
+        return None, np.ones(query.n_features)  # logits of all are not those of each
+
+    def _mean_head(self, ask, view, U, p, count, share):
+        """Release the mean of the users' heads, and the bound on these that was used."""
+        none = GlobalModel(np.zeros((len(U), p)), np.zeros(p))
+        heads, bound = Heads(view, U, none), self.coef_bound
+        if bound == "auto":
+            numbers = ask.numbers("coef", head_norms(heads))
+            share /= 2
+            bound = learn_scale(
+                self, numbers.kept_below, share, of="the heads", remedy="'coef_bound'"
+            )
+        bound = float(bound)
+        return global_model(ask, heads, count, bound, share), {"coef_bound_": bound}
 
     def _target_attributes(self):
         return {"classes_": self.classes_}

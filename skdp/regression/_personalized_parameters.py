@@ -2,7 +2,15 @@
 
 import math
 
-from skdp._validation import check_bool, check_int, check_option, check_real, check_split
+from skdp._validation import (
+    check_bool,
+    check_int,
+    check_option,
+    check_range,
+    check_real,
+    check_split,
+)
+from skdp.regression._global_model import base_shares
 from skdp.regression._planning import expect_users, no_users
 from skdp.regression._users import check_candidates
 from skdp.solvers.candidates import line_net
@@ -20,7 +28,10 @@ class ParametersMixin:
         check_int(self, "n_components", 1, also=("auto",))
         check_int(self, "n_rounds", 0)
         check_real(self, "clip_level", 1e-100, 1e100, closed="both")
-        check_real(self, "coef_bound", 1e-100, 1e100, closed="both", also=("auto",))
+        if self._starts_from_a_model:
+            check_range(self, "target_bounds")
+        else:
+            check_real(self, "coef_bound", 1e-100, 1e100, closed="both", also=("auto",))
         check_option(self, "local", ("ridge", "moment"))
         check_option(self, "refine", ("residual", "cross", "gram"))
         if self.n_components == "auto" and self.refine == "gram":
@@ -79,6 +90,9 @@ class ParametersMixin:
         if self.head != "voted":
             skipped.add("head")
         shares = {name: share for name, share in _SHARES.items() if name not in skipped}
+        if self._starts_from_a_model:
+            del shares["global"]
+            shares |= base_shares(self)
         counted = self.init == "votes" or (self.n_rounds > 0 and self.refine == "residual")
         if self.adjacency == "add_remove" and not counted:
             shares["count"] = 0.01

@@ -3,18 +3,21 @@
 import math
 from functools import partial
 from numbers import Integral
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from skdp.data.places import in_memory
 from skdp.data.users import UserRows
+from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.queries.users import UserQuery
 from skdp.solvers.trace import READABLE, clip_multiplier
 from skdp.theory import (
     Expectation,
     constant_error,
     expected_error,
+    falling_spectrum,
     readout_loss,
     vote_error,
     vote_threshold,
@@ -22,16 +25,17 @@ from skdp.theory import (
 )
 
 __all__ = [
+    "ReadoutFacts",
+    "check_spectrum",
     "expect_readout",
     "expect_trace",
     "expect_users",
     "no_users",
+    "ordinary_columns",
     "ordinary_moments",
     "planned_records",
     "shape_of",
 ]
-
-_TARGET_LENGTH = 0.5  # assumed length of a target, in units of its bound
 
 
 def shape_of(given, parameter):
@@ -107,26 +111,59 @@ def matrix_error(n, facts, readable, signal):
 # -- records: a read-out -----------------------------------------------------------------------
 
 
-def expect_readout(noise_scale, n, d, signal, *, clip_norm, target, whole):
-    """Expect the loss of a read-out whose rows are spread evenly, from the noise of its release.
+def check_spectrum(spectrum, d):
+    """Return shares of the squared length in d orthogonal directions; None: they fall like 1/i."""
+    if spectrum is None:
+        return falling_spectrum(d)
+    shares = np.asarray(spectrum, np.float64)
+    fine = shares.shape == (d,) and np.isfinite(shares).all() and (shares >= 0).all()
+    if not fine or shares.sum() == 0:
+        raise ValueError(
+            f"'spectrum' must be None or {d} numbers of at least 0 that are not all 0: the "
+            f"variances along orthogonal directions. Got {spectrum!r} instead."
+        )
+    return shares / shares.sum()
 
-    `target` is the length of the targets in the release, in clip norms; `whole` says that they are
-    as long as their bound, as codes of labels are.
+
+class ReadoutFacts(NamedTuple):
+    """What a plan takes for granted of a read-out, beside the noise of its release.
+
+    `length` is the length of a row and `target` that of its targets in the release, both in clip
+    norms; `spectrum` the shares of the squared length in orthogonal directions.
     """
-    noise = noise_scale / math.sqrt(2) / clip_norm**2
-    length = (1.0 if whole else _TARGET_LENGTH) * target
-    kind = "codes of labels" if whole else "targets are half as long as their bound, and"
+
+    clip_norm: float
+    length: float
+    target: float
+    spectrum: np.ndarray
+
+
+def expect_readout(noise_scale, n, signal, facts, kind="falling"):
+    """Expect the loss of a read-out, from the noise of its release; `kind` names the spectrum."""
+    noise = noise_scale / math.sqrt(2) / facts.clip_norm**2
+    known = {"length": facts.length, "target": facts.target}
+    spread = {"falling": "in shares that fall like 1/i", "given": "in the shares given"}[kind]
     return Expectation(
-        error=partial(readout_loss, d=d, length=1.0, target=length, noise=noise, signal=signal),
+        error=partial(readout_loss, spectrum=facts.spectrum, noise=noise, signal=signal, **known),
         meaning="share of the explainable variance that is lost",
-        found=min(1.0, 2 * noise * math.sqrt(d) / n),
+        found=min(1.0, 2 * noise * math.sqrt(len(facts.spectrum)) / n / facts.length**2),
         signal="share of the squared length that one direction must hold",
         assumptions=(
-            "rows are about as long as the clip norm, spread evenly over all directions",
-            f"{kind} linear in the rows up to {1 - signal:g} of their variance; alpha is small",
+            f"rows are {facts.length:.2g} times as long as the clip norm, spread over orthogonal "
+            f"directions {spread}",
+            f"targets are {facts.target:.2g} times as long as the clip norm (bounds that are much "
+            "wider cost accuracy), linear in the rows up to "
+            f"{1 - signal:g} of their variance; alpha is small; scales are found",
         ),
         goal=0.5,
     )
+
+
+def ordinary_columns(n, noise, _center, _size, count_weight):
+    """Sums of columns of mean 0 that are cut at twice their deviation, and their count."""
+    d = len(noise.value) // 2
+    squares = np.full(d, SQUARE_WEIGHT * (0.25 - 0.5) * n)
+    return np.concatenate([np.zeros(d), squares, [n * count_weight]])
 
 
 # -- users -------------------------------------------------------------------------------------

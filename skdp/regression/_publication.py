@@ -9,7 +9,7 @@ from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.regression._users import UserHead
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.personalization import Count, Shared, View
+from skdp.solvers.personalization import Count, Shared
 from skdp.solvers.user_rounds import residual_step, round_message, round_parts
 
 FLOATS = [np.float64, np.float32]
@@ -84,9 +84,8 @@ class PublicationMixin:
 
     def _round(self, query, components):
         """Return the bounded sum of the messages of a query's users at public components."""
-        view = View(self.whitener_, self.fit_intercept, self._loss_name())
         k, d = components.shape
-        local = round_message(view, components.T, self.clip_level)
+        local = round_message(self._public_view(), components.T, self.clip_level)
         return query.sums("round", local, round_parts(d, k, self.clip_level))
 
     def server_update(self, total, noise_scale):

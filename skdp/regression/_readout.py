@@ -26,16 +26,25 @@ from skdp.data.blocks import row_source
 from skdp.data.places import Placed
 from skdp.exceptions import PrivacyWarning
 from skdp.queries.readout import ReadoutQuery, RowScale, TargetScale
-from skdp.regression._planning import expect_readout
+from skdp.regression._planning import (
+    ReadoutFacts,
+    check_spectrum,
+    expect_readout,
+    ordinary_columns,
+)
 from skdp.regression._wide import GRAM_FEATURES, every_column, kept_of, wide_shares
 from skdp.solvers.columns import Columns, find_columns
 from skdp.solvers.readout import readout_moments
 from skdp.solvers.scales import find_scales
-from skdp.theory import check_counts, rehearse, zero_rows
+from skdp.theory import check_counts, falling_spectrum, rehearse, zero_rows
 from skdp.theory._rehearsal import clear_sums
 
 _PARTS = (0.3, 0.4, 0.3)  # of what columns cost: their scales about 0, means, scales about these
 _MOST_COLUMNS = 1000
+_TARGET_LENGTH = 0.5  # assumed length of a target, in units of bounds that are given
+# A learnt scale ends an octave: in the middle sqrt(2) medians. In units of it a row is as long as
+# this, in the root mean square over octaves, and a normal target has this deviation.
+_LEARNT_LENGTH, _LEARNT_DEVIATION = 0.735, 1.05
 _REACH = 16.0  # learnt units from the centre at which an entry is cut
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
@@ -158,7 +167,11 @@ class ReadoutBase(BaseDPEstimator):
         """Say that a read-out is nothing but noise, from released moments and public shapes."""
         if seen.all():
             return
-        needed = self._expected(noise_scale, 1, d, len(seen), 0.5, clip_norm).needed()
+        facts = ReadoutFacts(
+            clip_norm, _LEARNT_LENGTH if self._learns_lengths() else 1.0,
+            _TARGET_LENGTH * self._lengths(1.0)[1] / math.sqrt(len(seen)), falling_spectrum(d),
+        )  # fmt: skip
+        needed = expect_readout(noise_scale, 1, 0.5, facts).needed()
         warnings.warn(
             f"{type(self).__name__} sees nothing of {np.count_nonzero(~seen)} of {len(seen)} "
             "targets above its noise, so that their coefficients are next to zero. At this budget "
@@ -207,7 +220,7 @@ class ReadoutBase(BaseDPEstimator):
         corner = self._corner * length if self._releases_sums() else 0.0
         return corner, _TARGET * math.hypot(length, corner)
 
-    def _plan(self, n, d, columns, signal, *options, whole):
+    def _plan(self, n, d, columns, signal, spectrum, *options, whole):
         """Rehearse the fit on records of zeros, with so many columns of targets."""
         check_counts(self, n_samples=n, n_features=d, columns=columns)
         if not 0 < signal <= 1:
@@ -216,20 +229,31 @@ class ReadoutBase(BaseDPEstimator):
         rows = n if self.adjacency == "replace" else 1  # the other way nobody asks for it
         y = zero_rows(rows, columns) if not whole else np.zeros(rows)
         placed = Placed(row_source(zero_rows(rows, d)), {"y": y})
-        rehearsal = rehearse(self, n, placed, *options, sums=clear_sums)
+        rehearsal = rehearse(self, n, placed, *options, moments=ordinary_columns, sums=clear_sums)
         clip_norm, unit = rehearsal.clip_norm(self.clip_norm, "within")
         noise = rehearsal.lines[-1].noise_scale
         kept = len(rehearsal.narrowed["selected"][0]) if "selected" in rehearsal.narrowed else d
-        expected = self._expected(noise, n, kept, columns, signal, clip_norm, whole)
+        shares = falling_spectrum(kept)
+        if spectrum is not None:
+            shares = np.sort(check_spectrum(spectrum, d))[::-1][:kept]
+        length = _LEARNT_LENGTH if self._learns_lengths() else 1.0
+        target = self._lengths(1.0)[1] / math.sqrt(columns) * length
+        if not whole:
+            target *= self._target_length(rehearsal, columns)
+        facts = ReadoutFacts(clip_norm, length, target, shares)
+        kind = "falling" if spectrum is None else "given"
+        expected = expect_readout(noise, n, signal, facts, kind)
         if kept < d:
             said = f"of what the {kept} columns of the largest sums explain, which are kept"
             expected = replace(expected, assumptions=(*expected.assumptions, said))
         return rehearsal.plan(n, d, expected, unit)
 
-    def _expected(self, noise_scale, n, d, columns, signal, clip_norm, whole=False):
-        target = self._lengths(1.0)[1] / math.sqrt(columns)
-        facts = {"clip_norm": clip_norm, "target": target, "whole": whole}
-        return expect_readout(noise_scale, n, d, signal, **facts)
+    def _target_length(self, rehearsal, columns):
+        """Return the assumed length of a target, in units of its bound."""
+        if not self._is_auto("target_bounds") or "within" not in rehearsal.narrowed:
+            return _TARGET_LENGTH
+        scale = rehearsal.narrowed["within"][1]
+        return min(1.0, _LEARNT_DEVIATION * math.sqrt(columns) / float(scale.size[0]))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -203,7 +203,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         low, high = found.center - reach, found.center + reach
         return TargetScale.in_box(low, high, centered=self.fit_intercept)
 
-    def plan(self, n_samples, n_features, *, n_targets=1, signal=0.5):
+    def plan(self, n_samples, n_features, *, n_targets=1, signal=0.5, spectrum=None):
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
@@ -217,13 +217,17 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
             Number of targets.
         signal : float, default=0.5
             Assumed share of the variance of the targets that is linear in the rows.
+        spectrum : array-like of shape (n_features,) or None, default=None
+            Assumed variances of the rows along orthogonal directions, in units of the columns; only
+            their ratios count. None lets them fall like 1/i, as correlated columns do; equal
+            numbers are uncorrelated columns.
 
         Returns
         -------
         plan : FitPlan
             ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
         """
-        return self._plan(n_samples, n_features, n_targets, signal, whole=False)
+        return self._plan(n_samples, n_features, n_targets, signal, spectrum, whole=False)
 
     def predict(self, X):
         """Predict targets; for private rows they are not covered by epsilon.

@@ -239,7 +239,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         )
         return classes
 
-    def plan(self, n_samples, n_features, *, n_classes=None, signal=0.5):
+    def plan(self, n_samples, n_features, *, n_classes=None, signal=0.5, spectrum=None):
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
@@ -253,6 +253,10 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
             Number of classes; None takes `classes`, or two.
         signal : float, default=0.5
             Assumed share of the variance of the codes of the labels that is linear in the rows.
+        spectrum : array-like of shape (n_features,) or None, default=None
+            Assumed variances of the rows along orthogonal directions, in units of the columns; only
+            their ratios count. None lets them fall like 1/i, as correlated columns do; equal
+            numbers are uncorrelated columns.
 
         Returns
         -------
@@ -264,7 +268,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         check_counts(self, n_classes=n_classes)
         columns = 1 if n_classes == 2 else n_classes
         classes = np.arange(n_classes)
-        return self._plan(n_samples, n_features, columns, signal, classes, whole=True)
+        return self._plan(n_samples, n_features, columns, signal, spectrum, classes, whole=True)
 
     def decision_function(self, X):
         """Return the confidence in each class; for private rows it is not covered by epsilon.

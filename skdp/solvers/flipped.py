@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import LinearOperator, eigsh, svds
 
 from skdp.answer import Answer
 from skdp.solvers.iterate import AsksProducts, Project
 from skdp.solvers.one_shot import flip_probability
-from skdp.solvers.shrinkage import shrunk
+from skdp.solvers.shrinkage import marchenko_pastur, shrunk
 
-__all__ = ["FlippedMatrix", "graph_of_pairs", "symmetric_pairs"]
+__all__ = ["FlippedMatrix", "graph_of_pairs", "singular_triplets", "symmetric_pairs"]
 
 FloatArray = NDArray[np.float64]
 _SMALL = 1000  # rows of a dense eigenproblem
@@ -57,7 +57,7 @@ class FlippedMatrix:
         p = flip_probability(noise_scale)
         self._ones, self._transposed = Y, Y.T.tocsr()
         self._gain, self._offset = high / (1 - 2 * p), high * p / (1 - 2 * p)
-        self._loops = loops
+        self._loops, self._high = loops, high
         self.shape: tuple[int, int] = Y.shape
         self.noise_scale = high * noise_scale
 
@@ -74,6 +74,34 @@ class FlippedMatrix:
     def left(self, U: FloatArray, *, share: float) -> Answer:
         """Return B'U."""
         return self._product(self._transposed, U)
+
+    def square_sum(self) -> float:
+        """Return the sum of the squares of the cells, which are 0 or `high`, without the noise."""
+        total = float(self._gain * self._ones.nnz - self._offset * math.prod(self.shape))
+        return max(self._high * total, 0.0)
+
+
+def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the k leading (U, singular values without the noise, V)."""
+    m, n = ask.shape
+    if min(m, n) <= _SMALL or 10 * k >= min(m, n):
+        B = ask.right(np.eye(n), share=0.0).value
+        U, values, Vt = np.linalg.svd(B, full_matrices=False)
+    else:
+        operator = LinearOperator(
+            ask.shape,
+            lambda x: ask.right(x.reshape(n, -1), share=0.0).value,
+            rmatvec=lambda y: ask.left(y.reshape(m, -1), share=0.0).value,
+            matmat=lambda x: ask.right(x, share=0.0).value,
+            rmatmat=lambda y: ask.left(y, share=0.0).value,
+            dtype=np.float64,
+        )
+        U, values, Vt = svds(operator, k, tol=1e-4, v0=_start(min(m, n)))
+    order = np.argsort(-values, kind="stable")[:k]
+    U, values, V = U[:, order], values[order], Vt[order].T
+    variance = ask.noise_scale**2
+    squares = marchenko_pastur(values**2 - m * variance, V, m, variance).values
+    return U, np.sqrt(np.concatenate([squares, np.zeros(k - len(squares))])), V
 
 
 def symmetric_pairs(

@@ -4,18 +4,24 @@ Notation: A is the private m x n matrix, seen only through `ask`; X (n x p) and 
 iterates with orthonormal columns; Q is the query that was sent (a shortened iterate); an answer Y
 is A Q plus noise of standard deviation s.
 
-Three ideas, all of them functions of public values:
+Four ideas, all of them functions of public values:
 
+- *Posterior mean* (`Transcript`): with entries of A of variance t before anything is known, the
+  mean of A X given all answers is Y (Q'Q + diag(s^2)/t)^-1 Q'X. Where noise is large this is
+  proportional to sum_i Y_i Q_i'X / s_i^2, which averages the noise of all steps; where it is small
+  it is exact on all that was asked, and the result is that of a Krylov space.
 - *Shortened rows* (`shorten_rows`): the noise is set by the longest rows of the query, so rows
   longer than sqrt(c p / n) are cut; the query keeps most of its direction at less of the noise.
-- *Back-projection* (`back_project`): sum_i Y_i Q_i' / s_i^2 is an estimate of A from all answers,
-  so a power step on it averages the noise of all steps (free).
+  c grows without bound as the noise vanishes.
+- *Late columns*: more columns than are wanted cost noise, and help where there is little of it.
+  They join when the last answer shows that.
 - *Agreement*: in symmetric iterations early answers share noise with the iterate they led to;
   answers whose column space does not agree with the last one are left out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -28,9 +34,11 @@ from skdp.solvers.linalg import orthonormal
 __all__ = [
     "AsksProducts",
     "Project",
-    "back_project",
+    "Sent",
+    "Transcript",
     "half_steps",
-    "back_project_laplace",
+    "laplace_step",
+    "posterior_step",
     "ritz_values",
     "shorten_rows",
     "symmetric_power",
@@ -38,6 +46,12 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 _AGREEMENT = 0.1  # mean squared cosine above chance that an earlier answer needs
+_SHORTEN = 0.25  # rows of a query, in squared mean lengths, where all is noise
+QUIET = 0.1  # of the last answer is noise: then more columns help
+_PRIOR = 0.03  # of the signal in the last answer: what was asked for besides is weaker
+_CLEAR = 1e-3  # of the last answer is noise: then its law does not matter
+_LEAST = 1e-3  # of the variance of the noise: prior where no signal is seen
+_RIDGE = 1e-13  # rounding of queries that repeat each other
 
 
 class AsksProducts(Protocol):
@@ -61,14 +75,14 @@ class AsksRitz(Protocol):
 
 
 class Sent(NamedTuple):
-    """One step of the transcript: query, answer, noise scale (1 where there is none)."""
+    """One step of the transcript: query, answer, noise scale."""
 
     query: FloatArray
     answer: FloatArray
     noise_scale: float
 
 
-Step = Callable[[list[Sent], FloatArray, float | None], FloatArray]
+Step = Callable[["Transcript", FloatArray], FloatArray]
 Project = Callable[[FloatArray], FloatArray]
 
 
@@ -83,44 +97,115 @@ def shorten_rows(X: FloatArray, c: float | None) -> FloatArray:
     return np.asarray(Q * (np.sqrt(p) / size) if size > 0 else X)
 
 
-def _weights(
-    sent: list[Sent], X: FloatArray, agreement: float | None
-) -> list[tuple[Sent, FloatArray]]:
-    """Return the answers worth using, each with the public weights Q'X."""
-    last = sent[-1]
-    p = X.shape[1]
-    basis = orthonormal(last.answer)
-    used = []
-    for step in sent:
-        if step is not last and agreement is not None:
-            overlap = np.sum((orthonormal(step.answer).T @ basis) ** 2) / p
-            if overlap <= agreement + p / len(step.answer):
-                continue
-        used.append((step, step.query.T @ X))
-    return used
+class Transcript:
+    """The queries and answers of one side so far, and what they say of A.
+
+    Parameters
+    ----------
+    wanted : int
+        Number of directions that the signal is judged by.
+    agreement : float or None
+        Leave out answers that agree less with the last one; None keeps all.
+    """
+
+    def __init__(self, wanted: int, agreement: float | None = None) -> None:
+        self.sent: list[Sent] = []
+        self._wanted, self._agreement = wanted, agreement
+        self._gram = np.zeros((0, 0))
+
+    def add(self, sent: Sent) -> None:
+        """Note one more answer."""
+        cross = np.vstack([step.query.T @ sent.query for step in [*self.sent, sent]])
+        old = len(self._gram)
+        gram = np.empty((len(cross), len(cross)))
+        gram[:old, :old] = self._gram
+        gram[:, old:], gram[old:, :old] = cross, cross[:old].T
+        self._gram = gram
+        self.sent.append(sent)
+
+    def used(self) -> list[int]:
+        """Return the numbers of the answers worth using."""
+        last = self.sent[-1]
+        numbers = range(len(self.sent))
+        if self._agreement is None:
+            return list(numbers)
+        basis, p = orthonormal(last.answer), last.answer.shape[1]
+
+        def agrees(step: Sent) -> bool:
+            overlap = np.sum((orthonormal(step.answer).T @ basis) ** 2) / min(
+                p, step.answer.shape[1]
+            )
+            return bool(overlap > (self._agreement or 0.0) + p / len(step.answer))
+
+        return [i for i in numbers if self.sent[i] is last or agrees(self.sent[i])]
+
+    def signal(self) -> float:
+        """Return the variance of an entry of the last answer beyond its noise.
+
+        Of the weakest direction that is wanted; directions of pure noise reach the edge that is
+        taken off.
+        """
+        answer, scale = self.sent[-1].answer, self.sent[-1].noise_scale
+        m, p = answer.shape
+        powers = np.linalg.eigvalsh(answer.T @ answer)[::-1] / m
+        edge = (scale * (1 + math.sqrt(p / m))) ** 2
+        return max(float(powers[min(self._wanted, p) - 1]) - edge, 0.0)
+
+    def noise_fraction(self) -> float:
+        """Return the share of the noise in the last answer: 1 where nothing else is seen."""
+        noise = self.sent[-1].noise_scale ** 2
+        return noise / (noise + self.signal()) if noise > 0 else 0.0
+
+    def _posterior(self) -> tuple[list[Sent], FloatArray]:
+        """Return the used answers, and Q'Q + diag(s^2)/t of their queries."""
+        used = self.used()
+        ends = np.cumsum([0] + [step.query.shape[1] for step in self.sent])
+        columns = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in used])
+        steps = [self.sent[i] for i in used]
+        noise = np.concatenate([np.full(s.query.shape[1], s.noise_scale**2) for s in steps])
+        G = self._gram[np.ix_(columns, columns)]
+        ridge = noise / max(_PRIOR * self.signal(), _LEAST * float(noise.min()), 1e-300)
+        G[np.diag_indices(len(G))] += ridge + _RIDGE * max(float(np.trace(G)), 1e-300)
+        return steps, G
+
+    def times(self, X: FloatArray) -> FloatArray:
+        """Return the posterior mean of A X."""
+        steps, G = self._posterior()
+        weights = np.linalg.solve(G, np.vstack([step.query.T @ X for step in steps]))
+        total = np.zeros((len(steps[0].answer), X.shape[1]))
+        for step in steps:
+            total += step.answer @ weights[: step.query.shape[1]]
+            weights = weights[step.query.shape[1] :]
+        return total
+
+    def leading(self, p: int) -> FloatArray:
+        """Return the p leading left singular vectors of the posterior mean of A."""
+        steps, G = self._posterior()
+        R: FloatArray = np.linalg.qr(np.hstack([step.query for step in steps]))[1]
+        Y = np.hstack([step.answer for step in steps])
+        return np.asarray(np.linalg.svd(Y @ np.linalg.solve(G, R.T), full_matrices=False)[0][:, :p])
 
 
-def back_project(sent: list[Sent], X: FloatArray, agreement: float | None) -> FloatArray:
-    """Return the estimate of A from all answers, times X."""
-    total = np.zeros((len(sent[-1].answer), X.shape[1]))
-    for step, weights in _weights(sent, X, agreement):
-        total += step.answer @ weights / step.noise_scale**2
-    return total
+def posterior_step(transcript: Transcript, X: FloatArray) -> FloatArray:
+    """Return the posterior mean of A X under Gaussian noise."""
+    return transcript.times(X)
 
 
-def back_project_laplace(sent: list[Sent], X: FloatArray, agreement: float | None) -> FloatArray:
-    """Back-projection of one column under Laplace noise: most of the information is in the signs.
+def laplace_step(transcript: Transcript, X: FloatArray) -> FloatArray:
+    """Estimate A X for one column under Laplace noise: much of the information is in the signs.
 
     For each coordinate u it returns the minimum of u^2/2 + sum_i |y_i - a_i u| / b_i, with b_i the
-    Laplace scales and a_i the amplitudes, the last of them from the released answer.
+    Laplace scales and a_i the amplitudes, the last of them from the released answer. Where there
+    is little noise the mean is as good, and exact in the limit.
     """
-    last = sent[-1]
-    used = _weights(sent, X, agreement)
-    b = np.array([step.noise_scale / np.sqrt(2) for step, _ in used])
-    power = float(np.mean(last.answer**2)) - 2 * b[-1] ** 2
-    overlaps = np.array([weights[0, 0] for _, weights in used])
+    if transcript.noise_fraction() < _CLEAR:
+        return transcript.times(X)
+    used = [transcript.sent[i] for i in transcript.used()]
+    b = np.array([step.noise_scale / math.sqrt(2) for step in used])
+    power = float(np.mean(used[-1].answer ** 2)) - 2 * b[-1] ** 2
+    overlaps = np.array([float((step.query.T @ X)[0, 0]) for step in used])
     a = np.sqrt(max(power, 1e-3 * b[-1] ** 2)) * overlaps / overlaps[-1]
-    return _laplace_mode(np.hstack([step.answer for step, _ in used]), a, b)[:, None]
+    return _laplace_mode(np.hstack([step.answer for step in used]), a, b)[:, None]
 
 
 def _laplace_mode(Y: FloatArray, a: FloatArray, b: FloatArray) -> FloatArray:
@@ -139,8 +224,36 @@ def _unchanged(Y: FloatArray) -> FloatArray:
     return Y
 
 
-def _scale(answer: Answer) -> float:
-    return answer.noise_scale or 1.0
+class _Side:
+    """One side of an iteration: the iterate that is sent, and the answers to it."""
+
+    def __init__(
+        self, start: FloatArray, wanted: int, quiet: float, agreement: float | None, step: Step,
+        sent: Project, seen: Project,
+    ) -> None:  # fmt: skip
+        self.transcript = Transcript(wanted, agreement)
+        self._late, self._quiet, self._step = start[:, wanted:], quiet, step
+        self._sent, self._seen = sent, seen
+        self._level = 1.0
+
+    def ask(self, product: Callable[..., Answer], X: FloatArray, share: float) -> FloatArray:
+        """Send X, and return a basis of its image."""
+        Q = self._sent(shorten_rows(X, _SHORTEN / max(self._level, 1e-15) ** 0.5))
+        answer = product(Q, share=share)
+        self.transcript.add(Sent(Q, self._seen(answer.value), answer.noise_scale))
+        self._level = self.transcript.noise_fraction()
+        return orthonormal(self._seen(self._step(self.transcript, X)))
+
+    def widened(self, X: FloatArray) -> FloatArray:
+        """Return X with the late columns, once the answers are quiet enough."""
+        if self._late.shape[1] == 0 or self._level > self._quiet:
+            return X
+        late, self._late = self._late, self._late[:, :0]
+        return orthonormal(np.hstack([X, self._sent(late)]))
+
+    def result(self, X: FloatArray) -> FloatArray:
+        """Return the leading directions of all that was asked; X where much of it is noise."""
+        return X if self._level > QUIET else self.transcript.leading(X.shape[1])
 
 
 def symmetric_power(
@@ -149,22 +262,23 @@ def symmetric_power(
     n_iter: int,
     share: float,
     *,
-    shorten: float | None = 0.25,
+    wanted: int | None = None,
+    quiet: float = QUIET,
     project: Project = _unchanged,
-    step: Step = back_project,
+    step: Step = posterior_step,
 ) -> FloatArray:
     """Return a basis of the leading subspace of a symmetric A, from `n_iter` equal releases.
 
-    `project` is a public linear map (a direction taken out), applied to queries and answers.
+    Columns of `start` beyond the first `wanted` join when less than `quiet` of the last answer is
+    noise. `project` is a public linear map (a direction taken out), of queries and answers.
     """
-    X = orthonormal(project(start))
-    sent: list[Sent] = []
-    for _ in range(n_iter):
-        Q = project(shorten_rows(X, shorten))
-        answer = ask.right(Q, share=share / n_iter)
-        sent.append(Sent(Q, project(answer.value), _scale(answer)))
-        X = orthonormal(project(step(sent, X, _AGREEMENT)))
-    return X
+    wanted = start.shape[1] if wanted is None else wanted
+    side = _Side(start, wanted, quiet, _AGREEMENT, step, project, project)
+    X = side.widened(orthonormal(project(start[:, :wanted])))
+    for i in range(n_iter):
+        X = side.ask(ask.right, X, share / n_iter)
+        X = side.widened(X) if i < n_iter - 1 else X
+    return side.result(X)
 
 
 def half_steps(
@@ -173,32 +287,29 @@ def half_steps(
     n_passes: int,
     share: float,
     *,
-    shorten: float | None = 0.25,
-    step: Step = back_project,
+    wanted: int | None = None,
+    quiet: float = QUIET,
+    step: Step = posterior_step,
     across: tuple[FloatArray, FloatArray] | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Return bases of the leading left and right subspaces of A, from 2 `n_passes` releases.
 
-    Answers of A and of A' share no noise, so every answer is used. With ``across=(U, V)``, public
-    with orthonormal columns, the result lies across them (deflation).
+    Answers of A and of A' share no noise, so every answer is used. Late columns as in
+    `symmetric_power`. With ``across=(U, V)``, public with orthonormal columns, the result lies
+    across them (deflation).
     """
     left = _across(across[0]) if across else _unchanged
     right = _across(across[1]) if across else _unchanged
-    V = orthonormal(right(start))
-    U = V
-    forward: list[Sent] = []
-    backward: list[Sent] = []
-    each = share / (2 * n_passes)
-    for _ in range(n_passes):
-        Q = right(shorten_rows(V, shorten))
-        answer = ask.right(Q, share=each)
-        forward.append(Sent(Q, left(answer.value), _scale(answer)))
-        U = orthonormal(step(forward, V, None))
-        P = left(shorten_rows(U, shorten))
-        answer = ask.left(P, share=each)
-        backward.append(Sent(P, right(answer.value), _scale(answer)))
-        V = orthonormal(step(backward, U, None))
-    return U, V
+    wanted = start.shape[1] if wanted is None else wanted
+    forward = _Side(start, wanted, quiet, None, step, right, left)
+    backward = _Side(start[:, :wanted], wanted, quiet, None, step, left, right)
+    V = forward.widened(orthonormal(right(start[:, :wanted])))
+    U, each = V, share / (2 * n_passes)
+    for i in range(n_passes):
+        U = forward.ask(ask.right, V, each)
+        V = backward.ask(ask.left, U, each)
+        V = forward.widened(V) if i < n_passes - 1 else V
+    return forward.result(U), backward.result(V)
 
 
 def _across(basis: FloatArray) -> Project:

@@ -181,6 +181,11 @@ class LocalFit:
     intercept: FloatArray
 
 
+def _prior_rows(penalty: FloatArray, variance: float) -> FloatArray:
+    """How many rows the prior of an intercept counts for; without coefficients it stands alone."""
+    return np.where(np.isinf(penalty), 1.0, penalty) / variance
+
+
 @dataclass(frozen=True)
 class RidgePath:
     """The decomposed features of each user: ridge fits for any penalty cost little after it.
@@ -222,7 +227,7 @@ class RidgePath:
         diagonal = 1.0 - np.matmul(self.P * self.P, g)[:, :, 0]
         if variance == 0 or Y.shape[1] == 1:  # one row cannot tell its intercept
             return BY, diagonal, np.zeros((len(BY), BY.shape[2]))
-        inner = B1.sum(axis=1)[:, 0] + penalty / variance
+        inner = B1.sum(axis=1)[:, 0] + _prior_rows(penalty, variance)
         weight = (1.0 / np.maximum(inner, 1e-300))[:, None]
         intercept = weight * np.ascontiguousarray(transposed(BY)).sum(axis=2)
         BY = BY - B1 * intercept[:, None, :]
@@ -247,7 +252,8 @@ class RidgePath:
         for t, variance in enumerate(variances):
             R, D = BY, diagonal
             if variance > 0 and m > 1:
-                weight = 1.0 / np.maximum(B1.sum(axis=1) + penalties / variance, 1e-300)
+                rows = _prior_rows(penalties, variance)
+                weight = 1.0 / np.maximum(B1.sum(axis=1) + rows, 1e-300)
                 R = BY - B1[..., None] * (weight[:, :, None] * BY.sum(axis=1))[:, None]
                 D = diagonal - B1 * B1 * weight[:, None]
             R = R / np.maximum(D, _LEAST_DIAGONAL)[..., None]

@@ -8,7 +8,7 @@ sparse plus rank one, and is never formed.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,6 +23,7 @@ __all__ = [
     "flip_probability",
     "history_moment",
     "leading_pairs",
+    "normalised_pairs",
     "pair_deviation",
 ]
 
@@ -60,14 +61,67 @@ def leading_pairs(M: Any, k: int) -> tuple[FloatArray, FloatArray]:
     return values[order], vectors[:, order]
 
 
+class _Moment(NamedTuple):
+    """Leading eigenpairs of the moment of weighted rows, before shrinkage, and what they are of."""
+
+    pairs: tuple[FloatArray, FloatArray]
+    diagonal: FloatArray
+    sums: FloatArray
+    rows: float
+    variance: float
+
+    def directions(self) -> Directions:
+        return marchenko_pastur(*self.pairs, self.rows, self.variance)
+
+
 def history_moment(
     Y: Any, noise_scale: float, floor: float, k: int
 ) -> tuple[Directions, FloatArray]:
-    """Return the readable directions, and the diagonal, of the moment of normalised histories.
+    """Return the readable directions, and the diagonal, of the moment of normalised histories."""
+    moment = _weighted_moment(Y, noise_scale, floor, k)
+    found = moment.directions()
+    return found._replace(values=found.values / floor), moment.diagonal / floor
+
+
+class NormalisedPairs(NamedTuple):
+    """The k leading eigenpairs of the moment of normalised rows, and what goes with them.
+
+    Attributes
+    ----------
+    squares : ndarray of shape (k,)
+        Eigenvalues without the noise, descending; 0 inside its edge.
+    vectors : ndarray of shape (n, k)
+    total : float
+        Sum of the squared lengths of the rows.
+    sums : ndarray of shape (n,)
+        Sums of the rows, with noise of deviation `noise_scale`.
+    noise_scale : float
+    """
+
+    squares: FloatArray
+    vectors: FloatArray
+    total: float
+    sums: FloatArray
+    noise_scale: float
+
+
+def normalised_pairs(Y: Any, noise_scale: float, floor: float, k: int) -> NormalisedPairs:
+    """Return the k leading eigenpairs of the rows of B over sqrt(max(degree, floor))."""
+    moment = _weighted_moment(Y, noise_scale, floor, k)
+    found = moment.directions().values[:k] / floor
+    squares = np.concatenate([found, np.zeros(k - len(found))])
+    vectors = moment.pairs[1][:, :k]
+    total = max(float(moment.diagonal.sum()) / floor, float(squares.sum()))
+    noise = math.sqrt(moment.rows * moment.variance / floor)
+    return NormalisedPairs(squares, vectors, total, moment.sums, noise)
+
+
+def _weighted_moment(Y: Any, noise_scale: float, floor: float, k: int) -> _Moment:
+    """Return the leading pairs of B'WB - s^2 sum(w) I.
 
     Rows of B are weighted by w = floor / max(degree, floor), from degrees of the same release,
-    whose noise is s sqrt(n): a floor below it would follow the noise. The moment is
-    (B'WB - s^2 sum(w) I) / floor.
+    whose noise is s sqrt(n): a floor below it would follow the noise. Over `floor` it is the moment
+    of rows over sqrt(max(degree, floor)).
     """
     n = Y.shape[1]
     p = flip_probability(noise_scale)
@@ -87,8 +141,9 @@ def history_moment(
         pairs = leading_pairs(M, 4 * k)
     else:
         pairs = leading_pairs(_moment_operator(Y, weights, gain, offset, shift), 2 * k)
-    found = marchenko_pastur(*pairs, rows, variance)
-    return found._replace(values=found.values / floor), diagonal / floor
+    lengths = np.sqrt(weights / floor)
+    totals = gain * np.asarray(Y.T @ lengths, np.float64) - offset * lengths.sum()
+    return _Moment(pairs, diagonal, totals, rows, variance)
 
 
 def _weighted_gram(Y: Any, weights: FloatArray) -> FloatArray:

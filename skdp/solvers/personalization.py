@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from skdp.solvers.local_fits import (
 __all__ = [
     "AsksUsers",
     "Count",
+    "GlobalModel",
     "Local",
     "Seen",
     "Shared",
@@ -47,6 +48,7 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 _TINY = 1e-100
+_FAR = 1e9  # a prediction beyond this many times a user's own scale says nothing
 PENALTIES: FloatArray = 10.0 ** np.linspace(-4, 1.5, 8)
 
 
@@ -96,9 +98,34 @@ class AsksUsers(Protocol):
 # -- what a user sees of its own rows --------------------------------------------------------------
 
 
+class GlobalModel(NamedTuple):
+    """A released linear model of all users.
+
+    Attributes
+    ----------
+    coef : array of shape (d, p)
+        Coefficients.
+    intercept : array of shape (p,)
+        Intercepts.
+    noise : float
+        Norm of the noise in it relative to its bound, where it is a mean of bounded heads.
+    """
+
+    coef: FloatArray
+    intercept: FloatArray
+    noise: float = 0.0
+
+    def predictions(self, batch: UserBatch) -> FloatArray:
+        """Predictions of a batch, in the unit of each user's targets."""
+        shift = (batch.x_exponent - batch.y_exponent)[:, None, None]
+        values = np.ldexp(np.matmul(batch.X, self.coef), shift)
+        values = values + np.ldexp(self.intercept[None, None], -batch.y_exponent[:, None, None])
+        return np.asarray(np.clip(np.nan_to_num(values, nan=0.0), -_FAR, _FAR))
+
+
 @dataclass(frozen=True)
 class Seen:
-    """Rows of a batch in public coordinates and in the user's own scale."""
+    """Rows of a batch in public coordinates, and targets in the user's own scale."""
 
     X: FloatArray
     Y: FloatArray
@@ -115,13 +142,16 @@ class View:
         Public.
     intercept : bool
         Whether users have their own intercept.
-    loss : str
+    loss_name : str
         A key of `LOSSES`.
+    base : GlobalModel or None
+        What users subtract from their targets first: they then learn how they differ from it.
     """
 
     whitener: FloatArray | None
     intercept: bool
     loss_name: str
+    base: GlobalModel | None = None
 
     @property
     def loss(self) -> ConvexLoss:
@@ -139,11 +169,20 @@ class View:
             return X
         return X * self.whitener if self.whitener.ndim == 1 else np.matmul(X, self.whitener)
 
+    def coefficients(self, theta: FloatArray) -> FloatArray:
+        """Return coefficients of raw rows from those (n, d, p) of whitened ones."""
+        if self.whitener is None:
+            return theta
+        if self.whitener.ndim == 1:
+            return theta * self.whitener[:, None]
+        return np.asarray(np.matmul(self.whitener, theta))
+
     def __call__(self, batch: UserBatch) -> Seen:
         """Whiten a batch and bring each user to mean square 1."""
         X = self.whitened(batch.X)
         scale = own_scale(centred(X) if self.intercept else X)
-        return Seen(X / scale[:, None, None], batch.Y, scale)
+        Y = batch.Y if self.base is None else batch.Y - self.base.predictions(batch)
+        return Seen(X / scale[:, None, None], Y, scale)
 
     def tells(self, batch: UserBatch) -> NDArray[np.bool_]:
         """Whether a user's rows tell of a direction: exact, whatever the order of the rows.
@@ -258,23 +297,29 @@ def whitener_of(released: Answer, diagonal: bool) -> FloatArray:
 
 
 def learn_whitener(
-    ask: AsksUsers, d: int, kind: bool | str, intercept: bool, share: float
+    ask: AsksUsers, units: FloatArray, kind: bool | str, intercept: bool, share: float
 ) -> FloatArray | None:
-    """Release the users' unit second moments (own means taken off) and return their whitener."""
+    """Release the users' unit second moments (own means taken off) and return their whitener.
+
+    `units` are public: what rows are divided by first.
+    """
+    d = len(units)
     if kind is False:
         return None
 
     def rows(batch: UserBatch) -> FloatArray:
-        return centred(batch.X) if intercept else batch.X
+        return (centred(batch.X) if intercept else batch.X) / units
 
     if kind is True:
-        return whitener_of(ask.grams("second_moment", rows, d, share=share), False)
+        released = ask.grams("second_moment", rows, d, share=share)
+        return np.asarray(whitener_of(released, False) / units[:, None])
 
     def squares(batch: UserBatch) -> FloatArray:
         X = rows(batch)
         return np.asarray((X * X).sum(axis=1))
 
-    return whitener_of(ask.sums("variances", squares, (((d,), 1.0, True),), share=share), True)
+    released = ask.sums("variances", squares, (((d,), 1.0, True),), share=share)
+    return np.asarray(whitener_of(released, True) / units)
 
 
 def count_components(values: FloatArray, noise_scale: float, n: float) -> int:

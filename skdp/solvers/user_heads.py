@@ -17,16 +17,23 @@ from numpy.typing import NDArray
 
 from skdp.answer import Answer
 from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, unit
-from skdp.solvers.personalization import Count, Local, Seen, Shared, UserBatch, View
+from skdp.solvers.personalization import (
+    Count,
+    GlobalModel,
+    Local,
+    Seen,
+    Shared,
+    UserBatch,
+    View,
+)
 
 __all__ = [
-    "GlobalModel",
     "HeadRule",
     "Heads",
     "all_rules",
     "Choice",
     "elect",
-    "fixed_rule",
+    "fixed_choice",
     "global_model",
     "head_norms",
     "outside_variance",
@@ -37,11 +44,11 @@ FloatArray = NDArray[np.float64]
 _RELATIVE_PENALTIES = (0.01, 0.1, 10**-0.5, 1.0, 4.0)
 _SUBSPACE_PENALTY = 0.1
 _SHRUNK_INTERCEPT = 0.1
+_PRIOR_ROWS = (1.0, 4.0, 16.0)  # a mean of one's own is shrunk as if by so many rows of no change
 _USEFUL = 0.2  # error of the subspace, or noise of the global model, beyond which it says nothing
 _TRUST = 3.0  # standard deviations above which an election is not noise
 _LEANING = 8.0  # weight of the mean vote of all against a user's own
 _CAUTION = 3.0  # the estimated error of the subspace is multiplied by it
-_FAR = 1e9  # a global prediction beyond this many times a user's own scale says nothing
 
 
 class AsksHeads(Protocol):
@@ -55,16 +62,17 @@ class AsksHeads(Protocol):
 
 
 class HeadRule(NamedTuple):
-    """How users fit their heads.
+    """How users fit their heads, on top of the model of all (`View.base`) if there is one.
 
     Attributes
     ----------
     outside : float
         Prior variance outside the subspace relative to inside: 0 stays in it, 1 ignores it.
     penalty : float
-        Ridge penalty, in units of the user's mean squared (mapped) row.
+        Ridge penalty, in units of the user's mean squared (mapped) row; inf has no coefficients.
     intercept : float
-        Prior variance of the intercept in the same units: 0 has none, inf is free.
+        Prior variance of the intercept in the same units (without coefficients in units of the
+        variance of one row about it): 0 has none, inf is free.
     toward_global : bool
         Shrink towards the released global model instead of zero.
     """
@@ -75,29 +83,18 @@ class HeadRule(NamedTuple):
     toward_global: bool
 
 
+AS_ALL = HeadRule(0.0, math.inf, 0.0, True)  # the model of all users, as it is
+
+
 class Choice(NamedTuple):
-    """What was decided about heads: the elected rule alone, or all rules and a public leaning."""
+    """What was decided about heads: the elected rule alone, or all rules and a public leaning.
+
+    `few` is the rule of users with too few rows for a head.
+    """
 
     rules: tuple[HeadRule, ...]
     leaning: FloatArray
-
-
-class GlobalModel(NamedTuple):
-    """A released model for users without a head.
-
-    Attributes
-    ----------
-    coef : array of shape (d, p)
-        Coefficients.
-    intercept : array of shape (p,)
-        Intercepts.
-    noise : float
-        Norm of the noise in the mean head, in units of the bound on heads.
-    """
-
-    coef: FloatArray
-    intercept: FloatArray
-    noise: float = 0.0
+    few: HeadRule
 
 
 def outside_variance(shared: Shared) -> float:
@@ -110,22 +107,35 @@ def outside_variance(shared: Shared) -> float:
     return float(max(share * k / ((d - k) * (1 - share)), 1e-6))
 
 
-def fixed_rule(intercept: bool) -> HeadRule:
-    """The rule without an election: stay in the subspace."""
-    return HeadRule(0.0, _SUBSPACE_PENALTY, math.inf if intercept else 0.0, False)
+def fixed_choice(view: View) -> Choice:
+    """The choice without an election: stay in the subspace, or as all where rows are few."""
+    variance, based = math.inf if view.intercept else 0.0, view.base is not None
+    rule = HeadRule(0.0, _SUBSPACE_PENALTY, variance, based)
+    return Choice((rule,), np.zeros(1), AS_ALL)
 
 
-def all_rules(shared: Shared, intercept: bool) -> tuple[HeadRule, ...]:
-    """Return the candidates, the same number whatever was released."""
-    variances = [(0.0, False), (0.0, True)]
-    if intercept:
-        variances += [(_SHRUNK_INTERCEPT, True), (math.inf, False)]
-    return tuple(
+def all_rules(shared: Shared, view: View) -> tuple[HeadRule, ...]:
+    """Return the candidates, the same number whatever was released.
+
+    Users who start from a model of all (`view.base`) are always shrunk towards it.
+    """
+    based = view.base is not None
+    variances = [(0.0, True)] if based else [(0.0, False), (0.0, True)]
+    if view.intercept:
+        variances += [(_SHRUNK_INTERCEPT, True), (math.inf, based)]
+    heads = tuple(
         HeadRule(outside, penalty, variance, target)
         for outside in (0.0, outside_variance(shared), 1.0)
         for penalty in _RELATIVE_PENALTIES
         for variance, target in variances
     )
+    return heads + _level_rules(view.intercept)
+
+
+def _level_rules(intercept: bool) -> tuple[HeadRule, ...]:
+    """Rules without coefficients of one's own; the shrunk means, and last the model of all."""
+    means = [HeadRule(0.0, math.inf, 1 / rows, True) for rows in _PRIOR_ROWS if intercept]
+    return (*means, AS_ALL)
 
 
 def usable(rules: tuple[HeadRule, ...], error: float, noise: float) -> tuple[HeadRule, ...]:
@@ -133,7 +143,8 @@ def usable(rules: tuple[HeadRule, ...], error: float, noise: float) -> tuple[Hea
     return tuple(
         rule
         for rule in rules
-        if (rule.outside > 0 or error < _USEFUL) and not (rule.toward_global and noise > _USEFUL)
+        if (rule.outside > 0 or rule.penalty == math.inf or error < _USEFUL)
+        and not (rule.toward_global and noise > _USEFUL)
     )
 
 
@@ -163,15 +174,14 @@ class Heads:
         return projection + math.sqrt(outside) * (np.eye(len(projection)) - projection)
 
     def _offset(self, batch: UserBatch, rule: HeadRule) -> FloatArray:
-        """Predictions of the global model in the user's own scale."""
-        if not rule.toward_global:
+        """What the targets that are seen are shrunk towards, in the user's own scale."""
+        if not rule.toward_global or self.view.base is not None:
             return np.zeros_like(batch.Y)
-        shift = (batch.x_exponent - batch.y_exponent)[:, None, None]
-        values = np.ldexp(np.matmul(batch.X, self.model.coef), shift)
-        values = values + np.ldexp(
-            self.model.intercept[None, None], -batch.y_exponent[:, None, None]
-        )
-        return np.asarray(np.clip(np.nan_to_num(values, nan=0.0), -_FAR, _FAR))
+        return self.model.predictions(batch)
+
+    def _undetermined(self, batch: UserBatch) -> bool:
+        """Whether these users have too few rows for a head."""
+        return bool(batch.X.shape[1] <= self.U.shape[1] + int(self.view.intercept))
 
     def _fit(self, batch: UserBatch, seen: Seen, path: RidgePath, rule: HeadRule) -> LocalFit:
         penalty = np.full(len(seen.Y), rule.penalty)
@@ -224,18 +234,24 @@ class Heads:
         return np.stack(columns, axis=1)
 
     def vote(self, rules: Sequence[HeadRule]) -> Local:
-        """Return each user's unit vote: how much better than average each rule does, in logs."""
+        """Return each user's unit vote: how much better than average each rule does, in logs.
+
+        Users with too few rows for a head judge the rules without one alone.
+        """
+        level = np.array([rule.penalty == math.inf for rule in rules])
 
         def vote(batch: UserBatch) -> FloatArray:
             losses = self.losses(batch, rules)
             logs = np.log(losses[:, :-1] + 0.01 * losses[:, -1:])
-            return unit(np.where(losses[:, -1:] > 0, logs.mean(axis=1, keepdims=True) - logs, 0.0))
+            judged = level if self._undetermined(batch) else np.ones(len(rules), bool)
+            means = logs[:, judged].mean(axis=1, keepdims=True) if judged.any() else 0.0
+            return unit(np.where((losses[:, -1:] > 0) & judged, means - logs, 0.0))
 
         return vote
 
     def small(self, batch: UserBatch) -> FloatArray:
         """Heads in the subspace in the user's own units: V (k, p) and intercept, (n, (k + 1) p)."""
-        rule = fixed_rule(self.view.intercept)
+        rule = fixed_choice(self.view).rules[0]
         seen = self.view(batch)
         path = RidgePath.of(np.matmul(seen.X, self.U))
         fit = self._fit(batch, seen, path, rule)
@@ -247,13 +263,16 @@ class Heads:
     def fit(self, batch: UserBatch, choice: Choice) -> FloatArray:
         """Fit each user by the elected rule, or by the one it likes best: (n, (d + 1) p), private.
 
-        A user without an elected rule adds its own vote to the (shrunk) votes of all.
+        A user without an elected rule adds its own vote to the (shrunk) votes of all. Users with
+        too few rows for a head have no choice.
         """
         seen = self.view(batch)
         n, _, d = seen.X.shape
         p = seen.Y.shape[2]
         rules, own = choice.rules, np.zeros(n, np.intp)
-        if len(rules) > 1:
+        if self._undetermined(batch):
+            rules = (choice.few,)
+        elif len(rules) > 1:
             own = np.argmax(np.nan_to_num(self.vote(rules)(batch)) + choice.leaning, axis=1)
         theta, b = np.zeros((n, d, p)), np.zeros((n, p))
         for i, rule in enumerate(rules):
@@ -275,7 +294,7 @@ class Heads:
     ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
         """Undo own scale and whitener: coefficients and intercepts for raw rows."""
         inner = np.matmul(B, path.coefficients(fit)) / seen.scale[:, None, None]
-        theta = self.view.whitened(inner.swapaxes(1, 2)).swapaxes(1, 2)  # the whitener is symmetric
+        theta = self.view.coefficients(inner)
         theta = np.ldexp(theta, (batch.y_exponent - batch.x_exponent)[:, None, None])
         b = np.ldexp(fit.intercept, batch.y_exponent[:, None])
         if rule.toward_global:
@@ -315,7 +334,7 @@ def global_model(
     released = ask.sums("mean_head", heads.small, parts, share=share)
     mean = released.value / count.value
     V = mean[: k * p].reshape(k, p)
-    coef = heads.view.whitened((heads.U @ V).T).T
+    coef = heads.view.coefficients(heads.U @ V)
     noise = released.noise_scale * math.sqrt(mean.size) / count.value / coef_bound
     return GlobalModel(coef, mean[k * p :] if heads.view.intercept else np.zeros(p), noise)
 
@@ -332,9 +351,18 @@ def elect(
     parts = (((len(rules),), 1.0, False),)
     released = ask.sums("head_votes", heads.vote(rules), parts, share=share)
     votes, noise = released.value, released.noise_scale
+    few = _rule_of_few(rules, votes, noise)
     if float(votes.max()) >= _TRUST * noise:
-        return Choice((rules[int(np.argmax(votes))],), np.zeros(1))
+        return Choice((rules[int(np.argmax(votes))],), np.zeros(1), few)
     kept = max(0.0, 1 - votes.size * noise**2 / max(float(votes @ votes), 1e-300))
     leaning = _LEANING * kept * votes / count.value
     kept_rules = usable(rules, error, heads.model.noise)
-    return Choice(kept_rules, np.array([leaning[rules.index(rule)] for rule in kept_rules]))
+    return Choice(kept_rules, np.array([leaning[rules.index(rule)] for rule in kept_rules]), few)
+
+
+def _rule_of_few(rules: tuple[HeadRule, ...], votes: FloatArray, noise: float) -> HeadRule:
+    """Return the best rule without coefficients if it clearly beats the model of all, else that."""
+    level = [i for i, rule in enumerate(rules) if rule.penalty == math.inf]
+    best = max(level, key=lambda i: votes[i])
+    gain = float(votes[best] - votes[rules.index(AS_ALL)])
+    return rules[best] if gain >= _TRUST * math.sqrt(2) * noise else AS_ALL

@@ -95,8 +95,8 @@ def residual_step(shared: Shared, released: Answer, clip_level: float) -> Shared
 def _cross_message(view: View, U: FloatArray) -> Local:
     def message(batch: UserBatch) -> FloatArray:
         theta = unit(view.ridge(batch))
-        path = RidgePath.of(np.matmul(view(batch).X, U))
-        Y = view.linear_targets(batch.Y)
+        seen = view(batch)
+        path, Y = RidgePath.of(np.matmul(seen.X, U)), view.linear_targets(seen.Y)
         everyone = np.full(len(Y), _HEAD_PENALTY)
         head = path.fit(Y, np.zeros_like(Y), LOSSES["squared"], everyone, view.variance)
         w = unit(path.coefficients(head))

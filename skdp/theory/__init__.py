@@ -4,6 +4,7 @@ from skdp.theory._fits import (
     deviation_error,
     factorization_error,
     factorization_threshold,
+    falling_spectrum,
     readout_loss,
 )
 from skdp.theory._plan import Expectation, FitPlan, PlannedRelease, check_counts, constant_error
@@ -47,6 +48,7 @@ __all__ = [
     "minimax_risk",
     "moment_edge",
     "power_loss",
+    "falling_spectrum",
     "readout_loss",
     "records_needed",
     "rehearse",

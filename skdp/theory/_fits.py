@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["deviation_error", "factorization_error", "factorization_threshold", "readout_loss"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "deviation_error",
+    "factorization_error",
+    "factorization_threshold",
+    "falling_spectrum",
+    "readout_loss",
+]
 
 # Error over sqrt(k) (sqrt m + sqrt n) noise: of an exact rank.
 _FACTOR = {"two_sketch": 1.15, "three_sketch": 1.3}
@@ -41,21 +50,27 @@ def factorization_threshold(method: str, m: int, n: int, noise_scale: float) -> 
 
 
 def readout_loss(
-    n: float, d: int, *, length: float, target: float, noise: float, signal: float
+    n: float,
+    spectrum: NDArray[np.float64],
+    *,
+    length: float,
+    target: float,
+    noise: float,
+    signal: float,
 ) -> float:
     """Return the share of the explainable variance that a noisy ridge loses.
 
-    Rows are spread evenly over d directions: A = m I, m = n length^2 / d. An entry of X'Y has noise
-    s, and so has one of X'X: for coefficients of variance rho^2 an entry of X'y is off by
-    s^2 (1 + d rho^2), beside the n-dependent scatter of the targets about their mean. A filter of
-    that level loses level / (m^2 + level).
+    A has the eigenvalues m_i = n length^2 p_i, p the spectrum. An entry of X'Y has noise s, and so
+    has one of X'X: for coefficients of variance rho^2, the same in all directions, an entry of X'y
+    is off by s^2 (1 + d rho^2), beside the scatter of the targets about their mean. A filter of
+    that level loses level / (m_i^2 + level) of a direction, which holds m_i of what is explained.
 
     Parameters
     ----------
     n : float
         Number of records.
-    d : int
-        Number of features.
+    spectrum : array of shape (d,)
+        Shares of the squared length of the rows in orthogonal directions; they sum to 1.
     length, target : float
         Root mean square length of a row, and of one target, in the units of the release.
     noise : float
@@ -63,11 +78,23 @@ def readout_loss(
     signal : float
         Share of the variance of the target that is linear in the rows.
     """
-    m = n * length**2 / d
+    m = n * length**2 * spectrum
     prior = signal * target**2 / length**2  # rho^2: the variance of one coefficient
     scatter = (1 - signal) * target**2 * m
-    level = (noise**2 * (1 + d * prior) + scatter) / prior
-    return level / (m * m + level)
+    level = (noise**2 * (1 + len(spectrum) * prior) + scatter) / prior
+    return float(spectrum @ (level / (m * m + level)))
+
+
+def falling_spectrum(d: int) -> NDArray[np.float64]:
+    """Return shares of d directions that fall like 1/i: columns that are correlated, as most are.
+
+    Examples
+    --------
+    >>> falling_spectrum(3).round(2).tolist()
+    [0.55, 0.27, 0.18]
+    """
+    shares = 1.0 / np.arange(1, d + 1)
+    return np.asarray(shares / shares.sum())
 
 
 def deviation_error(n: float, *, noise: float, count_noise: float, deviation: float) -> float:

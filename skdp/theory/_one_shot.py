@@ -8,9 +8,9 @@ from typing import Any
 from skdp.solvers.one_shot import flip_deviation, flip_probability
 from skdp.theory._subspaces import IteratedSide, iteration_threshold
 
-__all__ = ["choose_one_shot", "flipped_side"]
+__all__ = ["MOST_FLIPS", "choose_one_shot", "flipped_side"]
 
-_MOST_FLIPS = 1e7  # expected, by "auto": seconds
+MOST_FLIPS = 1e7  # expected, by "auto": seconds
 _ENOUGH = 2.0  # cells, per root of a component: no need to round weights for less noise
 
 
@@ -40,7 +40,7 @@ def _flipped_threshold(session: Any, unit: Any, m: int, n: int) -> float:
     """
     deviation = flip_deviation(session.budget.pure_epsilon)
     cells = m * (m - 1) // 2 if unit.name == "edge" else m * n
-    if cells * flip_probability(deviation) > _MOST_FLIPS:
+    if cells * flip_probability(deviation) > MOST_FLIPS:
         return math.inf
     return 2 * unit.high * deviation * math.sqrt(math.sqrt(m) * math.sqrt(n))
 

@@ -250,7 +250,7 @@ def rehearse(
     pure : bool
         Whether the fit spends no delta, whatever the parameter says.
     **ordinary : callable
-        Name of a method of the query -> what ordinary data answer, from (n, noise, *public).
+        Name of a method of the query -> what ordinary data answer, from ``(n, noise, *public)``.
 
     Returns
     -------

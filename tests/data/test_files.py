@@ -269,9 +269,7 @@ Y = X[:, 0] + RNG.standard_normal(N)
 USERS = {
     "regressor": (DPPersonalizedRegressor(2, epsilon=8.0), Y),
     "regressor-replace": (
-        DPPersonalizedRegressor(
-            2, epsilon=8.0, init="votes", coef_bound="auto", head="voted", adjacency="replace"
-        ),
+        DPPersonalizedRegressor(2, epsilon=8.0, init="votes", head="voted", adjacency="replace"),
         Y,
     ),
     "classifier": (

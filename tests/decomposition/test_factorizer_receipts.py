@@ -14,6 +14,9 @@ from skdp.decomposition import LocalAggregator, local_report
 from skdp.decomposition._factorizer_messages import NoisyState
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.federated import AggregationConfig, PlainAggregator, StateSum, simulated_aggregator
+from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.accounting.sketch_laws import SketchMixture
+from skdp.privacy.streams.merged import _largest
 from skdp.testing import seeded_entropy
 
 SHAPE = (20, 12)
@@ -328,6 +331,22 @@ def test_too_few_shares_are_refused_before_they_are_closed():
     assert share._state.running is not None
     with pytest.raises(ValueError, match="at least one server"):
         coordinator().merge_secure([], StateSum(PlainAggregator))
+
+
+def test_a_secure_sum_of_whole_noises_is_refused():
+    """Each could be opened alone; their receipts would count one noise for all."""
+    whole = [server(), server()]
+    with pytest.raises(PrivacyError, match="set 'honest_servers'"):
+        coordinator().merge_secure(whole, StateSum(PlainAggregator))
+    assert all(model._state.running is not None for model in whole)
+
+
+def test_no_receipt_covers_sketches_of_different_laws():
+    one, other = ((Loss("sketch", SketchMixture(((0.5, (size,)),))),) for size in (4, 5))
+    assert _largest([one, one]) == one
+    for unlike in (other, (Loss("gaussian", 0.5),)):
+        with pytest.raises(PrivacyError, match="no receipt of their sum is known"):
+            _largest([one, unlike])
 
 
 def test_the_aggregate_of_local_reports_has_the_receipt_of_the_reports():

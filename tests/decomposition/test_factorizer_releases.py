@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
+from skdp.decomposition import _factorizer_state
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.testing import (
     fixed_noise,
@@ -191,6 +192,17 @@ def test_rows_seen_survive_a_checkpoint(tmp_path):
     with pytest.raises(ValueError, match="a stream is running"):
         model.fit(STEPS[0])
     model.partial_fit(STEPS[0][7:]).release()
+
+
+def test_sketches_that_come_out_otherwise_are_not_gone_on_with(tmp_path, monkeypatch):
+    """An isometry is made of floats: on another machine its norms are not those that were paid."""
+    model = new().update_matrix(STEPS[0])
+    model.checkpoint(tmp_path / "stream")
+    model._drop_stream()
+    with monkeypatch.context() as patch:
+        patch.setattr(_factorizer_state, "map_digest", lambda maps, left: "another")
+        with pytest.raises(PrivacyError, match="cannot be drawn again here"):
+            DPLowRankFactorizer.restore(tmp_path / "stream").update_matrix(STEPS[1])
 
 
 def test_secrets_stay_and_released_models_go():

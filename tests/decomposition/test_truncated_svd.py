@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from copy import copy
 
 import numpy as np
 import pytest
@@ -12,10 +13,14 @@ from sklearn.preprocessing import normalize
 
 from skdp import DPTruncatedSVD, PrivacyWarning
 from skdp.datasets import make_interactions
+from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.noise.words import SeededSource
+from skdp.queries.interactions import InteractionQuery
 from skdp.solvers.postprocess import user_level_mu
+from skdp.testing import record_transcript
 
 DIGITS = load_digits().data
 X = DIGITS[:, 1:20]
@@ -239,6 +244,129 @@ def test_interaction_unit_on_planted_tastes():
         assert captured_of_best(fit(R, 5, epsilon=2.0, **kwargs), rows) >= least
 
 
+# -- routes of the units that are not rows -----------------------------------------------------
+
+
+def binary(m, n, k, seed=0):
+    """A binary matrix of k tastes that differ in size: a spectrum with a gap behind k."""
+    rng = np.random.default_rng(seed)
+    users, items = rng.integers(0, k, m), np.arange(n) % k
+    chance = np.where(users[:, None] == items, np.linspace(0.5, 0.3, k)[users][:, None], 0.03)
+    return (rng.random((m, n)) < chance) * 1.0
+
+
+def normalised(R, floor=5):
+    return R / np.sqrt(np.maximum(R.sum(axis=1), floor))[:, None]
+
+
+def share_of_best(svd, rows):
+    best = np.linalg.svd(rows, compute_uv=False)[: svd.n_components]
+    return np.sum((rows @ svd.components_.T) ** 2) / np.sum(best**2)
+
+
+def groups(n, k):
+    rng = np.random.default_rng(1)
+    labels = np.arange(n) % k
+    chance = np.where(labels[:, None] == labels, 0.6, 0.05)
+    upper = np.triu(rng.random((n, n)) < chance, 1) * 1.0
+    return upper + upper.T
+
+
+TO_THE_TRUTH = [
+    *(("interaction", route, {}) for route in ("auto", "gram", "power", "one_shot")),
+    *(("interaction", route, {"adjacency": "replace"}) for route in ("gram", "power", "one_shot")),
+    *(("entry", route, {}) for route in ("auto", "alternating", "deflation", "one_shot")),
+    *(("edge", route, {}) for route in ("auto", "power", "one_shot")),
+    *((unit, route, {"sensitivity": 1e-2}) for unit in ("frobenius", "spectral")
+      for route in ("alternating", "deflation")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("unit", "route", "options"), TO_THE_TRUTH, ids=str)
+def test_every_route_goes_to_the_truth(unit, route, options):
+    """At epsilon 1000, whose noise is that of 64."""
+    data = groups(600, 4) if unit == "edge" else binary(1200, 200, 4)
+    rows = normalised(data) if unit == "interaction" else data
+    svd = fit(data, 4, privacy_unit=unit, algorithm=route, epsilon=1000.0, **options)
+    assert share_of_best(svd, rows) >= 0.999
+    values = np.linalg.svd(rows, compute_uv=False)[:4]
+    assert np.allclose(svd.singular_values_, values, rtol=0.02)
+
+
+def as_printed(rows, epsilon, floor, k=5, width=13, n_steps=6):
+    """The power method of the literature, with the package's bounds: no averaging, no cuts."""
+    budget = PrivacyBudget(epsilon, 1e-5)
+    source = SeededSource(0, "printed")
+    session = PrivacySession(budget, source=source, adjacency="add_remove", unit="interaction")
+    ask = session.ask(InteractionQuery(rows, degree_floor=floor, adjacency="add_remove"))
+    X = np.linalg.qr(session.random_signs((rows.shape[1], width)))[0]
+    for _ in range(n_steps):
+        X = np.linalg.qr(ask.right(X, share=1 / n_steps).value)[0]
+    return X[:, :k].T
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
+def test_interactions_do_not_lose_to_a_stronger_promise(epsilon):
+    """Rows as a unit, on the same rows; nor to the power method as it is printed."""
+    R = make_interactions(20_000, 100, 300_000, 20, random_state=0)
+    rows = normalised(R.toarray())
+    ours = fit(R, 5, privacy_unit="interaction", epsilon=epsilon, delta=1e-5)
+    by_row = fit(rows, 5, clip_norm=1.0, epsilon=epsilon, delta=1e-5)
+    printed = copy(ours)
+    printed.components_ = as_printed(R, epsilon, 5)
+    assert share_of_best(ours, rows) >= share_of_best(by_row, rows)
+    assert share_of_best(ours, rows) >= share_of_best(printed, rows) - 0.01
+
+
+def test_entry_and_edge_units_find_many_components_in_one_release():
+    """Where products at the same budget find less; the receipt says pure."""
+    cases = (("entry", binary(800, 600, 20), "alternating"), ("edge", groups(600, 12), "power"))
+    for unit, data, other in cases:
+        options = {"privacy_unit": unit, "epsilon": 2.0, "n_components": 12}
+        svd, products = fit(data, **options), fit(data, algorithm=other, **options)
+        assert svd.route_.startswith("one_shot: threshold")
+        assert share_of_best(svd, data) > share_of_best(products, data)
+        assert [line.mechanism for line in svd.ledger_] == ["randomised response"]
+        assert (svd.privacy_spent_.epsilon, svd.privacy_spent_.delta) == (2.0, 0.0)
+        assert not hasattr(svd, "user_level_mu_")
+        assert svd.left_.shape == (len(data), 12)
+        assert np.allclose(np.linalg.norm(svd.left_, axis=0), 1.0)
+
+
+def test_weights_are_found_through_public_thresholds():
+    A, _, v = planted(500, 400, 90.0, 2.0)
+    svd = fit(np.abs(A), 1, privacy_unit="entry", algorithm="one_shot", epsilon=3.0)
+    assert abs(svd.components_[0] @ np.abs(v)) >= 0.95
+    assert svd.singular_values_[0] == pytest.approx(90.0, rel=0.05)
+
+
+def test_routes_are_chosen_by_predicted_noise():
+    def route(shape, **options):
+        svd = DPTruncatedSVD(4, **options)
+        plan = svd.plan(*shape)
+        assert plan.assumptions[0] == unit_route(svd, shape)[1]
+        return {line.name for line in plan.releases}
+
+    unit = {"privacy_unit": "interaction"}
+    assert "gram" in route((50_000, 150), **unit)
+    assert "gram_product" in route((3000, 9000), **unit)
+    assert route((3000, 500), epsilon=8.0, **unit) == {"cells"}
+    assert route((3000, 500), epsilon=8.0, delta=0.0, **unit) == {"cells"}
+    assert "right_product" in route((3000, 500), privacy_unit="entry")
+    assert route((300, 200), privacy_unit="entry", epsilon=4.0) == {"cells"}
+
+
+@pytest.mark.parametrize("unit", ["entry", "frobenius", "interaction", "edge"])
+def test_oversampling_is_honoured(unit):
+    """Columns that are asked for are there from the first product."""
+    route = "power" if unit in ("interaction", "edge") else "alternating"
+    A = groups(40, 2)
+    for extra, width in ((0, 2), (5, 7)):
+        with record_transcript() as openings:
+            fit(A, 2, privacy_unit=unit, algorithm=route, n_oversamples=extra)
+        assert next(iter(openings)).bound.shape[1] == width
+
+
 def planted(m, n, signal, coherence, seed=0):
     """Rank one of spectral norm `signal`, with entries of u, v at most sqrt(coherence / size)."""
     rng = np.random.default_rng(seed)
@@ -271,8 +399,9 @@ def test_pure_differential_privacy_of_one_component():
         assert abs(svd.left_[:, 0] @ u) >= 0.9
         assert {entry.mechanism for entry in svd.ledger_} == {"laplace"}
         assert svd.privacy_spent_.delta == 0.0
-    with pytest.raises(ValueError, match="pure differential privacy"):
-        fit(A, 2, **kwargs)
+    for options in (kwargs, kwargs | {"entry_bounds": (0.0, 1.0), "algorithm": "alternating"}):
+        with pytest.raises(ValueError, match="pure differential privacy"):
+            fit(A, 2, **options)
 
 
 def test_entries_are_clipped_to_the_bounds():
@@ -330,7 +459,8 @@ def test_attributes_are_consistent(unit, seed):
 @pytest.mark.parametrize("floor", [1, 4, 30])
 def test_user_level_mu(adjacency, floor):
     R = make_interactions(200, 40, 1500, 4, random_state=0)
-    svd = fit(R, privacy_unit="interaction", degree_floor=floor, adjacency=adjacency)
+    options = {"degree_floor": floor, "adjacency": adjacency, "algorithm": "gram"}
+    svd = fit(R, privacy_unit="interaction", **options)
     assert svd.user_level_mu_ == pytest.approx(user_level_mu(svd.privacy_spent_.mu, 40, floor))
     assert svd.user_level_mu_ >= svd.privacy_spent_.mu
 
@@ -379,11 +509,13 @@ FITS = [
     {"algorithm": "power", "n_iter": 1, "clip_norm": 1.0},
     {"algorithm": "power", "n_iter": 7, "n_oversamples": 0},
     {"algorithm": "screened", "clip_norm": 40.0, "epsilon": 8.0},
-    *({"privacy_unit": "interaction", "adjacency": a} for a in ("add_remove", "replace")),
+    *({"privacy_unit": "interaction", "adjacency": a, "algorithm": route}
+      for a in ("add_remove", "replace") for route in ("gram", "power")),
     *({"privacy_unit": "entry", "algorithm": route, "adjacency": adjacency, **PIXELS}
       for route in ("alternating", "deflation") for adjacency in ("add_remove", "replace")),
-    {"privacy_unit": "entry", "n_iter": 2},
-    *({"privacy_unit": "edge", "adjacency": a, "n_components": 1}
+    {"privacy_unit": "entry", "n_iter": 2, "algorithm": "alternating"},
+    {"privacy_unit": "entry", "n_oversamples": 3, "algorithm": "alternating"},
+    *({"privacy_unit": "edge", "adjacency": a, "algorithm": "power"}
       for a in ("add_remove", "replace")),
     *({"privacy_unit": unit, "algorithm": route}
       for unit in ("frobenius", "spectral") for route in ("alternating", "deflation")),
@@ -405,7 +537,14 @@ def test_receipt_adds_up_to_the_whole_budget(kwargs):
 
 
 @pytest.mark.parametrize(
-    ("unit", "algorithm"), [("entry", "alternating"), ("entry", "deflation"), ("edge", "auto")]
+    ("unit", "algorithm"),
+    [
+        ("entry", "alternating"),
+        ("entry", "deflation"),
+        ("edge", "power"),
+        ("edge", "one_shot"),
+        ("entry", "one_shot"),
+    ],
 )
 def test_receipt_of_a_pure_fit_adds_up(unit, algorithm):
     svd = fit(X[:19], 1, privacy_unit=unit, delta=0.0, epsilon=3.0, algorithm=algorithm)
@@ -527,13 +666,21 @@ def test_fit_transform_is_fit_and_transform():
         ({"epsilon": math.nan}, "epsilon"),
         ({"delta": 1.0}, "delta"),
         ({"delta": 0}, "pure differential privacy"),
-        ({"delta": 0, "privacy_unit": "entry"}, "pure differential privacy"),
+        ({"delta": 0, "privacy_unit": "entry", "entry_bounds": (-1, 1)}, "pure differential"),
+        ({"delta": 0, "privacy_unit": "edge", "algorithm": "power"}, "pure differential privacy"),
+        ({"delta": 0, "privacy_unit": "interaction", "algorithm": "gram"}, "pure differential"),
+        ({"algorithm": "one_shot"}, "'algorithm' .* among .*'screened'"),
+        ({"algorithm": "one_shot", "privacy_unit": "frobenius"}, "'algorithm' .* among"),
+        (
+            {"algorithm": "one_shot", "privacy_unit": "entry", "entry_bounds": (-1, 1)},
+            r"entry_bounds=\(0, high\)",
+        ),
         ({"delta": 0, "privacy_unit": "frobenius", "n_components": 1}, "pure differential"),
         ({"adjacency": "swap"}, "adjacency"),
         ({"adjacency": "replace", "privacy_unit": "frobenius"}, r"str among \{'add_remove'\}"),
         ({"adjacency": "replace", "privacy_unit": "spectral"}, r"str among \{'add_remove'\}"),
         ({"privacy_unit": "user"}, "'privacy_unit' parameter .* must be a str among"),
-        ({"privacy_unit": "edge", "algorithm": "deflation"}, "rectangular"),
+        ({"privacy_unit": "edge", "algorithm": "deflation"}, "'algorithm' .* among .*'one_shot'"),
         ({"privacy_unit": "edge"}, "needs the square adjacency matrix of a graph; use 'entry'"),
         ({"privacy_unit": None}, "privacy_unit"),
         ({"clip_norm": 0.0}, "clip_norm"),

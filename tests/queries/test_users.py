@@ -14,8 +14,11 @@ from skdp.data.users import UserRows
 from skdp.queries.users import UserQuery, clipped, unit_factors
 from skdp.solvers import candidates as net
 from skdp.solvers import personalization as shared
+from skdp.solvers import user_base as base
 from skdp.solvers import user_rounds as rounds
-from skdp.solvers.user_heads import GlobalModel, Heads, all_rules, head_norms
+from skdp.solvers.columns import Columns
+from skdp.solvers.personalization import GlobalModel
+from skdp.solvers.user_heads import Heads, all_rules, head_norms
 
 D, K = 5, 2
 STEPS = [1e-9, 1e-6]
@@ -31,7 +34,7 @@ def make_local(name, p=1):
     plain = shared.View(None, False, loss)
     model = GlobalModel(np.ones((D, p)), np.full(p, 0.5))
     heads = Heads(view, U, model)
-    rules = all_rules(shared.Shared(U, 0.1, shared.Count()), True)[::7]
+    rules = all_rules(shared.Shared(U, 0.1, shared.Count()), view)[::7]
     return {
         "second_moment": lambda q: q.grams("m", lambda b: b.X, D),
         "votes": lambda q: q.grams("v", lambda b: view.ridge(b).swapaxes(1, 2), D),
@@ -52,7 +55,14 @@ def make_local(name, p=1):
         "gram_round": lambda q: rounds.refine(Recorder(q), plain, START, "gram", 1, 0.5, 1.0),
         "head_votes": lambda q: q.sums("h", heads.vote(rules), (((len(rules),), 1.0, False),)),
         "mean_head": lambda q: q.sums("c", heads.small, ((((K + 1) * p,), 2.0, False),)),
-        "kept_below": lambda q: q.norms(head_norms(heads)).kept_below(1.0),
+        "kept_below": lambda q: q.numbers("coef", head_norms(heads)).kept_below(1.0),
+        "target_lengths": lambda q: base.find_target_unit(Recorder(q), 1.0, centered=False),
+        "target_means": lambda q: q.numbers("target_mean", base.target_means).kept_below(-0.1),
+        "pooled": lambda q: base.pooled_model(
+            Recorder(q), COLUMNS, base.TargetUnit(np.ones(p), 2.0, True, 0), 1.0, intercept=True
+        ),
+        "column_ranks": lambda q: q.columns().octaves(np.ones(D)).ranks(np.ones(D)),
+        "moments": lambda q: q.columns().moments(np.zeros(D), np.ones(D), 1.0),
         "count": lambda q: q.count(),
     }[name]
 
@@ -68,17 +78,23 @@ class Recorder:
         self._query = query
 
     def __getattr__(self, name):
-        def ask(*args, share):
-            raise Asked(getattr(self._query, name)(*args))
+        def ask(*args, share=None):
+            out = getattr(self._query, name)(*args)
+            if share is None:
+                return Recorder(out)
+            raise Asked(out)
 
         return ask
 
 
+COLUMNS = Columns(
+    np.ones(D), np.ones(D), np.arange(D) < D - 1, np.zeros(D), 10.0, 1.0, 10
+)  # one of them was not found
 START = shared.Shared(U, 0.1, shared.Count())
 NAMES = [
     "second_moment", "votes", "moment_votes", "pairs", "variances", "round",
     "round_with_intercepts", "cross", "gram_round", "head_votes", "mean_head", "kept_below",
-    "count",
+    "target_lengths", "target_means", "pooled", "column_ranks", "moments", "count",
 ]  # fmt: skip
 # Where no two of these users reach the bound under replace: labels have no opposites.
 FLOOR = {
@@ -86,6 +102,8 @@ FLOOR = {
     ("round", 3): 0.8,
     ("round_with_intercepts", 3): 0.8,
     ("cross", 3): 0.9,
+    ("target_lengths", 3): 0.5,  # one output only: of labels nothing of this is asked
+    ("target_means", 3): 0.5,
 }
 
 

@@ -31,7 +31,7 @@ from skdp.testing import FitData, checks, null_release, seeded_entropy, transcri
 ESTIMATORS = [
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
-    DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0, coef_bound="auto"),
+    DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0),
     DPPersonalizedClassifier(),
     DPPersonalizedClassifier(1, head="subspace", refine="cross", fit_intercept=False),
 ]
@@ -158,7 +158,7 @@ def test_automatic_number_of_components():
         {"head": "hybrid"},
         {"head": "subspace", "adjacency": "replace"},
         {"loss": "huber"},
-        {"whiten": "diag", "coef_bound": "auto"},
+        {"whiten": "diag", "target_bounds": (-20, 20)},
     ],
 )
 def test_other_routes_learn_too(params):
@@ -170,15 +170,15 @@ def test_other_routes_learn_too(params):
 def test_order_of_exponential_mechanism_and_votes():
     """d=3, k=1: the choice with the scale-free score learns; Gaussian votes learn faster."""
     common = {"whiten": False, "n_rounds": 0, "head": "subspace", "fit_intercept": False}
-    split = {"init": 0.998, "global": 0.001}
+    bounds, split = {"target_bounds": (-9, 9)}, {"init": 0.998, "columns": 0.001, "global": 0.001}
     routes = {
-        "votes": {"budget_split": split},
+        "votes": bounds | {"budget_split": split},
         "add_remove": {
-            "init": "exponential", "delta": 0.0, "budget_split": split | {"count": 0.001},
-        },
+            "init": "exponential", "delta": 0.0, "budget_split": {"init": 0.998, "count": 0.002},
+        } | bounds,
         "replace": {
-            "init": "exponential", "delta": 0.0, "budget_split": split, "adjacency": "replace",
-        },
+            "init": "exponential", "delta": 0.0, "adjacency": "replace",
+        } | bounds,
     }  # fmt: skip
     errors = {}
     with seeded_entropy(5):
@@ -200,10 +200,81 @@ def test_mean_of_users_is_the_global_model():
     X = rng.standard_normal((16000, 4))
     y = 3 * X[:, 0] + 2 + 0.3 * rng.standard_normal(16000)
     with seeded_entropy(6):
-        model = quiet(DPPersonalizedRegressor(1, coef_bound=5.0, epsilon=2.0).fit, X, y, users)
+        model = quiet(DPPersonalizedRegressor(1, epsilon=2.0).fit, X, y, users)
     assert np.allclose(model.global_coef_, [3, 0, 0, 0], atol=0.3)
     assert model.global_intercept_ == pytest.approx(2, abs=0.3)
     assert model.released().score(X, y) > 0.95  # nobody is known: all rows by the global model
+
+
+# -- users of few rows, and the model of all -------------------------------------------------------
+
+
+class Shops:
+    """Users of 1 to 60 rows whose models lie about a common one, and targets far from 0."""
+
+    def __init__(self, n, shift=150.0, common=1.0, apart=0.7, seed=0):
+        rng = np.random.default_rng(seed)
+        sizes = np.clip(np.exp(rng.normal(1.5, 1.2, n)), 1, 60).astype(int)
+        held = np.repeat(5, n)
+        self.groups = np.repeat(np.arange(n), sizes + held)
+        place = np.concatenate([np.arange(size) for size in sizes + held])
+        self.test = place < 5
+        self.few = (sizes <= 3)[self.groups]
+        self.X = rng.standard_normal((len(place), 5))
+        U = np.linalg.qr(rng.standard_normal((5, 2)))[0]
+        w = common / math.sqrt(5) + apart * rng.standard_normal((n, 2)) @ U.T
+        level = shift + apart / 2 * rng.standard_normal(n)
+        noise = rng.standard_normal(len(place))
+        self.y = np.sum(self.X * w[self.groups], axis=1) + level[self.groups] + noise
+
+    def losses(self, model, some=True):
+        """Squares of the errors of (heads, model of all, mean of y) on rows that were held back."""
+        held, kept = self.test & some, ~self.test
+        model = quiet(model.fit, self.X[kept], self.y[kept], self.groups[kept])
+        public = self.X[held] @ model.global_coef_ + model.global_intercept_
+        own = model.predict(self.X[held], self.groups[held])
+        guesses = own, public, self.y[kept].mean()
+        return [float(np.mean((self.y[held] - guess) ** 2)) for guess in guesses]
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_heads_beat_the_model_of_all_and_that_beats_the_mean(unit):
+    """Targets about 150 deviations from 0, columns of units 1/1000 to 1000."""
+    shops = Shops(2000)
+    shops.X, shops.y = shops.X * np.logspace(-3, 3, 5), unit * shops.y
+    with seeded_entropy(21):
+        own, public, mean = shops.losses(DPPersonalizedRegressor(2))
+        assert own < 0.93 * public < 0.93 * 0.85 * mean
+        few = shops.losses(DPPersonalizedRegressor(2), shops.few)
+    assert few[0] < 1.01 * few[1] and few[1] < 0.85 * few[2]
+
+
+@pytest.mark.parametrize("common", [0.0, 1.0])
+def test_users_who_do_not_differ_are_hardly_worse_than_the_model_of_all(common):
+    with seeded_entropy(22):
+        own, public, mean = Shops(1500, common=common, apart=0.0).losses(DPPersonalizedRegressor(2))
+    assert own < 1.05 * public < 1.05 * 1.02 * mean
+
+
+def test_one_row_is_no_head():
+    """Such users have the model of all, and without noise no head explodes."""
+    shops = Shops(300)
+    for epsilon in (2.0, math.inf):
+        with seeded_entropy(23):
+            model = quiet(
+                DPPersonalizedRegressor(2, epsilon=epsilon).fit, shops.X, shops.y, shops.groups
+            )
+        single = model.adapt(shops.X[:3], shops.y[:3] + 1e6, [-3, -2, -1])
+        expected = shops.X @ model.global_coef_ + model.global_intercept_
+        for user in (-3, -2, -1):
+            assert np.allclose(single.predict(shops.X, np.full(len(shops.X), user)), expected)
+        assert np.abs(model._private["heads"]).max() < 500
+
+
+def test_a_fit_that_does_not_see_the_targets_says_so():
+    shops = Shops(40)
+    with seeded_entropy(24), pytest.warns(PrivacyWarning, match="where targets lie"):
+        DPPersonalizedRegressor(1, epsilon=0.5).fit(shops.X, shops.y, shops.groups)
 
 
 # -- what a release is worth: hostile users --------------------------------------------------------
@@ -324,7 +395,7 @@ def label(y, classes):
     "estimator",
     [
         DPPersonalizedRegressor(),
-        DPPersonalizedRegressor(whiten="diag", coef_bound="auto", head="hybrid"),
+        DPPersonalizedRegressor(whiten="diag", head="hybrid"),
         DPPersonalizedRegressor(1, init="pairs", refine="cross", loss="huber"),
         DPPersonalizedRegressor(1, init="random", refine="gram", whiten=False),
         DPPersonalizedClassifier(classes=[0, 1]),
@@ -379,20 +450,35 @@ def test_receipt_and_shares():
     model = seeded()
     spent = model.privacy_spent_
     assert (spent.unit, spent.adjacency) == ("group", "add_remove")
-    names = [line.name for line in model.ledger_]
-    assert names == ["second_moment", "votes", "round", "round", "mean_head", "head_votes"]
-    shares = np.array([line.loss.value**2 for line in model.ledger_]) / spent.mu**2
-    assert np.allclose(shares, [0.05, 0.45, 0.21, 0.21, 0.04, 0.04])
-    split = {"whitener": 1, "init": 1, "rounds": 2, "head": 1, "global": 1}
-    even = seeded(budget_split=split).ledger_
+    shares = {}
+    for line in model.ledger_:
+        shares[line.name] = shares.get(line.name, 0.0) + line.loss.value**2 / spent.mu**2
+    parts = {"target_median": 0.04, "target_mean_median": 0.04, "column_ranks": 0.036}
+    parts |= {"moments": 0.024, "pooled": 0.1, "second_moment": 0.05, "votes": 0.45, "round": 0.42}
+    parts |= {"head_votes": 0.04}
+    assert list(shares) == list(parts)
+    assert np.allclose(list(shares.values()), np.array(list(parts.values())) / 1.2)
+    split = {"targets": 28, "whitener": 1, "init": 1, "rounds": 2, "head": 1, "global": 1}
+    lines = seeded(budget_split=split | {"columns": 1}).ledger_
+    even = [line for line in lines if line.name not in ("column_ranks", "moments")]
     assert len({round(line.loss.value, 9) for line in even}) == 1
+
+
+def test_public_bounds_of_targets_are_free():
+    """Nothing is asked of where targets lie; without squares of the features nothing of columns."""
+    names = {line.name for line in seeded(target_bounds=(-9, 9)).ledger_}
+    assert "pooled" in names and not any("target" in name for name in names)
+    model = seeded(init="random", whiten=False)
+    assert not {"pooled", "moments"} & {line.name for line in model.ledger_}
+    assert not model.global_coef_.any()
 
 
 def test_exponential_mechanism_is_paid_beside_the_gaussians():
     model = seeded(n_components=1, init="exponential", data=(SMALL.X[:, :3], *SMALL.all[1:]))
     kinds = {line.name: line.loss.kind for line in model.ledger_}
     assert kinds["subspace"] == "range"
-    assert model.ledger_[1].loss.value == pytest.approx(0.5)
+    spent = next(line.loss.value for line in model.ledger_ if line.name == "subspace")
+    assert spent == pytest.approx(0.5)
     assert model.privacy_spent_.mu is None
     assert model.privacy_spent_.epsilon <= 1.0
     candidates = np.eye(5)[None, :, :2]
@@ -424,7 +510,7 @@ def test_both_forms_of_users_are_the_same_fit():
 
 def test_rows_without_users():
     with pytest.warns(PrivacyUnitWarning, match="without users"):
-        model = DPPersonalizedRegressor().fit(SMALL.X, SMALL.y)
+        model = DPPersonalizedRegressor(target_bounds=(-9, 9)).fit(SMALL.X, SMALL.y)
     assert model.privacy_spent_.unit == "row"
     assert model._private is None
     with pytest.raises(ValueError, match="require_users"):
@@ -441,7 +527,7 @@ def test_rows_without_users():
 
 
 def test_a_fit_with_users_after_one_without():
-    model = DPPersonalizedRegressor()
+    model = DPPersonalizedRegressor(target_bounds=(-9, 9), epsilon=8.0)
     with pytest.warns(PrivacyUnitWarning):
         model.fit(SMALL.X, SMALL.y)
     assert quiet(model.fit, *SMALL.all).privacy_spent_.unit == "group"
@@ -673,7 +759,7 @@ def test_classes_are_public():
         ({"adjacency": "swap"}, "adjacency"),
         ({"n_rounds": -1}, "n_rounds"),
         ({"clip_level": 0.0}, "clip_level"),
-        ({"coef_bound": -1.0}, "coef_bound"),
+        ({"target_bounds": (1, -1)}, "target_bounds"),
         ({"local": "lasso"}, "local"),
         ({"refine": "newton"}, "refine"),
         ({"init": "zeros"}, "init"),
@@ -703,8 +789,10 @@ def test_bad_parameters_are_refused_before_anything_is_read(params, match, monke
 
 def test_too_few_users_for_the_budget():
     # The rule reads released numbers, so its answer depends on the noise: one fixed sequence.
-    with seeded_entropy(0), pytest.warns(PrivacyWarning, match="too few"):
-        DPPersonalizedRegressor(epsilon=0.01).fit(*SMALL.all)
+    with seeded_entropy(0), pytest.warns(PrivacyWarning) as caught:
+        DPPersonalizedRegressor(epsilon=0.01, target_bounds=(-9, 9)).fit(*SMALL.all)
+    said = " ".join(str(warning.message) for warning in caught)
+    assert "too few" in said and "the scale of any column" in said
 
 
 @pytest.mark.parametrize(
@@ -726,7 +814,7 @@ def test_labels_that_numpy_would_merge_or_lose_are_refused(labels):
 
 def test_large_ids_in_a_user_column_stay_apart():
     X = [[2**60 + i // 2, float(i), 1.0] for i in range(20)]
-    model = DPPersonalizedRegressor(1, user_column=0, epsilon=1.0).fit(X, np.arange(20.0))
+    model = quiet(DPPersonalizedRegressor(1, user_column=0).fit, X, np.arange(20.0))
     assert len(model._private["users"]) == 10
 
 
@@ -740,7 +828,7 @@ def test_a_label_outside_the_public_classes_is_no_error(odd):
 
 
 def test_server_rounds_follow_each_other_and_claim_no_receipt():
-    model = DPPersonalizedRegressor(1, epsilon=5.0).fit(*SMALL.all)
+    model = quiet(DPPersonalizedRegressor(1, epsilon=5.0).fit, *SMALL.all)
     size = model.components_.size + 1
     for _ in range(2):
         model = model.server_update(np.full(size, 0.1), 1.0)

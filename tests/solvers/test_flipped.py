@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.solvers import flipped
-from skdp.solvers.flipped import FlippedMatrix, graph_of_pairs, symmetric_pairs
+from skdp.solvers.flipped import FlippedMatrix, graph_of_pairs, singular_triplets, symmetric_pairs
 from skdp.solvers.one_shot import flip_deviation
 
 RNG = np.random.default_rng(0)
@@ -81,3 +81,24 @@ def test_eigenvalues_lose_what_the_noise_gave_them(monkeypatch):
     zero, V = symmetric_pairs(Known(np.zeros((n, n)), 0.0), n, 2)
     assert np.array_equal(zero, [0, 0])
     assert V.shape == (n, 2)
+
+
+@pytest.mark.parametrize("small", [10, 1000])
+@pytest.mark.parametrize("shape", [(300, 200), (200, 300)])
+def test_triplets_of_flipped_cells(shape, small, monkeypatch):
+    monkeypatch.setattr(flipped, "_SMALL", small)
+    left, right = (RNG.integers(0, 3, size) for size in shape)
+    R = (RNG.random(shape) < np.where(left[:, None] == right, 0.7, 0.1)) * 1.0
+    exact = FlippedMatrix(sp.csr_array(R), 0.0)
+    U, values, V = singular_triplets(exact, 3)
+    assert np.allclose((U.T @ R @ V), np.diag(values), atol=1e-3)
+    assert np.allclose(values, np.linalg.svd(R, compute_uv=False)[:3], rtol=1e-4)
+    assert exact.square_sum() == R.sum()
+    noisy = FlippedMatrix(sp.csr_array((flips(shape) != R) * 1.0), flip_deviation(1.0))
+    W, found, Z = singular_triplets(noisy, 5)
+    assert found[:3] == pytest.approx(values, abs=0.1 * values[0])
+    nothing = FlippedMatrix(sp.csr_array(flips(shape) * 1.0), flip_deviation(1.0))
+    assert np.array_equal(singular_triplets(nothing, 4)[1], np.zeros(4))
+    assert np.linalg.norm(Z[:, :3].T @ V) ** 2 > 2.0
+    assert W.shape == (shape[0], 5)
+    assert noisy.square_sum() == pytest.approx(R.sum(), abs=6 * math.sqrt(R.size))

@@ -8,9 +8,10 @@ import pytest
 
 from skdp.solvers.iterate import (
     Sent,
-    back_project,
-    back_project_laplace,
+    Transcript,
     half_steps,
+    laplace_step,
+    posterior_step,
     ritz_values,
     shorten_rows,
     symmetric_power,
@@ -66,9 +67,16 @@ def overlap(A, B):
     return np.sum((orthonormal(A).T @ orthonormal(B)) ** 2) / A.shape[1]
 
 
-def last_answer(sent, X, agreement):
+def last_answer(transcript, X):
     """The plain power step."""
-    return sent[-1].answer
+    return transcript.sent[-1].answer
+
+
+def transcript(sent, wanted=1, agreement=None):
+    out = Transcript(wanted, agreement)
+    for step in sent:
+        out.add(step)
+    return out
 
 
 def start(n, k, seed=5):
@@ -100,19 +108,70 @@ def test_shorten_rows_of_zeros():
     assert np.array_equal(shorten_rows(np.zeros((4, 2)), 0.25), np.zeros((4, 2)))
 
 
-def test_back_project_is_the_weighted_estimate():
-    """sum_i Y_i Q_i' / s_i^2, times X."""
+def gaussian_matrix(m, n, variance, rng):
+    return math.sqrt(variance) * rng.standard_normal((m, n))
+
+
+def test_the_posterior_is_the_regression_of_a_matrix_on_its_answers():
+    """Against the mean of a Gaussian row given all its answers, computed without shortcuts."""
+    rng = np.random.default_rng(0)
+    A = gaussian_matrix(300, 6, 4.0, rng)
+    sent = []
+    for scale in (1.0, 0.5, 3.0):
+        query = rng.standard_normal((6, 2))
+        sent.append(Sent(query, A @ query + scale * rng.standard_normal((300, 2)), scale))
+    known = transcript(sent, wanted=2)
+    prior = 0.03 * known.signal()
+    Q, Y = np.hstack([s.query for s in sent]), np.hstack([s.answer for s in sent])
+    noise = np.diag(np.repeat([1.0, 0.25, 9.0], 2))
+    mean = Y @ np.linalg.inv(prior * Q.T @ Q + noise) @ Q.T * prior
+    X = rng.standard_normal((6, 2))
+    assert np.allclose(known.times(X), mean @ X)
+    assert np.allclose(known.leading(1), np.linalg.svd(mean)[0][:, :1], atol=0.3)
+
+
+def test_where_all_is_noise_answers_are_weighted_by_their_precision():
+    """sum_i Y_i Q_i' X / s_i^2, in direction."""
     rng = np.random.default_rng(0)
     sent = [
-        Sent(rng.standard_normal((6, 2)), rng.standard_normal((9, 2)), scale)
-        for scale in (1.0, 0.5, 3.0)
+        Sent(orthonormal(rng.standard_normal((60, 1))), s * rng.standard_normal((900, 1)), s)
+        for s in (1.0, 0.5, 3.0)
     ]
-    X = rng.standard_normal((6, 2))
-    estimate = sum(s.answer @ s.query.T / s.noise_scale**2 for s in sent)
-    assert np.allclose(back_project(sent, X, None), estimate @ X)
+    known = transcript(sent)
+    assert known.noise_fraction() > 0.9
+    X = rng.standard_normal((60, 1))
+    expected = sum(s.answer @ (s.query.T @ X) / s.noise_scale**2 for s in sent)
+    cosine = (expected.T @ known.times(X)) / np.linalg.norm(expected)
+    assert cosine[0, 0] / np.linalg.norm(known.times(X)) > 0.999
 
 
-def test_back_project_averages_the_noise():
+def test_without_noise_the_posterior_is_exact_on_what_was_asked():
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((40, 30))
+    queries = [rng.standard_normal((30, 2)) for _ in range(4)]
+    queries.append(queries[0])  # a query that repeats
+    for scale in (0.0, 1e-9):
+        known = transcript([Sent(Q, A @ Q, scale) for Q in queries], wanted=2)
+        X = np.hstack(queries[:4]) @ rng.standard_normal((8, 3))
+        assert np.allclose(known.times(X), A @ X, atol=1e-5)
+        Q = orthonormal(np.hstack(queries[:4]))
+        assert overlap(known.leading(2), np.linalg.svd(A @ Q)[0][:, :2]) > 1 - 1e-8
+        assert known.noise_fraction() < 1e-12
+
+
+@pytest.mark.parametrize(("sigma", "share"), [(0.0, 1.0), (5.0, None), (1000.0, 0.0)])
+def test_the_share_of_the_noise(sigma, share):
+    """Of the weakest direction that is wanted: 9, beside a strong one."""
+    rng = np.random.default_rng(0)
+    U = orthonormal(rng.standard_normal((2000, 2)))
+    answer = U * [200.0 + sigma, sigma] + 0.1 * rng.standard_normal((2000, 2))
+    found = transcript([Sent(np.eye(5)[:, :2], answer, 0.1)], wanted=2).noise_fraction()
+    expected = 0.01 / (0.01 + sigma**2 / 2000) if share is None else share
+    assert found == pytest.approx(expected, abs=0.06)
+    assert transcript([Sent(np.eye(5)[:, :2], answer, 0.1)]).noise_fraction() < 0.01
+
+
+def test_the_posterior_averages_the_noise():
     """The same question nine times: a third of the noise."""
     A, _, V = low_rank(300, 200, [50.0])
     rng = np.random.default_rng(1)
@@ -123,20 +182,18 @@ def test_back_project_averages_the_noise():
         direction = Y[:, 0] * (signal @ Y[:, 0]) / (Y[:, 0] @ Y[:, 0])
         return np.linalg.norm(direction - signal)
 
-    assert error(back_project(sent, V, None)) < 0.45 * error(last_answer(sent, V, None))
+    assert error(transcript(sent).times(V)) < 0.45 * error(sent[-1].answer)
 
 
 def test_answers_that_do_not_agree_are_left_out():
     """In symmetric iterations an answer that points elsewhere is of no use."""
-    rng = np.random.default_rng(0)
     good = Sent(np.eye(50)[:, :1], 10 * np.eye(50)[:, :1], 1.0)
-    stray = Sent(
-        np.eye(50)[:, :1], rng.standard_normal((50, 1)) * [[0.0]] + np.eye(50)[:, 7:8], 1.0
-    )
-    X = np.eye(50)[:, :1]
-    assert np.allclose(back_project([stray, good], X, 0.1), good.answer)
-    assert np.allclose(back_project([stray, good], X, None), good.answer + stray.answer)
-    assert np.allclose(back_project([good, good], X, 0.1), 2 * good.answer)
+    stray = Sent(np.eye(50)[:, :1], 10 * np.eye(50)[:, 7:8], 1.0)
+    assert transcript([stray, good], 1, 0.1).used() == [1]
+    assert transcript([stray, good], 1, None).used() == [0, 1]
+    assert transcript([good, good], 1, 0.1).used() == [0, 1]
+    wide = Sent(np.eye(50)[:, :2], np.eye(50)[:, [0, 3]] * [10.0, 0.5], 1.0)
+    assert transcript([good, stray, wide], 1, 0.1).used() == [0, 2]  # columns may have joined
 
 
 @pytest.mark.parametrize(("signal", "gain"), [(5.0, 1.2), (15.0, 1.1), (40.0, 1.0)])
@@ -149,8 +206,8 @@ def test_laplace_step_beats_the_mean_under_laplace_noise(signal, gain):
         truth = orthonormal(rng.standard_normal((4000, 1)))
         noise = rng.laplace(0, 1 / math.sqrt(2), (4, 4000, 1))
         sent = [Sent(query, signal * truth + part, 1.0) for part in noise]
-        for name, step in (("laplace", back_project_laplace), ("mean", back_project)):
-            Y = step(sent, query, None)
+        for name, step in (("laplace", laplace_step), ("mean", posterior_step)):
+            Y = step(transcript(sent), query)
             cosines[name].append(abs(Y[:, 0] @ truth[:, 0]) / np.linalg.norm(Y))
     assert np.mean(cosines["laplace"]) > gain * np.mean(cosines["mean"])
 
@@ -159,10 +216,12 @@ def test_laplace_step_minimises_its_objective():
     rng = np.random.default_rng(0)
     query = np.ones((1, 1))
     sent = [Sent(query, 3 * rng.standard_normal((20, 1)), s) for s in (0.8, 1.5, 1.0)]
-    u = back_project_laplace(sent, query, None)[:, 0]
+    known = transcript([*sent, sent[-1]._replace(noise_scale=2.0)])  # no signal beyond that noise
+    sent = known.sent
+    u = laplace_step(known, query)[:, 0]
     b = np.array([s.noise_scale / math.sqrt(2) for s in sent])
-    power = np.mean(sent[-1].answer ** 2) - 2 * b[-1] ** 2
-    a = np.full(3, math.sqrt(max(power, 1e-3 * b[-1] ** 2)))
+    power = float(np.mean(sent[-1].answer ** 2)) - 2 * b[-1] ** 2
+    a = np.full(4, math.sqrt(max(power, 1e-3 * b[-1] ** 2)))
     Y = np.hstack([s.answer for s in sent])
 
     def objective(v):
@@ -175,14 +234,45 @@ def test_laplace_step_minimises_its_objective():
 # -- the iterations ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [last_answer, back_project])
-@pytest.mark.parametrize("shorten", [None, 0.25])
-def test_symmetric_power_converges_without_noise(step, shorten):
+@pytest.mark.parametrize("step", [last_answer, posterior_step])
+@pytest.mark.parametrize("width", [2, 5])
+def test_symmetric_power_converges_without_noise(step, width):
     A, Q = symmetric(60, [10.0, -8.0, 0.5])
     ask = Matrix(A)
-    X = symmetric_power(ask, start(60, 2), 25, 0.8, step=step, shorten=shorten)
-    assert overlap(X, Q[:, :2]) > (1 - 1e-8 if step is last_answer and shorten is None else 0.999)
+    X = symmetric_power(ask, start(60, width), 25, 0.8, step=step, wanted=2)
+    assert np.linalg.norm(X.T @ Q[:, :2]) ** 2 > 2 - 1e-6
     assert ask.shares == pytest.approx([0.8 / 25] * 25)
+
+
+@pytest.mark.parametrize("noise", [3.0, 1e-2, 1e-6])
+def test_queries_are_shortened_and_widened_as_far_as_answers_are_noise(noise):
+    A, _ = symmetric(300, [50.0, 40.0, 30.0], seed=4)
+    ask = Matrix(A, noise)
+    X = symmetric_power(ask, start(300, 5), 8, 1.0, wanted=3)
+    assert [query.shape[1] for query in ask.queries[:1]] == [3]
+    assert ask.queries[-1].shape[1] == X.shape[1] == (3 if noise == 3.0 else 5)
+    longest = [(query**2).sum(axis=1).max() * 300 / query.shape[1] for query in ask.queries]
+    assert longest[0] < 1.5  # where nothing is known yet
+    assert (longest[-1] < 2.0) == (noise == 3.0)
+    at_once = Matrix(A, noise)
+    symmetric_power(at_once, start(300, 5), 2, 1.0, wanted=3, quiet=1.0)
+    assert [query.shape[1] for query in at_once.queries] == [5, 5]
+
+
+def test_slow_spectra_are_resolved_as_noise_vanishes():
+    """Eigenvalues that fall slowly: sixteen steps of the power method alone stay behind."""
+    values = 50 / np.sqrt(np.arange(1, 201))
+    A, _ = symmetric(200, values, seed=1)
+
+    def captured(noise, **options):
+        X = symmetric_power(Matrix(A, noise), start(200, 8), 16, 1.0, wanted=4, **options)
+        return np.sort(np.linalg.eigvalsh(X.T @ A @ A @ X))[-4:].sum() / np.sum(values[:4] ** 2)
+
+    found = [captured(noise) for noise in (0.3, 0.03, 1e-4)]
+    assert found[0] > 0.97
+    assert found[1] > 0.995
+    assert found[2] > 0.9999
+    assert captured(1e-4, step=last_answer, quiet=0.0) > 0.99  # its result is that of all answers
 
 
 def test_symmetric_power_across_a_direction():
@@ -193,7 +283,7 @@ def test_symmetric_power_across_a_direction():
         return Y - out @ (out.T @ Y)
 
     ask = Matrix(A)
-    X = symmetric_power(ask, start(60, 1), 30, 1.0, step=last_answer, shorten=None, project=project)
+    X = symmetric_power(ask, start(60, 1), 30, 1.0, step=last_answer, project=project)
     assert overlap(X, Q[:, 1:2]) > 1 - 1e-8
     assert abs(out.T @ X).max() < 1e-10
     assert all(abs(out.T @ query).max() < 1e-10 for query in ask.queries)
@@ -203,7 +293,7 @@ def test_symmetric_power_averages_all_answers():
     A, Q = symmetric(400, [60.0], seed=2)
     averaged, plain = [], []
     for seed in range(5):
-        for found, step in ((averaged, back_project), (plain, last_answer)):
+        for found, step in ((averaged, posterior_step), (plain, last_answer)):
             X = symmetric_power(Matrix(A, 6.0, seed), start(400, 1), 12, 1.0, step=step)
             found.append(overlap(X, Q))
     assert np.mean(averaged) > np.mean(plain) + 0.1
@@ -213,7 +303,7 @@ def test_symmetric_power_averages_all_answers():
 def test_half_steps_converge_without_noise(shape):
     A, U, V = low_rank(*shape, [9.0, 5.0, 0.5])
     ask = Matrix(A)
-    left, right = half_steps(ask, start(shape[1], 2), 20, 0.6, shorten=None, step=last_answer)
+    left, right = half_steps(ask, start(shape[1], 2), 20, 0.6, step=last_answer)
     assert overlap(left, U[:, :2]) > 1 - 1e-8
     assert overlap(right, V[:, :2]) > 1 - 1e-8
     assert ask.shares == pytest.approx([0.6 / 40] * 40)
@@ -233,7 +323,7 @@ def test_half_steps_across_a_found_pair():
     first = (U[:, :1], V[:, :1])
     for noise in (0.0, 0.01):
         ask = Matrix(A, noise)
-        u, v = half_steps(ask, start(60, 1), 20, 1.0, shorten=None, step=last_answer, across=first)
+        u, v = half_steps(ask, start(60, 1), 20, 1.0, step=last_answer, across=first)
         assert abs(first[0].T @ u).max() < 1e-10
         assert abs(first[1].T @ v).max() < 1e-10
         assert overlap(v, V[:, 1:2]) > 0.9

@@ -83,3 +83,34 @@ def test_leading_pairs_of_a_large_moment():
     found, vectors = leading_pairs((Q * values) @ Q.T, 3)
     np.testing.assert_allclose(found, values[:3], rtol=1e-3)
     np.testing.assert_allclose(np.abs(np.sum(vectors * Q[:, :3], axis=0)), 1.0, atol=1e-3)
+
+
+def test_normalised_pairs_are_those_of_the_normalised_rows():
+    """Without noise exactly; with it, the total and the sums within what is claimed."""
+    rng, floor = np.random.default_rng(3), 6.0
+    R = blocks(2000, 50, rng)
+    rows = R / np.sqrt(np.maximum(R.sum(axis=1), floor))[:, None]
+    exact = one_shot.normalised_pairs(sp.csr_array(R), 0.0, floor, 3)
+    values, vectors = np.linalg.eigh(rows.T @ rows)
+    assert np.allclose(exact.squares, values[:-4:-1])
+    assert np.allclose(np.abs(np.sum(exact.vectors * vectors[:, :-4:-1], axis=0)), 1.0)
+    assert exact.total == pytest.approx(np.sum(rows**2))
+    assert np.allclose(exact.sums, rows.sum(axis=0))
+    assert exact.noise_scale == 0.0
+    epsilon = 6.0
+    Y = flip(R, 1 / (1 + math.exp(epsilon)), rng)
+    found = one_shot.normalised_pairs(Y, flip_deviation(epsilon), floor, 5)
+    assert found.squares[:3] == pytest.approx(exact.squares, rel=0.05)
+    assert found.squares.shape == (5,)
+    assert (np.diff(found.squares) <= 0).all()
+    assert found.total == pytest.approx(exact.total, rel=0.05)
+    error = found.sums - exact.sums
+    assert np.abs(error - error.mean()).max() < 6 * found.noise_scale  # weights move them together
+
+
+def test_what_is_inside_the_edge_counts_as_nothing():
+    rng = np.random.default_rng(4)
+    Y = sp.csr_array((rng.random((300, 40)) < 0.5) * 1.0)
+    found = one_shot.normalised_pairs(Y, flip_deviation(0.05), 5.0, 3)
+    assert np.array_equal(found.squares, np.zeros(3))
+    assert np.allclose(found.vectors.T @ found.vectors, np.eye(3))

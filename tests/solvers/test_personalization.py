@@ -255,11 +255,17 @@ def test_net_of_lines_is_fixed_and_dense():
 # -- heads -----------------------------------------------------------------------------------------
 
 
+def choice_of(rule):
+    return heads.Choice((rule,), np.zeros(1), heads.AS_ALL)
+
+
 def test_number_of_rules_is_public():
-    few = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.9, shared.Count()), True)
-    many = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.0, shared.Count()), True)
-    assert len(few) == len(many) == 60
-    assert all(rule.outside > 0 for rule in heads.usable(few, 0.9, 0.0))
+    view = shared.View(None, True, "squared")
+    few = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.9, shared.Count()), view)
+    many = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.0, shared.Count()), view)
+    assert len(few) == len(many) == 64
+    for rule in heads.usable(few, 0.9, 0.0):
+        assert rule.outside > 0 or math.isinf(rule.penalty)
     assert not any(rule.toward_global for rule in heads.usable(few, 0.0, 0.9))
     assert heads.usable(few, 0.9, 0.9)
 
@@ -275,9 +281,9 @@ def test_prior_outside_the_subspace_follows_its_error():
 
 def test_election_needs_a_clear_winner():
     U, theta, batch = users()
-    model = heads.GlobalModel(np.zeros((8, 1)), np.zeros(1))
+    model = shared.GlobalModel(np.zeros((8, 1)), np.zeros(1))
     users_heads = heads.Heads(shared.View(None, True, "squared"), U, model)
-    rules = heads.all_rules(shared.Shared(U, 0.001, shared.Count()), True)
+    rules = heads.all_rules(shared.Shared(U, 0.001, shared.Count()), users_heads.view)
     votes = users_heads.vote(rules)(batch)
     assert np.allclose(np.linalg.norm(votes, axis=1), 1)
 
@@ -292,9 +298,9 @@ def test_election_needs_a_clear_winner():
     assert rule.outside < 1e-2 and rule.intercept == 0.0
     ask.noise_scale = 1e4
     choice = heads.elect(ask, users_heads, rules, count, 0.001, 1.0)
-    assert len(choice.rules) == 60 and not choice.leaning.any()
+    assert len(choice.rules) == 64 and not choice.leaning.any()
     own = users_heads.fit(batch, choice)
-    elected = users_heads.fit(batch, heads.Choice((rule,), np.zeros(1)))
+    elected = users_heads.fit(batch, choice_of(rule))
     errors = [np.mean((values[:, :-1] - theta) ** 2) for values in (own, elected)]
     assert errors[1] < errors[0] < 5 * errors[1]
 
@@ -303,9 +309,9 @@ def test_heads_undo_scale_and_whitener():
     """The same head whatever the units of rows and targets."""
     U, _, batch = users(n=20)
     W = np.diag(RNG.uniform(0.5, 2, 8))
-    model = heads.GlobalModel(np.zeros((8, 1)), np.zeros(1))
+    model = shared.GlobalModel(np.zeros((8, 1)), np.zeros(1))
     plain = heads.Heads(shared.View(W, True, "squared"), U, model)
-    choice = heads.Choice((heads.HeadRule(0.2, 0.1, 0.5, False),), np.zeros(1))
+    choice = choice_of(heads.HeadRule(0.2, 0.1, 0.5, False))
     expected = plain.fit(batch, choice)
     scaled = Batch(batch.X * 2.0**-7, batch.Y * 2.0**-3, batch.x_exponent + 7, batch.y_exponent + 3)
     assert np.allclose(plain.fit(scaled, choice), expected)
@@ -315,8 +321,8 @@ def test_heads_undo_scale_and_whitener():
 
 def test_heads_shrink_towards_the_global_model():
     U, _, batch = users(n=20)
-    model = heads.GlobalModel(np.full((8, 1), 2.0), np.array([5.0]))
+    model = shared.GlobalModel(np.full((8, 1), 2.0), np.array([5.0]))
     rule = heads.HeadRule(1.0, 1e9, 0.0, True)
     view = shared.View(None, True, "squared")
-    found = heads.Heads(view, U, model).fit(batch, heads.Choice((rule,), np.zeros(1)))
+    found = heads.Heads(view, U, model).fit(batch, choice_of(rule))
     assert np.allclose(found, [2.0] * 8 + [5.0], atol=1e-3)

@@ -4,12 +4,16 @@ The noise is fixed and answers are zeros: over many noise seeds, results on cont
 the same. (Estimators have `check_null_release`.)
 """
 
+import warnings
+from functools import partial
+
 import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPTruncatedSVD
+from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPRidge, DPTruncatedSVD
 from skdp.decomposition import local_report
+from skdp.exceptions import PrivacyWarning
 from skdp.federated import (
     AggregationConfig,
     FederatedPowerMethod,
@@ -17,9 +21,10 @@ from skdp.federated import (
     PersonalizedClient,
     PlainAggregator,
     PowerMethodClient,
+    RecommenderClient,
 )
-from skdp.model_selection import make_private_scorer
-from skdp.recommend import LocalReporter
+from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
+from skdp.recommend import DPRecommender, LocalReporter
 from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import fixed_noise, null_release
 from skdp.testing._outcomes import difference, fitted_attributes
@@ -50,6 +55,25 @@ def scored(unit, adjacency):
             "squared_error", (0.0, 1.0), epsilon=1.0, privacy_unit=unit, adjacency=adjacency
         )
         return scorer(MODEL, X, y, groups=groups if unit == "group" else None)
+
+    return run
+
+
+SEARCHES = {"grid": DPGridSearchCV, "random search": partial(DPRandomizedSearchCV, n_iter=3)}
+
+
+def searched(kind, strategy):
+    """Return what a search publishes: its choice, its scores, its model, its receipt."""
+
+    def run(X, y, groups):
+        model = DPRidge(alpha=0.1, clip_norm=1.0, target_bounds=(-1.0, 1.0))
+        scorer = make_private_scorer("squared_error", (0.0, 1.0))
+        search = kind(model, {"alpha": [0.1, 1.0, 9.0]}, scorer, epsilon=4.0, strategy=strategy)
+        search.fit(X, y)
+        lines = [(line.name, line.noise_scale, line.loss) for line in search.ledger_]
+        scores = {key: search.cv_results_[key] for key in ("mean_test_score", "rank_test_score")}
+        best = fitted_attributes(search.best_estimator_)
+        return [search.best_params_, scores, best, lines, search.privacy_spent_]
 
     return run
 
@@ -104,8 +128,19 @@ def federated(algorithm):
     return run
 
 
+def recommended():
+    def client(rows):
+        return RecommenderClient(rows, CONFIG, epsilon=8.0)
+
+    server = FederatedPowerMethod(DPRecommender(2, epsilon=8.0), CONFIG)
+    parts = [client(part) for part in np.array_split(np.tile(X, (40, 1)), 4)]
+    requests = recorded(lambda sums: server.fit(sums, n_features=4), parts)
+    return lambda X, y, groups: answers(client(X), requests)
+
+
 def personal_rounds():
-    with fixed_noise(0):
+    with fixed_noise(0), warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)  # too few users to see much
         pilot = DPPersonalizedRegressor(1, epsilon=8.0).fit(X, Y, groups=GROUPS).released()
 
     def client(X, y, groups):
@@ -142,11 +177,17 @@ READERS = {
     "scorer, row, replace": (scored("row", "replace"), SAME_SIZE),
     "scorer, user": (scored("group", "add_remove"), ANY_SIZE),
     "scorer, label": (scored("label", "replace"), SAME_SIZE),
+    **{
+        f"{name}, {strategy}": (searched(kind, strategy), ANY_SIZE)
+        for name, kind in SEARCHES.items()
+        for strategy in ("compose", "random_stopping")
+    },
     "local report": (reported(), SAME_SIZE),
     "local report of a sketch": (reported(sketch_size=3, sketch_seed=1), SAME_SIZE),
     "local report of a history": (flipped, SAME_SIZE),
     "client of the power method": (federated("power"), ANY_SIZE),
     "client of the moment": (federated("gram"), ANY_SIZE),
+    "client of a recommender": (recommended(), ANY_SIZE),
     "client of personal rounds": (personal_rounds(), ANY_SIZE),
     "batches": (batches, ANY_SIZE),
     "updates": (updates, SAME_SIZE),

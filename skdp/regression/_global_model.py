@@ -1,0 +1,100 @@
+"""The released model of all users that a personalised regression starts from."""
+
+import math
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from skdp._scales import column_weights
+from skdp._validation import check_range, spread_range
+from skdp.exceptions import PrivacyWarning
+from skdp.solvers.columns import Columns, find_columns
+from skdp.solvers.personalization import GlobalModel
+from skdp.solvers.scales import find_scales
+from skdp.solvers.user_base import (
+    TargetUnit,
+    column_units,
+    find_target_unit,
+    level_model,
+    pooled_model,
+)
+
+_PARTS = (0.3, 0.4, 0.3)  # of what columns cost: their scales about 0, means, scales about these
+_SHARES = {"targets": 0.08, "columns": 0.06, "global": 0.1}
+_SCALES = 4.0  # half the width of public bounds, in scales of the targets
+
+
+class Base(NamedTuple):
+    """The model, and what was seen of the targets and columns on the way to it."""
+
+    model: GlobalModel
+    unit: TargetUnit
+    columns: Any
+    units: np.ndarray
+
+
+def base_shares(estimator):
+    """Return the shares of the model of all.
+
+    It has coefficients where other matrices of order n_features are released too; elsewhere it is
+    the mean of the targets.
+    """
+    square = estimator.whiten is True or estimator.init in ("votes", "pairs")
+    shares = _SHARES if square and estimator.delta > 0 else {"targets": _SHARES["targets"]}
+    given = not isinstance(estimator.target_bounds, str)
+    return {name: share for name, share in shares.items() if not (given and name == "targets")}
+
+
+def learn_base(estimator, ask, query, shares):
+    """Release where targets lie and, where the mechanism allows it, the linear model of all."""
+    d, p = query.n_features, query.n_outputs
+    n = float(query.n_rows) if estimator.adjacency == "replace" else None
+    unit = _target_unit(estimator, ask, p, shares)
+    if "columns" not in shares:
+        return Base(level_model(unit, d), unit, None, np.ones(d))
+    columns = _columns(estimator, ask, d, shares["columns"], n)
+    model = pooled_model(ask, columns, unit, shares["global"], intercept=estimator.fit_intercept)
+    return Base(model, unit, columns, column_units(columns))
+
+
+def _target_unit(estimator, ask, p, shares):
+    bounds = spread_range(
+        estimator, "target_bounds", check_range(estimator, "target_bounds"), p, "targets"
+    )
+    if bounds is None:
+        return find_target_unit(ask, shares["targets"], centered=estimator.fit_intercept)
+    low, high = bounds
+    center = low + (high - low) / 2 if estimator.fit_intercept else np.zeros(p)
+    reach = float(np.max(np.maximum(high - center, center - low)))
+    return TargetUnit(center, reach / _SCALES, True, 0)
+
+
+def _columns(estimator, ask, d, share, n):
+    if estimator.fit_intercept:
+        parts = [part * share for part in _PARTS]
+        return find_columns(ask.columns(), d, parts, column_weights(d), n)
+    zero = np.zeros(d)
+    scale = find_scales(ask.columns().octaves(zero).ranks, d, share)
+    return Columns(zero, scale.value, scale.found, zero, math.inf, 1.0, scale.needed)
+
+
+def warn_unseen(estimator, base):
+    """Say what the model of all could not see, from released numbers."""
+    name, needed = type(estimator).__name__, base.unit.needed
+    if not base.unit.found:
+        warnings.warn(
+            f"{name} could not see where targets lie: the released model may be worse than their "
+            f"mean. At this budget it takes about {needed} users with targets other than 0: use "
+            "more users, a larger 'epsilon', or public 'target_bounds'.",
+            PrivacyWarning,
+            stacklevel=6,
+        )
+    elif base.columns is not None and not base.columns.found.any():
+        warnings.warn(
+            f"{name} could not see the scale of any column: the released model is the mean of the "
+            f"targets. At this budget it takes about {base.columns.needed} users: use more, or a "
+            "larger 'epsilon'.",
+            PrivacyWarning,
+            stacklevel=6,
+        )

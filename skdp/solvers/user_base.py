@@ -1,0 +1,173 @@
+"""The private model of all users together, which each user's own model starts from.
+
+A user speaks by one mean of its moments, scaled to norm 1: neither its rows nor its targets need a
+bound, and a user with one row counts like one with a hundred. What users are apart from this model
+is left to `skdp.solvers.personalization`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.answer import Answer
+from skdp.solvers.columns import Columns
+from skdp.solvers.personalization import GlobalModel, Local, UserBatch
+from skdp.solvers.readout import readout_moments, solve_readout
+from skdp.solvers.scales import OCTAVES, AsksRank, find_scale
+
+__all__ = [
+    "TargetUnit",
+    "column_units",
+    "find_target_unit",
+    "level_model",
+    "pooled_model",
+    "target_means",
+]
+
+FloatArray = NDArray[np.float64]
+_WIDEST = 4.0  # scales from 0 within which the median target is looked for
+_ZOOMS, _ZOOM = 2, 4  # searches for it, and how many steps of one the next one spans to each side
+_REACH = 4.0  # scales from the centre at which targets are cut
+_ROW_REACH = 2.0  # length of a row, in units of that of an ordinary one, from which it is shortened
+_ALIKE = 2.0  # octaves that scales of columns may differ by without harm
+_SEEN = 2.0  # deviations of its noise
+_CORNER, _TARGET = 0.5, 0.6  # weights of the intercept and of a target of one scale
+
+
+class AsksBase(Protocol):
+    """What the solver asks for; see `skdp.queries.users.UserQuery`."""
+
+    def numbers(self, name: str, local: Local) -> Any:
+        """Narrow the question to one number of each user."""
+        ...
+
+    def grams(self, name: str, local: Local, width: int, *, share: float) -> Answer:
+        """Return the noisy sum of unit-norm matrices F'F."""
+        ...
+
+
+class TargetUnit(NamedTuple):
+    """Where the targets of users lie, and how far about there.
+
+    Attributes
+    ----------
+    center : array of shape (p,)
+        Released mean over users, or 0.
+    size : float
+        About the median distance of a user's targets from it.
+    found : bool
+        Whether the released ranks leave little doubt.
+    needed : int
+        About how many users would show it.
+    """
+
+    center: FloatArray
+    size: float
+    found: bool
+    needed: int
+
+
+def _lengths(center: FloatArray) -> Local:
+    """Return the root mean square of each user's targets about a public centre."""
+
+    def lengths(batch: UserBatch) -> FloatArray:
+        gaps = np.ldexp(batch.Y, batch.y_exponent[:, None, None]) - center
+        largest = np.abs(gaps).max(axis=(1, 2))
+        shape = gaps / np.where(largest > 0, largest, 1.0)[:, None, None]
+        return np.asarray(largest * np.sqrt((shape * shape).mean(axis=(1, 2))))
+
+    return lengths
+
+
+def target_means(batch: UserBatch) -> FloatArray:
+    """Return the mean target of each user."""
+    return np.asarray(np.ldexp(batch.Y.mean(axis=1)[:, 0], batch.y_exponent))
+
+
+def find_target_unit(ask: AsksBase, share: float, *, centered: bool) -> TargetUnit:
+    """Find where the targets of users lie: the median of their means, and the scale about it."""
+    steps = 2 + _ZOOMS if centered else 1
+    part, center = share / steps, np.zeros(1)
+    first = scale = find_scale(ask.numbers("target", _lengths(center)).kept_below, part)
+    if centered:
+        rank = ask.numbers("target_mean", target_means).kept_below
+        middle = _middle(rank, _WIDEST * float(first.value), part)
+        center = np.full(1, middle if first.found else 0.0)
+        about = ask.numbers("target", _lengths(center)).kept_below
+        scale = find_scale(about, part, near=float(first.value))
+    found = bool(first.found and scale.found)
+    return TargetUnit(center, float(scale.value), found, max(first.needed, scale.needed))
+
+
+def _middle(rank: AsksRank, reach: float, share: float) -> float:
+    """Return about the median of numbers in [-reach, reach], by zooms that each ask in even steps.
+
+    A search of octaves serves, on the logarithm: it knows how to live with noise. Zooms that are
+    finer than the numbers are apart say little, and do little.
+    """
+    center, half = 0.0, reach
+    for _ in range(_ZOOMS):
+        step = half / OCTAVES[-1]
+
+        def evenly(
+            threshold: float, *, share: float, at: float = center, by: float = step
+        ) -> Answer:
+            return rank(at + by * math.log2(threshold), share=share)
+
+        found = find_scale(evenly, share, fall=math.inf)
+        if found.found:  # else the numbers are further apart than the steps, or too few
+            center += step * math.log2(float(found.value))
+            half = _ZOOM * step
+    return center
+
+
+def column_units(columns: Columns) -> FloatArray:
+    """Return public units for columns of unlike scales: 1 for those near the common scale."""
+    if not columns.found.any():
+        return np.ones(len(columns.spread))
+    ratio = columns.spread / np.median(columns.spread[columns.found])
+    apart = columns.found & (np.abs(np.log2(ratio)) > _ALIKE)
+    return np.where(apart, ratio, 1.0)
+
+
+def level_model(unit: TargetUnit, d: int) -> GlobalModel:
+    """Return the model that predicts the released mean."""
+    return GlobalModel(np.zeros((d, len(unit.center))), unit.center)
+
+
+def pooled_model(
+    ask: AsksBase, columns: Columns, unit: TargetUnit, share: float, *, intercept: bool
+) -> GlobalModel:
+    """Release the users' mean moments of rows, targets and a corner; return the linear model.
+
+    A column whose scale was not seen has no part in it.
+    """
+    d, p = len(columns.center), len(unit.center)
+    size = np.where(columns.found, np.maximum(columns.spread, columns.deviation), math.inf)
+    size = size * math.sqrt(d)  # an ordinary row has length 1
+    corner = _CORNER if intercept else 0.0
+
+    def factors(batch: UserBatch) -> FloatArray:
+        X = (np.ldexp(batch.X, batch.x_exponent[:, None, None]) - columns.center) / size
+        Y = (np.ldexp(batch.Y, batch.y_exponent[:, None, None]) - unit.center) / unit.size
+        Y = _TARGET * np.clip(Y, -_REACH, _REACH)
+        last = np.full((*X.shape[:2], 1 if intercept else 0), corner)
+        lengths = np.sqrt((X * X).sum(axis=2, keepdims=True))
+        weights = np.minimum(1.0, _ROW_REACH / np.maximum(lengths, _ROW_REACH))
+        return np.asarray(weights * np.concatenate([X, Y, last], axis=2))
+
+    width = d + p + (1 if intercept else 0)
+    released = ask.grams("pooled", factors, width, share=share)
+    if intercept and released.value[-1, -1] < _SEEN * released.noise_scale:
+        return level_model(unit, d)  # not even the number of users is seen
+    moments = readout_moments(
+        released.value, released.noise_scale, np.full(p, unit.size / _TARGET),
+        corner=corner, clip_norm=_ROW_REACH, target_norm=_REACH * _TARGET * math.sqrt(p),
+    )  # fmt: skip
+    coef, level, _ = solve_readout(moments, 0.0)
+    coef = coef / size[:, None]
+    return GlobalModel(coef, level + unit.center - columns.center @ coef)
