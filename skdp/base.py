@@ -19,7 +19,7 @@ from skdp.privacy.ledger.reservations import handed_on
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import make_source
 
-__all__ = ["BaseDPEstimator", "FitObserver", "atomic"]
+__all__ = ["BaseDPEstimator", "FitObserver", "FitsElsewhereMixin", "atomic"]
 
 _SMALLEST_EPSILON = 1e-12
 
@@ -229,3 +229,28 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         held = self.holds_private
         held = held and f"{held}: not covered. {self._publish}"
         return privacy_card(type(self).__name__, self.privacy_spent_, self.ledger_, held)
+
+
+class FitsElsewhereMixin:
+    """Fit the same releases to rows that are not here: all that is needed is their public shape.
+
+    Classes make all their releases in ``_fit_session(session, X)``, which uses X for its shape and
+    hands it to a query that only the session reads.
+    """
+
+    @atomic
+    def _fit_elsewhere(self, schema, connect):
+        """Fit from rows of zeros of a public shape; ``connect(session)`` asks where the data are.
+
+        A private number of rows is 0 in the schema.
+        """
+        self._check_parameters()
+        session = self._open_session(pure=self._is_pure(schema))
+        attributes = self._fit_session(connect(session), schema)
+        vars(self).pop("feature_names_in_", None)
+        self.n_features_in_ = schema.shape[1]
+        return self._close_session(session, attributes)
+
+    def _is_pure(self, _X):
+        """Whether the fit spends no delta: a function of settings and of a public shape."""
+        return False

@@ -51,7 +51,7 @@ ALLOWED = {
     "data": {"exceptions"},
     "solvers": {"exceptions", "answer"},
     "queries": {"data", "privacy.gate.bounds", "privacy.accounting.sketch_laws", "solvers.linalg"}
-    | {"exceptions"},
+    | {"exceptions", "solvers.item_filter"},
     "base": {"privacy", "_progress"} | COMMON,
     "_streaming": {"base", "privacy"} | COMMON,
     "decomposition": ESTIMATOR | {"theory", "_streaming", "_packing"} | STREAM_ROOMS,

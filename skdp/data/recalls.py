@@ -27,9 +27,20 @@ WHOLE = 2 * _WHOLE  # so that recall - 1/2 is a whole number of it
 class Tastes(Protocol):
     """What is used of a public filter."""
 
-    kept: NDArray[np.intp]
-    popularity: FloatArray
-    outward: FloatArray
+    @property
+    def kept(self) -> NDArray[np.intp]:
+        """Numbers of the kept items."""
+        ...
+
+    @property
+    def popularity(self) -> FloatArray:
+        """Popularity of all items."""
+        ...
+
+    @property
+    def outward(self) -> FloatArray:
+        """What each taste adds to the kept items."""
+        ...
 
     def coordinates(self, rows: Any) -> FloatArray:
         """Return the weight of popularity and of each taste, row by row."""

@@ -12,34 +12,9 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from skdp._bounds import column_bounds
 from skdp._inputs import as_blocks, map_blocks
 from skdp._validation import FLOATS
-from skdp.base import atomic
+from skdp.base import FitsElsewhereMixin
 from skdp.exceptions import PrivacyWarning
 from skdp.solvers.products import row_products, saturated
-
-
-class FitsElsewhereMixin:
-    """Fit the same releases to rows that are not here: all that is needed is their public shape.
-
-    Classes make all their releases in ``_fit_session(session, X)``, which uses X for its shape and
-    hands it to a query that only the session reads.
-    """
-
-    @atomic
-    def _fit_elsewhere(self, schema, connect):
-        """Fit from rows of zeros of a public shape; ``connect(session)`` asks where the data are.
-
-        A private number of rows is 0 in the schema.
-        """
-        self._check_parameters()
-        session = self._open_session(pure=self._is_pure(schema))
-        attributes = self._fit_session(connect(session), schema)
-        vars(self).pop("feature_names_in_", None)
-        self.n_features_in_ = schema.shape[1]
-        return self._close_session(session, attributes)
-
-    def _is_pure(self, _X):
-        """Whether the fit spends no delta: a function of settings and of a public shape."""
-        return False
 
 
 class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin):

@@ -16,6 +16,7 @@ from skdp.federated.aggregation_server import AggregationServer
 from skdp.federated.config import AggregationConfig
 from skdp.federated.personalized import FederatedRounds, PersonalizedClient
 from skdp.federated.power_method import FederatedPowerMethod, PowerMethodClient
+from skdp.federated.recommender import RecommenderClient
 from skdp.federated.transport_local import LocalTransport
 from skdp.federated.transport_socket import SocketTransport, serve_client
 
@@ -35,6 +36,7 @@ __all__ = [
     "PersonalizedClient",
     "PlainAggregator",
     "PowerMethodClient",
+    "RecommenderClient",
     "SecureAggregator",
     "SocketTransport",
     "StateSum",

@@ -83,6 +83,11 @@ def is_weights(_: Any, value: Argument) -> bool:
     return value is None or _is_floats(value, 1)
 
 
+def is_factor(_: Any, value: Argument) -> bool:
+    """A finite matrix: whether it fits the others is for the query to say."""
+    return _is_floats(value, 2)
+
+
 def is_selection(query: Any, value: Argument) -> bool:
     """Different column numbers: a repeated column would count twice in a row."""
     return (

@@ -176,7 +176,7 @@ class FederatedPowerMethod:
 
     Parameters
     ----------
-    estimator : DPTruncatedSVD or DPPCA
+    estimator : DPTruncatedSVD, DPPCA or DPRecommender
         Unfitted; says what is fitted and at which budget (finite `epsilon`, `delta` > 0). Units
         "row" and "interaction". It is cloned, never changed.
     config : AggregationConfig
@@ -274,8 +274,8 @@ class FederatedPowerMethod:
         unit = getattr(estimator, "privacy_unit", "row")
         if not hasattr(estimator, "_fit_elsewhere") or unit not in UNITS:
             raise ValueError(
-                "'estimator' must be a DPTruncatedSVD or a DPPCA with privacy_unit 'row' or "
-                f"'interaction'. Got {estimator!r} instead."
+                "'estimator' must be a DPTruncatedSVD, a DPPCA or a DPRecommender with "
+                f"privacy_unit 'row' or 'interaction'. Got {estimator!r} instead."
             )
         if estimator.epsilon == np.inf or estimator.delta == 0:
             raise ValueError(

@@ -11,7 +11,6 @@ moment of the histories on some items, and how well a public filter finds hidden
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,16 +19,17 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows
 from skdp.data.histories import HistoryRows, JudgedCells, binary_rows, without_hidden
-from skdp.data.recalls import Tastes
 from skdp.data.remote import narrowed
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.recalls import RecallQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import SumQuery
+from skdp.solvers.item_filter import ItemFilter
 
 __all__ = ["InteractionHistories", "RowHistories"]
 
+FloatArray = NDArray[np.float64]
 _MOST_SHARED = 2000  # items of a moment that is added up by threads: each needs one of its own
 
 
@@ -80,11 +80,21 @@ class RowHistories(SumQuery):
             query.n_jobs = 1
         return query.gram()
 
-    def recalls(self, tastes: Tastes, blends: Sequence[float], judged: float) -> Bounded:
-        """Return the recalls of a public filter: see `RecallQuery`."""
-        wrap = partial(HistoryRows, kept=tastes.kept, form="both", judged=judged, cap=self._cap)
-        rows = narrowed(self._source, wrap, len(tastes.kept))
-        return self._beside(RecallQuery, rows, tastes, blends).recalls()
+    def judge(
+        self,
+        kept: NDArray[np.intp],
+        popularity: FloatArray,
+        inward: FloatArray,
+        outward: FloatArray,
+        scale: float,
+        blends: FloatArray,
+        judged: float,
+    ) -> RecallQuery:
+        """Return the recalls of the public filter of these arrays: see `RecallQuery`."""
+        tastes = checked_filter(self.n_features, kept, popularity, inward, outward, scale)
+        wrap = partial(HistoryRows, kept=kept, form="both", judged=judged, cap=self._cap)
+        rows = narrowed(self._source, wrap, len(kept))
+        return self._beside(RecallQuery, rows, tastes, blends.tolist())
 
 
 class InteractionHistories(PrivateQuery):
@@ -120,20 +130,38 @@ class InteractionHistories(PrivateQuery):
         prepare = partial(_known_cells, judged=judged)
         return self._known(degree_floor=1, prepare=prepare).columns(kept).cells()
 
-    def recalls(self, tastes: Tastes, blends: Sequence[float], judged: float) -> Bounded:
-        """Return the recalls of a public filter: see `RecallQuery`."""
-        return self._judge(tastes, blends, judged).recalls()
-
-    def best_recall(
-        self, tastes: Tastes, blends: Sequence[float], judged: float, bonus: Any
-    ) -> Bounded:
-        """Score the recalls of a public filter for the choice of one blend."""
-        return self._judge(tastes, blends, judged).best_recall(bonus)
-
-    def _judge(self, tastes: Tastes, blends: Sequence[float], judged: float) -> RecallQuery:
-        rows = JudgedCells(self._R, tastes.kept, judged)
+    def judge(
+        self,
+        kept: NDArray[np.intp],
+        popularity: FloatArray,
+        inward: FloatArray,
+        outward: FloatArray,
+        scale: float,
+        blends: FloatArray,
+        judged: float,
+    ) -> RecallQuery:
+        """Return the recalls of the public filter of these arrays: see `RecallQuery`."""
+        n_features = int(self._R.shape[1])
+        tastes = checked_filter(n_features, kept, popularity, inward, outward, scale)
+        rows = JudgedCells(self._R, kept, judged)
         # One interaction changes what is found of one row, whether it comes, goes or moves.
-        return RecallQuery(rows, tastes, blends, adjacency="replace", n_jobs=self.n_jobs)
+        return RecallQuery(rows, tastes, blends.tolist(), adjacency="replace", n_jobs=self.n_jobs)
+
+
+def checked_filter(
+    n_features: int,
+    kept: NDArray[np.intp],
+    popularity: FloatArray,
+    inward: FloatArray,
+    outward: FloatArray,
+    scale: float,
+) -> ItemFilter:
+    """Return a filter whose arrays fit together: one that fails would fail on some data only."""
+    rank = inward.shape[1] - 1
+    shapes = (popularity.shape, inward.shape, outward.shape)
+    if shapes != ((n_features,), (len(kept), rank + 1), (rank, len(kept))):
+        raise ValueError(f"these arrays are no filter of {n_features} items: shapes {shapes}.")
+    return ItemFilter(kept, popularity, inward, outward, float(scale))
 
 
 def _known_cells(R: Any, judged: float) -> Any:

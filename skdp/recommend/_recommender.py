@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdp._inputs import as_blocks, as_source, check_matrix, check_rows, map_blocks
 from skdp._validation import FLOATS, check_int, check_option, check_real
-from skdp.base import BaseDPEstimator, atomic
+from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
 from skdp.data.histories import weighted_rows
 from skdp.queries.histories import InteractionHistories, RowHistories
 from skdp.recommend._lists import ListsMixin
@@ -22,7 +22,13 @@ __all__ = ["DPRecommender"]
 _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is private
 
 
-class DPRecommender(ListsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseDPEstimator):
+class DPRecommender(
+    ListsMixin,
+    FitsElsewhereMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseDPEstimator,
+):
     """Recommendations from which no user's history, or no interaction, can be told.
 
     The fitted filter is (`epsilon`, `delta`)-differentially private for adding or removing one row
@@ -161,16 +167,27 @@ class DPRecommender(ListsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixi
             R = check_rows(self, R, **options)
         else:
             R = check_matrix(self, R, "unless privacy_unit='row'", **options)
-        name, reason = choose_route(self, None if whole else R.shape)
-        session = self._open_session(pure=self._is_pure(name))
-        attributes = self._fit_session(session, R, name)
-        return self._close_session(session, attributes | {"route_": reason})
+        session = self._open_session(pure=self._is_pure(R))
+        return self._close_session(session, self._fit_session(session, R))
 
-    def _is_pure(self, name):
-        return self.privacy_unit == "interaction" and name != "gram"
+    def _route(self, R):
+        """Return (name, reason), from parameters and from the shape where it is public."""
+        return choose_route(self, None if self.privacy_unit == "row" else R.shape)
 
-    def _fit_session(self, session, R, name):
+    def _is_pure(self, R):
+        return self.privacy_unit == "interaction" and self._route(R)[0] != "gram"
+
+    def _fit_elsewhere(self, schema, connect):
+        if self.privacy_unit != "row":
+            raise ValueError(
+                "over clients DPRecommender protects whole users: use privacy_unit='row', or "
+                f"LocalReporter for interactions. Got privacy_unit={self.privacy_unit!r}."
+            )
+        return super()._fit_elsewhere(schema, connect)
+
+    def _fit_session(self, session, R):
         """Release counts, a moment and a choice; everything else is free."""
+        name, reason = self._route(R)
         available = 1.0
         if self.privacy_unit == "interaction":
             query = InteractionHistories(R, adjacency=self.adjacency, n_jobs=self.n_jobs)
@@ -190,7 +207,7 @@ class DPRecommender(ListsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         fitted = fit_filter(
             ask, route, n_users, available, self.n_components, float(self.item_exponent)
         )
-        return self._attributes(fitted, n_users, n_items)
+        return self._attributes(fitted, n_users, n_items) | {"route_": reason}
 
     def _attributes(self, fitted, n_users, n_items):
         found = fitted.filter
@@ -254,12 +271,12 @@ class DPRecommender(ListsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         nnz = min(10, n_features) * n_samples if nnz is None else nnz
         check_counts(self, nnz=nnz)
         whole = self.privacy_unit == "row"
-        name, reason = choose_route(self, None if whole else (n_samples, n_features))
+        rows = zero_rows(n_samples, n_features, sparse=not whole)
+        _, reason = self._route(rows)
         counts = expected_counts(n_samples, n_features, nnz, self.privacy_unit)
         rehearsal = rehearse(
-            self, n_samples, zero_rows(n_samples, n_features, sparse=not whole), name,
-            pure=self._is_pure(name), counts=lambda *_: counts,
-        )  # fmt: skip
+            self, n_samples, rows, pure=self._is_pure(rows), counts=lambda *_: counts
+        )
         edge = taste_edge(rehearsal, n_samples)
         popularity = "popularity only: at this budget no taste of so few histories can be read"
         expected = Expectation(

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.one_shot import flip_probability, history_moment
 from skdp.solvers.recommend import (
     BLENDS,
     Counts,
-    ItemFilter,
     best_blend,
     item_filter,
     kept_degree,

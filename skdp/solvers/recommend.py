@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.one_shot import history_moment, leading_pairs
 from skdp.solvers.shrinkage import Directions, pair_evidence, wigner
 
 __all__ = [
     "Fitted",
-    "ItemFilter",
     "Route",
     "best_blend",
     "buy_counts",
@@ -35,7 +34,6 @@ _PURE_COUNTS, _PURE_CELLS = 0.15, 0.8  # shares of a pure budget
 _READABLE = 50  # the count of this rank must be readable, or that of a tenth of the items
 _FEWEST_KEPT, _MOST_KEPT = 100, 4000
 _SIZE = 2.0  # kept items: SIZE x^(2/3) for a signal figure x
-_PRIOR = 2.0  # a history counts as if it had this many items more, of average taste
 _SLOW = 1e-300
 BLENDS = (0.0, 0.25, 1.0)  # weights of the tastes beside popularity, from none to all
 _JUDGE = 0.05  # share of the budget that chooses among them
@@ -178,61 +176,6 @@ def _sized(route: Route, ordered: FloatArray, n_users: float, share: float) -> t
     return n_kept, max(1, round(kept_degree(ordered, n_kept, n_users)))
 
 
-@dataclass(frozen=True)
-class ItemFilter:
-    """A public map from the items of a user to scores of all items.
-
-    With W = q^-a on the diagonal, v0 the direction of popularity and V of tastes in that metric:
-    scores of a history r are r W [(1 + 2/|r|) v0 v0' + blend V g V'] W^-1, and the part of v0
-    reaches all items. Without tastes the order is that of the noisy counts.
-    """
-
-    kept: NDArray[np.intp]
-    popularity: FloatArray  # of all items, positive, in the order of the noisy counts
-    inward: FloatArray  # (n', 1 + r): W [v0, V]
-    outward: FloatArray  # (r, n'): g V' W^-1
-    scale: float  # of the popularity part
-    blend: float = 1.0
-
-    @property
-    def rank(self) -> int:
-        """Number of tastes."""
-        return len(self.outward)
-
-    def blended(self, blend: float) -> ItemFilter:
-        """Return the same filter with another weight of the tastes."""
-        return ItemFilter(
-            self.kept, self.popularity, self.inward, self.outward, self.scale, float(blend)
-        )
-
-    def item_tastes(self) -> FloatArray:
-        """Return the tastes of the kept items (r, n'): sqrt(g) V', which makes V g V'."""
-        inward = self.inward[:, 1:].T
-        return np.asarray(np.sign(inward) * np.sqrt(np.abs(inward * self.outward)))
-
-    def coordinates(self, rows: Any) -> FloatArray:
-        """Return the weight of popularity and the tastes of histories (CSR, kept columns)."""
-        sizes = np.maximum(np.diff(rows.indptr), 1)
-        return self.weighed(np.asarray(rows @ self.inward), sizes)
-
-    def weighed(self, projected: FloatArray, sizes: NDArray[Any]) -> FloatArray:
-        """Return projected histories of given sizes with their weight of popularity (in place)."""
-        projected[:, 0] = np.maximum(projected[:, 0], 1e-9) * (1 + _PRIOR / sizes) * self.scale
-        return projected
-
-    def scores(self, rows: Any) -> FloatArray:
-        """Return the scores of all items (CSR rows over all items)."""
-        coordinates = self.coordinates(rows[:, self.kept])
-        scores = coordinates[:, :1] * self.popularity
-        if self.rank and self.blend:
-            personal = coordinates[:, 1:] @ (self.blend * self.outward)
-            if len(self.kept) == scores.shape[1]:
-                scores += personal  # all in order: adding by number is slow
-            else:
-                scores[:, self.kept] += personal
-        return np.asarray(scores)
-
-
 def _positive(counts: FloatArray) -> FloatArray:
     """Return counts at least 0, in their order also where noise made them negative."""
     spread = float(np.ptp(counts)) or 1.0
@@ -328,12 +271,13 @@ def fit_filter(
 
 def _chosen_blend(ask: Any, route: Route, tastes: ItemFilter, judged: float, careful: int) -> float:
     """Choose the weight of the tastes by the recall of hidden items; pure routes by one choice."""
+    query = ask.judge(*tastes.arrays(), np.asarray(BLENDS), judged)
     if route.name != "one_shot":
-        answer = ask.recalls(tastes, BLENDS, judged, share=_JUDGE)
+        answer = query.recalls(share=_JUDGE)
         return best_blend(answer.value, answer.noise_scale, careful)
     bonus = np.zeros(len(BLENDS))
     bonus[careful] = route.doubt(_JUDGE)
-    return float(BLENDS[ask.best_recall(tastes, BLENDS, judged, bonus, share=_JUDGE)])
+    return float(BLENDS[query.best_recall(bonus, share=_JUDGE)])
 
 
 class _Moment(NamedTuple):

@@ -132,6 +132,7 @@ def test_dropout_patterns_up_to_order(n):
         check_step_after(*played, X)
 
 
+@NOBODY_COLLUDES
 @pytest.mark.slow
 @pytest.mark.parametrize("first", STAGES)
 @pytest.mark.parametrize("n", [5, 6])

@@ -715,7 +715,7 @@ UNFIT = {
     "no noise": (DPTruncatedSVD(epsilon=math.inf), "finite 'epsilon'"),
     "pure": (DPTruncatedSVD(delta=0), "finite 'epsilon'"),
     "entry": (DPTruncatedSVD(privacy_unit="entry"), "privacy_unit 'row'"),
-    "other": (SimpleNamespace(epsilon=1.0), "DPTruncatedSVD or a DPPCA"),
+    "other": (SimpleNamespace(epsilon=1.0), "DPTruncatedSVD, a DPPCA or a DPRecommender"),
 }
 
 

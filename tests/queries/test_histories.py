@@ -8,10 +8,12 @@ from skdp.data.blocks import DenseRows, SparseRows
 from skdp.data.histories import HistoryRows, binary_rows, hidden_cells
 from skdp.queries.histories import InteractionHistories, RowHistories
 from skdp.queries.recalls import RecallQuery
-from skdp.solvers.recommend import BLENDS, ItemFilter
+from skdp.solvers.item_filter import ItemFilter
+from skdp.solvers.recommend import BLENDS as WEIGHTS
 from skdp.testing import check_order_invariance, check_sensitivity
 
 RNG = np.random.default_rng(0)
+BLENDS = np.asarray(WEIGHTS)
 KEPT = np.array([0, 2, 3, 5])
 BINARY = [(RNG.random((8, 6)) < p).astype(float) for p in (0.0, 0.4, 1.0)]
 
@@ -122,10 +124,16 @@ def flip_cell(R, rng):
 @pytest.mark.parametrize(
     ("make", "neighbour"),
     [
-        (lambda R, f: rows("add_remove")(R).recalls(f, BLENDS, 1.0), drop_row),
-        (lambda R, f: rows("replace")(R).recalls(f, BLENDS, 1.0), other_row),
-        (lambda R, f: rows("add_remove", 2.0)(5 * R).recalls(f, BLENDS, 1.0), drop_row),
-        (lambda R, f: interactions("add_remove")(R).recalls(f, BLENDS, 1.0), flip_cell),
+        (lambda R, f: rows("add_remove")(R).judge(*f.arrays(), BLENDS, 1.0).recalls(), drop_row),
+        (lambda R, f: rows("replace")(R).judge(*f.arrays(), BLENDS, 1.0).recalls(), other_row),
+        (
+            lambda R, f: rows("add_remove", 2.0)(5 * R).judge(*f.arrays(), BLENDS, 1.0).recalls(),
+            drop_row,
+        ),
+        (
+            lambda R, f: interactions("add_remove")(R).judge(*f.arrays(), BLENDS, 1.0).recalls(),
+            flip_cell,
+        ),
     ],
     ids=["row", "row replaced", "row of values", "interaction"],
 )
@@ -137,12 +145,16 @@ def test_recalls_move_by_no_more_than_claimed(make, neighbour):
 
 def test_the_range_of_a_choice_is_claimed():
     def make(R, tastes):
-        return interactions("add_remove")(R).best_recall(tastes, BLENDS, 1.0, np.zeros(3))
+        return (
+            interactions("add_remove")(R)
+            .judge(*tastes.arrays(), BLENDS, 1.0)
+            .best_recall(np.zeros(3))
+        )
 
     def check(R, tastes):
         bounded = make(R, tastes)
-        return type(bounded)(interactions("add_remove")(R).recalls(tastes, BLENDS, 1.0).bound,
-                             bounded.answer)  # fmt: skip
+        query = interactions("add_remove")(R).judge(*tastes.arrays(), BLENDS, 1.0)
+        return type(bounded)(query.recalls().bound, bounded.answer)
 
     _, widest = changes(check, flip_cell, 400, 1)
     assert make(BINARY[1], random_filter(6)).bound.linf == 2.0
@@ -169,7 +181,7 @@ def test_recalls_are_those_of_the_definition():
         known, hidden = (row == 1).astype(float), row == 2
         if known.any() and hidden.any():
             expected += [brute_recall(known, hidden, tastes, b) - 0.5 for b in BLENDS]
-    found = rows("add_remove")(R).recalls(tastes, BLENDS, 1.0).answer(0.0)
+    found = rows("add_remove")(R).judge(*tastes.arrays(), BLENDS, 1.0).recalls().answer(0.0)
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -178,13 +190,22 @@ def test_rows_count_by_themselves():
     tastes = random_filter(seed=4, size=3.0)
     R = histories(np.random.default_rng(3), 60)
     for release, public in (
-        ("recalls", (tastes, BLENDS, 0.7)), ("counts", ()), ("moment", (KEPT, 1, 0.7)),
+        ("counts", ()), ("moment", (KEPT, 1, 0.7)),
     ):  # fmt: skip
         check_order_invariance(rows("add_remove"), release, *public, data=R)
         values = R * np.random.default_rng(4).gamma(0.3, size=R.shape)
         check_order_invariance(rows("add_remove", 2.0), release, *public, data=values)
-    whole = rows("add_remove")(R).recalls(tastes, BLENDS, 0.7).answer(0.0)
-    alone = sum(rows("add_remove")(r[None]).recalls(tastes, BLENDS, 0.7).answer(0.0) for r in R)
+    judge = (*tastes.arrays(), BLENDS, 0.7)
+    check_order_invariance(lambda R: rows("add_remove")(R).judge(*judge), "recalls", data=R)
+    values = R * np.random.default_rng(4).gamma(0.3, size=R.shape)
+    check_order_invariance(
+        lambda R: rows("add_remove", 2.0)(R).judge(*judge), "recalls", data=values
+    )
+    whole = rows("add_remove")(R).judge(*tastes.arrays(), BLENDS, 0.7).recalls().answer(0.0)
+    alone = sum(
+        rows("add_remove")(r[None]).judge(*tastes.arrays(), BLENDS, 0.7).recalls().answer(0.0)
+        for r in R
+    )
     np.testing.assert_array_equal(whole * 24, np.rint(whole * 24))
     np.testing.assert_allclose(whole, alone, atol=1e-12)
 
@@ -250,7 +271,7 @@ def test_the_judge_sees_the_values_of_known_items():
         known = np.where(mask, 0.0, row)
         if known.any() and mask.any():
             expected += [brute_recall(known, mask, tastes, b) - 0.5 for b in BLENDS]
-    found = rows("add_remove", 3.0)(R).recalls(tastes, BLENDS, 1.0).answer(0.0)
+    found = rows("add_remove", 3.0)(R).judge(*tastes.arrays(), BLENDS, 1.0).recalls().answer(0.0)
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 

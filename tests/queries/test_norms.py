@@ -123,6 +123,17 @@ def test_numbers_are_those_of_plain_products():
         assert query.square_sum().bound.l2 == math.inf
 
 
+def test_long_sums_are_exact():
+    """Numbers that no rounding touches, whose sums are beyond what one float holds."""
+    n = 4096
+    Z, W = RNG.integers(2**26, 2**27, (2, n)), RNG.integers(2**18, 2**19, (n, 2))
+    query = NormQuery(Z * 2.0**-20, EntryUnit("spectral"))
+    expected = Z.astype(object) @ W.astype(object) * 2
+    assert np.array_equal(query.right(W * 2.0**-19).answer(2.0**-40), expected)
+    query = NormQuery(Z.T * 2.0**-20, EntryUnit("spectral"))
+    assert np.array_equal(query.left(W * 2.0**-19).answer(2.0**-40), expected)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_entries_that_are_not_numbers_move_nothing_else(bad):
     A = RNG.standard_normal((M, N))

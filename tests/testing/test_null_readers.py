@@ -21,9 +21,10 @@ from skdp.federated import (
     PersonalizedClient,
     PlainAggregator,
     PowerMethodClient,
+    RecommenderClient,
 )
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
-from skdp.recommend import LocalReporter
+from skdp.recommend import DPRecommender, LocalReporter
 from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import fixed_noise, null_release
 from skdp.testing._outcomes import difference, fitted_attributes
@@ -127,6 +128,16 @@ def federated(algorithm):
     return run
 
 
+def recommended():
+    def client(rows):
+        return RecommenderClient(rows, CONFIG, epsilon=8.0)
+
+    server = FederatedPowerMethod(DPRecommender(2, epsilon=8.0), CONFIG)
+    parts = [client(part) for part in np.array_split(np.tile(X, (40, 1)), 4)]
+    requests = recorded(lambda sums: server.fit(sums, n_features=4), parts)
+    return lambda X, y, groups: answers(client(X), requests)
+
+
 def personal_rounds():
     with fixed_noise(0), warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # too few users to see much
@@ -176,6 +187,7 @@ READERS = {
     "local report of a history": (flipped, SAME_SIZE),
     "client of the power method": (federated("power"), ANY_SIZE),
     "client of the moment": (federated("gram"), ANY_SIZE),
+    "client of a recommender": (recommended(), ANY_SIZE),
     "client of personal rounds": (personal_rounds(), ANY_SIZE),
     "batches": (batches, ANY_SIZE),
     "updates": (updates, SAME_SIZE),

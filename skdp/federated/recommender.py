@@ -1,0 +1,154 @@
+"""A holder of histories in a decentralised fit of a recommender for whole users.
+
+The server is `FederatedPowerMethod` with a `DPRecommender`: counts, the moment and the recalls of
+hidden items are sums over users, so that a secure sum is all it takes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_array
+
+from skdp._validation import FLOATS
+from skdp.data.blocks import row_source
+from skdp.federated._clients import (
+    FederatedClient,
+    Signatures,
+    is_center,
+    is_factor,
+    is_positive,
+    is_selection,
+)
+from skdp.federated._requests import Argument
+from skdp.federated.noise_parts import Config
+from skdp.queries.histories import RowHistories
+from skdp.queries.recalls import RecallQuery
+from skdp.queries.sums import ADJACENCIES
+
+__all__ = ["RecommenderClient"]
+
+_MOST_BLENDS = 16
+
+
+def is_share(_: Any, value: Argument) -> bool:
+    """A number from 0 to 1."""
+    return isinstance(value, float) and 0.0 <= value <= 1.0
+
+
+def is_blends(_: Any, value: Argument) -> bool:
+    """A few finite weights."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.ndim != 1:
+        return False
+    return 1 <= value.size <= _MOST_BLENDS and bool(np.isfinite(value).all())
+
+
+_SIGNATURES: dict[type, Signatures] = {
+    RowHistories: {
+        "count": (),
+        "counts": (),
+        "moment": (is_selection, is_positive, is_share),
+        "judge": (
+            is_selection,
+            is_center,
+            is_factor,
+            is_factor,
+            is_positive,
+            is_blends,
+            is_share,
+        ),
+    },
+    RecallQuery: {"recalls": ()},
+}
+
+
+class RecommenderClient(FederatedClient):
+    """A holder of histories, with (epsilon, delta)-differential privacy for each of its users.
+
+    The promise and its conditions are those of `PowerMethodClient`: what leaves this client
+    protects one row (one user with the whole history), under secure sums, and the client believes
+    no number of the server. It answers the questions of a recommender alone: number of users,
+    counts of items, the moment of the kept items, and the recall of hidden items by the filter.
+
+    Parameters
+    ----------
+    R : {array-like, sparse matrix} of shape (n_users, n_items)
+        The client's private histories; there may be none. Positive entries are items.
+    config : AggregationConfig
+        Public counts of clients, colluders and drop-outs; the same for all.
+    weights : "binary" or float, default="binary"
+        As in the server's `DPRecommender`.
+    epsilon : float, default=1.0
+        What this client spends at most, in the whole fit.
+    delta : float, default=1e-6
+        Probability that the bound fails, above 0.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        What neighbours differ in.
+    n_retries : int, default=0
+        As in `PowerMethodClient`.
+    n_jobs : int or None, default=None
+        Threads for the passes over the rows.
+
+    See Also
+    --------
+    FederatedPowerMethod : The server.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp.datasets import make_histories
+    >>> from skdp.federated import (
+    ...     AggregationConfig, FederatedPowerMethod, PlainAggregator, RecommenderClient
+    ... )
+    >>> from skdp.recommend import DPRecommender
+    >>> R = make_histories(1200, 60, 8, 3, random_state=0)
+    >>> config = AggregationConfig(n_clients=4, n_colluders=1)
+    >>> clients = [RecommenderClient(R[i::4], config, epsilon=3.0) for i in range(4)]
+    >>> server = FederatedPowerMethod(DPRecommender(4, epsilon=3.0), config)
+    >>> sums = PlainAggregator([client.respond for client in clients])  # a simulation
+    >>> model = server.fit(sums, n_features=60, sparse=True)
+    >>> model.recommend(R[:2], n=5)[0].shape
+    (2, 5)
+    """
+
+    def __init__(
+        self,
+        R: Any,
+        config: Config,
+        *,
+        weights: str | float = "binary",
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        adjacency: str = "add_remove",
+        n_retries: int = 0,
+        n_jobs: int | None = None,
+    ) -> None:
+        if adjacency not in ADJACENCIES:
+            raise ValueError(f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r}.")
+        R = check_array(R, accept_sparse="csr", dtype=list(FLOATS), ensure_min_samples=0)
+        query = RowHistories(
+            row_source(R), adjacency=adjacency, n_jobs=n_jobs, cap=_checked_cap(weights)
+        )
+        super().__init__(
+            query,
+            config,
+            _SIGNATURES,
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=adjacency,
+            unit="row",
+            n_features=int(np.shape(R)[1]),
+            n_retries=n_retries,
+        )
+
+
+def _checked_cap(weights: str | float) -> float | None:
+    """Return the public cap on values, None for binary histories."""
+    if isinstance(weights, str) and weights == "binary":
+        return None
+    real = isinstance(weights, int | float) and not isinstance(weights, bool)
+    if not (real and math.isfinite(float(weights)) and 1e-60 <= float(weights) <= 1e60):
+        raise ValueError(f"'weights' must be 'binary' or a positive number. Got {weights!r}.")
+    return float(weights)

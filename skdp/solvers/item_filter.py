@@ -1,0 +1,73 @@
+"""The public map from the items of a user to scores of all items."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ItemFilter"]
+
+FloatArray = NDArray[np.float64]
+_PRIOR = 2.0  # a history counts as if it had this many items more, of average taste
+
+
+@dataclass(frozen=True)
+class ItemFilter:
+    """A public map from the items of a user to scores of all items.
+
+    With W = q^-a on the diagonal, v0 the direction of popularity and V of tastes in that metric:
+    scores of a history r are r W [(1 + 2/|r|) v0 v0' + blend V g V'] W^-1, and the part of v0
+    reaches all items. Without tastes the order is that of the noisy counts.
+    """
+
+    kept: NDArray[np.intp]
+    popularity: FloatArray  # of all items, positive, in the order of the noisy counts
+    inward: FloatArray  # (n', 1 + r): W [v0, V]
+    outward: FloatArray  # (r, n'): g V' W^-1
+    scale: float  # of the popularity part
+    blend: float = 1.0
+
+    def arrays(self) -> tuple[Any, ...]:
+        """Return what makes the filter, the blend aside: plain public arrays, which travel."""
+        return (self.kept, self.popularity, self.inward, self.outward, self.scale)
+
+    @property
+    def rank(self) -> int:
+        """Number of tastes."""
+        return len(self.outward)
+
+    def blended(self, blend: float) -> ItemFilter:
+        """Return the same filter with another weight of the tastes."""
+        return ItemFilter(
+            self.kept, self.popularity, self.inward, self.outward, self.scale, float(blend)
+        )
+
+    def item_tastes(self) -> FloatArray:
+        """Return the tastes of the kept items (r, n'): sqrt(g) V', which makes V g V'."""
+        inward = self.inward[:, 1:].T
+        return np.asarray(np.sign(inward) * np.sqrt(np.abs(inward * self.outward)))
+
+    def coordinates(self, rows: Any) -> FloatArray:
+        """Return the weight of popularity and the tastes of histories (CSR, kept columns)."""
+        sizes = np.maximum(np.diff(rows.indptr), 1)
+        return self.weighed(np.asarray(rows @ self.inward), sizes)
+
+    def weighed(self, projected: FloatArray, sizes: NDArray[Any]) -> FloatArray:
+        """Return projected histories of given sizes with their weight of popularity (in place)."""
+        projected[:, 0] = np.maximum(projected[:, 0], 1e-9) * (1 + _PRIOR / sizes) * self.scale
+        return projected
+
+    def scores(self, rows: Any) -> FloatArray:
+        """Return the scores of all items (CSR rows over all items)."""
+        coordinates = self.coordinates(rows[:, self.kept])
+        scores = coordinates[:, :1] * self.popularity
+        if self.rank and self.blend:
+            personal = coordinates[:, 1:] @ (self.blend * self.outward)
+            if len(self.kept) == scores.shape[1]:
+                scores += personal  # all in order: adding by number is slow
+            else:
+                scores[:, self.kept] += personal
+        return np.asarray(scores)
