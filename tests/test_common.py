@@ -44,7 +44,7 @@ ESTIMATORS = [
     DPSpectralEmbedding(n_components=1, normalization="none", adjacency="replace"),
     DPSpectralEmbedding(n_components=1, algorithm="one_shot"),
     DPTraceRegressor(),
-    DPTraceRegressor(design=1.0, fit_intercept=True, adjacency="replace"),
+    DPTraceRegressor(design=1.0, fit_intercept=False, adjacency="replace"),
     DPTraceRegressor(privacy_unit="label", solver="spectral_init"),
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),

@@ -105,7 +105,7 @@ WAYS += [
     (estimator, records)
     for estimator in [
         DPTraceRegressor(1),
-        DPTraceRegressor(1, adjacency="replace", fit_intercept=True),
+        DPTraceRegressor(1, adjacency="replace", fit_intercept=False),
         DPTraceRegressor(1, design=1.0, max_iter=3),
         DPTraceRegressor(1, design=(np.eye(4), np.eye(3)), solver="spectral_init"),
         DPTraceRegressor(1, privacy_unit="label"),
@@ -255,10 +255,10 @@ def test_few_records_are_not_read():
     found = model.plan(3000).found
     names = [{r.name for r in model.plan(int(f * found)).releases} for f in (0.5, 1.5)]
     assert "left_out" in names[0] and "left_out" not in names[1]
-    for params in ({}, {"privacy_unit": "label"}, {"design": 1.0, "fit_intercept": True}):
+    for params in ({}, {"privacy_unit": "label"}, {"design": 1.0, "fit_intercept": False}):
         fewest = DPTraceRegressor(1, matrix_shape=(4, 3), **params).plan(1)
         assert fewest.error == 1.0 and fewest.found > 100
-    for params in ({}, {"max_iter": 3}, {"fit_intercept": True}, {"privacy_unit": "label"}):
+    for params in ({}, {"max_iter": 3}, {"fit_intercept": False}, {"privacy_unit": "label"}):
         other = DPTraceRegressor(1, matrix_shape=(4, 3), **params)
         assert other.records_needed().readable == pytest.approx(other.plan(10).found, rel=1e-3)
     assert theory.records_needed((4, 3), 1) == model.records_needed()

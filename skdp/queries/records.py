@@ -98,11 +98,6 @@ class RecordQuery(RecordPasses):
 
     # -- ranks -------------------------------------------------------------------------------
 
-    def targets_below(self, threshold: float) -> Bounded:
-        """Return the rank of a threshold among the y_i."""
-        targets = self.survey.numbers(partial(centred, center=self.center))
-        return self.rank(targets, threshold, "target_median")
-
     def kept_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the |y_i| that are not 0."""
         sizes = self.survey.numbers(partial(_target_sizes, center=self.center))
@@ -135,7 +130,7 @@ class RecordQuery(RecordPasses):
         diagonal = self.form.moment_slack() == (0.0, 0.0)
         return d1 + d2 if diagonal else d1 * d1 + d2 * d2
 
-    def moments(self, clip_level: float) -> Bounded:
+    def design_moments(self, clip_level: float) -> Bounded:
         """Return the sums of X X' and X'X (CSR: of their diagonals), ||X X'||_F clipped to C; flat.
 
         Both have the same norm: sqrt(2) C together; replace: the changes are PSD (or

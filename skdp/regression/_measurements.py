@@ -11,10 +11,14 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
 from skdp._inputs import as_blocks, map_blocks
+from skdp._scales import column_weights
 from skdp._validation import check_bool, check_int, check_option, check_real
 from skdp.data.dask_rows import is_dask_array
 from skdp.data.places import in_memory
-from skdp.regression._placed import check_placed, in_blocks
+from skdp.data.records import RecordForm
+from skdp.queries.columns import ColumnQuery
+from skdp.regression._placed import as_columns, check_placed, in_blocks
+from skdp.solvers.columns import find_center
 from skdp.solvers.design import Whitening, whitening
 
 __all__ = [
@@ -23,6 +27,7 @@ __all__ = [
     "check_parameters",
     "pay_the_rest",
     "predictions",
+    "release_center",
 ]
 
 _FLOATS = [np.float64, np.float32]
@@ -156,6 +161,13 @@ def check_parameters(estimator):
         )
     if isinstance(estimator.design, str):
         check_option(estimator, "design", ("private",))
+
+
+def release_center(estimator, session, placed, share, n):
+    """Return a released centre of the targets, and whether they show it."""
+    targets = placed.column("y", RecordForm(as_columns, 1).alone, 1)
+    query = ColumnQuery(targets, adjacency=session.adjacency, n_jobs=estimator.n_jobs)
+    return find_center(session.ask(query), share, column_weights(1), n)
 
 
 def pay_the_rest(session):

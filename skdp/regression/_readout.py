@@ -3,6 +3,8 @@
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +36,7 @@ from skdp.regression._planning import (
 from skdp.solvers.columns import Columns, find_columns
 from skdp.solvers.readout import readout_moments, solve_readout
 from skdp.solvers.scales import find_scales
-from skdp.theory import check_counts, falling_spectrum, rehearse, zero_rows
+from skdp.theory import check_counts, falling_spectrum, rehearse, searched_error, zero_rows
 
 _PARTS = (0.3, 0.4, 0.3)  # of what columns cost: their scales about 0, means, scales about these
 _MOST_COLUMNS = 1000
@@ -218,6 +220,11 @@ class ReadoutBase(BaseDPEstimator):
         facts = ReadoutFacts(clip_norm, length, target, shares)
         kind = "falling" if spectrum is None else "given"
         expected = expect_readout(noise, n, signal, facts, kind)
+        ranks = rehearsal.named("column_ranks", "norm_median")
+        if ranks:
+            noise = max(line.noise_scale for line in ranks)
+            facts = {"error": expected.error, "nothing": 1.0, "noise_scale": noise}
+            expected = replace(expected, error=partial(searched_error, **facts))
         return rehearsal.plan(n, d, expected, unit)
 
     def _target_length(self, rehearsal, columns):

@@ -17,20 +17,23 @@ from skdp.regression._measurements import (
     check_parameters,
     pay_the_rest,
     predictions,
+    release_center,
 )
 from skdp.regression._planning import expect_trace, ordinary_moments, planned_records, shape_of
 from skdp.solvers.design import release_whitening, whitening
 from skdp.solvers.trace import (
-    SIGNED_GRID,
     TraceFacts,
     UnreadableError,
     fit_trace,
     median_steps,
-    private_median,
     trace_attributes,
     zero_fit,
 )
 from skdp.theory import check_counts, records_needed, rehearse
+
+# Of the deviation of an entry. Rows that share a mean see it and the intercept together: at 1 a
+# step would go as far beyond the minimum as it began before it.
+_CORNER = 0.5
 
 
 class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
@@ -75,8 +78,9 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         Shrink singular values by the known noise (free).
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
-    fit_intercept : bool, default=False
-        Learn an intercept: one more private median, and one more column of each gradient.
+    fit_intercept : bool, default=True
+        Learn an intercept, so that a shift of y does not matter: 3% of the budget finds a private
+        centre of y. False is for y that is centred by a public number.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. Anything else makes the noise reproducible,
         which is not private: it warns and is flagged in the receipt.
@@ -154,7 +158,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         tail_average=True,
         shrink=True,
         budget_split="auto",
-        fit_intercept=False,
+        fit_intercept=True,
         random_state=None,
         n_jobs=None,
     ):
@@ -198,8 +202,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         session = self._open_session()
         placed, shape = check_measurements(self, X, y)
         attributes = self._fit_session(session, placed, shape)
-        if reason := attributes.pop("zero_because"):
-            self._warn_zero(reason, shape)
+        self._warn_of(attributes.pop("doubt"), attributes["n_samples_"], shape)
         return self._close_session(session, attributes)
 
     def _fit_session(self, session, placed, shape):
@@ -215,7 +218,12 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         unit_noise = query.neighbours.units / session.budget.mu
         if design is None and session.unit == "label":
             design = whitening(query.public_moments(), shape, n, 0.0)
-        attributes = self._descend(ask, shape, n, design, shares, unit_noise)
+        centre, seen = 0.0, True
+        if self.fit_intercept:
+            centre, seen = release_center(self, session, placed, shares["center"], n)
+        attributes = self._descend(ask, shape, n, design, shares, unit_noise, centre)
+        if not seen:
+            attributes["doubt"] = attributes["doubt"] or "could not see where the targets lie"
         pay_the_rest(session)
         return attributes
 
@@ -237,6 +245,8 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
             shares["count"] = 0.01
         if self._learns_design():
             shares["covariance"] = 0.05
+        if self.fit_intercept:
+            shares["center"] = 0.03
         if self.solver == "spectral_init":
             shares["init"] = 1 - math.fsum(shares.values()) + shares["init"]
             return shares
@@ -250,20 +260,17 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         count = ask.count(share=shares["count"])
         return released_count(*count)
 
-    def _descend(self, ask, shape, n, design, shares, unit_noise):
-        """Learn design and centre, then the matrix; return the fitted attributes."""
-        facts, centre = self._facts(shape, n, unit_noise), 0.0
-        rank_share = facts.rank_share
+    def _descend(self, ask, shape, n, design, shares, unit_noise, centre):
+        """Learn the design, then the matrix; return the fitted attributes."""
+        facts = self._facts(shape, n, unit_noise)
         try:
             if self._learns_design():
-                design = release_whitening(ask, shape, n, rank_share, shares["covariance"])
+                design = release_whitening(ask, shape, n, facts.rank_share, shares["covariance"])
             if design is None:
                 raise UnreadableError
-            if self.fit_intercept:
-                centre = private_median(ask.targets_below, rank_share, n, SIGNED_GRID)
         except UnreadableError:
             return self._attributes(zero_fit(shape, facts.rank), None, n, centre)
-        corner = math.sqrt(design.lam) if self.fit_intercept else 0.0
+        corner = _CORNER * math.sqrt(design.lam) if self.fit_intercept else 0.0
         if design.left is not None:
             ask = ask.whitened(design.left, design.right)
         facts = facts._replace(lam=design.lam, corner=corner)
@@ -274,9 +281,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         """Public numbers of a descent, for entries of variance 1."""
         shares = self._shares()
         max_iter = 0 if self.solver == "spectral_init" else self.max_iter
-        steps = median_steps(
-            max_iter, covariance=self._learns_design(), intercept=self.fit_intercept
-        )
+        steps = median_steps(max_iter, covariance=self._learns_design())
         return TraceFacts(
             shape=shape, rank=min(self.rank, *shape), n=n, lam=1.0, unit_noise=unit_noise,
             init=shares["init"], gradients=shares.get("gradients", 0.0),
@@ -289,19 +294,22 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         left, right = (None, None) if design is None else design[:2]
         attributes = trace_attributes(fit, left, right)
         return attributes | {
-            "zero_because": fit.zero_because,
+            "doubt": fit.zero_because and f"returns the zero matrix: {fit.zero_because}",
             "intercept_": intercept,
             "rank_": len(fit.values),
             "n_samples_": round(n),
             "n_iter_": 1 if self.solver == "spectral_init" else self.max_iter,
         }
 
-    def _warn_zero(self, reason, shape):
-        needed = self._records_needed(shape)
+    def _warn_of(self, doubt, n, shape):
+        """Say that a fit is of little use, from public numbers and released ones."""
+        needed = self._records_needed(shape).useful
+        if not doubt and n >= needed:
+            return
+        outcome = doubt or "expects a relative error above one half"
         warnings.warn(
-            f"{type(self).__name__} returns the zero matrix: {reason}. At this budget about "
-            f"{needed.useful} records are needed; use more records, a larger 'epsilon', a smaller "
-            "'rank' or a smaller matrix.",
+            f"{type(self).__name__} {outcome}. At this budget about {needed} records are needed; "
+            "use more records, a larger 'epsilon', a smaller 'rank' or a smaller matrix.",
             PrivacyWarning,
             stacklevel=3,
         )
@@ -330,8 +338,8 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         rows = n_samples if known or self.adjacency == "replace" else 1  # else nobody asks
         records = planned_records(rows, shape, known=known)
         moments = ordinary_moments(shape)
-        rehearsal = rehearse(self, n_samples, records, shape, moments=moments)
-        ranks = rehearsal.named("moment_median", "target_median", "clip_median")
+        rehearsal = rehearse(self, n_samples, records, shape, design_moments=moments)
+        ranks = rehearsal.named("moment_median", "clip_median")
         rank = ranks[0]  # a sum of halves, and all of them alike
         facts = self._facts(shape, n_samples, 2 * rank.noise_scale * math.sqrt(rank.share))
         expected = expect_trace(rank, facts, signal)

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from skdp.answer import Answer, released_count
 from skdp.solvers.scales import find_scales
 
-__all__ = ["ColumnMoments", "Columns", "MomentWeights", "column_moments", "find_columns"]
+__all__ = [
+    "ColumnMoments",
+    "Columns",
+    "MomentWeights",
+    "column_moments",
+    "find_center",
+    "find_columns",
+]
 
 FloatArray = NDArray[np.float64]
 _BLUR, _NEAREST, _FARTHEST = 0.2, 4.0, 64.0  # scales from the centre at which entries are cut
@@ -117,6 +124,25 @@ def find_columns(
     deviation = np.sqrt(np.maximum(moments.variance - _CLEAR * moments.noise, 0.0))
     found, needed = first.found & spread.found, max(first.needed, spread.needed)
     return Columns(center, spread.value, found, deviation, moments.n, sums.noise_scale, needed)
+
+
+def find_center(
+    ask: AsksColumns, share: float, weights: MomentWeights, n: float
+) -> tuple[float, bool]:
+    """Return the centre of a single column, and whether its scale was found.
+
+    A first mean has noise in proportion to its distance from 0, a second one, about the first, in
+    proportion to the spread: numbers may lie a thousand deviations from 0.
+    """
+    part = share / 4
+    found = find_columns(ask, 1, [part] * 3, weights, n)
+    reach = found.reach(found.noise)
+    sums = ask.moments(found.center, reach, weights.rows, share=part)
+    about = column_moments(
+        sums.value, sums.noise_scale, found.center, reach, weights=weights, n=found.n
+    )
+    center = np.where(found.found, about.mean, found.center)
+    return float(center[0]), bool(found.found[0])
 
 
 def column_moments(

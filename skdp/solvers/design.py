@@ -31,7 +31,7 @@ class AsksDesign(Protocol):
         """Return a negative number when the threshold is below the median size."""
         ...
 
-    def moments(self, clip_level: float, *, share: float) -> Answer:
+    def design_moments(self, clip_level: float, *, share: float) -> Answer:
         """Return the two second moments (or their diagonals), flat."""
         ...
 
@@ -97,5 +97,5 @@ def release_whitening(
 ) -> Whitening | None:
     """Learn the design: a private median of the sizes, and one release of both moments."""
     median = private_median(ask.moment_sizes_below, rank_share, n)
-    answer = ask.moments(_CLIP * median, share=share)
+    answer = ask.design_moments(_CLIP * median, share=share)
     return whitening(answer.value, shape, n, answer.noise_scale)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -23,7 +23,6 @@ from skdp.answer import Answer
 __all__ = [
     "GRID",
     "READABLE",
-    "SIGNED_GRID",
     "TraceFacts",
     "TraceFit",
     "UnreadableError",
@@ -43,7 +42,6 @@ FloatArray = NDArray[np.float64]
 _Z = 0.6744897501960817
 _RATIO = 1.1
 GRID: FloatArray = _RATIO ** np.arange(-291.0, 292.0)  # 2**-40 to 2**40
-SIGNED_GRID: FloatArray = np.concatenate([-GRID[::-1], [0.0], GRID])
 _NEARBY = (-28, 3)  # grid points around the last clip level where the next one is looked for
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 _SETTLED = 1.4  # of the smallest residual scale: three to four grid points
@@ -199,11 +197,11 @@ def search_steps(size: int) -> int:
     return math.ceil(math.log2(size))
 
 
-def median_steps(max_iter: int, *, covariance: bool, intercept: bool) -> int:
+def median_steps(max_iter: int, *, covariance: bool) -> int:
     """Return how many ranks all searches of a fit ask for; each gets the same share."""
     wide, near = search_steps(len(GRID)), search_steps(_NEARBY[1] - _NEARBY[0])
     descent = wide + (wide + near * (max_iter - 1) if max_iter else 0)
-    return descent + covariance * wide + intercept * search_steps(len(SIGNED_GRID))
+    return descent + covariance * wide
 
 
 def private_median(
@@ -260,9 +258,7 @@ class _Descent:
         noise = math.hypot(
             answer.noise_scale * scale, 1.1 * self.sd / math.sqrt(facts.lam * facts.n)
         )
-        self.intercept = (
-            float(answer.value[-1]) / (b * corner**2 * facts.n) * corner if corner else 0.0
-        )
+        self.intercept = float(answer.value[-1]) / (b * corner**2 * facts.n) if corner else 0.0
         self.U, values, self.V = _truncated_svd(full, facts.rank)
         self.values = shrink_values(values, noise, facts.shape)
         self.init_noise = noise
@@ -285,7 +281,7 @@ class _Descent:
         left = rate * answer.value[r * d1 : r * (d1 + d2)].reshape(r, d2)
         self.U, self.values, self.V = retract(self.U, S, self.V, right, left)
         if facts.corner:
-            self.intercept += rate * facts.lam / facts.corner * float(answer.value[-1])
+            self.intercept += rate * float(answer.value[-1])
         size = float(np.linalg.norm(self.values))
         limit = 3 * self.first_sd / math.sqrt(facts.lam)
         self.values = self.values * min(1.0, limit / max(size, 1e-300))
@@ -356,7 +352,8 @@ def fit_trace(ask: AsksTrace, facts: TraceFacts) -> TraceFit:
     if facts.max_iter and run.sd > 1.3 * run.first_sd:
         return run.result("the fitted residuals are larger than the targets")
     run.finish()
-    return run.result()
+    reason = "" if run.values.any() else "no singular value stands above the noise"
+    return replace(run.result(), zero_because=reason)
 
 
 def trace_attributes(

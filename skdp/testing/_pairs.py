@@ -215,7 +215,9 @@ def _record_pairs(estimator):
     x = rng.standard_normal((1, d))
     if estimator.adjacency == "replace":
         first, second = (np.vstack([X, row]) for row in (x, -x))
-        yield "antipodal", FitData(first, np.append(y, 1e15)), FitData(second, np.append(y, 1e15))
+        high, low = np.append(y, 1e15), np.append(y, -1e15)
+        yield "antipodal", FitData(first, high), FitData(second, high)
+        yield "antipodal, with its constant", FitData(first, high), FitData(first, low)
         return
     yield "one more", FitData(X, y), FitData(np.vstack([X, 1e3 * x]), np.append(y, 1e15))
 

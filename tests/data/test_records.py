@@ -70,8 +70,8 @@ RECORDS = {
 
 TRACES = {
     "row": DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0),
-    "replace-intercept": DPTraceRegressor(
-        1, matrix_shape=(4, 2), epsilon=20.0, adjacency="replace", fit_intercept=True
+    "replace-centred": DPTraceRegressor(
+        1, matrix_shape=(4, 2), epsilon=20.0, adjacency="replace", fit_intercept=False
     ),
     "label": DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0, privacy_unit="label"),
     "start": DPTraceRegressor(1, epsilon=20.0, design=9.0, solver="spectral_init"),
@@ -350,6 +350,7 @@ def test_traces_of_blocks_have_the_bits_of_the_array(name, npy, mapped):
     model.set_params(n_jobs=None)
 
 
+@pytest.mark.filterwarnings("ignore:.*no singular value:skdp.exceptions.PrivacyWarning")
 def test_sparse_and_wide_traces(npz, monkeypatch):
     """Wide records keep coordinates beside the rows, in small blocks too."""
     model = DPTraceRegressor(1, matrix_shape=(8, 5), epsilon=1e3)
@@ -405,7 +406,11 @@ def test_only_sums_of_integers_come_home(monkeypatch):
         TRACES["row"].fit(unknown(X), unknown(TRACED))
     assert {total.dtype for total in totals} == {np.dtype(np.int64)}
     sums_of_records = {(2 * X.shape[1] + 1,)}  # two limbs, and the intercept's
-    columns = {(D, 121), (2, 121)}  # octaves of columns, counted once for all questions of a search
+    columns = {
+        (D, 121),
+        (2, 121),
+        (1, 121),
+    }  # octaves of columns, counted once for all questions of a search
     allowed = {opening.bound.shape for opening in transcript} | {(), (3,)} | columns
     allowed |= sums_of_records
     assert {total.shape for total in totals} <= allowed

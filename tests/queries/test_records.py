@@ -131,7 +131,7 @@ def test_antipodal_records_attain_the_bound(unit, adjacency, step):
 def test_design_moments_hold_and_are_attained(form, adjacency):
     A, B = factors(4, 90)
     y, worst = np.ones(1), 0.0
-    make = lambda p: query(form, p, y[: len(p[0])], adjacency=adjacency).moments(0.7)  # noqa: E731
+    make = lambda p: query(form, p, y[: len(p[0])], adjacency=adjacency).design_moments(0.7)  # noqa: E731
     for i in range(90):
         one = (A[i : i + 1], B[i : i + 1])
         j = (7 * i + 2) % 90
@@ -198,7 +198,6 @@ def test_kept_coordinates_change_nothing(whitened, monkeypatch):
 
 
 RANKS = {
-    "targets": lambda q: q.targets_below(0.5),
     "moment sizes": lambda q: q.moment_sizes_below(0.5),
     "scores": lambda q: q.tangent(U, S, V).scores_below(0.5),
     "first scores": lambda q: q.products().scores_below(0.5),
@@ -314,7 +313,7 @@ def test_matches_the_float_computation(form, corner):
     scale = np.abs(expected).max()
     assert np.allclose(bounded.answer(0.0), expected, atol=5e-3 * scale)
     assert np.allclose(bounded.answer(1e-9) * 1e-9, expected, atol=5e-3 * scale)
-    assert query(form, (A, B), y).moments(2.0).answer(1e-9).shape == (
+    assert query(form, (A, B), y).design_moments(2.0).answer(1e-9).shape == (
         (D1 + D2,) if "csr" in form else (D1 * D1 + D2 * D2,)
     )
 
@@ -325,7 +324,7 @@ def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
     A, B = rng.standard_normal((1500, D1)), rng.standard_normal((1500, D2))
     y = rng.standard_normal(1500)
     order = rng.permutation(1500)
-    releases = [*SUMS.values(), *RANKS.values(), lambda q: q.moments(0.5)]
+    releases = [*SUMS.values(), *RANKS.values(), lambda q: q.design_moments(0.5)]
     expected = [release(query(form, (A, B), y, corner=0.5)).answer(1e-8) for release in releases]
     for n_jobs in (None, 3):
         for release, value in zip(releases, expected, strict=True):
@@ -351,7 +350,7 @@ def test_no_records_are_no_trouble():
     for form in FORMS:
         none = query(form, (np.zeros((0, D1)), np.zeros((0, D2))), np.zeros(0))
         assert not SUMS["tangent"](none).answer(1e-8).any()
-        assert not none.moments(1.0).answer(1e-8).any()
+        assert not none.design_moments(1.0).answer(1e-8).any()
 
 
 def test_public_moments_of_the_label_unit():

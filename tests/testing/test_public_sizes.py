@@ -164,7 +164,7 @@ IN_BLOCKS = [
     DPPersonalizedRegressor(),
     DPTraceRegressor(
         1, matrix_shape=(2, 2), design=1.0, epsilon=25.0,
-        budget_split={"init": 0.2, "medians": 0.4, "gradients": 0.3, "count": 0.05},
+        budget_split={"init": 0.1, "medians": 0.4, "gradients": 0.3, "center": 0.1, "count": 0.05},
     ),
 ]  # fmt: skip
 KEPT = [
