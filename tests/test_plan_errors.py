@@ -15,6 +15,7 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
+from skdp.answer import Answer
 from skdp.datasets import (
     make_block_graph,
     make_spiked_rows,
@@ -22,7 +23,9 @@ from skdp.datasets import (
     make_user_tasks,
 )
 from skdp.preprocessing import DPStandardScaler
+from skdp.solvers.scales import find_scale
 from skdp.testing import seeded_entropy
+from skdp.theory import scale_doubt
 
 ENTRY = {"privacy_unit": "entry", "sketch": "sparse", "matrix_shape": (400, 12)}
 
@@ -253,6 +256,54 @@ def test_expected_loss_of_a_ridge(n, d, adjacency, intercept, q, signal):
     expected = model.plan(n, d, n_targets=q, signal=signal, spectrum=np.ones(d)).error
     assert 0.05 < expected < 0.5
     assert 0.5 < np.mean(losses) / expected < 2
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "k", "epsilon"), [(400, 8, 2, 0.5), (1000, 8, 2, 0.5), (1000, 20, 2, 0.5)]
+)
+@pytest.mark.parametrize("signal", [0.5, None])
+def test_expected_loss_of_components_by_default(n, d, k, epsilon, signal):
+    """Learnt clip norms and means, rows of unequal length: within a factor of two."""
+    if signal is None:
+        rng = np.random.default_rng(3)
+        axes = np.linalg.qr(rng.standard_normal((d, d)))[0]
+        rows = rng.standard_normal((n, d)) / np.sqrt(np.arange(1, d + 1)) @ axes
+    else:
+        rows = make_spiked_rows(n, d, k, signal, random_state=1)
+    centred = rows - rows.mean(axis=0)
+    best = captured(centred, np.linalg.svd(centred, full_matrices=False)[2][:k])
+    model = DPPCA(k, epsilon=epsilon)
+    with seeded_entropy(0):
+        losses = [1 - captured(centred, model.fit(rows).components_) / best for _ in range(12)]
+    assert 0.5 < np.mean(losses) / model.plan(n, d, signal=signal).error < 2
+
+
+def test_too_few_rows_for_a_scale_are_too_few_for_a_fit():
+    """The plan knows that a search in doubt brings nothing."""
+    split = {"clip_norm": 1e-4, "count": 0.01, "subspace": 0.9, "ritz": 0.05, "trace": 0.04}
+    model = DPPCA(1, epsilon=2.0, center="none", budget_split=split)
+    assert model.plan(500, 8).error > 0.9 * model.plan(1, 8).error
+    assert DPPCA(1, epsilon=2.0, center="none", clip_norm=1.0).plan(500, 8).error < 0.05
+    assert DPRidge().plan(60, 4).error > 0.9
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.3])
+def test_doubt_of_a_scale(spread):
+    """The curve against searches, between two and five deviations."""
+    rng, n = np.random.default_rng(0), 1000
+    for deviations in (2.0, 3.0, 4.0, 5.0):
+        missed = 0
+        for _ in range(60):
+            numbers = np.sort(np.exp(spread * rng.standard_normal(n)))
+            noise = n / deviations
+
+            def rank(threshold, *, share, numbers=numbers, noise=noise):
+                below = np.searchsorted(numbers, threshold, side="right")
+                return Answer(below - n / 2 + noise * rng.standard_normal(), noise)
+
+            missed += not find_scale(rank, 1.0).found
+        expected = scale_doubt(deviations, 1.0)
+        assert abs(missed / 60 - expected) < 0.1 + 3 * math.sqrt(expected * (1 - expected) / 60)
 
 
 def columns_with(spectrum):

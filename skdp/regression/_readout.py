@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +37,7 @@ from skdp.regression._wide import GRAM_FEATURES, every_column, kept_of, wide_sha
 from skdp.solvers.columns import Columns, find_columns
 from skdp.solvers.readout import readout_moments
 from skdp.solvers.scales import find_scales
-from skdp.theory import check_counts, falling_spectrum, rehearse, zero_rows
+from skdp.theory import check_counts, falling_spectrum, rehearse, searched_error, zero_rows
 from skdp.theory._rehearsal import clear_sums
 
 _PARTS = (0.3, 0.4, 0.3)  # of what columns cost: their scales about 0, means, scales about these
@@ -246,6 +247,11 @@ class ReadoutBase(BaseDPEstimator):
         if kept < d:
             said = f"of what the {kept} columns of the largest sums explain, which are kept"
             expected = replace(expected, assumptions=(*expected.assumptions, said))
+        ranks = rehearsal.named("column_ranks", "norm_median")
+        if ranks:
+            noise = max(line.noise_scale for line in ranks)
+            facts = {"error": expected.error, "nothing": 1.0, "noise_scale": noise}
+            expected = replace(expected, error=partial(searched_error, **facts))
         return rehearsal.plan(n, d, expected, unit)
 
     def _target_length(self, rehearsal, columns):

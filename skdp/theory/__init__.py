@@ -9,6 +9,7 @@ from skdp.theory._fits import (
 )
 from skdp.theory._plan import Expectation, FitPlan, PlannedRelease, check_counts, constant_error
 from skdp.theory._rehearsal import Rehearsal, last_noise, rehearse, zero_rows
+from skdp.theory._scales import scale_doubt, searched_error
 from skdp.theory._subspaces import (
     IteratedSide,
     gram_loss,
@@ -50,6 +51,8 @@ __all__ = [
     "power_loss",
     "falling_spectrum",
     "readout_loss",
+    "scale_doubt",
+    "searched_error",
     "records_needed",
     "rehearse",
     "vote_error",
