@@ -169,7 +169,9 @@ class _Search:
         self._base = 0.5 / len(OCTAVES) + 0.5 * mild / mild.sum()
         self._noise = 0.0
         self._asked: list[IntArray] = []
-        self._answers: list[FloatArray] = []
+        # Sums over the answers so far of f^2 and f a, for each width, column and octave.
+        self._squares = np.zeros((len(_WIDTHS), d, len(OCTAVES)))
+        self._products = np.zeros_like(self._squares)
         self._posterior = np.tile(self._base, (d, 1))
 
     def quantile(self, q: Any) -> IntArray:
@@ -201,7 +203,12 @@ class _Search:
         """Take in one more answer for each column."""
         self._noise = noise = max(answer.noise_scale, _EXACT)
         self._asked.append(asked)
-        self._answers.append(np.atleast_1d(answer.value) / noise)
+        gaps = asked[:, None] - np.arange(len(OCTAVES)) + len(OCTAVES)
+        scaled = (np.atleast_1d(answer.value) / noise)[:, None]
+        for i, ranks in enumerate(_RANKS):
+            f = ranks[gaps]
+            self._squares[i] += f * f
+            self._products[i] += f * scaled
         blocks = range(0, len(asked), _BLOCK)
         logs = np.vstack([self._log_likelihood(slice(i, i + _BLOCK)) for i in blocks])
         self._posterior = _pooled(
@@ -215,18 +222,17 @@ class _Search:
         distribution of scale t the sum over N is known: sqrt(v)/t exp(z^2/2) Phi(z) with
         v = 1/(1/t^2 + |f|^2) and z = sqrt(v) f'a.
         """
-        asked = np.stack([octaves[columns] for octaves in self._asked])
-        answers = np.stack([answer[columns] for answer in self._answers])
-        gaps = asked[:, :, None] - np.arange(len(OCTAVES)) + len(OCTAVES)
-        logs = []
-        for ranks in _RANKS:
-            f = ranks[gaps]
-            squares, products = (f * f).sum(axis=0), (f * answers[:, :, None]).sum(axis=0)
-            for count in _COUNTS:
-                v = 1 / (count**-2 + squares)
-                z = products * np.sqrt(v)
-                logs.append(0.5 * (z * z + np.log(v)) - math.log(count) + log_ndtr(z))
-        return np.asarray(np.logaddexp.reduce(logs, axis=0))
+        squares, products = self._squares[:, columns], self._products[:, columns]
+        logs = np.empty((len(_COUNTS), *squares.shape))
+        for log, count in zip(logs, _COUNTS, strict=True):
+            v = 1 / (count**-2 + squares)
+            z = products * np.sqrt(v)
+            log_ndtr(z, out=log)
+            log += 0.5 * (z * z + np.log(v)) - math.log(count)
+        largest = logs.max(axis=(0, 1))
+        logs -= largest
+        np.exp(logs, out=logs)
+        return np.asarray(np.log(logs.sum(axis=(0, 1))) + largest)
 
     def result(self) -> tuple[IntArray, NDArray[np.bool_]]:
         """Return the median of what is likely where that is narrow, else its lower quartile."""
