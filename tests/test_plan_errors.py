@@ -87,6 +87,30 @@ def test_expected_error_of_a_subspace():
     assert 0.5 < np.mean(errors) / expected < 2
 
 
+@pytest.mark.parametrize(("n", "epsilon"), [(300, 1.0), (500, 1.0), (1000, 1.0), (1000, 4.0)])
+@pytest.mark.parametrize("m", [10, 20])
+def test_expected_risk_of_heads(n, epsilon, m):
+    """Within a factor of two, of heads inside the subspace without intercepts."""
+    X, y, groups, coefs = make_user_tasks(
+        n, 12, 2, rows_per_user=m, noise_sd=0.7, coef=True, random_state=0
+    )
+    basis, power = np.linalg.svd(coefs, full_matrices=False)[2][:2], np.mean(np.sum(coefs**2, 1))
+    inside = []
+    for user in range(200):
+        A = X[groups == user]
+        own = np.linalg.solve(A.T @ A + np.eye(12), A.T @ y[groups == user])
+        inside.append(np.sum((basis @ own) ** 2) / np.sum(own**2))
+    model = DPPersonalizedRegressor(2, epsilon=epsilon, head="subspace", fit_intercept=False)
+    facts = {"signal": float(np.mean(inside)), "n_rows": m, "noise": 0.49 / power}
+    expected = model.plan(n, 12, **facts).error
+    with seeded_entropy(0):
+        risks = [
+            np.mean((model.fit(X, y, groups=groups)._private["heads"][:, :-1] - coefs) ** 2)
+            for _ in range(2)
+        ]
+    assert 0.5 < 12 * np.mean(risks) / power / expected < 2
+
+
 @pytest.mark.parametrize("shape", [(1000, 40), (40, 1000), (300, 200)])
 @pytest.mark.parametrize("times", [1.2, 2.0])
 def test_expected_error_of_entries(shape, times):

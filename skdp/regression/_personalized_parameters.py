@@ -11,7 +11,7 @@ from skdp._validation import (
     check_split,
 )
 from skdp.regression._global_model import base_shares
-from skdp.regression._planning import expect_users, no_users
+from skdp.regression._planning import expect_risk, expect_users, no_users
 from skdp.regression._users import check_candidates
 from skdp.solvers.candidates import line_net
 from skdp.theory import check_counts, rehearse
@@ -51,7 +51,7 @@ class ParametersMixin:
             raise ValueError("refine='gram' needs loss='squared'; use 'residual' or 'cross'.")
         return check_split(self, self._default_shares())
 
-    def plan(self, n_samples, n_features, *, signal=0.5):
+    def plan(self, n_samples, n_features, *, signal=0.5, n_rows=None, noise=0.25):
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Parameters
@@ -63,6 +63,11 @@ class ParametersMixin:
         signal : float, default=0.5
             Assumed share of the square of a user's own direction (what its rows alone would say)
             that lies in the shared subspace.
+        n_rows : int or None, default=None
+            Assumed rows of each user. With them the error is the risk of the heads, without them
+            the angle of the subspace.
+        noise : float, default=0.25
+            Assumed variance of the noise, in units of what users' heads can explain.
 
         Returns
         -------
@@ -76,7 +81,12 @@ class ParametersMixin:
             raise ValueError(f"'signal' must be in the range (0, 1]. Got {signal!r} instead.")
         rehearsal = rehearse(self, n, no_users(n, d, self.adjacency))
         k = 1 if self.n_components == "auto" else self.n_components
-        return rehearsal.plan(n, d, expect_users(rehearsal, d, k, float(signal)))
+        expected = expect_users(rehearsal, d, k, float(signal))
+        if n_rows is not None:
+            check_counts(self, n_rows=n_rows)
+            numbers = d, k, self.clip_level, n_rows, float(noise)
+            expected = expect_risk(expected, rehearsal, *numbers)
+        return rehearsal.plan(n, d, expected)
 
     def _default_shares(self):
         pure = self.delta == 0

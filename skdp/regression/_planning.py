@@ -1,6 +1,7 @@
 """What theory expects of rehearsed regressions, and the shapes that they are rehearsed on."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from skdp.data.users import UserRows
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.queries.users import UserQuery
 from skdp.solvers.trace import READABLE, clip_multiplier
+from skdp.solvers.user_rounds import GAIN
 from skdp.theory import (
     Expectation,
     constant_error,
@@ -28,6 +30,7 @@ __all__ = [
     "ReadoutFacts",
     "check_spectrum",
     "expect_readout",
+    "expect_risk",
     "expect_trace",
     "expect_users",
     "no_users",
@@ -177,6 +180,38 @@ def no_users(n, d, adjacency):
     n = n if adjacency == "replace" else 1
     rows = UserRows(zero_rows(n, d), zero_rows(n, 1), np.arange(n), True)
     return UserQuery(rows, adjacency=adjacency)
+
+
+def user_risk(n, angle, d, k, rounds, rows, noise):
+    """Return the expected risk of least-squares heads, relative to the model of all.
+
+    Each of the `rounds` (noise scale, clip level) takes most of the error away and brings its own
+    noise. A head of h numbers on m rows costs h/(m - h - 1) of what it cannot explain: the noise,
+    and what lies outside the subspace.
+    """
+    error, each = angle(n), n / k
+    for scale, level in rounds:
+        brought = (d - k) * (scale**2 + each * level**2 / (2 * d)) / max(each, 2 * scale) ** 2
+        error = min(1 - k / d, (1 - GAIN) ** 2 * error + brought)
+    spare = rows - k - 1
+    cost = k / (spare - 1) if spare > 1 else math.inf
+    return min(1.0, error + (error + noise) * cost)
+
+
+def expect_risk(expected, rehearsal, d, k, clip_level, rows, noise):
+    """Expect the risk of heads on so many rows, in place of the angle of the subspace."""
+    rounds = [(line.noise_scale, clip_level) for line in rehearsal.named("round")]
+    facts = {"angle": expected.error, "d": d, "k": k, "rounds": rounds, "rows": rows}
+    assumed = (
+        f"users have {rows:g} rows, with noise of {noise:g} times the variance to be explained"
+    )
+    return replace(
+        expected,
+        error=partial(user_risk, noise=noise, **facts),
+        meaning="risk of heads, 1 is the model of all",
+        assumptions=(*expected.assumptions[:1], f"{k} components of equal weight", assumed),
+        goal=0.5,
+    )
 
 
 def expect_users(rehearsal, d, k, alignment):

@@ -25,12 +25,12 @@ from skdp.solvers.personalization import (
     floored_eigen,
 )
 
-__all__ = ["refine", "residual_step", "round_message", "round_parts"]
+__all__ = ["GAIN", "refine", "residual_step", "round_message", "round_parts"]
 
 FloatArray = NDArray[np.float64]
 _HEAD_PENALTY = 0.01  # of the heads inside a round
 _GLM_PENALTY = 0.2  # logistic heads have no finite maximum without one
-_GAIN = 0.6  # a full step takes this part of the error away: messages are clipped
+GAIN = 0.6  # a full step takes this part of the error away: messages are clipped
 _CORE = 1 / 3  # weight of the k x k part of a round's message, in units of the clip level
 
 
@@ -86,7 +86,7 @@ def residual_step(shared: Shared, released: Answer, clip_level: float) -> Shared
     values, R = floored_eigen(C, 2 * math.sqrt(2 * k) * noise / weight)
     count = shared.count.also(float(np.trace(C)), noise / weight * math.sqrt(k))
     true = np.minimum(values, count.value / k)  # w w' has trace 1
-    left = (1 - _GAIN * true / values) ** 2 * shared.error
+    left = (1 - GAIN * true / values) ** 2 * shared.error
     brought = (d - k) * (noise**2 + true * clip_level**2 / (2 * d)) / values**2
     error = float(np.mean(np.minimum(left + brought, (d - k) / d)))
     return replace(shared, U=orthonormal(U + (D @ R / values) @ R.T), error=error, count=count)
