@@ -10,9 +10,16 @@ from sklearn.utils.validation import validate_data
 
 from skdp._validation import FLOATS, check_bounds, check_int, check_option
 from skdp.base import BaseDPEstimator, atomic
+from skdp.graph._verdict import warn_of_nothing
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.solvers.flipped import FlippedMatrix, graph_of_pairs, symmetric_pairs
-from skdp.solvers.graphs import ScaledGraph, angular_rows, degree_direction, released_degrees
+from skdp.solvers.graphs import (
+    ScaledGraph,
+    angular_rows,
+    degree_direction,
+    degree_scale,
+    released_degrees,
+)
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.low_rank import N_PRODUCTS, iterate_symmetric, late_columns
 from skdp.theory import Expectation, IteratedSide, constant_error, rehearse, zero_rows
@@ -66,7 +73,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
         Released embedding of the nodes.
     eigenvalues_ : ndarray of shape (n_components,)
         Released Ritz values, signed, by decreasing magnitude; of "one_shot" eigenvalues without
-        the known push of the noise, 0 inside its edge.
+        the known push of the noise, 0 inside its edge. A warning says if none stands above it.
     degrees_ : ndarray of shape (n_nodes,)
         Released degrees, shrunk to their mean (not with normalization="none").
     route_ : str
@@ -154,6 +161,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
         name, reason = self._route(X.shape[0])
         session = self._open_session(pure=name == "one_shot")
         attributes = self._fit_session(session, X)
+        warn_of_nothing(self, session, attributes, X.shape[0])
         if X.dtype == np.float32:
             attributes = {name: value.astype(np.float32) for name, value in attributes.items()}
         return self._close_session(session, attributes | {"route_": reason})
@@ -281,9 +289,9 @@ class DPSpectralEmbedding(BaseDPEstimator):
             return {"embedding_": fix_signs(V.T).T, "eigenvalues_": values}
         degrees = released_degrees(ask, n, _DEGREE_SHARE)
         if self.normalization == "laplacian":
-            floored = np.maximum(degrees, 0.0) + max(float(degrees.mean()), 1.0)
-            ask = ScaledGraph(ask, 1 / np.sqrt(floored))
-            direction = degree_direction(np.sqrt(floored))
+            scale = degree_scale(degrees)
+            ask = ScaledGraph(ask, scale)
+            direction = degree_direction(1 / scale)
         else:
             direction = degree_direction(degrees)
         across = lambda Y: Y - np.outer(direction, direction @ Y)  # noqa: E731

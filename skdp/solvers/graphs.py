@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.solvers.iterate import AsksProducts
 
-__all__ = ["ScaledGraph", "angular_rows", "degree_direction", "released_degrees"]
+__all__ = ["ScaledGraph", "angular_rows", "degree_direction", "degree_scale", "released_degrees"]
 
 FloatArray = NDArray[np.float64]
 
@@ -30,6 +30,12 @@ def degree_direction(degrees: FloatArray) -> FloatArray:
     length = float(np.linalg.norm(degrees))
     n = len(degrees)
     return degrees / length if length > 0 else np.full(n, 1 / math.sqrt(n))
+
+
+def degree_scale(degrees: FloatArray) -> FloatArray:
+    """Return 1/sqrt of the released degrees, each with a mean one added: none is near 0."""
+    floored = np.maximum(degrees, 0.0) + max(float(degrees.mean()), 1.0)
+    return np.asarray(1 / np.sqrt(floored))
 
 
 class ScaledGraph:

@@ -42,6 +42,24 @@ def agreement(model, labels):
     return adjusted_rand_score(labels, found)
 
 
+def warned(A, **params):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        DPSpectralEmbedding(**params).fit(A)
+    return [str(warning.message) for warning in said if "no eigenvalue" in str(warning.message)]
+
+
+@pytest.mark.parametrize("algorithm", ["power", "one_shot"])
+@pytest.mark.parametrize("normalization", ["degree", "laplacian"])
+def test_an_embedding_of_noise_says_so(algorithm, normalization):
+    """Groups a fifth as strong as what is found, and twice as strong; chance is 1e-6 at most."""
+    for gap, many in ((10.0, True), (100.0, False)):
+        A, _ = make_block_graph(600, 2, gap, 120.0, random_state=0)
+        params = {"n_components": 1, "algorithm": algorithm, "normalization": normalization}
+        assert bool(warned(A, epsilon=1.0, **params)) == many
+        assert not warned(A, epsilon=math.inf, **params)
+
+
 # -- utility -----------------------------------------------------------------------------------
 
 

@@ -60,7 +60,7 @@ def estimators():
         "screened": DPTruncatedSVD(2, algorithm="screened").fit(X),
         "entry": DPTruncatedSVD(2, privacy_unit="entry").fit(X),
         "pure": DPTruncatedSVD(1, privacy_unit="entry", delta=0.0).fit(X),
-        "graph": DPSpectralEmbedding(2).fit(graph),
+        "graph": DPSpectralEmbedding(2, epsilon=8.0).fit(graph),
         "trace": DPTraceRegressor(1).fit(*records),
         "users": DPPersonalizedRegressor(2).fit(Xu, y, groups=groups),
         "mixed": DPPersonalizedRegressor(
