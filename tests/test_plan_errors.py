@@ -387,6 +387,7 @@ def test_samples_needed():
         assert model.plan(round(0.9 * plan.needed), 20).error > model.plan(plan.needed, 20).error
 
 
+@pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize(
     ("n", "epsilon", "algorithm", "most"),
     [(400, 1.0, "power", 0.1), (200, 4.0, "power", 0.1), (200, 4.0, "one_shot", 0.3)],
