@@ -113,6 +113,8 @@ ESTIMATORS = [
     DPRidgeClassifier(clip_norm=1.0, classes=[0, 1]),
     DPRidgeClassifier(classes=[0, 1, 2], fit_intercept=False),
     DPRidgeClassifier(clip_norm=1.0, classes=[0, 1, 2], adjacency="replace"),
+    DPRidgeClassifier(clip_norm=1.0, classes=[0, 1], class_weight="balanced"),
+    DPRidgeClassifier(classes=[0, 1, 2], class_weight={0: 3.0}, fit_intercept=False),
     DPRecommender(),
     DPRecommender(2, epsilon=8.0, adjacency="replace"),
     DPRecommender(algorithm="popularity"),

@@ -23,6 +23,7 @@ from skdp.theory import (
     zero_rows,
 )
 from skdp.theory._one_shot import flipped_side
+from skdp.theory._rehearsal import clear_sums
 
 # Rows of unequal length, cut at a learnt level and centred: in units of the clip norm they count
 # for about this much. Measured, against fits of 200 to 3000 rows.
@@ -68,7 +69,7 @@ class PlansMixin:
         if rows:
             facts = n_planned(self, d), check_share(self, signal, d), length_of(self)
             ordinary["gram"] = spiked(*facts)
-            ordinary["sums"] = _clear_sums
+            ordinary["sums"] = clear_sums
         rehearsal = rehearse(self, n, X, pure=self._is_pure(X), **ordinary)
         if rows:
             whole = rehearsal
@@ -78,12 +79,6 @@ class PlansMixin:
             return rehearsal.plan(n, d, expected, rehearsal.clip_norm(self.clip_norm)[1])
         expect = expect_interactions if unit == "interaction" else expect_entries
         return rehearsal.plan(n, d, expect(self, rehearsal, n, d, signal))
-
-
-def _clear_sums(_n, noise, *_public):
-    """Sums of columns that can all be read, some more than others."""
-    d = len(noise.value)
-    return 100 * noise.noise_scale * (1 + np.arange(d, 0, -1) / d)
 
 
 def n_planned(estimator, d):

@@ -18,14 +18,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import block_gram, finite_rows, unpacked, where_rows
-from skdp.data.blocks import Block, is_source, row_source
+from skdp.data.blocks import Block, SelectedRows, is_source, row_source
 from skdp.data.records import RecordSources, records_in_memory
-from skdp.data.remote import RowNumbers
+from skdp.data.remote import RowNumbers, narrowed
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.integer_rows import row_map, row_norms
-from skdp.queries.rows import corner_units, exact_corner
+from skdp.queries.rows import RowQuery, corner_units, exact_corner
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery
 
 __all__ = ["ReadoutQuery", "RowScale", "TargetScale"]
@@ -81,6 +81,10 @@ class RowScale(NamedTuple):
         scaled = np.clip((dense - self.center) / self.size, -self.reach, self.reach)
         return np.asarray(np.where(np.isfinite(dense), scaled, np.nan))
 
+    def selected(self, kept: NDArray[np.intp]) -> RowScale:
+        """Return the units of some columns."""
+        return RowScale(self.center[kept], self.size[kept], self.reach)
+
     def bounds(self) -> tuple[FloatArray, FloatArray]:
         """Return the entries at which columns are cut; any, where they have no size."""
         width = np.where(np.isfinite(self.size), self.reach * self.size, np.inf)
@@ -105,7 +109,9 @@ class ReadoutQuery(SumQuery):
     scale : TargetScale
         Public bounds of the targets.
     row_scale : RowScale or None
-        Public units of the columns; None takes the rows as they are.
+        Public units of the (kept) columns; None takes the rows as they are.
+    kept : array of int or None
+        Public selection of columns; the others play no part, in lengths neither.
     adjacency : {"add_remove", "replace"}
         What neighbours differ in.
     n_jobs : int or None
@@ -120,6 +126,7 @@ class ReadoutQuery(SumQuery):
         clip_norm: float,
         scale: TargetScale,
         row_scale: RowScale | None = None,
+        kept: NDArray[np.intp] | None = None,
         adjacency: str,
         n_jobs: int | None = None,
     ) -> None:
@@ -129,10 +136,19 @@ class ReadoutQuery(SumQuery):
         self.clip_norm = float(clip_norm)
         self.scale = scale
         self.row_scale = row_scale
+        self.kept = kept
+        self._rows = records.rows
+        if kept is not None:
+            wrap = partial(SelectedRows, kept=kept)
+            self._rows = narrowed(records.rows, wrap, len(kept))
+
+    def rows(self, clip_norm: float) -> RowQuery:
+        """Return the query over the rows alone, clipped, as they came."""
+        return self._beside(RowQuery, self._rows, clip_norm=clip_norm)
 
     def columns(self) -> ColumnQuery:
         """Return the query over the columns of the rows as they came."""
-        return ColumnQuery(self._records.rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        return ColumnQuery(self._rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def targets(self) -> ColumnQuery:
         """Return the query over the columns of the targets as they came."""
@@ -140,28 +156,26 @@ class ReadoutQuery(SumQuery):
 
     def lengths(self) -> NumberQuery:
         """Return the query over the norms of the rows in the units of `row_scale`."""
-        norms = RowNumbers(self._records.rows, partial(_lengths, scale=self.row_scale))
+        norms = RowNumbers(self._rows, partial(_lengths, scale=self.row_scale))
         return NumberQuery(norms, "norm", adjacency=self.adjacency)
 
     def scaled(self, row_scale: RowScale) -> ReadoutQuery:
         """Return the same records with rows in other units; clipping comes after it."""
-        return self._narrowed(self.clip_norm, self.scale, row_scale)
+        return self._narrowed(row_scale=row_scale)
+
+    def selected(self, kept: NDArray[np.intp]) -> ReadoutQuery:
+        """Return the same records on a public selection of columns; clipping comes after it."""
+        units = None if self.row_scale is None else self.row_scale.selected(kept)
+        return self._narrowed(kept=kept if self.kept is None else self.kept[kept], row_scale=units)
 
     def within(self, clip_norm: float, scale: TargetScale) -> ReadoutQuery:
         """Return the same records under public bounds."""
-        return self._narrowed(clip_norm, scale, self.row_scale)
+        return self._narrowed(clip_norm=clip_norm, scale=scale)
 
-    def _narrowed(
-        self, clip_norm: float, scale: TargetScale, row_scale: RowScale | None
-    ) -> ReadoutQuery:
-        return ReadoutQuery(
-            self._records,
-            clip_norm=clip_norm,
-            scale=scale,
-            row_scale=row_scale,
-            adjacency=self.adjacency,
-            n_jobs=self.n_jobs,
-        )
+    def _narrowed(self, **changed: Any) -> ReadoutQuery:
+        names = ("clip_norm", "scale", "row_scale", "kept")
+        public = {name: getattr(self, name) for name in names}
+        return self._beside(ReadoutQuery, self._records, **(public | changed))
 
     def readout(self, corner: float, target_norm: float) -> Bounded:
         """Return the moment [X, Y, c]'[X, Y, c] of the weighted records, without its block Y'Y.
@@ -174,12 +188,12 @@ class ReadoutQuery(SumQuery):
         length, so shorter records move less; it is reached for c <= C, which rows of any angle
         need. Zeros in place of Y'Y keep the matrix symmetric.
         """
-        d, q = self._records.rows.n_features, len(self.scale.size)
+        d, q = self._rows.n_features, len(self.scale.size)
         C, c, t = self.clip_norm, float(corner), float(target_norm)
         size = d + q + (1 if c else 0)
 
         def answer(step: float) -> NDArray[Any]:
-            term = _MomentOfBlock(C, self.scale, self.row_scale, c, t, step)
+            term = _MomentOfBlock(C, self.scale, self.row_scale, c, t, step, self.kept)
             return self._sum(term, (size, size), step)
 
         l2 = _change(math.hypot(C, c), t, self.neighbours)
@@ -204,9 +218,12 @@ class _MomentOfBlock:
     corner: float
     target_norm: float
     step: float
+    kept: NDArray[np.intp] | None = None
 
     def __call__(self, block: Zipped) -> FloatArray:
         """Return the moment of rows, targets and corners in units, each norm checked exactly."""
+        if self.kept is not None:
+            block = block._replace(rows=block.rows[:, self.kept])
         if self.row_scale is not None:
             block = block._replace(rows=self.row_scale(block.rows))
         unit, t = math.sqrt(self.step), self.target_norm

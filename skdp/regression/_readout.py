@@ -33,10 +33,12 @@ from skdp.regression._planning import (
     expect_readout,
     ordinary_columns,
 )
+from skdp.regression._wide import GRAM_FEATURES, every_column, kept_of, wide_shares
 from skdp.solvers.columns import Columns, find_columns
-from skdp.solvers.readout import readout_moments, solve_readout
+from skdp.solvers.readout import readout_moments
 from skdp.solvers.scales import find_scales
 from skdp.theory import check_counts, falling_spectrum, rehearse, searched_error, zero_rows
+from skdp.theory._rehearsal import clear_sums
 
 _PARTS = (0.3, 0.4, 0.3)  # of what columns cost: their scales about 0, means, scales about these
 _MOST_COLUMNS = 1000
@@ -48,24 +50,31 @@ _REACH = 16.0  # learnt units from the centre at which an entry is cut
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
-_TARGET, _CORNER = 0.6, 0.3
+_TARGET = 0.6
 
 
 class ReadoutBase(BaseDPEstimator):
     """A linear model from one release of its second moments."""
+
+    _corner = 0.3
 
     def _check_parameters(self):
         check_real(self, "alpha", 0, math.inf, closed="left")
         check_bool(self, "fit_intercept")
         check_clip_norm(self)
         check_n_jobs(self)
-        if self.bounds is not None:
+        if self.bounds is not None:  # else shape and form of the rows decide what is released
             check_column_bounds(self, "bounds")
-        if not self._learns_lengths():  # else the form of the rows decides what is released
-            check_split(self, self._default_shares(False))
+            check_split(self, self._default_shares(False, False))
 
-    def _default_shares(self, columns):
+    def _releases_sums(self):
+        """Whether sums and totals are released, besides products."""
+        return self.fit_intercept
+
+    def _default_shares(self, columns, wide):
         shares = {"readout": 1.0}
+        if wide:
+            shares |= wide_shares(self.adjacency)
         if self._learns_lengths():
             shares["clip_norm"] = 0.05
         if columns:
@@ -79,13 +88,15 @@ class ReadoutBase(BaseDPEstimator):
         value = getattr(self, name, None)
         return isinstance(value, str) and value == "auto"
 
-    def _release(self, session, records, q, scale_of):
+    def _release(self, session, records, q, scale_of, solve):
         """Return (coefficients, intercepts, scale, attributes), all from released numbers.
 
-        `scale_of(session, ask, shares, n)` returns the public scale of the q targets, paid or not.
+        `scale_of(session, ask, shares, n)` returns the public scale of the q targets, paid or not;
+        ``solve(released, clip_norm)`` the solution.
         """
         learns = self._learns_columns(session, records.rows)
-        shares = check_split(self, self._default_shares(learns))
+        wide = self._screens(session, records.rows)
+        shares = check_split(self, self._default_shares(learns, wide))
         query = ReadoutQuery(
             records, clip_norm=math.inf, scale=TargetScale.in_ball(math.inf, q),
             adjacency=self.adjacency, n_jobs=self.n_jobs,
@@ -98,7 +109,12 @@ class ReadoutBase(BaseDPEstimator):
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
         clip_norm = self._clip_norm_of(session, ask, d, shares)
+        kept = np.arange(d)
         scale = scale_of(session, ask.targets(), shares, n)
+        if wide:
+            noise = query.neighbours.positive(session.noise_multiplier)
+            kept, left = kept_of(ask, clip_norm, shares, n, noise)
+            ask, shares = ask.selected(kept), shares | {"readout": left}
         corner, target = self._lengths(clip_norm)
         answer = ask.within(clip_norm, scale).readout(corner, target, share=shares["readout"])
         released = readout_moments(
@@ -109,9 +125,9 @@ class ReadoutBase(BaseDPEstimator):
             clip_norm=clip_norm,
             target_norm=target if np.isfinite(scale.high - scale.low).all() else math.inf,
         )
-        coefficients, intercepts, seen = solve_readout(released, float(self.alpha))
-        self._warn_unseen(seen, d, clip_norm, answer.noise_scale)
-        coefficients = coefficients / units.size[:, None]
+        coefficients, intercepts, seen = solve(released, clip_norm)
+        self._warn_unseen(seen, len(released.scatter), clip_norm, answer.noise_scale)
+        coefficients = every_column(coefficients, kept, d) / units.size[:, None]
         intercepts = intercepts - units.center @ coefficients
         attributes = {"clip_norm_": clip_norm, "center_": unit.center, "scale_": unit.size}
         attributes["entry_bounds_"] = units.bounds()
@@ -121,6 +137,11 @@ class ReadoutBase(BaseDPEstimator):
         """Whether columns get units, from public facts: sparse rows stay sparse."""
         narrow = rows.n_features <= _MOST_COLUMNS and not getattr(rows, "sparse", False)
         return narrow and self._learns_lengths() and not session.budget.exact
+
+    def _screens(self, session, rows):
+        """Whether few columns are kept, from public facts: rows are wide, and have no bounds."""
+        wide = rows.n_features > GRAM_FEATURES and self.bounds is None
+        return wide and not session.budget.exact and not self._learns_columns(session, rows)
 
     def _learns_lengths(self):
         return self._is_auto("clip_norm") and self.bounds is None
@@ -197,7 +218,7 @@ class ReadoutBase(BaseDPEstimator):
     def _lengths(self, clip_norm):
         """Return the lengths of the corner and of the targets in the release."""
         length = clip_norm if math.isfinite(clip_norm) else 1.0
-        corner = _CORNER * length if self.fit_intercept else 0.0
+        corner = self._corner * length if self._releases_sums() else 0.0
         return corner, _TARGET * math.hypot(length, corner)
 
     def _plan(self, n, d, columns, signal, spectrum, *options, whole):
@@ -209,10 +230,13 @@ class ReadoutBase(BaseDPEstimator):
         rows = n if self.adjacency == "replace" else 1  # the other way nobody asks for it
         y = zero_rows(rows, columns) if not whole else np.zeros(rows)
         placed = Placed(row_source(zero_rows(rows, d)), {"y": y})
-        shares = check_spectrum(spectrum, d)
-        rehearsal = rehearse(self, n, placed, *options, moments=ordinary_columns)
+        rehearsal = rehearse(self, n, placed, *options, moments=ordinary_columns, sums=clear_sums)
         clip_norm, unit = rehearsal.clip_norm(self.clip_norm, "within")
         noise = rehearsal.lines[-1].noise_scale
+        kept = len(rehearsal.narrowed["selected"][0]) if "selected" in rehearsal.narrowed else d
+        shares = falling_spectrum(kept)
+        if spectrum is not None:
+            shares = np.sort(check_spectrum(spectrum, d))[::-1][:kept]
         length = _LEARNT_LENGTH if self._learns_lengths() else 1.0
         target = self._lengths(1.0)[1] / math.sqrt(columns) * length
         if not whole:
@@ -220,6 +244,9 @@ class ReadoutBase(BaseDPEstimator):
         facts = ReadoutFacts(clip_norm, length, target, shares)
         kind = "falling" if spectrum is None else "given"
         expected = expect_readout(noise, n, signal, facts, kind)
+        if kept < d:
+            said = f"of what the {kept} columns of the largest sums explain, which are kept"
+            expected = replace(expected, assumptions=(*expected.assumptions, said))
         ranks = rehearsal.named("column_ranks", "norm_median")
         if ranks:
             noise = max(line.noise_scale for line in ranks)

@@ -13,6 +13,7 @@ from skdp.data.records import RecordForm, records_of
 from skdp.queries.readout import TargetScale
 from skdp.regression._placed import as_columns, check_placed, n_columns
 from skdp.regression._readout import ReadoutBase
+from skdp.solvers.readout import solve_readout
 
 _TARGET_REACH = 2.0  # scales from the released mean at which a target is cut, at least
 
@@ -177,7 +178,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
             return TargetScale.in_box(*bounds, centered=self.fit_intercept)
 
         records = records_of(placed, RecordForm(as_columns, q))
-        W, b, scale, attributes = self._release(session, records, q, scale_of)
+        W, b, scale, attributes = self._release(session, records, q, scale_of, self._solve)
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
         return attributes | {
@@ -187,6 +188,9 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
             "intercept_": float(intercept[0]) if single else intercept,
             "target_bounds_": (scale.low, scale.high),
         }
+
+    def _solve(self, released, _clip_norm):
+        return solve_readout(released, float(self.alpha))
 
     def _target_scale(self, session, ask, q, shares, n):
         """Return learnt bounds about the released means of the targets (about 0 without them)."""

@@ -16,8 +16,11 @@ from skdp.data.dask_rows import is_dask_array
 from skdp.data.records import RecordForm, records_of
 from skdp.exceptions import PrivacyWarning
 from skdp.queries.readout import TargetScale
+from skdp.regression._class_weight import check_class_weight, class_weights
 from skdp.regression._placed import check_placed
 from skdp.regression._readout import ReadoutBase
+from skdp.solvers.classes import class_moments, reweighted
+from skdp.solvers.readout import solve_readout
 from skdp.theory import check_counts
 
 
@@ -40,6 +43,11 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     classes : array-like or None, default=None
         The public list of classes. None takes the labels in y, declares them public, and warns.
         Records with a label outside the list count as zeros.
+    class_weight : dict, "balanced" or None, default=None
+        What a record of each class counts, as in `sklearn.linear_model.RidgeClassifier`; free, as
+        totals and means of the classes are in the one release. "balanced" gives all classes the
+        same weight: of two, the threshold lies half way between the released means of their scores.
+        Means are weighted, second moments are those of all records.
     epsilon : float, default=1.0
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
@@ -110,6 +118,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         *,
         fit_intercept=True,
         classes=None,
+        class_weight=None,
         epsilon=1.0,
         delta=1e-6,
         clip_norm="auto",
@@ -122,6 +131,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         self.alpha = alpha
         self.fit_intercept = fit_intercept
         self.classes = classes
+        self.class_weight = class_weight
         self.epsilon = epsilon
         self.delta = delta
         self.clip_norm = clip_norm
@@ -130,6 +140,8 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         self.budget_split = budget_split
         self.random_state = random_state
         self.n_jobs = n_jobs
+
+    _corner = 0.45  # class means are made of the sums of all rows: these need less noise
 
     @atomic
     def fit(self, X, y):
@@ -157,17 +169,51 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
 
     def _fit_session(self, session, placed, classes):
         """Make all releases; the records are read by the session alone."""
+        check_class_weight(self, classes)
         codes, factor = label_codes(len(classes), centered=self.fit_intercept)
         q = codes.shape[1]
         form = RecordForm(partial(encode, classes=classes, codes=codes), q)
         records = records_of(placed, form)
         scale = TargetScale.in_ball(1.0, q)
-        W, b, _, attributes = self._release(session, records, q, lambda *_: scale)
+        solve = partial(self._solve, classes=classes, codes=codes)
+        W, b, _, attributes = self._release(session, records, q, lambda *_: scale, solve)
         return attributes | {
             "classes_": classes,
             "coef_": (factor * W.T).astype(float_dtype(placed.rows), copy=False),
             "intercept_": intercepts(b, factor) if self.fit_intercept else np.zeros_like(b),
         }
+
+    def _solve(self, released, clip_norm, classes, codes):
+        """Return the solution under the weights of the classes; all of it is free."""
+        alpha = float(self.alpha)
+        if not self._releases_sums():
+            return solve_readout(released, alpha, flat=True)
+        found = class_moments(released, codes, clip_norm)
+        if self.class_weight is not None:
+            weights = class_weights(self.class_weight, classes, found.totals)
+            released = reweighted(released, found, weights, centered=self.fit_intercept)
+        solution = solve_readout(released, alpha, flat=True)
+        if solution.seen.all() and released.noise:
+            self._warn_one_class(classes, found, solution)
+        return solution
+
+    def _releases_sums(self):
+        return self.fit_intercept or self.class_weight is not None
+
+    def _warn_one_class(self, classes, found, solution):
+        """Say that predictions are next to constant, from released totals and means alone."""
+        scores = found.means @ solution.coefficients + solution.intercepts
+        predicted = np.unique(best_class(scores)[found.shown])
+        if len(predicted) > 1:
+            return
+        remedy = "" if self.class_weight == "balanced" else "class_weight='balanced', "
+        warnings.warn(
+            f"{type(self).__name__} predicts one class at the released means of all classes. Their "
+            f"released totals are {np.rint(found.totals).astype(int).tolist()}. Use {remedy}more "
+            "records or a larger 'epsilon'.",
+            PrivacyWarning,
+            stacklevel=7,
+        )
 
     def _public_classes(self, y):
         """Return the classes: given, or those of y, which are public then."""

@@ -38,6 +38,9 @@ class Readout(NamedTuple):
         Standard deviation of the noise on an off-diagonal entry of `scatter`.
     cross_noise : array of shape (q,)
         Of an entry of each column of `cross`.
+    weight, corner : float
+        Released weight of all records, and the corner that it was read with; zeros without an
+        intercept.
     """
 
     scatter: FloatArray
@@ -46,6 +49,8 @@ class Readout(NamedTuple):
     target_mean: FloatArray
     noise: float
     cross_noise: FloatArray
+    weight: float = 0.0
+    corner: float = 0.0
 
 
 def readout_moments(
@@ -67,7 +72,7 @@ def readout_moments(
     q = len(target_size)
     d = len(moment) - q - (1 if corner else 0)
     A, B = moment[:d, :d], moment[:d, d : d + q] * target_size
-    noise = noise_scale / math.sqrt(2)
+    noise, weight = noise_scale / math.sqrt(2), 0.0
     mean, target_mean = np.zeros(d), np.zeros(q)
     if corner:
         weight = max(float(moment[-1, -1]) / corner**2, 2 * noise_scale / corner**2, 1e-300)
@@ -76,7 +81,7 @@ def readout_moments(
         target_mean = inside_ball(target_mean, target_norm) * target_size
         A = A - weight * np.outer(mean, mean)
         B = B - weight * np.outer(mean, target_mean)
-    return Readout(A, B, mean, target_mean, noise, noise * target_size)
+    return Readout(A, B, mean, target_mean, noise, noise * target_size, weight, corner)
 
 
 class Solution(NamedTuple):
@@ -97,7 +102,7 @@ class Solution(NamedTuple):
     seen: NDArray[np.bool_]
 
 
-def solve_readout(released: Readout, alpha: float) -> Solution:
+def solve_readout(released: Readout, alpha: float, *, flat: bool = False) -> Solution:
     """Return the linear map from released moments.
 
     Without noise this is (A + alpha)^-1 B. With noise, b = (A + alpha) w + e for each target, where
@@ -105,6 +110,9 @@ def solve_readout(released: Readout, alpha: float) -> Solution:
     variance s_b^2 + d rho^2 s^2, and the posterior mean of w has the filter m/(m^2 + var(e)/rho^2),
     m an eigenvalue of A + alpha, in place of 1/m: what stands clear of the noise is left as it is,
     what does not is taken to 0. rho is the most likely one given b.
+
+    `flat` puts one penalty in its place, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the
+    noise. It keeps directions of small variance, in which classes differ and squared errors hardly.
     """
     values, W = scipy.linalg.eigh(released.scatter, check_finite=False)
     g = W.T @ released.cross
@@ -113,6 +121,9 @@ def solve_readout(released: Readout, alpha: float) -> Solution:
     for j in range(g.shape[1]):
         level, seen[j] = _noise_to_prior(g[:, j], m, released.noise, float(released.cross_noise[j]))
         filters[:, j] = _filter(m, level)
+    if flat:
+        edge = released.noise * math.sqrt(2 * len(g))
+        filters = _filter(np.maximum(values, 0.0) + alpha + edge, 0.0)[:, None]
     coefficients = W @ (filters * g)
     return Solution(coefficients, released.target_mean - released.row_mean @ coefficients, seen)
 

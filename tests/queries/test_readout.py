@@ -191,3 +191,26 @@ def test_planted_bugs_are_found(bug, monkeypatch):
 def test_unknown_adjacency():
     with pytest.raises(ValueError, match="adjacency"):
         make_query(BALL, "swap")(np.zeros((2, 4)))
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_kept_columns_are_clipped_again(adjacency):
+    """A selection is the query over these columns: its bound holds, and is reached."""
+    kept = np.array([2, 0])
+    Z = np.random.default_rng(3).standard_normal((200, 5)) * [1.0, 50.0, 2.0, 1.0, 1.0]
+    for form in (np.asarray, sp.csr_array):
+        whole = make_query(BALL, adjacency)(form(Z))
+        alone = make_query(BALL, adjacency)(form(Z[:, [2, 0, 4]]))
+        for one, two in ((whole.selected(kept), alone), (whole.selected(kept[::-1]).selected(
+            np.array([1, 0])), alone)):  # fmt: skip
+            a, b = one.readout(0.5, 1.0), two.readout(0.5, 1.0)
+            assert a.bound == b.bound
+            np.testing.assert_array_equal(a.answer(1e-9), b.answer(1e-9))
+            np.testing.assert_array_equal(one.rows(C).sums().answer(1e-9),
+                                          two.rows(C).sums().answer(1e-9))  # fmt: skip
+    report = check_sensitivity(
+        lambda Z: at_the_bound(BALL, adjacency)(Z).selected(kept),
+        "readout", 0.5, 1.0, adjacency=adjacency, scale=C, shape=(6, 4), max_starts=60,
+        n_climb=25, budgets=(0.02, 2.0),
+    )  # fmt: skip
+    assert report.ratio > 0.9

@@ -313,3 +313,97 @@ def test_entries_are_cut_alike_in_fit_and_predictions():
     np.testing.assert_allclose(model.predict(sp.csr_array(X[:9])), model.predict(X[:9]))
     plain = DPRidge(clip_norm=5.0, target_bounds=(-1, 5)).fit(X, y)
     np.testing.assert_allclose(plain.predict(X), X @ plain.coef_ + plain.intercept_, rtol=1e-9)
+
+
+def texts(n=6000, d=4096, words=15, seed=0):
+    """Rows of hashed words of two classes, 13% of the second."""
+    rng = np.random.default_rng(seed)
+    y = rng.random(n) < 0.13
+    common = 1 / np.arange(1, d + 1)
+    tilted = common * np.exp(1.3 * rng.standard_normal(d))
+    laws = [law / law.sum() for law in (common, tilted)]
+    columns = np.array([rng.choice(d, words, p=laws[int(label)]) for label in y])
+    places = np.repeat(np.arange(n), words), columns.ravel()
+    return normalize(sp.csr_array((np.ones(columns.size), places), shape=(n, d))), y
+
+
+def both_sides(model, X, y):
+    return np.mean([np.mean(model.predict(X[y == label]) == label) for label in (False, True)])
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_wide_rows_and_rare_classes_are_learnt(adjacency):
+    X, y = texts()
+    balanced = DPRidgeClassifier(
+        class_weight="balanced", classes=[False, True], clip_norm=1.0, adjacency=adjacency
+    )
+    with seeded_entropy(0):
+        model = balanced.fit(X[:4000], y[:4000])
+    assert both_sides(model, X[4000:], y[4000:]) > 0.75
+    names = [line.name for line in model.ledger_]
+    assert names[-1] == "readout" and set(names[:-1]) <= {"count", "sums"}
+    assert 30 <= np.count_nonzero(model.coef_) < 100
+
+
+def test_predictions_of_one_class_are_said():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (30_000, 3))
+    y = rng.random(30_000) < 0.05 * (1 + X[:, 0])
+    model = DPRidgeClassifier(classes=[False, True], clip_norm=1.7)
+    with seeded_entropy(0), pytest.warns(PrivacyWarning, match="predicts one class"):
+        model.fit(X, y)
+    assert not model.predict(X).any()
+    with seeded_entropy(0):
+        model.set_params(class_weight="balanced").fit(X, y)
+    assert both_sides(model, X, y) > 0.6
+
+
+def test_wide_rows_of_a_regression():
+    X, _ = texts()
+    weights = np.where(np.arange(X.shape[1]) < 20, np.arange(X.shape[1]) % 5 - 2.0, 0.0)
+    with seeded_entropy(0):
+        model = DPRidge(epsilon=3.0, clip_norm=1.0, target_bounds=(-2, 2)).fit(X, X @ weights)
+    assert model.score(X, X @ weights) > 0.8
+    assert np.count_nonzero(model.coef_) < 300
+
+
+def test_a_plan_knows_wide_rows():
+    model = DPRidgeClassifier(class_weight="balanced", clip_norm=1.0, classes=[0, 1])
+    plan = model.plan(4000, 4096)
+    assert [line.name for line in plan.releases] == ["count", "sums", "readout"]
+    assert plan.releases[-1].size < 100**2
+    assert "kept" in str(plan)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_weights_without_noise(fit_intercept, n_classes):
+    """Weights from totals are those of the labels; of equal size they change nothing."""
+    X, y = load_digits(return_X_y=True)
+    X, y = normalize(X), np.minimum(y, n_classes - 1)
+
+    def fitted(weight):
+        model = DPRidgeClassifier(fit_intercept=fit_intercept, class_weight=weight, **NO_NOISE)
+        return model.fit(X, y)
+
+    one, plain = fitted(dict.fromkeys(range(n_classes), 7.0)), fitted(None)
+    np.testing.assert_allclose(one.coef_, plain.coef_, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(one.intercept_, plain.intercept_, rtol=1e-7, atol=1e-9)
+    balanced = fitted("balanced")
+    given = fitted({label: 1 / np.sum(y == label) for label in range(n_classes)})
+    np.testing.assert_allclose(balanced.coef_, given.coef_, rtol=1e-7, atol=1e-9)
+    if fit_intercept and n_classes == 2:
+        scores = balanced.decision_function(X)
+        assert scores[y == 0].mean() == pytest.approx(-scores[y == 1].mean(), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "weight", ["even", 2.0, {5: 1.0}, {0: 0.0}, {0: -1.0}, {0: "a"}, {0: True}]
+)
+def test_bad_class_weights(weight):
+    X, y = load_digits(return_X_y=True)
+    model = DPRidgeClassifier(class_weight=weight, classes=[0, 1], clip_norm=1.0)
+    with PrivacyLedger(10.0, 1e-5) as ledger, pytest.raises(ValueError, match="class_weight"):
+        model.fit(X, y % 2)
+    assert not ledger.entries
