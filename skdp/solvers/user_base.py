@@ -91,25 +91,25 @@ def target_means(batch: UserBatch) -> FloatArray:
 def find_target_unit(ask: AsksBase, share: float, *, centered: bool) -> TargetUnit:
     """Find where the targets of users lie: the median of their means, and the scale about it."""
     steps = 2 + _ZOOMS if centered else 1
-    part, center = share / steps, np.zeros(1)
+    part, center, placed = share / steps, np.zeros(1), True
     first = scale = find_scale(ask.numbers("target", _lengths(center)).kept_below, part)
     if centered:
         rank = ask.numbers("target_mean", target_means).kept_below
-        middle = _middle(rank, _WIDEST * float(first.value), part)
+        middle, placed = _middle(rank, _WIDEST * float(first.value), part)
         center = np.full(1, middle if first.found else 0.0)
         about = ask.numbers("target", _lengths(center)).kept_below
         scale = find_scale(about, part, near=float(first.value))
-    found = bool(first.found and scale.found)
+    found = bool(first.found and placed and scale.found)
     return TargetUnit(center, float(scale.value), found, max(first.needed, scale.needed))
 
 
-def _middle(rank: AsksRank, reach: float, share: float) -> float:
-    """Return about the median of numbers in [-reach, reach], by zooms that each ask in even steps.
+def _middle(rank: AsksRank, reach: float, share: float) -> tuple[float, bool]:
+    """Return about the median of numbers in [-reach, reach], and whether it was seen at all.
 
     A search of octaves serves, on the logarithm: it knows how to live with noise. Zooms that are
     finer than the numbers are apart say little, and do little.
     """
-    center, half = 0.0, reach
+    center, half, seen = 0.0, reach, False
     for _ in range(_ZOOMS):
         step = half / OCTAVES[-1]
 
@@ -121,8 +121,8 @@ def _middle(rank: AsksRank, reach: float, share: float) -> float:
         found = find_scale(evenly, share, fall=math.inf)
         if found.found:  # else the numbers are further apart than the steps, or too few
             center += step * math.log2(float(found.value))
-            half = _ZOOM * step
-    return center
+            half, seen = _ZOOM * step, True
+    return center, seen
 
 
 def column_units(columns: Columns) -> FloatArray:
