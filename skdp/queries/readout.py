@@ -222,12 +222,13 @@ class _MomentOfBlock:
 
     def __call__(self, block: Zipped) -> FloatArray:
         """Return the moment of rows, targets and corners in units, each norm checked exactly."""
+        whole = finite_rows(block.rows)
         if self.kept is not None:
             block = block._replace(rows=block.rows[:, self.kept])
         if self.row_scale is not None:
             block = block._replace(rows=self.row_scale(block.rows))
         unit, t = math.sqrt(self.step), self.target_norm
-        f, good = self._weights(block)
+        f, good = self._weights(block, whole)
         rows = row_map(self.clip_norm, unit)(where_rows(good, block.rows))
         bounded = np.isfinite(self.scale.high - self.scale.low).all()
         to_units = row_map(t if bounded else math.inf, unit, reuse=False)
@@ -237,10 +238,12 @@ class _MomentOfBlock:
             last = np.rint(last)  # f <= 1: no longer
         return _moment(rows, V, last)
 
-    def _weights(self, block: Zipped) -> tuple[FloatArray, NDArray[np.bool_]]:
-        """Return f and whether a record is finite, each from that record alone."""
+    def _weights(
+        self, block: Zipped, whole: NDArray[np.bool_]
+    ) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """Return f and whether a record is finite, in columns that are left out too."""
         norms = row_norms(block.rows)
-        good = finite_rows(block.rows) & np.isfinite(block.targets).all(axis=1)
+        good = whole & finite_rows(block.rows) & np.isfinite(block.targets).all(axis=1)
         with np.errstate(divide="ignore"):
             f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
         return np.where(good, f, 0.0), good

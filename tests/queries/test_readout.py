@@ -208,6 +208,10 @@ def test_kept_columns_are_clipped_again(adjacency):
             np.testing.assert_array_equal(a.answer(1e-9), b.answer(1e-9))
             np.testing.assert_array_equal(one.rows(C).sums().answer(1e-9),
                                           two.rows(C).sums().answer(1e-9))  # fmt: skip
+    Z[7, 1] = np.inf
+    bad = make_query(BALL, adjacency)(Z).selected(kept).readout(0.5, 1.0).answer(1e-9)
+    rest = make_query(BALL, adjacency)(np.delete(Z, 7, 0)).selected(kept).readout(0.5, 1.0)
+    np.testing.assert_array_equal(bad, rest.answer(1e-9))
     report = check_sensitivity(
         lambda Z: at_the_bound(BALL, adjacency)(Z).selected(kept),
         "readout", 0.5, 1.0, adjacency=adjacency, scale=C, shape=(6, 4), max_starts=60,

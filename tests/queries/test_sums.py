@@ -77,7 +77,7 @@ def rows_of(X):
 def users_of(X, adjacency):
     users = UserRows(rows_of(X), np.zeros((X.shape[0], 1)), np.arange(X.shape[0]), False)
     query = UserQuery(users, adjacency=adjacency)
-    return query.norms(lambda b: np.ldexp(np.abs(b.X).max(axis=(1, 2)), b.x_exponent))
+    return query.numbers("coef", lambda b: np.ldexp(np.abs(b.X).max(axis=(1, 2)), b.x_exponent))
 
 
 def first_of(X):

@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 import skdp
-from skdp import DPPCA, DPIncrementalPCA, DPLowRankFactorizer, DPTraceRegressor, DPTruncatedSVD
+from skdp import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPLowRankFactorizer,
+    DPRidge,
+    DPRidgeClassifier,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+)
 from skdp.recommend import DPRecommender
 from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import checks, fixed_noise
@@ -156,6 +164,9 @@ WAYS = [
     DPTruncatedSVD(1),
     DPTruncatedSVD(clip_norm=1.0, adjacency="replace"),
     DPTruncatedSVD(algorithm="screened", clip_norm=1.0),
+    DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0)),
+    DPRidgeClassifier(classes=[0, 1], class_weight="balanced"),
+    DPRidgeClassifier(classes=[0, 1, 2], clip_norm=1.0, adjacency="replace"),
     DPLowRankFactorizer(1, sketch_size=2),
 ]
 IN_BLOCKS = [
