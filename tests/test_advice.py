@@ -3,9 +3,17 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
-from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD
-from skdp.preprocessing import DPStandardScaler
+from skdp import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPRidge,
+    DPRidgeClassifier,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+)
+from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 
 MODELS = [
     DPPCA(1), DPTruncatedSVD(1), DPIncrementalPCA(1), DPStandardScaler(), DPRidge(),
@@ -30,3 +38,27 @@ def test_missing_values_get_advice_that_does_not_leak(model):
     with pytest.raises(ValueError, match=r"NaN.*public constants.*strategy='constant'") as caught:
         model.fit(X, [0, 1, 0])
     assert "HistGradient" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize(
+    "model",
+    [*MODELS, DPTraceRegressor(1), PublicScaler((0, 9)), RowClipper(1.0)],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.parametrize("X", [CITIES, CITIES.to_numpy(), CITIES.astype({"city": "category"})])
+def test_text_is_not_quoted_after_the_fit(model, X):
+    numbers = CITIES.assign(city=[1.0, 0.0, 1.0])
+    model = clone(model).fit(
+        numbers if isinstance(X, pd.DataFrame) else numbers.to_numpy(), [0, 1, 0]
+    )
+    use = model.predict if hasattr(model, "predict") else model.transform
+    with pytest.raises(ValueError, match=r"found text: .* public list") as caught:
+        use(X)
+    assert "Rome" not in str(caught.value) and caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_a_flag_is_no_center(center):
+    with pytest.raises(ValueError, match=r"'center'.*a str among .*'dp'.*Got (True|False)"):
+        DPPCA(1, center=center).fit(np.ones((5, 2)))

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._bounds import column_bounds
-from skdp._inputs import as_blocks, map_blocks
+from skdp._inputs import as_blocks, checked, map_blocks
 from skdp._validation import FLOATS
 from skdp.base import FitsElsewhereMixin
 from skdp.exceptions import PrivacyWarning
@@ -54,7 +54,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
     def _projected(self, X, project):
         source = as_blocks(X)
         if source is None:
-            X = validate_data(self, X, accept_sparse=self._accept_sparse, dtype=FLOATS, reset=False)
+            X = checked(self, X, accept_sparse=self._accept_sparse, reset=False)
             return project(X)
         return map_blocks(self, X, source, project, len(self.components_))
 

@@ -285,7 +285,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         check_int(self, "iterated_power", 0, also=("auto",))
         check_int(self, "n_oversamples", 1)
         check_clip_norm(self)
-        if isinstance(self.center, str):
+        if isinstance(self.center, str | bool):
             check_option(self, "center", ("dp", "none"))
         if self.bounds is not None:
             check_column_bounds(self, "bounds")

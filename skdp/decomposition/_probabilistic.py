@@ -1,9 +1,9 @@
 """The probabilistic model behind PCA, from released values only."""
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from skdp._validation import FLOATS
+from skdp._inputs import checked
 from skdp.solvers.postprocess import log_likelihood_rows, model_covariance, model_precision
 
 
@@ -52,7 +52,7 @@ class ProbabilisticModelMixin:
             Log-likelihood of each row.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False)
+        X = checked(self, X, reset=False)
         return log_likelihood_rows(X - self.mean_, self.get_precision())
 
     def score(self, X, y=None):

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import validate_data
 
-from skdp._validation import FLOATS, check_real
+from skdp._inputs import checked
+from skdp._validation import check_real
 from skdp.data.block_rows import square_norms
 
 
@@ -63,7 +63,7 @@ class RowClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             The same object.
         """
         check_real(self, "clip_norm", 0, math.inf, closed="right")
-        validate_data(self, X, accept_sparse="csr", dtype=FLOATS)
+        checked(self, X, accept_sparse="csr")
         return self
 
     def transform(self, X):
@@ -80,7 +80,7 @@ class RowClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             Clipped rows, a copy.
         """
         clip_norm = check_real(self, "clip_norm", 0, math.inf, closed="right")
-        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False, copy=True)
+        X = checked(self, X, accept_sparse="csr", reset=False, copy=True)
         if sp.issparse(X):
             X.sum_duplicates()
         return clipped(X, clip_norm)

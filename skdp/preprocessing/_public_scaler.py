@@ -3,10 +3,9 @@
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import validate_data
 
 from skdp._bounds import check_column_bounds, column_bounds
-from skdp._validation import FLOATS
+from skdp._inputs import checked
 
 
 class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -71,8 +70,7 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         check_column_bounds(self, "bounds")
         names = getattr(X, "columns", None)
-        checked = validate_data(self, X, accept_sparse="csr", dtype=FLOATS)
-        self._map(checked, names)
+        self._map(checked(self, X, accept_sparse="csr"), names)
         return self
 
     def transform(self, X):
@@ -90,7 +88,7 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         check_column_bounds(self, "bounds")
         names = getattr(X, "columns", getattr(self, "feature_names_in_", None))
-        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False, copy=True)
+        X = checked(self, X, accept_sparse="csr", reset=False, copy=True)
         low, high, center, size = self._map(X, names)
         if not sp.issparse(X):
             return ((np.clip(X, low, high) - center) / size).astype(X.dtype, copy=False)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted
 
-from skdp._inputs import as_blocks, as_source, check_rows, map_blocks
+from skdp._inputs import as_blocks, as_source, check_rows, checked, map_blocks
 from skdp._scales import column_weights, warn_unclear_columns
 from skdp._validation import (
     FLOATS,
@@ -268,7 +268,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         )
         source = as_blocks(X)
         if source is None:
-            return scale(validate_data(self, X, dtype=FLOATS, reset=False))
+            return scale(checked(self, X, reset=False))
         return map_blocks(self, X, source, scale, source.n_features)
 
     def inverse_transform(self, X):

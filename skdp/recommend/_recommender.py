@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from skdp._inputs import as_blocks, as_source, check_matrix, check_rows, map_blocks
-from skdp._validation import FLOATS, check_int, check_option, check_real
+from skdp._inputs import as_blocks, as_source, check_matrix, check_rows, checked, map_blocks
+from skdp._validation import check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
 from skdp.data.histories import weighted_rows
 from skdp.queries.histories import InteractionHistories, RowHistories
@@ -312,16 +312,14 @@ class DPRecommender(
         check_is_fitted(self)
         source = as_blocks(R)
         if source is None:
-            return self._tastes(
-                validate_data(self, R, accept_sparse="csr", dtype=FLOATS, reset=False)
-            )
+            return self._tastes(checked(self, R, accept_sparse="csr", reset=False))
         return map_blocks(self, R, source, self._tastes, len(self.components_))
 
     def _tastes(self, rows):
         return np.asarray(weighted_rows(rows, self._cap) @ self.components_.T)
 
     def _histories(self, R):
-        R = validate_data(self, R, accept_sparse="csr", dtype=FLOATS, reset=False)
+        R = checked(self, R, accept_sparse="csr", reset=False)
         return weighted_rows(R, self._cap)
 
     @property

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
-from skdp._inputs import as_blocks, map_blocks
+from skdp._inputs import as_blocks, checked, map_blocks
 from skdp._scales import column_weights
 from skdp._validation import check_bool, check_int, check_option, check_real
 from skdp.data.dask_rows import is_dask_array
@@ -68,7 +68,7 @@ def predictions(estimator, X):
     if isinstance(X, tuple):
         (A, B), _ = _check_factors(estimator, X, reset=False)
         return np.einsum("ij,ij->i", A @ estimator.coef_, B) + estimator.intercept_
-    X = validate_data(estimator, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
+    X = checked(estimator, X, accept_sparse="csr", reset=False)
     return inner(X)
 
 

@@ -13,7 +13,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from skdp._inputs import as_blocks, check_block_columns, is_memory_map
+from skdp._inputs import as_blocks, check_block_columns, checked, is_memory_map
 from skdp._labels import as_labels, check_labels
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.users import UserForm, UserRows, users_of
@@ -198,7 +198,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
             X, labels = split_users(X, self.user_column)
             X = check_array(X, accept_sparse="csr", dtype=FLOATS, input_name="X")
         else:
-            X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False)
+            X = checked(self, X, accept_sparse="csr", reset=False)
         return X, self._checked_labels(labels, X)
 
     @staticmethod

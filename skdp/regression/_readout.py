@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils.validation import validate_data
 
 from skdp._bounds import check_column_bounds, column_bounds
-from skdp._inputs import as_blocks, map_blocks
+from skdp._inputs import as_blocks, checked, map_blocks
 from skdp._scales import column_weights, learn_scale, warn_unclear_columns
 from skdp._validation import (
     FLOATS,
@@ -211,7 +210,7 @@ class ReadoutBase(BaseDPEstimator):
         predict = LinearPredictor(self.coef_, self.intercept_, finish, cut)
         source = as_blocks(X)
         if source is None:
-            X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=False)
+            X = checked(self, X, accept_sparse="csr", reset=False)
             return predict(X)
         return map_blocks(self, X, source, predict, n_columns, dtype)
 
