@@ -25,8 +25,8 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     (or replacing, see `adjacency`) one row of X together with its targets, whatever the data are:
     targets are cut to `target_bounds`, records whose row is longer than `clip_norm` are weighted
     down as a whole. The second moments of the records are released once, with noise; the solution
-    is computed from them. Of more than 1500 columns those of the largest noisy sums are kept. It is the private last step of a pipeline. Not covered: ``predict`` and
-    ``score`` on private rows.
+    is computed from them. Of more than 1500 columns those of the largest noisy sums are kept. It is
+    the private last step of a pipeline. Not covered: ``predict`` and ``score`` on private rows.
 
     Parameters
     ----------
