@@ -233,9 +233,8 @@ class ReadoutBase(BaseDPEstimator):
         clip_norm, unit = rehearsal.clip_norm(self.clip_norm, "within")
         noise = rehearsal.lines[-1].noise_scale
         kept = len(rehearsal.narrowed["selected"][0]) if "selected" in rehearsal.narrowed else d
-        shares = falling_spectrum(kept)
-        if spectrum is not None:
-            shares = np.sort(check_spectrum(spectrum, d))[::-1][:kept]
+        shares = check_spectrum(spectrum, kept if spectrum is None else d)
+        shares = np.sort(shares)[::-1][:kept]
         length = _LEARNT_LENGTH if self._learns_lengths() else 1.0
         target = self._lengths(1.0)[1] / math.sqrt(columns) * length
         if not whole:

@@ -25,8 +25,8 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     (or replacing, see `adjacency`) one row of X together with its targets, whatever the data are:
     targets are cut to `target_bounds`, records whose row is longer than `clip_norm` are weighted
     down as a whole. The second moments of the records are released once, with noise; the solution
-    is computed from them. It is the private last step of a pipeline. Not covered: ``predict`` and
-    ``score`` on private rows.
+    is computed from them. Of more than 1500 columns those of the largest noisy sums are kept. It is
+    the private last step of a pipeline. Not covered: ``predict`` and ``score`` on private rows.
 
     Parameters
     ----------
@@ -66,7 +66,8 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     Attributes
     ----------
     coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
-        Coefficients; next to zero where nothing stands clear of the noise.
+        Coefficients; next to zero where nothing stands clear of the noise, zero of columns that
+        were not kept.
     intercept_ : float or ndarray of shape (n_targets,)
         Intercept, 0.0 if it is not fitted.
     clip_norm_ : float

@@ -30,8 +30,8 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) one row of X together with its label, whatever the data are: a
     label is one unit vector, records whose row is longer than `clip_norm` are weighted down as a
-    whole, and their second moments are released once, with noise. Not covered: ``predict`` and
-    ``score`` on private rows.
+    whole, and their second moments are released once, with noise. Of more than 1500 columns those
+    of the largest noisy sums are kept. Not covered: ``predict`` and ``score`` on private rows.
 
     Parameters
     ----------
@@ -77,7 +77,8 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     classes_ : ndarray of shape (n_classes,)
         The classes.
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
-        Coefficients of the decision function; one row for two classes.
+        Coefficients of the decision function; one row for two classes. Zero of columns that were
+        not kept.
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts, zeros if they are not fitted.
     clip_norm_ : float
