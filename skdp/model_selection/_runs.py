@@ -191,7 +191,7 @@ class Runs:
             budget, source=source, adjacency=adjacency, unit=unit, observer=Account()
         )
         groups = fit_params.get("groups")
-        return self.search.scoring.release(model, X, y, groups, session, _COUNT_SHARE)
+        return self.search._scorer.release(model, X, y, groups, session, _COUNT_SHARE)
 
     def _public_run(self, X, y, fit_params):
         """Return the first candidate fitted on rows of zeros: a function of public values."""
@@ -206,5 +206,5 @@ class Runs:
             size = self.limit.run.value * (1 - self.search.score_share)
             set_budget(dp_parts(model), self.limit.run.kind, size, self.search.delta)
             model.fit(rows, target, **extra)
-        low, high = self.search.scoring.bounds
+        low, high = self.search._scorer.bounds
         return Run(params, model, -(low + high) / 2, -math.inf)

@@ -27,8 +27,9 @@ class DPGridSearchCV(PrivateSearch):
         private steps share a run as their own budgets compare.
     param_grid : dict or list of dicts
         Parameters to try, as in `~sklearn.model_selection.GridSearchCV`; no budgets.
-    scoring : PrivateScorer
-        From `make_private_scorer`; its budget is not used, the search sets one.
+    scoring : PrivateScorer, "accuracy" or None, default=None
+        From `make_private_scorer`; its budget is not used, the search sets one. None and "accuracy"
+        are for classifiers: minus the share of wrong labels. Other losses need public bounds.
     epsilon, delta : float, default=1.0, 1e-6
         Total budget of one call of fit, for the tuning and the model. With ``delta=0`` estimators
         that offer it are tuned with pure differential privacy.
@@ -127,7 +128,7 @@ class DPGridSearchCV(PrivateSearch):
         self,
         estimator,
         param_grid,
-        scoring,
+        scoring=None,
         *,
         epsilon=1.0,
         delta=1e-6,
@@ -167,8 +168,9 @@ class DPRandomizedSearchCV(PrivateSearch):
         A private estimator, or a Pipeline whose other steps `check_pipeline` calls proven.
     param_distributions : dict or list of dicts
         Distributions or lists, as in `~sklearn.model_selection.RandomizedSearchCV`; no budgets.
-    scoring : PrivateScorer
-        From `make_private_scorer`; its budget is not used, the search sets one.
+    scoring : PrivateScorer, "accuracy" or None, default=None
+        From `make_private_scorer`; its budget is not used, the search sets one. None and "accuracy"
+        are for classifiers: minus the share of wrong labels. Other losses need public bounds.
     n_iter : int, default=10
         Number of candidates that are drawn.
     epsilon, delta : float, default=1.0, 1e-6
@@ -240,7 +242,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         self,
         estimator,
         param_distributions,
-        scoring,
+        scoring=None,
         *,
         n_iter=10,
         epsilon=1.0,

@@ -2,7 +2,7 @@
 
 import math
 
-from sklearn.base import MetaEstimatorMixin
+from sklearn.base import MetaEstimatorMixin, is_classifier
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -16,7 +16,7 @@ from skdp.model_selection._parts import (
 )
 from skdp.model_selection._pipelines import check_searchable
 from skdp.model_selection._runs import Runs
-from skdp.model_selection._scorers import PrivateScorer
+from skdp.model_selection._scorers import PrivateScorer, make_private_scorer
 from skdp.model_selection.selection_laws import plan_selection
 from skdp.model_selection.stopping import LAWS
 from skdp.privacy.accounting.receipts import PrivacySpent
@@ -115,10 +115,11 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         check_option(self, "law", ("auto", *LAWS))
         if not (isinstance(self.expected_runs, str) and self.expected_runs == "auto"):
             check_real(self, "expected_runs", 1, 1e6)
-        if not isinstance(self.scoring, PrivateScorer):
+        if not isinstance(self._scorer, PrivateScorer):
             raise ValueError(
                 f"The 'scoring' parameter of {type(self).__name__} must come from "
-                f"skdp.model_selection.make_private_scorer. Got {self.scoring!r} instead."
+                f"skdp.model_selection.make_private_scorer. Got {self.scoring!r} instead. None and "
+                "'accuracy' are for classifiers; other losses need public bounds."
             )
         check_searchable(self.estimator, self.trusted)
         if any(part.random_state is not None for part in dp_parts(self.estimator)):
@@ -138,6 +139,16 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         for params in candidates:  # a candidate may put another step in the place of one
             check_searchable(candidate_of(self.estimator, params), self.trusted)
         return candidates
+
+    @property
+    def _scorer(self):
+        """The scorer that was given, or the share of wrong labels of a classifier."""
+        plain = self.scoring is None or (
+            isinstance(self.scoring, str) and self.scoring == "accuracy"
+        )
+        if plain and is_classifier(self.estimator):
+            return make_private_scorer("zero_one", (0.0, 1.0))
+        return self.scoring
 
     def _sessions(self):
         return len(dp_parts(self.estimator)) + 1

@@ -591,3 +591,15 @@ def test_a_search_in_a_search_carries_the_receipt_of_the_outer_one():
     pipe = outer.best_estimator_.best_estimator_
     for part in (outer.best_estimator_, pipe, pipe[-1]):
         assert part.privacy_spent_ == outer.privacy_spent_
+
+
+@pytest.mark.parametrize("scoring", [{}, {"scoring": "accuracy"}])
+def test_a_classifier_is_scored_by_its_labels(scoring):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (4000, 3))
+    y = np.where(X[:, 0] > 0, "b", "a")
+    model = DPRidgeClassifier(clip_norm=1.8, classes=["a", "b"])
+    search = DPGridSearchCV(model, {"alpha": [1.0, 10.0]}, epsilon=4.0, **scoring).fit(X, y)
+    assert -0.2 < search.best_score_ < 0.1
+    with pytest.raises(ValueError, match="are for classifiers; other losses need public bounds"):
+        DPGridSearchCV(DPRidge(), {"alpha": [1.0]}, **scoring).fit(X, X[:, 0])
