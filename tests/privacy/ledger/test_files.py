@@ -262,6 +262,9 @@ def built_there(_=None):
         return str(error)
 
 
+built_there.__module__ = "__main__"  # sent to workers by value: they have not this module
+
+
 def test_workers_charge_the_file(path):
     workers, one = joblib.Parallel(2, backend="loky"), joblib.delayed(built_there)
     assert workers(one() for _ in range(2)) == [0.1] * 2  # the workers were there before

@@ -39,6 +39,9 @@ def attempt(task=None):
     return "fitted"
 
 
+attempt.__module__ = "__main__"  # then it is sent by value
+
+
 def in_workers(*tasks):
     """Return what became of tasks; an error there would end the workers."""
     return LOKY(joblib.delayed(attempt)(task) for task in tasks)
