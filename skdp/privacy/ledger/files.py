@@ -24,8 +24,6 @@ from skdp.privacy.ledger.books import Book, Entries
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.scope import new_token
 
-__all__ = ["FileBook"]
-
 _VERSION = 1
 _WAIT = 60.0  # seconds for other writers
 _TABLES = (
