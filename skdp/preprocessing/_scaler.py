@@ -40,8 +40,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         Whether ``transform`` scales the columns.
     entry_bounds : (low, high) or "auto", default="auto"
         Public bounds of the entries, numbers or arrays of one number for each column; entries are
-        cut to them, by ``transform`` too. They make the fit much more accurate. "auto" learns a
-        power of two for each column, first about 0, then about a first mean: almost half of the
+        cut to them, by ``transform`` too. They make the fit much more accurate. "auto" learns
+        where each column lies and how far it reaches, from ranks of its entries: almost half of the
         budget. Where a column does not show its scale, a warning says so.
     epsilon : float, default=1.0
         Budget of one call of fit; ``inf`` adds no noise (and warns).
@@ -215,7 +215,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
 
     def _default_shares(self):
         if isinstance(self.entry_bounds, str):
-            return {"scales": 0.15, "means": 0.15, "spreads": 0.15, "moments": 0.55}
+            return {"columns": 0.45, "moments": 0.55}
         return {"moments": 1.0}
 
     def _range(self, session, ask, d, bounds, shares, n):
@@ -228,8 +228,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
             center, shares["moments"] = np.zeros(d), shares["moments"] / 2
             size = np.full(d, np.inf)
             return self._moments(ask, center, size, n, shares["moments"]).mean, size
-        parts = [shares[name] for name in ("scales", "means", "spreads")]
-        found = find_columns(ask, d, parts, column_weights(d), n)
+        found = find_columns(ask, d, shares["columns"], n)
         warn_unclear_columns(
             self,
             ~found.found,
@@ -237,7 +236,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
             outcome="and took a low guess",
             remedy="'entry_bounds'",
         )
-        noise = found.noise * math.sqrt(shares["means"] / shares["moments"])
+        noise = found.sums_noise(shares["moments"] / shares["columns"])
         return found.center, found.reach(noise)
 
     def _moments(self, ask, center, size, n, share):
