@@ -52,6 +52,10 @@ class Terms:
         object.__setattr__(self, "epsilon", budget.epsilon)
         object.__setattr__(self, "delta", budget.delta)
 
+    def budget_text(self) -> str:
+        """Say the budget, for messages."""
+        return f"epsilon={self.epsilon:.4g}, delta={self.delta:.3g}"
+
 
 @dataclass(frozen=True)
 class Balance:

@@ -144,7 +144,7 @@ def _payers(ticket: Ticket | None, name: str) -> list[Payer]:
         if token not in covers and token not in own:
             if not path:
                 raise _refuse(name, _ELSEWHERE)
-            payers.append(FileBook(path))
+            payers.append(FileBook(path, token=token))
     if reservation is None or isinstance(reservation, WholeFits):
         return payers
     return [reservation, *payers]
