@@ -24,8 +24,6 @@ from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.privacy.ledger.registry import Dataset, Registry, read_registry
 from skdp.privacy.ledger.views import as_html, as_lines, changes
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.

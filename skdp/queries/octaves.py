@@ -14,8 +14,6 @@ from skdp.data.blocks import Block
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.sums import SumQuery, any_rows
 
-__all__ = ["OctaveQuery"]
-
 FloatArray = NDArray[np.float64]
 _LOWEST, _HIGHEST = -60, 60  # octaves told apart; what lies outside counts for the outermost
 _SIZE = _HIGHEST - _LOWEST + 1

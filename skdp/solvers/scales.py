@@ -18,15 +18,6 @@ from scipy.special import expit, log_ndtr
 
 from skdp.answer import Answer
 
-__all__ = [
-    "QUESTIONS",
-    "Scale",
-    "find_scale",
-    "find_scales",
-    "private_clip_level",
-    "raised_level",
-]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 QUESTIONS = 7

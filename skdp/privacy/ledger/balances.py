@@ -16,8 +16,6 @@ from skdp.privacy.ledger.filters import spent_delta, spent_epsilon, spent_losses
 from skdp.privacy.ledger.fits import NORM_UNITS, LedgerFit, planned
 from skdp.privacy.noise import integers as noise
 
-__all__ = ["Balance", "Terms"]
-
 Losses: TypeAlias = tuple[Loss, ...]
 
 ADJACENCIES = ("add_remove", "replace")

@@ -20,8 +20,6 @@ from typing import Any, TypeAlias
 
 from skdp.exceptions import PrivacyError
 
-__all__ = ["Chain", "Line", "make_file", "transaction", "verified"]
-
 Line: TypeAlias = dict[str, Any]
 
 _WAIT = 60.0  # seconds for other writers

@@ -23,8 +23,6 @@ from skdp.privacy.ledger.registry import (
     registry_of,
 )
 
-__all__ = ["FileBook"]
-
 
 class FileBook(Book):
     """Entries of one dataset in a database file, mode 0600.

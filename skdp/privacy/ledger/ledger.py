@@ -18,11 +18,9 @@ from skdp.privacy.ledger.books import Book
 from skdp.privacy.ledger.files import FileBook
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.reservations import RUN
-from skdp.privacy.ledger.routes import COUNTERS, charge, pay_for, settle
+from skdp.privacy.ledger.routes import COUNTERS, pay_for
 from skdp.privacy.ledger.scope import OPEN, OpenLedger, adopt, announce, around, is_ours
 from skdp.privacy.ledger.views import as_html, as_lines, changes
-
-__all__ = ["LedgerFit", "PrivacyLedger", "charge", "settle"]
 
 
 class PrivacyLedger:

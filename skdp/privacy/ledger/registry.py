@@ -16,16 +16,6 @@ from skdp.privacy.ledger.chain import Chain, Line, transaction, verified
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.scope import new_token
 
-__all__ = [
-    "Change",
-    "Dataset",
-    "Registry",
-    "add_dataset",
-    "fit_state",
-    "read_registry",
-    "registry_of",
-]
-
 FORMAT = "skdp ledger 2"
 _LOSSES = ("losses", "promised")
 

@@ -23,8 +23,6 @@ from typing import IO, Any, NamedTuple
 
 from skdp.exceptions import PrivacyError
 
-__all__ = ["OPEN", "OpenLedger", "adopt", "announce", "around", "is_ours", "is_over", "new_token"]
-
 
 class OpenLedger(NamedTuple):
     """What a fit has to know of a ledger that is open in this process."""

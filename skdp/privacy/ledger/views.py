@@ -11,8 +11,6 @@ from skdp.privacy.ledger.balances import Balance
 from skdp.privacy.ledger.fits import LedgerFit, as_text
 from skdp.privacy.ledger.registry import Dataset
 
-__all__ = ["as_html", "as_lines", "changes", "summary"]
-
 _COLUMNS = ("fit", "estimator", "unit", "adjacency", "loss", "state")
 
 
