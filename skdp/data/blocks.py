@@ -21,25 +21,6 @@ from threadpoolctl import threadpool_limits
 
 from skdp.exceptions import PrivacyError
 
-__all__ = [
-    "AnyRows",
-    "Block",
-    "DenseRows",
-    "PartSum",
-    "RemoteRows",
-    "RowSource",
-    "Scratch",
-    "SparseRows",
-    "checked_total",
-    "cuts",
-    "each_part",
-    "is_source",
-    "plain_block",
-    "row_source",
-    "rows_at_once",
-    "sum_rows",
-]
-
 FloatArray = NDArray[np.float64]
 Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 

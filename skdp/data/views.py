@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from skdp.data.block_rows import finite_rows
 from skdp.data.blocks import Block, RowSource, Scratch, plain_block, rows_at_once
 
-__all__ = ["CenteredRows", "SelectedRows"]
-
 FloatArray = NDArray[np.float64]
 
 

@@ -27,8 +27,6 @@ from skdp.queries.rows import RowQuery
 from skdp.queries.sums import SumQuery
 from skdp.solvers.item_filter import ItemFilter
 
-__all__ = ["InteractionHistories", "RowHistories"]
-
 FloatArray = NDArray[np.float64]
 _MOST_SHARED = 2000  # items of a moment that is added up by threads: each needs one of its own
 

@@ -29,8 +29,6 @@ from skdp.queries.integer_rows import row_map, row_norms
 from skdp.queries.rows import RowQuery, corner_units, exact_corner
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery
 
-__all__ = ["ReadoutQuery", "RowScale", "TargetScale"]
-
 FloatArray = NDArray[np.float64]
 
 

@@ -41,8 +41,6 @@ from skdp.queries.integer_rows import (
 from skdp.queries.sums import SumQuery, any_rows
 from skdp.queries.tangent import TangentQuery
 
-__all__ = ["RowQuery", "corner_units", "exact_corner"]
-
 _SUM_UNIT = 2.0**-20  # unit of a row in clipped sums, in units of the clip norm
 
 FloatArray = NDArray[np.float64]

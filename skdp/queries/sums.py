@@ -25,16 +25,6 @@ from numpy.typing import NDArray
 from skdp.data.blocks import AnyRows, is_source, row_source, sum_rows
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 
-__all__ = [
-    "ADJACENCIES",
-    "Neighbours",
-    "NumberQuery",
-    "SumQuery",
-    "any_rows",
-    "summed",
-    "whole_steps",
-]
-
 FloatArray = NDArray[np.float64]
 Q = TypeVar("Q")
 Compute = Callable[[float], NDArray[Any]]

@@ -26,8 +26,6 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
 
-__all__ = ["UserQuery", "Part", "clipped", "unit_factors"]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 _LOOSE = 1 + 1e-9  # float norms of clipped contributions are right to far better than this
