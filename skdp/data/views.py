@@ -62,10 +62,10 @@ class SelectedRows:
         for given in self._source.blocks():
             block = plain_block(given)
             bad = np.flatnonzero(~finite_rows(block))
-            yield _marked(block[:, self._kept], bad) if bad.size else block[:, self._kept]
+            yield marked(block[:, self._kept], bad) if bad.size else block[:, self._kept]
 
 
-def _marked(rows: Block, bad: NDArray[np.intp]) -> Block:
+def marked(rows: Block, bad: NDArray[np.intp]) -> Block:
     """Put a NaN into the first column of some rows."""
     first = np.zeros(len(bad), np.intp)
     if sp.issparse(rows):
