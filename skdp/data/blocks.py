@@ -1,6 +1,6 @@
 """Row blocks, and sums over rows that are exact whatever the order, block size or thread count.
 
-Integer terms (see `skdp.queries.integer_rows`) are exact in float64 below 2**53 inside a block and
+Integer terms (see `skdp.data.integer_rows`) are exact in float64 below 2**53 inside a block and
 in int64 across blocks, so nothing here depends on how the work was cut.
 """
 

@@ -11,6 +11,8 @@ moment of the histories on some items, and how well a public filter finds hidden
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -31,7 +33,38 @@ FloatArray = NDArray[np.float64]
 _MOST_SHARED = 2000  # items of a moment that is added up by threads: each needs one of its own
 
 
-class RowHistories(SumQuery):
+class _Histories(ABC):
+    """Histories whose items are recalled by public filters."""
+
+    n_features: int
+
+    @abstractmethod
+    def _judged(self, kept: NDArray[np.intp], judged: float) -> Callable[..., RecallQuery]:
+        """Return what makes the query of a filter and its blends."""
+
+    def judge(
+        self,
+        kept: NDArray[np.intp],
+        popularity: FloatArray,
+        inward: FloatArray,
+        outward: FloatArray,
+        scale: float,
+        blends: FloatArray,
+        judged: float,
+    ) -> RecallQuery:
+        """Return the recalls of the public filter of these arrays: see `RecallQuery`.
+
+        Arrays that do not fit together are refused: such a filter would fail on some data only.
+        """
+        rank = inward.shape[1] - 1
+        shapes = (popularity.shape, inward.shape, outward.shape)
+        if shapes != ((self.n_features,), (len(kept), rank + 1), (rank, len(kept))):
+            raise ValueError(f"these are no filter of {self.n_features} items: shapes {shapes}.")
+        tastes = ItemFilter(kept, popularity, inward, outward, float(scale))
+        return self._judged(kept, judged)(tastes, blends.tolist())
+
+
+class RowHistories(_Histories, SumQuery):
     """Histories whose privacy unit is a row: all items of one user.
 
     Parameters
@@ -78,24 +111,12 @@ class RowHistories(SumQuery):
             query.n_jobs = 1
         return query.gram()
 
-    def judge(
-        self,
-        kept: NDArray[np.intp],
-        popularity: FloatArray,
-        inward: FloatArray,
-        outward: FloatArray,
-        scale: float,
-        blends: FloatArray,
-        judged: float,
-    ) -> RecallQuery:
-        """Return the recalls of the public filter of these arrays: see `RecallQuery`."""
-        tastes = checked_filter(self.n_features, kept, popularity, inward, outward, scale)
+    def _judged(self, kept: NDArray[np.intp], judged: float) -> Callable[..., RecallQuery]:
         wrap = partial(HistoryRows, kept=kept, form="both", judged=judged, cap=self._cap)
-        rows = narrowed(self._source, wrap, len(kept))
-        return self._beside(RecallQuery, rows, tastes, blends.tolist())
+        return partial(self._beside, RecallQuery, narrowed(self._source, wrap, len(kept)))
 
 
-class InteractionHistories(PrivateQuery):
+class InteractionHistories(_Histories, PrivateQuery):
     """Histories whose privacy unit is one interaction; the numbers of users and items are public.
 
     Parameters
@@ -110,6 +131,7 @@ class InteractionHistories(PrivateQuery):
 
     def __init__(self, R: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
         self._R = R
+        self.n_features = int(R.shape[1])
         self._all = InteractionQuery(R, degree_floor=1, adjacency=adjacency)
         self._known = partial(InteractionQuery, R, adjacency=adjacency)
         self.n_jobs = n_jobs
@@ -128,38 +150,10 @@ class InteractionHistories(PrivateQuery):
         prepare = partial(_known_cells, judged=judged)
         return self._known(degree_floor=1, prepare=prepare).columns(kept).cells()
 
-    def judge(
-        self,
-        kept: NDArray[np.intp],
-        popularity: FloatArray,
-        inward: FloatArray,
-        outward: FloatArray,
-        scale: float,
-        blends: FloatArray,
-        judged: float,
-    ) -> RecallQuery:
-        """Return the recalls of the public filter of these arrays: see `RecallQuery`."""
-        n_features = int(self._R.shape[1])
-        tastes = checked_filter(n_features, kept, popularity, inward, outward, scale)
+    def _judged(self, kept: NDArray[np.intp], judged: float) -> Callable[..., RecallQuery]:
         rows = JudgedCells(self._R, kept, judged)
         # One interaction changes what is found of one row, whether it comes, goes or moves.
-        return RecallQuery(rows, tastes, blends.tolist(), adjacency="replace", n_jobs=self.n_jobs)
-
-
-def checked_filter(
-    n_features: int,
-    kept: NDArray[np.intp],
-    popularity: FloatArray,
-    inward: FloatArray,
-    outward: FloatArray,
-    scale: float,
-) -> ItemFilter:
-    """Return a filter whose arrays fit together: one that fails would fail on some data only."""
-    rank = inward.shape[1] - 1
-    shapes = (popularity.shape, inward.shape, outward.shape)
-    if shapes != ((n_features,), (len(kept), rank + 1), (rank, len(kept))):
-        raise ValueError(f"these arrays are no filter of {n_features} items: shapes {shapes}.")
-    return ItemFilter(kept, popularity, inward, outward, float(scale))
+        return partial(RecallQuery, rows, adjacency="replace", n_jobs=self.n_jobs)
 
 
 def _known_cells(R: Any, judged: float) -> Any:

@@ -103,6 +103,7 @@ class InteractionQuery(PrivateQuery):
         self._kept: NDArray[np.intp] | None = None
         self.degree_floor = int(degree_floor)
         self.adjacency = adjacency
+        self._units = Neighbours(adjacency).units
         self.shape: tuple[int, int] = R.shape
         self.n_features = int(R.shape[1])
 
@@ -143,7 +144,7 @@ class InteractionQuery(PrivateQuery):
         1/d0: 1/sqrt(d0). replace: two entries of 1/sqrt(max(d, d0)): sqrt(2/d0).
         """
         m, n = self.shape
-        l2 = math.sqrt(Neighbours(self.adjacency).units / self.degree_floor)
+        l2 = math.sqrt(self._units / self.degree_floor)
         return rounded_release(
             "sums", (n,), l2, 2 * (m + 2) * _ULP * m,
             lambda: np.asarray(self._normalised().sum(axis=0)).reshape(-1),
@@ -154,7 +155,7 @@ class InteractionQuery(PrivateQuery):
 
         Each moved count is rounded by itself.
         """
-        moved = Neighbours(self.adjacency).units
+        moved = self._units
 
         def answer(step: float) -> NDArray[Any]:
             return to_grid(np.bincount(self._normalised().indices, minlength=self.n_features), step)
@@ -168,7 +169,7 @@ class InteractionQuery(PrivateQuery):
     def cells(self) -> Bounded:
         """Return the places of the ones, to be flipped: one cell differs, two under replace."""
         shape = (self.shape[0], self.n_features)
-        moved = int(Neighbours(self.adjacency).units)
+        moved = int(self._units)
 
         def answer(_: float) -> NDArray[Any]:
             rows = self._normalised()

@@ -25,9 +25,7 @@ from skdp.data.block_rows import (
 )
 from skdp.data.blocks import Block, CenteredRows, SelectedRows
 from skdp.data.exact import PublicMatrix
-from skdp.data.remote import RowNumbers, narrowed
-from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.integer_rows import (
+from skdp.data.integer_rows import (
     FINEST_UNIT,
     IntegerRows,
     as_int64,
@@ -35,6 +33,8 @@ from skdp.queries.integer_rows import (
     row_map,
     row_norms,
 )
+from skdp.data.remote import RowNumbers, narrowed
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import SumQuery, any_rows
 from skdp.queries.tangent import TangentQuery
 
@@ -97,7 +97,7 @@ class RowQuery(SumQuery):
 
         Rows that are not finite count as rows of zeros.
         """
-        return self._kept_below(self._norms, threshold, "norm_median")
+        return self._below(self._norms, threshold, "norm_median", kept_only=True)
 
     def norms_above(self, threshold: float) -> Bounded:
         """Return how many rows are longer than a threshold."""

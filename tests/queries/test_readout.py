@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.queries.readout import ReadoutQuery, TargetScale
+from skdp.data.record_scales import TargetScale
+from skdp.queries.readout import ReadoutQuery
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
 
 C = 1.7
@@ -168,18 +169,18 @@ def unclipped(self, rows):
 
 BUGS = {
     "a cross term counted once": (
-        "readout._change",
+        "queries.readout._change",
         lambda U, t, adjacency: math.hypot(U * U, U * t),
     ),
-    "no bound on the targets": ("readout._change", lambda U, t, adjacency: U * U),
-    "long rows are not cut": ("integer_rows.IntegerRows.__call__", unclipped),
+    "no bound on the targets": ("queries.readout._change", lambda U, t, adjacency: U * U),
+    "long rows are not cut": ("data.integer_rows.IntegerRows.__call__", unclipped),
 }
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_found(bug, monkeypatch):
     name, broken = BUGS[bug]
-    monkeypatch.setattr(f"skdp.queries.{name}", broken)
+    monkeypatch.setattr(f"skdp.{name}", broken)
     make = at_the_bound if name.endswith("_change") else make_query
     with pytest.raises(AssertionError, match=r"by more than is claimed|seen by everybody"):
         check_sensitivity(

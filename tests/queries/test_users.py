@@ -10,8 +10,9 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data import users as user_rows
+from skdp.data.integer_factors import clipped, unit_factors
 from skdp.data.users import UserRows
-from skdp.queries.users import UserQuery, clipped, unit_factors
+from skdp.queries.users import UserQuery
 from skdp.solvers import candidates as net
 from skdp.solvers import personalization as shared
 from skdp.solvers import user_base as base
