@@ -269,10 +269,11 @@ class SelectedRows:
 
 
 def row_source(X: Any) -> RowSource:
-    """Wrap an array, memory map or sparse matrix as a source of row blocks."""
-    if sp.issparse(X):
-        return SparseRows(X.tocsr())
-    return DenseRows(X)
+    """Wrap an array, memory map or sparse matrix as a source of row blocks; a source stays."""
+    if is_source(X):
+        source: RowSource = X
+        return source
+    return SparseRows(X.tocsr()) if sp.issparse(X) else DenseRows(X)
 
 
 def _pieces(part: RowSource) -> Iterator[Block]:

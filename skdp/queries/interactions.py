@@ -193,7 +193,10 @@ class InteractionQuery(PrivateQuery):
         """Return R'(R X), the Gram matrix times X: see `product_change`."""
         X = np.asarray(X, np.float64)
 
-        l2, error = product_change(X, self.degree_floor, self.adjacency), self._error(_size(X))
+        l2, error = (
+            product_change(X, self.degree_floor, self.adjacency),
+            self._error(float(np.linalg.norm(X))),
+        )
         return rounded_release(
             "gram_product", (self.n_features, X.shape[1]), l2, error,
             lambda: self._normalised().T @ (self._normalised() @ X),
@@ -209,7 +212,7 @@ class InteractionQuery(PrivateQuery):
             return P.T @ P
 
         l2 = product_change(X, self.degree_floor, self.adjacency) * spectral
-        error = self._error(_size(X)) * spectral
+        error = self._error(float(np.linalg.norm(X))) * spectral
         return rounded_release("ritz", (k, k), l2, error, compute, symmetric=True)
 
     def square_sum(self) -> Bounded:
@@ -220,7 +223,3 @@ class InteractionQuery(PrivateQuery):
             return to_grid(float((self._normalised().data ** 2).sum()), step)
 
         return Bounded(Bound("trace", (), 1 / self.degree_floor + error), answer)
-
-
-def _size(X: FloatArray) -> float:
-    return float(np.linalg.norm(X))

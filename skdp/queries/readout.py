@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import block_gram, finite_rows, unpacked, where_rows
-from skdp.data.blocks import Block, SelectedRows, is_source, row_source
+from skdp.data.blocks import Block, SelectedRows
 from skdp.data.integer_rows import row_map, row_norms
 from skdp.data.record_scales import RowScale, TargetScale
-from skdp.data.records import RecordSources, records_in_memory
+from skdp.data.records import RecordSources
 from skdp.data.remote import RowNumbers, narrowed
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bounded
@@ -40,10 +40,8 @@ class ReadoutQuery(SumQuery):
 
     Parameters
     ----------
-    rows : array, CSR matrix, memory map, RowSource in its order, or RecordSources
-        The private rows, or rows and targets wherever they are.
-    targets : array of shape (n_rows, n_targets) or None
-        The private targets; None beside `RecordSources`.
+    records : RecordSources
+        The private rows and targets, wherever they are.
     clip_norm : float
         Records with longer rows are weighted down.
     scale : TargetScale
@@ -60,8 +58,7 @@ class ReadoutQuery(SumQuery):
 
     def __init__(
         self,
-        rows: Any,
-        targets: NDArray[Any] | None = None,
+        records: RecordSources,
         *,
         clip_norm: float,
         scale: TargetScale,
@@ -70,7 +67,6 @@ class ReadoutQuery(SumQuery):
         adjacency: str,
         n_jobs: int | None = None,
     ) -> None:
-        records = _record_sources(rows, targets)
         super().__init__(records.both, adjacency=adjacency, n_jobs=n_jobs)
         self._records = records
         self.clip_norm = float(clip_norm)
@@ -139,13 +135,6 @@ class ReadoutQuery(SumQuery):
         l2 = _change(math.hypot(C, c), t, self.neighbours)
         bounded = self._square("readout", size, l2, answer)
         return replace(bounded, decode=partial(exact_corner, corner=c)) if c else bounded
-
-
-def _record_sources(rows: Any, targets: NDArray[Any] | None) -> RecordSources:
-    if isinstance(rows, RecordSources):
-        return rows
-    assert targets is not None
-    return records_in_memory(rows if is_source(rows) else row_source(rows), targets)
 
 
 @dataclass(frozen=True)

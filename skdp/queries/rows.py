@@ -23,7 +23,7 @@ from skdp.data.block_rows import (
     scaled_to_integers,
     square_norms,
 )
-from skdp.data.blocks import Block, CenteredRows, SelectedRows
+from skdp.data.blocks import Block, CenteredRows, SelectedRows, row_source
 from skdp.data.exact import PublicMatrix
 from skdp.data.integer_rows import (
     FINEST_UNIT,
@@ -35,7 +35,7 @@ from skdp.data.integer_rows import (
 )
 from skdp.data.remote import RowNumbers, narrowed
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.sums import SumQuery, any_rows
+from skdp.queries.sums import SumQuery
 from skdp.queries.tangent import TangentQuery
 
 _SUM_UNIT = 2.0**-20  # unit of a row in clipped sums, in units of the clip norm
@@ -61,7 +61,7 @@ class RowQuery(SumQuery):
     def __init__(
         self, rows: Any, *, clip_norm: float, adjacency: str, n_jobs: int | None = None
     ) -> None:
-        super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
+        super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
         self.clip_norm = float(clip_norm)
         near = self.clip_norm * _SUM_UNIT
         self._norms = RowNumbers(self._source, partial(row_norms, unit=near))

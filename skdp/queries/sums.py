@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.blocks import AnyRows, is_source, row_source, sum_rows
+from skdp.data.blocks import sum_rows
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 
 FloatArray = NDArray[np.float64]
@@ -189,11 +189,6 @@ class NumberQuery(SumQuery):
     def kept_below(self, threshold: float) -> Bounded:
         """Return how many numbers are at most the threshold, minus half of those not zero."""
         return self._below(self._source, threshold, f"{self._name}_median", kept_only=True)
-
-
-def any_rows(rows: Any) -> AnyRows:
-    """Return rows that hand themselves out as they are, others as a source."""
-    return rows if is_source(rows) else row_source(rows)
 
 
 def whole_steps(step: float, *parts: tuple[int, float]) -> NDArray[Any]:

@@ -286,15 +286,16 @@ class PrivacySession:
 
     def random_signs(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
         """Return a public random start of entries +1 and -1, independent of the data."""
-        self.spending.starts += 1
-        words = self.source.derive("start").words(self.spending.starts)(math.prod(shape))
+        words = self._start_words(math.prod(shape))
         return np.where(words & np.uint64(1), 1.0, -1.0).reshape(shape)
 
     def random_number(self) -> int:
         """Return a public number of 63 bits, independent of the data."""
+        return int(self._start_words(1)[0]) >> 1
+
+    def _start_words(self, number: int) -> NDArray[np.uint64]:
         self.spending.starts += 1
-        words = self.source.derive("start").words(self.spending.starts)(1)
-        return int(words[0]) >> 1
+        return self.source.derive("start").words(self.spending.starts)(number)
 
     def answer(self, path: Path, bounded: Bounded, share: float) -> Any:
         """Answer what an `Ask` asks for: a release, or a choice."""
