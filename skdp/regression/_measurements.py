@@ -21,15 +21,6 @@ from skdp.regression._placed import as_columns, check_placed, in_blocks
 from skdp.solvers.columns import find_center
 from skdp.solvers.design import Whitening, whitening
 
-__all__ = [
-    "check_design",
-    "check_measurements",
-    "check_parameters",
-    "pay_the_rest",
-    "predictions",
-    "release_center",
-]
-
 _FLOATS = [np.float64, np.float32]
 
 

@@ -13,6 +13,7 @@ from sklearn.utils import get_tags
 
 from skdp.exceptions import PrivacyWarning
 from skdp.privacy.accounting import losses as accounting
+from skdp.testing._calibration import check_calibration
 from skdp.testing._data import FitData, contrasting_data, settings_of
 from skdp.testing._hooks import fixed_noise, record_transcript
 from skdp.testing._null_checks import not_private, skip
@@ -24,21 +25,7 @@ from skdp.testing._outcomes import (
     outcome,
 )
 from skdp.testing._statistics import SIX_SIGMA, cosine_pvalue
-from skdp.testing.audit import check_calibration, transcript_audit, worst_case_pair
-
-__all__ = [
-    "check_bad_budgets",
-    "check_documented_attributes",
-    "check_input_unmodified",
-    "check_joblib",
-    "check_noise_calibration",
-    "check_pickle_and_clone",
-    "check_receipt",
-    "check_scaling",
-    "check_seeded_noise",
-    "check_system_entropy",
-    "check_worst_case_pair",
-]
+from skdp.testing.audit import transcript_audit, worst_case_pair
 
 _SLIP = 1 + 1e-6
 BAD_EPSILONS = (math.nan, 0, 0.0, -1, -math.inf, True, "1", None, [1.0])
