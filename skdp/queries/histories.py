@@ -174,8 +174,8 @@ class RowHistories(_Histories, SumQuery):
         return self._beside(RowQuery, unit, clip_norm=1.0)
 
     def counts(self) -> Bounded:
-        """Return the sums of the rows, each of length 1."""
-        return self._unit_rows().sums()
+        """Return the sums of the rows, each of length 1 and not negative."""
+        return self._unit_rows().positive_sums()
 
     def moment(self, kept: NDArray[np.intp], floor: int, judged: float) -> Bounded:
         """Return the moment of the known parts of the rows, each of length 1 on the kept items."""

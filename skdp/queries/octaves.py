@@ -66,7 +66,8 @@ class OctaveQuery(SumQuery):
             half = round(0.5 / step)
             return np.asarray(np.clip(excess, -(2**62 // half), 2**62 // half) * half)
 
-        return self._array("column_ranks", (d,), math.sqrt(d) / 2, answer)
+        change = self.neighbours.array(math.sqrt(d) / 2)
+        return self._array("column_ranks", (d,), change, answer)
 
     def _octave_counts(self) -> NDArray[np.int64]:
         if self._counts is None:

@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import block_gram, finite_rows, unpacked, where_rows
-from skdp.data.blocks import Block, SelectedRows
+from skdp.data.blocks import Block
 from skdp.data.integer_rows import row_map, row_norms
 from skdp.data.record_scales import RowScale, TargetScale
 from skdp.data.records import RecordSources
 from skdp.data.remote import RowNumbers, narrowed
+from skdp.data.views import SelectedRows
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.columns import ColumnQuery

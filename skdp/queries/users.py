@@ -131,9 +131,8 @@ class UserQuery(SumQuery):
 
             return self._sum(term, (size,), step)
 
-        level = math.hypot(*(piece.level for piece in pieces))
-        l2 = math.hypot(*(piece.change(self.neighbours) for piece in pieces))
-        return self._array(name, (size,), level, answer, l2, widen=_LOOSE)
+        change = math.hypot(*(piece.change(self.neighbours) for piece in pieces))
+        return self._array(name, (size,), change, answer, widen=_LOOSE)
 
     def numbers(self, name: str, local: Local) -> NumberQuery:
         """Return the query of one private number for each user; `name` begins its releases."""
