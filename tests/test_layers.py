@@ -63,6 +63,7 @@ ALLOWED = {
     "recommend": ESTIMATOR | {"theory"},
     "federated": {"_labels", "_packing", "answer", "data", "queries", "solvers", "privacy"}
     | COMMON,
+    "ledger": {"_tables", "exceptions", "privacy"},
     "theory": {"_tables", "answer", "privacy", "queries.sums", "solvers"} | COMMON,
 }
 # Programs, which no module imports when it is loaded: what they may import besides.

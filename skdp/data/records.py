@@ -13,8 +13,6 @@ from skdp.data.blocks import AnyRows, RowSource, row_source
 from skdp.data.places import Placed
 from skdp.data.zipped import ZippedRows
 
-__all__ = ["RecordForm", "RecordSources", "records_in_memory", "records_of"]
-
 FloatArray = NDArray[np.float64]
 
 

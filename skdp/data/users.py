@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from skdp.data.blocks import RemoteRows, RowSource, is_source, row_source
 from skdp.data.places import Placed
 
-__all__ = ["AnyUsers", "Batch", "OneRowEach", "UserForm", "UserRows", "users_of"]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 _BATCH_BYTES = 2**23

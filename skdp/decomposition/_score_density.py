@@ -27,8 +27,6 @@ from skdp.solvers.density import (
     smoothed,
 )
 
-__all__ = ["DPScoreDensity"]
-
 _DEVIATIONS = 3.0  # that a frame reaches from its centre
 _PARTS = (0.2, 0.2, 0.3, 0.3)  # of the share "frame": three steps that find it, and its moments
 _MUCH_OUTSIDE = 0.2

@@ -28,8 +28,6 @@ from skdp.queries.histories import RowHistories
 from skdp.queries.recalls import RecallQuery
 from skdp.queries.sums import ADJACENCIES
 
-__all__ = ["RecommenderClient"]
-
 _MOST_BLENDS = 16
 
 

@@ -24,8 +24,6 @@ from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.reservations import RunLimit
 from skdp.privacy.ledger.routes import prepaid
 
-__all__ = ["PrivateSearch"]
-
 
 def _has(name):
     def check(self):

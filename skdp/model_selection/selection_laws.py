@@ -27,15 +27,6 @@ from skdp.privacy.accounting.losses import Loss, delta_from_mu_epsilon, mu_from_
 from skdp.privacy.gate.budget import MAX_DRAWS
 from skdp.privacy.noise import integers as noise
 
-__all__ = [
-    "Selection",
-    "epsilon_from_rdp",
-    "largest_mu",
-    "plan_selection",
-    "random_stopping_epsilon",
-    "random_stopping_rdp",
-]
-
 _SAFE = 1 + 1e-10  # above the rounding of the formulas
 _LOG_ORDERS = (-12.0, 18.0)  # range of log(order - 1)
 _ALL_SCORES = 1.25  # what knowing the scores of all candidates is taken to be worth

@@ -8,8 +8,6 @@ from sklearn.utils.validation import check_is_fitted
 from skdp.plotting._style import COLORS, GREY, axes_of, rgb, wrapped
 from skdp.solvers.density import mass_level
 
-__all__ = ["ScoreDisplay"]
-
 _HALF, _MOST = 0.5, 0.9  # shares of the rows of a class that its contours hold
 _ARROW = 0.8  # of half the picture: the longest loading
 _SHORT = 0.2  # of the longest loading: no arrow

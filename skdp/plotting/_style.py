@@ -2,8 +2,6 @@
 
 import textwrap
 
-__all__ = ["COLORS", "GREY", "RED", "axes_of", "log_ticks", "rgb", "wrapped"]
-
 # Okabe and Ito's colours, which people with colour blindness tell apart; darkest first.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 GREY = "0.35"

@@ -15,8 +15,6 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.octaves import OctaveQuery
 from skdp.queries.sums import SumQuery, any_rows, summed
 
-__all__ = ["SQUARE_WEIGHT", "ColumnQuery"]
-
 FloatArray = NDArray[np.float64]
 # Weight of a square beside a value: the largest for which a replaced value moves both together by
 # no more than it moves the value alone.

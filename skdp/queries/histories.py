@@ -27,8 +27,6 @@ from skdp.queries.rows import RowQuery
 from skdp.queries.sums import SumQuery
 from skdp.solvers.item_filter import ItemFilter
 
-__all__ = ["InteractionHistories", "RowHistories"]
-
 FloatArray = NDArray[np.float64]
 _MOST_SHARED = 2000  # items of a moment that is added up by threads: each needs one of its own
 
@@ -70,8 +68,8 @@ class RowHistories(SumQuery):
         return self._beside(RowQuery, unit, clip_norm=1.0)
 
     def counts(self) -> Bounded:
-        """Return the sums of the rows, each of length 1."""
-        return self._unit_rows().sums()
+        """Return the sums of the rows, each of length 1 and not negative."""
+        return self._unit_rows().positive_sums()
 
     def moment(self, kept: NDArray[np.intp], floor: int, judged: float) -> Bounded:
         """Return the moment of the known parts of the rows, each of length 1 on the kept items."""

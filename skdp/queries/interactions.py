@@ -22,8 +22,6 @@ from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.entries import largest_two, rounded_release, to_grid
 from skdp.queries.sums import Neighbours
 
-__all__ = ["InteractionQuery", "gram_change", "product_change"]
-
 FloatArray = NDArray[np.float64]
 _ULP = 2.0**-53
 

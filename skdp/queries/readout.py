@@ -18,17 +18,16 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import block_gram, finite_rows, unpacked, where_rows
-from skdp.data.blocks import Block, SelectedRows, is_source, row_source
+from skdp.data.blocks import Block, is_source, row_source
 from skdp.data.records import RecordSources, records_in_memory
 from skdp.data.remote import RowNumbers, narrowed
+from skdp.data.views import SelectedRows
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.integer_rows import row_map, row_norms
 from skdp.queries.rows import RowQuery, corner_units, exact_corner
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery
-
-__all__ = ["ReadoutQuery", "RowScale", "TargetScale"]
 
 FloatArray = NDArray[np.float64]
 

@@ -21,8 +21,6 @@ from skdp.data.recalls import WHOLE, Tastes, judged
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import SumQuery
 
-__all__ = ["RecallQuery"]
-
 FloatArray = NDArray[np.float64]
 
 

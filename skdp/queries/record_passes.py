@@ -23,8 +23,6 @@ from skdp.data.zipped import Zipped, ZippedRows
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.sums import SumQuery
 
-__all__ = ["Columns", "Form", "RecordPasses", "centred"]
-
 FloatArray = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
 Form = DenseRecords | SparseRecords | FactoredRecords

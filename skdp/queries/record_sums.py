@@ -21,8 +21,6 @@ from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.record_passes import Columns, Form, RecordPasses, centred
 
-__all__ = ["BELOW", "ClippedSum"]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BELOW = 1 - 1e-12  # float errors of a factor

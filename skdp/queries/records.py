@@ -23,8 +23,6 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.record_passes import Columns, Form, RecordPasses, centred
 from skdp.queries.record_sums import BELOW, ClippedSum
 
-__all__ = ["RecordQuery"]
-
 FloatArray = NDArray[np.float64]
 _PUBLIC_CLIP = 1.5  # of public second moments, in medians
 

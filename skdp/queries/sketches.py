@@ -50,8 +50,6 @@ from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.integer_rows import FINEST_UNIT, row_map
 from skdp.queries.sums import Neighbours
 
-__all__ = ["SKETCH_UNITS", "IntegerSketch", "SketchMap", "SketchUnit", "Updates", "Whole"]
-
 _TRUNCATION = 1.25  # of one entry of two matrices, in units, beyond their difference
 SKETCH_UNITS = ("frobenius", "rank_one", "row", "entry")
 IntArray = NDArray[np.int64]

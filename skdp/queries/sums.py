@@ -25,16 +25,6 @@ from numpy.typing import NDArray
 from skdp.data.blocks import AnyRows, is_source, row_source, sum_rows
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 
-__all__ = [
-    "ADJACENCIES",
-    "Neighbours",
-    "NumberQuery",
-    "SumQuery",
-    "any_rows",
-    "summed",
-    "whole_steps",
-]
-
 FloatArray = NDArray[np.float64]
 Q = TypeVar("Q")
 Compute = Callable[[float], NDArray[Any]]
@@ -124,19 +114,17 @@ class SumQuery(PrivateQuery):
         return Bounded(Bound(name, (), size, slack=slack, l1=size, l1_slack=slack), answer)
 
     def _array(
-        self, name: str, shape: tuple[int, ...], level: float, answer: Compute,
-        l2: float | None = None, widen: float = 1.0,
-    ) -> Bounded:  # fmt: skip
-        """Bound a sum of arrays of norm at most `level`, each rounded by itself.
+        self, name: str, shape: tuple[int, ...], change: float, answer: Compute, widen: float = 1.0
+    ) -> Bounded:
+        """Bound a sum of arrays, each rounded by itself, that neighbours move by `change`.
 
-        `l2` is the change where more is known of the arrays, `widen` what float norms may exceed
-        their levels by.
+        `widen` is what float norms may exceed their levels by.
         """
         size, units = math.prod(shape), self.neighbours.units
-        l2 = (self.neighbours.array(level) if l2 is None else l2) * widen
+        root = math.sqrt(size)
         bound = Bound(
-            name, shape, l2, slack=units * math.sqrt(size) / 2,
-            l1=units * level * math.sqrt(size) * widen, l1_slack=units * size / 2,
+            name, shape, change * widen, slack=units * root / 2,
+            l1=change * root * widen, l1_slack=units * size / 2,
         )  # fmt: skip
         return Bounded(bound, answer)
 

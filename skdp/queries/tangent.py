@@ -24,8 +24,6 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.integer_rows import FINEST_UNIT, rows_and_squares
 from skdp.queries.sums import SumQuery
 
-__all__ = ["TangentQuery", "tangent_bound"]
-
 FloatArray = NDArray[np.float64]
 _SIZE_UNIT = 2.0**-20  # unit of a row when only its sizes are asked for
 _LOOSE = 1 + 1e-9

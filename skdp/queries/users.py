@@ -26,8 +26,6 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
 
-__all__ = ["UserQuery", "Part", "clipped", "unit_factors"]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 _LOOSE = 1 + 1e-9  # float norms of clipped contributions are right to far better than this
@@ -208,9 +206,8 @@ class UserQuery(SumQuery):
 
             return self._sum(term, (size,), step)
 
-        level = math.hypot(*(piece.level for piece in pieces))
-        l2 = math.hypot(*(piece.change(self.neighbours) for piece in pieces))
-        return self._array(name, (size,), level, answer, l2, widen=_LOOSE)
+        change = math.hypot(*(piece.change(self.neighbours) for piece in pieces))
+        return self._array(name, (size,), change, answer, widen=_LOOSE)
 
     def numbers(self, name: str, local: Local) -> NumberQuery:
         """Return the query of one private number for each user; `name` begins its releases."""

@@ -21,15 +21,6 @@ from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import find_center
 from skdp.solvers.design import Whitening, whitening
 
-__all__ = [
-    "check_design",
-    "check_measurements",
-    "check_parameters",
-    "pay_the_rest",
-    "predictions",
-    "release_center",
-]
-
 _FLOATS = [np.float64, np.float32]
 
 

@@ -12,8 +12,6 @@ from sklearn.utils import get_tags
 
 from skdp.testing._formats import STORED
 
-__all__ = ["CONTRASTS", "FitData", "contrasting_data", "register_data", "settings_of"]
-
 
 class FitData(NamedTuple):
     """What one call of ``fit`` gets.

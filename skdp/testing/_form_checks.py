@@ -11,8 +11,6 @@ from skdp.testing._hooks import change, fixed_noise, record_transcript, replay_a
 from skdp.testing._null_checks import not_private, skip
 from skdp.testing._outcomes import difference, fresh, outcome
 
-__all__ = ["check_company", "check_storage_form"]
-
 _SEED = 20240401
 
 

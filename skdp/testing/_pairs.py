@@ -10,8 +10,6 @@ from skdp.regression import DPTraceRegressor
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.testing._data import FitData, settings_of, takes_labels
 
-__all__ = ["CANDIDATES", "candidate_pairs", "register_pairs"]
-
 _MANY = 2000
 _HUGE = 1e15  # shifts each step of a search for the clip norm, then is clipped
 

@@ -12,8 +12,6 @@ from skdp._tables import aligned
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 
-__all__ = ["LedgerEntry", "PrivacySpent", "privacy_card"]
-
 _SENTENCE = {
     ("row", "add_remove"): "adding or removing one row of X",
     ("row", "replace"): "replacing one row of X by any other",

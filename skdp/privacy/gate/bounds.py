@@ -14,15 +14,6 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.sketch_laws import SketchLaw
 from skdp.privacy.noise import integers as noise
 
-__all__ = [
-    "Bound",
-    "Bounded",
-    "PrivateQuery",
-    "SketchLaw",
-    "gaussian_step",
-    "laplace_step",
-]
-
 FloatArray = NDArray[np.float64]
 _SMALLEST_STEP = 2.0**-1022  # below it floats lose their relative accuracy
 _MAX_ROUNDING = 1 / 4  # rounding may take a quarter of the noise at most

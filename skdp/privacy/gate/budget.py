@@ -9,8 +9,6 @@ from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.curves import as_number
 from skdp.privacy.noise import integers as noise
 
-__all__ = ["MAX_DRAWS", "PrivacyBudget"]
-
 # Every fit is charged for this many noise draws, whatever it uses: a public constant that no
 # fit reaches (half a terabyte of noise), so the charge depends on nothing.
 MAX_DRAWS = 2**36

@@ -18,8 +18,6 @@ from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource
 
-__all__ = ["Accumulator", "Grant", "Reader", "wrapping_sum"]
-
 IntArray = NDArray[np.int64]
 _TILE = 512
 

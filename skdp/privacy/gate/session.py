@@ -32,8 +32,6 @@ from skdp.privacy.gate.grants import Accumulator, Grant
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource
 
-__all__ = ["SHARE_SLIP", "Observer", "PrivacySession", "Spending"]
-
 SHARE_SLIP = 1e-9  # shares are sums of floats
 _CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
 

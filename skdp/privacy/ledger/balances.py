@@ -16,8 +16,6 @@ from skdp.privacy.ledger.filters import spent_delta, spent_epsilon, spent_losses
 from skdp.privacy.ledger.fits import NORM_UNITS, LedgerFit, planned
 from skdp.privacy.noise import integers as noise
 
-__all__ = ["Balance", "Terms"]
-
 Losses: TypeAlias = tuple[Loss, ...]
 
 ADJACENCIES = ("add_remove", "replace")
@@ -51,6 +49,10 @@ class Terms:
             )
         object.__setattr__(self, "epsilon", budget.epsilon)
         object.__setattr__(self, "delta", budget.delta)
+
+    def budget_text(self) -> str:
+        """Say the budget, for messages."""
+        return f"epsilon={self.epsilon:.4g}, delta={self.delta:.3g}"
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from skdp.privacy.ledger.filters import late_kind
 from skdp.privacy.ledger.fits import LedgerFit, as_text, multiplied
 from skdp.privacy.ledger.scope import new_token
 
-__all__ = ["Book", "Entries"]
-
 Losses: TypeAlias = tuple[Loss, ...]
 Entries: TypeAlias = dict[int, LedgerFit]
 

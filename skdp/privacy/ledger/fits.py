@@ -10,8 +10,6 @@ from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.budget import PrivacyBudget
 
-__all__ = ["NORM_UNITS", "LedgerFit", "as_text", "multiplied", "planned", "unit_name"]
-
 NORM_UNITS = ("rank_one", "frobenius", "spectral")
 
 

@@ -5,25 +5,22 @@ How a fit finds its ledgers: `skdp.privacy.ledger.routes`. What composes: `filte
 
 from __future__ import annotations
 
-import html
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from skdp._tables import aligned
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.ledger.balances import Terms
 from skdp.privacy.ledger.books import Book
 from skdp.privacy.ledger.files import FileBook
-from skdp.privacy.ledger.fits import LedgerFit, as_text
+from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.reservations import RUN
-from skdp.privacy.ledger.routes import COUNTERS, charge, pay_for, settle
+from skdp.privacy.ledger.routes import COUNTERS, pay_for
 from skdp.privacy.ledger.scope import OPEN, OpenLedger, adopt, announce, around, is_ours
-
-__all__ = ["LedgerFit", "PrivacyLedger", "charge", "settle"]
+from skdp.privacy.ledger.views import as_html, as_lines, changes
 
 
 class PrivacyLedger:
@@ -54,6 +51,10 @@ class PrivacyLedger:
         disk before any data are read, a program that is killed leaves what it had charged, and the
         next one goes on with the same terms. Many processes may have it open; those that this one
         started charge it.
+    dataset : str, default=None
+        A file may keep the ledgers of many datasets, each with its own budget and unit: the name
+        of one of them, which is added if it is not there (`open` takes those that are). None: the
+        only one.
 
     Notes
     -----
@@ -96,16 +97,45 @@ class PrivacyLedger:
         unit: str | None = None,
         allow_seeded: bool = False,
         path: str | os.PathLike[str] | None = None,
+        dataset: str | None = None,
     ) -> None:
         terms = Terms(epsilon, delta, adjacency, unit, allow_seeded)
-        self.epsilon, self.delta, self.allow_seeded = terms.epsilon, terms.delta, allow_seeded
-        self.path = None if path is None else os.path.realpath(path)
-        self._book = Book(terms) if self.path is None else FileBook(self.path, terms)
+        if path is None and dataset is not None:
+            raise ValueError("'dataset' names a part of a file: give its 'path' too.")
+        self._keep(Book(terms) if path is None else FileBook(os.fspath(path), terms, dataset))
+
+    def _keep(self, book: Book) -> None:
+        """Work with a book."""
+        terms = book.terms
+        self.epsilon, self.delta, self.allow_seeded = terms.epsilon, terms.delta, terms.allow_seeded
+        self.path = book.path if isinstance(book, FileBook) else None
+        self.dataset = book.dataset if isinstance(book, FileBook) else None
+        self._book = book
         self._refused = self._book.refused
         self._token = self._book.token
         adopt(self._token)
         self._lock = threading.Lock()
         self._withdraw: Callable[[], None] | None = None
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], dataset: str | None = None) -> PrivacyLedger:
+        """Return the ledger of a dataset that a file has already, with the terms it has there.
+
+        Parameters
+        ----------
+        path : str or path-like
+            A file made by ``PrivacyLedger(..., path=..., dataset=...)`` or by
+            ``python -m skdp.ledger add``.
+        dataset : str, default=None
+            Its name; not needed if the file has one dataset only.
+
+        Returns
+        -------
+        PrivacyLedger
+        """
+        ledger = cls.__new__(cls)
+        ledger._keep(FileBook(os.fspath(path), dataset=dataset))
+        return ledger
 
     def __enter__(self) -> PrivacyLedger:
         if not is_ours(self._token):
@@ -211,6 +241,26 @@ class PrivacyLedger:
         """The fits that were charged, oldest first."""
         return tuple(self._book.balance().entries.values())
 
+    def history(self) -> Any:
+        """Return every change of a fit in the file, with its time, as a pandas DataFrame."""
+        import pandas as pd
+
+        registry = self._in_file().registry()
+        return pd.DataFrame(changes([registry.choose(self.dataset)]))
+
+    @property
+    def head(self) -> str:
+        """A hash over everything that the file has now, of all datasets: keep it elsewhere.
+
+        ``python -m skdp.ledger verify FILE --head HASH`` says whether that is still there.
+        """
+        return self._in_file().registry().head
+
+    def _in_file(self) -> FileBook:
+        if not isinstance(self._book, FileBook):
+            raise ValueError("only a PrivacyLedger with a 'path' keeps its history.")
+        return self._book
+
     @property
     def refusals(self) -> tuple[str, ...]:
         """Why fits were refused, since the ledger was last opened."""
@@ -221,22 +271,6 @@ class PrivacyLedger:
         """The receipt of everything so far, fits that still run with their whole budget."""
         return self._book.balance().spent()
 
-    def _table(self) -> list[tuple[str, str, str, str, str, str]]:
-        table = [("fit", "estimator", "unit", "adjacency", "loss", "state")]
-        for i, fit in enumerate(self.entries, 1):
-            adjacency = fit.adjacency + (" (twice)" if fit.factor > 1 else "")
-            state = fit.state + (" SEEDED" if fit.seeded else "")
-            table.append((str(i), fit.estimator, fit.unit, adjacency, as_text(fit.losses), state))
-        return table
-
-    def _summary(self) -> str:
-        spent = self.spent
-        return (
-            f"Budget epsilon={self.epsilon:.4g}, delta={self.delta:.3g}; spent "
-            f"{as_text(spent.losses)}: {spent.sentence()} Left for one more fit: "
-            f"epsilon={self.remaining():.4g}. Refused: {len(self.refusals)}."
-        )
-
     def report(self) -> str:
         """Return the charged fits as aligned text, with what was spent and what is left.
 
@@ -245,12 +279,13 @@ class PrivacyLedger:
         str
             Notebooks show the ledger itself as a table.
         """
-        return "\n".join([*aligned(self._table()), self._summary()])
+        return "\n".join(as_lines(self._book.balance(), self._refusals_text()))
 
     def _repr_html_(self) -> str:
-        cells = [[f"<td>{html.escape(cell)}</td>" for cell in row] for row in self._table()]
-        rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
-        return f"<table>{rows}</table><p>{html.escape(self._summary())}</p>"
+        return as_html(self._book.balance(), self._refusals_text())
+
+    def _refusals_text(self) -> str:
+        return f" Refused: {len(self.refusals)}."
 
     def __repr__(self) -> str:
         return f"PrivacyLedger(epsilon={self.epsilon!r}, delta={self.delta!r})"

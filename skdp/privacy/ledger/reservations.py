@@ -32,8 +32,6 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.scope import around, is_over, new_token
 
-__all__ = ["RUN", "Reservation", "RunLimit", "Slips", "Ticket", "WholeFits", "handed_on"]
-
 Losses: TypeAlias = tuple[Loss, ...]
 
 

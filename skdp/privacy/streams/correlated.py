@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 
 from skdp.privacy.gate.bounds import Bound
 
-__all__ = ["MECHANISMS", "StreamSchedule", "dyadic_cover", "stream_schedule"]
-
 MECHANISMS = ("auto", "sqrt", "tree")
 _STATE_BYTES = 2**28  # "auto" keeps the square root's state, which grows with time, below this
 _LONGEST_SQRT = 2**13  # and its time, which grows with the square of the horizon

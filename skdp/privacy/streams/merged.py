@@ -26,8 +26,6 @@ from skdp.privacy.accounting.states import loss_from_state, loss_state
 from skdp.privacy.gate.budget import MAX_DRAWS
 from skdp.privacy.noise import integers as noise
 
-__all__ = ["merged_receipt", "receipt_state"]
-
 Receipt = Mapping[str, Any]
 
 _MAX_EPSILON, _ROUNDING, _TRIES = 64.0, 1e-9, 50

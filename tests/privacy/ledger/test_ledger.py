@@ -19,8 +19,7 @@ from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.balances import Balance
 from skdp.privacy.ledger.filters import dominating_mu
-from skdp.privacy.ledger.ledger import charge, settle
-from skdp.privacy.ledger.routes import Account
+from skdp.privacy.ledger.routes import Account, charge, settle
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import make_source
 
