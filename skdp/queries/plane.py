@@ -26,8 +26,6 @@ from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import SumQuery, any_rows
 from skdp.solvers.products import row_products
 
-__all__ = ["COUNT", "SHAPE_NUMBERS", "SQUARE", "Frame", "PlaneQuery"]
-
 FloatArray = NDArray[np.float64]
 _LIMIT = 2**62
 _FAR = 1e100  # halves of a frame: stands for all places beyond

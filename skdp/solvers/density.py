@@ -8,19 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "FEWEST_CELLS",
-    "ClassShapes",
-    "ShapeWeights",
-    "cell_edge",
-    "cell_error",
-    "cells_per_side",
-    "class_shapes",
-    "least_class",
-    "mass_level",
-    "smoothed",
-]
-
 FloatArray = NDArray[np.float64]
 _KERNEL = np.array([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
 _BLUR = float(_KERNEL @ _KERNEL)  # noise left of one cell after smoothing along both axes
