@@ -26,7 +26,7 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.ask import Ask, Path
 from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
-from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.gate.budget import MAX_DRAWS, SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.gate.flips import FlipGrant
 from skdp.privacy.gate.grants import Accumulator, Grant
 from skdp.privacy.noise import integers as noise
@@ -343,4 +343,5 @@ class PrivacySession:
             adjacency=self.adjacency,
             unit=self.unit,
             seeded=self.source.seeded,
+            distance=SAMPLER_DISTANCE * (budget.sampler_delta > 0.0),
         )
