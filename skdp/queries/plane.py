@@ -18,12 +18,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_rows
-from skdp.data.blocks import Block, RowSource
+from skdp.data.blocks import Block, RowSource, row_source
 from skdp.data.remote import narrowed
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.sums import SumQuery, any_rows
+from skdp.queries.sums import SumQuery
 from skdp.solvers.products import row_products
 
 FloatArray = NDArray[np.float64]
@@ -101,7 +101,7 @@ class PlaneQuery(SumQuery):
         self, rows: Any, axes: FloatArray, center: FloatArray, n_classes: int = 0, *,
         adjacency: str, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
-        plane = narrowed(any_rows(rows), partial(PlaneRows, axes=axes, center=center), 2)
+        plane = narrowed(row_source(rows), partial(PlaneRows, axes=axes, center=center), 2)
         super().__init__(plane, adjacency=adjacency, n_jobs=n_jobs)
         self.n_classes = n_classes
 
