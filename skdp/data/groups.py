@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.blocks import RowSource, is_source, row_source
+from skdp.data.blocks import RowSource, row_source
 from skdp.data.places import Placed
 
 IntArray = NDArray[np.int64]
@@ -45,7 +45,7 @@ class GroupedRows:
     """
 
     def __init__(self, X: Any, columns: Mapping[str, Any], codes: NDArray[Any]) -> None:
-        self._source: Any = X if is_source(X) else row_source(X)
+        self._source: Any = row_source(X)
         self._columns, self._codes = columns, codes
         self._sorted: _Sorted | None = None
         self._chosen: list[IntArray] | None = None

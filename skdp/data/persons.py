@@ -65,9 +65,9 @@ class Persons(NamedTuple):
         parts = (flat.data, self.rows.indices, self.rows.indptr)
         return sp.csr_array(parts, shape=self.rows.shape)
 
-    def sums(self, rows: FloatArray) -> FloatArray:
+    def sums(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Return the sum over the rows of each person; exact where they are integers."""
-        return np.asarray(rows.reshape(self.shape[0], self.each, -1).sum(axis=1))
+        return np.asarray(numbers.reshape(self.shape[0], self.each, numbers.shape[1]).sum(axis=1))
 
 
 class PersonRows(GroupedRows):

@@ -8,6 +8,7 @@ with a value that is not finite adds nothing.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from skdp.data.persons import Persons
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import SQUARE_WEIGHT, standard_parts
-from skdp.queries.octaves import OctaveQuery, octaves_of
+from skdp.queries.octaves import NOWHERE, OctaveQuery, counted, octaves_of
 from skdp.queries.persons import EQUAL, PersonQuery, PersonWeight
 from skdp.queries.sums import summed
 
@@ -77,13 +78,25 @@ class PersonColumns(PersonQuery):
 
         l2, slack = math.sqrt((1 + SQUARE_WEIGHT**2 / 4) * d + c * c), math.sqrt(2 * d + 1) / 2
         if self.neighbours.replace:
-            l2, slack = max(l2, math.sqrt(4.0 * d + c * c * self._varies)), 2 * slack
+            l2, slack = max(l2, math.sqrt(4.0 * d)), 2 * slack
         return Bounded(Bound("moments", (2 * d + 1,), l2 * (1 + 1e-8), slack=slack), answer)
 
-    @property
-    def _varies(self) -> bool:
-        """Whether persons differ in what they count."""
-        return self.weight.most is not None
+
+@dataclass(frozen=True)
+class OctavesOfPersons:
+    """The counts of one batch, from public numbers alone, so that it can travel."""
+
+    center: FloatArray
+
+    def __call__(self, batch: Persons) -> FloatArray:
+        """Return how many persons of the batch lie in each octave of each column."""
+        whole = _whole_persons(batch)
+        octaves = octaves_of(whole.rows, self.center)
+        somewhere = octaves < NOWHERE
+        totals = whole.sums(np.where(somewhere, octaves, 0))
+        counts = whole.sums(somewhere.astype(np.int64))
+        mean = np.rint(totals / np.maximum(counts, 1)).astype(np.intp)
+        return counted(np.where(counts > 0, mean, NOWHERE))
 
 
 class PersonOctaves(OctaveQuery):
@@ -93,8 +106,7 @@ class PersonOctaves(OctaveQuery):
     Every person counts once.
     """
 
-    def _octave_counts(self) -> NDArray[np.int64]:
-        raise NotImplementedError
+    _of_block = staticmethod(OctavesOfPersons)
 
 
 def _whole_persons(batch: Persons) -> Persons:

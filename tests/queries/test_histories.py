@@ -6,8 +6,7 @@ import scipy.sparse as sp
 
 from skdp.data.blocks import DenseRows, SparseRows
 from skdp.data.histories import HistoryRows, binary_rows, hidden_cells
-from skdp.queries.histories import InteractionHistories, RowHistories
-from skdp.queries.recalls import RecallQuery
+from skdp.queries.histories import InteractionHistories, RecallQuery, RowHistories
 from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.recommend import BLENDS as WEIGHTS
 from skdp.testing import check_order_invariance, check_sensitivity
