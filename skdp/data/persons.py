@@ -93,7 +93,7 @@ class PersonRows(GroupedRows):
         stored = getattr(self._X, "nnz", None)
         if stored is None:
             return 8 * self.n_features
-        return 16 * (1 + stored // max(1, self._X.shape[0]))
+        return 16 * (1 + int(stored) // max(1, self._X.shape[0]))
 
     def _batch(self, groups: IntArray) -> Persons:
         m, block, columns = self._gathered(groups)

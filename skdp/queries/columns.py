@@ -54,6 +54,7 @@ class ColumnQuery(SumQuery):
         rows is not finite: then the other one comes or goes alone.
         """
         d, b, c = self.n_features, SQUARE_WEIGHT, float(count_weight)
+
         def answer(step: float) -> NDArray[Any]:
             def term(rows: FloatArray) -> NDArray[Any]:
                 return summed(standard_parts(_finite(rows), center, size, c), step)

@@ -31,6 +31,7 @@ class OctavesOfBlock:
     center: FloatArray
 
     def __call__(self, block: Block) -> FloatArray:
+        """Return how many entries of the block lie in each octave of each column."""
         rows = block.toarray() if sp.issparse(block) else block
         good = np.isfinite(rows).all(axis=1)
         return counted(octaves_of(rows if good.all() else rows[good], self.center))

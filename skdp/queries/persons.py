@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 from skdp.data.block_rows import block_gram, dense, scale_rows
 from skdp.data.blocks import Block
 from skdp.data.exact import PublicMatrix
-from skdp.data.persons import Persons, about, changed, on_columns
-from skdp.data.remote import Columns, RowColumns
-from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.integer_rows import (
+from skdp.data.integer_rows import (
     FINEST_UNIT,
     IntegerRows,
     as_int64,
     row_map,
     row_norms,
 )
+from skdp.data.persons import Persons, about, changed, on_columns
+from skdp.data.remote import Columns, RowColumns
+from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import SumQuery, summed
 
 FloatArray = NDArray[np.float64]
@@ -85,7 +85,7 @@ class PersonMap:
 
 def root_mean_squares(batch: Persons) -> FloatArray:
     """Return the root mean square of the lengths of each person's rows, from that person alone."""
-    return row_norms(batch.flat()) / math.sqrt(batch.each)
+    return np.asarray(row_norms(batch.flat()) / math.sqrt(batch.each))
 
 
 def _numbers_of(batch: Persons) -> tuple[FloatArray, FloatArray]:
@@ -174,11 +174,11 @@ class PersonQuery(SumQuery):
     def rows_below(self, threshold: float) -> Bounded:
         """Return how many persons have at most so many rows, minus half of all."""
         numbers = self._numbers.numbers(partial(_column, name="rows"))
-        return self._kept_below(numbers, threshold, "rows_median")
+        return self._below(numbers, threshold, "rows_median", kept_only=True)
 
     def kept_below(self, threshold: float) -> Bounded:
         """Return how many lengths are at most the threshold, minus half of those not 0."""
-        return self._kept_below(self._lengths, threshold, "norm_median")
+        return self._below(self._lengths, threshold, "norm_median", kept_only=True)
 
     def norms_above(self, threshold: float) -> Bounded:
         """Return how many persons are longer than a threshold."""
