@@ -2,7 +2,13 @@
 
 from skdp import model_selection
 from skdp._progress import PrintProgress
-from skdp.decomposition import DPPCA, DPIncrementalPCA, DPLowRankFactorizer, DPTruncatedSVD
+from skdp.decomposition import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPLowRankFactorizer,
+    DPScoreDensity,
+    DPTruncatedSVD,
+)
 from skdp.exceptions import (
     BudgetExceededError,
     PrivacyError,
@@ -32,6 +38,7 @@ __all__ = [
     "DPPersonalizedRegressor",
     "DPRidge",
     "DPRidgeClassifier",
+    "DPScoreDensity",
     "DPSpectralEmbedding",
     "DPStandardScaler",
     "DPTraceRegressor",

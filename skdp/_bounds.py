@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["check_column_bounds", "column_bounds"]
-
 FloatArray = NDArray[np.float64]
 _NARROWEST, _LARGEST = 1e-60, 1e60
 _FORMS = (

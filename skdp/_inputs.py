@@ -15,21 +15,6 @@ from skdp.data.dask_rows import DaskRows, is_dask_array, map_rows
 from skdp.data.files import BlockFiles, is_paths
 from skdp.data.histories import binary_rows
 
-__all__ = [
-    "as_blocks",
-    "as_source",
-    "check_block_columns",
-    "check_histories",
-    "check_matrix",
-    "check_rows",
-    "checked",
-    "checked_updates",
-    "float_dtype",
-    "is_memory_map",
-    "map_blocks",
-    "refuse_blocks",
-]
-
 
 def checked(estimator, *data, **options):
     """Return what `validate_data` makes of data, with advice of our own where that would leak.
@@ -71,7 +56,7 @@ def as_blocks(X):
 
 def as_source(X):
     """Return checked rows, of whatever kind, as a source."""
-    return X if is_source(X) else row_source(X)
+    return row_source(X)
 
 
 def check_block_columns(estimator, n_features, *, reset=True, **options):

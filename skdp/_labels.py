@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-__all__ = ["as_labels", "check_classes", "check_labels", "class_numbers"]
-
 
 def as_labels(values: Any) -> Any:
     """Return labels as an array in which each keeps its value; arrays stay as they are."""

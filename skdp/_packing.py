@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from skdp.exceptions import PrivacyError
 
-__all__ = ["pack", "unpack"]
-
 _LENGTH = struct.Struct("<Q")
 _NUMBERS = "biuf"  # kinds of dtypes: flags, integers and floats
 _DAMAGE = (ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error)

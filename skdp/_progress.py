@@ -13,8 +13,6 @@ try:
 except ImportError:  # scikit-learn before 1.9
     CallbackSupportMixin = with_callbacks = None
 
-__all__ = ["CallbackMixin", "PrintProgress", "ReleaseTasks", "run_with_callbacks"]
-
 
 class PrintProgress:
     """Callback that prints the releases of a fit as they are paid for.

@@ -10,8 +10,6 @@ from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.solvers.columns import MomentWeights
 from skdp.solvers.scales import find_scale
 
-__all__ = ["column_weights", "learn_scale", "warn_unclear_columns"]
-
 _COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 _SHOWN = 10  # column numbers in a warning
 

@@ -7,11 +7,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp.base import FitObserver
 from skdp.exceptions import PrivacyError
-from skdp.privacy.ledger import ledger
+from skdp.privacy.ledger import routes
 from skdp.privacy.streams import checkpoint
 from skdp.privacy.streams.groups import StreamGroup
-
-__all__ = ["StreamingMixin"]
 
 _STREAM = (
     "_private"  # holds the running stream: secret, never pickled, not part of what is released
@@ -89,7 +87,7 @@ class StreamingMixin:
                 "Set them back, or start anew with sklearn.base.clone."
             )
         sensitivity = getattr(self, "sensitivity", None)
-        ledger.charge(session, type(self).__name__, sensitivity=sensitivity)
+        routes.charge(session, type(self).__name__, sensitivity=sensitivity)
 
     def _keep_stream(self, group):
         """Set what was released; a stream that has ended leaves nothing secret behind."""

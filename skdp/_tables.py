@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["aligned"]
-
 
 def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
     """Return rows of equal length as lines whose columns stand below each other."""

@@ -6,22 +6,6 @@ from numbers import Integral, Real
 
 import numpy as np
 
-__all__ = [
-    "FLOATS",
-    "check_bool",
-    "check_bounds",
-    "check_clip_norm",
-    "check_int",
-    "check_n_jobs",
-    "check_option",
-    "check_range",
-    "check_real",
-    "check_shape",
-    "check_split",
-    "spread_range",
-]
-
-
 FLOATS = [np.float64, np.float32]  # dtypes that a fit keeps
 
 

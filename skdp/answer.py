@@ -7,8 +7,6 @@ from typing import NamedTuple, SupportsFloat
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Answer", "released_count"]
-
 
 class Answer(NamedTuple):
     """A public array and the (public) standard deviation of the noise in it.

@@ -14,12 +14,10 @@ from skdp.exceptions import PrivacyWarning
 from skdp.privacy.accounting.receipts import privacy_card
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
-from skdp.privacy.ledger import ledger
+from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.reservations import handed_on
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import make_source
-
-__all__ = ["BaseDPEstimator", "FitObserver", "FitsElsewhereMixin", "atomic"]
 
 _SMALLEST_EPSILON = 1e-12
 
@@ -58,7 +56,7 @@ def run_atomically(fit, estimator, args, kwargs):
         vars(estimator).clear()
         vars(estimator).update(before)
         for session in opened:
-            ledger.settle(session, "failed")
+            routes.settle(session, "failed")
         raise
     finally:
         _OPENED.reset(outer)
@@ -143,7 +141,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         """
         session = self._checked_session(random_state=self.random_state, pure=pure)
         name = type(self).__name__
-        ledger.charge(session, name, self._ledger_ticket, getattr(self, "sensitivity", None))
+        routes.charge(session, name, self._ledger_ticket, getattr(self, "sensitivity", None))
         if (opened := _OPENED.get()) is not None:
             opened.append(session)
             if len(opened) == 1 and vars(self).get("_skl_callbacks"):
@@ -178,7 +176,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         self.privacy_spent_ = session.spent()
         self.ledger_ = session.ledger
         session.observer.close()
-        ledger.settle(session)
+        routes.settle(session)
         return self
 
     def __sklearn_clone__(self):

@@ -21,6 +21,7 @@ ESTIMATOR = {
     "_inputs",
     "_bounds",
     "_labels",
+    "_placed",
     "_scales",
     "answer",
     "data",
@@ -41,6 +42,7 @@ ALLOWED = {
     "_tables": set(),
     "answer": set(),
     "_inputs": {"_validation", "data"},
+    "_placed": {"_inputs", "_labels", "data"},
     "_scales": {"exceptions", "queries", "solvers"},
     "privacy": {"exceptions", "answer"},
     "privacy.noise": {"exceptions"},
@@ -51,7 +53,7 @@ ALLOWED = {
     "data": {"exceptions"},
     "solvers": {"exceptions", "answer"},
     "queries": {"data", "privacy.gate.bounds", "privacy.accounting.sketch_laws", "solvers.linalg"}
-    | {"exceptions", "solvers.item_filter"},
+    | {"exceptions", "solvers.item_filter", "solvers.products"},
     "base": {"privacy", "_progress"} | COMMON,
     "_streaming": {"base", "privacy"} | COMMON,
     "decomposition": ESTIMATOR | {"theory", "_streaming", "_packing"} | STREAM_ROOMS,
@@ -61,6 +63,7 @@ ALLOWED = {
     "recommend": ESTIMATOR | {"theory"},
     "federated": {"_labels", "_packing", "answer", "data", "queries", "solvers", "privacy"}
     | COMMON,
+    "ledger": {"_tables", "exceptions", "privacy"},
     "theory": {"_tables", "answer", "privacy", "queries.sums", "solvers"} | COMMON,
 }
 # Programs, which no module imports when it is loaded: what they may import besides.

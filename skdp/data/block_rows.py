@@ -15,23 +15,6 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import Block
 
-__all__ = [
-    "block_gram",
-    "column_sums",
-    "dense",
-    "entrywise",
-    "finite_rows",
-    "largest_entries",
-    "rint",
-    "scale_rows",
-    "scaled_to_integers",
-    "spread",
-    "square_norms",
-    "unpacked",
-    "where_rows",
-    "without_duplicates",
-]
-
 FloatArray = NDArray[np.float64]
 _BAND = 1024  # columns of a product at a time
 

@@ -24,8 +24,6 @@ from skdp.data.blocks import RowSource
 from skdp.data.zipped import ZippedRows
 from skdp.exceptions import PrivacyError
 
-__all__ = ["DaskParts", "Lazy", "Sealed"]
-
 _FAN_IN = 8  # sums that one task of the tree adds
 _ATTEMPTS = 3  # a public matrix that all its workers lost is sent again
 _SMALL_BYTES = 2**14  # of a function that travels with each task: a broadcast is a round trip

@@ -14,15 +14,6 @@ from skdp.data.blocks import AnyRows, RowSource, is_source, row_source
 from skdp.data.dask_parts import DaskParts, Lazy, Sealed
 from skdp.data.files import BlockFiles
 
-__all__ = [
-    "DaskRows",
-    "checked_array",
-    "is_dask_array",
-    "lazy_blocks",
-    "map_rows",
-    "rows_of_block",
-]
-
 _FILE_BYTES = 2**27  # of one task on an npy file: bounds what a worker has mapped
 
 

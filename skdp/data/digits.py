@@ -19,8 +19,6 @@ from skdp.data.block_rows import dense, entrywise
 from skdp.data.blocks import Block
 from skdp.data.exact import GRID_BITS
 
-__all__ = ["digit_bits", "digits_of", "floored", "on_column_grid", "products", "split", "stored"]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 _LARGEST = 2**62

@@ -14,18 +14,6 @@ from numpy.typing import NDArray
 from skdp.data.block_rows import dense
 from skdp.data.blocks import Block
 
-__all__ = [
-    "GRID_BITS",
-    "PublicMatrix",
-    "exact_map",
-    "joined",
-    "limbs_of",
-    "off_grid",
-    "on_grid",
-    "reduced",
-    "wide_map",
-]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 GRID_BITS = 26  # of a public matrix beside integers of 26 bits: products stay below 2**53

@@ -12,8 +12,6 @@ from numpy.lib.npyio import NpzFile
 
 from skdp.data.blocks import Block, DenseRows, RowSource, SparseRows, cuts
 
-__all__ = ["BlockFiles", "is_paths"]
-
 _FORMS = "npy files of 2-D arrays of numbers, or npz files of CSR matrices (scipy.sparse.save_npz)"
 
 

@@ -19,15 +19,6 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import RowSource, plain_block
 
-__all__ = [
-    "HistoryRows",
-    "JudgedCells",
-    "binary_rows",
-    "hidden_cells",
-    "weighted_rows",
-    "without_hidden",
-]
-
 Words = NDArray[np.uint64]
 _HIDDEN = 0.2  # share of the items of a judged row that are hidden
 

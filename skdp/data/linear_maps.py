@@ -14,8 +14,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["LARGEST", "IntegerSketch", "SketchMap", "signed"]
-
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 LARGEST = 2.0**52  # integers beyond it are cut: a monotone map of one entry

@@ -24,8 +24,6 @@ from skdp.data.dask_rows import (
 from skdp.data.files import BlockFiles
 from skdp.data.zipped import InTurn
 
-__all__ = ["Placed", "in_memory"]
-
 _CHUNK_BYTES = 2**25  # of one npy file: enough chunks for all threads, few enough to open
 Build = Callable[..., RowSource]
 

@@ -13,8 +13,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["WHOLE", "Tastes", "judged"]
-
 FloatArray = NDArray[np.float64]
 _BEST = 20  # length of the list
 _MOST_HIDDEN = 4  # items of a row that are judged at most

@@ -20,18 +20,6 @@ from skdp.data.block_rows import largest_entries
 from skdp.data.exact import GRID_BITS, on_grid, reduced
 from skdp.data.zipped import Zipped
 
-__all__ = [
-    "LOOSE",
-    "MAX_ROWS",
-    "DenseRecords",
-    "Frame",
-    "inverse_units",
-    "record_bits",
-    "record_units",
-    "rounded",
-    "tangent_sizes",
-]
-
 FloatArray = NDArray[np.float64]
 Pair = tuple[FloatArray, FloatArray]
 LOOSE = 1 + 1e-5  # bases are orthonormal to 1e-6 on their grids

@@ -24,8 +24,6 @@ from skdp.data.blocks import (
 )
 from skdp.data.zipped import ZippedRows, sources_in_turn
 
-__all__ = ["RemoteView", "RowColumns", "RowNumbers", "narrowed"]
-
 FloatArray = NDArray[np.float64]
 Wrap = Callable[[RowSource], RowSource]
 Columns = Mapping[str, NDArray[Any]]

@@ -27,8 +27,6 @@ from skdp.data.record_forms import (
 )
 from skdp.data.zipped import Zipped
 
-__all__ = ["FactoredRecords", "SparseRecords"]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 _FACTORS = 2**16  # numbers of a block of factors

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["one_blas_thread", "quietly"]
-
 
 @cache
 def _blas() -> Any:

@@ -14,10 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import RemoteRows, RowSource, is_source, row_source
+from skdp.data.blocks import RemoteRows, RowSource, row_source
 from skdp.data.places import Placed
-
-__all__ = ["AnyUsers", "Batch", "OneRowEach", "UserForm", "UserRows", "users_of"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -103,7 +101,7 @@ class UserRows:
     """
 
     def __init__(self, X: Any, Y: FloatArray, codes: NDArray[Any], scale_targets: bool) -> None:
-        self._source: Any = X if is_source(X) else row_source(X)
+        self._source: Any = row_source(X)
         self._Y, self._codes = Y, codes
         self._scale_targets = scale_targets
         self._sorted: _Sorted | None = None

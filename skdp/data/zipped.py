@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import Block, RowSource, cuts, plain_block
 
-__all__ = ["InTurn", "Zipped", "ZippedRows", "sources_in_turn"]
-
 Columns = Mapping[str, NDArray[Any]]
 
 

@@ -3,8 +3,6 @@
 import numpy as np
 import scipy.sparse as sp
 
-__all__ = ["make_histories", "make_interactions", "make_ratings", "make_spiked_rows"]
-
 
 def make_spiked_rows(
     n_samples=20_000, n_features=100, n_components=5, captured=0.6, *, random_state=None

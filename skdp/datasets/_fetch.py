@@ -15,8 +15,6 @@ import scipy.sparse as sp
 from sklearn.datasets import fetch_file, get_data_home
 from sklearn.utils import Bunch
 
-__all__ = ["fetch_movielens", "fetch_snap_graph"]
-
 MOVIELENS_URL = "https://files.grouplens.org/datasets/movielens/{archive}.zip"
 SNAP_URL = "https://snap.stanford.edu/data/{file}"
 

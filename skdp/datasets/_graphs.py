@@ -3,8 +3,6 @@
 import numpy as np
 import scipy.sparse as sp
 
-__all__ = ["make_block_graph"]
-
 
 def make_block_graph(n_nodes=1000, n_blocks=2, gap=60.0, mean_degree=150.0, *, random_state=None):
     """Stochastic block model with balanced blocks.

@@ -5,8 +5,6 @@ import math
 import numpy as np
 import scipy.sparse as sp
 
-__all__ = ["make_trace_regression", "make_user_tasks"]
-
 
 def make_trace_regression(
     n_samples=5000,

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["EventStream", "make_event_stream"]
-
 
 class EventStream(NamedTuple):
     """Updates of a matrix: at time t the entry (row, column) grows by delta.

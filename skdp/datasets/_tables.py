@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["make_table"]
-
 _KINDS = (
     "dummy_50", "dummy_20", "dummy_5", "dummy_1", "visits", "parts", "amount", "income", "tail",
     "year", "temperature", "ppm", "id", "constant", "zero", "year_copy", "income_copy",

@@ -14,8 +14,6 @@ from skdp.queries.sketches import SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.sketching import gram_factors
 
-__all__ = ["LocalAggregator", "LocalReport", "local_report"]
-
 
 @dataclass(frozen=True)
 class LocalReport:

@@ -20,15 +20,6 @@ from skdp.privacy.gate.ask import Ask, Path
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.session import PrivacySession
 
-__all__ = [
-    "Aggregate",
-    "FederatedSession",
-    "Federation",
-    "pack",
-    "packed_size",
-    "unpack",
-]
-
 Words = NDArray[np.uint64]
 IntArray = NDArray[np.int64]
 

@@ -26,8 +26,6 @@ from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SystemSource
 
-__all__ = ["FederatedClient", "Signatures", "is_matrix", "is_number", "is_positive", "narrowed"]
-
 _SMALLEST = 1e-100
 
 Check = Callable[[Any, Argument], bool]  # (query, argument) -> acceptable

@@ -12,19 +12,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from skdp.federated._errors import MessageRefused
 
-__all__ = [
-    "KEY_BYTES",
-    "SIGNATURE_BYTES",
-    "TAG_BYTES",
-    "Ed25519Identity",
-    "Identity",
-    "KeyPair",
-    "derive",
-    "library",
-    "seal",
-    "unseal",
-]
-
 KEY_BYTES: Final = 32
 TAG_BYTES: Final = 16
 SIGNATURE_BYTES: Final = 64

@@ -28,8 +28,6 @@ from skdp.federated.config import AggregationConfig
 from skdp.federated.power_method import FederatedPowerMethod, PowerMethodClient
 from skdp.federated.transport_socket import SocketTransport, serve_client
 
-__all__ = ["run_fit"]
-
 FloatArray = NDArray[np.float64]
 Say = Callable[[str], object]
 

@@ -11,8 +11,6 @@ import numpy as np
 from skdp.federated._wire import Kind, message_kind
 from skdp.federated.aggregation import Transport
 
-__all__ = ["CuriousTransport", "chi_square", "stop"]
-
 
 class CuriousTransport:
     """What a server sees that follows the protocol and keeps all it gets."""

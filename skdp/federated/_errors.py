@@ -2,8 +2,6 @@
 
 from skdp.exceptions import PrivacyError
 
-__all__ = ["AggregationAborted", "MessageRefused"]
-
 
 class MessageRefused(PrivacyError):
     """A message is malformed, altered, out of turn or already answered. Nothing came of it."""

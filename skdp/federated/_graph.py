@@ -7,8 +7,6 @@ from functools import lru_cache
 
 import numpy as np
 
-__all__ = ["Graph", "circulant"]
-
 
 class Graph:
     """Neighbours of each client, and the position of each neighbour's share (1..degree)."""

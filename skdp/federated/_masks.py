@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from skdp.federated._crypto import library
 
-__all__ = ["add_mask", "subtract_mask"]
-
 _CHUNK: Final = 8192  # words: a piece of the stream stays in the cache of the processor
 _ZEROS: Final = bytes(8 * _CHUNK)
 _NONCE: Final = bytes(16)  # every key makes one stream

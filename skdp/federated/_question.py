@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Question"]
-
 
 class Question(bytes):
     """A request as `AggregationClient` hands it to its callback.

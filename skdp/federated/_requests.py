@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from skdp._packing import pack, unpack
 from skdp.exceptions import PrivacyError
 
-__all__ = ["Argument", "Call", "Request"]
-
 Argument: TypeAlias = "float | NDArray[Any] | None"
 
 _MAGIC = b"skdp request 2\n"

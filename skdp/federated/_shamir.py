@@ -14,8 +14,6 @@ from typing import Final
 
 from skdp.federated._errors import MessageRefused
 
-__all__ = ["PRIME", "SECRET_BYTES", "SHARE_BYTES", "combine", "split"]
-
 PRIME: Final = 2**256 + 297  # the smallest prime above all secrets
 SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from skdp.exceptions import PrivacyError
 from skdp.federated._ask import Aggregate, Words
 
-__all__ = ["StateSum"]
-
 IntArray = NDArray[np.int64]
 Respond = Callable[[bytes], Words]
 

@@ -20,35 +20,6 @@ from skdp.federated._errors import MessageRefused
 from skdp.federated._shamir import SHARE_BYTES
 from skdp.federated.config import AggregationConfig
 
-__all__ = [
-    "SERVER",
-    "Header",
-    "Keys",
-    "Kind",
-    "Opening",
-    "check_run_id",
-    "context",
-    "message_kind",
-    "pack",
-    "pack_delivery",
-    "pack_flags",
-    "pack_opening",
-    "pack_peers",
-    "pack_reveal",
-    "pack_shares",
-    "pack_words",
-    "run_digest",
-    "unpack",
-    "unpack_delivery",
-    "unpack_flags",
-    "unpack_keys",
-    "unpack_opening",
-    "unpack_peers",
-    "unpack_reveal",
-    "unpack_shares",
-    "unpack_words",
-]
-
 SERVER: Final = 0xFFFFFFFF  # sender of the server's messages
 COMMITMENT_BYTES: Final = 32
 SEALED_BYTES: Final = 2 * SHARE_BYTES + TAG_BYTES

@@ -17,15 +17,6 @@ from skdp.federated.aggregation_server import AggregationServer
 from skdp.federated.config import AggregationConfig
 from skdp.federated.transport_local import LocalTransport
 
-__all__ = [
-    "AggregationResult",
-    "Aggregator",
-    "PlainAggregator",
-    "SecureAggregator",
-    "Transport",
-    "simulated_aggregator",
-]
-
 
 @dataclass(frozen=True)
 class AggregationResult:

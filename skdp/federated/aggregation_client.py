@@ -23,15 +23,6 @@ from skdp.federated._shamir import SECRET_BYTES, SHARE_BYTES, split
 from skdp.federated._wire import Header, Keys, Kind
 from skdp.federated.config import AggregationConfig
 
-__all__ = [
-    "AggregationClient",
-    "Respond",
-    "commitment",
-    "pair_key",
-    "self_key",
-    "signed_part",
-]
-
 Respond: TypeAlias = Callable[[bytes], NDArray[np.uint64]]
 
 

@@ -20,8 +20,6 @@ from skdp.federated._wire import SERVER, Header, Keys, Kind
 from skdp.federated.aggregation_client import commitment, pair_key, self_key
 from skdp.federated.config import AggregationConfig
 
-__all__ = ["AggregationServer"]
-
 
 @dataclass
 class _Attempt:

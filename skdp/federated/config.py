@@ -10,8 +10,6 @@ from typing import Final, Literal
 from skdp._validation import check_int
 from skdp.exceptions import PrivacyWarning
 
-__all__ = ["AggregationConfig"]
-
 _COMPLETE_UP_TO: Final = 50  # with so few clients everybody is everybody's neighbour
 _FEWEST_NEIGHBOURS: Final = 20
 

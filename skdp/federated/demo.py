@@ -28,8 +28,6 @@ from skdp.federated.aggregation_client import AggregationClient
 from skdp.federated.config import AggregationConfig
 from skdp.federated.transport_socket import SocketTransport, serve_client
 
-__all__ = ["main", "run"]
-
 _MOST_CLIENTS: Final = 40
 _SECONDS: Final = 60.0
 

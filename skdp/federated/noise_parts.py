@@ -35,8 +35,6 @@ from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
 
-__all__ = ["NoiseParts", "PartGrant", "distribute", "forfeit_rest", "granted_step"]
-
 IntArray = NDArray[np.int64]
 _NEGLIGIBLE = 1e-9  # shares are sums of floats
 

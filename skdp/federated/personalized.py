@@ -23,11 +23,9 @@ from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.ask import Ask
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
-from skdp.privacy.ledger import ledger
+from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import SystemSource
-
-__all__ = ["FederatedRounds", "PersonalizedClient"]
 
 
 class _Users(PrivateQuery):
@@ -219,14 +217,14 @@ class FederatedRounds:
         )
         counts = (parts.n_clients, parts.n_colluders, parts.n_dropouts)
         federation = Federation(session, aggregator, Facts("group", model.adjacency, d, *counts))
-        ledger.charge(session, type(self).__name__)
+        routes.charge(session, type(self).__name__)
         state = "failed"
         try:
             model = self._improved(model, federation)
             state = "fitted"
         finally:  # what was granted before an abort stays spent
             self.privacy_spent_, self.ledger_ = session.spent(), session.ledger
-            ledger.settle(session, state)
+            routes.settle(session, state)
         return model
 
     def _improved(self, model: Any, federation: Federation) -> Any:

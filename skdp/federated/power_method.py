@@ -36,8 +36,6 @@ from skdp.queries.rows import RowQuery
 from skdp.queries.sums import ADJACENCIES
 from skdp.queries.tangent import TangentQuery
 
-__all__ = ["FederatedPowerMethod", "PowerMethodClient"]
-
 UNITS = ("row", "interaction")
 _SIGNATURES: dict[type, Signatures] = {
     RowQuery: {

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from skdp.federated._errors import MessageRefused
 from skdp.federated._wire import Kind, message_kind
 
-__all__ = ["LocalTransport"]
-
 
 class LocalTransport:
     """Carry messages to clients of this process, one after the other.

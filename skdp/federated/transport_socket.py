@@ -22,8 +22,6 @@ from typing import Any, Final, TypeVar
 
 from skdp.federated._errors import MessageRefused
 
-__all__ = ["SocketTransport", "serve_client"]
-
 T = TypeVar("T")
 _LENGTH: Final = struct.Struct("<I")
 _GREETING: Final = struct.Struct("<8sI")

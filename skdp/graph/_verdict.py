@@ -10,8 +10,6 @@ from skdp.solvers.graphs import degree_scale
 from skdp.theory import IteratedSide
 from skdp.theory._one_shot import flipped_side
 
-__all__ = ["warn_of_nothing"]
-
 # Of the smallest eigenvalue that is found. Released anew along directions of noise an eigenvalue of
 # products is next to 0 (.2 at most where groups agree to a third, .6 to four fifths); those of
 # flipped pairs are the largest of the noise itself (.94 at most).

@@ -24,8 +24,6 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.ledger.fits import LedgerFit
 
-__all__ = ["SearchCost", "is_search", "search_cost"]
-
 # Parameters that change what a fit spends: a search may not draw them anew.
 _SPENDING = ("epsilon", "delta", "adjacency", "privacy_unit", "sensitivity", "init", "random_state")
 

@@ -21,8 +21,6 @@ from skdp._labels import check_labels
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._splitters import IndependentKFold, WithinGroupKFold
 
-__all__ = ["held_by", "resolved_splitter"]
-
 # Splitters whose folds are a function of the number of rows (and of public randomness) alone.
 _BY_POSITION = (
     KFold,

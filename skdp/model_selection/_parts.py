@@ -13,8 +13,6 @@ from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.ledger.fits import LedgerFit, planned, unit_name
 
-__all__ = ["check_fitted_once", "check_fitted_whole", "dp_parts", "planned_fit"]
-
 
 def dp_parts(estimator):
     """Return the private estimators in an estimator, itself included, in order; not inside them."""

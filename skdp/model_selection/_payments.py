@@ -7,8 +7,6 @@ from skdp.model_selection._scorers import PrivateScorer
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.routes import COUNTERS, Payment
 
-__all__ = ["payment_for"]
-
 
 def payment_for(fitted, n_samples=None, *, groups=None, cv=None, scoring=None):
     """Return what is charged for an object that clones private estimators, or refuse."""

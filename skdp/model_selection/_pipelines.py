@@ -10,8 +10,6 @@ from skdp.exceptions import PrivacyError
 from skdp.model_selection._proven import doubts, line_of, parts_of
 from skdp.model_selection._report import PipelineProblem, PipelineReport
 
-__all__ = ["check_pipeline", "check_searchable"]
-
 _NORM_UNITS = ("rank_one", "frobenius", "spectral")
 _ENTRY_UNITS = ("interaction", "entry", "edge", *_NORM_UNITS)
 

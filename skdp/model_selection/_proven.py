@@ -23,9 +23,6 @@ from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer, On
 from skdp.base import BaseDPEstimator
 from skdp.preprocessing import PublicScaler, RowClipper
 
-__all__ = ["FUNCTIONS", "TABLE", "doubts", "fits_each_part_once", "line_of", "parts_of",
-           "proven_table", "remedy_for"]  # fmt: skip
-
 # Functions of one entry that are defined for all numbers, and hence never warn.
 FUNCTIONS = (np.abs, np.arcsinh, np.arctan, np.cbrt, np.ceil, np.floor, np.rint, np.sign, np.tanh,
              np.trunc, scipy.special.expit)  # fmt: skip

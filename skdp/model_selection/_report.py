@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["PipelineProblem", "PipelineReport"]
-
 
 class PipelineProblem(NamedTuple):
     """One reason why a pipeline is not private from end to end.

@@ -21,8 +21,6 @@ from skdp.preprocessing import DPStandardScaler, RowClipper
 from skdp.regression import DPRidge, DPRidgeClassifier, DPTraceRegressor
 from skdp.regression._ridge_classifier import best_class
 
-__all__ = ["apply", "as_rows", "each_row", "fast_map", "n_rows", "public_row", "take_rows"]
-
 # Models whose predict is <x, coef_> + intercept_, and whose transform is (x - mean_) components_'.
 # Exactly these classes: a subclass may do something else.
 LINEAR_REGRESSORS = (DPTraceRegressor,)

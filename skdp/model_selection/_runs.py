@@ -17,8 +17,6 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import make_source
 
-__all__ = ["Results", "Runs"]
-
 _SEED_BITS = 62
 _COUNT_SHARE = 0.1  # of a score: runs are ordered by sums of losses, the count serves the mean
 

@@ -26,8 +26,6 @@ from skdp.privacy.noise.words import make_source
 from skdp.queries.losses import LossQuery
 from skdp.recommend._scores import missed_share
 
-__all__ = ["PrivateScorer", "make_private_scorer"]
-
 _COUNT_SHARE = 0.25
 _ROW_UNITS = ("row", "group", "label", "entry", "interaction")
 _ADJACENCIES = ("add_remove", "replace")

@@ -7,8 +7,6 @@ from skdp.model_selection._search_base import PrivateSearch
 from skdp.model_selection.stopping import draw_below
 from skdp.privacy.noise.words import make_source
 
-__all__ = ["DPGridSearchCV", "DPRandomizedSearchCV"]
-
 
 class DPGridSearchCV(PrivateSearch):
     """Exhaustive search for parameters with one (epsilon, delta) for tuning and final model.

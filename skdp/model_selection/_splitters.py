@@ -10,8 +10,6 @@ from skdp._inputs import check_histories
 from skdp._labels import check_labels
 from skdp.privacy.noise.words import make_source
 
-__all__ = ["IndependentKFold", "WithinGroupKFold", "leave_some_out"]
-
 
 class WithinGroupKFold(BaseCrossValidator):
     """K-fold splitter that cuts the rows of each user, so that every user is in every fold.

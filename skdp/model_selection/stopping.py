@@ -14,16 +14,6 @@ from scipy.optimize import brentq
 
 from skdp.privacy.noise.words import Words
 
-__all__ = [
-    "LAWS",
-    "chance_drawn",
-    "check_mean",
-    "draw_below",
-    "draw_runs",
-    "exact_gamma",
-    "true_mean",
-]
-
 LAWS = ("geometric", "logarithmic", "poisson")
 _UNIT = 1 << 64
 _LARGEST_MEAN = 1e6

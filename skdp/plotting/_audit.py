@@ -6,8 +6,6 @@ import numpy as np
 
 from skdp.plotting._style import COLORS, GREY, RED, axes_of
 
-__all__ = ["AuditDisplay"]
-
 
 class AuditDisplay:
     """Realised against claimed privacy parameters; points above the diagonal break the claim.

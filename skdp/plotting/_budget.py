@@ -6,8 +6,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp.plotting._style import COLORS, GREY, RED, axes_of, wrapped
 
-__all__ = ["BudgetDisplay"]
-
 _SQUARED = (
     "gaussian",
     "sketch",

@@ -7,8 +7,6 @@ from sklearn.base import clone
 
 from skdp.plotting._style import COLORS, GREY, axes_of, wrapped
 
-__all__ = ["PlanDisplay"]
-
 
 class PlanDisplay:
     """Expected error against the number of samples, for several budgets; no data are touched.

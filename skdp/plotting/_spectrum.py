@@ -9,8 +9,6 @@ from skdp.plotting._style import COLORS, GREY, axes_of
 from skdp.privacy.streams.correlated import stream_schedule
 from skdp.solvers.postprocess import mean_push
 
-__all__ = ["SpectrumDisplay"]
-
 _SYMMETRIC = ("gram", "moment", "votes", "pairs")
 _SKETCHES = ("matrix", "right_sketch", "left_sketch")
 _PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product", "product")

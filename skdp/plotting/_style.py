@@ -2,8 +2,6 @@
 
 import textwrap
 
-__all__ = ["COLORS", "GREY", "RED", "axes_of", "log_ticks", "wrapped"]
-
 # Okabe and Ito's colours, which people with colour blindness tell apart; darkest first.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 GREY = "0.35"
@@ -21,6 +19,11 @@ def axes_of(ax, figsize=(6.4, 4.2)):
     if ax is None:
         _, ax = plt.subplots(figsize=figsize, layout="constrained")
     return ax, ax.figure
+
+
+def rgb(color):
+    """Return "#rrggbb" as three numbers in [0, 1]."""
+    return tuple(int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
 
 
 def wrapped(text, width=70):

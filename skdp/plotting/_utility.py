@@ -9,8 +9,6 @@ from sklearn.base import clone
 from skdp.exceptions import PrivacyWarning
 from skdp.plotting._style import COLORS, GREY, axes_of, log_ticks
 
-__all__ = ["UtilityCurveDisplay"]
-
 _DATA = ("public", "synthetic")
 
 

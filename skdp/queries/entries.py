@@ -33,16 +33,6 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.sums import Neighbours
 
-__all__ = [
-    "ENTRY_UNITS",
-    "EntryQuery",
-    "EntryUnit",
-    "cleaned",
-    "largest_two",
-    "rounded_release",
-    "to_grid",
-]
-
 ENTRY_UNITS = ("entry", "edge", "frobenius", "spectral")
 FloatArray = NDArray[np.float64]
 _ULP = 2.0**-53

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.sums import SumQuery
 
-__all__ = ["LossQuery"]
-
 FloatArray = NDArray[np.float64]
 
 

@@ -29,8 +29,6 @@ from skdp.data.digits import digit_bits, digits_of, floored, on_column_grid, pro
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.entries import EntryUnit, cleaned
 
-__all__ = ["NormQuery"]
-
 FloatArray = NDArray[np.float64]
 _FLOAT_BITS = 53
 _WIDER = (1 + 2.0**-13) * (1 + 1e-9)  # rounded entries, and norms of public matrices

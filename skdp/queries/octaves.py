@@ -10,15 +10,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import Block
+from skdp.data.blocks import Block, row_source
 from skdp.privacy.gate.bounds import Bounded
-from skdp.queries.sums import SumQuery, any_rows
-
-__all__ = ["OctaveQuery"]
+from skdp.queries.sums import SumQuery
 
 FloatArray = NDArray[np.float64]
 _LOWEST, _HIGHEST = -60, 60  # octaves told apart; what lies outside counts for the outermost
 _SIZE = _HIGHEST - _LOWEST + 1
+# Bin of each value of the leading twelve bits of a float that is not negative, after one was taken
+# off all of its bits; what is equal to the centre goes into a bin of its own.
+_BINS = np.clip(np.arange(4096) - 1022, _LOWEST, _HIGHEST) - _LOWEST
+_BINS[-1] = _SIZE
 
 
 class OctaveQuery(SumQuery):
@@ -42,7 +44,7 @@ class OctaveQuery(SumQuery):
     def __init__(
         self, rows: Any, center: FloatArray, *, adjacency: str, n_jobs: int | None = None
     ) -> None:
-        super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
+        super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
         self._center = center
         self._counts: NDArray[np.int64] | None = None
 
@@ -64,7 +66,8 @@ class OctaveQuery(SumQuery):
             half = round(0.5 / step)
             return np.asarray(np.clip(excess, -(2**62 // half), 2**62 // half) * half)
 
-        return self._array("column_ranks", (d,), math.sqrt(d) / 2, answer)
+        change = self.neighbours.array(math.sqrt(d) / 2)
+        return self._array("column_ranks", (d,), change, answer)
 
     def _octave_counts(self) -> NDArray[np.int64]:
         if self._counts is None:
@@ -81,11 +84,10 @@ class _OctavesOfBlock:
 
     def __call__(self, block: Block) -> FloatArray:
         rows = block.toarray() if sp.issparse(block) else block
-        gaps = rows[np.isfinite(rows).all(axis=1)] - self.center
-        mantissas, exponents = np.frexp(gaps)
-        exponents = np.where(np.isfinite(gaps), exponents - (np.abs(mantissas) == 0.5), _HIGHEST)
-        columns = np.broadcast_to(np.arange(gaps.shape[1]), gaps.shape)[gaps != 0]
-        octaves = np.clip(exponents[gaps != 0], _LOWEST, _HIGHEST) - _LOWEST
-        flat = octaves + _SIZE * columns
-        counts = np.bincount(flat, minlength=gaps.shape[1] * _SIZE)
-        return counts.reshape(-1, _SIZE).astype(np.float64)
+        good = np.isfinite(rows).all(axis=1)
+        gaps = np.abs((rows if good.all() else rows[good]) - self.center, dtype=np.float64)
+        # The bits of a float, less one, begin with the octave that it lies in or ends; 0 wraps.
+        bins = _BINS[(gaps.view(np.uint64) - np.uint64(1)) >> np.uint64(52)]
+        bins += (_SIZE + 1) * np.arange(gaps.shape[1])
+        counts = np.bincount(bins.ravel(), minlength=gaps.shape[1] * (_SIZE + 1))
+        return counts.reshape(-1, _SIZE + 1)[:, :_SIZE].astype(np.float64)

@@ -21,8 +21,6 @@ from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.record_passes import Columns, Form, RecordPasses, centred
 
-__all__ = ["BELOW", "ClippedSum"]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BELOW = 1 - 1e-12  # float errors of a factor
@@ -203,7 +201,7 @@ class ClippedSum(PrivateQuery):
     def scores_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the lengths of the contributions."""
         scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
-        return self._query.rank(scores, threshold, "clip_median")
+        return self._query._below(scores, threshold, "clip_median")
 
     # -- the total ---------------------------------------------------------------------------
 

@@ -23,8 +23,6 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.record_passes import Columns, Form, RecordPasses, centred
 from skdp.queries.record_sums import BELOW, ClippedSum
 
-__all__ = ["RecordQuery"]
-
 FloatArray = NDArray[np.float64]
 _PUBLIC_CLIP = 1.5  # of public second moments, in medians
 
@@ -101,11 +99,11 @@ class RecordQuery(RecordPasses):
     def kept_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the |y_i| that are not 0."""
         sizes = self.survey.numbers(partial(_target_sizes, center=self.center))
-        return self.kept_rank(sizes, threshold, "target_scale")
+        return self._below(sizes, threshold, "target_scale", kept_only=True)
 
     def moment_sizes_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""
-        return self.rank(self.moment_sizes.numbers(_moment_sizes), threshold, "moment_median")
+        return self._below(self.moment_sizes.numbers(_moment_sizes), threshold, "moment_median")
 
     # -- second moments of the design --------------------------------------------------------
 

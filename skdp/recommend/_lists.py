@@ -6,8 +6,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp.recommend._ranking import best_items
 
-__all__ = ["ListsMixin"]
-
 
 class ListsMixin:
     """Lists from `filter_`, `counts_` and `kept_items_`; `_histories` brings rows to its form."""

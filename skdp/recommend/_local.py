@@ -16,8 +16,6 @@ from skdp.queries.histories import InteractionHistories
 from skdp.recommend._lists import ListsMixin
 from skdp.solvers.local_histories import fit_reports
 
-__all__ = ["LocalHistory", "LocalRecommender", "LocalReporter"]
-
 
 @dataclass(frozen=True)
 class LocalHistory:

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["best_items"]
-
 _SCORES = 2**20  # computed at once: they stay in the cache, and in bounded memory
 
 

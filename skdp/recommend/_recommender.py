@@ -17,8 +17,6 @@ from skdp.solvers.recommend import fit_filter
 from skdp.theory._plan import Expectation, check_counts, constant_error
 from skdp.theory._rehearsal import rehearse, zero_rows
 
-__all__ = ["DPRecommender"]
-
 _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is private
 
 

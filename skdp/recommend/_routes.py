@@ -8,8 +8,6 @@ from skdp.queries.interactions import gram_change
 from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
 from skdp.solvers.recommend import Route, kept_items
 
-__all__ = ["choose_route", "expected_counts", "release_route", "taste_edge"]
-
 _MOST_DENSE = 4000  # items of a dense moment
 _MOST_FLIPS = 1e7  # expected: seconds
 _FEWEST = 200  # items that flips must reach to be worth their cost

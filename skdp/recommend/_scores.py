@@ -6,8 +6,6 @@ from skdp._inputs import check_histories
 from skdp.data.histories import hidden_cells, without_hidden
 from skdp.recommend._ranking import best_items
 
-__all__ = ["missed_share", "ndcg_at_n", "recall_at_n"]
-
 _BEST = 20
 _UNJUDGED = 0.5  # loss of a row with nothing to hide, or nothing to go by
 

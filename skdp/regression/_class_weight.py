@@ -6,8 +6,6 @@ from numbers import Real
 
 import numpy as np
 
-__all__ = ["check_class_weight", "class_weights"]
-
 
 def check_class_weight(estimator, classes):
     """Refuse weights that are neither "balanced" nor positive numbers of public classes."""

@@ -26,20 +26,6 @@ from skdp.theory import (
     zero_rows,
 )
 
-__all__ = [
-    "ReadoutFacts",
-    "check_spectrum",
-    "expect_readout",
-    "expect_risk",
-    "expect_trace",
-    "expect_users",
-    "no_users",
-    "ordinary_columns",
-    "ordinary_moments",
-    "planned_records",
-    "shape_of",
-]
-
 
 def shape_of(given, parameter):
     """Return (d1, d2) from what was given, or from the parameter `matrix_shape`."""

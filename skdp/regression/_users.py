@@ -5,14 +5,6 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-__all__ = [
-    "UserHead",
-    "check_candidates",
-    "positions",
-    "same_kind",
-    "split_users",
-]
-
 
 def _is_index(column):
     return isinstance(column, (int, np.integer)) and not isinstance(column, bool)

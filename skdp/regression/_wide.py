@@ -7,8 +7,6 @@ import numpy as np
 from skdp.answer import released_count
 from skdp.solvers.screening import bought_sums
 
-__all__ = ["GRAM_FEATURES", "every_column", "kept_of", "wide_shares"]
-
 GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
 _SUMS, _COUNT = 0.2, 0.01  # the sums are bought in rungs; what they leave goes to the read-out
 _SIZE, _FEWEST_KEPT, _MOST_KEPT = 0.6, 30, 4000

@@ -16,8 +16,6 @@ from skdp.solvers.linalg import orthonormal
 from skdp.solvers.local_fits import RidgePath, centred, moments, transposed
 from skdp.solvers.personalization import Count, Local, Shared, UserBatch, View
 
-__all__ = ["candidate_scores", "choose_subspace", "line_net"]
-
 FloatArray = NDArray[np.float64]
 
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from skdp.solvers.postprocess import inside_ball
 from skdp.solvers.readout import Readout
 
-__all__ = ["ClassMoments", "class_moments", "reweighted"]
-
 FloatArray = NDArray[np.float64]
 _FLOOR = 2.0  # deviations of its noise that a total is taken to be at least
 _ABSENT = 1e-9  # share of all records below which a class has none

@@ -12,15 +12,6 @@ from numpy.typing import NDArray
 from skdp.answer import Answer, released_count
 from skdp.solvers.scales import find_scales
 
-__all__ = [
-    "ColumnMoments",
-    "Columns",
-    "MomentWeights",
-    "column_moments",
-    "find_center",
-    "find_columns",
-]
-
 FloatArray = NDArray[np.float64]
 _BLUR, _NEAREST, _FARTHEST = 0.2, 4.0, 64.0  # scales from the centre at which entries are cut
 _CLEAR = 3.0  # deviations of its noise from which a variance is seen

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.solvers.trace import private_median
 
-__all__ = ["AsksDesign", "Whitening", "release_whitening", "whitening"]
-
 FloatArray = NDArray[np.float64]
 _SMALLEST = 0.02  # of the mean eigenvalue, for learnt moments
 _SMALLEST_PUBLIC = 1e-8

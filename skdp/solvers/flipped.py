@@ -20,8 +20,6 @@ from skdp.solvers.iterate import AsksProducts, Project
 from skdp.solvers.one_shot import flip_probability
 from skdp.solvers.shrinkage import marchenko_pastur, shrunk
 
-__all__ = ["FlippedMatrix", "graph_of_pairs", "singular_triplets", "symmetric_pairs"]
-
 FloatArray = NDArray[np.float64]
 _SMALL = 1000  # rows of a dense eigenproblem
 

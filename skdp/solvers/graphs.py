@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.solvers.iterate import AsksProducts
 
-__all__ = ["ScaledGraph", "angular_rows", "degree_direction", "degree_scale", "released_degrees"]
-
 FloatArray = NDArray[np.float64]
 
 

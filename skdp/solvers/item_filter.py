@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ItemFilter"]
-
 FloatArray = NDArray[np.float64]
 _PRIOR = 2.0  # a history counts as if it had this many items more, of average taste
 

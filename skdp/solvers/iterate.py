@@ -31,19 +31,6 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.solvers.linalg import orthonormal
 
-__all__ = [
-    "AsksProducts",
-    "Project",
-    "Sent",
-    "Transcript",
-    "half_steps",
-    "laplace_step",
-    "posterior_step",
-    "ritz_values",
-    "shorten_rows",
-    "symmetric_power",
-]
-
 FloatArray = NDArray[np.float64]
 _AGREEMENT = 0.1  # mean squared cosine above chance that an earlier answer needs
 _SHORTEN = 0.25  # rows of a query, in squared mean lengths, where all is noise

@@ -11,14 +11,6 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-__all__ = [
-    "fix_signs",
-    "leading_eigenvectors",
-    "orthonormal",
-    "symmetric_noise_edge",
-    "top_eigenpairs",
-]
-
 FloatArray = NDArray[np.float64]
 
 

@@ -15,17 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "LOSSES",
-    "LocalFit",
-    "ConvexLoss",
-    "RidgePath",
-    "centred",
-    "moments",
-    "own_scale",
-    "unit",
-]
-
 FloatArray = NDArray[np.float64]
 _LEAST_DIAGONAL = 1e-9
 _HUBER = 2.0  # times the median absolute residual: 1.35 standard deviations

@@ -23,8 +23,6 @@ from skdp.solvers.recommend import (
     kept_degree,
 )
 
-__all__ = ["LocalFit", "fit_reports"]
-
 FloatArray = NDArray[np.float64]
 _JUDGED = 5  # every so many reports are kept for the choice of the blend
 _BEST = 20

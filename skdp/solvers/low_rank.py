@@ -23,8 +23,6 @@ from skdp.solvers.iterate import (
 )
 from skdp.solvers.linalg import leading_eigenvectors, orthonormal
 
-__all__ = ["N_PASSES", "N_PRODUCTS", "alternate", "deflate", "iterate_symmetric", "late_columns"]
-
 FloatArray = NDArray[np.float64]
 _STEPS = {"gaussian": posterior_step, "laplace": laplace_step}
 _CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from skdp.solvers.postprocess import subspace_attributes
 
-__all__ = ["centered_sketch", "sketch_attributes", "sketch_size"]
-
 FloatArray = NDArray[np.float64]
 
 

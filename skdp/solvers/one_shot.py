@@ -18,15 +18,6 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from skdp.solvers.linalg import top_eigenpairs
 from skdp.solvers.shrinkage import Directions, marchenko_pastur
 
-__all__ = [
-    "flip_deviation",
-    "flip_probability",
-    "history_moment",
-    "leading_pairs",
-    "normalised_pairs",
-    "pair_deviation",
-]
-
 FloatArray = NDArray[np.float64]
 _MOST_DENSE = 4000  # columns of a dense moment
 _DENSE_ROWS = 4000

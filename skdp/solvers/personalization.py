@@ -28,24 +28,6 @@ from skdp.solvers.local_fits import (
     transposed,
 )
 
-__all__ = [
-    "AsksUsers",
-    "Count",
-    "GlobalModel",
-    "Local",
-    "Seen",
-    "Shared",
-    "UserBatch",
-    "View",
-    "count_components",
-    "floored_eigen",
-    "learn_whitener",
-    "pair_start",
-    "random_start",
-    "vote_start",
-    "whitener_of",
-]
-
 FloatArray = NDArray[np.float64]
 _TINY = 1e-100
 _FAR = 1e9  # a prediction beyond this many times a user's own scale says nothing

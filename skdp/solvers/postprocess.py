@@ -16,23 +16,6 @@ from scipy.special import gammaln
 from skdp.answer import released_count
 from skdp.solvers.linalg import fix_signs, symmetric_noise_edge, top_eigenpairs
 
-__all__ = [
-    "ReleasedMoment",
-    "count_components",
-    "debias_eigenvalues",
-    "infer_dimension",
-    "inside_ball",
-    "log_likelihood_rows",
-    "mean_push",
-    "model_covariance",
-    "model_precision",
-    "pca_attributes",
-    "split_moment",
-    "subspace_attributes",
-    "svd_variances",
-    "user_level_mu",
-]
-
 FloatArray = NDArray[np.float64]
 _ROUNDING = 1e-15  # of an eigenvalue, relative to the largest and the dimension
 _NOTHING = 1e-15  # stands for a variance of zero in a logarithm

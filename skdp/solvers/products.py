@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["row_products", "saturated"]
-
 FloatArray = NDArray[np.float64]
 _BLOCK = 2**18  # numbers of a block: about the second-level cache
 

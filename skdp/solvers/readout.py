@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from skdp.solvers.postprocess import inside_ball
 
-__all__ = ["Readout", "Solution", "readout_moments", "solve_readout", "true_forms"]
-
 FloatArray = NDArray[np.float64]
 _GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
 _CLEAR = 2.0  # twice the logarithm of how much likelier a signal must be than none

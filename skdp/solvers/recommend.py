@@ -18,17 +18,6 @@ from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.one_shot import history_moment, leading_pairs
 from skdp.solvers.shrinkage import Directions, pair_evidence, wigner
 
-__all__ = [
-    "Fitted",
-    "Route",
-    "best_blend",
-    "buy_counts",
-    "fit_filter",
-    "item_filter",
-    "kept_items",
-    "popularity_filter",
-]
-
 FloatArray = NDArray[np.float64]
 _PURE_COUNTS, _PURE_CELLS = 0.15, 0.8  # shares of a pure budget
 _READABLE = 50  # the count of this rank must be readable, or that of a tenth of the items

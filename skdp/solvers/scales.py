@@ -14,18 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_ndtr
+from scipy.special import expit
 
 from skdp.answer import Answer
-
-__all__ = [
-    "QUESTIONS",
-    "Scale",
-    "find_scale",
-    "find_scales",
-    "private_clip_level",
-    "raised_level",
-]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -33,7 +24,7 @@ QUESTIONS = 7
 OCTAVES = np.arange(-46, 47)  # a median of 1e-12 or 1e12, and a little more
 _WIDTHS = (0.1, 0.4, 1.2, 3.0)  # how far numbers spread about their median, in octaves
 _FALL = 6.0  # octaves: half of the prior falls off from 1 like this, as units of measurement do
-_COUNTS = 16.0 ** np.arange(0, 8)  # how many numbers there may be, in deviations of the noise
+_NOTHING = 2.0  # what a column of few numbers adds to the likelihood of each octave
 _NEAR = 2  # octaves that a found median may be off
 _SURE = 0.88
 _LOW = 0.25  # where nothing was found the lower quartile of what is likely is taken
@@ -218,21 +209,17 @@ class _Search:
     def _log_likelihood(self, columns: slice) -> FloatArray:
         """Return log P(answers | octave) of some columns, summed over widths and counts.
 
-        An answer is N f + noise, f the logistic rank of its threshold. For N from a half normal
-        distribution of scale t the sum over N is known: sqrt(v)/t exp(z^2/2) Phi(z) with
-        v = 1/(1/t^2 + |f|^2) and z = sqrt(v) f'a.
+        An answer is N f + noise, f the logistic rank of its threshold. For N whose logarithm is
+        uniform the sum over N is sqrt(2 pi) exp(z^2/2)/z with z = f'a/|f|, once that is clear; a
+        column that shows nothing adds as much to every octave.
         """
-        squares, products = self._squares[:, columns], self._products[:, columns]
-        logs = np.empty((len(_COUNTS), *squares.shape))
-        for log, count in zip(logs, _COUNTS, strict=True):
-            v = 1 / (count**-2 + squares)
-            z = products * np.sqrt(v)
-            log_ndtr(z, out=log)
-            log += 0.5 * (z * z + np.log(v)) - math.log(count)
-        largest = logs.max(axis=(0, 1))
+        products = np.maximum(self._products[:, columns], 0.0)
+        logs = products * products / self._squares[:, columns]
+        logs -= np.log1p(logs)
+        logs *= 0.5
+        largest = np.max(logs, axis=0)
         logs -= largest
-        np.exp(logs, out=logs)
-        return np.asarray(np.log(logs.sum(axis=(0, 1))) + largest)
+        return np.asarray(largest + np.log(np.exp(logs).sum(axis=0) + _NOTHING * np.exp(-largest)))
 
     def result(self) -> tuple[IntArray, NDArray[np.bool_]]:
         """Return the median of what is likely where that is narrow, else its lower quartile."""
@@ -249,13 +236,12 @@ def _pooled(likelihood: FloatArray, base: FloatArray) -> FloatArray:
     """
     if len(likelihood) == 1:
         return _normalised(likelihood * base)
-    kernels = [_kernel(spread) for spread in _SCATTER]
-    sums = [likelihood @ kernel for kernel in kernels]  # (columns, common scale)
+    sums = [likelihood @ kernel for kernel in _KERNELS]  # (columns, common scale)
     logs = np.stack([np.log(total).sum(axis=0) for total in sums]) + np.log(base)
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
     prior = np.zeros_like(likelihood)
-    for kernel, total, weight in zip(kernels, sums, weights, strict=True):
+    for kernel, total, weight in zip(_KERNELS, sums, weights, strict=True):
         prior += (weight / total) @ kernel.T
     return _normalised(likelihood * prior)
 
@@ -264,6 +250,9 @@ def _kernel(spread: float) -> FloatArray:
     """P(octave of a column | common octave), in columns; one in ten may lie anywhere."""
     near = np.exp(-np.abs(OCTAVES[:, None] - OCTAVES) / spread)
     return np.asarray(0.9 * near / near.sum(axis=0) + 0.1 / len(OCTAVES))
+
+
+_KERNELS = [_kernel(spread) for spread in _SCATTER]
 
 
 def _normalised(rows: FloatArray) -> FloatArray:

@@ -18,8 +18,6 @@ from skdp.answer import Answer
 from skdp.solvers.spectral import RowNoise, clipped_gram, refined_subspace
 from skdp.solvers.thinning import Subspace, chosen_subspace
 
-__all__ = ["Sums", "bought_sums", "kept_columns", "screened_moment", "screened_subspace"]
-
 FloatArray = NDArray[np.float64]
 # Shares of the sums, and how many noise scales the largest of them must reach to stop there.
 _RUNGS = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))

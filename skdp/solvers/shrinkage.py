@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from skdp.solvers.linalg import top_eigenpairs
 
-__all__ = ["Directions", "marchenko_pastur", "pair_evidence", "shrunk", "wigner"]
-
 FloatArray = NDArray[np.float64]
 _CLEARLY_ABOVE = 1.02  # of the edge: an eigenvalue at it is noise
 _ROUNDS = 20  # of a power iteration for one direction

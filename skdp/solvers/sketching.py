@@ -17,17 +17,6 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.solvers.linalg import leading_eigenvectors
 
-__all__ = [
-    "Factors",
-    "factorize",
-    "from_core",
-    "from_matrix",
-    "from_two",
-    "gram_factors",
-    "noise_edge",
-    "shrink",
-]
-
 FloatArray = NDArray[np.float64]
 _WHOLE = 300  # a matrix of that side is decomposed whole
 _TINY = 1e-12  # of the largest singular value: rounding, where there is no noise

@@ -29,16 +29,6 @@ from skdp.solvers.linalg import orthonormal, top_eigenpairs
 from skdp.solvers.scales import private_clip_level
 from skdp.solvers.thinning import chosen_subspace
 
-__all__ = [
-    "CORE_SCALE",
-    "RowNoise",
-    "clipped_gram",
-    "gram_subspace",
-    "largest_term",
-    "power_subspace",
-    "refined_subspace",
-]
-
 FloatArray = NDArray[np.float64]
 _CLIP_SHARE = 0.03  # of each release, for its clip level
 _GRAM_LEVEL, _TANGENT_LEVEL = 12.0, 20.0

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from skdp.solvers.one_shot import leading_pairs
 from skdp.solvers.shrinkage import wigner
 
-__all__ = ["Subspace", "chosen_subspace", "soft_thresholded"]
-
 FloatArray = NDArray[np.float64]
 _SPLIT = 0.6  # c: most of the signal stays in the half that is fitted
 _MARGIN = 1.0  # by which another must be better than the leading eigenvectors, in noise scales

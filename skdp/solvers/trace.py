@@ -20,24 +20,6 @@ from scipy.special import ndtr
 
 from skdp.answer import Answer
 
-__all__ = [
-    "GRID",
-    "READABLE",
-    "TraceFacts",
-    "TraceFit",
-    "UnreadableError",
-    "bussgang",
-    "clip_multiplier",
-    "fit_trace",
-    "median_steps",
-    "private_median",
-    "retract",
-    "search_steps",
-    "shrink_values",
-    "trace_attributes",
-    "zero_fit",
-]
-
 FloatArray = NDArray[np.float64]
 _Z = 0.6744897501960817
 _RATIO = 1.1

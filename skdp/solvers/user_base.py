@@ -19,15 +19,6 @@ from skdp.solvers.personalization import GlobalModel, Local, UserBatch
 from skdp.solvers.readout import readout_moments, solve_readout
 from skdp.solvers.scales import OCTAVES, AsksRank, find_scale
 
-__all__ = [
-    "TargetUnit",
-    "column_units",
-    "find_target_unit",
-    "level_model",
-    "pooled_model",
-    "target_means",
-]
-
 FloatArray = NDArray[np.float64]
 _WIDEST = 4.0  # scales from 0 within which the median target is looked for
 _ZOOMS, _ZOOM = 2, 4  # searches for it, and how many steps of one the next one spans to each side

@@ -27,19 +27,6 @@ from skdp.solvers.personalization import (
     View,
 )
 
-__all__ = [
-    "HeadRule",
-    "Heads",
-    "all_rules",
-    "Choice",
-    "elect",
-    "fixed_choice",
-    "global_model",
-    "head_norms",
-    "outside_variance",
-    "usable",
-]
-
 FloatArray = NDArray[np.float64]
 _RELATIVE_PENALTIES = (0.01, 0.1, 10**-0.5, 1.0, 4.0)
 _SUBSPACE_PENALTY = 0.1

@@ -25,8 +25,6 @@ from skdp.solvers.personalization import (
     floored_eigen,
 )
 
-__all__ = ["GAIN", "refine", "residual_step", "round_message", "round_parts"]
-
 FloatArray = NDArray[np.float64]
 _HEAD_PENALTY = 0.01  # of the heads inside a round
 _GLM_PENALTY = 0.2  # logistic heads have no finite maximum without one

@@ -10,6 +10,7 @@ Three tiers, sharpest first:
 `skdp.testing.checks`. Everything here sees exact private answers: for tests, never in production.
 """
 
+from skdp.testing._calibration import CalibrationReport, calibration, check_calibration
 from skdp.testing._data import FitData, contrasting_data, register_data
 from skdp.testing._hooks import (
     Opening,
@@ -33,12 +34,9 @@ from skdp.testing._statistics import (
 )
 from skdp.testing.audit import (
     AuditReport,
-    CalibrationReport,
     StepAudit,
     TranscriptReport,
     audit,
-    calibration,
-    check_calibration,
     transcript_audit,
     worst_case_pair,
 )

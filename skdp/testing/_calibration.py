@@ -16,8 +16,6 @@ from skdp.testing._hooks import Opening, Transcript, record_transcript
 from skdp.testing._outcomes import fresh
 from skdp.testing._statistics import SIX_SIGMA, cosine_pvalue, scale_pvalue
 
-__all__ = ["CalibrationReport", "as_fit", "calibration", "check_calibration"]
-
 Fit = Callable[[Any], Any]
 _LONG = 8  # values in a release that are enough for a cosine
 _ENOUGH, _MOST_FITS = 800, 100

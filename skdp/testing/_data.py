@@ -12,8 +12,6 @@ from sklearn.utils import get_tags
 
 from skdp.testing._formats import STORED
 
-__all__ = ["CONTRASTS", "FitData", "contrasting_data", "register_data", "settings_of"]
-
 
 class FitData(NamedTuple):
     """What one call of ``fit`` gets.
@@ -105,9 +103,15 @@ def _target(estimator, X, rng):
     """Return y where the estimator needs one (scale and all of it are private)."""
     if not get_tags(estimator).target_tags.required:
         return None
-    if get_tags(estimator).estimator_type == "classifier":
+    if takes_labels(estimator):
         return np.arange(X.shape[0]) % 2
     return rng.standard_normal(X.shape[0]) * (1 + np.nanmax(np.abs(X)) / 10)
+
+
+def takes_labels(estimator) -> bool:
+    """Whether y holds labels: of a classifier, or of public classes."""
+    is_classifier = get_tags(estimator).estimator_type == "classifier"
+    return is_classifier or getattr(estimator, "classes", None) is not None
 
 
 def _with_bad(X, value, where):

@@ -13,6 +13,7 @@ from sklearn.utils import get_tags
 
 from skdp.exceptions import PrivacyWarning
 from skdp.privacy.accounting import losses as accounting
+from skdp.testing._calibration import check_calibration
 from skdp.testing._data import FitData, contrasting_data, settings_of
 from skdp.testing._hooks import fixed_noise, record_transcript
 from skdp.testing._null_checks import not_private, skip
@@ -24,21 +25,7 @@ from skdp.testing._outcomes import (
     outcome,
 )
 from skdp.testing._statistics import SIX_SIGMA, cosine_pvalue
-from skdp.testing.audit import check_calibration, transcript_audit, worst_case_pair
-
-__all__ = [
-    "check_bad_budgets",
-    "check_documented_attributes",
-    "check_input_unmodified",
-    "check_joblib",
-    "check_noise_calibration",
-    "check_pickle_and_clone",
-    "check_receipt",
-    "check_scaling",
-    "check_seeded_noise",
-    "check_system_entropy",
-    "check_worst_case_pair",
-]
+from skdp.testing.audit import transcript_audit, worst_case_pair
 
 _SLIP = 1 + 1e-6
 BAD_EPSILONS = (math.nan, 0, 0.0, -1, -math.inf, True, "1", None, [1.0])
@@ -228,10 +215,24 @@ def check_pickle_and_clone(name, estimator):
             raise AssertionError(f"{name}: fit or clone changes the parameter {key!r}")
 
 
+def _fit_clone(estimator, data):
+    return data.fit(clone(estimator))
+
+
 def _fit_quietly(estimator, data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return data.fit(clone(estimator))
+        return _fit_clone(estimator, data)
+
+
+def _fits_side_by_side(backend, estimators, data):
+    # threads share their filters: one that puts them back does so for all, in mid-fit
+    fit = _fit_quietly if backend == "loky" else _fit_clone
+    jobs = [joblib.delayed(fit)(estimator, data._replace(fit_params=dict(data.fit_params)))
+            for estimator in estimators]  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return joblib.Parallel(n_jobs=2, backend=backend)(jobs)
 
 
 def check_joblib(name, estimator):
@@ -240,9 +241,7 @@ def check_joblib(name, estimator):
     seeded = clone(estimator).set_params(random_state=3)
     here = _results(_fit_quietly(seeded, data))
     for backend in ("threading", "loky"):
-        jobs = [joblib.delayed(_fit_quietly)(e, data._replace(fit_params=dict(data.fit_params)))
-                for e in (subject, subject, seeded)]  # fmt: skip
-        first, second, repeated = joblib.Parallel(n_jobs=2, backend=backend)(jobs)
+        first, second, repeated = _fits_side_by_side(backend, (subject, subject, seeded), data)
         if not not_private(estimator) and not difference(_results(first), _results(second)):
             raise AssertionError(f"{name}: two {backend} workers draw the same noise")
         if difference(here, _results(repeated)):
@@ -283,7 +282,8 @@ def check_input_unmodified(name, estimator):
             raise AssertionError(f"{name} modifies its {form} input")
 
 
-_PUBLIC = {"clip_norm": 1.0, "entry_bounds": (-1.0, 1.0)}  # in place of scales that are learnt
+# In place of scales that are learnt.
+_PUBLIC = {"clip_norm": 1.0, "entry_bounds": (-1.0, 1.0), "limits": [(-1.0, 1.0), (-1.0, 1.0)]}
 _SCALED = (
     "clip_norm",
     "clip_level",
@@ -292,6 +292,7 @@ _SCALED = (
     "entry_bounds",
     "sensitivity",
     "weights",
+    "limits",
 )
 
 
@@ -305,7 +306,7 @@ def _scaled_params(estimator, factor):
         if value is None:
             continue
         out[name] = factor * np.asarray(value, float) if np.ndim(value) else factor * value
-        if isinstance(value, tuple):
+        if isinstance(value, tuple) and np.ndim(value) == 1:
             out[name] = tuple(float(v) for v in out[name])
     return out
 

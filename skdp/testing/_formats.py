@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-__all__ = ["FORMATS", "STORED", "formatted", "small_blocks"]
-
 
 def _dense_csr(X):
     return sp.csr_array(X)

@@ -23,20 +23,6 @@ from skdp.privacy.noise.words import SeededSource, SystemSource
 from skdp.privacy.streams.continual import Stream
 from skdp.testing._streams import record_flips, record_sums
 
-__all__ = [
-    "Opening",
-    "Transcript",
-    "before_payment",
-    "cached_accounting",
-    "change",
-    "fixed_noise",
-    "null_release",
-    "record_transcript",
-    "replaced",
-    "replay_answers",
-    "seeded_entropy",
-]
-
 
 @contextmanager
 def replaced(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]):

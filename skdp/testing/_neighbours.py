@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-__all__ = ["NEIGHBOURS", "Neighbours", "register_neighbours", "unit_vector"]
-
 _DECADES = np.concatenate([10.0 ** np.arange(-7, 8), [1e-300, 1e200, 1.7e308]])
 
 

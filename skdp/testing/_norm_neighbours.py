@@ -4,8 +4,6 @@ import numpy as np
 
 from skdp.testing._neighbours import Neighbours, register_neighbours, unit_vector
 
-__all__ = ["FrobeniusNeighbours", "SpectralNeighbours"]
-
 
 @register_neighbours("frobenius")
 class FrobeniusNeighbours(Neighbours):

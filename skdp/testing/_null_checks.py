@@ -20,15 +20,6 @@ from skdp.testing._hooks import (
 )
 from skdp.testing._outcomes import difference, fitted_attributes, fresh, outcome
 
-__all__ = [
-    "check_bad_rows",
-    "check_failed_fit",
-    "check_null_release",
-    "check_null_release_can_fail",
-    "check_pays_first",
-    "check_tiny_epsilon",
-]
-
 _SEED = 20240229
 _NORM_UNITS = ("frobenius", "rank_one", "spectral")
 

@@ -12,15 +12,6 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.base import clone
 
-__all__ = [
-    "Outcome",
-    "difference",
-    "documented_attributes",
-    "fitted_attributes",
-    "fresh",
-    "outcome",
-]
-
 _SKLEARN_STATE = {
     "_sklearn_output_config",
     "_metadata_request",

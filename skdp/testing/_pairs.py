@@ -8,9 +8,7 @@ from sklearn.utils import get_tags
 
 from skdp.regression import DPTraceRegressor
 from skdp.regression._personalized_base import PersonalizedBase
-from skdp.testing._data import FitData, settings_of
-
-__all__ = ["CANDIDATES", "candidate_pairs", "register_pairs"]
+from skdp.testing._data import FitData, settings_of, takes_labels
 
 _MANY = 2000
 _HUGE = 1e15  # shifts each step of a search for the clip norm, then is clipped
@@ -58,7 +56,7 @@ def _with_targets(estimator, *pair):
         return pair
     shared = min(data.X.shape[0] for data in pair)
     rows = [np.arange(data.X.shape[0]) for data in pair]
-    if get_tags(estimator).estimator_type == "classifier":
+    if takes_labels(estimator):
         return [data._replace(y=i % 2) for data, i in zip(pair, rows, strict=True)]
     pattern = np.array([1.0, -0.5, 2.0])
     return [

@@ -8,8 +8,6 @@ from skdp.testing._neighbours import register_neighbours, unit_vector
 from skdp.testing._norm_neighbours import FrobeniusNeighbours
 from skdp.testing._pairs import CANDIDATES, register_pairs
 
-__all__ = ["RankOneNeighbours"]
-
 
 @register_data("rank_one")
 def _rank_one_data(estimator, rng):

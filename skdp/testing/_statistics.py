@@ -9,16 +9,6 @@ import numpy as np
 from scipy.special import betaincinv, ndtri
 from scipy.stats import chi2, norm, t
 
-__all__ = [
-    "SIX_SIGMA",
-    "cosine_pvalue",
-    "distribution_free_mu",
-    "epsilon_lower_bound",
-    "gaussian_mu",
-    "runs_needed",
-    "scale_pvalue",
-]
-
 SIX_SIGMA = 2 * float(norm.sf(6.0))
 
 

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-__all__ = ["merge_streams", "record_sums"]
-
 
 def record_sums(recorder):
     """Record each noisy sum of a stream; in a replay, hand out that of the first data set."""

@@ -18,11 +18,8 @@ import numpy as np
 
 from skdp.privacy.accounting.sketch_laws import SketchMixture
 from skdp.testing._calibration import (
-    CalibrationReport,
     Fit,
     as_fit,
-    calibration,
-    check_calibration,
 )
 from skdp.testing._data import FitData
 from skdp.testing._hooks import (
@@ -36,18 +33,6 @@ from skdp.testing._hooks import (
 from skdp.testing._pairs import candidate_pairs
 from skdp.testing._statistics import distribution_free_mu, epsilon_lower_bound, gaussian_mu
 from skdp.testing._streams import merge_streams
-
-__all__ = [
-    "AuditReport",
-    "CalibrationReport",
-    "StepAudit",
-    "TranscriptReport",
-    "audit",
-    "calibration",
-    "check_calibration",
-    "transcript_audit",
-    "worst_case_pair",
-]
 
 _TOLERANCE = 1e-9
 

@@ -37,31 +37,6 @@ from skdp.testing._null_checks import (
     check_tiny_epsilon,
 )
 
-__all__ = [
-    "CHECKS",
-    "check_bad_budgets",
-    "check_bad_rows",
-    "check_company",
-    "check_documented_attributes",
-    "check_failed_fit",
-    "check_input_unmodified",
-    "check_joblib",
-    "check_noise_calibration",
-    "check_null_release",
-    "check_null_release_can_fail",
-    "check_pays_first",
-    "check_pickle_and_clone",
-    "check_receipt",
-    "check_scaling",
-    "check_seeded_noise",
-    "check_storage_form",
-    "check_system_entropy",
-    "check_tiny_epsilon",
-    "check_worst_case_pair",
-    "dp_estimator_checks",
-    "parametrize_with_dp_checks",
-]
-
 Check = Callable[[str, Any], None]
 
 CHECKS: tuple[Check, ...] = (

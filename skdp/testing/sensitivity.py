@@ -20,8 +20,6 @@ from skdp.testing._formats import FORMATS, formatted, small_blocks
 from skdp.testing._hooks import change
 from skdp.testing._neighbours import NEIGHBOURS, Neighbours
 
-__all__ = ["SensitivityReport", "check_lazy", "check_order_invariance", "check_sensitivity"]
-
 TOLERANCE = 1e-9
 _CHOICE = 2.0**32  # steps of the range of a choice, see PrivacySession.choose
 _MU = (0.02, 0.3, 2.0)  # epsilon from about .07 to 11 at delta = 1e-6

@@ -10,14 +10,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "deviation_error",
-    "factorization_error",
-    "factorization_threshold",
-    "falling_spectrum",
-    "readout_loss",
-]
-
 # Error over sqrt(k) (sqrt m + sqrt n) noise: of an exact rank.
 _FACTOR = {"two_sketch": 1.15, "three_sketch": 1.3}
 _FOUND = {"dense": 0.7, "two_sketch": 1.0, "three_sketch": 1.1}

@@ -8,8 +8,6 @@ from typing import Any
 from skdp.solvers.one_shot import flip_deviation, flip_probability
 from skdp.theory._subspaces import IteratedSide, iteration_threshold
 
-__all__ = ["MOST_FLIPS", "choose_one_shot", "flipped_side"]
-
 MOST_FLIPS = 1e7  # expected, by "auto": seconds
 _ENOUGH = 2.0  # cells, per root of a component: no need to round weights for less noise
 

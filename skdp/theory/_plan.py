@@ -10,15 +10,6 @@ from typing import Any
 
 from skdp._tables import aligned
 
-__all__ = [
-    "Expectation",
-    "FitPlan",
-    "PlannedRelease",
-    "check_counts",
-    "first_below",
-    "constant_error",
-]
-
 
 @dataclass(frozen=True)
 class PlannedRelease:

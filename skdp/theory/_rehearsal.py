@@ -31,8 +31,6 @@ from skdp.privacy.noise.words import SeededSource, Words
 from skdp.privacy.streams.correlated import stream_schedule
 from skdp.theory._plan import Expectation, FitPlan, PlannedRelease, check_counts
 
-__all__ = ["Rehearsal", "last_noise", "rehearse", "zero_rows"]
-
 FloatArray = NDArray[np.float64]
 # What ordinary data answer: (planned number of units, noise alone, public arguments) -> value.
 Ordinary = Callable[..., Any]

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from scipy.special import expit
 
-__all__ = ["scale_doubt", "searched_error"]
-
 _HALF, _WIDTH = 3.0, 0.45  # numbers in deviations of a rank's noise: measured, as is the curve
 
 

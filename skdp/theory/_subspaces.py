@@ -20,15 +20,6 @@ from dataclasses import dataclass
 
 from skdp.theory._plan import PlannedRelease
 
-__all__ = [
-    "IteratedSide",
-    "gram_loss",
-    "iteration_error",
-    "iteration_threshold",
-    "moment_edge",
-    "power_loss",
-]
-
 _GRAM, _POWER, _ITERATION = 1.4, 1.75, 1.6
 _STANDS_OUT = 1.7
 # Laplace noise is averaged by its likelihood, which has more to say than the mean.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["vote_error", "vote_threshold"]
-
 _START = 1.0
 
 

@@ -11,18 +11,6 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr
 
-__all__ = [
-    "as_delta",
-    "as_number",
-    "forward_curve",
-    "forward_mus",
-    "gaussian_curve",
-    "largest_mu",
-    "log_ratio",
-    "lowered",
-    "nudge",
-]
-
 FloatArray = NDArray[np.float64]
 Curve = Callable[[float], float]
 

@@ -31,15 +31,6 @@ from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv
 
 from skdp.privacy.accounting.curves import as_delta, as_number, forward_mus, largest_mu
 
-__all__ = [
-    "SketchLaw",
-    "SketchMixture",
-    "largest_mixture",
-    "orders",
-    "renyi_delta",
-    "whole_mixtures",
-]
-
 FloatArray = NDArray[np.float64]
 Terms = tuple[tuple[float, tuple[int, ...]], ...]
 

@@ -7,8 +7,6 @@ from typing import Any
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.sketch_laws import SketchMixture
 
-__all__ = ["loss_from_state", "loss_state"]
-
 
 def loss_state(loss: Loss) -> tuple[str, Any]:
     """Return a loss as plain data."""

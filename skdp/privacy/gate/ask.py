@@ -8,12 +8,10 @@ from typing import Any, Protocol, TypeAlias
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 
-__all__ = ["Ask", "Path"]
-
 Path: TypeAlias = "tuple[tuple[str, tuple[Any, ...]], ...]"
 
 
-class Answers(Protocol):
+class _Answers(Protocol):
     """Who pays, reads and adds noise for an `Ask`: a session, here or elsewhere."""
 
     def answer(self, path: Path, bounded: Bounded, share: float) -> Any: ...
@@ -29,7 +27,7 @@ class Ask:
     `path` are the methods and public arguments that led here.
     """
 
-    def __init__(self, session: Answers, query: object, path: Path = ()) -> None:
+    def __init__(self, session: _Answers, query: object, path: Path = ()) -> None:
         self._session = session
         self._query = query
         self._path = path

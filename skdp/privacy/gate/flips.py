@@ -21,8 +21,6 @@ from skdp.privacy.noise.flips import (
     flipped,
 )
 
-__all__ = ["FlipGrant"]
-
 
 class FlipGrant(Grant):
     """A grant whose noise is not added: each cell of a binary array is flipped by itself.

@@ -40,8 +40,6 @@ from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.sketch_laws import orders, renyi_delta
 
-__all__ = ["dominating_mu", "late_kind", "spent_delta", "spent_epsilon", "spent_losses"]
-
 Losses: TypeAlias = tuple[Loss, ...]
 
 _UP = 1 + 2.0**-40  # above the rounding of the special functions

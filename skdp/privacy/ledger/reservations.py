@@ -32,8 +32,6 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.scope import around, is_over, new_token
 
-__all__ = ["RUN", "Reservation", "RunLimit", "Slips", "Ticket", "WholeFits", "handed_on"]
-
 Losses: TypeAlias = tuple[Loss, ...]
 
 
@@ -62,6 +60,9 @@ class Reservation:
     def scale(self, key: int, parts: float) -> None:
         """Refuse: the search was paid for as fits that hold whole units."""
         raise PrivacyError("a search accounts for no secure sum of parts of rows.")
+
+    def check_same_part(self, key: int) -> None:
+        """Nothing to check: it is paid for, whatever data it gets."""
 
     def settle(self, key: int, granted: Losses, state: str) -> None:
         """Give nothing back: what the search costs was fixed before it started."""

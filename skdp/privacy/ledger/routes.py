@@ -31,17 +31,6 @@ from skdp.privacy.ledger.reservations import (
 )
 from skdp.privacy.ledger.scope import around
 
-__all__ = [
-    "COUNTERS",
-    "Account",
-    "Payment",
-    "charge",
-    "charge_parts",
-    "pay_for",
-    "prepaid",
-    "settle",
-]
-
 Losses: TypeAlias = tuple[Loss, ...]
 
 _UNPAID = (
@@ -68,7 +57,7 @@ _SHARED = (
 )
 
 
-class Payer(Protocol):
+class _Payer(Protocol):
     """What a fit can be charged to: a ledger, or something that was paid for in advance."""
 
     def reserve(self, fit: LedgerFit) -> int: ...
@@ -77,10 +66,12 @@ class Payer(Protocol):
 
     def scale(self, key: int, parts: float) -> None: ...
 
+    def check_same_part(self, key: int) -> None: ...
+
     def settle(self, key: int, granted: tuple[Loss, ...], state: str) -> None: ...
 
 
-Charges: TypeAlias = "list[tuple[Payer, int]]"
+Charges: TypeAlias = "list[tuple[_Payer, int]]"
 _RESERVATIONS: dict[str, Reservation] = {}
 
 
@@ -132,25 +123,25 @@ def _reservation(ticket: Ticket | None, name: str) -> Reservation | None:
     return WholeFits() if ticket.whole else Slips(ticket.slips, ticket.ledgers)
 
 
-def _payers(ticket: Ticket | None, name: str) -> list[Payer]:
+def _payers(ticket: Ticket | None, name: str) -> list[_Payer]:
     """Return whom a fit has to pay, or refuse."""
     reservation = _reservation(ticket, name)
     covers = frozenset() if reservation is None else reservation.covers
     own, before = around()
     if isinstance(reservation, RunLimit):  # a ledger of another thread may not count the runs
         own = {token: ledger for token, ledger in own.items() if ledger.run is reservation}
-    payers: list[Payer] = [ledger.book for token, ledger in own.items() if token not in covers]
+    payers: list[_Payer] = [ledger.book for token, ledger in own.items() if token not in covers]
     for token, path in before.items():
         if token not in covers and token not in own:
             if not path:
                 raise _refuse(name, _ELSEWHERE)
-            payers.append(FileBook(path))
+            payers.append(FileBook(path, token=token))
     if reservation is None or isinstance(reservation, WholeFits):
         return payers
     return [reservation, *payers]
 
 
-def _charge_all(payers: Iterable[Payer], fit: LedgerFit) -> Charges:
+def _charge_all(payers: Iterable[_Payer], fit: LedgerFit) -> Charges:
     charges: Charges = []
     try:
         for payer in payers:
@@ -169,6 +160,8 @@ def charge(
     Once charged, it is charged again only to ledgers that were opened since.
     """
     charged = _charges(session)
+    for payer, key in charged:
+        payer.check_same_part(key)
     paid = {payer for payer, _ in charged}
     covered = {token for payer in paid for token in getattr(payer, "covers", ())}
     if covered:
@@ -194,7 +187,7 @@ def charge_parts(sessions: Sequence[PrivacySession]) -> None:
     The noise is there once, so that their losses add up: p times one. A ledger that has j of the
     charges adds up squares: each counts as p / sqrt(j).
     """
-    held: dict[Payer, list[int]] = {}
+    held: dict[_Payer, list[int]] = {}
     for session in sessions:
         for payer, key in _charges(session):
             held.setdefault(payer, []).append(key)
@@ -216,7 +209,7 @@ def settle(session: PrivacySession, state: str = "fitted") -> None:
     settle_charges(_charges(session), granted, state)
 
 
-def settle_charges(charges: Iterable[tuple[Payer, int]], granted: Losses, state: str) -> None:
+def settle_charges(charges: Iterable[tuple[_Payer, int]], granted: Losses, state: str) -> None:
     """Bring charges to what was granted."""
     for payer, key in charges:
         payer.settle(key, granted, state)

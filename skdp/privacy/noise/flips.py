@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from skdp.privacy.noise.integers import LAPLACE_SCALE, integer_geometric
 from skdp.privacy.noise.words import Words
 
-__all__ = ["MAX_FLIPS", "draw_flips", "flip_deviation", "flip_probability", "flip_rate", "flipped"]
-
 IntArray = NDArray[np.int64]
 MAX_FLIPS = 2e7  # expected number in one array: seconds and a few hundred megabytes
 _SLIP = 1 + 1e-12  # float error of the rate, on the safe side

@@ -26,28 +26,6 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.noise import table as _table
 from skdp.privacy.noise.words import WordArray, Words
 
-__all__ = [
-    "DELTA_PER_DRAW",
-    "EFFECTIVE_SIGMA",
-    "LAPLACE_SCALE",
-    "LEVELS",
-    "PART_DELTA_PER_DRAW",
-    "PART_EFFECTIVE_SIGMA",
-    "PART_LEVELS",
-    "PART_SIGMA_INT",
-    "SIGMA_INT",
-    "delta_per_draw",
-    "effective_sigma",
-    "gumbel_choice",
-    "integer_gaussian",
-    "integer_geometric",
-    "integer_laplace",
-    "rounding_error",
-    "sampler_delta",
-    "sampler_error",
-    "sigma_int",
-]
-
 IntArray = NDArray[np.int64]
 
 _TABLE_SHA256: Final = "2fa958387ce1de80b46d9431b6d9fb335565b48600dccc8dc496b1d7b8d6f31c"

@@ -19,17 +19,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "TABLE_PATH",
-    "AliasTable",
-    "gaussian_thresholds",
-    "geometric_weights",
-    "join_columns",
-    "precise",
-    "split_columns",
-    "table_digest",
-]
-
 TABLE_PATH: Final = Path(__file__).with_name("gaussian_table.npy")
 TABLE_SIGMA: Final = 300
 TABLE_BITS: Final = 126

@@ -17,16 +17,6 @@ from typing import Final, Protocol, TypeAlias, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "KeyPart",
-    "NoiseSource",
-    "SeededSource",
-    "SystemSource",
-    "WordArray",
-    "Words",
-    "make_source",
-]
-
 WordArray: TypeAlias = NDArray[np.uint64]
 KeyPart: TypeAlias = (
     "str | bytes | bool | int | float | np.bool_ | np.integer | np.floating | tuple[KeyPart, ...]"

@@ -26,8 +26,6 @@ from skdp.privacy.streams.correlated import stream_schedule
 from skdp.privacy.streams.groups import StreamGroup
 from skdp.privacy.streams.journal import Journal
 
-__all__ = ["checkpoint", "close", "restore"]
-
 
 def _session_state(session: PrivacySession) -> dict[str, Any]:
     budget, source = session.budget, session.source

@@ -24,8 +24,6 @@ from skdp.privacy.gate.grants import Grant, wrapping_sum
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.streams.correlated import Node, StreamSchedule, dyadic_cover, stream_schedule
 
-__all__ = ["Read", "Stream", "pack_sums", "paid_stream", "unpack_sums"]
-
 Array = NDArray[Any]
 Sums = dict[Node, Array]
 Read = Callable[[float], Array] | Bounded

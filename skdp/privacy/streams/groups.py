@@ -14,8 +14,6 @@ from skdp.privacy.streams.correlated import stream_schedule
 from skdp.privacy.streams.sketch_draws import SketchSource
 from skdp.privacy.streams.sketches import grant_sketches
 
-__all__ = ["StreamGroup"]
-
 
 class Log(Protocol):
     """Where a group writes what it does before it says that it was done."""

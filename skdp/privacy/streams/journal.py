@@ -24,8 +24,6 @@ from typing import Any, BinaryIO, Final
 
 from skdp.exceptions import PrivacyError
 
-__all__ = ["FORMAT", "Journal"]
-
 FORMAT: Final = 1
 _MAGIC: Final = b"skdp stream %05d" % FORMAT
 _HEAD: Final = struct.Struct("<Q32s")  # length and chained digest of a record

@@ -11,8 +11,6 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.grants import Accumulator, Grant
 from skdp.privacy.gate.session import PrivacySession
 
-__all__ = ["NoisyGroup"]
-
 
 class NoisyGroup:
     """Accumulators of one session that take data together: all of them or none.

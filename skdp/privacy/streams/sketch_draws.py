@@ -25,8 +25,6 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource, SeededSource, Words
 
-__all__ = ["FINE", "COARSE", "SketchSource", "gaussian_scale"]
-
 IntArray = NDArray[np.int64]
 FINE, COARSE = 15, 75  # divisors: standard deviations 20 and 4; odd, so that there are no ties
 _EXCESS = 0.2

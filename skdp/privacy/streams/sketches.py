@@ -19,8 +19,6 @@ from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import SHARE_SLIP, PrivacySession
 from skdp.privacy.noise import integers as noise
 
-__all__ = ["grant_sketches"]
-
 # A part of the noise is further from a rounded normal variable than a whole draw.
 _PART_COST = math.ceil(noise.PART_DELTA_PER_DRAW / noise.DELTA_PER_DRAW)
 

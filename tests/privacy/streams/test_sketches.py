@@ -13,8 +13,7 @@ from skdp.privacy.accounting.sketch_laws import SketchLaw
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
-from skdp.privacy.ledger.ledger import charge, settle
-from skdp.privacy.ledger.routes import Account
+from skdp.privacy.ledger.routes import Account, charge, settle
 from skdp.privacy.noise.words import SystemSource
 from skdp.privacy.streams.sketches import grant_sketches
 from skdp.testing import seeded_entropy

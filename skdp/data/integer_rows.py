@@ -27,16 +27,6 @@ from skdp.data.block_rows import (
 )
 from skdp.data.blocks import Block, Scratch
 
-__all__ = [
-    "FINEST_UNIT",
-    "IntegerRows",
-    "as_int64",
-    "clip_rows",
-    "row_map",
-    "row_norms",
-    "rows_and_squares",
-]
-
 FloatArray = NDArray[np.float64]
 # Finest unit of a row, in units of its largest norm: products with a public matrix of 26 bits, and
 # sums of squares, then stay exact.

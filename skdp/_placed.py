@@ -16,8 +16,6 @@ from skdp.data.dask_rows import DaskRows, is_dask_array
 from skdp.data.files import BlockFiles
 from skdp.data.places import Placed, in_memory
 
-__all__ = ["as_columns", "check_placed", "in_blocks", "n_columns"]
-
 _UNEQUAL = "have inconsistent numbers of samples (withheld)"
 
 
