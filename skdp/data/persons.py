@@ -6,7 +6,7 @@ entries, whose squared norm is the sum of the squared lengths of the person's ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,12 +15,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import dense, finite_rows
+from skdp.data.block_rows import dense
 from skdp.data.blocks import AnyRows, Block, RowSource, plain_block
 from skdp.data.groups import GroupedRows, check_apart
 from skdp.data.places import Placed
 from skdp.data.remote import narrowed
-from skdp.data.views import marked
 from skdp.data.zipped import Columns
 
 FloatArray = NDArray[np.float64]
@@ -93,7 +92,7 @@ class PersonRows(GroupedRows):
         stored = getattr(self._X, "nnz", None)
         if stored is None:
             return 8 * self.n_features
-        return 16 * (1 + int(stored) // max(1, self._X.shape[0]))
+        return int(16 * (1 + stored // max(1, self._X.shape[0])))
 
     def _batch(self, groups: IntArray) -> Persons:
         m, block, columns = self._gathered(groups)
@@ -101,46 +100,19 @@ class PersonRows(GroupedRows):
         return Persons(np.asarray(rows, np.float64) if not sp.issparse(rows) else rows, m, columns)
 
 
-class PersonView:
-    """Persons whose rows pass through a public map of single rows."""
-
-    sparse = False
-
-    def __init__(
-        self, source: RowSource, change: Callable[[Block], Block], n_features: int
-    ) -> None:
-        self._source, self._change = source, change
-        self.n_features = n_features
-
-    def n_rows(self) -> int:
-        """Return the private number of persons."""
-        return self._source.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut as the source does."""
-        parts = self._source.parts(n)
-        return [PersonView(part, self._change, self.n_features) for part in parts]
-
-    def blocks(self) -> Iterator[Persons]:
-        """Yield the batches, of changed rows."""
-        for batch in self._source.blocks():
-            yield batch._replace(rows=self._change(batch.rows))
-
-
 def changed(persons: AnyRows, change: Callable[[Block], Block], n_features: int) -> AnyRows:
     """Return persons whose rows pass through a public map of single rows, wherever they are."""
-    return narrowed(persons, partial(PersonView, change=change, n_features=n_features), n_features)
+    return narrowed(persons, partial(_changed, change=change), n_features)
+
+
+def _changed(batches: Iterable[Persons], change: Callable[[Block], Block]) -> Iterator[Persons]:
+    for batch in batches:
+        yield batch._replace(rows=change(batch.rows))
 
 
 def about(rows: Block, center: FloatArray) -> FloatArray:
     """Return rows minus a public centre."""
     return np.asarray(dense(rows) - center)
-
-
-def on_columns(rows: Block, kept: NDArray[np.intp]) -> Block:
-    """Return rows on a public selection of columns; a bad value anywhere stays one."""
-    bad = np.flatnonzero(~finite_rows(rows))
-    return marked(rows[:, kept], bad) if bad.size else rows[:, kept]
 
 
 def each_alone(rows: Any, **columns: Any) -> PersonRows:

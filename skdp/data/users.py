@@ -5,7 +5,7 @@ Which batch a user is in, and beside whom, never changes what is computed for it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -118,25 +118,10 @@ class UserRows(GroupedRows):
         return Batch(X, Y, x_exponent, y_exponent)
 
 
-class OneRowEach:
-    """One row of each user, as a source of rows: the first in the user's own order."""
-
-    def __init__(self, users: RowSource, n_features: int) -> None:
-        self.users = users
-        self.n_features = n_features
-
-    def n_rows(self) -> int:
-        """Return the private number of users."""
-        return self.users.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut into about `n` sources of the same users."""
-        return [OneRowEach(part, self.n_features) for part in self.users.parts(n)]
-
-    def blocks(self) -> Iterator[FloatArray]:
-        """Yield the rows, in the units of the data."""
-        for batch in self.users.blocks():
-            yield np.ldexp(batch.X[:, 0], batch.x_exponent[:, None])
+def one_row_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
+    """Yield one row of each user, the first in the user's own order, in the units of the data."""
+    for batch in batches:
+        yield np.ldexp(batch.X[:, 0], batch.x_exponent[:, None])
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows
-from skdp.data.histories import HistoryRows, JudgedCells, binary_rows, without_hidden
+from skdp.data.histories import JudgedCells, binary_rows, history_rows, without_hidden
 from skdp.data.recalls import WHOLE, Tastes, judged
 from skdp.data.remote import narrowed
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
@@ -169,8 +169,8 @@ class RowHistories(_Histories, SumQuery):
     ) -> RowQuery:
         """Return the rows on the kept items, each of length 1."""
         n_features = self.n_features if kept is None else len(kept)
-        wrap = partial(HistoryRows, kept=kept, form=form, judged=judged, cap=self._cap)
-        unit = narrowed(self._source, wrap, n_features)
+        view = partial(history_rows, kept=kept, form=form, judged=judged, cap=self._cap)
+        unit = narrowed(self._source, view, n_features)
         return self._beside(RowQuery, unit, clip_norm=1.0)
 
     def counts(self) -> Bounded:
@@ -185,8 +185,8 @@ class RowHistories(_Histories, SumQuery):
         return query.gram()
 
     def _judged(self, kept: NDArray[np.intp], judged: float) -> Callable[..., RecallQuery]:
-        wrap = partial(HistoryRows, kept=kept, form="both", judged=judged, cap=self._cap)
-        return partial(self._beside, RecallQuery, narrowed(self._source, wrap, len(kept)))
+        view = partial(history_rows, kept=kept, form="both", judged=judged, cap=self._cap)
+        return partial(self._beside, RecallQuery, narrowed(self._source, view, len(kept)))
 
 
 class InteractionHistories(_Histories, PrivateQuery):

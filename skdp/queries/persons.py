@@ -30,8 +30,9 @@ from skdp.data.integer_rows import (
     row_map,
     row_norms,
 )
-from skdp.data.persons import Persons, about, changed, on_columns
+from skdp.data.persons import Persons, about, changed
 from skdp.data.remote import Columns, RowColumns
+from skdp.data.views import on_columns
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import SumQuery, summed
 

@@ -22,7 +22,7 @@ from skdp.data.integer_rows import row_map, row_norms
 from skdp.data.record_scales import RowScale, TargetScale
 from skdp.data.records import RecordSources
 from skdp.data.remote import RowNumbers, narrowed
-from skdp.data.views import SelectedRows
+from skdp.data.views import selected
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.columns import ColumnQuery
@@ -76,8 +76,7 @@ class ReadoutQuery(SumQuery):
         self.kept = kept
         self._rows = records.rows
         if kept is not None:
-            wrap = partial(SelectedRows, kept=kept)
-            self._rows = narrowed(records.rows, wrap, len(kept))
+            self._rows = narrowed(records.rows, partial(selected, kept=kept), len(kept))
 
     def rows(self, clip_norm: float) -> RowQuery:
         """Return the query over the rows alone, clipped, as they came."""

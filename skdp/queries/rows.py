@@ -36,7 +36,7 @@ from skdp.data.integer_rows import (
     row_norms,
 )
 from skdp.data.remote import RowNumbers, narrowed
-from skdp.data.views import CenteredRows, SelectedRows
+from skdp.data.views import centered, selected
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import SumQuery
 from skdp.queries.tangent import TangentQuery
@@ -78,12 +78,12 @@ class RowQuery(SumQuery):
 
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
         """Return the rows on a public selection of columns; bad rows stay bad."""
-        rows = narrowed(self._source, partial(SelectedRows, kept=kept), len(kept))
+        rows = narrowed(self._source, partial(selected, kept=kept), len(kept))
         return self._beside(RowQuery, rows, clip_norm=self.clip_norm)
 
     def centered(self, center: FloatArray) -> RowQuery:
         """Return the rows minus a public centre; clipping comes after it."""
-        rows = narrowed(self._source, partial(CenteredRows, center=center), self.n_features)
+        rows = narrowed(self._source, partial(centered, center=center), self.n_features)
         return self._beside(RowQuery, rows, clip_norm=self.clip_norm)
 
     def tangent(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from skdp.data.integer_factors import clipped, signs, unit_factors
 from skdp.data.remote import RowNumbers, narrowed
 from skdp.data.threads import one_blas_thread, quietly
-from skdp.data.users import AnyUsers, Batch, OneRowEach, UserRows
+from skdp.data.users import AnyUsers, Batch, UserRows, one_row_each
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
@@ -141,8 +140,7 @@ class UserQuery(SumQuery):
 
     def columns(self) -> ColumnQuery:
         """Return the query over the columns of one row of each user: a user is one row of it."""
-        wrap = partial(OneRowEach, n_features=self.n_features)
-        rows = narrowed(self._source, wrap, self.n_features)
+        rows = narrowed(self._source, one_row_each, self.n_features)
         return self._beside(ColumnQuery, rows)
 
     def scores(self, name: str, local: Local, n: int) -> Bounded:
