@@ -1,52 +1,28 @@
 """Principal component analysis with differential privacy."""
 
 import math
-from numbers import Integral
-
-import numpy as np
 
 from skdp._bounds import check_column_bounds
-from skdp._inputs import as_source, check_rows
+from skdp._groups import GroupUnitMixin
 from skdp._validation import (
     check_bool,
     check_clip_norm,
     check_int,
     check_option,
     check_real,
-    check_split,
 )
-from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import (
     LinearTransformMixin,
     as_input_dtype,
     check_in_range,
-    is_sparse,
-    public_range,
-    warn_of_nothing,
 )
+from skdp.decomposition._pca_releases import PCAReleases
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
 from skdp.decomposition._spectral import (
-    DIRECTION_LEVEL,
-    SPECTRUM_LEVEL,
     check_normalizer,
-    rotate_by_ritz,
-    row_clip_norm,
-    row_noise,
-    row_route,
-    row_subspace,
 )
-from skdp.queries.rows import RowQuery
-from skdp.solvers.postprocess import (
-    ReleasedMoment,
-    inside_ball,
-    mean_push,
-    pca_attributes,
-    split_moment,
-    subspace_attributes,
-)
-from skdp.solvers.spectral import clipped_gram
 
 _SOLVERS = (
     "auto",
@@ -58,15 +34,22 @@ _SOLVERS = (
     "power",
     "screened",
 )
-_CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 
 
-class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEstimator):
+class DPPCA(
+    PCAReleases,
+    GroupUnitMixin,
+    ProbabilisticModelMixin,
+    LinearTransformMixin,
+    PlansMixin,
+    BaseDPEstimator,
+):
     """Principal component analysis with (epsilon, delta)-differential privacy for one row.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
-    (or replacing, see `adjacency`) one row of X, whatever the data are: rows longer than
-    `clip_norm` are scaled down, before and after centring. Not covered: ``transform`` of private
+    (or replacing, see `adjacency`) one row of X, or all rows of one person (see `privacy_unit`),
+    whatever the data are: rows longer than `clip_norm` are scaled down, before and after centring.
+    Not covered: ``transform`` of private
     rows, and scores on private rows.
 
     Parameters
@@ -116,6 +99,14 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         free. Entries outside are not cut; their rows are scaled down.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
+    privacy_unit : {"row", "group"}, default="row"
+        What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
+        Then clipping is of persons: the root mean square length of one's rows is bounded.
+    user_column : int, str or None, default=None
+        The column of X that names the person of each row, in place of `groups`; it is no feature.
+    group_weight : {"equal", "rows"} or int, default="equal"
+        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
+        has, up to this public number; "rows" learns that number, for 4% of the budget.
     n_jobs : int or None, default=None
         Threads for the pass over the rows; it never changes the result.
 
@@ -134,7 +125,8 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     n_components_ : int
         Number of components.
     n_samples_ : int
-        Number of rows: released under "add_remove", exact under "replace".
+        Number of rows: released under "add_remove", exact under "replace". Of persons their total
+        weight.
     noise_variance_ : float
         Variance outside the components, per direction.
     clip_norm_ : float
@@ -190,6 +182,9 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         center="dp",
         bounds=None,
         budget_split="auto",
+        privacy_unit="row",
+        user_column=None,
+        group_weight="equal",
         n_jobs=None,
     ):
         self.n_components = n_components
@@ -208,10 +203,13 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         self.center = center
         self.bounds = bounds
         self.budget_split = budget_split
+        self.privacy_unit = privacy_unit
+        self.user_column = user_column
+        self.group_weight = group_weight
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X, y=None):
+    def fit(self, X, y=None, groups=None):
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -221,6 +219,8 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             a row source (see the user guide, "Outgrowing one machine").
         y : Ignored
             Not used.
+        groups : array-like of shape (n_samples,), default=None
+            The person of each row, for ``privacy_unit="group"``.
 
         Returns
         -------
@@ -229,35 +229,12 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         """
         self._check_parameters()
         session = self._open_session()
-        source = check_rows(self, X, accept_sparse="csr")
+        source = self._checked_rows(X, groups, accept_sparse="csr")
         attributes = self._fit_session(session, source)
         dtype = getattr(source, "dtype", None)
         return self._close_session(session, as_input_dtype(attributes, dtype))
 
-    def _fit_session(self, session, X):
-        """Make all releases; X itself is read by the session alone."""
-        source = as_source(X)
-        d, sparse = source.n_features, is_sparse(source)
-        self._check_n_components(source, d)
-        center, clip_norm = public_range(self, d, centers=self._centers())
-        sparse = sparse and (center is None or not self._centers())
-        shares = check_split(self, self._default_shares(d, sparse))
-        query = RowQuery(source, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
-        ask = session.ask(query if center is None else query.centered(center))
-        if clip_norm is None:
-            clip_norm = self._clip_norm_of(session, ask, shares.get("clip_norm"), d)
-        n = query.n_rows if self.adjacency == "replace" else None
-        rows = ask.clipped(clip_norm)
-        if self._wants_spectrum(d):
-            attributes = self._fit_spectrum(session, rows, clip_norm, d, n, shares, sparse)
-        else:
-            route = row_route(self.svd_solver, d, self.n_components, sparse)
-            attributes = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
-        if center is not None:
-            attributes["mean_"] = center + attributes["mean_"]
-        return attributes
-
-    def fit_transform(self, X, y=None):
+    def fit_transform(self, X, y=None, groups=None):
         """Fit the model and project X. The projected private rows are not covered by epsilon.
 
         Parameters
@@ -266,17 +243,20 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             The private rows.
         y : Ignored
             Not used.
+        groups : array-like of shape (n_samples,), default=None
+            The person of each row, for ``privacy_unit="group"``.
 
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_components)
             Projected rows.
         """
-        return self.fit(X)._transform_each(X)
+        return self.fit(X, groups=groups)._transform_each(X)
 
     # -- parameters ------------------------------------------------------------------------
 
     def _check_parameters(self):
+        self._check_unit()
         check_bool(self, "copy")
         check_bool(self, "whiten")
         check_option(self, "svd_solver", _SOLVERS)
@@ -292,38 +272,10 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             if not isinstance(self.center, str):
                 raise ValueError("DPPCA takes 'bounds' or an array for 'center', not both.")
 
-    def _wants_spectrum(self, d):
-        """Whether all eigenvalues are asked for, not a few leading components."""
-        k = self.n_components
-        return not isinstance(k, Integral) or k == 0 or k > d // 3
-
-    def _default_shares(self, d, sparse):
-        one_release = self._centers() and self._wants_spectrum(d) and sparse
-        if one_release:
-            shares = {"moment": 1.0}
-        elif self._wants_spectrum(d):
-            shares = {"gram": 0.91, "count": 0.01}
-        else:
-            shares = {"subspace": 0.87, "ritz": 0.03, "trace": 0.01, "count": 0.01}
-        if self._centers() and not one_release:
-            shares["mean"] = 0.08
-        if self.adjacency == "replace":
-            shares.pop("count", None)
-        if self.clip_norm == "auto" and self.bounds is None:
-            learnt = (
-                {"clip_norm": 0.06, "spread": 0.05} if "mean" in shares else {"clip_norm": 0.07}
-            )
-            rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
-            shares = {key: rest * value for key, value in shares.items()} | learnt
-        return shares
-
-    def _centers(self):
-        return isinstance(self.center, str) and self.center == "dp"
-
     def _check_n_components(self, source, n_features):
         rule = self.n_components
         public_rows = self.adjacency == "replace" or self.epsilon == math.inf
-        n_samples = source.n_rows() if public_rows else math.inf
+        n_samples = source.n_rows() if public_rows and not self._by_group else math.inf
         if isinstance(rule, str) and rule == "mle" and n_samples < n_features:
             raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
         if isinstance(rule, str) and rule in ("mle", "auto"):
@@ -333,68 +285,3 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         if rule is not None:
             check_int(self, "n_components", 0, also=("mle", "auto"), none=True)
             check_in_range(self, rule, n_samples, n_features)
-
-    # -- releases --------------------------------------------------------------------------
-
-    def _clip_norm_of(self, session, ask, share, d, near=None):
-        level = SPECTRUM_LEVEL if self._wants_spectrum(d) else DIRECTION_LEVEL
-        return row_clip_norm(self, session, ask, share, d, level=level, near=near)
-
-    def _count(self, ask, n, shares):
-        """Number of rows, public or released; kept above two deviations of its noise."""
-        if n is not None:
-            return n
-        count = ask.count(share=shares["count"])
-        return released_count(*count)
-
-    def _center(self, session, ask, n, clip_norm, d, shares):
-        """Return the released mean, what its error adds, the rows about it and their clip norm."""
-        if not self._centers():
-            return np.zeros(d), 0.0, ask, clip_norm
-        sums = ask.sums(share=shares["mean"])
-        mean = inside_ball(sums.value / n, clip_norm)
-        ask = ask.centered(mean)
-        if "spread" in shares:
-            clip_norm = self._clip_norm_of(session, ask, shares["spread"], d, near=clip_norm)
-            ask = ask.clipped(clip_norm)
-        return mean, mean_push(sums.noise_scale, n, d), ask, clip_norm
-
-    def _fit_spectrum(self, session, ask, clip_norm, d, n, shares, sparse):
-        """Release the whole second moment about the centre; everything after it is free."""
-        if self._centers() and sparse:  # in one release, as centred rows would not be sparse
-            corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
-            moment = ask.moment(corner, share=shares["moment"])
-            released = split_moment(moment.value, corner, moment.noise_scale, clip_norm, n)
-        else:
-            n_rows = self._count(ask, n, shares)
-            mean, push, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
-            noise = row_noise(session, self.adjacency, n_rows, clip_norm)
-            gram, scale = clipped_gram(ask, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
-            released = ReleasedMoment(gram, mean, n_rows, scale, push)
-        rank = min(released.n, d)
-        limit = int(rank) if session.budget.exact or n is not None else d
-        attributes = pca_attributes(released, self.n_components, limit, rank)
-        warn_of_nothing(self, attributes["n_components_"])
-        return attributes | {"n_samples_": round(released.n), "clip_norm_": clip_norm}
-
-    def _fit_subspace(self, session, ask, clip_norm, d, n, shares, route):
-        """Release count, mean, leading subspace of the centred rows, Ritz values and total."""
-        n_rows = self._count(ask, n, shares)
-        mean, _, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
-        if session.budget.exact and route == "screened":
-            route = "power"
-        V, _ = row_subspace(
-            session,
-            ask,
-            route,
-            d,
-            self.n_components,
-            shares["subspace"],
-            row_noise(session, self.adjacency, n_rows, clip_norm),
-            n_iter=self.iterated_power,
-            n_oversamples="auto",
-        )
-        values, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
-        total = float(ask.square_sum(share=shares["trace"]).value)
-        attributes = subspace_attributes(values, V, total, n_rows, min(n_rows, d))
-        return attributes | {"mean_": mean, "n_samples_": round(n_rows), "clip_norm_": clip_norm}
