@@ -83,7 +83,7 @@ OPTIONAL = {
     "pandas",
 }
 SKLEARN_IN_DATA = {"data.blocks": "sklearn.utils.parallel"}
-# numpy's generators make data (synthetic rows too), and a public net that is fixed for all time; never noise or folds.
+# numpy's generators make data (synthetic too), and a public net, fixed for all time; never noise.
 GENERATORS = {"datasets", "testing", "privacy.noise.words", "solvers.candidates",
               "solvers.thinning", "decomposition._probabilistic",
               "federated._demo_fit"}  # fmt: skip
