@@ -69,7 +69,7 @@ ALLOWED = {
 # Programs, which no module imports when it is loaded: what they may import besides.
 PROGRAMS = {"federated._demo_fit": {"decomposition"}}
 # These may import everything; only the facade may import them.
-TOP = {"testing", "plotting", "model_selection", "datasets"}
+TOP = {"testing", "plotting", "model_selection", "datasets", "_skops"}
 # What a query needs from the gate: words to describe a statistic, and no way to spend or to read.
 QUERY_WORDS = {"Bound", "Bounded", "PrivateQuery", "SketchLaw"}
 NUMERIC = {"numpy", "scipy"} | set(sys.stdlib_module_names)

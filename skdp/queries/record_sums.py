@@ -201,7 +201,7 @@ class ClippedSum(PrivateQuery):
     def scores_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the lengths of the contributions."""
         scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
-        return self._query.rank(scores, threshold, "clip_median")
+        return self._query._below(scores, threshold, "clip_median")
 
     # -- the total ---------------------------------------------------------------------------
 

@@ -99,11 +99,11 @@ class RecordQuery(RecordPasses):
     def kept_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the |y_i| that are not 0."""
         sizes = self.survey.numbers(partial(_target_sizes, center=self.center))
-        return self.kept_rank(sizes, threshold, "target_scale")
+        return self._below(sizes, threshold, "target_scale", kept_only=True)
 
     def moment_sizes_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""
-        return self.rank(self.moment_sizes.numbers(_moment_sizes), threshold, "moment_median")
+        return self._below(self.moment_sizes.numbers(_moment_sizes), threshold, "moment_median")
 
     # -- second moments of the design --------------------------------------------------------
 
