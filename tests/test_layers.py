@@ -83,9 +83,9 @@ OPTIONAL = {
     "pandas",
 }
 SKLEARN_IN_DATA = {"data.blocks": "sklearn.utils.parallel"}
-# numpy's generators make data, and a public net that is fixed for all time; never noise or folds.
+# numpy's generators make data (synthetic too), and a public net, fixed for all time; never noise.
 GENERATORS = {"datasets", "testing", "privacy.noise.words", "solvers.candidates",
-              "solvers.thinning",
+              "solvers.thinning", "decomposition._probabilistic",
               "federated._demo_fit"}  # fmt: skip
 # The line that runs a closure, and the openings that were paid for (now, in parts, over time).
 READERS = {"privacy.gate.session", "privacy.gate.grants", "privacy.streams.continual"}
