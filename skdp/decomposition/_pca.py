@@ -1,43 +1,56 @@
 """Principal component analysis with differential privacy."""
 
-import math
+from __future__ import annotations
 
-from skdp._bounds import check_column_bounds
+import math
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
 from skdp._groups import GroupUnitMixin
+from skdp._inputs import as_source
+from skdp._types import ColumnBounds, Seed, Split
 from skdp._validation import (
-    check_bool,
-    check_clip_norm,
-    check_int,
-    check_option,
-    check_real,
+    check_split,
 )
+from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import (
     LinearTransformMixin,
     as_input_dtype,
-    check_in_range,
+    is_sparse,
+    public_range,
+    warn_of_nothing,
 )
-from skdp.decomposition._pca_releases import PCAReleases
+from skdp.decomposition._pca_parameters import PCAParametersMixin
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
 from skdp.decomposition._spectral import (
-    check_normalizer,
+    DIRECTION_LEVEL,
+    SPECTRUM_LEVEL,
+    in_rows,
+    rotate_by_ritz,
+    row_clip_norm,
+    row_noise,
+    row_route,
+    row_subspace,
 )
+from skdp.solvers.postprocess import (
+    ReleasedMoment,
+    inside_ball,
+    mean_push,
+    pca_attributes,
+    split_moment,
+    subspace_attributes,
+)
+from skdp.solvers.spectral import clipped_gram
 
-_SOLVERS = (
-    "auto",
-    "full",
-    "covariance_eigh",
-    "arpack",
-    "randomized",
-    "gram",
-    "power",
-    "screened",
-)
+_CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 
 
 class DPPCA(
-    PCAReleases,
+    PCAParametersMixin,
     GroupUnitMixin,
     ProbabilisticModelMixin,
     LinearTransformMixin,
@@ -49,8 +62,7 @@ class DPPCA(
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
     (or replacing, see `adjacency`) one row of X, or all rows of one person (see `privacy_unit`),
     whatever the data are: rows longer than `clip_norm` are scaled down, before and after centring.
-    Not covered: ``transform`` of private
-    rows, and scores on private rows.
+    Not covered: ``transform`` of private rows, and scores on private rows.
 
     Parameters
     ----------
@@ -58,6 +70,24 @@ class DPPCA(
         Number of components. An int is public; None is the number of features. A float in (0, 1)
         is a share of the variance, "mle" is Minka's choice, "auto" counts the eigenvalues above
         the edge of the noise (maybe none, with a warning): these three cost nothing.
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of rows.
+    clip_norm : float or "auto", default="auto"
+        Largest norm of a row (after subtracting a public `center`). "auto" spends a tenth of
+        the budget on a private scale, about 0 and about the released mean, and warns where the rows
+        do not show it. A number is free, and right for normalised rows.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        With "add_remove" the number of rows is private too; with "replace" it is public.
+    privacy_unit : {"row", "group"}, default="row"
+        What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
+        Then persons are clipped: the root mean square length of their rows.
+    user_column : int, str or None, default=None
+        The column of X that names the person of each row, in place of `groups`; it is no feature.
+    group_weight : {"equal", "rows"} or int, default="equal"
+        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
+        has, up to this public number; "rows" learns that number, for 4% of the budget.
     copy : bool, default=True
         Kept for compatibility; X is never modified.
     whiten : bool, default=False
@@ -80,16 +110,6 @@ class DPPCA(
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. Anything else makes the noise reproducible,
         which is not private: it warns and is flagged in the receipt.
-    epsilon : float, default=1.0
-        Budget of one call of fit; ``inf`` adds no noise (and warns).
-    delta : float, default=1e-6
-        Probability that the bound fails; well below one over the number of rows.
-    clip_norm : float or "auto", default="auto"
-        Largest norm of a row (after subtracting a public `center`). "auto" spends a tenth of
-        the budget on a private scale, about 0 and about the released mean, and warns where the rows
-        do not show it. A number is free, and right for normalised rows.
-    adjacency : {"add_remove", "replace"}, default="add_remove"
-        With "add_remove" the number of rows is private too; with "replace" it is public.
     center : {"dp", "none"} or array of shape (n_features,), default="dp"
         "dp" releases the mean; "none" takes the rows as centred (and keeps sparse rows sparse); an
         array is a public centre, subtracted for free.
@@ -99,14 +119,6 @@ class DPPCA(
         free. Entries outside are not cut; their rows are scaled down.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
-    privacy_unit : {"row", "group"}, default="row"
-        What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
-        Then clipping is of persons: the root mean square length of one's rows is bounded.
-    user_column : int, str or None, default=None
-        The column of X that names the person of each row, in place of `groups`; it is no feature.
-    group_weight : {"equal", "rows"} or int, default="equal"
-        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
-        has, up to this public number; "rows" learns that number, for 4% of the budget.
     n_jobs : int or None, default=None
         Threads for the pass over the rows; it never changes the result.
 
@@ -165,28 +177,28 @@ class DPPCA(
 
     def __init__(
         self,
-        n_components=None,
+        n_components: int | float | str | None = None,
         *,
-        copy=True,
-        whiten=False,
-        svd_solver="auto",
-        tol=0.0,
-        iterated_power="auto",
-        n_oversamples=10,
-        power_iteration_normalizer="auto",
-        random_state=None,
-        epsilon=1.0,
-        delta=1e-6,
-        clip_norm="auto",
-        adjacency="add_remove",
-        center="dp",
-        bounds=None,
-        budget_split="auto",
-        privacy_unit="row",
-        user_column=None,
-        group_weight="equal",
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        clip_norm: float | str = "auto",
+        adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        user_column: Any = None,
+        group_weight: str | int = "equal",
+        copy: bool = True,
+        whiten: bool = False,
+        svd_solver: str = "auto",
+        tol: float = 0.0,
+        iterated_power: int | str = "auto",
+        n_oversamples: int = 10,
+        power_iteration_normalizer: str = "auto",
+        random_state: Seed = None,
+        center: ArrayLike | str | None = "dp",
+        bounds: ColumnBounds | None = None,
+        budget_split: Split = "auto",
+        n_jobs: int | None = None,
+    ) -> None:
         self.n_components = n_components
         self.copy = copy
         self.whiten = whiten
@@ -200,16 +212,16 @@ class DPPCA(
         self.delta = delta
         self.clip_norm = clip_norm
         self.adjacency = adjacency
-        self.center = center
-        self.bounds = bounds
-        self.budget_split = budget_split
         self.privacy_unit = privacy_unit
         self.user_column = user_column
         self.group_weight = group_weight
+        self.center = center
+        self.bounds = bounds
+        self.budget_split = budget_split
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X, y=None, groups=None):
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -234,7 +246,31 @@ class DPPCA(
         dtype = getattr(source, "dtype", None)
         return self._close_session(session, as_input_dtype(attributes, dtype))
 
-    def fit_transform(self, X, y=None, groups=None):
+    def _fit_session(self, session, X):
+        """Make all releases; X itself is read by the session alone."""
+        source = as_source(X)
+        d, sparse = source.n_features, is_sparse(source)
+        self._check_n_components(source, d)
+        center, clip_norm = public_range(self, d, centers=self._centers())
+        sparse = sparse and (center is None or not self._centers())
+        shares = check_split(self, self._default_shares(d, sparse))
+        query = self._unit_query(source)
+        ask = session.ask(query if center is None else query.centered(center))
+        ask, most = self._weighted(session, ask, shares)
+        if clip_norm is None:
+            clip_norm = self._clip_norm_of(session, ask, shares.get("clip_norm"), d)
+        n = query.n_rows if self._total_is_public() else None
+        rows = ask.clipped(clip_norm)
+        if self._wants_spectrum(d):
+            attributes = self._fit_spectrum(session, rows, clip_norm, d, n, shares, sparse)
+        else:
+            route = row_route(self.svd_solver, d, self.n_components, sparse)
+            attributes = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
+        if center is not None:
+            attributes["mean_"] = center + attributes["mean_"]
+        return in_rows(attributes, most)
+
+    def fit_transform(self, X: Any, y: Any = None, groups: Any = None) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.
 
         Parameters
@@ -253,35 +289,67 @@ class DPPCA(
         """
         return self.fit(X, groups=groups)._transform_each(X)
 
-    # -- parameters ------------------------------------------------------------------------
+    # -- releases --------------------------------------------------------------------------
 
-    def _check_parameters(self):
-        self._check_unit()
-        check_bool(self, "copy")
-        check_bool(self, "whiten")
-        check_option(self, "svd_solver", _SOLVERS)
-        check_normalizer(self)
-        check_real(self, "tol", 0, math.inf, closed="left")
-        check_int(self, "iterated_power", 0, also=("auto",))
-        check_int(self, "n_oversamples", 1)
-        check_clip_norm(self)
-        if isinstance(self.center, str | bool):
-            check_option(self, "center", ("dp", "none"))
-        if self.bounds is not None:
-            check_column_bounds(self, "bounds")
-            if not isinstance(self.center, str):
-                raise ValueError("DPPCA takes 'bounds' or an array for 'center', not both.")
+    def _clip_norm_of(self, session, ask, share, d, near=None):
+        level = SPECTRUM_LEVEL if self._wants_spectrum(d) else DIRECTION_LEVEL
+        return row_clip_norm(self, session, ask, share, d, level=level, near=near)
 
-    def _check_n_components(self, source, n_features):
-        rule = self.n_components
-        public_rows = self.adjacency == "replace" or self.epsilon == math.inf
-        n_samples = source.n_rows() if public_rows and not self._by_group else math.inf
-        if isinstance(rule, str) and rule == "mle" and n_samples < n_features:
-            raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
-        if isinstance(rule, str) and rule in ("mle", "auto"):
-            return
-        if isinstance(rule, float) and 0 < rule < 1:
-            return
-        if rule is not None:
-            check_int(self, "n_components", 0, also=("mle", "auto"), none=True)
-            check_in_range(self, rule, n_samples, n_features)
+    def _count(self, ask, n, shares):
+        """Number of rows, public or released; kept above two deviations of its noise."""
+        if n is not None:
+            return n
+        count = ask.count(share=shares["count"])
+        return released_count(*count)
+
+    def _center(self, session, ask, n, clip_norm, d, shares):
+        """Return the released mean, what its error adds, the rows about it and their clip norm."""
+        if not self._centers():
+            return np.zeros(d), 0.0, ask, clip_norm
+        sums = ask.sums(share=shares["mean"])
+        mean = inside_ball(sums.value / n, clip_norm)
+        ask = ask.centered(mean)
+        if "spread" in shares:
+            clip_norm = self._clip_norm_of(session, ask, shares["spread"], d, near=clip_norm)
+            ask = ask.clipped(clip_norm)
+        return mean, mean_push(sums.noise_scale, n, d), ask, clip_norm
+
+    def _fit_spectrum(self, session, ask, clip_norm, d, n, shares, sparse):
+        """Release the whole second moment about the centre; everything after it is free."""
+        if self._centers() and sparse:  # in one release, as centred rows would not be sparse
+            corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
+            moment = ask.moment(corner, share=shares["moment"])
+            released = split_moment(moment.value, corner, moment.noise_scale, clip_norm, n)
+        else:
+            n_rows = self._count(ask, n, shares)
+            mean, push, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
+            noise = row_noise(session, self.adjacency, n_rows, clip_norm)
+            gram, scale = clipped_gram(ask, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
+            released = ReleasedMoment(gram, mean, n_rows, scale, push)
+        rank = self._rank(released.n, d)
+        limit = int(rank) if session.budget.exact or n is not None else d
+        attributes = pca_attributes(released, self.n_components, limit, rank)
+        warn_of_nothing(self, attributes["n_components_"])
+        return attributes | {"n_samples_": round(released.n), "clip_norm_": clip_norm}
+
+    def _fit_subspace(self, session, ask, clip_norm, d, n, shares, route):
+        """Release count, mean, leading subspace of the centred rows, Ritz values and total."""
+        n_rows = self._count(ask, n, shares)
+        mean, _, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
+        if session.budget.exact and route == "screened":
+            route = "power"
+        V, _ = row_subspace(
+            session,
+            ask,
+            route,
+            d,
+            self.n_components,
+            shares["subspace"],
+            row_noise(session, self.adjacency, n_rows, clip_norm),
+            n_iter=self.iterated_power,
+            n_oversamples="auto",
+        )
+        values, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
+        total = float(ask.square_sum(share=shares["trace"]).value)
+        attributes = subspace_attributes(values, V, total, n_rows, self._rank(n_rows, d))
+        return attributes | {"mean_": mean, "n_samples_": round(n_rows), "clip_norm_": clip_norm}

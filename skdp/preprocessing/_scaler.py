@@ -1,16 +1,20 @@
 """Standardisation of columns with differential privacy."""
 
+from __future__ import annotations
+
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._groups import GroupUnitMixin, column_number
 from skdp._inputs import as_blocks, as_source, checked, map_blocks
 from skdp._scales import column_weights, warn_unclear_columns
+from skdp._types import Seed, Split
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -25,7 +29,7 @@ from skdp.queries.columns import ColumnQuery
 from skdp.queries.person_columns import PersonColumns
 from skdp.solvers.columns import column_moments, find_columns
 from skdp.solvers.products import saturated
-from skdp.theory import Expectation, check_counts, deviation_error, rehearse, zero_rows
+from skdp.theory import Expectation, FitPlan, check_counts, deviation_error, rehearse, zero_rows
 
 
 class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
@@ -38,6 +42,21 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
 
     Parameters
     ----------
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of rows.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        With "add_remove" the number of rows is private too; with "replace" it is public.
+    privacy_unit : {"row", "group"}, default="row"
+        What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
+        Then the sums of a person are bounded, however many rows it has.
+    user_column : int, str or None, default=None
+        The column of X that names the person of each row, in place of `groups`: of numbers.
+        ``transform`` hands it on as it is, and no bounds are given for it.
+    group_weight : {"equal", "rows"} or int, default="equal"
+        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
+        has, up to this public number; "rows" learns that number, for 4% of the budget.
     with_mean : bool, default=True
         Whether ``transform`` centres the columns.
     with_std : bool, default=True
@@ -47,22 +66,8 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
         cut to them, by ``transform`` too. They make the fit much more accurate. "auto" learns a
         power of two for each column, first about 0, then about a first mean: almost half of the
         budget. Where a column does not show its scale, a warning says so.
-    epsilon : float, default=1.0
-        Budget of one call of fit; ``inf`` adds no noise (and warns).
-    delta : float, default=1e-6
-        Probability that the bound fails; well below one over the number of rows.
-    adjacency : {"add_remove", "replace"}, default="add_remove"
-        With "add_remove" the number of rows is private too; with "replace" it is public.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
-    privacy_unit : {"row", "group"}, default="row"
-        What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
-    user_column : int, str or None, default=None
-        The column of X, of numbers, that names the person of each row, in place of `groups`.
-        ``transform`` hands it on as it is, and no bounds are given for it.
-    group_weight : {"equal", "rows"} or int, default="equal"
-        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
-        has, up to this public number; "rows" learns that number, for 4% of the budget.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. Anything else makes the noise reproducible,
         which is not private: it warns and is flagged in the receipt.
@@ -114,34 +119,34 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
     def __init__(
         self,
         *,
-        with_mean=True,
-        with_std=True,
-        entry_bounds="auto",
-        epsilon=1.0,
-        delta=1e-6,
-        adjacency="add_remove",
-        budget_split="auto",
-        privacy_unit="row",
-        user_column=None,
-        group_weight="equal",
-        random_state=None,
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        user_column: Any = None,
+        group_weight: str | int = "equal",
+        with_mean: bool = True,
+        with_std: bool = True,
+        entry_bounds: ArrayLike | str = "auto",
+        budget_split: Split = "auto",
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+    ) -> None:
         self.with_mean = with_mean
         self.with_std = with_std
         self.entry_bounds = entry_bounds
         self.epsilon = epsilon
         self.delta = delta
         self.adjacency = adjacency
-        self.budget_split = budget_split
         self.privacy_unit = privacy_unit
         self.user_column = user_column
         self.group_weight = group_weight
+        self.budget_split = budget_split
         self.random_state = random_state
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X, y=None, groups=None):
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Learn means and scales; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -187,7 +192,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
             "entry_bounds_": (center - size, center + size),
         }
 
-    def plan(self, n_samples, n_features, *, signal=0.25):
+    def plan(self, n_samples: int, n_features: int, *, signal: float = 0.25) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
@@ -274,7 +279,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
         sums = ask.moments(center, size, weights.rows, share=share)
         return column_moments(sums.value, sums.noise_scale, center, size, weights=weights, n=n)
 
-    def transform(self, X):
+    def transform(self, X: Any) -> Any:
         """Centre and scale rows. The map is public; private rows stay private.
 
         Parameters
@@ -300,7 +305,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
             return scale(checked(self, X, reset=False))
         return map_blocks(self, X, source, scale, source.n_features)
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: Any) -> Any:
         """Undo the scaling and the centring.
 
         Parameters

@@ -67,13 +67,17 @@ def _with_targets(estimator, *pair):
 
 @register_pairs("label")
 def _label_pairs(estimator):
-    """Change one label: the largest contribution, and its opposite."""
+    """Change one label: the largest contribution, and its opposite, or none."""
     settings = settings_of(estimator)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, settings.n_features))
     y = rng.standard_normal(400)
-    for name, first, second in (("antipodal", _HUGE, -_HUGE), ("from zero", _HUGE, 0.0)):
-        yield name, FitData(X, np.append(y[:-1], first)), FitData(X, np.append(y[:-1], second))
+    changes = {"antipodal": -_HUGE, "from zero": 0.0}
+    if settings.adjacency == "add_remove":
+        changes = {"withheld": np.nan}
+    for name, other in changes.items():
+        targets = (np.append(y[:-1], last) for last in (_HUGE, other))
+        yield name, *(FitData(X, target, assume_finite=True) for target in targets)
 
 
 def _row_bases(estimator):

@@ -20,6 +20,7 @@ _SENTENCE = {
     ("group", "add_remove"): "adding or removing all rows of one group (a person)",
     ("group", "replace"): "replacing all rows of one group (a person) by any others",
     ("row", "zero_out"): "setting one row of X to zero, or from zero to any row in the bound",
+    ("label", "add_remove"): "withholding one value of y, or giving it",
     ("label", "replace"): "replacing one value of y by any other",
     ("interaction", "add_remove"): "adding or removing one interaction of one user",
     ("interaction", "replace"): "swapping one interaction of one user for another",
