@@ -215,10 +215,24 @@ def check_pickle_and_clone(name, estimator):
             raise AssertionError(f"{name}: fit or clone changes the parameter {key!r}")
 
 
+def _fit_clone(estimator, data):
+    return data.fit(clone(estimator))
+
+
 def _fit_quietly(estimator, data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return data.fit(clone(estimator))
+        return _fit_clone(estimator, data)
+
+
+def _fits_side_by_side(backend, estimators, data):
+    # threads share their filters: one that puts them back does so for all, in mid-fit
+    fit = _fit_quietly if backend == "loky" else _fit_clone
+    jobs = [joblib.delayed(fit)(estimator, data._replace(fit_params=dict(data.fit_params)))
+            for estimator in estimators]  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return joblib.Parallel(n_jobs=2, backend=backend)(jobs)
 
 
 def check_joblib(name, estimator):
@@ -227,9 +241,7 @@ def check_joblib(name, estimator):
     seeded = clone(estimator).set_params(random_state=3)
     here = _results(_fit_quietly(seeded, data))
     for backend in ("threading", "loky"):
-        jobs = [joblib.delayed(_fit_quietly)(e, data._replace(fit_params=dict(data.fit_params)))
-                for e in (subject, subject, seeded)]  # fmt: skip
-        first, second, repeated = joblib.Parallel(n_jobs=2, backend=backend)(jobs)
+        first, second, repeated = _fits_side_by_side(backend, (subject, subject, seeded), data)
         if not not_private(estimator) and not difference(_results(first), _results(second)):
             raise AssertionError(f"{name}: two {backend} workers draw the same noise")
         if difference(here, _results(repeated)):
