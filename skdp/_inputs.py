@@ -56,7 +56,7 @@ def as_blocks(X):
 
 def as_source(X):
     """Return checked rows, of whatever kind, as a source."""
-    return X if is_source(X) else row_source(X)
+    return row_source(X)
 
 
 def check_block_columns(estimator, n_features, *, reset=True, **options):

@@ -124,10 +124,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         if hasattr(self, "n_jobs"):
             check_n_jobs(self)
         unit = getattr(self, "privacy_unit", "row")
-        offered = ("add_remove", "replace") if unit == "label" else self._privacy_units[unit]
-        adjacency = check_option(self, "adjacency", offered)
-        if unit == "label":  # the number of labels is public, so it has one adjacency
-            adjacency = "replace"
+        adjacency = check_option(self, "adjacency", self._privacy_units[unit])
         source = make_source(random_state, name)
         delta = 0.0 if pure else delta
         budget, observer = PrivacyBudget(epsilon, delta, self._pure_epsilon()), FitObserver()

@@ -5,7 +5,7 @@ Which batch a user is in, and beside whom, never changes what is computed for it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, cast
@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import RemoteRows, RowSource, is_source, row_source
+from skdp.data.blocks import RemoteRows, RowSource, row_source
 from skdp.data.places import Placed
 
 FloatArray = NDArray[np.float64]
@@ -101,7 +101,7 @@ class UserRows:
     """
 
     def __init__(self, X: Any, Y: FloatArray, codes: NDArray[Any], scale_targets: bool) -> None:
-        self._source: Any = X if is_source(X) else row_source(X)
+        self._source: Any = row_source(X)
         self._Y, self._codes = Y, codes
         self._scale_targets = scale_targets
         self._sorted: _Sorted | None = None
@@ -179,25 +179,10 @@ class UserRows:
         return Batch(X, Y, x_exponent, y_exponent)
 
 
-class OneRowEach:
-    """One row of each user, as a source of rows: the first in the user's own order."""
-
-    def __init__(self, users: RowSource, n_features: int) -> None:
-        self.users = users
-        self.n_features = n_features
-
-    def n_rows(self) -> int:
-        """Return the private number of users."""
-        return self.users.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut into about `n` sources of the same users."""
-        return [OneRowEach(part, self.n_features) for part in self.users.parts(n)]
-
-    def blocks(self) -> Iterator[FloatArray]:
-        """Yield the rows, in the units of the data."""
-        for batch in self.users.blocks():
-            yield np.ldexp(batch.X[:, 0], batch.x_exponent[:, None])
+def one_row_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
+    """Yield one row of each user, the first in the user's own order, in the units of the data."""
+    for batch in batches:
+        yield np.ldexp(batch.X[:, 0], batch.x_exponent[:, None])
 
 
 @dataclass(frozen=True)

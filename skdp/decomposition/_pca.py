@@ -394,7 +394,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             n_iter=self.iterated_power,
             n_oversamples="auto",
         )
-        values, V = rotate_by_ritz(ask, V, shares["ritz"])
+        values, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
         total = float(ask.square_sum(share=shares["trace"]).value)
         attributes = subspace_attributes(values, V, total, n_rows, min(n_rows, d))
         return attributes | {"mean_": mean, "n_samples_": round(n_rows), "clip_norm_": clip_norm}

@@ -70,6 +70,8 @@ class PlansMixin:
             facts = n_planned(self, d), check_share(self, signal, d), length_of(self)
             ordinary["gram"] = spiked(*facts)
             ordinary["sums"] = clear_sums
+        if unit == "interaction":
+            ordinary["counts"] = clear_sums
         rehearsal = rehearse(self, n, X, pure=self._is_pure(X), **ordinary)
         if rows:
             whole = rehearsal

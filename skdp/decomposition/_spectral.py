@@ -91,9 +91,12 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
     return power_subspace(ask, start, k, shares, noise), None
 
 
-def rotate_by_ritz(ask, V, share):
-    """Rotate a subspace to its Ritz vectors; return (values without the noise's push, vectors)."""
-    answer = ask.projected_gram(V, share=share)
+def rotate_by_ritz(project, V, share):
+    """Rotate a subspace to its Ritz vectors; return (values without the noise's push, vectors).
+
+    ``project(V, share=...)`` releases the moment in the subspace.
+    """
+    answer = project(V, share=share)
     values, Q = top_eigenpairs((answer.value + answer.value.T) / 2)
     edge = symmetric_noise_edge(answer.noise_scale, V.shape[1])
     return debias_eigenvalues(values, edge), V @ Q

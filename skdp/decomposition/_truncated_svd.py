@@ -14,6 +14,7 @@ from skdp._validation import (
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
+from skdp.decomposition._interaction_fits import fit_interactions
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._spectral import (
     check_normalizer,
@@ -27,7 +28,6 @@ from skdp.decomposition._spectral import (
 from skdp.decomposition._unit_fits import (
     UNIT_SOLVERS,
     fit_entries,
-    fit_interactions,
     pure_units,
     unit_route,
 )
@@ -53,8 +53,9 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
 "deflation", "one_shot"}, default="auto"
         Row unit: "gram" (and "arpack") releases the second moment and refines it; "power" (and
         "randomized") takes power steps; "screened" first finds the columns that rise above the
-        noise, for wide non-negative rows. Interactions: "gram" (and "arpack"), "power" (and
-        "randomized"), "one_shot". Entries: "alternating" half steps; "deflation", one component
+        noise, for wide non-negative rows. Interactions: "gram" (and "arpack"), "screened" (the
+        moment of the items with the largest counts), "power" (and "randomized"), "one_shot".
+        Entries: "alternating" half steps; "deflation", one component
         after the other; "one_shot". Edges: "power", "one_shot". "one_shot" flips each cell with
         probability 1/(1 + e^epsilon): one release of pure differential privacy, whatever
         `n_components` is, refused where it would flip more than 2e7 cells. "auto" chooses by the
@@ -345,7 +346,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
         )  # fmt: skip
-        squares, V = rotate_by_ritz(ask, V, shares["ritz"])
+        squares, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
         total = float(ask.square_sum(share=shares["trace"]).value)
         sums_noise = 0.0
         if sums is None:

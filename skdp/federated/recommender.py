@@ -24,8 +24,7 @@ from skdp.federated._clients import (
 )
 from skdp.federated._requests import Argument
 from skdp.federated.noise_parts import Config
-from skdp.queries.histories import RowHistories
-from skdp.queries.recalls import RecallQuery
+from skdp.queries.histories import RecallQuery, RowHistories
 from skdp.queries.sums import ADJACENCIES
 
 _MOST_BLENDS = 16

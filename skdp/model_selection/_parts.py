@@ -70,10 +70,9 @@ def planned_fit(part, with_groups=False):
     unit = getattr(part, "privacy_unit", "row")
     if with_groups and hasattr(part, "user_column"):
         unit = "group"
-    adjacency = "replace" if unit == "label" else part.adjacency
     unit = unit_name(unit, getattr(part, "sensitivity", None))
     seeded = part.random_state is not None
-    return LedgerFit(type(part).__name__, unit, adjacency, losses, seeded)
+    return LedgerFit(type(part).__name__, unit, part.adjacency, losses, seeded)
 
 
 def weights_of(parts):

@@ -164,11 +164,6 @@ def _taken_on_trust(step):
         yield "changes have at most the norm 'sensitivity'."
 
 
-def _adjacency(step):
-    labels = getattr(step, "privacy_unit", "row") == "label"  # has one adjacency
-    return "replace" if labels else str(getattr(step, "adjacency", "add_remove"))
-
-
 def _spends(step):
     if _is_fitted(step):
         return f"{type(step).__name__}, spent {step.privacy_spent_.sentence()}"
@@ -190,7 +185,7 @@ def _together(walk):
             f"its steps protect different things ({', '.join(sorted(units))}): they do not add up.",
             "Use one privacy_unit throughout.",
         )
-    adjacencies = {_adjacency(step) for step in steps}
+    adjacencies = {str(getattr(step, "adjacency", "add_remove")) for step in steps}
     if len(adjacencies) > 1:
         walk.add(
             "pipeline",

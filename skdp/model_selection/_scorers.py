@@ -150,7 +150,7 @@ class PrivateScorer:
 
     def check_meaning(self, unit, adjacency):
         """Refuse to be added to fits that protect something else."""
-        mine = self.privacy_unit, "replace" if self.privacy_unit == "label" else self.adjacency
+        mine = self.privacy_unit, self.adjacency
         if mine != (unit, adjacency):
             raise PrivacyError(
                 f"the scorer protects one {mine[0]} ({mine[1]}), and the fits one {unit} "
@@ -172,11 +172,10 @@ class PrivateScorer:
         """
         budget = PrivacyBudget(self.epsilon, self.delta)
         source = make_source(self.random_state, "PrivateScorer")
-        unit = self.privacy_unit
-        adjacency = "replace" if unit == "label" else self.adjacency  # the number is public
         session = PrivacySession(
-            budget, source=source, adjacency=adjacency, unit=unit, observer=routes.Account()
-        )
+            budget, source=source, adjacency=self.adjacency, unit=self.privacy_unit,
+            observer=routes.Account(),
+        )  # fmt: skip
         return self.release(model, X, y, groups, session)[0]
 
     def release(self, model, X, y, groups, session, count_share=_COUNT_SHARE):

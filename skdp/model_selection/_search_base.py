@@ -20,6 +20,7 @@ from skdp.model_selection._scorers import PrivateScorer, make_private_scorer
 from skdp.model_selection.selection_laws import plan_selection
 from skdp.model_selection.stopping import LAWS
 from skdp.privacy.accounting.receipts import PrivacySpent
+from skdp.privacy.gate.budget import SAMPLER_DISTANCE
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.reservations import RunLimit
 from skdp.privacy.ledger.routes import prepaid
@@ -177,9 +178,15 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         return self.plan().losses
 
     def _finish(self, plan, fit, results):
-        epsilon = float(self.epsilon)
         spent = PrivacySpent(
-            epsilon, float(self.delta), plan.losses, fit.adjacency, fit.unit, fit.seeded
+            float(self.epsilon),
+            float(self.delta),
+            plan.losses,
+            fit.adjacency,
+            fit.unit,
+            fit.seeded,
+            _distance(plan, fit.sessions),
+            "this search alone",
         )
         attributes = results.attributes(spent)
         self._released_names = (*getattr(self, "_released_names", ()), *attributes)
@@ -313,3 +320,9 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         tags.input_tags = inner.input_tags
         tags.non_deterministic = inner.non_deterministic
         return tags
+
+
+def _distance(plan, sessions):
+    """Total variation of the noise of all runs; random stopping has it in its losses."""
+    drawn = plan.strategy == "compose" and plan.run.kind == "gaussian"
+    return sessions * SAMPLER_DISTANCE if drawn else 0.0

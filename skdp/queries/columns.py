@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.blocks import row_source
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.octaves import OctaveQuery
-from skdp.queries.sums import SumQuery, any_rows, summed
+from skdp.queries.sums import SumQuery, summed
 
 FloatArray = NDArray[np.float64]
 # Weight of a square beside a value: the largest for which a replaced value moves both together by
@@ -35,7 +36,7 @@ class ColumnQuery(SumQuery):
     """
 
     def __init__(self, rows: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
-        super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
+        super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
         self.n_features: int = self._source.n_features
 
     def octaves(self, center: FloatArray) -> OctaveQuery:

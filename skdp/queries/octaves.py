@@ -10,9 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import Block
+from skdp.data.blocks import Block, row_source
 from skdp.privacy.gate.bounds import Bounded
-from skdp.queries.sums import SumQuery, any_rows
+from skdp.queries.sums import SumQuery
 
 FloatArray = NDArray[np.float64]
 _LOWEST, _HIGHEST = -60, 60  # octaves told apart; what lies outside counts for the outermost
@@ -44,7 +44,7 @@ class OctaveQuery(SumQuery):
     def __init__(
         self, rows: Any, center: FloatArray, *, adjacency: str, n_jobs: int | None = None
     ) -> None:
-        super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
+        super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
         self._center = center
         self._counts: NDArray[np.int64] | None = None
 

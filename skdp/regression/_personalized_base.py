@@ -15,12 +15,12 @@ from sklearn.utils.validation import (
 
 from skdp._inputs import as_blocks, check_block_columns, checked, is_memory_map
 from skdp._labels import as_labels, check_labels
+from skdp._placed import in_blocks
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.users import UserForm, UserRows, users_of
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning
 from skdp.queries.users import UserQuery
 from skdp.regression._personalized_parameters import ParametersMixin
-from skdp.regression._placed import in_blocks
 from skdp.regression._publication import PublicationMixin
 from skdp.regression._users import positions, same_kind, split_users
 from skdp.solvers.candidates import choose_subspace

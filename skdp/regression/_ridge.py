@@ -7,11 +7,11 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
+from skdp._placed import as_columns, check_placed, n_columns
 from skdp._validation import check_range, spread_range
 from skdp.base import atomic
+from skdp.data.record_scales import TargetScale
 from skdp.data.records import RecordForm, records_of
-from skdp.queries.readout import TargetScale
-from skdp.regression._placed import as_columns, check_placed, n_columns
 from skdp.regression._readout import ReadoutBase
 from skdp.solvers.readout import solve_readout
 

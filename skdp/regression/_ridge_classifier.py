@@ -11,13 +11,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
 from skdp._labels import check_classes, class_numbers
+from skdp._placed import check_placed
 from skdp.base import atomic
 from skdp.data.dask_rows import is_dask_array
+from skdp.data.record_scales import TargetScale
 from skdp.data.records import RecordForm, records_of
 from skdp.exceptions import PrivacyWarning
-from skdp.queries.readout import TargetScale
 from skdp.regression._class_weight import check_class_weight, class_weights
-from skdp.regression._placed import check_placed
 from skdp.regression._readout import ReadoutBase
 from skdp.solvers.classes import class_moments, reweighted
 from skdp.solvers.readout import solve_readout

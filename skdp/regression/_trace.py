@@ -41,7 +41,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
 
     Fits y_i = <X_i, M> with M of size d1 x d2 and low rank. The fitted attributes satisfy
     (`epsilon`, `delta`)-differential privacy for adding or removing (or replacing, see `adjacency`)
-    one record (X_i, y_i), or for replacing one y_i (``privacy_unit="label"``), whatever the data
+    one record (X_i, y_i), or one y_i beside public X (``privacy_unit="label"``), whatever the data
     are: each record's share of a gradient is cut to a privately learnt length. Not covered:
     ``predict`` and ``score`` on private records.
 
@@ -57,10 +57,12 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of records.
     adjacency : {"add_remove", "replace"}, default="add_remove"
-        With "add_remove" the number of records is private too; with "replace" it is public.
+        With "add_remove" the number of records is private too (of the unit "row"); with "replace"
+        it is public.
     privacy_unit : {"row", "label"}, default="row"
-        "row" protects a record, "label" its target alone: X is then public, and "add_remove" is
-        read as "replace".
+        "row" protects a record, "label" its target alone. X and the number of records are then
+        public, and used as they are; with "add_remove" a neighbour withholds one y_i (its record
+        adds nothing), with "replace" it has another y_i, which costs twice as much noise.
     max_iter : int, default=8
         Gradient steps; each is a release, so more is not better.
     clip_level : float or "auto", default="auto"
@@ -140,7 +142,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     True
     """
 
-    _privacy_units = {"row": ("add_remove", "replace"), "label": ("replace",)}
+    _privacy_units = dict.fromkeys(("row", "label"), ("add_remove", "replace"))
 
     def __init__(
         self,
@@ -362,10 +364,9 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         return self._records_needed(shape_of(matrix_shape, self.matrix_shape))
 
     def _records_needed(self, shape):
-        adjacency = "replace" if self.privacy_unit == "label" else self.adjacency
         return records_needed(
-            tuple(shape), self.rank, epsilon=self.epsilon, delta=self.delta, adjacency=adjacency,
-            rank_share=self._facts(shape, 1, 0.0).rank_share,
+            tuple(shape), self.rank, epsilon=self.epsilon, delta=self.delta,
+            adjacency=self.adjacency, rank_share=self._facts(shape, 1, 0.0).rank_share,
         )  # fmt: skip
 
     # -- the model ---------------------------------------------------------------------------

@@ -284,7 +284,8 @@ def check_input_unmodified(name, estimator):
             raise AssertionError(f"{name} modifies its {form} input")
 
 
-_PUBLIC = {"clip_norm": 1.0, "entry_bounds": (-1.0, 1.0)}  # in place of scales that are learnt
+# In place of scales that are learnt.
+_PUBLIC = {"clip_norm": 1.0, "entry_bounds": (-1.0, 1.0), "limits": [(-1.0, 1.0), (-1.0, 1.0)]}
 _SCALED = (
     "clip_norm",
     "clip_level",
@@ -293,6 +294,7 @@ _SCALED = (
     "entry_bounds",
     "sensitivity",
     "weights",
+    "limits",
 )
 
 
@@ -306,7 +308,7 @@ def _scaled_params(estimator, factor):
         if value is None:
             continue
         out[name] = factor * np.asarray(value, float) if np.ndim(value) else factor * value
-        if isinstance(value, tuple):
+        if isinstance(value, tuple) and np.ndim(value) == 1:
             out[name] = tuple(float(v) for v in out[name])
     return out
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.data.blocks import DenseRows, SparseRows
-from skdp.data.histories import HistoryRows, binary_rows, hidden_cells
-from skdp.queries.histories import InteractionHistories, RowHistories
-from skdp.queries.recalls import RecallQuery
+from skdp.data.blocks import SparseRows
+from skdp.data.histories import binary_rows, hidden_cells, history_rows
+from skdp.queries.histories import InteractionHistories, RecallQuery, RowHistories
 from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.recommend import BLENDS as WEIGHTS
 from skdp.testing import check_order_invariance, check_sensitivity
@@ -270,18 +269,18 @@ def test_what_is_hidden_at_a_small_share_is_hidden_at_a_larger_one():
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_not_finite_adds_nothing(bad):
     X = np.array([[1.0, 0.0, 2.0], [bad, 1.0, 1.0]])
-    (found,) = HistoryRows(DenseRows(X)).blocks()
+    (found,) = history_rows([X])
     np.testing.assert_allclose(found.toarray(), [[0.5**0.5, 0, 0.5**0.5], [0, 0, 0]])
 
 
 def test_values_count_up_to_their_cap():
     X = np.array([[9.0, 0.0, 2.0], [1e-300, -4.0, 0.0], [0.0, 0.0, 4.0], [4.0, 8.0, 0.0]])
-    (found,) = HistoryRows(DenseRows(X), cap=4.0).blocks()
+    (found,) = history_rows([X], cap=4.0)
     expected = [[2, 0, 1], [1, 0, 0], [0, 0, 1], [1, 1, 0]]
     lengths = np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(found.toarray(), expected / lengths)
-    (same,) = HistoryRows(DenseRows(np.sign(X)), cap=1.0).blocks()
-    (plain,) = HistoryRows(DenseRows(X)).blocks()
+    (same,) = history_rows([np.sign(X)], cap=1.0)
+    (plain,) = history_rows([X])
     np.testing.assert_array_equal(same.toarray(), plain.toarray())
 
 
