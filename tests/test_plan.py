@@ -154,7 +154,8 @@ def is_public(line, estimator):
 
 # Few rows show nothing, and say so.
 @pytest.mark.filterwarnings(
-    "ignore:.*could not see|.*sees nothing|.*users are too few|.*found no|.*no noise"
+    "ignore:.*could not see|.*sees nothing|.*shows nothing|.*outside the limits|.*users are too few"
+    "|.*found no|.*no noise"
     ":skdp.exceptions.PrivacyWarning"
 )
 @pytest.mark.parametrize("case", CASES)
