@@ -1,8 +1,10 @@
 """The linear map that decompositions share: transform, inverse_transform, feature names."""
 
+from __future__ import annotations
+
 import math
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,7 +27,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
 
     _accept_sparse = ("csr", "csc")
 
-    def transform(self, X):
+    def transform(self, X: Any) -> Any:
         """Project X on the components.
 
         The map is public, but its output for private rows is not covered by epsilon.
@@ -68,7 +70,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         floor = np.finfo(scale.dtype).eps
         return np.where(scale < floor, floor, scale)
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: Any) -> Any:
         """Map projected rows back to the original space.
 
         Parameters

@@ -1,18 +1,16 @@
 """Principal component analysis with differential privacy."""
 
+from __future__ import annotations
+
 import math
-from numbers import Integral
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from skdp._bounds import check_column_bounds
 from skdp._inputs import as_source, check_rows
+from skdp._types import ColumnBounds, Seed, Split
 from skdp._validation import (
-    check_bool,
-    check_clip_norm,
-    check_int,
-    check_option,
-    check_real,
     check_split,
 )
 from skdp.answer import released_count
@@ -20,17 +18,16 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import (
     LinearTransformMixin,
     as_input_dtype,
-    check_in_range,
     is_sparse,
     public_range,
     warn_of_nothing,
 )
+from skdp.decomposition._pca_parameters import PCAParametersMixin
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
 from skdp.decomposition._spectral import (
     DIRECTION_LEVEL,
     SPECTRUM_LEVEL,
-    check_normalizer,
     rotate_by_ritz,
     row_clip_norm,
     row_noise,
@@ -48,20 +45,12 @@ from skdp.solvers.postprocess import (
 )
 from skdp.solvers.spectral import clipped_gram
 
-_SOLVERS = (
-    "auto",
-    "full",
-    "covariance_eigh",
-    "arpack",
-    "randomized",
-    "gram",
-    "power",
-    "screened",
-)
 _CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 
 
-class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEstimator):
+class DPPCA(
+    PCAParametersMixin, ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEstimator
+):
     """Principal component analysis with (epsilon, delta)-differential privacy for one row.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
@@ -75,6 +64,16 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         Number of components. An int is public; None is the number of features. A float in (0, 1)
         is a share of the variance, "mle" is Minka's choice, "auto" counts the eigenvalues above
         the edge of the noise (maybe none, with a warning): these three cost nothing.
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of rows.
+    clip_norm : float or "auto", default="auto"
+        Largest norm of a row (after subtracting a public `center`). "auto" spends a tenth of
+        the budget on a private scale, about 0 and about the released mean, and warns where the rows
+        do not show it. A number is free, and right for normalised rows.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        With "add_remove" the number of rows is private too; with "replace" it is public.
     copy : bool, default=True
         Kept for compatibility; X is never modified.
     whiten : bool, default=False
@@ -97,16 +96,6 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. Anything else makes the noise reproducible,
         which is not private: it warns and is flagged in the receipt.
-    epsilon : float, default=1.0
-        Budget of one call of fit; ``inf`` adds no noise (and warns).
-    delta : float, default=1e-6
-        Probability that the bound fails; well below one over the number of rows.
-    clip_norm : float or "auto", default="auto"
-        Largest norm of a row (after subtracting a public `center`). "auto" spends a tenth of
-        the budget on a private scale, about 0 and about the released mean, and warns where the rows
-        do not show it. A number is free, and right for normalised rows.
-    adjacency : {"add_remove", "replace"}, default="add_remove"
-        With "add_remove" the number of rows is private too; with "replace" it is public.
     center : {"dp", "none"} or array of shape (n_features,), default="dp"
         "dp" releases the mean; "none" takes the rows as centred (and keeps sparse rows sparse); an
         array is a public centre, subtracted for free.
@@ -173,25 +162,25 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
 
     def __init__(
         self,
-        n_components=None,
+        n_components: int | float | str | None = None,
         *,
-        copy=True,
-        whiten=False,
-        svd_solver="auto",
-        tol=0.0,
-        iterated_power="auto",
-        n_oversamples=10,
-        power_iteration_normalizer="auto",
-        random_state=None,
-        epsilon=1.0,
-        delta=1e-6,
-        clip_norm="auto",
-        adjacency="add_remove",
-        center="dp",
-        bounds=None,
-        budget_split="auto",
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        clip_norm: float | str = "auto",
+        adjacency: str = "add_remove",
+        copy: bool = True,
+        whiten: bool = False,
+        svd_solver: str = "auto",
+        tol: float = 0.0,
+        iterated_power: int | str = "auto",
+        n_oversamples: int = 10,
+        power_iteration_normalizer: str = "auto",
+        random_state: Seed = None,
+        center: ArrayLike | str | None = "dp",
+        bounds: ColumnBounds | None = None,
+        budget_split: Split = "auto",
+        n_jobs: int | None = None,
+    ) -> None:
         self.n_components = n_components
         self.copy = copy
         self.whiten = whiten
@@ -211,7 +200,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -257,7 +246,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             attributes["mean_"] = center + attributes["mean_"]
         return attributes
 
-    def fit_transform(self, X, y=None):
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.
 
         Parameters
@@ -273,66 +262,6 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             Projected rows.
         """
         return self.fit(X)._transform_each(X)
-
-    # -- parameters ------------------------------------------------------------------------
-
-    def _check_parameters(self):
-        check_bool(self, "copy")
-        check_bool(self, "whiten")
-        check_option(self, "svd_solver", _SOLVERS)
-        check_normalizer(self)
-        check_real(self, "tol", 0, math.inf, closed="left")
-        check_int(self, "iterated_power", 0, also=("auto",))
-        check_int(self, "n_oversamples", 1)
-        check_clip_norm(self)
-        if isinstance(self.center, str | bool):
-            check_option(self, "center", ("dp", "none"))
-        if self.bounds is not None:
-            check_column_bounds(self, "bounds")
-            if not isinstance(self.center, str):
-                raise ValueError("DPPCA takes 'bounds' or an array for 'center', not both.")
-
-    def _wants_spectrum(self, d):
-        """Whether all eigenvalues are asked for, not a few leading components."""
-        k = self.n_components
-        return not isinstance(k, Integral) or k == 0 or k > d // 3
-
-    def _default_shares(self, d, sparse):
-        one_release = self._centers() and self._wants_spectrum(d) and sparse
-        if one_release:
-            shares = {"moment": 1.0}
-        elif self._wants_spectrum(d):
-            shares = {"gram": 0.91, "count": 0.01}
-        else:
-            shares = {"subspace": 0.87, "ritz": 0.03, "trace": 0.01, "count": 0.01}
-        if self._centers() and not one_release:
-            shares["mean"] = 0.08
-        if self.adjacency == "replace":
-            shares.pop("count", None)
-        if self.clip_norm == "auto" and self.bounds is None:
-            learnt = (
-                {"clip_norm": 0.06, "spread": 0.05} if "mean" in shares else {"clip_norm": 0.07}
-            )
-            rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
-            shares = {key: rest * value for key, value in shares.items()} | learnt
-        return shares
-
-    def _centers(self):
-        return isinstance(self.center, str) and self.center == "dp"
-
-    def _check_n_components(self, source, n_features):
-        rule = self.n_components
-        public_rows = self.adjacency == "replace" or self.epsilon == math.inf
-        n_samples = source.n_rows() if public_rows else math.inf
-        if isinstance(rule, str) and rule == "mle" and n_samples < n_features:
-            raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
-        if isinstance(rule, str) and rule in ("mle", "auto"):
-            return
-        if isinstance(rule, float) and 0 < rule < 1:
-            return
-        if rule is not None:
-            check_int(self, "n_components", 0, also=("mle", "auto"), none=True)
-            check_in_range(self, rule, n_samples, n_features)
 
     # -- releases --------------------------------------------------------------------------
 

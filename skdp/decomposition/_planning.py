@@ -1,8 +1,11 @@
 """Plans of the decompositions: a rehearsed fit, and the error that theory expects of it."""
 
+from __future__ import annotations
+
 import math
 from functools import partial
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +14,7 @@ from skdp.solvers.one_shot import pair_deviation
 from skdp.solvers.spectral import CORE_SCALE, largest_term
 from skdp.theory import (
     Expectation,
+    FitPlan,
     IteratedSide,
     check_counts,
     constant_error,
@@ -36,7 +40,9 @@ _DIRECTION = "share of the squared length that one direction must hold"
 class PlansMixin:
     """The method `plan` of the decompositions."""
 
-    def plan(self, n_samples, n_features, *, signal=None, sparse=False):
+    def plan(
+        self, n_samples: int, n_features: int, *, signal: Any = None, sparse: bool = False
+    ) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a number of samples

@@ -1,15 +1,19 @@
 """Standardisation of columns with differential privacy."""
 
+from __future__ import annotations
+
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._inputs import as_blocks, as_source, check_rows, checked, map_blocks
 from skdp._scales import column_weights, warn_unclear_columns
+from skdp._types import Seed, Split
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -22,7 +26,7 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import column_moments, find_columns
 from skdp.solvers.products import saturated
-from skdp.theory import Expectation, check_counts, deviation_error, rehearse, zero_rows
+from skdp.theory import Expectation, FitPlan, check_counts, deviation_error, rehearse, zero_rows
 
 
 class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
@@ -34,6 +38,12 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
 
     Parameters
     ----------
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of rows.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        With "add_remove" the number of rows is private too; with "replace" it is public.
     with_mean : bool, default=True
         Whether ``transform`` centres the columns.
     with_std : bool, default=True
@@ -43,12 +53,6 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         cut to them, by ``transform`` too. They make the fit much more accurate. "auto" learns a
         power of two for each column, first about 0, then about a first mean: almost half of the
         budget. Where a column does not show its scale, a warning says so.
-    epsilon : float, default=1.0
-        Budget of one call of fit; ``inf`` adds no noise (and warns).
-    delta : float, default=1e-6
-        Probability that the bound fails; well below one over the number of rows.
-    adjacency : {"add_remove", "replace"}, default="add_remove"
-        With "add_remove" the number of rows is private too; with "replace" it is public.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
     random_state : int, Generator, RandomState or None, default=None
@@ -101,16 +105,16 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
     def __init__(
         self,
         *,
-        with_mean=True,
-        with_std=True,
-        entry_bounds="auto",
-        epsilon=1.0,
-        delta=1e-6,
-        adjacency="add_remove",
-        budget_split="auto",
-        random_state=None,
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        adjacency: str = "add_remove",
+        with_mean: bool = True,
+        with_std: bool = True,
+        entry_bounds: ArrayLike | str = "auto",
+        budget_split: Split = "auto",
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+    ) -> None:
         self.with_mean = with_mean
         self.with_std = with_std
         self.entry_bounds = entry_bounds
@@ -122,7 +126,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn means and scales; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -162,7 +166,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
             "entry_bounds_": (center - size, center + size),
         }
 
-    def plan(self, n_samples, n_features, *, signal=0.25):
+    def plan(self, n_samples: int, n_features: int, *, signal: float = 0.25) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
@@ -245,7 +249,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         sums = ask.moments(center, size, weights.rows, share=share)
         return column_moments(sums.value, sums.noise_scale, center, size, weights=weights, n=n)
 
-    def transform(self, X):
+    def transform(self, X: Any) -> Any:
         """Centre and scale rows. The map is public; private rows stay private.
 
         Parameters
@@ -271,7 +275,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
             return scale(checked(self, X, reset=False))
         return map_blocks(self, X, source, scale, source.n_features)
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: Any) -> Any:
         """Undo the scaling and the centring.
 
         Parameters

@@ -1,5 +1,9 @@
 """User labels: how they are passed, checked and looked up; and the head on a user's own device."""
 
+from __future__ import annotations
+
+from typing import Any, Self
+
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator
@@ -87,7 +91,7 @@ class UserHead(BaseEstimator):
     def __init__(self, public=None):
         self.public = public
 
-    def fit(self, X, y):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the head of this user to all its rows.
 
         Parameters
@@ -113,7 +117,7 @@ class UserHead(BaseEstimator):
         self._model = model
         return self
 
-    def predict(self, X):
+    def predict(self, X: Any) -> Any:
         """Predict rows of this user.
 
         Parameters
