@@ -145,7 +145,6 @@ ESTIMATORS = [
 EXPECTED_FAILED = {}
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @parametrize_with_dp_checks(
     ESTIMATORS, expected_failed_checks=lambda estimator: EXPECTED_FAILED.get(repr(estimator), {})
 )

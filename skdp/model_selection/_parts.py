@@ -97,7 +97,7 @@ def budget_for(kind, value, delta):
         return value, delta
     while True:
         epsilon = accounting.epsilon_from_mu_delta(value, delta)
-        if epsilon > 1e-6:
+        if epsilon > min(1e-6, value):  # below mu its rounding would weigh
             break
         delta /= 16
     while PrivacyBudget(epsilon, delta).mu > value:
