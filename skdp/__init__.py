@@ -2,7 +2,14 @@
 
 from skdp import model_selection
 from skdp._progress import PrintProgress
-from skdp.decomposition import DPPCA, DPIncrementalPCA, DPLowRankFactorizer, DPTruncatedSVD
+from skdp._skops import skops_types
+from skdp.decomposition import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPLowRankFactorizer,
+    DPScoreDensity,
+    DPTruncatedSVD,
+)
 from skdp.exceptions import (
     BudgetExceededError,
     PrivacyError,
@@ -32,6 +39,7 @@ __all__ = [
     "DPPersonalizedRegressor",
     "DPRidge",
     "DPRidgeClassifier",
+    "DPScoreDensity",
     "DPSpectralEmbedding",
     "DPStandardScaler",
     "DPTraceRegressor",
@@ -45,4 +53,5 @@ __all__ = [
     "PrivacyWarning",
     "check_pipeline",
     "model_selection",
+    "skops_types",
 ]

@@ -1,6 +1,6 @@
 """Row blocks, and sums over rows that are exact whatever the order, block size or thread count.
 
-Integer terms (see `skdp.queries.integer_rows`) are exact in float64 below 2**53 inside a block and
+Integer terms (see `skdp.data.integer_rows`) are exact in float64 below 2**53 inside a block and
 in int64 across blocks, so nothing here depends on how the work was cut.
 """
 
@@ -110,6 +110,11 @@ def cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in pairwise(edges) if b > a]
 
 
+def rows_at_once(n_features: int) -> int:
+    """Return how many dense rows make a block that fits a cache."""
+    return int(np.clip(_BLOCK_BYTES // (8 * max(1, n_features)), 16, _MAX_ROWS))
+
+
 class DenseRows:
     """Rows of a dense array or memory map; a map is never loaded whole."""
 
@@ -134,7 +139,7 @@ class DenseRows:
 
     def blocks(self) -> Iterator[FloatArray]:
         """Yield blocks that fit a cache: views of float64 rows, else one array used again."""
-        rows = int(np.clip(_BLOCK_BYTES // (8 * max(1, self.n_features)), 16, _MAX_ROWS))
+        rows = rows_at_once(self.n_features)
         scratch = Scratch()
         for i in range(self._range[0], self._range[1], rows):
             block = np.asarray(self._X[i : min(i + rows, self._range[1])])
@@ -219,60 +224,12 @@ class SparseRows:
         return sp.csr_array(parts, shape=(j - i, self.n_features))
 
 
-class CenteredRows:
-    """Rows minus a public centre (sparse blocks become dense one block at a time)."""
-
-    def __init__(self, source: RowSource, center: FloatArray) -> None:
-        self._source = source
-        self._center = center
-        self.n_features = source.n_features
-
-    def n_rows(self) -> int:
-        """Return the private number of rows."""
-        return self._source.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut as the source does."""
-        return [CenteredRows(part, self._center) for part in self._source.parts(n)]
-
-    def blocks(self) -> Iterator[FloatArray]:
-        """Yield dense centred blocks of bounded memory."""
-        rows = max(16, _BLOCK_BYTES // (8 * max(1, self.n_features)))
-        scratch = Scratch()
-        for block in self._source.blocks():
-            for i in range(0, block.shape[0], rows):
-                part = block[i : i + rows]
-                part = part.toarray() if sp.issparse(part) else part
-                yield np.subtract(part, self._center, out=scratch.shaped(part.shape))
-
-
-class SelectedRows:
-    """Rows on a public selection of columns."""
-
-    def __init__(self, source: RowSource, kept: NDArray[np.intp]) -> None:
-        self._source = source
-        self._kept = kept
-        self.n_features = len(kept)
-
-    def n_rows(self) -> int:
-        """Return the private number of rows."""
-        return self._source.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut as the source does."""
-        return [SelectedRows(part, self._kept) for part in self._source.parts(n)]
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the kept columns of each block."""
-        for block in self._source.blocks():
-            yield block[:, self._kept]
-
-
 def row_source(X: Any) -> RowSource:
-    """Wrap an array, memory map or sparse matrix as a source of row blocks."""
-    if sp.issparse(X):
-        return SparseRows(X.tocsr())
-    return DenseRows(X)
+    """Wrap an array, memory map or sparse matrix as a source of row blocks; a source stays."""
+    if is_source(X):
+        source: RowSource = X
+        return source
+    return SparseRows(X.tocsr()) if sp.issparse(X) else DenseRows(X)
 
 
 def _pieces(part: RowSource) -> Iterator[Block]:

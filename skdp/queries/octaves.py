@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,12 +11,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import Block
+from skdp.data.blocks import Block, row_source
 from skdp.privacy.gate.bounds import Bounded
-from skdp.queries.sums import SumQuery, any_rows
+from skdp.queries.sums import SumQuery
 
 FloatArray = NDArray[np.float64]
 _LOWEST, _HIGHEST = -60, 60  # octaves told apart; what lies outside counts for the outermost
+<<<<<<< HEAD
 _PARTS = 4  # equal parts of an octave
 _SIZE = _PARTS * (_HIGHEST - _LOWEST + 1)
 _FARTHEST = 64  # steps told apart, to each side
@@ -25,6 +27,26 @@ _SHIFT = 52 - (_PARTS.bit_length() - 1)
 _ONE, _BIN_OF_ONE = 1023 * _PARTS - 1, (1 - _LOWEST) * _PARTS - 1  # leading bits of 1; its bin
 _BINS = np.clip(np.arange(2 ** (64 - _SHIFT)) - _ONE + _BIN_OF_ONE, 0, _SIZE - 1)
 _BINS[-1] = _SIZE
+=======
+_SIZE = _HIGHEST - _LOWEST + 1
+# Bin of each value of the leading twelve bits of a float that is not negative, after one was taken
+# off all of its bits; what is equal to the centre goes into a bin of its own.
+_BINS = np.clip(np.arange(4096) - 1022, _LOWEST, _HIGHEST) - _LOWEST
+_BINS[-1] = NOWHERE = _SIZE
+
+
+@dataclass(frozen=True)
+class OctavesOfBlock:
+    """The counts of one block, from public numbers alone, so that it can travel."""
+
+    center: FloatArray
+
+    def __call__(self, block: Block) -> FloatArray:
+        """Return how many entries of the block lie in each octave of each column."""
+        rows = block.toarray() if sp.issparse(block) else block
+        good = np.isfinite(rows).all(axis=1)
+        return counted(octaves_of(rows if good.all() else rows[good], self.center))
+>>>>>>> main
 
 
 def _bins(sizes: FloatArray) -> NDArray[np.intp]:
@@ -87,8 +109,19 @@ class OctaveQuery(_RankQuery):
         Threads for the pass over the rows; it never changes a result.
     """
 
+<<<<<<< HEAD
     def __init__(self, rows: Any, center: FloatArray, **options: Any) -> None:
         super().__init__(rows, _Octaves(center), **options)
+=======
+    _of_block: Callable[[FloatArray], Callable[[Any], FloatArray]] = staticmethod(OctavesOfBlock)
+
+    def __init__(
+        self, rows: Any, center: FloatArray, *, adjacency: str, n_jobs: int | None = None
+    ) -> None:
+        super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
+        self._center = center
+        self._counts: NDArray[np.int64] | None = None
+>>>>>>> main
 
     def ranks(self, thresholds: FloatArray) -> Bounded:
         """Return, for each column, half of the entries at most a threshold minus half of others.
@@ -99,6 +132,7 @@ class OctaveQuery(_RankQuery):
         return self._ranks(_bins(np.asarray(thresholds, np.float64)))
 
 
+<<<<<<< HEAD
 class PlaceQuery(_RankQuery):
     """Ranks of public places among entries: of whole steps from a centre.
 
@@ -169,3 +203,28 @@ def _histogram(bins: NDArray[np.intp], size: int) -> FloatArray:
     d = bins.shape[1]
     counts = np.bincount((bins + size * np.arange(d)).ravel(), minlength=d * size)
     return counts.reshape(d, size).astype(np.float64)
+=======
+        change = self.neighbours.array(math.sqrt(d) / 2)
+        return self._array("column_ranks", (d,), change, answer)
+
+    def _octave_counts(self) -> NDArray[np.int64]:
+        if self._counts is None:
+            term, shape = self._of_block(self._center), (self._source.n_features, _SIZE)
+            self._counts = self._sum(term, shape, 1.0).astype(np.int64)
+        return self._counts
+
+
+def octaves_of(rows: FloatArray, center: FloatArray) -> NDArray[np.intp]:
+    """Return the number of the octave of each |x - center|, `NOWHERE` for 0."""
+    gaps = np.abs(rows - center, dtype=np.float64)
+    # The bits of a float, less one, begin with the octave that it lies in or ends; 0 wraps.
+    return np.asarray(_BINS[(gaps.view(np.uint64) - np.uint64(1)) >> np.uint64(52)])
+
+
+def counted(octaves: NDArray[np.intp]) -> FloatArray:
+    """Return how many numbers of each column lie in each octave."""
+    d = octaves.shape[1]
+    places = (octaves + (_SIZE + 1) * np.arange(d)).ravel()
+    counts = np.bincount(places, minlength=d * (_SIZE + 1))
+    return np.asarray(counts.reshape(-1, _SIZE + 1)[:, :_SIZE].astype(np.float64))
+>>>>>>> main

@@ -8,6 +8,7 @@ absent, n private) or `replace` (any other row, n public).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,15 +20,14 @@ from skdp.data.block_rows import (
     block_gram,
     column_sums,
     dense,
+    entrywise,
     rint,
     scaled_to_integers,
     square_norms,
 )
-from skdp.data.blocks import Block, CenteredRows, SelectedRows
+from skdp.data.blocks import Block, row_source
 from skdp.data.exact import PublicMatrix
-from skdp.data.remote import RowNumbers, narrowed
-from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.integer_rows import (
+from skdp.data.integer_rows import (
     FINEST_UNIT,
     IntegerRows,
     as_int64,
@@ -35,7 +35,10 @@ from skdp.queries.integer_rows import (
     row_map,
     row_norms,
 )
-from skdp.queries.sums import SumQuery, any_rows
+from skdp.data.remote import RowNumbers, narrowed
+from skdp.data.views import centered, selected
+from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.queries.sums import SumQuery
 from skdp.queries.tangent import TangentQuery
 
 _SUM_UNIT = 2.0**-20  # unit of a row in clipped sums, in units of the clip norm
@@ -61,7 +64,7 @@ class RowQuery(SumQuery):
     def __init__(
         self, rows: Any, *, clip_norm: float, adjacency: str, n_jobs: int | None = None
     ) -> None:
-        super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
+        super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
         self.clip_norm = float(clip_norm)
         near = self.clip_norm * _SUM_UNIT
         self._norms = RowNumbers(self._source, partial(row_norms, unit=near))
@@ -74,13 +77,13 @@ class RowQuery(SumQuery):
         return self._beside(RowQuery, self._source, clip_norm=clip_norm)
 
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
-        """Return the rows on a public selection of columns."""
-        rows = narrowed(self._source, partial(SelectedRows, kept=kept), len(kept))
+        """Return the rows on a public selection of columns; bad rows stay bad."""
+        rows = narrowed(self._source, partial(selected, kept=kept), len(kept))
         return self._beside(RowQuery, rows, clip_norm=self.clip_norm)
 
     def centered(self, center: FloatArray) -> RowQuery:
         """Return the rows minus a public centre; clipping comes after it."""
-        rows = narrowed(self._source, partial(CenteredRows, center=center), self.n_features)
+        rows = narrowed(self._source, partial(centered, center=center), self.n_features)
         return self._beside(RowQuery, rows, clip_norm=self.clip_norm)
 
     def tangent(
@@ -97,7 +100,7 @@ class RowQuery(SumQuery):
 
         Rows that are not finite count as rows of zeros.
         """
-        return self._kept_below(self._norms, threshold, "norm_median")
+        return self._below(self._norms, threshold, "norm_median", kept_only=True)
 
     def norms_above(self, threshold: float) -> Bounded:
         """Return how many rows are longer than a threshold."""
@@ -116,19 +119,31 @@ class RowQuery(SumQuery):
 
     def sums(self) -> Bounded:
         """Return the column sums. ||x|| <= C; replace ||x - y|| <= 2C; each row is rounded once."""
+        return self._sums(self.neighbours.array(self.clip_norm), lambda rows: rows)
+
+    def positive_sums(self) -> Bounded:
+        """Return the column sums of positive parts: replace ||x - y|| <= sqrt(2) C, as x.y >= 0.
+
+        Negative entries count as zeros after clipping, so that the bound needs no promise.
+        """
+        change = self.neighbours.positive(self.clip_norm, self.n_features)
+        return self._sums(change, partial(entrywise, partial(np.maximum, 0.0)))
+
+    def _sums(self, change: float, of_rows: Callable[[Block], Block]) -> Bounded:
         d, C = self.n_features, self.clip_norm
 
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
-                return self._sum(lambda rows: column_sums(clip_rows(rows, C)), (d,), step)
+                return self._sum(lambda rows: column_sums(of_rows(clip_rows(rows, C))), (d,), step)
             integers, scale = row_map(C, C * _SUM_UNIT), C * _SUM_UNIT / step
 
             def term(rows: Block) -> NDArray[np.int64]:
-                return column_sums(scaled_to_integers(integers(rows), scale)).astype(np.int64)
+                whole = scaled_to_integers(of_rows(integers(rows)), scale)
+                return column_sums(whole).astype(np.int64)
 
             return self._sum(term, (d,), step)
 
-        return self._array("sums", (d,), C, answer)
+        return self._array("sums", (d,), change, answer)
 
     # -- second moments: PSD, symmetric, no rounding beyond the rows -----------------------
 

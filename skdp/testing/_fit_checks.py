@@ -203,7 +203,9 @@ def check_documented_attributes(name, estimator):
 def check_pickle_and_clone(name, estimator):
     """A pickle holds the same public values; a clone holds none, and no trace of a fit."""
     fitted = _fitted(estimator)
-    copy = pickle.loads(pickle.dumps(fitted))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what holds private heads says so
+        copy = pickle.loads(pickle.dumps(fitted))
     found = difference(fitted_attributes(fitted), fitted_attributes(copy))
     if found:
         raise AssertionError(f"{name}: a pickled copy differs: {found}")
@@ -215,10 +217,24 @@ def check_pickle_and_clone(name, estimator):
             raise AssertionError(f"{name}: fit or clone changes the parameter {key!r}")
 
 
+def _fit_clone(estimator, data):
+    return data.fit(clone(estimator))
+
+
 def _fit_quietly(estimator, data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return data.fit(clone(estimator))
+        return _fit_clone(estimator, data)
+
+
+def _fits_side_by_side(backend, estimators, data):
+    # threads share their filters: one that puts them back does so for all, in mid-fit
+    fit = _fit_quietly if backend == "loky" else _fit_clone
+    jobs = [joblib.delayed(fit)(estimator, data._replace(fit_params=dict(data.fit_params)))
+            for estimator in estimators]  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return joblib.Parallel(n_jobs=2, backend=backend)(jobs)
 
 
 def check_joblib(name, estimator):
@@ -227,9 +243,7 @@ def check_joblib(name, estimator):
     seeded = clone(estimator).set_params(random_state=3)
     here = _results(_fit_quietly(seeded, data))
     for backend in ("threading", "loky"):
-        jobs = [joblib.delayed(_fit_quietly)(e, data._replace(fit_params=dict(data.fit_params)))
-                for e in (subject, subject, seeded)]  # fmt: skip
-        first, second, repeated = joblib.Parallel(n_jobs=2, backend=backend)(jobs)
+        first, second, repeated = _fits_side_by_side(backend, (subject, subject, seeded), data)
         if not not_private(estimator) and not difference(_results(first), _results(second)):
             raise AssertionError(f"{name}: two {backend} workers draw the same noise")
         if difference(here, _results(repeated)):
@@ -270,7 +284,8 @@ def check_input_unmodified(name, estimator):
             raise AssertionError(f"{name} modifies its {form} input")
 
 
-_PUBLIC = {"clip_norm": 1.0, "entry_bounds": (-1.0, 1.0)}  # in place of scales that are learnt
+# In place of scales that are learnt.
+_PUBLIC = {"clip_norm": 1.0, "entry_bounds": (-1.0, 1.0), "limits": [(-1.0, 1.0), (-1.0, 1.0)]}
 _SCALED = (
     "clip_norm",
     "clip_level",
@@ -279,6 +294,7 @@ _SCALED = (
     "entry_bounds",
     "sensitivity",
     "weights",
+    "limits",
 )
 
 
@@ -292,7 +308,7 @@ def _scaled_params(estimator, factor):
         if value is None:
             continue
         out[name] = factor * np.asarray(value, float) if np.ndim(value) else factor * value
-        if isinstance(value, tuple):
+        if isinstance(value, tuple) and np.ndim(value) == 1:
             out[name] = tuple(float(v) for v in out[name])
     return out
 

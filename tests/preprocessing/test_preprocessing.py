@@ -73,6 +73,7 @@ def columns(n=20000):
     return np.column_stack([X, np.full(n, 3.0)])
 
 
+<<<<<<< HEAD
 def named(entry_bounds="auto"):
     """The column of one value has no scale that could be learnt."""
     if entry_bounds != "auto":
@@ -81,6 +82,9 @@ def named(entry_bounds="auto"):
 
 
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+=======
+@pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
+>>>>>>> main
 @pytest.mark.parametrize("bounds", ["auto", (-math.inf, math.inf)])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_without_noise_it_is_standard_scaler(bounds, adjacency):

@@ -7,6 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data import blocks
+from skdp.data.block_rows import dense, finite_rows
+from skdp.data.views import selected
 from skdp.queries.rows import RowQuery
 
 D, K = 5, 3
@@ -37,6 +39,7 @@ RELEASES = {
     "gram_product_skewed": lambda q: q.gram_product(SKEWED),
     "gram_product_line": lambda q: q.gram_product(V[:, :1]),
     "sums": lambda q: q.sums(),
+    "positive_sums": lambda q: q.positive_sums(),
     "kept_below": lambda q: q.kept_below(1.0),
     "norms_above": lambda q: q.norms_above(0.5),
     "trace": lambda q: q.square_sum(),
@@ -261,3 +264,35 @@ def test_a_row_counts_the_same_in_each_form_that_a_source_may_yield(method, form
     assert np.array_equal(answer(A), answer(FORMS[form](A)))
     one = answer(FORMS[form](A[3:]))
     assert np.linalg.norm(one) <= (1 if method == "norms" else 2.0**20 * (1 + 1e-9))
+
+
+SCREENED = {name: release for name, release in RELEASES.items() if name != "count"}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", SCREENED)
+def test_a_bad_value_in_a_column_that_is_left_out_counts_too(name, bad, sparse):
+    """A bad row of a screened query is what a row of zeros is, however often it is narrowed."""
+    X = np.random.default_rng(6).standard_normal((7, 2 * D + 1))
+    X[3, 0], X[5, 2 * D] = bad, bad
+    zeros = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, 0.0)
+    make = sp.csr_array if sparse else np.asarray
+    kept, whole = np.arange(1, 2 * D), 2 * np.arange(D)[::-1]
+    for narrowed in (
+        lambda A: query(make(A), "replace", 3.0).columns(1 + whole),
+        lambda A: query(make(A), "replace", 3.0).columns(kept).columns(whole),
+        lambda A: query(make(A), "replace").clipped(3.0).columns(kept).columns(whole),
+    ):
+        found, expected = (SCREENED[name](narrowed(A)) for A in (X, zeros))
+        assert expected.answer(1e-8).any()
+        np.testing.assert_array_equal(found.answer(1e-8), expected.answer(1e-8))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_columns_keep_the_bad_rows_of_their_sources_bad(sparse):
+    """Also where nothing of such a row is stored in the kept columns."""
+    X = np.array([[1.0, 0.0, 0.0], [0.0, np.nan, 2.0], [3.0, np.inf, 0.0], [0.0, 0.0, 0.0]])
+    (block,) = selected([sp.csr_array(X) if sparse else X], np.array([0, 2]))
+    np.testing.assert_array_equal(finite_rows(block), [True, False, False, True])
+    np.testing.assert_array_equal(dense(block)[[0, 3]], X[[0, 3]][:, [0, 2]])

@@ -236,13 +236,13 @@ def test_with_sums_that_cannot_be_read_the_most_popular_columns_are_kept():
 
 
 def test_more_columns_are_kept_where_more_can_be_read():
-    noise = [noisy(scale, 3000.0) for scale in (100.0, 10.0, 1.0, 0.01)]
-    kept = [kept_columns(each, 0.5, 10_000, 3) for each in noise]
+    signals = [3000.0 / scale for scale in (150.0, 15.0, 1.5, 0.015)]
+    kept = [kept_columns(signal, 10_000, 3) for signal in signals]
     assert kept == sorted(kept)
     assert kept[0] == 100
     assert kept[-1] == 4000
-    assert kept_columns(noise[-1], 0.5, 50, 3) == 50
-    assert kept_columns(noise[0], 0.5, 10_000, 60) == 240
+    assert kept_columns(signals[-1], 50, 3) == 50
+    assert kept_columns(signals[0], 10_000, 60) == 240
 
 
 @pytest.mark.parametrize("scale", [20.0, 4.0, 0.5])

@@ -5,8 +5,9 @@ told from what it left on purpose.
 
 Other processes learn of a ledger by a file with its name, held locked while it is open. They look
 for files of the processes that they descend from, so workers that were there before count too, and
-for those that their environment names, so one that cut itself off counts too. A lock ends with its
-process: what a killed process left behind is no open ledger.
+for those that their environment names, so one that cut itself off counts too, and one that outlives
+its parent: who was started inside stays inside until the ledger is closed. Elsewhere a lock ends
+with its process: what a killed process left behind is no open ledger.
 """
 
 from __future__ import annotations
@@ -98,12 +99,13 @@ def _announced() -> Iterator[tuple[str, str]]:
     files = list(_folder().iterdir()) if _folder().is_dir() else []
     ancestors = _ancestors() if files else set()
     files = [file for file in files if file.name.partition("-")[0] in ancestors]
-    for name in {*files, *map(Path, _named())}:
+    named = set(map(Path, _named()))  # also of a process that was killed: it never closed them
+    for name in named.union(files):
         process, _, token = name.name.partition("-")
         if process == str(os.getpid()):
             continue
         with contextlib.suppress(FileNotFoundError), name.open(encoding="utf-8") as file:
-            if not _lock(file, exclusive=False):
+            if name in named or not _lock(file, exclusive=False):
                 yield token, file.read()
 
 

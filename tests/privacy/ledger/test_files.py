@@ -21,8 +21,9 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.sketch_laws import SketchMixture
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
-from skdp.privacy.ledger import files
+from skdp.privacy.ledger import registry
 from skdp.privacy.ledger.balances import Terms
+from skdp.privacy.ledger.chain import transaction
 from skdp.privacy.ledger.files import FileBook
 from skdp.privacy.ledger.fits import LedgerFit
 
@@ -69,7 +70,8 @@ def test_all_of_an_entry_is_kept(path):
     sketch = Loss("sketch", SketchMixture(((0.1, (40,)), (0.2, (3, 5))), 1))
     losses = tuple(Loss(kind, 0.1) for kind in ("gaussian", "pure", "range", "delta")) + (sketch,)
     entry = replace(fit(*losses), seeded=True, factor=2.0, sessions=3, parts=1.5, promised=losses)
-    assert files._from_text(files._text(entry)) == entry
+    kept = json.loads(json.dumps(registry.fit_state(entry)))
+    assert registry._fit_from_state(kept) == entry
 
 
 def test_a_number_is_not_used_again(path):
@@ -112,8 +114,7 @@ def test_a_file_that_cannot_be_used_pays_nothing(path):
         FileBook(path)
     FileBook(path, TERMS)
     with closing(sqlite3.connect(path)) as file:
-        file.execute("UPDATE about SET value = '0' WHERE name = 'version'")
-        file.commit()
+        file.execute("CREATE TABLE others (a)")
     with pytest.raises(PrivacyError, match="another version"):
         FileBook(path)
 
@@ -126,16 +127,15 @@ def test_a_charge_is_on_the_disk_before_data_are_read(path, monkeypatch):
 
     def looked(*args):
         with closing(sqlite3.connect(path)) as file:  # as if this process were gone
-            seen.extend(
-                json.loads(text)["state"] for (text,) in file.execute("SELECT fit FROM fits")
-            )
+            lines = [json.loads(line) for (line,) in file.execute("SELECT line FROM lines")]
+        seen.append(lines[-1]["fit"]["state"])
         return read(*args)
 
     monkeypatch.setattr(PrivacySession, "_read", looked)
     book = FileBook(path, TERMS)
-    with book.held():
-        assert book._file.execute("PRAGMA synchronous").fetchone() == (3,)  # file and directory
-        assert book._file.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    with transaction(path) as chain:
+        assert chain._file.execute("PRAGMA synchronous").fetchone() == (3,)  # file and directory
+        assert chain._file.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     with PrivacyLedger(1, 1e-6, path=path):
         pca().fit(X)
     assert set(seen) == {"open"}
@@ -208,7 +208,7 @@ def test_eight_processes_that_are_killed_never_exceed_the_budget(path):
     assert len(balance.entries) == room
     assert room - kills <= released <= room
     assert balance.affords()
-    assert not balance.affords((Loss("gaussian", size),))
+    assert not balance.affords(fit(Loss("gaussian", size)))
 
 
 # -- other processes ------------------------------------------------------------------------------

@@ -130,11 +130,12 @@ def test_forked_child_refuses_everything(announced, monkeypatch):
 
 
 @pytest.mark.parametrize("way", ["descends", "environment"])
-def test_what_a_killed_process_left_is_no_open_ledger(monkeypatch, way):
+def test_what_a_killed_process_left_counts_for_those_that_it_started(monkeypatch, way):
     here = os.getpid()
     withdraw = scope.announce("feed", "somewhere")
     dead = scope._folder() / f"{here}-dead"
-    dead.touch()  # nobody holds it
+    dead.write_text("lost")  # nobody holds it
+    inside = {"feed": "somewhere"} | ({} if way == "descends" else {"dead": "lost"})
     assert dict(scope._announced()) == {}  # its own
     named = os.environ["SKDP_LEDGERS"]
 
@@ -146,10 +147,12 @@ def test_what_a_killed_process_left_is_no_open_ledger(monkeypatch, way):
             patch.setenv("SKDP_LEDGERS", both)
             return dict(scope._announced())
 
-    assert elsewhere() == {"feed": "somewhere"}
+    assert elsewhere() == inside
     withdraw()
-    assert elsewhere() == {}
+    inside.pop("feed")
+    assert elsewhere() == inside
     dead.unlink()
+    assert elsewhere() == {}
     assert "feed" not in os.environ["SKDP_LEDGERS"]
 
 

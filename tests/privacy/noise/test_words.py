@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from skdp.privacy.noise.integers import integer_gaussian
 from skdp.privacy.noise.words import SeededSource, SystemSource, _encode, make_source
 
+pytestmark = pytest.mark.system_entropy
 N = 100_000
 
 

@@ -1,0 +1,70 @@
+"""Rows as public views show them: about a centre, or on some columns.
+
+A view is a function of a pass, from blocks to blocks: each row becomes a row, from that row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdp.data.block_rows import finite_rows
+from skdp.data.blocks import Block, RowSource, Scratch, plain_block, rows_at_once
+
+FloatArray = NDArray[np.float64]
+View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
+
+
+class ViewedRows:
+    """A source of rows behind a public view."""
+
+    def __init__(self, source: RowSource, view: View, n_features: int) -> None:
+        self._source, self._view, self.n_features = source, view, n_features
+
+    def n_rows(self) -> int:
+        """Return the private number of rows."""
+        return self._source.n_rows()
+
+    def parts(self, n: int) -> list[RowSource]:
+        """Cut as the source does."""
+        return [ViewedRows(part, self._view, self.n_features) for part in self._source.parts(n)]
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield what the view makes of the blocks."""
+        return self._view(self._source.blocks())
+
+
+def centered(blocks: Iterable[Block], center: FloatArray) -> Iterator[FloatArray]:
+    """Yield rows minus a centre, in dense blocks of bounded memory."""
+    rows = rows_at_once(len(center))
+    scratch = Scratch()
+    for block in blocks:
+        for i in range(0, block.shape[0], rows):
+            part = block[i : i + rows]
+            part = part.toarray() if sp.issparse(part) else part
+            yield np.subtract(part, center, out=scratch.shaped(part.shape))
+
+
+def selected(blocks: Iterable[Block], kept: NDArray[np.intp]) -> Iterator[Block]:
+    """Yield some columns; a row with a bad value anywhere holds a NaN."""
+    for given in blocks:
+        yield on_columns(plain_block(given), kept)
+
+
+def on_columns(rows: Block, kept: NDArray[np.intp]) -> Block:
+    """Return rows on a public selection of columns; a bad value anywhere stays one."""
+    bad = np.flatnonzero(~finite_rows(rows))
+    return _marked(rows[:, kept], bad) if bad.size else rows[:, kept]
+
+
+def _marked(rows: Block, bad: NDArray[np.intp]) -> Block:
+    """Put a NaN into the first column of some rows."""
+    first = np.zeros(len(bad), np.intp)
+    if sp.issparse(rows):
+        return rows + sp.csr_array((np.full(len(bad), np.nan), (bad, first)), shape=rows.shape)
+    rows[bad, first] = np.nan
+    return rows

@@ -1,0 +1,64 @@
+"""The command line of ledger files."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from skdp import DPPCA, PrivacyLedger
+from skdp.ledger import main
+
+X = np.random.default_rng(0).standard_normal((200, 3)) / 3
+
+
+@pytest.fixture
+def file(tmp_path):
+    return str(tmp_path / "budgets.ledger")
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*arguments, code=0):
+        assert main(arguments) == code
+        told = capsys.readouterr()
+        return told.out if code == 0 else told.err
+
+    return run
+
+
+def test_add_show_history(file, run):
+    budget = ("--epsilon", "2", "--delta", "1e-6")
+    assert "epsilon=2, delta=1e-06" in run("add", file, "patients", *budget, "--unit", "row")
+    run("add", file, "visits", *budget)
+    assert "no fits yet" in run("history", file)
+    with PrivacyLedger.open(file, "patients"):
+        DPPCA(1, clip_norm=1.0).fit(X)
+    shown = run("show", file)
+    assert shown.index("[patients]") < shown.index("DPPCA") < shown.index("[visits]")
+    assert "[visits]" not in run("show", file, "--dataset", "patients")
+    assert "<h2>patients</h2><table>" in run("show", file, "--html")
+    head, *lines = run("history", file, "--dataset", "patients").splitlines()
+    assert head.split()[:4] == ["at", "dataset", "fit", "estimator"]
+    assert [line.split()[-1] for line in lines] == ["open", "fitted"]
+    assert "no dataset 'visit'" in run("show", file, "--dataset", "visit", code=1)
+    assert "other terms" in run("add", file, "visits", "--epsilon", "3", "--delta", "0", code=1)
+
+
+def test_export_verify(file, run, tmp_path):
+    run("add", file, "patients", "--epsilon", "2", "--delta", "1e-6")
+    noted = PrivacyLedger.open(file).head
+    with PrivacyLedger.open(file):
+        DPPCA(1, clip_norm=1.0).fit(X)
+    exported = tmp_path / "all.json"
+    exported.write_text(run("export", file), encoding="utf-8")
+    for each in (file, str(exported)):
+        assert "4 lines are as they were written" in run("verify", each, "--head", noted)
+        assert "taken away" in run("verify", each, "--head", noted[::-1], code=1)
+    assert "cannot be read" in run("show", str(tmp_path / "missing"), code=1)
+
+
+def test_it_is_a_program(file):
+    run = [sys.executable, "-m", "skdp.ledger", "add", file, "a", "--epsilon=1", "--delta=1e-6"]
+    told = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    assert told.startswith("[a]\n")
