@@ -247,15 +247,10 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
 
     def _default_shares(self):
         if isinstance(self.entry_bounds, str):
-<<<<<<< HEAD
-            return {"columns": 0.45, "moments": 0.55}
-        return {"moments": 1.0}
-=======
-            shares = {"scales": 0.15, "means": 0.15, "spreads": 0.15, "moments": 0.55}
+            shares = {"columns": 0.45, "moments": 0.55}
         else:
             shares = {"moments": 1.0}
         return self._with_weights(shares)
->>>>>>> main
 
     def _range(self, session, ask, d, bounds, shares, n):
         """Return centre and half-width of each column: public, or learnt."""

@@ -13,13 +13,8 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import row_source
 from skdp.privacy.gate.bounds import Bound, Bounded
-<<<<<<< HEAD
 from skdp.queries.octaves import OctaveQuery, PlaceQuery
-from skdp.queries.sums import SumQuery, any_rows, summed
-=======
-from skdp.queries.octaves import OctaveQuery
 from skdp.queries.sums import SumQuery, summed
->>>>>>> main
 
 FloatArray = NDArray[np.float64]
 # Weight of a square beside a value: the largest for which a replaced value moves both together by

@@ -73,7 +73,6 @@ def columns(n=20000):
     return np.column_stack([X, np.full(n, 3.0)])
 
 
-<<<<<<< HEAD
 def named(entry_bounds="auto"):
     """The column of one value has no scale that could be learnt."""
     if entry_bounds != "auto":
@@ -81,10 +80,7 @@ def named(entry_bounds="auto"):
     return pytest.warns(PrivacyWarning, match=r"1 of 5 columns \(4\)")
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
-=======
 @pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
->>>>>>> main
 @pytest.mark.parametrize("bounds", ["auto", (-math.inf, math.inf)])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_without_noise_it_is_standard_scaler(bounds, adjacency):
@@ -111,13 +107,11 @@ def test_columns_of_unequal_units_are_learnt(adjacency):
 
 
 def test_round_trip_and_switches():
-    X = columns(1000)
-    with named():
-        scaler = DPStandardScaler(epsilon=4.0).fit(X)
+    X = columns(1000)[:, :4]
+    scaler = DPStandardScaler(epsilon=4.0).fit(X)
     cut = np.clip(X, *scaler.entry_bounds_)
     np.testing.assert_allclose(scaler.inverse_transform(scaler.transform(X)), cut, rtol=1e-9)
-    with named():
-        plain = DPStandardScaler(with_mean=False, with_std=False).fit(X)
+    plain = DPStandardScaler(epsilon=4.0, with_mean=False, with_std=False).fit(X)
     np.testing.assert_array_equal(plain.transform(X), np.clip(X, *plain.entry_bounds_))
     assert plain.scale_ is None
     assert plain.var_ is None
