@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -131,8 +132,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features), or blocks
-            The private rows; blocks as in `DPPCA`, dense.
+        X : array-like or CSR matrix of shape (n_samples, n_features), or blocks
+            The private rows; blocks as in `DPPCA`. Sparse ones with ``with_mean=False`` only.
         y : Ignored
             Not used.
 
@@ -143,7 +144,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         """
         self._check_parameters()
         session = self._open_session()
-        X = check_rows(self, X, accept_sparse=False)
+        X = check_rows(self, X, accept_sparse=self._accepted())
+        self._check_zero(X)
         return self._close_session(session, self._fit_session(session, X))
 
     def _fit_session(self, session, X):
@@ -155,6 +157,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         n = float(query.n_rows) if self.adjacency == "replace" else None
         ask = session.ask(query)
         center, size = self._range(session, ask, X.n_features, bounds, shares, n)
+        if getattr(X, "sparse", False):  # what is not stored is left as it is
+            center, size = _around_zero(center, size)
         found = self._moments(ask, center, size, n, shares["moments"])
         scale = np.sqrt(found.variance)
         scale[is_constant(found)] = 1.0
@@ -217,6 +221,21 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         check_n_jobs(self)
         return check_split(self, self._default_shares()), check_range(self, "entry_bounds")
 
+    def _accepted(self):
+        """Return the sparse format that is accepted: means would fill in what is not stored."""
+        return False if self.with_mean else "csr"
+
+    def _check_zero(self, X):
+        """Refuse public bounds that would cut what a sparse X does not store."""
+        bounds = check_range(self, "entry_bounds")
+        if not getattr(X, "sparse", False) or bounds is None:
+            return
+        if not ((bounds[0] <= 0) & (bounds[1] >= 0)).all():
+            raise ValueError(
+                "a sparse X needs 'entry_bounds' with 0 between them: zeros are not stored, and "
+                f"stay zeros. Got {self.entry_bounds!r}."
+            )
+
     def _default_shares(self):
         if isinstance(self.entry_bounds, str):
             return {"scales": 0.15, "means": 0.15, "spreads": 0.15, "moments": 0.55}
@@ -254,15 +273,15 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features), or blocks
-            Rows.
+        X : array-like or CSR matrix of shape (n_samples, n_features), or blocks
+            Rows; sparse ones with ``with_mean=False`` only.
 
         Returns
         -------
-        X_new : ndarray of shape (n_samples, n_features)
-            Standardised rows, of entries cut to `entry_bounds_`. For a Dask array a lazy Dask
-            array; for a list of files and for a row source a generator of arrays, one for each
-            block.
+        X_new : ndarray or CSR matrix of shape (n_samples, n_features)
+            Standardised rows, of entries cut to `entry_bounds_`; zeros of a CSR matrix stay. For
+            a Dask array a lazy Dask array; for a list of files and for a row source a generator of
+            arrays, one for each block.
         """
         check_is_fitted(self)
         scale = Standardisation(
@@ -272,7 +291,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
         )
         source = as_blocks(X)
         if source is None:
-            return scale(checked(self, X, reset=False))
+            return scale(checked(self, X, accept_sparse=self._accepted(), reset=False))
         return map_blocks(self, X, source, scale, source.n_features)
 
     def inverse_transform(self, X: Any) -> Any:
@@ -289,8 +308,10 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
             Rows in the units of the data.
         """
         check_is_fitted(self)
-        X = check_array(X, dtype=FLOATS, copy=True, input_name="X")
-        if self.with_std:
+        X = check_array(X, accept_sparse=self._accepted(), dtype=FLOATS, copy=True, input_name="X")
+        if self.with_std and sp.issparse(X):
+            X.data *= self.scale_[X.indices].astype(X.dtype)
+        elif self.with_std:
             X *= self.scale_.astype(X.dtype)
         if self.with_mean:
             X += self.mean_.astype(X.dtype)
@@ -298,6 +319,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = not self.with_mean
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -312,6 +334,8 @@ class Standardisation(NamedTuple):
     def __call__(self, X):
         """Return standardised copies of rows; those of another dtype than float32 in float64."""
         dtype = X.dtype if X.dtype in FLOATS else np.float64
+        if sp.issparse(X):
+            return self._of_stored(X, dtype)
         X = np.array(np.clip(X, *self.bounds), dtype=dtype)
         with np.errstate(over="ignore"):
             if self.mean is not None:
@@ -319,6 +343,24 @@ class Standardisation(NamedTuple):
             if self.scale is not None:
                 X /= self.scale.astype(X.dtype)
         return saturated(X)
+
+    def _of_stored(self, X, dtype):
+        """Return the same of a CSR matrix that is scaled alone: its zeros stay zeros."""
+        low, high = (bound[X.indices] for bound in self.bounds)
+        data = np.clip(X.data, np.minimum(low, 0.0), np.maximum(high, 0.0)).astype(dtype)
+        with np.errstate(over="ignore"):
+            if self.scale is not None:
+                data /= self.scale[X.indices].astype(dtype)
+        return type(X)((saturated(data), X.indices.copy(), X.indptr.copy()), shape=X.shape)
+
+
+def _around_zero(center, size):
+    """Widen intervals until 0 lies in them."""
+    if np.isinf(size).all():  # nothing is cut
+        return center, size
+    low, high = np.minimum(center - size, 0.0), np.maximum(center + size, 0.0)
+    center = (low + high) / 2
+    return center, np.maximum(high - center, center - low)
 
 
 def is_constant(found):

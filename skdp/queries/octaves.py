@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import Block, row_source
+from skdp.data.dense_pieces import dense_pieces
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.sums import SumQuery
 
@@ -83,7 +83,9 @@ class _OctavesOfBlock:
     center: FloatArray
 
     def __call__(self, block: Block) -> FloatArray:
-        rows = block.toarray() if sp.issparse(block) else block
+        return np.asarray(sum(map(self._of_piece, dense_pieces(block))))
+
+    def _of_piece(self, rows: FloatArray) -> FloatArray:
         good = np.isfinite(rows).all(axis=1)
         gaps = np.abs((rows if good.all() else rows[good]) - self.center, dtype=np.float64)
         # The bits of a float, less one, begin with the octave that it lies in or ends; 0 wraps.
