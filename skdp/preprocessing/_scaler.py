@@ -26,7 +26,12 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.persons import each_alone
-from skdp.preprocessing._standardisation import Standardisation, around_zero, is_constant
+from skdp.preprocessing._standardisation import (
+    Standardisation,
+    around_zero,
+    handed_on,
+    is_constant,
+)
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.person_columns import PersonColumns
 from skdp.solvers.columns import column_moments, find_columns
