@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import Block, row_source
+from skdp.data.dense_pieces import dense_pieces
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.sums import SumQuery
 
@@ -39,7 +39,10 @@ class OctavesOfBlock:
 
     def __call__(self, block: Block) -> FloatArray:
         """Return how many entries of the block lie in each part of an octave, by column."""
-        return counted_octaves(octaves_of(_finite(block), self.center))
+        return np.asarray(sum(map(self._of_piece, dense_pieces(block))))
+
+    def _of_piece(self, rows: FloatArray) -> FloatArray:
+        return counted_octaves(octaves_of(_finite(rows), self.center))
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,10 @@ class PlacesOfBlock:
 
     def __call__(self, block: Block) -> FloatArray:
         """Return how many entries of the block lie in each step, by column."""
-        return counted_places(places_of(_finite(block), self.center, self.step))
+        return np.asarray(sum(map(self._of_piece, dense_pieces(block))))
+
+    def _of_piece(self, rows: FloatArray) -> FloatArray:
+        return counted_places(places_of(_finite(rows), self.center, self.step))
 
 
 class _RankQuery(SumQuery):
@@ -201,8 +207,7 @@ def _counted(bins: NDArray[np.intp], size: int) -> FloatArray:
     return np.asarray(counts.reshape(d, size).astype(np.float64))
 
 
-def _finite(block: Block) -> FloatArray:
+def _finite(rows: FloatArray) -> FloatArray:
     """Return the rows that have finite values only."""
-    rows = np.asarray(block.toarray() if sp.issparse(block) else block)
     good = np.isfinite(rows).all(axis=1)
     return rows if good.all() else rows[good]
