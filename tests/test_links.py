@@ -63,7 +63,7 @@ def test_unreleased_code_is_documented_by_the_source_tree():
 def reports():
     pipeline = make_pipeline(StandardScaler(), DPPCA(2, clip_norm=1.0))
     with PrivacyLedger(1.0, 1e-6) as ledger:
-        fitted = DPPCA(1, clip_norm=1.0).fit(np.eye(4))
+        fitted = DPPCA(1, clip_norm=1.0).fit(np.tile(np.eye(4)[:2], (2000, 1)))
     return {
         "plan": fitted.plan(100, 4),
         "check": check_pipeline(pipeline),

@@ -20,7 +20,7 @@ from skdp.decomposition._base import (
     as_input_dtype,
     is_sparse,
     public_range,
-    warn_of_nothing,
+    warn_below_noise,
 )
 from skdp.decomposition._pca_parameters import PCAParametersMixin
 from skdp.decomposition._planning import PlansMixin
@@ -242,6 +242,7 @@ class DPPCA(
         else:
             route = row_route(self.svd_solver, d, self.n_components, sparse)
             attributes = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
+        warn_below_noise(self, attributes)
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
         return attributes
@@ -303,7 +304,6 @@ class DPPCA(
         rank = min(released.n, d)
         limit = int(rank) if session.budget.exact or n is not None else d
         attributes = pca_attributes(released, self.n_components, limit, rank)
-        warn_of_nothing(self, attributes["n_components_"])
         return attributes | {"n_samples_": round(released.n), "clip_norm_": clip_norm}
 
     def _fit_subspace(self, session, ask, clip_norm, d, n, shares, route):
