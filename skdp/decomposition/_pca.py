@@ -8,7 +8,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skdp._inputs import as_source, check_rows
+from skdp._groups import GroupUnitMixin
+from skdp._inputs import as_source
 from skdp._types import ColumnBounds, Seed, Split
 from skdp._validation import (
     check_split,
@@ -28,13 +29,13 @@ from skdp.decomposition._probabilistic import ProbabilisticModelMixin
 from skdp.decomposition._spectral import (
     DIRECTION_LEVEL,
     SPECTRUM_LEVEL,
+    in_rows,
     rotate_by_ritz,
     row_clip_norm,
     row_noise,
     row_route,
     row_subspace,
 )
-from skdp.queries.rows import RowQuery
 from skdp.solvers.postprocess import (
     ReleasedMoment,
     inside_ball,
@@ -49,14 +50,19 @@ _CORNER = 0.5  # of the clip norm: balances the noise of the mean against that o
 
 
 class DPPCA(
-    PCAParametersMixin, ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEstimator
+    PCAParametersMixin,
+    GroupUnitMixin,
+    ProbabilisticModelMixin,
+    LinearTransformMixin,
+    PlansMixin,
+    BaseDPEstimator,
 ):
     """Principal component analysis with (epsilon, delta)-differential privacy for one row.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
-    (or replacing, see `adjacency`) one row of X, whatever the data are: rows longer than
-    `clip_norm` are scaled down, before and after centring. Not covered: ``transform`` of private
-    rows, and scores on private rows.
+    (or replacing, see `adjacency`) one row of X, or all rows of one person (see `privacy_unit`),
+    whatever the data are: rows longer than `clip_norm` are scaled down, before and after centring.
+    Not covered: ``transform`` of private rows, and scores on private rows.
 
     Parameters
     ----------
@@ -74,6 +80,14 @@ class DPPCA(
         do not show it. A number is free, and right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" it is public.
+    privacy_unit : {"row", "group"}, default="row"
+        What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
+        Then persons are clipped: the root mean square length of their rows.
+    user_column : int, str or None, default=None
+        The column of X that names the person of each row, in place of `groups`; it is no feature.
+    group_weight : {"equal", "rows"} or int, default="equal"
+        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
+        has, up to this public number; "rows" learns that number, for 4% of the budget.
     copy : bool, default=True
         Kept for compatibility; X is never modified.
     whiten : bool, default=False
@@ -123,7 +137,8 @@ class DPPCA(
     n_components_ : int
         Number of components.
     n_samples_ : int
-        Number of rows: released under "add_remove", exact under "replace".
+        Number of rows: released under "add_remove", exact under "replace". Of persons their total
+        weight.
     noise_variance_ : float
         Variance outside the components, per direction.
     clip_norm_ : float
@@ -168,6 +183,9 @@ class DPPCA(
         delta: float = 1e-6,
         clip_norm: float | str = "auto",
         adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        user_column: Any = None,
+        group_weight: str | int = "equal",
         copy: bool = True,
         whiten: bool = False,
         svd_solver: str = "auto",
@@ -194,13 +212,16 @@ class DPPCA(
         self.delta = delta
         self.clip_norm = clip_norm
         self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.user_column = user_column
+        self.group_weight = group_weight
         self.center = center
         self.bounds = bounds
         self.budget_split = budget_split
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -210,6 +231,8 @@ class DPPCA(
             a row source (see the user guide, "Outgrowing one machine").
         y : Ignored
             Not used.
+        groups : array-like of shape (n_samples,), default=None
+            The person of each row, for ``privacy_unit="group"``.
 
         Returns
         -------
@@ -218,7 +241,7 @@ class DPPCA(
         """
         self._check_parameters()
         session = self._open_session()
-        source = check_rows(self, X, accept_sparse="csr")
+        source = self._checked_rows(X, groups, accept_sparse="csr")
         attributes = self._fit_session(session, source)
         dtype = getattr(source, "dtype", None)
         return self._close_session(session, as_input_dtype(attributes, dtype))
@@ -231,11 +254,12 @@ class DPPCA(
         center, clip_norm = public_range(self, d, centers=self._centers())
         sparse = sparse and (center is None or not self._centers())
         shares = check_split(self, self._default_shares(d, sparse))
-        query = RowQuery(source, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        query = self._unit_query(source)
         ask = session.ask(query if center is None else query.centered(center))
+        ask, most = self._weighted(session, ask, shares)
         if clip_norm is None:
             clip_norm = self._clip_norm_of(session, ask, shares.get("clip_norm"), d)
-        n = query.n_rows if self.adjacency == "replace" else None
+        n = query.n_rows if self._total_is_public() else None
         rows = ask.clipped(clip_norm)
         if self._wants_spectrum(d):
             attributes = self._fit_spectrum(session, rows, clip_norm, d, n, shares, sparse)
@@ -244,9 +268,9 @@ class DPPCA(
             attributes = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
-        return attributes
+        return in_rows(attributes, most)
 
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
+    def fit_transform(self, X: Any, y: Any = None, groups: Any = None) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.
 
         Parameters
@@ -255,13 +279,15 @@ class DPPCA(
             The private rows.
         y : Ignored
             Not used.
+        groups : array-like of shape (n_samples,), default=None
+            The person of each row, for ``privacy_unit="group"``.
 
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_components)
             Projected rows.
         """
-        return self.fit(X)._transform_each(X)
+        return self.fit(X, groups=groups)._transform_each(X)
 
     # -- releases --------------------------------------------------------------------------
 
@@ -300,7 +326,7 @@ class DPPCA(
             noise = row_noise(session, self.adjacency, n_rows, clip_norm)
             gram, scale = clipped_gram(ask, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
             released = ReleasedMoment(gram, mean, n_rows, scale, push)
-        rank = min(released.n, d)
+        rank = self._rank(released.n, d)
         limit = int(rank) if session.budget.exact or n is not None else d
         attributes = pca_attributes(released, self.n_components, limit, rank)
         warn_of_nothing(self, attributes["n_components_"])
@@ -325,5 +351,5 @@ class DPPCA(
         )
         values, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
         total = float(ask.square_sum(share=shares["trace"]).value)
-        attributes = subspace_attributes(values, V, total, n_rows, min(n_rows, d))
+        attributes = subspace_attributes(values, V, total, n_rows, self._rank(n_rows, d))
         return attributes | {"mean_": mean, "n_samples_": round(n_rows), "clip_norm_": clip_norm}

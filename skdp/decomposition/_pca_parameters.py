@@ -24,6 +24,7 @@ class PCAParametersMixin:
     """The parameters of DPPCA, checked before anything is spent."""
 
     def _check_parameters(self):
+        self._check_unit()
         check_bool(self, "copy")
         check_bool(self, "whiten")
         check_option(self, "svd_solver", _SOLVERS)
@@ -54,7 +55,7 @@ class PCAParametersMixin:
             shares = {"subspace": 0.87, "ritz": 0.03, "trace": 0.01, "count": 0.01}
         if self._centers() and not one_release:
             shares["mean"] = 0.08
-        if self.adjacency == "replace":
+        if self._total_is_public():
             shares.pop("count", None)
         if self.clip_norm == "auto" and self.bounds is None:
             learnt = (
@@ -62,7 +63,11 @@ class PCAParametersMixin:
             )
             rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
             shares = {key: rest * value for key, value in shares.items()} | learnt
-        return shares
+        return self._with_weights(shares)
+
+    def _rank(self, n, d):
+        """Return what scikit-learn's rank stands for: a person may have any number of rows."""
+        return d if self._by_group else min(n, d)
 
     def _centers(self):
         return isinstance(self.center, str) and self.center == "dp"
@@ -70,7 +75,7 @@ class PCAParametersMixin:
     def _check_n_components(self, source, n_features):
         rule = self.n_components
         public_rows = self.adjacency == "replace" or self.epsilon == math.inf
-        n_samples = source.n_rows() if public_rows else math.inf
+        n_samples = source.n_rows() if public_rows and not self._by_group else math.inf
         if isinstance(rule, str) and rule == "mle" and n_samples < n_features:
             raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
         if isinstance(rule, str) and rule in ("mle", "auto"):

@@ -16,6 +16,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from skdp._groups import split_users
 from skdp._inputs import as_blocks, check_block_columns, checked, is_memory_map
 from skdp._labels import as_labels, check_labels
 from skdp._placed import in_blocks
@@ -25,7 +26,7 @@ from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning
 from skdp.queries.users import UserQuery
 from skdp.regression._personalized_parameters import ParametersMixin
 from skdp.regression._publication import PublicationMixin
-from skdp.regression._users import positions, same_kind, split_users
+from skdp.regression._users import positions, same_kind
 from skdp.solvers.candidates import choose_subspace
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
