@@ -69,13 +69,8 @@ class PlansMixin:
         check_counts(self, n_samples=n, n_features=d)
         self._check_parameters()
         unit = getattr(self, "privacy_unit", "row")
-<<<<<<< HEAD
-        rows = unit == "row"
-        asked = not rows or self.adjacency == "replace" or self.epsilon == math.inf
-=======
         rows = unit in ("row", "group")
-        asked = not rows or self.adjacency == "replace" or math.isinf(self.epsilon)
->>>>>>> main
+        asked = not rows or self.adjacency == "replace" or self.epsilon == math.inf
         X = zero_rows(n if asked else 1, d, sparse=sparse or not rows)
         X = each_alone(X) if unit == "group" else X
         ordinary = {}

@@ -273,6 +273,16 @@ def test_a_row_that_is_not_finite_adds_nothing(bad):
     np.testing.assert_allclose(found.toarray(), [[0.5**0.5, 0, 0.5**0.5], [0, 0, 0]])
 
 
+def test_only_positive_entries_are_interactions():
+    """In the counts as in the moment and in the flipped cells."""
+    R = np.array([[2.0, -1.0, np.nan], [np.inf, 0.5, -np.inf], [0.0, 1e-300, 1.0]])
+    query = InteractionHistories(sp.csr_array(R), adjacency="add_remove")
+    np.testing.assert_array_equal(query.counts().answer(0.0), [1, 2, 1])
+    np.testing.assert_array_equal(query.cells(np.arange(3), 0.0).answer(1.0), [0, 4, 7, 8])
+    moment = query.moment(np.arange(3), 2, 0.0).answer(0.0)
+    np.testing.assert_allclose(np.diag(moment), [0.5, 1, 0.5], atol=1e-12)
+
+
 def test_values_count_up_to_their_cap():
     X = np.array([[9.0, 0.0, 2.0], [1e-300, -4.0, 0.0], [0.0, 0.0, 4.0], [4.0, 8.0, 0.0]])
     (found,) = history_rows([X], cap=4.0)
