@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import SparseRows
-from skdp.data.histories import binary_rows, hidden_cells, history_rows
+from skdp.data.histories import binary_rows, hidden_cells
 from skdp.queries.histories import InteractionHistories, RecallQuery, RowHistories
 from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.recommend import BLENDS as WEIGHTS
@@ -237,24 +237,6 @@ def test_what_is_hidden_at_a_small_share_is_hidden_at_a_larger_one():
     small, large = (hidden_cells(R, share, by_cell=False) for share in (0.2, 0.6))
     assert small.sum() < large.sum()
     assert np.all(large[small])
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_adds_nothing(bad):
-    X = np.array([[1.0, 0.0, 2.0], [bad, 1.0, 1.0]])
-    (found,) = history_rows([X])
-    np.testing.assert_allclose(found.toarray(), [[0.5**0.5, 0, 0.5**0.5], [0, 0, 0]])
-
-
-def test_values_count_up_to_their_cap():
-    X = np.array([[9.0, 0.0, 2.0], [1e-300, -4.0, 0.0], [0.0, 0.0, 4.0], [4.0, 8.0, 0.0]])
-    (found,) = history_rows([X], cap=4.0)
-    expected = [[2, 0, 1], [1, 0, 0], [0, 0, 1], [1, 1, 0]]
-    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(found.toarray(), expected / lengths)
-    (same,) = history_rows([np.sign(X)], cap=1.0)
-    (plain,) = history_rows([X])
-    np.testing.assert_array_equal(same.toarray(), plain.toarray())
 
 
 def test_the_judge_sees_the_values_of_known_items():
