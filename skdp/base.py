@@ -1,9 +1,13 @@
 """What all estimators share: opening and closing a session, receipts, ledgers, atomic fits."""
 
+from __future__ import annotations
+
 import functools
 import math
 import warnings
+from collections.abc import Callable
 from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
@@ -19,6 +23,7 @@ from skdp.privacy.ledger.reservations import handed_on
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import make_source
 
+_Fit = TypeVar("_Fit", bound=Callable[..., Any])
 _SMALLEST_EPSILON = 1e-12
 
 
@@ -26,7 +31,7 @@ _SMALLEST_EPSILON = 1e-12
 _OPENED = ContextVar("skdp_opened", default=None)
 
 
-def atomic(fit):
+def atomic(fit: _Fit) -> _Fit:
     """Decorate a fit: if it raises, the estimator is left exactly as it was.
 
     In a PrivacyLedger it then spends nothing, or what it had been granted before it failed.
@@ -36,7 +41,7 @@ def atomic(fit):
     def wrapper(self, *args, **kwargs):
         return run_atomically(fit, self, args, kwargs)
 
-    return wrapper
+    return cast(_Fit, wrapper)
 
 
 def run_atomically(fit, estimator, args, kwargs):
@@ -74,12 +79,12 @@ class FitObserver(Account):
 
     tasks = None
 
-    def paid(self, name):
+    def paid(self, name: Any) -> Any:
         """Tell the callbacks the name of a release."""
         if self.tasks is not None:
             self.tasks(name)
 
-    def close(self):
+    def close(self) -> Any:
         """Tell the callbacks that the fit has ended."""
         if self.tasks is not None:
             self.tasks.close()
@@ -96,6 +101,10 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
     _doc_link_template = (
         "https://skdp.readthedocs.io/en/stable/api/{estimator_module}.{estimator_name}.html"
     )
+    if TYPE_CHECKING:  # a fit sets its attributes by name
+
+        def __getattr__(self, name: str) -> Any: ...
+
     _privacy_units = {"row": ("add_remove", "replace")}
     _pure_dp = False  # whether delta=0 is offered
     _ledger_ticket = None  # of clones and pickles made inside a PrivacyLedger
@@ -193,7 +202,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         return copy
 
     @property
-    def holds_private(self):
+    def holds_private(self) -> Any:
         """What of private data this object holds, in words; empty if it may be published."""
         return (self._fit_keeps or "the state of a running stream") if self._holds() else ""
 
@@ -212,7 +221,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         ticket = handed_on(self._ledger_ticket)
         return dict(state, _ledger_ticket=ticket) if ticket else state
 
-    def privacy_card(self):
+    def privacy_card(self) -> privacy_card:
         """Return the receipt and its ledger, to print or to show in a notebook.
 
         Returns

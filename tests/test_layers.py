@@ -15,12 +15,13 @@ import skdp
 PACKAGE = Path(skdp.__file__).parent
 MODULE_LINES, BODY_LINES = 400, 60
 
-COMMON = {"exceptions", "_validation"}
+COMMON = {"exceptions", "_validation", "_types"}
 ESTIMATOR = {
     "base",
     "_inputs",
     "_bounds",
     "_labels",
+    "_groups",
     "_placed",
     "_scales",
     "answer",
@@ -34,6 +35,7 @@ ROOMS_BELOW = {"privacy.noise", "privacy.accounting"}
 # longest name counts: the rooms of privacy are layers of their own.
 ALLOWED = {
     "exceptions": set(),
+    "_types": set(),
     "_validation": {"exceptions"},
     "_bounds": set(),
     "_labels": set(),
@@ -42,6 +44,7 @@ ALLOWED = {
     "_tables": set(),
     "answer": set(),
     "_inputs": {"_validation", "data"},
+    "_groups": {"_inputs", "_labels", "_placed", "_scales", "_validation", "data", "queries"},
     "_placed": {"_inputs", "_labels", "data"},
     "_scales": {"exceptions", "queries", "solvers"},
     "privacy": {"exceptions", "answer"},
@@ -84,7 +87,7 @@ OPTIONAL = {
 }
 SKLEARN_IN_DATA = {"data.blocks": "sklearn.utils.parallel"}
 # numpy's generators make data (synthetic too), and a public net, fixed for all time; never noise.
-GENERATORS = {"datasets", "testing", "privacy.noise.words", "solvers.candidates",
+GENERATORS = {"datasets", "_types", "testing", "privacy.noise.words", "solvers.candidates",
               "solvers.thinning", "decomposition._probabilistic",
               "federated._demo_fit"}  # fmt: skip
 # The line that runs a closure, and the openings that were paid for (now, in parts, over time).

@@ -1,8 +1,10 @@
 """The linear map that decompositions share: transform, inverse_transform, feature names."""
 
+from __future__ import annotations
+
 import math
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -10,7 +12,8 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._bounds import column_bounds
-from skdp._inputs import as_blocks, checked, map_blocks
+from skdp._groups import feature_names, rows_to_map
+from skdp._inputs import as_blocks, map_blocks
 from skdp._validation import FLOATS
 from skdp.base import FitsElsewhereMixin
 from skdp.exceptions import PrivacyWarning
@@ -25,7 +28,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
 
     _accept_sparse = ("csr", "csc")
 
-    def transform(self, X):
+    def transform(self, X: Any) -> Any:
         """Project X on the components.
 
         The map is public, but its output for private rows is not covered by epsilon.
@@ -54,8 +57,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
     def _projected(self, X, project):
         source = as_blocks(X)
         if source is None:
-            X = checked(self, X, accept_sparse=self._accept_sparse, reset=False)
-            return project(X)
+            return project(rows_to_map(self, X, accept_sparse=self._accept_sparse))
         return map_blocks(self, X, source, project, len(self.components_))
 
     def _projection(self, *, exact=False):
@@ -68,7 +70,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         floor = np.finfo(scale.dtype).eps
         return np.where(scale < floor, floor, scale)
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: Any) -> Any:
         """Map projected rows back to the original space.
 
         Parameters
@@ -162,8 +164,7 @@ def public_range(estimator, d, *, centers):
     """
     if estimator.bounds is None:
         return check_center(estimator.center, d), None
-    names = getattr(estimator, "feature_names_in_", None)
-    low, high = column_bounds(estimator, "bounds", d, names)
+    low, high = column_bounds(estimator, "bounds", d, feature_names(estimator))
     middle = low + (high - low) / 2 if centers else np.zeros(d)
     reach = float(np.linalg.norm(np.maximum(high - middle, middle - low)))
     return middle, reach if estimator.clip_norm == "auto" else None

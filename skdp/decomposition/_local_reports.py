@@ -1,6 +1,9 @@
 """The local model: each person adds noise to their own row, and trusts nobody."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_array
@@ -148,11 +151,11 @@ class LocalAggregator:
         The receipt that covers every report; it holds for each row whose person sent one report.
     """
 
-    def __init__(self, n_components):
+    def __init__(self, n_components: int) -> None:
         self.n_components = n_components
         self._reports = []
 
-    def add(self, reports):
+    def add(self, reports: Any) -> Self:
         """Add reports of one noise scale and one sketch.
 
         Parameters
@@ -181,17 +184,17 @@ class LocalAggregator:
         return gram_factors(self._matrix(), self._reports[0].noise_scale, self.n_components)
 
     @property
-    def components_(self):
+    def components_(self) -> Any:
         """Leading directions of the rows."""
         return fix_signs(np.ascontiguousarray(self._pairs()[1].T))
 
     @property
-    def explained_variance_(self):
+    def explained_variance_(self) -> Any:
         """Mean squares of the rows along the components."""
         return self._pairs()[0] / len(self._reports)
 
     @property
-    def privacy_spent_(self):
+    def privacy_spent_(self) -> Any:
         """The receipt of the report that says most of its row."""
         if not self._reports:
             raise ValueError("no report was added.")
@@ -200,6 +203,6 @@ class LocalAggregator:
         return replace(most, seeded=any(spent.seeded for spent in receipts))
 
     @property
-    def left_(self):
+    def left_(self) -> Any:
         """Leading left singular vectors of the reports."""
         return np.linalg.svd(self._matrix(), full_matrices=False)[0][:, : self.n_components]

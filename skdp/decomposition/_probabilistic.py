@@ -1,6 +1,9 @@
 """The probabilistic model behind PCA, from released values only."""
 
+from __future__ import annotations
+
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -13,7 +16,7 @@ from skdp.solvers.postprocess import log_likelihood_rows, model_covariance, mode
 class ProbabilisticModelMixin:
     """Covariance, precision, likelihoods and synthetic rows of a fitted PCA."""
 
-    def get_covariance(self):
+    def get_covariance(self) -> Any:
         """Return the covariance of the probabilistic model.
 
         Returns
@@ -24,7 +27,7 @@ class ProbabilisticModelMixin:
         check_is_fitted(self)
         return model_covariance(*self._model())
 
-    def get_precision(self):
+    def get_precision(self) -> Any:
         """Return the inverse of the model's covariance.
 
         Returns
@@ -41,7 +44,7 @@ class ProbabilisticModelMixin:
             components = components * np.sqrt(self.explained_variance_)[:, None]
         return components, self.explained_variance_, self.noise_variance_
 
-    def sample(self, n_samples=1, random_state=None):
+    def sample(self, n_samples: int = 1, random_state: Any = None) -> Any:
         """Draw synthetic rows from the probabilistic model; free, and they may be shared.
 
         Normal rows with the released mean and covariance, cut to public `bounds` if there are any.
@@ -83,7 +86,7 @@ class ProbabilisticModelMixin:
             rows = np.clip(rows, *column_bounds(self, "bounds", rows.shape[1], names))
         return rows.astype(self.components_.dtype, copy=False)
 
-    def score_samples(self, X):
+    def score_samples(self, X: Any) -> Any:
         """Return the log-likelihood of each row; for private rows it is not covered by epsilon.
 
         Parameters
@@ -100,7 +103,7 @@ class ProbabilisticModelMixin:
         X = checked(self, X, reset=False)
         return log_likelihood_rows(X - self.mean_, self.get_precision())
 
-    def score(self, X, y=None):
+    def score(self, X: Any, y: Any = None) -> float:
         """Return the mean log-likelihood; on private rows it is not covered by epsilon.
 
         Parameters

@@ -1,7 +1,10 @@
 """Is a pipeline private from end to end? Decided on its steps and parameters, without any data."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sklearn.pipeline import Pipeline
 
@@ -196,7 +199,7 @@ def _together(walk):
         )
 
 
-def check_pipeline(pipe, *, trusted=(), raise_error=False) -> PipelineReport:
+def check_pipeline(pipe: Any, *, trusted: Any = (), raise_error: bool = False) -> PipelineReport:
     """Say whether a pipeline is private from end to end, and if not, which steps break it and why.
 
     A private step protects what *it* releases. A step before it that learns from the rows has

@@ -1,5 +1,9 @@
 """Released eigenvalues beside the edge of the noise."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
@@ -66,7 +70,7 @@ class SpectrumDisplay:
         self.cumulative = cumulative
 
     @property
-    def n_above_noise(self):
+    def n_above_noise(self) -> Any:
         """How many values noise alone would not show; None where its edge is not known.
 
         Rows without any structure give 0 in at least 95 of 100 fits.
@@ -75,7 +79,7 @@ class SpectrumDisplay:
             return None
         return int(np.count_nonzero(np.abs(self.values) > self.noise_edge))
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Any:
         """Draw the values as stems and the noise as a band.
 
         Parameters
@@ -140,7 +144,7 @@ class SpectrumDisplay:
         return line
 
     @classmethod
-    def from_estimator(cls, estimator, *, ax=None):
+    def from_estimator(cls, estimator: Any, *, ax: Any = None) -> Any:
         """Draw the spectrum that a fitted estimator released.
 
         Parameters
@@ -169,7 +173,15 @@ class SpectrumDisplay:
         return display.plot(ax)
 
     @classmethod
-    def from_values(cls, values, *, noise_edge=None, n_kept=None, quantity="eigenvalue", ax=None):
+    def from_values(
+        cls,
+        values: Any,
+        *,
+        noise_edge: Any = None,
+        n_kept: Any = None,
+        quantity: str = "eigenvalue",
+        ax: Any = None,
+    ) -> Any:
         """Draw a spectrum from numbers.
 
         Parameters

@@ -1,6 +1,9 @@
 """Scaling down of long rows."""
 
+from __future__ import annotations
+
 import math
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -44,10 +47,10 @@ class RowClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     _doc_link_module = "skdp"
 
-    def __init__(self, clip_norm=1.0):
+    def __init__(self, clip_norm: float = 1.0) -> None:
         self.clip_norm = clip_norm
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Check the parameter and the shape of X; nothing is learnt.
 
         Parameters
@@ -66,7 +69,7 @@ class RowClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         checked(self, X, accept_sparse="csr")
         return self
 
-    def transform(self, X):
+    def transform(self, X: Any) -> Any:
         """Return X with long rows scaled down.
 
         Parameters

@@ -1,14 +1,19 @@
 """The local model: each person flips the cells of the own history, and trusts nobody."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import check_histories
+from skdp._types import Seed
 from skdp._validation import check_int, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.histories import binary_rows
@@ -100,13 +105,20 @@ class LocalReporter:
     (3, 0.0)
     """
 
-    def __init__(self, items, *, epsilon=1.0, adjacency="add_remove", random_state=None):
+    def __init__(
+        self,
+        items: ArrayLike,
+        *,
+        epsilon: float = 1.0,
+        adjacency: str = "add_remove",
+        random_state: Seed = None,
+    ) -> None:
         self.items = items
         self.epsilon = epsilon
         self.adjacency = adjacency
         self.random_state = random_state
 
-    def report(self, row):
+    def report(self, row: Any) -> Any:
         """Return a report of one history; each call spends `epsilon`.
 
         Parameters
@@ -186,13 +198,15 @@ class LocalRecommender(ListsMixin, BaseEstimator):
     (1, 5)
     """
 
-    def __init__(self, items, n_items, n_components=16, *, item_exponent=0.25):
+    def __init__(
+        self, items: ArrayLike, n_items: int, n_components: int = 16, *, item_exponent: float = 0.25
+    ) -> None:
         self.items = items
         self.n_items = n_items
         self.n_components = n_components
         self.item_exponent = item_exponent
 
-    def fit(self, reports):
+    def fit(self, reports: Any) -> Self:
         """Fit the filter to reports; costs nothing, and may be done again with more of them.
 
         Parameters

@@ -128,15 +128,20 @@ def _group_pairs(estimator):
     for origin, base in _row_bases(estimator):
         d = len(origin)
         groups = np.arange(len(base)) % 3
-        users = {"one huge row": _HUGE * np.eye(d)[:1], "huge rows": _HUGE * np.eye(d)}
+        spike = _HUGE * np.eye(d)[:1]
+        users = {"one huge row": spike, "huge rows": _HUGE * np.eye(d)}
+        users["many huge rows"] = np.repeat(spike, _MANY, axis=0)
         for name, rows in users.items():
             labels = np.append(groups, np.full(len(rows), 3))
-            more = FitData(np.vstack([base, rows]), None, {"groups": labels})
+
+            def with_user(rows, labels=labels, base=base):
+                return FitData(np.vstack([base, rows]), None, {"groups": labels})
+
             if replace:
-                turned = FitData(np.vstack([base, -rows]), None, {"groups": labels})
-                yield f"{name}, antipodal", more, turned
+                yield f"{name}, antipodal", with_user(rows), with_user(-rows)
+                yield f"{name}, turned", with_user(rows), with_user(np.roll(rows, 1, axis=1))
             else:
-                yield name, FitData(base, None, {"groups": groups}), more
+                yield name, FitData(base, None, {"groups": groups}), with_user(rows)
 
 
 def _small(estimator):

@@ -62,7 +62,7 @@ def test_error_of_an_exact_rank(method, t, v, least, most):
     np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(10), atol=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore:.*random_state:skdp.exceptions.PrivacyWarning")
 def test_error_falls_with_epsilon_and_is_the_same_for_sparse_input():
     A = low_rank(200, 150, 3)
     A[np.abs(A) < np.quantile(np.abs(A), 0.7)] = 0.0
@@ -87,7 +87,7 @@ def test_noise_alone_gives_nearly_nothing():
             assert np.linalg.norm(model.singular_values_) < 0.5 * (math.sqrt(300) / MU)
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
 def test_no_noise_is_truncated_svd():
     A = low_rank(80, 60, 6)
     expected = TruncatedSVD(3, algorithm="arpack", random_state=0).fit(A)

@@ -29,13 +29,13 @@ ATTRIBUTES = [
 
 def exact(**kwargs):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
+        warnings.filterwarnings("ignore", ".*no noise|.*random_state", PrivacyWarning)
         return DPPCA(epsilon=math.inf, clip_norm=math.inf, **kwargs).fit(X)
 
 
 def seeded(*args, data=X, **kwargs):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
+        warnings.filterwarnings("ignore", ".*no noise|.*random_state", PrivacyWarning)
         return DPPCA(*args, random_state=0, **kwargs).fit(data)
 
 

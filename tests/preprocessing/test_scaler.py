@@ -19,7 +19,7 @@ def columns(n=20000):
     return np.column_stack([X, np.full(n, 3.0)])
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("bounds", ["auto", (-math.inf, math.inf)])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_without_noise_it_is_standard_scaler(bounds, adjacency):

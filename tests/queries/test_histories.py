@@ -137,8 +137,35 @@ def flip_cell(R, rng):
 )
 def test_recalls_move_by_no_more_than_claimed(make, neighbour):
     worst, _ = changes(make, neighbour, 400, 0)
-    # One known item rarely moves popularity's own list: sqrt(2/3) of the bound without it.
+    # One known item rarely moves popularity's own list: see the next test.
     assert (0.81 if neighbour is flip_cell else 0.98) < worst <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_one_interaction_moves_all_recalls_from_nothing_to_everything(adjacency):
+    """The hidden item is the next beside the list, until an item of the list is known."""
+    n = 40
+    tastes = random_filter(n, size=0.0)  # all three filters rank by popularity
+    order = np.argsort(-tastes.popularity, kind="stable")
+    all_cells = binary_rows(np.ones((200, n)))
+    hidden = hidden_cells(all_cells, 1.0, by_cell=True).reshape(200, n)
+    user = int(np.flatnonzero(hidden[:, order[20]] & ~hidden[:, order[:20]].all(axis=1))[0])
+    first = np.zeros((user + 1, n))
+    first[user, order[20]] = 1
+    unpopular = next(i for i in order[:20:-1] if not hidden[user, i])
+    first[user, unpopular] = 1
+    second, popular = first.copy(), next(i for i in order[:20] if not hidden[user, i])
+    second[user, popular] = 1
+    if adjacency == "replace":
+        second[user, unpopular] = 0
+    judged = [
+        interactions(adjacency)(R).judge(*tastes.arrays(), BLENDS, 1.0).recalls()
+        for R in (first, second)
+    ]
+    change, bound = judged[1].answer(0.0) - judged[0].answer(0.0), judged[0].bound
+    np.testing.assert_allclose(change, 1.0, rtol=1e-12)
+    assert np.linalg.norm(change) == pytest.approx(bound.l2, rel=1e-12)
+    assert change.sum() == pytest.approx(bound.l1, rel=1e-12)
 
 
 def test_the_range_of_a_choice_is_claimed():

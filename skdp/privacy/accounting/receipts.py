@@ -17,8 +17,8 @@ from skdp.privacy.accounting.losses import Loss
 _SENTENCE = {
     ("row", "add_remove"): "adding or removing one row of X",
     ("row", "replace"): "replacing one row of X by any other",
-    ("group", "add_remove"): "adding or removing all rows of one user",
-    ("group", "replace"): "replacing all rows of one user by any others",
+    ("group", "add_remove"): "adding or removing all rows of one group (a person)",
+    ("group", "replace"): "replacing all rows of one group (a person) by any others",
     ("row", "zero_out"): "setting one row of X to zero, or from zero to any row in the bound",
     ("label", "add_remove"): "withholding one value of y, or giving it",
     ("label", "replace"): "replacing one value of y by any other",
