@@ -13,15 +13,14 @@ from skdp.testing._data import CONTRASTS
 
 def test_own_data_can_be_registered():
     class Odd(DPPCA):
-        privacy_unit = "odd"
         _privacy_units = {"odd": ("add_remove",)}
 
     with pytest.raises(ValueError, match="odd"):
-        contrasting_data(Odd())
+        contrasting_data(Odd(privacy_unit="odd"))
     register_data("odd")(CONTRASTS["row"])
     try:
-        checks.check_null_release("Odd", Odd())
-        checks.check_receipt("Odd", Odd())
+        checks.check_null_release("Odd", Odd(privacy_unit="odd"))
+        checks.check_receipt("Odd", Odd(privacy_unit="odd"))
     finally:
         del CONTRASTS["odd"]
 
