@@ -49,6 +49,7 @@ def run_atomically(fit, estimator, args, kwargs):
 
     Apart from the decorator, whose wrapper is pickled by value with classes of `__main__`.
     """
+    _refuse_weights(type(estimator).__name__, kwargs)
     before = vars(estimator).copy()
     opened = []
     outer = _OPENED.set(opened)
@@ -65,6 +66,17 @@ def run_atomically(fit, estimator, args, kwargs):
         raise
     finally:
         _OPENED.reset(outer)
+
+
+def _refuse_weights(name, kwargs):
+    """Say why there are no weights, where people look for them."""
+    if kwargs.pop("sample_weight", None) is not None:
+        raise TypeError(
+            f"{name} takes no 'sample_weight': a weight multiplies what one row can change, and "
+            "the noise is made for rows that count once; weights that follow from private rows "
+            "would be released without noise. Choose rows by a public rule, or, for classes of "
+            "unequal size, use class_weight='balanced' where it is offered."
+        )
 
 
 def _drop_stale(estimator, stale):

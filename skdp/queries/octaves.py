@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import Block, row_source
+from skdp.data.dense_pieces import dense_pieces
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.sums import SumQuery
 
@@ -32,7 +32,9 @@ class OctavesOfBlock:
 
     def __call__(self, block: Block) -> FloatArray:
         """Return how many entries of the block lie in each octave of each column."""
-        rows = block.toarray() if sp.issparse(block) else block
+        return np.asarray(sum(map(self._of_piece, dense_pieces(block))))
+
+    def _of_piece(self, rows: FloatArray) -> FloatArray:
         good = np.isfinite(rows).all(axis=1)
         return counted(octaves_of(rows if good.all() else rows[good], self.center))
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import StandardScaler
 
+from skdp import PrivacyLedger
+from skdp.data.dense_pieces import dense_pieces
 from skdp.exceptions import PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import seeded_entropy
@@ -99,3 +101,55 @@ def test_unclear_columns_are_named():
     X = np.random.default_rng(0).standard_normal((3000, 3)) * [1.0, 0.0, 5.0]
     with seeded_entropy(0), pytest.warns(PrivacyWarning, match=r"1 of 3 columns \(1\)"):
         DPStandardScaler().fit(X)
+
+
+# -- sparse rows ----------------------------------------------------------------------------------
+
+
+def sparse_rows(n=4000, d=6):
+    rng = np.random.default_rng(5)
+    return sp.random_array((n, d), density=0.2, rng=rng, format="csr", data_sampler=rng.normal)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")  # of seeds
+@pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix])
+@pytest.mark.parametrize("entry_bounds", ["auto", (-2.0, 3.0)])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_sparse_rows_are_scaled_as_dense_ones(kind, entry_bounds, adjacency):
+    S = sparse_rows()
+    options = {"with_mean": False, "entry_bounds": entry_bounds, "adjacency": adjacency}
+    sparse, dense = (
+        DPStandardScaler(**options, random_state=0).fit(X) for X in (kind(S), S.toarray())
+    )
+    assert np.array_equal(sparse.scale_, dense.scale_)
+    assert np.array_equal(sparse.mean_, dense.mean_)
+    found = sparse.transform(kind(S))
+    assert sp.issparse(found) and found.nnz == S.nnz
+    assert np.array_equal(found.toarray(), dense.transform(S.toarray()))
+    back = sparse.inverse_transform(found)
+    np.testing.assert_allclose(back.toarray(), np.clip(S.toarray(), *sparse.entry_bounds_))
+    exact = DPStandardScaler(with_mean=False, epsilon=np.inf).fit(kind(S))
+    np.testing.assert_allclose(exact.scale_, StandardScaler(with_mean=False).fit(S).scale_)
+
+
+def test_zeros_that_are_not_stored_stay_zeros():
+    """A learnt range is widened to 0, a public one without 0 is refused before it is paid."""
+    S = sp.csr_array(np.random.default_rng(0).uniform(5.0, 6.0, (3000, 3)))  # all is stored
+    scaler = DPStandardScaler(with_mean=False, epsilon=4.0).fit(S)
+    assert np.all(scaler.entry_bounds_[0] <= 0)
+    assert np.all(np.abs(scaler.entry_bounds_[1]) > 5)
+    with PrivacyLedger(1, 1e-6) as ledger:
+        with pytest.raises(ValueError, match="with 0 between them"):
+            DPStandardScaler(with_mean=False, entry_bounds=(1.0, 7.0)).fit(S)
+        with pytest.raises(TypeError, match=r"[Ss]parse"):
+            DPStandardScaler().fit(S)
+    assert ledger.entries == ()
+    assert scaler.transform(sp.csr_array((2, 3))).nnz == 0
+
+
+def test_wide_sparse_rows_need_no_wide_block():
+    """A block of sparse rows is read in dense pieces: here each has sixteen rows."""
+    S = sp.csr_array((np.ones(400), (np.arange(400), np.arange(400))), shape=(400, 70_000))
+    pieces = [len(piece) for piece in dense_pieces(S)]
+    assert pieces == [16] * 25
+    assert [piece.shape for piece in dense_pieces(S[:0])] == [(0, 70_000)]
