@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sklearn.preprocessing import StandardScaler
 
 from skdp import PrivacyLedger
