@@ -266,6 +266,16 @@ def test_what_is_hidden_at_a_small_share_is_hidden_at_a_larger_one():
     assert np.all(large[small])
 
 
+def test_only_positive_entries_are_interactions():
+    """In the counts as in the moment and in the flipped cells."""
+    R = np.array([[2.0, -1.0, np.nan], [np.inf, 0.5, -np.inf], [0.0, 1e-300, 1.0]])
+    query = InteractionHistories(sp.csr_array(R), adjacency="add_remove")
+    np.testing.assert_array_equal(query.counts().answer(0.0), [1, 2, 1])
+    np.testing.assert_array_equal(query.cells(np.arange(3), 0.0).answer(1.0), [0, 4, 7, 8])
+    moment = query.moment(np.arange(3), 2, 0.0).answer(0.0)
+    np.testing.assert_allclose(np.diag(moment), [0.5, 1, 0.5], atol=1e-12)
+
+
 def test_the_judge_sees_the_values_of_known_items():
     """The same cap in the filter's eyes as in the moment."""
     rng, tastes = np.random.default_rng(2), random_filter(seed=3, size=1.0)
