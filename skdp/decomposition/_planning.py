@@ -70,7 +70,7 @@ class PlansMixin:
         self._check_parameters()
         unit = getattr(self, "privacy_unit", "row")
         rows = unit in ("row", "group")
-        asked = not rows or self.adjacency == "replace" or math.isinf(self.epsilon)
+        asked = not rows or self.adjacency == "replace" or self.epsilon == math.inf
         X = zero_rows(n if asked else 1, d, sparse=sparse or not rows)
         X = each_alone(X) if unit == "group" else X
         ordinary = {}
