@@ -317,7 +317,8 @@ def head_norms(heads: Heads) -> Callable[[UserBatch], FloatArray]:
 
 def class_means(batch: UserBatch) -> FloatArray:
     """Return the shares of each user's rows that lie in the classes: a norm of at most 1."""
-    return np.clip(np.ldexp(batch.Y.mean(axis=1), batch.y_exponent[:, None]), 0.0, 1.0)
+    means = np.ldexp(batch.Y.mean(axis=1), batch.y_exponent[:, None])
+    return np.asarray(np.clip(means, 0.0, 1.0))
 
 
 def about(heads: Heads, logits: FloatArray, unit: float) -> Callable[[UserBatch], FloatArray]:
