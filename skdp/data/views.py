@@ -52,9 +52,13 @@ def centered(blocks: Iterable[Block], center: FloatArray) -> Iterator[FloatArray
 def selected(blocks: Iterable[Block], kept: NDArray[np.intp]) -> Iterator[Block]:
     """Yield some columns; a row with a bad value anywhere holds a NaN."""
     for given in blocks:
-        block = plain_block(given)
-        bad = np.flatnonzero(~finite_rows(block))
-        yield _marked(block[:, kept], bad) if bad.size else block[:, kept]
+        yield on_columns(plain_block(given), kept)
+
+
+def on_columns(rows: Block, kept: NDArray[np.intp]) -> Block:
+    """Return rows on a public selection of columns; a bad value anywhere stays one."""
+    bad = np.flatnonzero(~finite_rows(rows))
+    return _marked(rows[:, kept], bad) if bad.size else rows[:, kept]
 
 
 def _marked(rows: Block, bad: NDArray[np.intp]) -> Block:

@@ -1,8 +1,12 @@
 """Truncated singular value decomposition with differential privacy."""
 
+from __future__ import annotations
+
 import math
+from typing import Any, Self
 
 from skdp._inputs import as_source, check_matrix, check_rows
+from skdp._types import Seed, Split
 from skdp._validation import (
     check_bounds,
     check_clip_norm,
@@ -49,6 +53,23 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
     ----------
     n_components : int, default=2
         Number of components.
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of units. 0 (pure
+        differential privacy) is offered by "one_shot", and for the entry and edge units with one
+        component.
+    clip_norm : float or "auto", default="auto"
+        Row unit, and moments of entries: largest norm of a row. "auto" spends 7% of the budget on a
+        private scale of the norms, and warns where the rows do not show it. A number is free, and
+        right for normalised rows.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        What neighbours differ in; under "replace" the number of rows is public.
+    privacy_unit : {"row", "interaction", "entry", "edge", "frobenius", "spectral"}, default="row"
+        What is protected. "interaction": one 1 of a binary matrix. "entry": one entry. "edge": one
+        symmetric pair of entries of a graph (X is square, its upper triangle counts). "frobenius"
+        and "spectral": any change of X (as 64-bit floats) of that norm at most `sensitivity`, which
+        is the caller's contract: it cannot be checked.
     algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
 "deflation", "one_shot"}, default="auto"
         Row unit: "gram" (and "arpack") releases the second moment and refines it; "power" (and
@@ -73,23 +94,6 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         which is not private: it warns and is flagged in the receipt.
     tol : float, default=0.0
         Kept for compatibility; nothing stops early on private values.
-    epsilon : float, default=1.0
-        Budget of one call of fit; ``inf`` adds no noise (and warns).
-    delta : float, default=1e-6
-        Probability that the bound fails; well below one over the number of units. 0 (pure
-        differential privacy) is offered by "one_shot", and for the entry and edge units with one
-        component.
-    clip_norm : float or "auto", default="auto"
-        Row unit, and moments of entries: largest norm of a row. "auto" spends 7% of the budget on a
-        private scale of the norms, and warns where the rows do not show it. A number is free, and
-        right for normalised rows.
-    adjacency : {"add_remove", "replace"}, default="add_remove"
-        What neighbours differ in; under "replace" the number of rows is public.
-    privacy_unit : {"row", "interaction", "entry", "edge", "frobenius", "spectral"}, default="row"
-        What is protected. "interaction": one 1 of a binary matrix. "entry": one entry. "edge": one
-        symmetric pair of entries of a graph (X is square, its upper triangle counts). "frobenius"
-        and "spectral": any change of X (as 64-bit floats) of that norm at most `sensitivity`, which
-        is the caller's contract: it cannot be checked.
     entry_bounds : tuple of float, default=(0.0, 1.0)
         Entry and edge units: entries are clipped to them; they must hold 0. "one_shot" needs
         (0, high) and shows x as `high` with probability x/high.
@@ -167,25 +171,25 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
 
     def __init__(
         self,
-        n_components=2,
+        n_components: int = 2,
         *,
-        algorithm="auto",
-        n_iter="auto",
-        n_oversamples="auto",
-        power_iteration_normalizer="auto",
-        random_state=None,
-        tol=0.0,
-        epsilon=1.0,
-        delta=1e-6,
-        clip_norm="auto",
-        adjacency="add_remove",
-        privacy_unit="row",
-        entry_bounds=(0.0, 1.0),
-        degree_floor=5,
-        sensitivity=1.0,
-        budget_split="auto",
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        clip_norm: float | str = "auto",
+        adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        algorithm: str = "auto",
+        n_iter: int | str = "auto",
+        n_oversamples: int | str = "auto",
+        power_iteration_normalizer: str = "auto",
+        random_state: Seed = None,
+        tol: float = 0.0,
+        entry_bounds: tuple[float, float] = (0.0, 1.0),
+        degree_floor: int = 5,
+        sensitivity: float = 1.0,
+        budget_split: Split = "auto",
+        n_jobs: int | None = None,
+    ) -> None:
         self.n_components = n_components
         self.algorithm = algorithm
         self.n_iter = n_iter
@@ -205,7 +209,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -246,7 +250,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         name, reason = unit_route(self, X.shape)
         return fit(self, session, X, name) | {"route_": reason}
 
-    def fit_transform(self, X, y=None):
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.
 
         Parameters

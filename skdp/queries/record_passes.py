@@ -29,7 +29,7 @@ Form = DenseRecords | SparseRecords | FactoredRecords
 # a function of a wrapped sum.
 _MOST_RECORDS = 2**25
 _LARGEST_TARGET = 2.0**200
-_UNITS = (("row", "add_remove"), ("row", "replace"), ("label", "replace"))
+_UNITS = (("row", "add_remove"), ("row", "replace"), ("label", "add_remove"), ("label", "replace"))
 
 
 def centred(columns: Columns, center: float) -> FloatArray:
@@ -96,6 +96,10 @@ class RecordPasses(SumQuery):
         self.survey = self._made(_surveyed, "units", "norms", "targets")
         make = partial(_sizes_of_moments, form=self.form)
         self.moment_sizes = self.survey.then(make, "moment_sizes")
+
+    @property
+    def _counted(self) -> bool:
+        return self.neighbours.replace or self.privacy_unit == "label"  # a label is withheld
 
     def _made(self, make: Callable[..., Any], *names: str) -> RowColumns:
         return RowColumns(self._joined, partial(make, form=self.form), *names, n_jobs=self.n_jobs)

@@ -3,7 +3,8 @@
 Notation: X_i is d1 x d2, y_i its target, e_i = <X_i, M> - y_i the residual at a public M = U S V'
 of rank r, T its tangent space, P_T X the projection of X on it. A record whose contribution
 e_i P_T X_i is longer than C is scaled down to it. Neighbours: `add_remove` (n is private),
-`replace` (n public); under the unit `label` only a y_i is replaced, and X is public.
+`replace` (n public). Under the unit `label` X and n are public, and neighbours differ in one y_i:
+`add_remove` withholds it, so that its record adds nothing, `replace` has another.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class RecordQuery(RecordPasses):
     adjacency : {"add_remove", "replace"}
         What neighbours differ in.
     privacy_unit : {"row", "label"}
-        A record, or its target alone (adjacency "replace").
+        A record, or its target alone.
     n_jobs : int or None
         Threads; they never change a result.
     """

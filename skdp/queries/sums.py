@@ -94,9 +94,14 @@ class SumQuery(PrivateQuery):
         return kind(*public, adjacency=self.adjacency, n_jobs=self.n_jobs, **bounds)
 
     @property
+    def _counted(self) -> bool:
+        """Whether the number of units is public."""
+        return self.neighbours.replace
+
+    @property
     def n_rows(self) -> int:
-        """Number of units, public under adjacency="replace" only."""
-        if not self.neighbours.replace:
+        """Number of units, where it is public: not if a neighbour has one more."""
+        if not self._counted:
             raise ValueError(f"the number of {self.units} is private under adjacency='add_remove'")
         return int(self._source.n_rows())
 
@@ -136,10 +141,8 @@ class SumQuery(PrivateQuery):
 
     def count(self) -> Bounded:
         """Return the number of units: each adds 1."""
-        if self.neighbours.replace:
-            raise ValueError(
-                f"the number of {self.units} is public under adjacency='replace': `n_rows`"
-            )
+        if self._counted:
+            raise ValueError(f"the number of {self.units} is public here: `n_rows`")
 
         def answer(step: float) -> NDArray[Any]:
             return whole_steps(step, (int(self._source.n_rows()), 1.0))

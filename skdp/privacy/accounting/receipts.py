@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from skdp._tables import aligned
+from skdp._tables import aligned, html_table
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.curves import as_number
 from skdp.privacy.accounting.losses import Loss
@@ -17,9 +17,10 @@ from skdp.privacy.accounting.losses import Loss
 _SENTENCE = {
     ("row", "add_remove"): "adding or removing one row of X",
     ("row", "replace"): "replacing one row of X by any other",
-    ("group", "add_remove"): "adding or removing all rows of one user",
-    ("group", "replace"): "replacing all rows of one user by any others",
+    ("group", "add_remove"): "adding or removing all rows of one group (a person)",
+    ("group", "replace"): "replacing all rows of one group (a person) by any others",
     ("row", "zero_out"): "setting one row of X to zero, or from zero to any row in the bound",
+    ("label", "add_remove"): "withholding one value of y, or giving it",
     ("label", "replace"): "replacing one value of y by any other",
     ("interaction", "add_remove"): "adding or removing one interaction of one user",
     ("interaction", "replace"): "swapping one interaction of one user for another",
@@ -222,16 +223,8 @@ class privacy_card:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        facts = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>"
-            for k, v in _facts(self.title, self.spent, self.held)
-        )
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self._rows()
-        )
+        facts = html_table(_facts(self.title, self.spent, self.held))
         return (
-            f"<table>{facts}</table><table><tr>{head}</tr>{body}</table>"
+            f"{facts}{html_table(self._rows(), _COLUMNS)}"
             f"<p>{html.escape(' '.join(_NOT_COVERED))}</p>"
         )

@@ -19,8 +19,8 @@ from skdp.privacy.ledger.fits import NORM_UNITS, LedgerFit, Part, planned
 
 ADJACENCIES = ("add_remove", "replace")
 # A replacement is a removal and an addition in these units, so it costs at most twice as much.
-_REPLACEABLE = ("row", "group", "interaction", "entry", "edge")
-UNITS = (*_REPLACEABLE, "label", *NORM_UNITS)
+_REPLACEABLE = ("row", "group", "interaction", "entry", "edge", "label")
+UNITS = (*_REPLACEABLE, *NORM_UNITS)
 _DRAWN = ("gaussian", "sketch")  # kinds whose noise comes from the table
 _COVERS = "all fits of this ledger together"
 _BUDGETS = ("epsilon", "delta", "mu", "rho")

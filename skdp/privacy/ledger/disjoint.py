@@ -29,6 +29,7 @@ _STAYS = (
     ("interaction", "add_remove"),
     ("entry", "add_remove"),
     ("entry", "replace"),
+    ("label", "add_remove"),
     ("label", "replace"),
 )
 
