@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
-from skdp._inputs import as_source, check_matrix, check_rows
+from skdp._inputs import check_matrix, check_rows
 from skdp._types import Seed, Split
 from skdp._validation import (
     check_bounds,
@@ -17,6 +17,7 @@ from skdp._validation import (
 )
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
+from skdp.data.blocks import row_source
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
 from skdp.decomposition._interaction_fits import fit_interactions
 from skdp.decomposition._planning import PlansMixin
@@ -239,7 +240,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
         if self.privacy_unit == "row":
-            X = as_source(X)
+            X = row_source(X)
             n = X.n_rows() if self.adjacency == "replace" else math.inf
             self._check_shape(n, X.n_features)
         else:
