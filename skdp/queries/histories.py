@@ -5,7 +5,7 @@ moment of the histories on some items, and how well a public filter finds hidden
 
 | one ... more or less | counts | moment | recalls of c filters |
 |---|---|---|---|
-| row: user of d items, scaled to length 1 | 1 | 1 (x x' of length 1) | sqrt(c) / 2 |
+| row: user of d items, scaled | 1 (rows of length 1) | 1 (pairs of norm 1) | sqrt(c) / 2 |
 | interaction | 1 (raw counts) | `gram_change` | sqrt(c) |
 """
 
@@ -22,6 +22,7 @@ from skdp.data.histories import HistoryRows, JudgedCells, binary_rows, without_h
 from skdp.data.remote import narrowed
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 from skdp.queries.interactions import InteractionQuery
+from skdp.queries.pairs import PairQuery
 from skdp.queries.recalls import RecallQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import SumQuery
@@ -58,25 +59,20 @@ class RowHistories(SumQuery):
         self.n_features = rows.n_features
         self._cap = cap
 
-    def _unit_rows(
-        self, kept: NDArray[np.intp] | None = None, form: str = "unit", judged: float = 0.0
-    ) -> RowQuery:
-        """Return the rows on the kept items, each of length 1."""
-        n_features = self.n_features if kept is None else len(kept)
-        wrap = partial(HistoryRows, kept=kept, form=form, judged=judged, cap=self._cap)
-        unit = narrowed(self._source, wrap, n_features)
-        return self._beside(RowQuery, unit, clip_norm=1.0)
-
     def counts(self) -> Bounded:
         """Return the sums of the rows, each of length 1 and not negative."""
-        return self._unit_rows().positive_sums()
+        rows = narrowed(self._source, partial(HistoryRows, cap=self._cap), self.n_features)
+        return self._beside(RowQuery, rows, clip_norm=1.0).positive_sums()
 
-    def moment(self, kept: NDArray[np.intp], floor: int, judged: float) -> Bounded:
-        """Return the moment of the known parts of the rows, each of length 1 on the kept items."""
-        query = self._unit_rows(kept, "known", judged)
+    def moment(
+        self, kept: NDArray[np.intp], floor: int, judged: float, popular: FloatArray
+    ) -> Bounded:
+        """Return the pairs of the known parts of the rows, off a direction: see `PairQuery`."""
+        wrap = partial(HistoryRows, kept=kept, form="known", judged=judged, cap=self._cap)
+        query = self._beside(PairQuery, narrowed(self._source, wrap, len(kept)))
         if len(kept) > _MOST_SHARED:
             query.n_jobs = 1
-        return query.gram()
+        return query.moment(popular)
 
     def judge(
         self,
@@ -85,14 +81,14 @@ class RowHistories(SumQuery):
         inward: FloatArray,
         outward: FloatArray,
         scale: float,
-        blends: FloatArray,
+        weights: FloatArray,
         judged: float,
     ) -> RecallQuery:
         """Return the recalls of the public filter of these arrays: see `RecallQuery`."""
-        tastes = checked_filter(self.n_features, kept, popularity, inward, outward, scale)
+        tastes = checked_filter(self.n_features, kept, popularity, inward, outward, scale, weights)
         wrap = partial(HistoryRows, kept=kept, form="both", judged=judged, cap=self._cap)
         rows = narrowed(self._source, wrap, len(kept))
-        return self._beside(RecallQuery, rows, tastes, blends.tolist())
+        return self._beside(RecallQuery, rows, tastes, weights)
 
 
 class InteractionHistories(PrivateQuery):
@@ -118,7 +114,9 @@ class InteractionHistories(PrivateQuery):
         """Return how many users have each item."""
         return self._all.counts()
 
-    def moment(self, kept: NDArray[np.intp], floor: int, judged: float) -> Bounded:
+    def moment(
+        self, kept: NDArray[np.intp], floor: int, judged: float, popular: FloatArray
+    ) -> Bounded:
         """Return R'R of the known cells of the kept items, with a degree floor."""
         prepare = partial(_known_cells, judged=judged)
         return self._known(degree_floor=floor, prepare=prepare).columns(kept).gram()
@@ -135,15 +133,15 @@ class InteractionHistories(PrivateQuery):
         inward: FloatArray,
         outward: FloatArray,
         scale: float,
-        blends: FloatArray,
+        weights: FloatArray,
         judged: float,
     ) -> RecallQuery:
         """Return the recalls of the public filter of these arrays: see `RecallQuery`."""
         n_features = int(self._R.shape[1])
-        tastes = checked_filter(n_features, kept, popularity, inward, outward, scale)
+        tastes = checked_filter(n_features, kept, popularity, inward, outward, scale, weights)
         rows = JudgedCells(self._R, kept, judged)
         # One interaction changes what is found of one row, whether it comes, goes or moves.
-        return RecallQuery(rows, tastes, blends.tolist(), adjacency="replace", n_jobs=self.n_jobs)
+        return RecallQuery(rows, tastes, weights, adjacency="replace", n_jobs=self.n_jobs)
 
 
 def checked_filter(
@@ -153,11 +151,13 @@ def checked_filter(
     inward: FloatArray,
     outward: FloatArray,
     scale: float,
+    weights: FloatArray,
 ) -> ItemFilter:
     """Return a filter whose arrays fit together: one that fails would fail on some data only."""
     rank = inward.shape[1] - 1
     shapes = (popularity.shape, inward.shape, outward.shape)
-    if shapes != ((n_features,), (len(kept), rank + 1), (rank, len(kept))):
+    fitting = (n_features,), (len(kept), rank + 1), (rank, len(kept))
+    if shapes != fitting or weights.shape[1:] != (rank,):
         raise ValueError(f"these arrays are no filter of {n_features} items: shapes {shapes}.")
     return ItemFilter(kept, popularity, inward, outward, float(scale))
 

@@ -9,7 +9,6 @@ dimensions.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -33,8 +32,8 @@ class RecallQuery(SumQuery):
         Histories on the kept items of the filter: known items positive, hidden ones negative.
     tastes : ItemFilter
         The public filter.
-    blends : sequence of float
-        Public weights of its tastes, one for each number that is released.
+    weights : array of shape (c, rank)
+        Public weights of its tastes, one row for each number that is released.
     adjacency : {"add_remove", "replace"}
         Whether a neighbour has one row more or less, or as many and another one in its place.
     n_jobs : int or None
@@ -45,14 +44,14 @@ class RecallQuery(SumQuery):
         self,
         rows: AnyRows,
         tastes: Tastes,
-        blends: Sequence[float],
+        weights: FloatArray,
         *,
         adjacency: str,
         n_jobs: int | None = None,
     ) -> None:
         super().__init__(rows, adjacency=adjacency, n_jobs=n_jobs)
-        self._judge = partial(judged, tastes=tastes, blends=tuple(blends))
-        self._n = len(blends)
+        self._judge = partial(judged, tastes=tastes, weights=weights)
+        self._n = len(weights)
 
     def recalls(self) -> Bounded:
         """Return the sum over rows of recall - 1/2, for each filter.

@@ -145,7 +145,7 @@ class LocalRecommender(ListsMixin, BaseEstimator):
         Number of items of the catalogue.
     n_components : int, default=16
         Number of directions, popularity included.
-    item_exponent : float, default=0.25
+    item_exponent : float, default=0.5
         As in `DPRecommender`.
 
     Attributes
@@ -186,7 +186,7 @@ class LocalRecommender(ListsMixin, BaseEstimator):
     (1, 5)
     """
 
-    def __init__(self, items, n_items, n_components=16, *, item_exponent=0.25):
+    def __init__(self, items, n_items, n_components=16, *, item_exponent=0.5):
         self.items = items
         self.n_items = n_items
         self.n_components = n_components

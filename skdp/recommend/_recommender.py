@@ -48,9 +48,9 @@ class DPRecommender(
         "gram" releases a symmetric moment with Gaussian noise; "one_shot" (interactions) flips the
         cells of the kept items, which is pure and needs no delta; "popularity" releases counts
         only. "auto" chooses by the larger signal, from public numbers.
-    item_exponent : float, default=0.25
-        Popular items count less among the tastes: by their count to this power. 0 is a plain
-        singular value decomposition, 0.5 the normalisation of graph filters.
+    item_exponent : float, default=0.5
+        Popular items count less among the tastes: by their count, and some of the noise, to this
+        power. 0 is a plain singular value decomposition, 0.5 the normalisation of graph filters.
     weights : "binary" or float, default="binary"
         What an entry counts: each positive one the same, or min(x, weights), a public cap on
         ratings or numbers of plays (row unit only). Rows have length 1 in any case.
@@ -122,7 +122,7 @@ class DPRecommender(
         n_components=16,
         *,
         algorithm="auto",
-        item_exponent=0.25,
+        item_exponent=0.5,
         weights="binary",
         privacy_unit="row",
         epsilon=1.0,
