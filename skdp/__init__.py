@@ -2,6 +2,7 @@
 
 from skdp import model_selection
 from skdp._progress import PrintProgress
+from skdp._skops import skops_types
 from skdp.decomposition import (
     DPPCA,
     DPIncrementalPCA,
@@ -52,4 +53,5 @@ __all__ = [
     "PrivacyWarning",
     "check_pipeline",
     "model_selection",
+    "skops_types",
 ]

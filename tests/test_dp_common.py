@@ -43,6 +43,9 @@ ESTIMATORS = [
     DPPCA(n_components="mle", clip_norm=2.0, epsilon=8.0),
     DPPCA(center=np.arange(5.0), epsilon=0.1),
     DPPCA(epsilon=np.inf, clip_norm=np.inf),
+    DPPCA(privacy_unit="group"),
+    DPPCA(2, privacy_unit="group", group_weight="rows", adjacency="replace"),
+    DPPCA(1, privacy_unit="group", group_weight=3, clip_norm=1.0, svd_solver="power"),
     DPIncrementalPCA(),
     DPIncrementalPCA(n_components=2, clip_norm=1.0, adjacency="replace"),
     DPIncrementalPCA(n_components=1, clip_norm=1.0, center="none"),
@@ -133,6 +136,8 @@ ESTIMATORS = [
     DPStandardScaler(),
     DPStandardScaler(adjacency="replace"),
     DPStandardScaler(entry_bounds=(-1.0, 2.0)),
+    DPStandardScaler(privacy_unit="group", group_weight="rows"),
+    DPStandardScaler(privacy_unit="group", adjacency="replace", entry_bounds=(-1.0, 2.0)),
     DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
 ]
 
@@ -140,7 +145,6 @@ ESTIMATORS = [
 EXPECTED_FAILED = {}
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @parametrize_with_dp_checks(
     ESTIMATORS, expected_failed_checks=lambda estimator: EXPECTED_FAILED.get(repr(estimator), {})
 )

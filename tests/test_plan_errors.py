@@ -15,7 +15,6 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
-from skdp.answer import Answer
 from skdp.datasets import (
     make_block_graph,
     make_spiked_rows,
@@ -23,9 +22,7 @@ from skdp.datasets import (
     make_user_tasks,
 )
 from skdp.preprocessing import DPStandardScaler
-from skdp.solvers.scales import find_scale
 from skdp.testing import seeded_entropy
-from skdp.theory import scale_doubt
 
 ENTRY = {"privacy_unit": "entry", "sketch": "sparse", "matrix_shape": (400, 12)}
 
@@ -309,25 +306,6 @@ def test_too_few_rows_for_a_scale_are_too_few_for_a_fit():
     assert model.plan(500, 8).error > 0.9 * model.plan(1, 8).error
     assert DPPCA(1, epsilon=2.0, center="none", clip_norm=1.0).plan(500, 8).error < 0.05
     assert DPRidge().plan(60, 4).error > 0.9
-
-
-@pytest.mark.parametrize("spread", [0.1, 0.3])
-def test_doubt_of_a_scale(spread):
-    """The curve against searches, between two and five deviations."""
-    rng, n = np.random.default_rng(0), 1000
-    for deviations in (2.0, 3.0, 4.0, 5.0):
-        missed = 0
-        for _ in range(60):
-            numbers = np.sort(np.exp(spread * rng.standard_normal(n)))
-            noise = n / deviations
-
-            def rank(threshold, *, share, numbers=numbers, noise=noise):
-                below = np.searchsorted(numbers, threshold, side="right")
-                return Answer(below - n / 2 + noise * rng.standard_normal(), noise)
-
-            missed += not find_scale(rank, 1.0).found
-        expected = scale_doubt(deviations, 1.0)
-        assert abs(missed / 60 - expected) < 0.1 + 3 * math.sqrt(expected * (1 - expected) / 60)
 
 
 def columns_with(spectrum):

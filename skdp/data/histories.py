@@ -10,8 +10,7 @@ ways, so that a neighbour differs in one row, or in one cell, also after hiding:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -93,12 +92,18 @@ def _salts(rows: Any, items: Words) -> Words:
     return np.asarray(_mixed(sums[rows.indptr[1:]] - sums[rows.indptr[:-1]]), np.uint64)
 
 
-class HistoryRows:
-    """Histories in blocks, on the kept items.
+def history_rows(
+    blocks: Iterable[Any],
+    kept: NDArray[np.intp] | None = None,
+    form: str = "unit",
+    judged: float = 0.0,
+    cap: float | None = None,
+) -> Iterator[Any]:
+    """Yield histories on the kept items, as CSR blocks.
 
     Parameters
     ----------
-    source : RowSource
+    blocks : iterable of blocks
         Rows whose positive entries are items.
     kept : ndarray of int or None
         A public selection of items; None keeps all.
@@ -109,47 +114,19 @@ class HistoryRows:
         Share of the rows of which items are hidden.
     cap : float or None
         Entries count by min(x, cap); None: all alike.
+
+    Yields
+    ------
+    CSR array
     """
-
-    def __init__(
-        self,
-        source: RowSource,
-        kept: NDArray[np.intp] | None = None,
-        *,
-        form: str = "unit",
-        judged: float = 0.0,
-        cap: float | None = None,
-    ) -> None:
-        self._source = source
-        self._kept = kept
-        self._form = form
-        self._judged = judged
-        self._cap = cap
-        self.n_features = source.n_features if kept is None else len(kept)
-
-    def n_rows(self) -> int:
-        """Return the private number of rows."""
-        return self._source.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut as the source does."""
-        cut = self._source.parts(n)
-        wrap = partial(
-            HistoryRows, kept=self._kept, form=self._form, judged=self._judged, cap=self._cap
-        )
-        return [wrap(part) for part in cut]
-
-    def blocks(self) -> Iterator[Any]:
-        """Yield CSR blocks."""
-        for block in self._source.blocks():
-            rows = weighted_rows(_finite_rows(block), self._cap)
-            if self._form == "known":
-                rows = without_hidden(rows, self._judged, by_cell=False, most=_FEW)
-            elif self._form == "both":
-                hidden = hidden_cells(rows, self._judged, by_cell=False, most=_FEW)
-                rows.data[hidden] *= -1
-            rows = rows if self._kept is None else rows[:, self._kept]
-            yield rows if self._form == "both" else _of_length_one(rows)
+    for block in blocks:
+        rows = weighted_rows(_finite_rows(block), cap)
+        if form == "known":
+            rows = without_hidden(rows, judged, by_cell=False, most=_FEW)
+        elif form == "both":
+            rows.data[hidden_cells(rows, judged, by_cell=False, most=_FEW)] *= -1
+        rows = rows if kept is None else rows[:, kept]
+        yield rows if form == "both" else _of_length_one(rows)
 
 
 def _finite_rows(block: Any) -> Any:

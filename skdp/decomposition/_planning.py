@@ -1,16 +1,21 @@
 """Plans of the decompositions: a rehearsed fit, and the error that theory expects of it."""
 
+from __future__ import annotations
+
 import math
 from functools import partial
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
+from skdp.data.persons import each_alone
 from skdp.decomposition._unit_fits import unit_route
 from skdp.solvers.one_shot import pair_deviation
 from skdp.solvers.spectral import CORE_SCALE, largest_term
 from skdp.theory import (
     Expectation,
+    FitPlan,
     IteratedSide,
     check_counts,
     constant_error,
@@ -36,7 +41,9 @@ _DIRECTION = "share of the squared length that one direction must hold"
 class PlansMixin:
     """The method `plan` of the decompositions."""
 
-    def plan(self, n_samples, n_features, *, signal=None, sparse=False):
+    def plan(
+        self, n_samples: int, n_features: int, *, signal: Any = None, sparse: bool = False
+    ) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a number of samples
@@ -62,14 +69,17 @@ class PlansMixin:
         check_counts(self, n_samples=n, n_features=d)
         self._check_parameters()
         unit = getattr(self, "privacy_unit", "row")
-        rows = unit == "row"
-        asked = not rows or self.adjacency == "replace" or math.isinf(self.epsilon)
+        rows = unit in ("row", "group")
+        asked = not rows or self.adjacency == "replace" or self.epsilon == math.inf
         X = zero_rows(n if asked else 1, d, sparse=sparse or not rows)
+        X = each_alone(X) if unit == "group" else X
         ordinary = {}
         if rows:
             facts = n_planned(self, d), check_share(self, signal, d), length_of(self)
             ordinary["gram"] = spiked(*facts)
             ordinary["sums"] = clear_sums
+        if unit == "interaction":
+            ordinary["counts"] = clear_sums
         rehearsal = rehearse(self, n, X, pure=self._is_pure(X), **ordinary)
         if rows:
             whole = rehearsal
@@ -131,6 +141,8 @@ def expect_rows(estimator, rehearsal, n, d, signal):
     moments = rehearsal.named("gram", "moment")
     products = rehearsal.named("tangent_product")
     assumed = [f"{k} components hold {captured:.2g} of the squared length, in equal parts"]
+    if getattr(estimator, "privacy_unit", "row") == "group":
+        assumed.append("samples are persons: groups of rows that count once each")
     learns = estimator.clip_norm == "auto"
     shorter = length if learns else 1.0
     about = "rows are about as long as the clip norm"
@@ -145,11 +157,13 @@ def expect_rows(estimator, rehearsal, n, d, signal):
             assumed.append("the error of the screened route depends on how columns are spread")
             loss = constant_error
     else:
-        reach = largest_term(clip, CORE_SCALE) * shorter**2
-        noises = [line.noise_scale / reach for line in products]
+        wholes = rehearsal.named("gram_product")  # of persons: core and tangent part as they are
+        core, products = (1.0, wholes) if wholes else (CORE_SCALE, products)
+        reach = clip**2 if wholes else largest_term(clip, core)
+        noises = [line.noise_scale / reach / shorter**2 for line in products]
         noise = sum(scale**-2 for scale in noises) ** -0.5
         facts = {"d": d, "k": k, "captured": captured, "width": products[0].size // d}
-        loss = partial(power_loss, **facts, noises=noises, core_scale=CORE_SCALE)
+        loss = partial(power_loss, **facts, noises=noises, core_scale=core)
     ranks = rehearsal.named("norm_median")
     if ranks and not exact and loss is not constant_error:
         facts = {"nothing": loss(1e-9), "noise_scale": ranks[-1].noise_scale}

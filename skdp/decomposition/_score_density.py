@@ -1,15 +1,21 @@
 """A picture of private rows in the plane of two released components, with differential privacy."""
 
+from __future__ import annotations
+
 import warnings
+from collections.abc import Iterable
 from functools import partial
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import as_source, check_rows
 from skdp._placed import check_placed
 from skdp._scales import column_weights, warn_unclear_columns
+from skdp._types import Seed, Split
 from skdp._validation import check_split
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.places import Placed
@@ -128,20 +134,20 @@ class DPScoreDensity(ScoreParametersMixin, ScorePlansMixin, BaseDPEstimator):
 
     def __init__(
         self,
-        axes=None,
+        axes: ArrayLike | None = None,
         *,
-        epsilon=1.0,
-        delta=1e-6,
-        adjacency="add_remove",
-        kind="auto",
-        classes=None,
-        center=None,
-        limits="auto",
-        n_bins="auto",
-        budget_split="auto",
-        random_state=None,
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        adjacency: str = "add_remove",
+        kind: str = "auto",
+        classes: Iterable[Any] | None = None,
+        center: ArrayLike | str | None = None,
+        limits: ArrayLike | str = "auto",
+        n_bins: int | str = "auto",
+        budget_split: Split = "auto",
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+    ) -> None:
         self.axes = axes
         self.epsilon = epsilon
         self.delta = delta
@@ -156,7 +162,7 @@ class DPScoreDensity(ScoreParametersMixin, ScorePlansMixin, BaseDPEstimator):
         self.n_jobs = n_jobs
 
     @classmethod
-    def from_model(cls, model: BaseEstimator, components=(0, 1), **params):
+    def from_model(cls, model: BaseEstimator, components: Any = (0, 1), **params: Any) -> Any:
         """Return an unfitted picture in the plane of two components of a fitted model.
 
         Its released (or public) components and mean become parameters, for free.
@@ -186,7 +192,7 @@ class DPScoreDensity(ScoreParametersMixin, ScorePlansMixin, BaseDPEstimator):
         return cls(axes, **(facts | params))
 
     @atomic
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Release where rows lie; spends (`epsilon`, `delta`) once.
 
         Parameters

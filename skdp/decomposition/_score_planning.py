@@ -1,5 +1,7 @@
 """Plans of score plots: a rehearsed fit, and how clear its picture will be."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import partial
 
@@ -8,7 +10,7 @@ import numpy as np
 from skdp.data.blocks import row_source
 from skdp.data.places import Placed
 from skdp.solvers.density import cell_edge, cell_error, least_class
-from skdp.theory import Expectation, check_counts, rehearse, searched_error, zero_rows
+from skdp.theory import Expectation, FitPlan, check_counts, rehearse, searched_error, zero_rows
 
 _DEVIATIONS = 3.0
 
@@ -16,7 +18,7 @@ _DEVIATIONS = 3.0
 class ScorePlansMixin:
     """The method `plan` of score plots."""
 
-    def plan(self, n_samples, n_features):
+    def plan(self, n_samples: int, n_features: int) -> FitPlan:
         """Say what a fit would release, and how clear the picture will be; no data is touched.
 
         Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a number of samples

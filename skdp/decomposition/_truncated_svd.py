@@ -1,8 +1,12 @@
 """Truncated singular value decomposition with differential privacy."""
 
+from __future__ import annotations
+
 import math
+from typing import Any, Self
 
 from skdp._inputs import as_source, check_matrix, check_rows
+from skdp._types import Seed, Split
 from skdp._validation import (
     check_bounds,
     check_clip_norm,
@@ -14,6 +18,7 @@ from skdp._validation import (
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
+from skdp.decomposition._interaction_fits import fit_interactions
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._spectral import (
     check_normalizer,
@@ -27,7 +32,6 @@ from skdp.decomposition._spectral import (
 from skdp.decomposition._unit_fits import (
     UNIT_SOLVERS,
     fit_entries,
-    fit_interactions,
     pure_units,
     unit_route,
 )
@@ -49,28 +53,6 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
     ----------
     n_components : int, default=2
         Number of components.
-    algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
-"deflation", "one_shot"}, default="auto"
-        Row unit: "gram" (and "arpack") releases the second moment and refines it; "power" (and
-        "randomized") takes power steps; "screened" first finds the columns that rise above the
-        noise, for wide non-negative rows. Interactions: "gram" (and "arpack"), "power" (and
-        "randomized"), "one_shot". Entries: "alternating" half steps; "deflation", one component
-        after the other; "one_shot". Edges: "power", "one_shot". "one_shot" flips each cell with
-        probability 1/(1 + e^epsilon): one release of pure differential privacy, whatever
-        `n_components` is, refused where it would flip more than 2e7 cells. "auto" chooses by the
-        smaller predicted noise, from public shapes and parameters.
-    n_iter : int or "auto", default="auto"
-        Power steps. Each is a release: more is not better.
-    n_oversamples : int or "auto", default="auto"
-        Extra columns of the routes that take products. "auto" has them join (row unit: from the
-        start) when released answers show that there is little noise.
-    power_iteration_normalizer : {"auto", "QR"}, default="auto"
-        "LU" and "none" have no bounded sensitivity and are refused.
-    random_state : int, Generator, RandomState or None, default=None
-        None draws noise from the operating system. Anything else makes the noise reproducible,
-        which is not private: it warns and is flagged in the receipt.
-    tol : float, default=0.0
-        Kept for compatibility; nothing stops early on private values.
     epsilon : float, default=1.0
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
@@ -88,6 +70,29 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         symmetric pair of entries of a graph (X is square, its upper triangle counts). "frobenius"
         and "spectral": any change of X (as 64-bit floats) of that norm at most `sensitivity`, which
         is the caller's contract: it cannot be checked.
+    algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
+"deflation", "one_shot"}, default="auto"
+        Row unit: "gram" (and "arpack") releases the second moment and refines it; "power" (and
+        "randomized") takes power steps; "screened" first finds the columns that rise above the
+        noise, for wide non-negative rows. Interactions: "gram" (and "arpack"), "screened" (the
+        moment of the items with the largest counts), "power" (and "randomized"), "one_shot".
+        Entries: "alternating" half steps; "deflation", one component
+        after the other; "one_shot". Edges: "power", "one_shot". "one_shot" flips each cell with
+        probability 1/(1 + e^epsilon): one release of pure differential privacy, whatever
+        `n_components` is, refused where it would flip more than 2e7 cells. "auto" chooses by the
+        smaller predicted noise, from public shapes and parameters.
+    n_iter : int or "auto", default="auto"
+        Power steps. Each is a release: more is not better.
+    n_oversamples : int or "auto", default="auto"
+        Extra columns of the routes that take products. "auto" has them join (row unit: from the
+        start) when released answers show that there is little noise.
+    power_iteration_normalizer : {"auto", "QR"}, default="auto"
+        "LU" and "none" have no bounded sensitivity and are refused.
+    random_state : int, Generator, RandomState or None, default=None
+        None draws noise from the operating system. Anything else makes the noise reproducible,
+        which is not private: it warns and is flagged in the receipt.
+    tol : float, default=0.0
+        Kept for compatibility; nothing stops early on private values.
     entry_bounds : tuple of float, default=(0.0, 1.0)
         Entry and edge units: entries are clipped to them; they must hold 0. "one_shot" needs
         (0, high) and shows x as `high` with probability x/high.
@@ -165,25 +170,25 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
 
     def __init__(
         self,
-        n_components=2,
+        n_components: int = 2,
         *,
-        algorithm="auto",
-        n_iter="auto",
-        n_oversamples="auto",
-        power_iteration_normalizer="auto",
-        random_state=None,
-        tol=0.0,
-        epsilon=1.0,
-        delta=1e-6,
-        clip_norm="auto",
-        adjacency="add_remove",
-        privacy_unit="row",
-        entry_bounds=(0.0, 1.0),
-        degree_floor=5,
-        sensitivity=1.0,
-        budget_split="auto",
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        clip_norm: float | str = "auto",
+        adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        algorithm: str = "auto",
+        n_iter: int | str = "auto",
+        n_oversamples: int | str = "auto",
+        power_iteration_normalizer: str = "auto",
+        random_state: Seed = None,
+        tol: float = 0.0,
+        entry_bounds: tuple[float, float] = (0.0, 1.0),
+        degree_floor: int = 5,
+        sensitivity: float = 1.0,
+        budget_split: Split = "auto",
+        n_jobs: int | None = None,
+    ) -> None:
         self.n_components = n_components
         self.algorithm = algorithm
         self.n_iter = n_iter
@@ -203,7 +208,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -244,7 +249,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         name, reason = unit_route(self, X.shape)
         return fit(self, session, X, name) | {"route_": reason}
 
-    def fit_transform(self, X, y=None):
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.
 
         Parameters
@@ -345,7 +350,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
         )  # fmt: skip
-        squares, V = rotate_by_ritz(ask, V, shares["ritz"])
+        squares, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
         total = float(ask.square_sum(share=shares["trace"]).value)
         sums_noise = 0.0
         if sums is None:

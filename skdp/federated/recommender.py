@@ -23,9 +23,8 @@ from skdp.federated._clients import (
     is_selection,
 )
 from skdp.federated._requests import Argument
-from skdp.federated.noise_parts import Config
-from skdp.queries.histories import RowHistories
-from skdp.queries.recalls import RecallQuery
+from skdp.federated.config import AggregationConfig
+from skdp.queries.histories import RecallQuery, RowHistories
 from skdp.queries.sums import ADJACENCIES
 
 _MOST_WAYS = 16
@@ -121,7 +120,7 @@ class RecommenderClient(FederatedClient):
     def __init__(
         self,
         R: Any,
-        config: Config,
+        config: AggregationConfig,
         *,
         weights: str | float = "binary",
         epsilon: float = 1.0,

@@ -1,6 +1,9 @@
 """Where private rows lie in a plane, as it was released."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -65,7 +68,7 @@ class ScoreDisplay:
         self.feature_names = feature_names
         self.component_names = component_names
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Any:
         """Draw what was released.
 
         Parameters
@@ -195,9 +198,14 @@ class ScoreDisplay:
 
     @classmethod
     def from_estimator(
-        cls, estimator, *, n_loadings=6, feature_names=None,
-        component_names=("component 1", "component 2"), ax=None,
-    ):  # fmt: skip
+        cls,
+        estimator: Any,
+        *,
+        n_loadings: int = 6,
+        feature_names: Any = None,
+        component_names: Any = ("component 1", "component 2"),
+        ax: Any = None,
+    ) -> Any:
         """Draw what a fitted `DPScoreDensity` released.
 
         Parameters

@@ -27,8 +27,6 @@ from skdp.data.exact import exact_map, off_grid, on_grid
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import SumQuery
 
-__all__ = ["PairQuery"]
-
 FloatArray = NDArray[np.float64]
 _LONGEST = 2.0  # squared length of a row at most
 _MARGIN = 1 - 2.0**-20  # v on its grid has length 1 to 2**-24, sums of a row are nearer

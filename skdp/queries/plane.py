@@ -8,7 +8,7 @@ nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,12 +18,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_rows
-from skdp.data.blocks import Block, RowSource
+from skdp.data.blocks import Block, row_source
 from skdp.data.remote import narrowed
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.sums import SumQuery, any_rows
+from skdp.queries.sums import SumQuery
 from skdp.solvers.products import row_products
 
 FloatArray = NDArray[np.float64]
@@ -45,36 +45,21 @@ class Frame(NamedTuple):
         return np.asarray(np.clip((s - self.center) / self.half, -_FAR, _FAR))
 
 
-class PlaneRows:
-    """Rows of a public plane: each a function of its own row alone, bit by bit."""
-
-    n_features = 2
-
-    def __init__(self, source: RowSource, axes: FloatArray, center: FloatArray) -> None:
-        self._source, self._axes, self._center = source, axes, center
-
-    def n_rows(self) -> int:
-        """Return the private number of rows."""
-        return self._source.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut as the source does."""
-        return [PlaneRows(part, self._axes, self._center) for part in self._source.parts(n)]
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield coordinates, with the columns beside the rows if there are any."""
-        for block in self._source.blocks():
-            if isinstance(block, Zipped):
-                yield Zipped(self._coordinates(block.rows), block.columns)
-            else:
-                yield self._coordinates(block)
-
-    def _coordinates(self, rows: Block) -> FloatArray:
-        if sp.issparse(rows):  # scipy adds up the stored entries of a row in their order
-            found = np.asarray(rows @ self._axes.T - self._axes @ self._center)
+def plane_rows(blocks: Iterable[Block], axes: FloatArray, center: FloatArray) -> Iterator[Block]:
+    """Yield coordinates in a public plane, each of its own row alone; columns stay beside them."""
+    for block in blocks:
+        if isinstance(block, Zipped):
+            yield Zipped(_coordinates(block.rows, axes, center), block.columns)
         else:
-            found = row_products(rows - self._center, self._axes.T)
-        return np.where(finite_rows(rows)[:, None], found, np.nan)
+            yield _coordinates(block, axes, center)
+
+
+def _coordinates(rows: Block, axes: FloatArray, center: FloatArray) -> FloatArray:
+    if sp.issparse(rows):  # scipy adds up the stored entries of a row in their order
+        found = np.asarray(rows @ axes.T - axes @ center)
+    else:
+        found = row_products(rows - center, axes.T)
+    return np.where(finite_rows(rows)[:, None], found, np.nan)
 
 
 class PlaneQuery(SumQuery):
@@ -101,13 +86,13 @@ class PlaneQuery(SumQuery):
         self, rows: Any, axes: FloatArray, center: FloatArray, n_classes: int = 0, *,
         adjacency: str, n_jobs: int | None = None,
     ) -> None:  # fmt: skip
-        plane = narrowed(any_rows(rows), partial(PlaneRows, axes=axes, center=center), 2)
+        plane = narrowed(row_source(rows), partial(plane_rows, axes=axes, center=center), 2)
         super().__init__(plane, adjacency=adjacency, n_jobs=n_jobs)
         self.n_classes = n_classes
 
     def coordinates(self) -> ColumnQuery:
         """Return the two coordinates as columns, of rows of any class."""
-        return self._beside(ColumnQuery, narrowed(self._source, _Unlabelled, 2))
+        return self._beside(ColumnQuery, narrowed(self._source, _unlabelled, 2))
 
     def class_counts(self) -> Bounded:
         """Return the number of rows of each class: a row adds 1 to one of them."""
@@ -176,23 +161,10 @@ class PlaneQuery(SumQuery):
         return Bounded(Bound(name, shape, l2, slack=slack, l1=units, l1_slack=units / 2), answer)
 
 
-class _Unlabelled:
-    """The coordinates alone, without the columns beside them."""
-
-    n_features = 2
-
-    def __init__(self, source: RowSource) -> None:
-        self._source = source
-
-    def n_rows(self) -> int:
-        return self._source.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        return [_Unlabelled(part) for part in self._source.parts(n)]
-
-    def blocks(self) -> Iterator[Block]:
-        for block in self._source.blocks():
-            yield block.rows if isinstance(block, Zipped) else block
+def _unlabelled(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield the coordinates alone, without the columns beside them."""
+    for block in blocks:
+        yield block.rows if isinstance(block, Zipped) else block
 
 
 @dataclass(frozen=True)

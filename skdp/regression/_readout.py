@@ -24,8 +24,9 @@ from skdp._validation import (
 from skdp.base import BaseDPEstimator
 from skdp.data.blocks import row_source
 from skdp.data.places import Placed
+from skdp.data.record_scales import RowScale, TargetScale
 from skdp.exceptions import PrivacyWarning
-from skdp.queries.readout import ReadoutQuery, RowScale, TargetScale
+from skdp.queries.readout import ReadoutQuery
 from skdp.regression._planning import (
     ReadoutFacts,
     check_spectrum,

@@ -8,11 +8,13 @@ entry of the moment.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.solvers.spectral import RowNoise, clipped_gram, refined_subspace
 from skdp.solvers.thinning import Subspace, chosen_subspace
 
@@ -35,16 +37,16 @@ class Sums(NamedTuple):
     readable: bool
 
 
-def bought_sums(ask: Any, share: float) -> Sums:
+def bought_sums(sums: Callable[..., Answer], share: float) -> Sums:
     """Buy column sums in rungs until the largest can be read; with all of a share if they cannot.
 
-    Each rung is one release; they are averaged by precision. How far to go is decided on released
-    values, and the total is the same.
+    Each rung is one release, ``sums(share=...)``; they are averaged by precision. How far to go is
+    decided on released values, and the total is the same.
     """
     value: Any = 0.0
     precision = spent = 0.0
     for part, level in _RUNGS:
-        answer = ask.sums(share=part * share)
+        answer = sums(share=part * share)
         if answer.noise_scale == 0.0:
             return Sums(answer.value, 0.0, part * share, True)
         weight = answer.noise_scale**-2
@@ -56,9 +58,8 @@ def bought_sums(ask: Any, share: float) -> Sums:
     return Sums(value, precision**-0.5, spent, False)
 
 
-def kept_columns(noise: RowNoise, share: float, d: int, k: int) -> int:
+def kept_columns(signal: float, d: int, k: int) -> int:
     """Return how many columns to keep: rows over the noise of an entry, to the power 2/3."""
-    signal = noise.n * math.sqrt(share) / noise.psd
     size = min(_SIZE * signal ** (2 / 3), float(_MOST_KEPT))
     return int(min(max(size, _FEWEST_KEPT, 4 * k), d))
 
@@ -72,7 +73,7 @@ def screened_subspace(
     by thinning, with the most popular columns among the candidates: where these are best a second
     moment takes the place of the tangent rounds.
     """
-    sums = bought_sums(ask, share)
+    sums = bought_sums(ask.sums, share)
     order = np.argsort(-np.abs(sums.value), kind="stable")
     V = np.zeros((d, k))
     if not sums.readable:
@@ -80,11 +81,30 @@ def screened_subspace(
         return V, sums.value, order[:k]
     rest = share - sums.spent
     first, last = _MOMENT * rest, (1 - _MOMENT) * rest
-    n = kept_columns(noise, first, d, k)
+    n = kept_columns(noise.n * math.sqrt(first) / noise.psd, d, k)
     order = order[: _WIDER * n]
     sizes = np.maximum(np.abs(sums.value[order]), sums.noise_scale)
     V[order] = _moment_subspace(ask.columns(order), sizes, n, k, (first, last), noise)
     return V, sums.value, order
+
+
+def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> FloatArray:
+    """Return the subspace of one moment of the columns with the largest counts.
+
+    `signal` is rows over the noise of an entry of the moment, at the whole share. Popularity is the
+    floor, as for rows.
+    """
+    counts = bought_sums(ask.counts, share)
+    order = np.argsort(-counts.value, kind="stable")
+    V = np.zeros((d, k))
+    if not counts.readable:
+        V[order[:k], np.arange(k)] = 1.0
+        return V
+    rest = share - counts.spent
+    order = order[: kept_columns(signal * math.sqrt(rest / share), d, k)]
+    moment = ask.columns(order).gram(share=rest)
+    V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order]).vectors
+    return V
 
 
 def _moment_subspace(

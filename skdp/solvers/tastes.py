@@ -21,8 +21,6 @@ from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.one_shot import leading_pairs
 from skdp.solvers.shrinkage import Directions, PairMoment, wigner
 
-__all__ = ["WAYS", "Items", "Ways", "offered", "own_of"]
-
 FloatArray = NDArray[np.float64]
 _FLOOR = 0.3  # of the edge of the noise: the least that an item counts as
 _TINY = 1e-300

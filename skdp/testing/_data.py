@@ -55,7 +55,7 @@ def settings_of(estimator) -> Settings:
     shape = getattr(estimator, "matrix_shape", None)
     d = math.prod(shape) if shape is not None else max(5, k + 2)
     unit = getattr(estimator, "privacy_unit", "row")
-    adjacency = "replace" if unit == "label" else getattr(estimator, "adjacency", "add_remove")
+    adjacency = getattr(estimator, "adjacency", "add_remove")
     return Settings(unit, adjacency, d, max(40, 2 * d))
 
 

@@ -78,8 +78,7 @@ def check_company(name, estimator):
         raise AssertionError(f"{name}: {failure}")
     for openings in zip(whole, *parts, strict=True):
         bound, (exact, some, others) = openings[0].bound, (opening.exact for opening in openings)
-        slack = math.sqrt(bound.size) if bound.slack is None else bound.slack
-        rounding = slack if slack >= math.sqrt(bound.size) else 0.0
+        rounding = bound.l2_slack if bound.l2_slack >= math.sqrt(bound.size) else 0.0
         if np.linalg.norm(change(exact, some + others)) > rounding:
             raise AssertionError(
                 f"{name}: what a unit adds to {bound.name!r} depends on other units"

@@ -41,7 +41,7 @@ FOLDERS = (
 )  # fmt: skip
 # Public sizes that decide on a way through the code, and what makes test data exceed them.
 SIZES = {
-    "_BLOCK_BYTES": 64, "_MAX_ROWS": 3, "_EXACT_ROWS": 4, "_BATCH_BYTES": 64, "_MAX_USERS": 2,
+    "_BLOCK_BYTES": 64, "_MAX_ROWS": 3, "_EXACT_ROWS": 4, "_BATCH_BYTES": 64, "_MAX_GROUPS": 2,
     "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
     "MAX_ROWS": 3, "_BLOCK": 4, "_FACTORS": 4, "_AT_ONCE": 4, "_WHOLE": 1,
     "_MOST_KEPT": 2, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
@@ -204,7 +204,6 @@ def test_these_take_another_way(estimator):
     assert (before != after) or getattr(estimator, "algorithm", "") == "screened"
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("check", KEPT, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("estimator", WAYS + IN_BLOCKS, ids=repr)
 def test_keeps_its_promise_beyond_every_size(estimator, check):
