@@ -163,10 +163,7 @@ def test_one_interaction_moves_all_recalls_from_nothing_to_everything(adjacency)
     second[user, popular] = 1
     if adjacency == "replace":
         second[user, unpopular] = 0
-    judged = [
-        interactions(adjacency)(R).judge(*judge(tastes)).recalls()
-        for R in (first, second)
-    ]
+    judged = [interactions(adjacency)(R).judge(*judge(tastes)).recalls() for R in (first, second)]
     change, bound = judged[1].answer(0.0) - judged[0].answer(0.0), judged[0].bound
     np.testing.assert_allclose(change, 1.0, rtol=1e-12)
     assert np.linalg.norm(change) == pytest.approx(bound.l2, rel=1e-12)
