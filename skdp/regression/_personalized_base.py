@@ -231,7 +231,8 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         return UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def _scales_targets(self):
-        return self._loss_name() in ("squared", "huber")
+        loss = self._loss_name()
+        return getattr(loss, "homogeneous", loss in ("squared", "huber"))
 
     def _fit_session(self, session, query):
         """Make all releases; returns the public attributes."""
