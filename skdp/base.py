@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._links import DocLinkMixin
 from skdp._progress import CallbackMixin, ReleaseTasks, run_with_callbacks
 from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.exceptions import PrivacyWarning
@@ -102,17 +103,13 @@ class FitObserver(Account):
             self.tasks.close()
 
 
-class BaseDPEstimator(CallbackMixin, BaseEstimator):
+class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
     """Base of the estimators: a budget, a session, a receipt.
 
     Subclasses list the privacy units they have in ``_privacy_units`` (unit -> adjacencies) and have
     the parameters ``epsilon``, ``delta``, ``adjacency`` and ``random_state``.
     """
 
-    _doc_link_module = "skdp"
-    _doc_link_template = (
-        "https://skdp.readthedocs.io/en/stable/api/{estimator_module}.{estimator_name}.html"
-    )
     if TYPE_CHECKING:  # a fit sets its attributes by name
 
         def __getattr__(self, name: str) -> Any: ...
@@ -122,10 +119,6 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
     _ledger_ticket = None  # of clones and pickles made inside a PrivacyLedger
     _publish = "Publish what its released() returns."
     _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
-
-    def _doc_link_url_param_generator(self):
-        module = type(self).__module__.rpartition("._")[0] or type(self).__module__
-        return {"estimator_module": module, "estimator_name": type(self).__name__}
 
     def _checked_session(self, *, random_state=None, kind=PrivacySession, pure=False):
         """Check the privacy parameters; return a session that nobody was charged for."""

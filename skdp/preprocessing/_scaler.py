@@ -69,8 +69,8 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
         Whether ``transform`` scales the columns.
     entry_bounds : (low, high) or "auto", default="auto"
         Public bounds of the entries, numbers or arrays of one number for each column; entries are
-        cut to them, by ``transform`` too. They make the fit much more accurate. "auto" learns a
-        power of two for each column, first about 0, then about a first mean: almost half of the
+        cut to them, by ``transform`` too. They make the fit much more accurate. "auto" learns
+        where each column lies and how far it reaches, from ranks of its entries: almost half of the
         budget. Where a column does not show its scale, a warning says so.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
@@ -273,7 +273,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
 
     def _default_shares(self):
         if isinstance(self.entry_bounds, str):
-            shares = {"scales": 0.15, "means": 0.15, "spreads": 0.15, "moments": 0.55}
+            shares = {"columns": 0.45, "moments": 0.55}
         else:
             shares = {"moments": 1.0}
         return self._with_weights(shares)
@@ -288,8 +288,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
             center, shares["moments"] = np.zeros(d), shares["moments"] / 2
             size = np.full(d, np.inf)
             return self._moments(ask, center, size, n, shares["moments"]).mean, size
-        parts = [shares[name] for name in ("scales", "means", "spreads")]
-        found = find_columns(ask, d, parts, column_weights(d), n)
+        found = find_columns(ask, d, shares["columns"], n)
         warn_unclear_columns(
             self,
             ~found.found,
@@ -297,7 +296,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
             outcome="and took a low guess",
             remedy="'entry_bounds'",
         )
-        noise = found.noise * math.sqrt(shares["means"] / shares["moments"])
+        noise = found.sums_noise(shares["moments"] / shares["columns"])
         return found.center, found.reach(noise)
 
     def _moments(self, ask, center, size, n, share):

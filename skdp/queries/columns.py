@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from skdp.data.blocks import Block, row_source
 from skdp.data.dense_pieces import dense_pieces
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.octaves import OctaveQuery
+from skdp.queries.octaves import OctaveQuery, PlaceQuery
 from skdp.queries.sums import SumQuery, summed
 
 FloatArray = NDArray[np.float64]
@@ -43,6 +43,10 @@ class ColumnQuery(SumQuery):
     def octaves(self, center: FloatArray) -> OctaveQuery:
         """Return how entries compare with powers of two about a public centre."""
         return self._beside(OctaveQuery, self._source, center)
+
+    def places(self, center: FloatArray, step: FloatArray) -> PlaceQuery:
+        """Return how entries compare with public places: whole steps from a public centre."""
+        return self._beside(PlaceQuery, self._source, center, step)
 
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].

@@ -13,6 +13,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import check_histories
+from skdp._links import DocLinkMixin
 from skdp._types import Seed
 from skdp._validation import check_int, check_real
 from skdp.base import BaseDPEstimator, atomic
@@ -140,7 +141,7 @@ class LocalReporter:
         return LocalHistory(ones, cells.shape[1], noise_scale, flipper.privacy_spent_)
 
 
-class LocalRecommender(ListsMixin, BaseEstimator):
+class LocalRecommender(DocLinkMixin, ListsMixin, BaseEstimator):
     """A recommender from local reports: the server needs no trust, and all it computes is free.
 
     Each report is pure epsilon-differentially private for one interaction before it arrives.
@@ -157,7 +158,7 @@ class LocalRecommender(ListsMixin, BaseEstimator):
         Number of items of the catalogue.
     n_components : int, default=16
         Number of directions, popularity included.
-    item_exponent : float, default=0.25
+    item_exponent : float, default=0.5
         As in `DPRecommender`.
 
     Attributes
@@ -199,7 +200,7 @@ class LocalRecommender(ListsMixin, BaseEstimator):
     """
 
     def __init__(
-        self, items: ArrayLike, n_items: int, n_components: int = 16, *, item_exponent: float = 0.25
+        self, items: ArrayLike, n_items: int, n_components: int = 16, *, item_exponent: float = 0.5
     ) -> None:
         self.items = items
         self.n_items = n_items

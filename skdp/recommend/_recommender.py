@@ -62,9 +62,9 @@ class DPRecommender(
         "gram" releases a symmetric moment with Gaussian noise; "one_shot" (interactions) flips the
         cells of the kept items, which is pure and needs no delta; "popularity" releases counts
         only. "auto" chooses by the larger signal, from public numbers.
-    item_exponent : float, default=0.25
-        Popular items count less among the tastes: by their count to this power. 0 is a plain
-        singular value decomposition, 0.5 the normalisation of graph filters.
+    item_exponent : float, default=0.5
+        Popular items count less among the tastes: by their count, and some of the noise, to this
+        power. 0 is a plain singular value decomposition, 0.5 the normalisation of graph filters.
     weights : "binary" or float, default="binary"
         What an entry counts: each positive one the same, or min(x, weights), a public cap on
         ratings or numbers of plays (row unit only). Rows have length 1 in any case.
@@ -131,7 +131,7 @@ class DPRecommender(
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
         algorithm: str = "auto",
-        item_exponent: float = 0.25,
+        item_exponent: float = 0.5,
         weights: float | str = "binary",
         random_state: Seed = None,
         n_jobs: int | None = None,

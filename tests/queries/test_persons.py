@@ -33,6 +33,7 @@ ROWS = {
 COLUMNS = {
     "moments": lambda q: q.moments(CENTER, SIZE, 1.0),
     "octaves": lambda q: q.octaves(CENTER).ranks(np.ones(D)),
+    "places": lambda q: q.places(CENTER, SIZE).ranks(np.zeros(D)),
 }
 RELEASES = ROWS | COLUMNS
 
