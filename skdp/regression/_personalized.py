@@ -204,6 +204,10 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         check_row_loss(type(self).__name__, self.loss)
         return self.loss
 
+    def _scales_targets(self):
+        loss = self._loss_name()
+        return isinstance(loss, str) or getattr(loss, "homogeneous", False)
+
     def _base_model(self, ask, query, shares):
         base = learn_base(self, ask, query, shares)
         warn_unseen(self, base)
