@@ -8,7 +8,7 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skdp import DPPCA
+from skdp import DPPCA, DPRidge
 from skdp.exceptions import PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import fixed_noise
@@ -19,6 +19,8 @@ GROUP = {"privacy_unit": "group", "epsilon": 4.0}
 MODELS = [
     DPPCA(2, **GROUP),
     DPPCA(2, clip_norm=3.0, group_weight="rows", svd_solver="power", **GROUP),
+    DPRidge(clip_norm=3.0, target_bounds=(-4.0, 4.0), **GROUP),
+    DPRidge(group_weight="rows", adjacency="replace", **GROUP),
     DPStandardScaler(**GROUP),
     DPStandardScaler(entry_bounds=(-3.0, 3.0), group_weight=4, adjacency="replace", **GROUP),
 ]
