@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._links import DocLinkMixin
 from skdp._progress import CallbackMixin, ReleaseTasks, run_with_callbacks
 from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.exceptions import PrivacyWarning
@@ -49,6 +50,7 @@ def run_atomically(fit, estimator, args, kwargs):
 
     Apart from the decorator, whose wrapper is pickled by value with classes of `__main__`.
     """
+    _refuse_weights(type(estimator).__name__, kwargs)
     before = vars(estimator).copy()
     opened = []
     outer = _OPENED.set(opened)
@@ -65,6 +67,17 @@ def run_atomically(fit, estimator, args, kwargs):
         raise
     finally:
         _OPENED.reset(outer)
+
+
+def _refuse_weights(name, kwargs):
+    """Say why there are no weights, where people look for them."""
+    if kwargs.pop("sample_weight", None) is not None:
+        raise TypeError(
+            f"{name} takes no 'sample_weight': a weight multiplies what one row can change, and "
+            "the noise is made for rows that count once; weights that follow from private rows "
+            "would be released without noise. Choose rows by a public rule, or, for classes of "
+            "unequal size, use class_weight='balanced' where it is offered."
+        )
 
 
 def _drop_stale(estimator, stale):
@@ -90,17 +103,13 @@ class FitObserver(Account):
             self.tasks.close()
 
 
-class BaseDPEstimator(CallbackMixin, BaseEstimator):
+class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
     """Base of the estimators: a budget, a session, a receipt.
 
     Subclasses list the privacy units they have in ``_privacy_units`` (unit -> adjacencies) and have
     the parameters ``epsilon``, ``delta``, ``adjacency`` and ``random_state``.
     """
 
-    _doc_link_module = "skdp"
-    _doc_link_template = (
-        "https://skdp.readthedocs.io/en/stable/api/{estimator_module}.{estimator_name}.html"
-    )
     if TYPE_CHECKING:  # a fit sets its attributes by name
 
         def __getattr__(self, name: str) -> Any: ...
@@ -110,10 +119,6 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
     _ledger_ticket = None  # of clones and pickles made inside a PrivacyLedger
     _publish = "Publish what its released() returns."
     _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
-
-    def _doc_link_url_param_generator(self):
-        module = type(self).__module__.rpartition("._")[0] or type(self).__module__
-        return {"estimator_module": module, "estimator_name": type(self).__name__}
 
     def _checked_session(self, *, random_state=None, kind=PrivacySession, pure=False):
         """Check the privacy parameters; return a session that nobody was charged for."""

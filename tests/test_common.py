@@ -16,6 +16,7 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
+from skdp.decomposition import LocalRowReporter
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.recommend import DPRecommender
@@ -64,9 +65,12 @@ ESTIMATORS = [
     DPRidgeClassifier(clip_norm=1.0, fit_intercept=False, adjacency="replace"),
     DPRecommender(),
     DPRecommender(2, privacy_unit="interaction"),
+    LocalRowReporter(),
+    LocalRowReporter(sketch_size=2, sketch_seed=0),
     DPScoreDensity(),
     DPScoreDensity(kind="ellipse", limits=((-1, 1), (0, 2)), adjacency="replace"),
     DPStandardScaler(),
+    DPStandardScaler(with_mean=False),
     DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
     PublicScaler(),
     PublicScaler(bounds=(0, 3)),

@@ -19,6 +19,7 @@ from skdp import (
 )
 from skdp.preprocessing import DPStandardScaler
 from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.entry_rows import EntryRowQuery
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.plane import Frame, PlaneQuery
 from skdp.queries.rows import RowQuery
@@ -206,6 +207,8 @@ def test_row_sensitivity_is_proved_and_tight(release, adjacency):
 
 
 def entry_query(unit, adjacency):
+    if unit == "rows":
+        return lambda A: EntryRowQuery(A, EntryUnit("entry", adjacency, -0.5, 2.0))
     kind = EntryUnit(unit, adjacency, -0.5, 2.0)
     return lambda A: EntryQuery(A, kind)
 
@@ -238,6 +241,24 @@ OTHER_RELEASES = {
         ENTRY | {"unit": "entry"}, 0.95,
     ),
     "entry, whole": (partial(entry_query, "entry"), "whole", (), ENTRY | {"unit": "entry"}, 0.95),
+    "entry, moment": (
+        lambda adjacency: lambda A: entry_query("rows", adjacency)(A).clipped(3.0), "gram", (),
+        ENTRY | {"unit": "entry", "n_climb": 60}, 0.9,
+    ),
+    "entry, moment of one column": (
+        lambda adjacency: lambda A: entry_query("rows", adjacency)(A).clipped(2.0), "gram", (),
+        ENTRY | {"unit": "entry", "shape": (4, 1)}, 0.6,
+    ),
+    "entry, counts": (partial(entry_query, "rows"), "counts", (), ENTRY | {"unit": "entry"}, 0.95),
+    "entry, ritz": (
+        partial(entry_query, "rows"), "ritz", (np.eye(4)[:, :3],), ENTRY | {"unit": "entry"}, 0.3,
+    ),
+    "entry, norms": (
+        partial(entry_query, "rows"), "kept_below", (1.5,), ENTRY | {"unit": "entry"}, 0.45,
+    ),
+    "entry, long rows": (
+        partial(entry_query, "rows"), "norms_above", (1.5,), ENTRY | {"unit": "entry"}, 0.95,
+    ),
     "edge, A X": (partial(entry_query, "edge"), "right", (SQUARE,), EDGE, 0.95),
     "edge, ritz": (partial(entry_query, "edge"), "ritz", (SQUARE,), EDGE, 0.6),
     "edge, whole": (partial(entry_query, "edge"), "whole", (), EDGE, 0.95),

@@ -19,6 +19,7 @@ COMMON = {"exceptions", "_validation", "_types"}
 ESTIMATOR = {
     "base",
     "_inputs",
+    "_links",
     "_bounds",
     "_labels",
     "_groups",
@@ -42,6 +43,7 @@ ALLOWED = {
     "_progress": set(),
     "_packing": {"exceptions"},
     "_tables": set(),
+    "_links": set(),
     "answer": set(),
     "_inputs": {"_validation", "data"},
     "_groups": {"_inputs", "_labels", "_placed", "_scales", "_validation", "data", "queries"},
@@ -57,7 +59,7 @@ ALLOWED = {
     "solvers": {"exceptions", "answer"},
     "queries": {"data", "privacy.gate.bounds", "privacy.accounting.sketch_laws", "solvers.linalg"}
     | {"exceptions", "solvers.item_filter", "solvers.products"},
-    "base": {"privacy", "_progress"} | COMMON,
+    "base": {"privacy", "_progress", "_links"} | COMMON,
     "_streaming": {"base", "privacy"} | COMMON,
     "decomposition": ESTIMATOR | {"theory", "_streaming", "_packing"} | STREAM_ROOMS,
     "regression": ESTIMATOR | {"theory"},

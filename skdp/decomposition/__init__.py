@@ -1,7 +1,12 @@
 """Private matrix decompositions."""
 
 from skdp.decomposition._incremental_pca import DPIncrementalPCA
-from skdp.decomposition._local_reports import LocalAggregator, LocalReport, local_report
+from skdp.decomposition._local_reports import (
+    LocalAggregator,
+    LocalReport,
+    LocalRowReporter,
+    local_report,
+)
 from skdp.decomposition._low_rank_factorizer import DPLowRankFactorizer
 from skdp.decomposition._pca import DPPCA
 from skdp.decomposition._score_density import DPScoreDensity
@@ -15,5 +20,6 @@ __all__ = [
     "DPTruncatedSVD",
     "LocalAggregator",
     "LocalReport",
+    "LocalRowReporter",
     "local_report",
 ]

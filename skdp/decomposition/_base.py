@@ -171,16 +171,26 @@ def public_range(estimator, d, *, centers):
     return middle, reach if estimator.clip_norm == "auto" else None
 
 
-def warn_of_nothing(estimator, n_components):
-    """Say that no eigenvalue stands above the edge of the noise, which is public."""
-    if n_components == 0 and estimator.n_components == "auto":
-        warnings.warn(
-            f"{type(estimator).__name__} found no component: no released eigenvalue is clearly "
-            "larger than noise alone would show. Use more rows, a larger 'epsilon' or public "
-            "'bounds'; plan() says how many rows a signal needs.",
-            PrivacyWarning,
-            stacklevel=6,
-        )
+def warn_below_noise(estimator, attributes):
+    """Say which released components lie below the noise: public numbers, cut to zero.
+
+    Of a whole spectrum some always do: half of it is said.
+    """
+    name, variances = type(estimator).__name__, attributes["explained_variance_"]
+    below = int(np.count_nonzero(variances == 0))
+    if estimator.n_components is None and below < len(variances) / 2:
+        below = 0
+    said = ""
+    if attributes["n_components_"] == 0 and estimator.n_components == "auto":
+        said = f"{name} found no component: no released eigenvalue is clearly larger than noise "
+        said += "alone would show."
+    elif below and estimator.epsilon != math.inf:
+        said = f"{name} released {below} of {len(variances)} variances below the noise, cut to 0: "
+        said += "their components are noise alone. n_components='auto' leaves them out."
+    if said:
+        remedy = "Use more rows, a larger 'epsilon' or public 'bounds'; plan() says how many rows"
+        message = f"{said} {remedy} a signal needs."
+        warnings.warn(message, PrivacyWarning, stacklevel=6)
 
 
 def check_in_range(estimator, n_components, n_samples, n_features):

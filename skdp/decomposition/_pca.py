@@ -21,7 +21,7 @@ from skdp.decomposition._base import (
     as_input_dtype,
     is_sparse,
     public_range,
-    warn_of_nothing,
+    warn_below_noise,
 )
 from skdp.decomposition._pca_parameters import PCAParametersMixin
 from skdp.decomposition._planning import PlansMixin
@@ -266,6 +266,7 @@ class DPPCA(
         else:
             route = row_route(self.svd_solver, d, self.n_components, sparse)
             attributes = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
+        warn_below_noise(self, attributes)
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
         return in_rows(attributes, most)
@@ -329,7 +330,6 @@ class DPPCA(
         rank = self._rank(released.n, d)
         limit = int(rank) if session.budget.exact or n is not None else d
         attributes = pca_attributes(released, self.n_components, limit, rank)
-        warn_of_nothing(self, attributes["n_components_"])
         return attributes | {"n_samples_": round(released.n), "clip_norm_": clip_norm}
 
     def _fit_subspace(self, session, ask, clip_norm, d, n, shares, route):

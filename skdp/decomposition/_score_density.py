@@ -34,7 +34,7 @@ from skdp.solvers.density import (
 )
 
 _DEVIATIONS = 3.0  # that a frame reaches from its centre
-_PARTS = (0.2, 0.2, 0.3, 0.3)  # of the share "frame": three steps that find it, and its moments
+_FOUND = 0.7  # of the share "frame": what finds it; its moments have the rest
 _MUCH_OUTSIDE = 0.2
 
 
@@ -242,14 +242,14 @@ class DPScoreDensity(ScoreParametersMixin, ScorePlansMixin, BaseDPEstimator):
         if not self._learns_limits():
             return self._public_frame()
         ask, weights = ask.coordinates(), column_weights(2)
-        parts = [part * shares["frame"] for part in _PARTS]
+        search, last = _FOUND * shares["frame"], (1 - _FOUND) * shares["frame"]
         center, size = np.zeros(2), np.full(2, np.inf)
         if not session.budget.exact:
-            found = find_columns(ask, 2, parts[:3], weights, n)
+            found = find_columns(ask, 2, search, n)
             words = {"outcome": "and took a low guess", "remedy": "'limits'", "of": "coordinates"}
             warn_unclear_columns(self, ~found.found, found.needed, **words)
-            center, size = found.center, found.reach(found.noise)
-        sums = ask.moments(center, size, weights.rows, share=parts[3])
+            center, size = found.center, found.reach(found.sums_noise(last / search))
+        sums = ask.moments(center, size, weights.rows, share=last)
         moments = column_moments(*sums, center, size, weights=weights, n=n)
         half = _DEVIATIONS * np.sqrt(moments.variance)
         return Frame(moments.mean, np.where(half > 0, half, 1.0))

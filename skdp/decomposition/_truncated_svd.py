@@ -60,9 +60,9 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         differential privacy) is offered by "one_shot", and for the entry and edge units with one
         component.
     clip_norm : float or "auto", default="auto"
-        Row unit: largest norm of a row. "auto" spends 7% of the budget on a private scale of the
-        norms, and warns where the rows do not show it. A number is free, and right for normalised
-        rows.
+        Row unit, and moments of entries: largest norm of a row. "auto" spends 7% of the budget on a
+        private scale of the norms, and warns where the rows do not show it. A number is free, and
+        right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
     privacy_unit : {"row", "interaction", "entry", "edge", "frobenius", "spectral"}, default="row"
@@ -76,11 +76,12 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         "randomized") takes power steps; "screened" first finds the columns that rise above the
         noise, for wide non-negative rows. Interactions: "gram" (and "arpack"), "screened" (the
         moment of the items with the largest counts), "power" (and "randomized"), "one_shot".
-        Entries: "alternating" half steps; "deflation", one component
-        after the other; "one_shot". Edges: "power", "one_shot". "one_shot" flips each cell with
-        probability 1/(1 + e^epsilon): one release of pure differential privacy, whatever
-        `n_components` is, refused where it would flip more than 2e7 cells. "auto" chooses by the
-        smaller predicted noise, from public shapes and parameters.
+        Entries: "gram" (and "arpack") and "screened", for thin matrices; "alternating" half steps
+        (and "randomized"); "deflation", one component after the other; "one_shot". Edges: "power",
+        "one_shot". Frobenius: all entries at once ("one_shot", with Gaussian noise), or half steps.
+        On cells and pairs "one_shot" flips each with probability 1/(1 + e^epsilon): one release of
+        pure differential privacy, whatever `n_components` is, refused where it would flip more than
+        2e7 cells. "auto" chooses by the smaller predicted noise, from public shapes and parameters.
     n_iter : int or "auto", default="auto"
         Power steps. Each is a release: more is not better.
     n_oversamples : int or "auto", default="auto"
@@ -272,7 +273,8 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         return pure_units(self)
 
     def _is_pure(self, X):
-        return self.privacy_unit != "row" and unit_route(self, X.shape)[0] == "one_shot"
+        flips = self.privacy_unit not in ("row", "frobenius")
+        return flips and unit_route(self, X.shape)[0] == "one_shot"
 
     def _check_parameters(self):
         check_option(self, "privacy_unit", tuple(self._privacy_units))
@@ -331,7 +333,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
     def _fit_rows(self, session, X):
         """Release count, subspace, Ritz values, total and column sums of clipped rows."""
         d, k = X.n_features, self.n_components
-        route = row_route(self.algorithm, d, k, is_sparse(X))
+        route = row_route(self.algorithm, d, k, is_sparse(X), centred=False)
         shares = check_split(self, self._default_shares(route))
         if session.budget.exact and route == "screened":
             route = "power"

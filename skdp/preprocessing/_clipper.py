@@ -10,11 +10,12 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 
 from skdp._inputs import checked
+from skdp._links import DocLinkMixin
 from skdp._validation import check_real
 from skdp.data.block_rows import square_norms
 
 
-class RowClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class RowClipper(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Scale rows that are longer than `clip_norm` down to it; leave the others as they are.
 
     Each row is treated by itself and nothing is learnt, so this step spends no privacy, and rows
@@ -44,8 +45,6 @@ class RowClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     array([[0.6, 0.8],
            [0.3, 0.4]])
     """
-
-    _doc_link_module = "skdp"
 
     def __init__(self, clip_norm: float = 1.0) -> None:
         self.clip_norm = clip_norm

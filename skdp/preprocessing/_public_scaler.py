@@ -10,10 +10,11 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 
 from skdp._bounds import check_column_bounds, column_bounds
 from skdp._inputs import checked
+from skdp._links import DocLinkMixin
 from skdp._types import ColumnBounds
 
 
-class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class PublicScaler(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Map each column to [-1, 1] or [0, 1] by bounds you know, and cut what lies outside.
 
     Each entry is treated by itself and nothing is learnt, so this step spends no privacy, and rows
@@ -52,8 +53,6 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
            [ 0. ,  0.5],
            [ 1. ,  1. ]])
     """
-
-    _doc_link_module = "skdp"
 
     def __init__(self, bounds: ColumnBounds = (-1.0, 1.0)) -> None:
         self.bounds = bounds

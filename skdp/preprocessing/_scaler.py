@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -25,10 +26,15 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.persons import each_alone
+from skdp.preprocessing._standardisation import (
+    Standardisation,
+    around_zero,
+    handed_on,
+    is_constant,
+)
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.person_columns import PersonColumns
 from skdp.solvers.columns import column_moments, find_columns
-from skdp.solvers.products import saturated
 from skdp.theory import Expectation, FitPlan, check_counts, deviation_error, rehearse, zero_rows
 
 
@@ -63,8 +69,8 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
         Whether ``transform`` scales the columns.
     entry_bounds : (low, high) or "auto", default="auto"
         Public bounds of the entries, numbers or arrays of one number for each column; entries are
-        cut to them, by ``transform`` too. They make the fit much more accurate. "auto" learns a
-        power of two for each column, first about 0, then about a first mean: almost half of the
+        cut to them, by ``transform`` too. They make the fit much more accurate. "auto" learns
+        where each column lies and how far it reaches, from ranks of its entries: almost half of the
         budget. Where a column does not show its scale, a warning says so.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
@@ -151,8 +157,9 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features), or blocks
-            The private rows; blocks as in `DPPCA`, dense.
+        X : array-like or CSR matrix of shape (n_samples, n_features), or blocks
+            The private rows; blocks as in `DPPCA`. Sparse ones for
+            the unit "row" with ``with_mean=False`` only.
         y : Ignored
             Not used.
         groups : array-like of shape (n_samples,), default=None
@@ -165,7 +172,9 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
         """
         self._check_parameters()
         session = self._open_session()
-        X = self._checked_rows(X, groups, accept_sparse=False)
+        accepted = False if self._by_group else self._accepted()
+        X = self._checked_rows(X, groups, accept_sparse=accepted)
+        self._check_zero(X)
         attributes = self._fit_session(session, X)
         if self.user_column is not None:
             attributes = handed_on(attributes, column_number(self))
@@ -181,6 +190,8 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
         n = float(query.n_rows) if self._total_is_public() else None
         ask, most = self._weighted(session, session.ask(query), shares)
         center, size = self._range(session, ask, X.n_features, bounds, shares, n)
+        if getattr(X, "sparse", False):  # what is not stored is left as it is
+            center, size = around_zero(center, size)
         found = self._moments(ask, center, size, n, shares["moments"])
         scale = np.sqrt(found.variance)
         scale[is_constant(found)] = 1.0
@@ -245,9 +256,24 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
         check_n_jobs(self)
         return check_split(self, self._default_shares()), check_range(self, "entry_bounds")
 
+    def _accepted(self):
+        """Return the sparse format that is accepted: means would fill in what is not stored."""
+        return False if self.with_mean else "csr"
+
+    def _check_zero(self, X):
+        """Refuse public bounds that would cut what a sparse X does not store."""
+        bounds = check_range(self, "entry_bounds")
+        if not getattr(X, "sparse", False) or bounds is None:
+            return
+        if not ((bounds[0] <= 0) & (bounds[1] >= 0)).all():
+            raise ValueError(
+                "a sparse X needs 'entry_bounds' with 0 between them: zeros are not stored, and "
+                f"stay zeros. Got {self.entry_bounds!r}."
+            )
+
     def _default_shares(self):
         if isinstance(self.entry_bounds, str):
-            shares = {"scales": 0.15, "means": 0.15, "spreads": 0.15, "moments": 0.55}
+            shares = {"columns": 0.45, "moments": 0.55}
         else:
             shares = {"moments": 1.0}
         return self._with_weights(shares)
@@ -262,8 +288,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
             center, shares["moments"] = np.zeros(d), shares["moments"] / 2
             size = np.full(d, np.inf)
             return self._moments(ask, center, size, n, shares["moments"]).mean, size
-        parts = [shares[name] for name in ("scales", "means", "spreads")]
-        found = find_columns(ask, d, parts, column_weights(d), n)
+        found = find_columns(ask, d, shares["columns"], n)
         warn_unclear_columns(
             self,
             ~found.found,
@@ -271,7 +296,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
             outcome="and took a low guess",
             remedy="'entry_bounds'",
         )
-        noise = found.noise * math.sqrt(shares["means"] / shares["moments"])
+        noise = found.sums_noise(shares["moments"] / shares["columns"])
         return found.center, found.reach(noise)
 
     def _moments(self, ask, center, size, n, share):
@@ -284,15 +309,15 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features), or blocks
-            Rows.
+        X : array-like or CSR matrix of shape (n_samples, n_features), or blocks
+            Rows; sparse ones with ``with_mean=False`` only.
 
         Returns
         -------
-        X_new : ndarray of shape (n_samples, n_features)
-            Standardised rows, of entries cut to `entry_bounds_`. For a Dask array a lazy Dask
-            array; for a list of files and for a row source a generator of arrays, one for each
-            block.
+        X_new : ndarray or CSR matrix of shape (n_samples, n_features)
+            Standardised rows, of entries cut to `entry_bounds_`; zeros of a CSR matrix stay. For
+            a Dask array a lazy Dask array; for a list of files and for a row source a generator of
+            arrays, one for each block.
         """
         check_is_fitted(self)
         scale = Standardisation(
@@ -302,7 +327,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
         )
         source = as_blocks(X)
         if source is None:
-            return scale(checked(self, X, reset=False))
+            return scale(checked(self, X, accept_sparse=self._accepted(), reset=False))
         return map_blocks(self, X, source, scale, source.n_features)
 
     def inverse_transform(self, X: Any) -> Any:
@@ -319,8 +344,10 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
             Rows in the units of the data.
         """
         check_is_fitted(self)
-        X = check_array(X, dtype=FLOATS, copy=True, input_name="X")
-        if self.with_std:
+        X = check_array(X, accept_sparse=self._accepted(), dtype=FLOATS, copy=True, input_name="X")
+        if self.with_std and sp.issparse(X):
+            X.data *= self.scale_[X.indices].astype(X.dtype)
+        elif self.with_std:
             X *= self.scale_.astype(X.dtype)
         if self.with_mean:
             X += self.mean_.astype(X.dtype)
@@ -328,40 +355,6 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = not self.with_mean and not self._by_group
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-class Standardisation(NamedTuple):
-    """The public map of `transform`, for blocks of rows wherever they are."""
-
-    bounds: tuple[np.ndarray, np.ndarray]
-    mean: np.ndarray | None
-    scale: np.ndarray | None
-
-    def __call__(self, X):
-        """Return standardised copies of rows; those of another dtype than float32 in float64."""
-        dtype = X.dtype if X.dtype in FLOATS else np.float64
-        X = np.array(np.clip(X, *self.bounds), dtype=dtype)
-        with np.errstate(over="ignore"):
-            if self.mean is not None:
-                X -= self.mean.astype(X.dtype)
-            if self.scale is not None:
-                X /= self.scale.astype(X.dtype)
-        return saturated(X)
-
-
-def handed_on(attributes, place):
-    """Return attributes that leave one more column, the one of persons, as it is."""
-    low, high = attributes["entry_bounds_"]
-    bounds = np.insert(low, place, -np.inf), np.insert(high, place, np.inf)
-    unchanged = {"mean_": 0.0, "var_": 1.0, "scale_": 1.0}
-    found = {name: attributes[name] for name in unchanged if attributes[name] is not None}
-    found = {name: np.insert(value, place, unchanged[name]) for name, value in found.items()}
-    return attributes | found | {"entry_bounds_": bounds}
-
-
-def is_constant(found):
-    """Whether a variance is nothing but rounding, as scikit-learn decides it."""
-    eps = np.finfo(np.float64).eps
-    return found.variance <= found.n * eps * found.variance + (found.n * found.mean * eps) ** 2

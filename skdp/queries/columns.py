@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.blocks import row_source
+from skdp.data.blocks import Block, row_source
+from skdp.data.dense_pieces import dense_pieces
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.octaves import OctaveQuery
+from skdp.queries.octaves import OctaveQuery, PlaceQuery
 from skdp.queries.sums import SumQuery, summed
 
 FloatArray = NDArray[np.float64]
@@ -27,7 +28,7 @@ class ColumnQuery(SumQuery):
 
     Parameters
     ----------
-    rows : array, memory map, RowSource of dense blocks, or RemoteRows of such parts
+    rows : array, CSR matrix, memory map, RowSource or RemoteRows
         The private rows.
     adjacency : {"add_remove", "replace"}
         What neighbours differ in.
@@ -43,6 +44,10 @@ class ColumnQuery(SumQuery):
         """Return how entries compare with powers of two about a public centre."""
         return self._beside(OctaveQuery, self._source, center)
 
+    def places(self, center: FloatArray, step: FloatArray) -> PlaceQuery:
+        """Return how entries compare with public places: whole steps from a public centre."""
+        return self._beside(PlaceQuery, self._source, center, step)
+
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].
 
@@ -56,8 +61,11 @@ class ColumnQuery(SumQuery):
         d, b, c = self.n_features, SQUARE_WEIGHT, float(count_weight)
 
         def answer(step: float) -> NDArray[Any]:
-            def term(rows: FloatArray) -> NDArray[Any]:
+            def of_piece(rows: FloatArray) -> NDArray[Any]:
                 return summed(standard_parts(_finite(rows), center, size, c), step)
+
+            def term(block: Block) -> NDArray[Any]:
+                return np.asarray(sum(map(of_piece, dense_pieces(block))))
 
             return self._sum(term, (2 * d + 1,), step)
 

@@ -205,7 +205,7 @@ class InteractionHistories(_Histories, PrivateQuery):
     def __init__(self, R: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
         self._R = R
         self.n_features = int(R.shape[1])
-        self._all = InteractionQuery(R, degree_floor=1, adjacency=adjacency)
+        self._all = InteractionQuery(R, degree_floor=1, adjacency=adjacency, prepare=binary_rows)
         self._known = partial(InteractionQuery, R, adjacency=adjacency)
         self.n_jobs = n_jobs
 

@@ -18,7 +18,15 @@ from skdp.data.block_rows import dense
 from skdp.data.persons import Persons
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import SQUARE_WEIGHT, standard_parts
-from skdp.queries.octaves import NOWHERE, OctaveQuery, counted, octaves_of
+from skdp.queries.octaves import (
+    NOWHERE,
+    OctaveQuery,
+    PlaceQuery,
+    counted_octaves,
+    counted_places,
+    octaves_of,
+    places_of,
+)
 from skdp.queries.persons import EQUAL, PersonQuery, PersonWeight
 from skdp.queries.sums import summed
 
@@ -53,9 +61,17 @@ class PersonColumns(PersonQuery):
             persons, clip_norm=math.inf, weight=weight, adjacency=adjacency, n_jobs=n_jobs
         )
 
-    def octaves(self, center: FloatArray) -> PersonOctaves:
-        """Return how entries compare with powers of two about a public centre."""
-        return self._beside(PersonOctaves, self._source, center)
+    def octaves(self, center: FloatArray) -> OctaveQuery:
+        """Return how persons compare with powers of two about a public centre.
+
+        The number of a person is the mean octave of its rows' |x - center|: of their geometric
+        mean. Every person counts once.
+        """
+        return self._beside(OctaveQuery, self._source, center, of_block=OctavesOfPersons)
+
+    def places(self, center: FloatArray, step: FloatArray) -> PlaceQuery:
+        """Return how persons compare with public places; the number of one is its mean step."""
+        return self._beside(PlaceQuery, self._source, center, step, of_block=PlacesOfPersons)
 
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return means over rows of w, of b (w^2 - 1/2) and of c, as `ColumnQuery.moments`.
@@ -97,17 +113,21 @@ class OctavesOfPersons:
         totals = whole.sums(np.where(somewhere, octaves, 0))
         counts = whole.sums(somewhere.astype(np.int64))
         mean = np.rint(totals / np.maximum(counts, 1)).astype(np.intp)
-        return counted(np.where(counts > 0, mean, NOWHERE))
+        return counted_octaves(np.where(counts > 0, mean, NOWHERE))
 
 
-class PersonOctaves(OctaveQuery):
-    """Ranks of public powers of two among persons, column by column.
+@dataclass(frozen=True)
+class PlacesOfPersons:
+    """The counts of one batch, from public numbers alone, so that it can travel."""
 
-    The number of a person is the mean octave of its rows' |x - center|: of their geometric mean.
-    Every person counts once.
-    """
+    center: FloatArray
+    step: FloatArray
 
-    _of_block = staticmethod(OctavesOfPersons)
+    def __call__(self, batch: Persons) -> FloatArray:
+        """Return how many persons of the batch lie in each step of each column."""
+        whole = _whole_persons(batch)
+        places = whole.sums(places_of(whole.rows, self.center, self.step))
+        return counted_places(np.rint(places / whole.each).astype(np.intp))
 
 
 def _whole_persons(batch: Persons) -> Persons:

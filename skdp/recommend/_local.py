@@ -13,6 +13,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import check_histories
+from skdp._links import DocLinkMixin
 from skdp._types import Seed
 from skdp._validation import check_int, check_real
 from skdp.base import BaseDPEstimator, atomic
@@ -140,7 +141,7 @@ class LocalReporter:
         return LocalHistory(ones, cells.shape[1], noise_scale, flipper.privacy_spent_)
 
 
-class LocalRecommender(ListsMixin, BaseEstimator):
+class LocalRecommender(DocLinkMixin, ListsMixin, BaseEstimator):
     """A recommender from local reports: the server needs no trust, and all it computes is free.
 
     Each report is pure epsilon-differentially private for one interaction before it arrives.
@@ -266,13 +267,21 @@ def _stacked(reports, n_cells):
             f"reports must be on the same {n_cells} items and of one epsilon. Got lists of "
             f"{sorted({n for n, _ in kinds})} items and {len({s for _, s in kinds})} noise scales."
         )
-    sizes = [len(report.ones) for report in reports]
-    columns = np.concatenate([report.ones for report in reports])
-    if columns.size and not 0 <= columns.min() <= columns.max() < n_cells:
-        raise ValueError("a report names cells that are not among its items.")
+    ones = [np.asarray(report.ones) for report in reports]
+    if not all(_are_places(places, n_cells) for places in ones):
+        raise ValueError("a report names cells that are not among its items, or one of them twice.")
+    sizes, columns = [len(places) for places in ones], np.concatenate(ones).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     shape = (len(reports), n_cells)
     return sp.csr_array((np.ones(columns.size), columns, starts), shape=shape), kinds.pop()[1]
+
+
+def _are_places(places, n_cells):
+    """Whether a report from elsewhere counts no cell twice: nobody votes more than once."""
+    if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
+        return False
+    inside = np.all((places >= 0) & (places < n_cells))
+    return bool(inside and np.all(places[1:] > places[:-1]))
 
 
 def _receipt(reports):

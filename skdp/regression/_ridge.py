@@ -21,7 +21,7 @@ from skdp.regression._readout import ReadoutBase
 from skdp.solvers.readout import solve_readout
 from skdp.theory import FitPlan
 
-_TARGET_REACH = 2.0  # scales from the released mean at which a target is cut, at least
+_TARGET_REACH = 3.0  # scales from the median at which a target is cut, at least
 
 
 class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
@@ -45,7 +45,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of records.
     clip_norm : float or "auto", default="auto"
-        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 17%
+        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 25%
         of the budget on a private centre and unit of each column (dense rows of at most 1000) and
         on a private scale of the norms, so that shifts and units of columns do not matter; `alpha`
         then belongs to columns in these units, a column that does not show its scale gets no
@@ -64,7 +64,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         Whether to fit an intercept, which has no penalty.
     target_bounds : (low, high) or "auto", default="auto"
         Public bounds of the targets, numbers or arrays of one number for each; targets are cut to
-        them. The narrower, the less noise. "auto" spends 10% of the budget on a private
+        them. The narrower, the less noise. "auto" spends 6% of the budget on a private
         centre and scale of each target, and warns of doubt: give bounds if you know any.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`. They give each column its
@@ -192,13 +192,13 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
 
     def _fit_session(self, session, placed):
         """Make all releases; the records are read by the session alone."""
-        q = n_columns(placed.columns["y"])
+        d, q = placed.rows.n_features, n_columns(placed.columns["y"])
         bounds = check_range(self, "target_bounds")
         bounds = spread_range(self, "target_bounds", bounds, q, "targets")
 
         def scale_of(session, ask, shares, n):
             if bounds is None:
-                return self._target_scale(session, ask, q, shares, n)
+                return self._target_scale(session, ask, (d, q), shares, n)
             return TargetScale.in_box(*bounds, centered=self.fit_intercept)
 
         records = self._records(placed, RecordForm(as_columns, q))
@@ -216,14 +216,19 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     def _solve(self, released, _clip_norm):
         return solve_readout(released, float(self.alpha))
 
-    def _target_scale(self, session, ask, q, shares, n):
-        """Return learnt bounds about the released means of the targets (about 0 without them)."""
+    def _target_scale(self, session, ask, shape, shares, n):
+        """Return learnt bounds about the medians of the targets (about 0 without an intercept).
+
+        A row of d columns is as long as sqrt(d) of their units, so that products with targets have
+        about d times the noise of sums.
+        """
+        d, q = shape
         if session.budget.exact:
             return TargetScale.in_ball(math.inf, q)
         share = shares["target_bounds"]
         words = {"of": "targets", "outcome": "and took a low guess", "remedy": "'target_bounds'"}
         found = self._found(ask, q, share, n, **words)
-        reach = found.reach(found.noise * math.sqrt(share / shares["readout"]), _TARGET_REACH)
+        reach = found.reach(d * found.sums_noise(shares["readout"] / share), _TARGET_REACH)
         low, high = found.center - reach, found.center + reach
         return TargetScale.in_box(low, high, centered=self.fit_intercept)
 

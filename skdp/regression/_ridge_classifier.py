@@ -48,7 +48,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of records.
     clip_norm : float or "auto", default="auto"
-        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 17%
+        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 25%
         of the budget on a private centre and unit of each column (dense rows of at most 1000) and
         on a private scale of the norms, so that shifts and units of columns do not matter; `alpha`
         then belongs to columns in these units, a column that does not show its scale gets no

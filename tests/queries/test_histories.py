@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import SparseRows
-from skdp.data.histories import binary_rows, hidden_cells, history_rows
+from skdp.data.histories import binary_rows, hidden_cells
 from skdp.queries.histories import InteractionHistories, RecallQuery, RowHistories
 from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.recommend import BLENDS as WEIGHTS
@@ -266,22 +266,14 @@ def test_what_is_hidden_at_a_small_share_is_hidden_at_a_larger_one():
     assert np.all(large[small])
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_adds_nothing(bad):
-    X = np.array([[1.0, 0.0, 2.0], [bad, 1.0, 1.0]])
-    (found,) = history_rows([X])
-    np.testing.assert_allclose(found.toarray(), [[0.5**0.5, 0, 0.5**0.5], [0, 0, 0]])
-
-
-def test_values_count_up_to_their_cap():
-    X = np.array([[9.0, 0.0, 2.0], [1e-300, -4.0, 0.0], [0.0, 0.0, 4.0], [4.0, 8.0, 0.0]])
-    (found,) = history_rows([X], cap=4.0)
-    expected = [[2, 0, 1], [1, 0, 0], [0, 0, 1], [1, 1, 0]]
-    lengths = np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(found.toarray(), expected / lengths)
-    (same,) = history_rows([np.sign(X)], cap=1.0)
-    (plain,) = history_rows([X])
-    np.testing.assert_array_equal(same.toarray(), plain.toarray())
+def test_only_positive_entries_are_interactions():
+    """In the counts as in the moment and in the flipped cells."""
+    R = np.array([[2.0, -1.0, np.nan], [np.inf, 0.5, -np.inf], [0.0, 1e-300, 1.0]])
+    query = InteractionHistories(sp.csr_array(R), adjacency="add_remove")
+    np.testing.assert_array_equal(query.counts().answer(0.0), [1, 2, 1])
+    np.testing.assert_array_equal(query.cells(np.arange(3), 0.0).answer(1.0), [0, 4, 7, 8])
+    moment = query.moment(np.arange(3), 2, 0.0).answer(0.0)
+    np.testing.assert_allclose(np.diag(moment), [0.5, 1, 0.5], atol=1e-12)
 
 
 def test_the_judge_sees_the_values_of_known_items():

@@ -35,6 +35,7 @@ ROWS = {
 COLUMNS = {
     "moments": lambda q: q.moments(CENTER, SIZE, 1.0),
     "octaves": lambda q: q.octaves(CENTER).ranks(np.ones(D)),
+    "places": lambda q: q.places(CENTER, SIZE).ranks(np.zeros(D)),
 }
 BOX = TargetScale.in_box(np.array([-1.0]), np.array([1.0]), centered=False)
 READOUTS = {

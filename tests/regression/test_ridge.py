@@ -167,7 +167,7 @@ def test_the_receipt_has_one_release():
     assert model.ledger_[0].sensitivity == pytest.approx(U * math.sqrt(U**2 + 2 * t**2))
     assert model.privacy_spent_.epsilon == 1.0
     names = {line.name for line in DPRidge().fit(X, y).ledger_}
-    assert names == {"column_ranks", "moments", "norm_median", "readout"}
+    assert names == {"count", "column_ranks", "norm_median", "readout"}
 
 
 def test_noise_is_what_the_receipt_says():

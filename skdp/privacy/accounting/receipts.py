@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from skdp._tables import aligned
+from skdp._tables import aligned, html_table
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.curves import as_number
 from skdp.privacy.accounting.losses import Loss
@@ -223,16 +223,8 @@ class privacy_card:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        facts = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>"
-            for k, v in _facts(self.title, self.spent, self.held)
-        )
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self._rows()
-        )
+        facts = html_table(_facts(self.title, self.spent, self.held))
         return (
-            f"<table>{facts}</table><table><tr>{head}</tr>{body}</table>"
+            f"{facts}{html_table(self._rows(), _COLUMNS)}"
             f"<p>{html.escape(' '.join(_NOT_COVERED))}</p>"
         )
