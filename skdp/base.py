@@ -254,11 +254,6 @@ class FitsElsewhereMixin:
         A private number of rows is 0 in the schema.
         """
         self._check_parameters()
-        if getattr(self, "privacy_unit", "row") == "group":
-            raise ValueError(
-                f"{type(self).__name__} takes privacy_unit='group' where all rows of a person are "
-                "in one place: the clients of a federated fit cannot tell. Use 'row'."
-            )
         session = self._open_session(pure=self._is_pure(schema))
         attributes = self._fit_session(connect(session), schema)
         vars(self).pop("feature_names_in_", None)

@@ -55,6 +55,8 @@ ESTIMATORS = [
     DPTruncatedSVD(clip_norm=1.0, algorithm="power", adjacency="replace", n_oversamples=0),
     DPTruncatedSVD(algorithm="screened"),
     DPTruncatedSVD(1, algorithm="gram", adjacency="replace"),
+    DPTruncatedSVD(privacy_unit="group", group_weight="rows"),
+    DPTruncatedSVD(clip_norm=1.0, privacy_unit="group", adjacency="replace", algorithm="power"),
     DPTruncatedSVD(privacy_unit="interaction", degree_floor=2),
     DPTruncatedSVD(privacy_unit="interaction", adjacency="replace", algorithm="power"),
     DPTruncatedSVD(privacy_unit="interaction", algorithm="gram", n_components=3),
