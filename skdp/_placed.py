@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_array, check_X_y, column_or_1d
 
 from skdp._inputs import advised, as_blocks, check_rows, checked
 from skdp._labels import as_labels, check_labels
-from skdp.data.blocks import DenseRows, SparseRows
-from skdp.data.dask_rows import DaskRows, is_dask_array
+from skdp.data.blocks import DenseRows, SparseRows, is_dask_array
+from skdp.data.dask_rows import DaskRows
 from skdp.data.files import BlockFiles
 from skdp.data.places import Placed, in_memory
 

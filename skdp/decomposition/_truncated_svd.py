@@ -6,7 +6,7 @@ import math
 from typing import Any, Self
 
 from skdp._groups import GroupUnitMixin
-from skdp._inputs import as_source, check_matrix
+from skdp._inputs import check_matrix
 from skdp._types import Seed, Split
 from skdp._validation import (
     check_bounds,
@@ -18,6 +18,7 @@ from skdp._validation import (
 )
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
+from skdp.data.blocks import row_source
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
 from skdp.decomposition._interaction_fits import fit_interactions
 from skdp.decomposition._planning import PlansMixin
@@ -256,7 +257,7 @@ default="row"
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
         if self._by_rows:
-            X = as_source(X)
+            X = row_source(X)
             public = self.adjacency == "replace" and not self._by_group
             self._check_shape(X.n_rows() if public else math.inf, X.n_features)
             return self._fit_rows(session, X)

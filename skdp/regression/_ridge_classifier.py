@@ -17,7 +17,7 @@ from skdp._inputs import float_dtype
 from skdp._labels import check_classes, class_numbers
 from skdp._types import ColumnBounds, Seed, Split
 from skdp.base import atomic
-from skdp.data.dask_rows import is_dask_array
+from skdp.data.blocks import is_dask_array
 from skdp.data.record_scales import TargetScale
 from skdp.data.records import RecordForm
 from skdp.exceptions import PrivacyWarning
