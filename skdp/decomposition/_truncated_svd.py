@@ -31,6 +31,7 @@ from skdp.decomposition._spectral import (
 )
 from skdp.decomposition._unit_fits import (
     UNIT_SOLVERS,
+    check_used,
     fit_entries,
     pure_units,
     unit_route,
@@ -66,7 +67,8 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
     privacy_unit : {"row", "interaction", "entry", "edge", "frobenius", "spectral"}, default="row"
-        What is protected. "interaction": one 1 of a binary matrix. "entry": one entry. "edge": one
+        What is protected. "interaction": one 1 of a binary matrix, where any value but 0 counts as
+        1, ratings and negative ones too: choose what counts before. "entry": one entry. "edge": one
         symmetric pair of entries of a graph (X is square, its upper triangle counts). "frobenius"
         and "spectral": any change of X (as 64-bit floats) of that norm at most `sensitivity`, which
         is the caller's contract: it cannot be checked.
@@ -294,6 +296,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
             )
         check_int(self, "degree_floor", 1)
         check_real(self, "sensitivity", 0, math.inf)
+        check_used(self)
         if row and self.algorithm != "auto":  # else the shape decides which releases there are
             check_split(self, self._default_shares(self.algorithm))
         if not row and self.budget_split != "auto":
