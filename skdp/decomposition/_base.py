@@ -12,7 +12,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._bounds import column_bounds
-from skdp._groups import feature_names, rows_to_map
+from skdp._groups import feature_names, refuse_column, rows_to_map
 from skdp._inputs import as_blocks, map_blocks
 from skdp._validation import FLOATS
 from skdp.base import FitsElsewhereMixin
@@ -58,6 +58,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         source = as_blocks(X)
         if source is None:
             return project(rows_to_map(self, X, accept_sparse=self._accept_sparse))
+        refuse_column(self)
         return map_blocks(self, X, source, project, len(self.components_))
 
     def _projection(self, *, exact=False):

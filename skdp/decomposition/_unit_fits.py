@@ -54,7 +54,7 @@ _SKLEARN = {
 }
 # Parameter -> units that read it, for what would bound nothing elsewhere.
 _READ_BY = {
-    "clip_norm": ("row", "entry"),
+    "clip_norm": ("row", "group", "entry"),
     "entry_bounds": ("entry", "edge"),
     "degree_floor": ("interaction",),
     "sensitivity": ("frobenius", "spectral"),
@@ -71,6 +71,11 @@ def entry_unit(estimator):
     return EntryUnit(estimator.privacy_unit, estimator.adjacency, low, high, sensitivity)
 
 
+def unread_bounds(unit):
+    """Return the bounds that a unit does not read."""
+    return [parameter for parameter, units in _READ_BY.items() if unit not in units]
+
+
 def check_used(estimator):
     """Refuse bounds that the unit does not read; warn of steps that a named route does not take.
 
@@ -78,16 +83,17 @@ def check_used(estimator):
     """
     unit, name = estimator.privacy_unit, estimator.algorithm
     defaults = signature(type(estimator)).parameters
-    for parameter, units in _READ_BY.items():
-        given = getattr(estimator, parameter)
-        if unit not in units and given not in (defaults[parameter].default, math.inf):
+    for parameter in unread_bounds(unit):
+        given, units = getattr(estimator, parameter), " and ".join(map(repr, _READ_BY[parameter]))
+        if given not in (defaults[parameter].default, math.inf):
             raise ValueError(
                 f"{parameter!r} bounds nothing under privacy_unit={unit!r}; it is read by "
-                f"{' and '.join(map(repr, units))}. Leave it out. Got {given!r}."
+                f"{units}. Leave it out. Got {given!r}."
             )
     steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
     ignored = [key for key in steps if getattr(estimator, key) != "auto"]
-    if ignored and name not in _ITERATED and unit != "row":  # where scikit-learn's words are taken
+    sklearn_like = unit in ("row", "group")  # where the words of scikit-learn are taken in silence
+    if ignored and name not in _ITERATED and not sklearn_like:
         warnings.warn(
             f"algorithm={name!r} of privacy_unit={unit!r} does not read {' and '.join(ignored)}.",
             UserWarning,

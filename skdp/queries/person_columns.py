@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import dense
 from skdp.data.persons import Persons
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import SQUARE_WEIGHT, standard_parts
@@ -39,7 +40,7 @@ class PersonColumns(PersonQuery):
     Parameters
     ----------
     persons : PersonRows, or a source of `Persons` anywhere
-        The private rows, by person; dense.
+        The private rows, by person.
     weight : PersonWeight
         What a person counts for.
     adjacency : {"add_remove", "replace"}
@@ -131,7 +132,6 @@ class PlacesOfPersons:
 
 def _whole_persons(batch: Persons) -> Persons:
     """Return the persons whose values are all finite."""
-    good = np.isfinite(batch.rows).all(axis=1).reshape(-1, batch.each).all(axis=1)
-    if good.all():
-        return batch
-    return batch._replace(rows=batch.rows[np.repeat(good, batch.each)])
+    rows = dense(batch.rows)
+    good = np.isfinite(rows).all(axis=1).reshape(-1, batch.each).all(axis=1)
+    return batch._replace(rows=rows if good.all() else rows[np.repeat(good, batch.each)])

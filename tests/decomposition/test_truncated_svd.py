@@ -740,7 +740,10 @@ def test_fit_transform_is_fit_and_transform():
         ({"n_components": 20}, r"n_components\(20\) must be <= n_features\(19\)"),
         ({"n_components": 20, "privacy_unit": "entry"}, r"<= min\(n_samples, n_features\)\(19\)"),
         ({"algorithm": "magic"}, "algorithm"),
-        ({"clip_norm": 2.0, "privacy_unit": "interaction"}, "bounds nothing .* 'row' and 'entry'"),
+        (
+            {"clip_norm": 2.0, "privacy_unit": "interaction"},
+            "bounds nothing .* 'group' and 'entry'",
+        ),
         ({"sensitivity": 2.0, "privacy_unit": "entry"}, "bounds nothing .* by 'frobenius'"),
         ({"sensitivity": 2.0}, "bounds nothing"),
         ({"entry_bounds": (0.0, 2.0)}, "bounds nothing .* by 'entry' and 'edge'. Leave it out"),
