@@ -3,6 +3,7 @@
 from skdp import model_selection
 from skdp._progress import PrintProgress
 from skdp._skops import skops_types
+from skdp._versions import show_versions
 from skdp.decomposition import (
     DPPCA,
     DPIncrementalPCA,
@@ -54,4 +55,5 @@ __all__ = [
     "check_pipeline",
     "model_selection",
     "skops_types",
+    "show_versions",
 ]

@@ -19,6 +19,7 @@ from skdp import (
 )
 from skdp.preprocessing import DPStandardScaler
 from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.entry_rows import EntryRowQuery
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.plane import Frame, PlaneQuery
 from skdp.queries.rows import RowQuery
@@ -54,6 +55,8 @@ ESTIMATORS = [
     DPTruncatedSVD(clip_norm=1.0, algorithm="power", adjacency="replace", n_oversamples=0),
     DPTruncatedSVD(algorithm="screened"),
     DPTruncatedSVD(1, algorithm="gram", adjacency="replace"),
+    DPTruncatedSVD(privacy_unit="group", group_weight="rows"),
+    DPTruncatedSVD(clip_norm=1.0, privacy_unit="group", adjacency="replace", algorithm="power"),
     DPTruncatedSVD(privacy_unit="interaction", degree_floor=2),
     DPTruncatedSVD(privacy_unit="interaction", adjacency="replace", algorithm="power"),
     DPTruncatedSVD(privacy_unit="interaction", algorithm="gram", n_components=3),
@@ -109,12 +112,16 @@ ESTIMATORS = [
     # budgets to learn anything from the few records of these checks.
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, adjacency="replace"),
+    DPPersonalizedRegressor(1, loss="absolute"),
     DPPersonalizedRegressor(1, init="random", whiten=False, delta=0.0, n_rounds=1),
     DPPersonalizedClassifier(classes=[0, 1]),
     DPRidge(),
     DPRidge(bounds=(-3.0, 4.0), target_bounds=(-1.0, 2.0)),
     DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
     DPRidge(0.0, fit_intercept=False, clip_norm=2.0, adjacency="replace"),
+    DPRidge(privacy_unit="group", group_weight=3),
+    DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace", privacy_unit="group"),
+    DPRidgeClassifier(classes=[0, 1], privacy_unit="group"),
     DPRidgeClassifier(clip_norm=1.0, classes=[0, 1]),
     DPRidgeClassifier(classes=[0, 1, 2], fit_intercept=False),
     DPRidgeClassifier(clip_norm=1.0, classes=[0, 1, 2], adjacency="replace"),
@@ -203,6 +210,8 @@ def test_row_sensitivity_is_proved_and_tight(release, adjacency):
 
 
 def entry_query(unit, adjacency):
+    if unit == "rows":
+        return lambda A: EntryRowQuery(A, EntryUnit("entry", adjacency, -0.5, 2.0))
     kind = EntryUnit(unit, adjacency, -0.5, 2.0)
     return lambda A: EntryQuery(A, kind)
 
@@ -235,6 +244,24 @@ OTHER_RELEASES = {
         ENTRY | {"unit": "entry"}, 0.95,
     ),
     "entry, whole": (partial(entry_query, "entry"), "whole", (), ENTRY | {"unit": "entry"}, 0.95),
+    "entry, moment": (
+        lambda adjacency: lambda A: entry_query("rows", adjacency)(A).clipped(3.0), "gram", (),
+        ENTRY | {"unit": "entry", "n_climb": 60}, 0.9,
+    ),
+    "entry, moment of one column": (
+        lambda adjacency: lambda A: entry_query("rows", adjacency)(A).clipped(2.0), "gram", (),
+        ENTRY | {"unit": "entry", "shape": (4, 1)}, 0.6,
+    ),
+    "entry, counts": (partial(entry_query, "rows"), "counts", (), ENTRY | {"unit": "entry"}, 0.95),
+    "entry, ritz": (
+        partial(entry_query, "rows"), "ritz", (np.eye(4)[:, :3],), ENTRY | {"unit": "entry"}, 0.3,
+    ),
+    "entry, norms": (
+        partial(entry_query, "rows"), "kept_below", (1.5,), ENTRY | {"unit": "entry"}, 0.45,
+    ),
+    "entry, long rows": (
+        partial(entry_query, "rows"), "norms_above", (1.5,), ENTRY | {"unit": "entry"}, 0.95,
+    ),
     "edge, A X": (partial(entry_query, "edge"), "right", (SQUARE,), EDGE, 0.95),
     "edge, ritz": (partial(entry_query, "edge"), "ritz", (SQUARE,), EDGE, 0.6),
     "edge, whole": (partial(entry_query, "edge"), "whole", (), EDGE, 0.95),

@@ -44,6 +44,7 @@ ALLOWED = {
     "_packing": {"exceptions"},
     "_tables": set(),
     "_links": set(),
+    "_versions": set(),
     "answer": set(),
     "_inputs": {"_validation", "data"},
     "_groups": {"_inputs", "_labels", "_placed", "_scales", "_validation", "data", "queries"},

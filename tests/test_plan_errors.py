@@ -108,13 +108,28 @@ def test_expected_risk_of_heads(n, epsilon, m):
     assert 0.5 < 12 * np.mean(risks) / power / expected < 2
 
 
+@pytest.mark.parametrize("times", [1.3, 2.0])
+def test_expected_error_of_the_moment_of_entries(times):
+    """Within a factor of two, where rows are about as long as a public clip norm."""
+    rng = np.random.default_rng(0)
+    U, V = (np.linalg.qr(np.sign(rng.standard_normal((n, 2))))[0] for n in (2000, 60))
+    options = {"algorithm": "gram", "entry_bounds": (-2, 2), "clip_norm": 4.0}
+    model = DPTruncatedSVD(2, privacy_unit="entry", epsilon=1.0, **options)
+    found = model.plan(2000, 60).found
+    with seeded_entropy(0):
+        fits = [model.fit(times * found * U @ V.T).components_ for _ in range(6)]
+    lost = np.mean([1 - np.sum((components @ V) ** 2) / 2 for components in fits])
+    assert 0.5 < lost / model.plan(2000, 60, signal=times * found).error < 2
+
+
 @pytest.mark.parametrize("shape", [(1000, 40), (40, 1000), (300, 200)])
 @pytest.mark.parametrize("times", [1.2, 2.0])
 def test_expected_error_of_entries(shape, times):
     """Within a factor of two, for tall and for wide matrices; well below there is nothing."""
     rng = np.random.default_rng(0)
     U, V = (np.linalg.qr(np.sign(rng.standard_normal((n, 2))))[0] for n in shape)
-    model = DPTruncatedSVD(2, privacy_unit="entry", entry_bounds=(-2, 2), epsilon=8.0)
+    products = {"algorithm": "alternating", "entry_bounds": (-2, 2)}
+    model = DPTruncatedSVD(2, privacy_unit="entry", epsilon=8.0, **products)
     found = model.plan(*shape).found
 
     def error(value):

@@ -13,19 +13,20 @@ from skdp.solvers.linalg import symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.low_rank import iterate_symmetric, late_columns
 from skdp.solvers.one_shot import flip_deviation, flip_probability, normalised_pairs, pair_deviation
 from skdp.solvers.postprocess import svd_variances, user_level_mu
-from skdp.solvers.screening import kept_columns, screened_moment
+from skdp.solvers.screening import moment_columns, screened_moment
 from skdp.solvers.shrinkage import shrunk
 from skdp.solvers.thinning import chosen_subspace
 from skdp.theory._one_shot import MOST_FLIPS
 
 _REST = 0.95  # of the budget of interactions; the others show sums and the total
+_UNREAD = 2.5  # edges of flipped cells, whose choice of directions has no floor
 _EXTRA = 10  # columns of products: popular items come first, tastes after them
 _RITZ = 0.03  # of the budget, for the Ritz values of items that were chosen
 
 
 def interaction_route(estimator, shape):
     """Choose by the edge of the noise in the spectrum of the moment."""
-    edges = {"one_shot": _flipped_edge(estimator, shape)}
+    edges = {"one_shot": _UNREAD * _flipped_edge(estimator, shape)}
     if estimator.delta > 0:
         edges |= _moment_edge(estimator, shape)
     if math.isinf(estimator.epsilon):
@@ -39,7 +40,7 @@ def _moment_edge(estimator, shape):
     """Return the edge of the moment of all items, or of those that screening would keep."""
     m, n = shape
     noise = _moment_noise(estimator, estimator._checked_session(), n)
-    kept = kept_columns(m / noise, n, estimator.n_components) if noise else n
+    kept = moment_columns(m / noise, n, estimator.n_components) if noise else n
     name = "gram" if kept == n else "screened"
     return {name: symmetric_noise_edge(noise, kept)}
 
@@ -95,7 +96,7 @@ def _moment_pairs(estimator, session, ask, shape, route):
     """Return the k leading eigenpairs of a noisy moment, descending."""
     k, (m, n) = estimator.n_components, shape
     if route == "gram":
-        return _chosen_pairs(ask.gram(share=_REST), k)
+        return chosen_pairs(ask.gram(share=_REST), k)
     if route == "screened":
         signal = m / max(_moment_noise(estimator, session, n), 1e-150)
         V = screened_moment(ask, n, k, _REST - _RITZ, signal)
@@ -110,7 +111,7 @@ def _moment_pairs(estimator, session, ask, shape, route):
     return np.maximum(squares[order], 0.0), V[:, order]
 
 
-def _chosen_pairs(moment, k):
+def chosen_pairs(moment, k):
     """Return eigenpairs in the subspace that thinning likes best, values without the noise."""
     found = chosen_subspace(moment.value, moment.noise_scale, k)
     values, Q = top_eigenpairs(found.vectors.T @ moment.value @ found.vectors)

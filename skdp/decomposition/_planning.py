@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from skdp.data.persons import each_alone
-from skdp.decomposition._unit_fits import unit_route
+from skdp.decomposition._entry_moments import usual_length
+from skdp.decomposition._unit_fits import entry_unit, unit_route
 from skdp.solvers.one_shot import pair_deviation
 from skdp.solvers.spectral import CORE_SCALE, largest_term
 from skdp.theory import (
@@ -28,7 +29,7 @@ from skdp.theory import (
     zero_rows,
 )
 from skdp.theory._one_shot import flipped_side
-from skdp.theory._rehearsal import clear_sums
+from skdp.theory._rehearsal import clear_sums, ranks_about
 
 # Rows of unequal length, cut at a learnt level and centred: in units of the clip norm they count
 # for about this much. Measured, against fits of 200 to 3000 rows.
@@ -78,8 +79,10 @@ class PlansMixin:
             facts = n_planned(self, d), check_share(self, signal, d), length_of(self)
             ordinary["gram"] = spiked(*facts)
             ordinary["sums"] = clear_sums
-        if unit == "interaction":
+        if unit in ("interaction", "entry"):
             ordinary["counts"] = clear_sums
+        if unit == "entry":
+            ordinary |= ranks_about(usual_length(self, entry_unit(self), d))
         rehearsal = rehearse(self, n, X, pure=self._is_pure(X), **ordinary)
         if rows:
             whole = rehearsal
@@ -216,6 +219,21 @@ def turned_items(users, items, k, captured):
     return items.error(captured * users / k)
 
 
+def expect_moment(estimator, moment, m, n, signal):
+    """Expect the angle of right singular vectors that are eigenvectors of a noisy A'A."""
+    items = IteratedSide(moment.noise_scale / math.sqrt(2), 1, n)
+    error = math.nan if signal is None else items.error(float(signal) ** 2)
+    length = usual_length(estimator, entry_unit(estimator), n)
+    return Expectation(
+        error=partial(constant_error, error=error),
+        meaning=_TURNED,
+        found=math.sqrt(items.threshold),
+        signal="singular value",
+        assumptions=(unit_route(estimator, (m, n))[1], f"rows have norms of about {length:.3g}"),
+        scales=False,  # the route depends on the shape
+    )
+
+
 def expect_entries(estimator, rehearsal, m, n, signal):
     """Expect the angle of right singular vectors, which are read off A'U.
 
@@ -223,6 +241,8 @@ def expect_entries(estimator, rehearsal, m, n, signal):
     noise on the left ones shortens the answers that the right ones are read off. After the products
     come single vectors, for the means.
     """
+    if moments := rehearsal.named("gram"):
+        return expect_moment(estimator, moments[0], m, n, signal)
     rights, cells = rehearsal.named("right_product"), rehearsal.named("cells")
     if cells:
         high = float(estimator.entry_bounds[1])

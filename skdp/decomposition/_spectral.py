@@ -35,15 +35,19 @@ SCREENED_FEATURES = 100  # screening needs more columns than it keeps
 _EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
 
-def row_route(name, d, k, sparse):
-    """Return "gram", "power" or "screened" for a solver name of ours or of scikit-learn."""
+def row_route(name, d, k, sparse, *, centred=True):
+    """Return "gram", "power" or "screened" for a solver name of ours or of scikit-learn.
+
+    Sums show which columns of sparse rows hold most, but not of rows that may be centred.
+    """
     if name in ("gram", "power", "screened"):
         return name
     if name == "randomized":
         return "power"
-    if name == "auto" and d > GRAM_FEATURES:
-        return "screened" if sparse and d > max(4 * k, SCREENED_FEATURES) else "power"
-    return "gram"
+    least = GRAM_FEATURES if centred else 0
+    if name == "auto" and sparse and d > max(4 * k, SCREENED_FEATURES, least):
+        return "screened"
+    return "power" if name == "auto" and d > GRAM_FEATURES else "gram"
 
 
 def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, near=None):

@@ -4,9 +4,17 @@ A route is chosen from public numbers: the shape, and the noise that each would 
 """
 
 import math
+import warnings
+from inspect import signature
 
 import numpy as np
 
+from skdp.decomposition._entry_moments import (
+    is_small,
+    moment_thresholds,
+    moment_triplets,
+    whole_triplets,
+)
 from skdp.decomposition._interaction_fits import interaction_route
 from skdp.decomposition._spectral import components_of
 from skdp.queries.entries import EntryQuery, EntryUnit
@@ -30,12 +38,28 @@ from skdp.theory._one_shot import choose_one_shot
 
 UNIT_SOLVERS = {
     "interaction": ("auto", "randomized", "arpack", "gram", "screened", "power", "one_shot"),
-    "entry": ("auto", "randomized", "arpack", "alternating", "deflation", "one_shot"),
-    "edge": ("auto", "randomized", "arpack", "alternating", "power", "one_shot"),
-    "frobenius": ("auto", "randomized", "arpack", "alternating", "deflation"),
-    "spectral": ("auto", "randomized", "arpack", "alternating", "deflation"),
+    "entry": (
+        "auto", "randomized", "arpack", "gram", "screened", "alternating", "deflation", "one_shot",
+    ),
+    "edge": ("auto", "randomized", "power", "one_shot"),
+    "frobenius": ("auto", "randomized", "alternating", "deflation", "one_shot"),
+    "spectral": ("auto", "randomized", "alternating", "deflation"),
+}  # fmt: skip
+_SKLEARN = {
+    "interaction": {"randomized": "power", "arpack": "gram"},
+    "entry": {"randomized": "alternating", "arpack": "gram"},
+    "edge": {"randomized": "power"},
+    "frobenius": {"randomized": "alternating"},
+    "spectral": {"randomized": "alternating"},
 }
-_SKLEARN = {"interaction": {"randomized": "power", "arpack": "gram"}}
+# Parameter -> units that read it, for what would bound nothing elsewhere.
+_READ_BY = {
+    "clip_norm": ("row", "group", "entry"),
+    "entry_bounds": ("entry", "edge"),
+    "degree_floor": ("interaction",),
+    "sensitivity": ("frobenius", "spectral"),
+}
+_ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
 
 
 def entry_unit(estimator):
@@ -47,19 +71,71 @@ def entry_unit(estimator):
     return EntryUnit(estimator.privacy_unit, estimator.adjacency, low, high, sensitivity)
 
 
+def unread_bounds(unit):
+    """Return the bounds that a unit does not read."""
+    return [parameter for parameter, units in _READ_BY.items() if unit not in units]
+
+
+def check_used(estimator):
+    """Refuse bounds that the unit does not read; warn of steps that a named route does not take.
+
+    Decided from parameters alone.
+    """
+    unit, name = estimator.privacy_unit, estimator.algorithm
+    defaults = signature(type(estimator)).parameters
+    for parameter in unread_bounds(unit):
+        given, units = getattr(estimator, parameter), " and ".join(map(repr, _READ_BY[parameter]))
+        if given not in (defaults[parameter].default, math.inf):
+            raise ValueError(
+                f"{parameter!r} bounds nothing under privacy_unit={unit!r}; it is read by "
+                f"{units}. Leave it out. Got {given!r}."
+            )
+    steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
+    ignored = [key for key in steps if getattr(estimator, key) != "auto"]
+    sklearn_like = unit in ("row", "group")  # where the words of scikit-learn are taken in silence
+    if ignored and name not in _ITERATED and not sklearn_like:
+        warnings.warn(
+            f"algorithm={name!r} of privacy_unit={unit!r} does not read {' and '.join(ignored)}.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
 def unit_route(estimator, shape):
     """Return (name, reason) of the route of a fit: a function of settings and a public shape."""
     unit, name = estimator.privacy_unit, estimator.algorithm
+    name = _SKLEARN.get(unit, {}).get(name, name)
     if unit == "interaction":
-        name = _SKLEARN[unit].get(name, name)
         return interaction_route(estimator, shape) if name == "auto" else (name, f"{name}: given")
     iterated = "power" if unit == "edge" else "alternating"
-    if name in ("randomized", "arpack") or (unit == "edge" and name == "alternating"):
-        return iterated, f"{iterated}: given"
     each = N_PRODUCTS if unit == "edge" else N_PASSES
     n_answers = each[estimator.delta == 0] if estimator.n_iter == "auto" else estimator.n_iter
     n_answers *= 1 if unit == "edge" else 2
-    return choose_one_shot(estimator, entry_unit(estimator), shape, n_answers, iterated)
+    changed = entry_unit(estimator)
+    if unit == "frobenius" and name in ("auto", "one_shot"):
+        return _whole_route(estimator, shape)
+    if name != "auto":
+        return name, f"{name}: as asked for"
+    moments, quiet = {}, False
+    if estimator.delta > 0 and not math.isinf(estimator.epsilon):
+        session = estimator._checked_session()
+        moments, quiet = moment_thresholds(estimator, session, changed, shape)
+    return choose_one_shot(
+        estimator, changed, shape, n_answers, iterated, moments=moments, no_products=quiet
+    )
+
+
+def _whole_route(estimator, shape):
+    """Choose between one release of all entries, which is as good as all products, and products."""
+    name, small = estimator.algorithm, is_small(shape)
+    if name == "one_shot" and not small:
+        raise ValueError(
+            f"algorithm='one_shot' would release {shape[0]} x {shape[1]} numbers; use "
+            "'alternating' or 'auto'. Got 'one_shot'."
+        )
+    if name == "one_shot" or (name == "auto" and small and not math.isinf(estimator.epsilon)):
+        return "one_shot", "one_shot: one release of all entries holds every product with them"
+    return "alternating", "alternating: there is no noise, or there are too many entries"
 
 
 def pure_units(estimator):
@@ -79,7 +155,11 @@ def fit_entries(estimator, session, X, route):
     """Release products with the matrix, or its flipped cells."""
     unit, k, (m, n) = entry_unit(estimator), estimator.n_components, X.shape
     ask = session.ask((EntryQuery if unit.single else NormQuery)(X, unit))
-    if route == "one_shot":
+    if route in ("gram", "screened"):
+        U, values, V = moment_triplets(estimator, session, X, unit, route, ask)
+    elif route == "one_shot" and not unit.single:
+        U, values, V = whole_triplets(ask, X.shape, k, 0.99)
+    elif route == "one_shot":
         cells = ask.cells(session.random_number(), share=1.0)
         Y = graph_of_pairs(cells.value, n) if unit.name == "edge" else cells.value
         graph = unit.name == "edge"
@@ -120,7 +200,7 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
 def _means(session, ask, unit, m, n, values, route):
     """Return the column means, which are one more product, their noise, and the total."""
     exact, pure = session.budget.exact, session.budget.pure
-    if route == "one_shot":
+    if route == "one_shot" and unit.single:
         answer = ask.left(np.full((m, 1), 1 / m), share=0.0)
         return answer.value[:, 0], answer.noise_scale, ask.square_sum()
     if pure:

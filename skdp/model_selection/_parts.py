@@ -67,12 +67,17 @@ def planned_fit(part, with_groups=False):
     else:
         pure = part._pure_epsilon() if hasattr(part, "_pure_epsilon") else 0.0
         losses = planned(PrivacyBudget(part.epsilon, part.delta, pure))
+    unit, adjacency = meaning_of(part, with_groups)
+    seeded = part.random_state is not None
+    return LedgerFit(type(part).__name__, unit, adjacency, losses, seeded)
+
+
+def meaning_of(part, with_groups=False):
+    """Return what a fit of a private estimator protects: its unit and adjacency."""
     unit = getattr(part, "privacy_unit", "row")
     if with_groups and hasattr(part, "require_users"):  # whose unit shows in the fit
         unit = "group"
-    unit = unit_name(unit, getattr(part, "sensitivity", None))
-    seeded = part.random_state is not None
-    return LedgerFit(type(part).__name__, unit, part.adjacency, losses, seeded)
+    return unit_name(unit, getattr(part, "sensitivity", None)), part.adjacency
 
 
 def weights_of(parts):

@@ -12,10 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._validation import check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
+from skdp.exceptions import PrivacyError
 from skdp.model_selection._parts import (
     candidate_of,
     dp_parts,
-    planned_fit,
+    meaning_of,
 )
 from skdp.model_selection._pipelines import check_searchable
 from skdp.model_selection._runs import Runs
@@ -58,8 +59,20 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
                 f"the 'estimator' of {type(self).__name__} must be a private estimator, or a "
                 f"Pipeline that ends in one. Got {self.estimator!r} instead."
             )
-        first = planned_fit(parts[0], with_groups="groups" in fit_params)
-        return first.unit, first.adjacency
+        return meaning_of(parts[0], with_groups="groups" in fit_params)
+
+    def _checked_meaning(self, candidates, fit_params):
+        """Return what the search protects, if each part of each candidate protects the same."""
+        meaning = self._meaning(fit_params)
+        for params in candidates:  # which of them will be run is drawn later
+            for part in dp_parts(candidate_of(self.estimator, params)):
+                unit, adjacency = meaning_of(part, with_groups="groups" in fit_params)
+                if (unit, adjacency) != meaning:
+                    raise PrivacyError(
+                        f"{type(part).__name__} protects one {unit} ({adjacency}), and the search "
+                        f"one {meaning[0]} ({meaning[1]}). Use one privacy unit and adjacency."
+                    )
+        return meaning
 
     _publish = "Publish what released() of the private estimator in best_estimator_ returns."
 
@@ -95,7 +108,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         """
         candidates = self._checked()
         plan = self._plan(len(candidates))
-        unit, adjacency = self._meaning(fit_params)
+        unit, adjacency = self._checked_meaning(candidates, fit_params)
         limit = RunLimit(unit, adjacency, plan.run)
         seeded = self.random_state is not None
         fit = LedgerFit(

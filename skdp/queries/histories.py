@@ -5,7 +5,7 @@ moment of the histories on some items, and how well a public filter finds hidden
 
 | one ... more or less | counts | moment | recalls of c filters |
 |---|---|---|---|
-| row: user of d items, scaled to length 1 | 1 | 1 (x x' of length 1) | sqrt(c) / 2 |
+| row: user of d items, scaled | 1 (rows of length 1) | 1 (pairs of norm 1) | sqrt(c) / 2 |
 | interaction | 1 (raw counts) | `gram_change` | sqrt(c) |
 
 Some items of some histories are hidden (`skdp.data.histories`), and a filter scores the others; the
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from skdp.data.recalls import WHOLE, Tastes, judged
 from skdp.data.remote import narrowed
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.interactions import InteractionQuery
+from skdp.queries.pairs import PairQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import SumQuery
 from skdp.solvers.item_filter import ItemFilter
@@ -48,8 +49,8 @@ class RecallQuery(SumQuery):
         Histories on the kept items of the filter: known items positive, hidden ones negative.
     tastes : ItemFilter
         The public filter.
-    blends : sequence of float
-        Public weights of its tastes, one for each number that is released.
+    weights : array of shape (c, rank)
+        Public weights of its tastes, one row for each number that is released.
     adjacency : {"add_remove", "replace"}
         Whether a neighbour has one row more or less, or as many and another one in its place.
     n_jobs : int or None
@@ -60,14 +61,14 @@ class RecallQuery(SumQuery):
         self,
         rows: AnyRows,
         tastes: Tastes,
-        blends: Sequence[float],
+        weights: FloatArray,
         *,
         adjacency: str,
         n_jobs: int | None = None,
     ) -> None:
         super().__init__(rows, adjacency=adjacency, n_jobs=n_jobs)
-        self._judge = partial(judged, tastes=tastes, blends=tuple(blends))
-        self._n = len(blends)
+        self._judge = partial(judged, tastes=tastes, weights=weights)
+        self._n = len(weights)
 
     def recalls(self) -> Bounded:
         """Return the sum over rows of recall - 1/2, for each filter.
@@ -113,7 +114,7 @@ class _Histories(ABC):
 
     @abstractmethod
     def _judged(self, kept: NDArray[np.intp], judged: float) -> Callable[..., RecallQuery]:
-        """Return what makes the query of a filter and its blends."""
+        """Return what makes the query of a filter and the weights of its tastes."""
 
     def judge(
         self,
@@ -122,7 +123,7 @@ class _Histories(ABC):
         inward: FloatArray,
         outward: FloatArray,
         scale: float,
-        blends: FloatArray,
+        weights: FloatArray,
         judged: float,
     ) -> RecallQuery:
         """Return the recalls of the public filter of these arrays: see `RecallQuery`.
@@ -131,10 +132,11 @@ class _Histories(ABC):
         """
         rank = inward.shape[1] - 1
         shapes = (popularity.shape, inward.shape, outward.shape)
-        if shapes != ((self.n_features,), (len(kept), rank + 1), (rank, len(kept))):
+        fitting = (self.n_features,), (len(kept), rank + 1), (rank, len(kept))
+        if shapes != fitting or weights.shape[1:] != (rank,):
             raise ValueError(f"these are no filter of {self.n_features} items: shapes {shapes}.")
         tastes = ItemFilter(kept, popularity, inward, outward, float(scale))
-        return self._judged(kept, judged)(tastes, blends.tolist())
+        return self._judged(kept, judged)(tastes, weights)
 
 
 class RowHistories(_Histories, SumQuery):
@@ -164,25 +166,20 @@ class RowHistories(_Histories, SumQuery):
         self.n_features = rows.n_features
         self._cap = cap
 
-    def _unit_rows(
-        self, kept: NDArray[np.intp] | None = None, form: str = "unit", judged: float = 0.0
-    ) -> RowQuery:
-        """Return the rows on the kept items, each of length 1."""
-        n_features = self.n_features if kept is None else len(kept)
-        view = partial(history_rows, kept=kept, form=form, judged=judged, cap=self._cap)
-        unit = narrowed(self._source, view, n_features)
-        return self._beside(RowQuery, unit, clip_norm=1.0)
-
     def counts(self) -> Bounded:
         """Return the sums of the rows, each of length 1 and not negative."""
-        return self._unit_rows().positive_sums()
+        rows = narrowed(self._source, partial(history_rows, cap=self._cap), self.n_features)
+        return self._beside(RowQuery, rows, clip_norm=1.0).positive_sums()
 
-    def moment(self, kept: NDArray[np.intp], floor: int, judged: float) -> Bounded:
-        """Return the moment of the known parts of the rows, each of length 1 on the kept items."""
-        query = self._unit_rows(kept, "known", judged)
+    def moment(
+        self, kept: NDArray[np.intp], floor: int, judged: float, popular: FloatArray
+    ) -> Bounded:
+        """Return the pairs of the known parts of the rows, off a direction: see `PairQuery`."""
+        view = partial(history_rows, kept=kept, form="known", judged=judged, cap=self._cap)
+        query = self._beside(PairQuery, narrowed(self._source, view, len(kept)))
         if len(kept) > _MOST_SHARED:
             query.n_jobs = 1
-        return query.gram()
+        return query.moment(popular)
 
     def _judged(self, kept: NDArray[np.intp], judged: float) -> Callable[..., RecallQuery]:
         view = partial(history_rows, kept=kept, form="both", judged=judged, cap=self._cap)
@@ -213,7 +210,9 @@ class InteractionHistories(_Histories, PrivateQuery):
         """Return how many users have each item."""
         return self._all.counts()
 
-    def moment(self, kept: NDArray[np.intp], floor: int, judged: float) -> Bounded:
+    def moment(
+        self, kept: NDArray[np.intp], floor: int, judged: float, popular: FloatArray
+    ) -> Bounded:
         """Return R'R of the known cells of the kept items, with a degree floor."""
         prepare = partial(_known_cells, judged=judged)
         return self._known(degree_floor=floor, prepare=prepare).columns(kept).gram()

@@ -158,7 +158,7 @@ class LocalRecommender(DocLinkMixin, ListsMixin, BaseEstimator):
         Number of items of the catalogue.
     n_components : int, default=16
         Number of directions, popularity included.
-    item_exponent : float, default=0.25
+    item_exponent : float, default=0.5
         As in `DPRecommender`.
 
     Attributes
@@ -200,7 +200,7 @@ class LocalRecommender(DocLinkMixin, ListsMixin, BaseEstimator):
     """
 
     def __init__(
-        self, items: ArrayLike, n_items: int, n_components: int = 16, *, item_exponent: float = 0.25
+        self, items: ArrayLike, n_items: int, n_components: int = 16, *, item_exponent: float = 0.5
     ) -> None:
         self.items = items
         self.n_items = n_items

@@ -9,10 +9,11 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._inputs import as_blocks, as_source, check_matrix, check_rows, checked, map_blocks
+from skdp._inputs import as_blocks, check_matrix, check_rows, checked, map_blocks
 from skdp._types import Seed
 from skdp._validation import check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
+from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
 from skdp.queries.histories import InteractionHistories, RowHistories
 from skdp.recommend._lists import ListsMixin
@@ -62,9 +63,9 @@ class DPRecommender(
         "gram" releases a symmetric moment with Gaussian noise; "one_shot" (interactions) flips the
         cells of the kept items, which is pure and needs no delta; "popularity" releases counts
         only. "auto" chooses by the larger signal, from public numbers.
-    item_exponent : float, default=0.25
-        Popular items count less among the tastes: by their count to this power. 0 is a plain
-        singular value decomposition, 0.5 the normalisation of graph filters.
+    item_exponent : float, default=0.5
+        Popular items count less among the tastes: by their count, and some of the noise, to this
+        power. 0 is a plain singular value decomposition, 0.5 the normalisation of graph filters.
     weights : "binary" or float, default="binary"
         What an entry counts: each positive one the same, or min(x, weights), a public cap on
         ratings or numbers of plays (row unit only). Rows have length 1 in any case.
@@ -131,7 +132,7 @@ class DPRecommender(
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
         algorithm: str = "auto",
-        item_exponent: float = 0.25,
+        item_exponent: float = 0.5,
         weights: float | str = "binary",
         random_state: Seed = None,
         n_jobs: int | None = None,
@@ -197,7 +198,7 @@ class DPRecommender(
             n_users, n_items = R.shape
         else:
             options = {"adjacency": self.adjacency, "n_jobs": self.n_jobs}
-            query = RowHistories(as_source(R), cap=self._cap, **options)
+            query = RowHistories(row_source(R), cap=self._cap, **options)
             n_users, n_items = None, query.n_features
         ask = session.ask(query)
         if n_users is None and self.adjacency == "replace":

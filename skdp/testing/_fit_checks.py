@@ -15,7 +15,7 @@ from skdp.exceptions import PrivacyWarning
 from skdp.privacy.accounting import losses as accounting
 from skdp.testing._calibration import check_calibration
 from skdp.testing._data import FitData, contrasting_data, settings_of
-from skdp.testing._hooks import fixed_noise, record_transcript
+from skdp.testing._hooks import fixed_noise
 from skdp.testing._null_checks import not_private, skip
 from skdp.testing._outcomes import (
     difference,
@@ -25,7 +25,8 @@ from skdp.testing._outcomes import (
     outcome,
 )
 from skdp.testing._statistics import SIX_SIGMA, cosine_pvalue
-from skdp.testing.audit import transcript_audit, worst_case_pair
+from skdp.testing._transcript_audit import transcript_audit, worst_case_pair
+from skdp.testing._transcripts import record_transcript
 
 _SLIP = 1 + 1e-6
 BAD_EPSILONS = (math.nan, 0, 0.0, -1, -math.inf, True, "1", None, [1.0])
@@ -301,8 +302,9 @@ _SCALED = (
 def _scaled_params(estimator, factor):
     """Return the parameters in the unit of X times a factor; public ones for those learnt."""
     out = {}
+    unread = getattr(estimator, "_unread_bounds", list)()
     for name in _SCALED:
-        value = getattr(estimator, name, None)
+        value = None if name in unread else getattr(estimator, name, None)
         if isinstance(value, str):
             value = _PUBLIC.get(name)
         if value is None:

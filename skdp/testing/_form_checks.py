@@ -7,9 +7,10 @@ import scipy.sparse as sp
 
 from skdp.testing._data import contrasting_data, settings_of
 from skdp.testing._formats import STORED
-from skdp.testing._hooks import change, fixed_noise, record_transcript, replay_answers
+from skdp.testing._hooks import change, fixed_noise
 from skdp.testing._null_checks import not_private, skip
 from skdp.testing._outcomes import difference, fresh, outcome
+from skdp.testing._transcripts import record_transcript, replay_answers
 
 _SEED = 20240401
 

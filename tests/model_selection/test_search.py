@@ -224,6 +224,13 @@ def test_seeded_search_is_reproducible_and_flagged():
         ({"estimator": make_pipeline(DPPCA(), memory="x")}, "memory: None"),
         ({"estimator": DPPCA(random_state=0)}, "share their noise"),
         ({"delta": 0.0}, "pure differential privacy"),
+        (
+            {
+                "estimator": DPTruncatedSVD(1, clip_norm=1.0),
+                "param_grid": {"privacy_unit": ["row", "interaction"]},
+            },
+            "protects one interaction .* and the search one row",
+        ),
     ],
 )
 def test_bad_parameters_touch_nothing(params, match):

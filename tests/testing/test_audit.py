@@ -148,9 +148,7 @@ def test_more_releases_on_the_neighbour_are_a_fault():
 
 
 def test_worst_case_pair_needs_a_known_unit():
-    class Odd(DPPCA):
-        privacy_unit = "odd"
-
+    odd = DPPCA(privacy_unit="odd")
     assert len(worst_case_pair(DPPCA(clip_norm=1.0))) == 2
     from skdp.testing import candidate_pairs, register_pairs
     from skdp.testing._pairs import CANDIDATES
@@ -163,7 +161,7 @@ def test_worst_case_pair_needs_a_known_unit():
         del CANDIDATES[DPPCA]
     assert CANDIDATES["row"] is row
     with pytest.raises(ValueError, match="odd"):
-        candidate_pairs(Odd())
+        candidate_pairs(odd)
 
 
 # -- residuals -------------------------------------------------------------------------------------
