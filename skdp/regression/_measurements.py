@@ -15,11 +15,12 @@ from skdp._placed import as_columns, check_placed, in_blocks
 from skdp._scales import column_weights
 from skdp._validation import check_bool, check_int, check_option, check_real
 from skdp.data.blocks import is_dask_array
+from skdp.data.mixed_records import MOST
 from skdp.data.places import in_memory
 from skdp.data.records import RecordForm
 from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import find_center
-from skdp.solvers.design import Whitening, whitening
+from skdp.solvers.design import Whitening, mixing, whitening
 
 _FLOATS = [np.float64, np.float32]
 
@@ -120,6 +121,8 @@ def check_design(design, shape, *, sparse=False):
         if not 0 < design < math.inf:
             raise ValueError(f"a number as 'design' must be positive and finite. Got {design!r}.")
         return Whitening(None, None, float(design))
+    if isinstance(design, np.ndarray):
+        return _full_design(design, math.prod(shape), sparse)
     if not isinstance(design, Sequence) or len(design) != 2:
         raise ValueError(
             "The 'design' parameter must be 'private', a number, or a pair of covariances (of "
@@ -134,6 +137,23 @@ def check_design(design, shape, *, sparse=False):
         raise ValueError("full covariances in 'design' need dense X; give diagonal ones for CSR.")
     moments = np.concatenate([(R * np.trace(C)).ravel(), (C * np.trace(R)).ravel()])
     return whitening(moments, shape, 1.0, 0.0)
+
+
+def _full_design(design, size, sparse):
+    """Return what the public covariance of vec(X) makes of records."""
+    design = check_array(design, dtype=np.float64, input_name="design")
+    symmetric = design.shape == (size, size) and np.allclose(design, design.T)
+    if not symmetric or np.linalg.eigvalsh(design)[0] <= 1e-6 * np.linalg.eigvalsh(design)[-1]:
+        raise ValueError(
+            f"a full covariance as 'design' must be symmetric, {size} x {size}, and positive "
+            f"definite with a condition number below a million. Got shape {design.shape}."
+        )
+    if sparse or size > MOST:
+        raise ValueError(
+            f"a full covariance as 'design' needs dense X of at most {MOST} features; give a pair "
+            "of covariances instead."
+        )
+    return mixing(design)
 
 
 def check_parameters(estimator):

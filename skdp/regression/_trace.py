@@ -72,10 +72,11 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     clip_level : float or "auto", default="auto"
         Where a record's share of a gradient is cut, in medians of its length (which are learnt
         privately). "auto" plans it from the budget.
-    design : "private", float, or (array (d1, d1), array (d2, d2)), default="private"
+    design : "private", float, (array (d1, d1), array (d2, d2)), or array (d1 d2, d1 d2)
         Second moments of X: learnt with 5% of the budget (row and column covariances; variances
         only for sparse X), or the public variance of an entry, or public row and column
-        covariances whose Kronecker product is the covariance of X.
+        covariances whose Kronecker product is the covariance of X, or that covariance itself (of
+        dense rows).
     solver : {"riemannian", "spectral_init"}, default="riemannian"
         "spectral_init" stops after the first release, and spends everything on it.
     tail_average : bool, default=True
@@ -279,7 +280,11 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         corner = _CORNER * math.sqrt(design.lam) if self.fit_intercept else 0.0
         if design.left is not None:
             ask = ask.whitened(design.left, design.right)
-        facts = facts._replace(lam=design.lam, corner=corner)
+        if design.mix is not None:
+            ask = ask.mixed(design.mix)
+        facts = facts._replace(
+            lam=design.lam, corner=corner, variance=design.variance, spread=design.spread
+        )
         fit = fit_trace(ask.augmented(centre, corner), facts)
         return self._attributes(fit, design, n, centre + corner * fit.intercept)
 
