@@ -21,6 +21,7 @@ from skdp.data.records import RecordForm
 from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import find_center
 from skdp.solvers.design import Whitening, mixing, whitening
+from skdp.solvers.trace import TraceFacts, median_steps
 
 _FLOATS = [np.float64, np.float32]
 
@@ -172,6 +173,20 @@ def check_parameters(estimator):
         )
     if isinstance(estimator.design, str):
         check_option(estimator, "design", ("private",))
+
+
+def descent_facts(estimator, shape, n, unit_noise):
+    """Public numbers of a descent, for entries of variance 1."""
+    shares = estimator._shares()
+    max_iter = 0 if estimator.solver == "spectral_init" else estimator.max_iter
+    steps = median_steps(max_iter, covariance=estimator._learns_design())
+    return TraceFacts(
+        shape=shape, rank=min(estimator.rank, *shape), n=n, lam=1.0, unit_noise=unit_noise,
+        init=shares["init"], gradients=shares.get("gradients", 0.0),
+        rank_share=shares["medians"] / steps, max_iter=max_iter,
+        tail_average=estimator.tail_average, shrink=estimator.shrink,
+        clip_level=None if estimator.clip_level == "auto" else float(estimator.clip_level),
+    )  # fmt: skip
 
 
 def release_center(estimator, session, placed, share, n):

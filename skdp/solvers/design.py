@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +107,13 @@ def mixing(covariance: FloatArray) -> Whitening:
     variance = lam * lam * float(np.mean(1 / values))
     spread = variance * float(np.mean(values)) / lam**2
     return Whitening(None, None, lam, (mix + mix.T) / 2, variance, spread)
+
+
+def through_design(ask: Any, design: Whitening) -> Any:
+    """Return what is asked of records that are seen through a design."""
+    if design.mix is not None:
+        return ask.mixed(design.mix)
+    return ask if design.left is None else ask.whitened(design.left, design.right)
 
 
 def release_whitening(

@@ -189,12 +189,12 @@ def test_search_over_epsilon_pipeline_pickle_and_jobs():
 
 
 def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
-    X, y, _ = sample(1000, shape=(4, 3), values=(1.0,))
+    X, y, _ = sample(3000, shape=(4, 3), values=(1.0,))
     model = DPTraceRegressor(9, epsilon=9.0).fit(X, y)
     assert model.rank_ == 3
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*no noise|.*random_state", PrivacyWarning)
-        column = DPTraceRegressor().fit(X.reshape(1000, -1), y)
+        column = DPTraceRegressor().fit(X.reshape(3000, -1), y)
     assert column.coef_.shape == (12, 1) and column.rank_ == 1
 
 
