@@ -45,13 +45,8 @@ SIZES = {
     "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
     "MAX_ROWS": 3, "_BLOCK": 4, "_FACTORS": 4, "_AT_ONCE": 4, "_WHOLE": 1,
     "_MOST_KEPT": 2, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
-<<<<<<< HEAD
     "_SMALL": 2, "_MOST_DENSE": 2, "_JUDGED_ROWS": 4.0,
-    "_JUDGED_SCORES": 16.0, "_FEWEST_KEPT": 2,
-=======
-    "_SMALL": 2, "_MOST_DENSE": 2, "MOST_DENSE": 2, "_JUDGED_ROWS": 4.0,
     "_JUDGED_SCORES": 16.0, "_FEWEST_KEPT": 2, "_FEW": 2,
->>>>>>> main
     "_MOST_COLUMNS": 2, "_BAND": 2, "_CELLS": 16, "_MOST_SHARED": 2, "_SCORES": 16,
     "_FEWEST": 1, "_MOST_FLIPS": 16.0,
 }  # fmt: skip
