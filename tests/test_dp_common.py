@@ -114,6 +114,7 @@ ESTIMATORS = [
     # budgets to learn anything from the few records of these checks.
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, adjacency="replace"),
+    DPPersonalizedRegressor(1, loss="absolute"),
     DPPersonalizedRegressor(1, init="random", whiten=False, delta=0.0, n_rounds=1),
     DPPersonalizedClassifier(classes=[0, 1]),
     DPRidge(),
