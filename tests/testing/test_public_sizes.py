@@ -31,7 +31,9 @@ from skdp.testing._hooks import replaced
 from skdp.testing._outcomes import fresh
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see|predicts one class):UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(sees nothing of|could not see|predicts one class):UserWarning"
+)
 
 PACKAGE = Path(skdp.__file__).parent
 LARGE = 64  # smaller numbers are reached by ordinary test data
@@ -45,7 +47,7 @@ SIZES = {
     "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
     "MAX_ROWS": 3, "_BLOCK": 4, "_FACTORS": 4, "_AT_ONCE": 4, "_WHOLE": 1,
     "_MOST_KEPT": 2, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
-    "_SMALL": 2, "_MOST_DENSE": 2, "_JUDGED_ROWS": 4.0,
+    "_SMALL": 2, "_MOST_DENSE": 2, "MOST_DENSE": 2, "_JUDGED_ROWS": 4.0,
     "_JUDGED_SCORES": 16.0, "_FEWEST_KEPT": 2, "_FEW": 2,
     "_MOST_COLUMNS": 2, "_BAND": 2, "_CELLS": 16, "_MOST_SHARED": 2, "_SCORES": 16,
     "_FEWEST": 1, "_MOST_FLIPS": 16.0,
@@ -57,7 +59,7 @@ OTHERS = {
     "_MAX_EPSILON": "a budget", "64.0": "a budget", "_LARGEST_MEAN": "refused beyond it",
     "2 ** 31": "stands for no limit",
     "2.0 ** 12": "values, not sizes", "1400.0": "a budget",
-    "_FARTHEST": "values, not sizes", "_CLEAR": "values, not sizes",
+    "_FAR": "values, not sizes", "_FARTHEST": "values, not sizes", "_CLEAR": "values, not sizes",
     "64": "letters of a name", "1 << 20": "bytes of one read from a socket",
     "MOST_FLIPS": "a route by public numbers, asked for by name in other ways",
     "100": "rows of made data",
