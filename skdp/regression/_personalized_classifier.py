@@ -18,8 +18,9 @@ from skdp._scales import learn_scale
 from skdp._types import Seed, Split
 from skdp.exceptions import PrivacyWarning
 from skdp.regression._personalized_base import PersonalizedBase
+from skdp.solvers.mean_head import global_model, head_norms
 from skdp.solvers.personalization import GlobalModel
-from skdp.solvers.user_heads import Heads, global_model, head_norms
+from skdp.solvers.user_heads import Heads
 
 
 class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):

@@ -8,7 +8,7 @@ send one bounded vote; the winner is public. Heads are private to their users.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -36,9 +36,6 @@ _USEFUL = 0.2  # error of the subspace, or noise of the global model, beyond whi
 _TRUST = 3.0  # standard deviations above which an election is not noise
 _LEANING = 8.0  # weight of the mean vote of all against a user's own
 _CAUTION = 3.0  # the estimated error of the subspace is multiplied by it
-_CLASSES = 0.3  # of the share of a mean head: where the classes lie
-_LOGIT, _BESIDE = 1.0, 0.5  # reach of intercepts; their level, in that of the coefficients
-_RARE = 0.005  # least share of a class, before logarithms
 
 
 class AsksHeads(Protocol):
@@ -303,76 +300,6 @@ class _Taken(NamedTuple):
 
 def _taken(batch: UserBatch, users: NDArray[np.intp]) -> _Taken:
     return _Taken(batch.X[users], batch.Y[users], batch.x_exponent[users], batch.y_exponent[users])
-
-
-def head_norms(heads: Heads) -> Callable[[UserBatch], FloatArray]:
-    """Return the norm of each user's coefficients (inf where it is not finite)."""
-    size = heads.U.shape[1] * heads.model.intercept.size
-
-    def norms(batch: UserBatch) -> FloatArray:
-        values = heads.small(batch)[:, :size]
-        sizes = np.sqrt((values * values).sum(axis=1))
-        return np.where(np.isfinite(sizes), sizes, np.inf)
-
-    return norms
-
-
-def class_means(batch: UserBatch) -> FloatArray:
-    """Return the shares of each user's rows that lie in the classes: a norm of at most 1."""
-    means = np.ldexp(batch.Y.mean(axis=1), batch.y_exponent[:, None])
-    return np.asarray(np.clip(means, 0.0, 1.0))
-
-
-def about(heads: Heads, logits: FloatArray, unit: float) -> Callable[[UserBatch], FloatArray]:
-    """Return each user's coefficients, and its intercept about public logits, in a public unit."""
-    p = len(logits)
-
-    def parts(batch: UserBatch) -> FloatArray:
-        values = heads.small(batch)
-        return np.concatenate([values[:, :-p], unit * (values[:, -p:] - logits)], axis=1)
-
-    return parts
-
-
-def global_model(
-    ask: AsksHeads, heads: Heads, count: Count, coef_bound: float, share: float
-) -> GlobalModel:
-    """Release the mean head, clipped at a public bound: a model for users without rows.
-
-    Intercepts are logits. Released shares of the classes say where they lie, and each counts up to
-    one logit from there, whatever bounds the coefficients.
-    """
-    k, p = heads.U.shape[1], heads.model.intercept.size
-    logits, beside = np.zeros(p), _BESIDE * coef_bound
-    if heads.view.intercept:
-        shares = ask.sums("class_means", class_means, (((p,), 1.0, True),), share=_CLASSES * share)
-        level = count.value / max(p, 2)  # of classes that are alike
-        gap = _kept(shares.value - level, shares.noise_scale)
-        logits, share = class_logits((level + gap) / count.value), (1 - _CLASSES) * share
-    parts = (((k * p,), coef_bound, False), ((p,), beside, False))
-    local = about(heads, logits, beside / _LOGIT)
-    released = ask.sums("mean_head", local, parts, share=share)
-    V = _kept(released.value[: k * p], released.noise_scale) / count.value
-    coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
-    noise = released.noise_scale * math.sqrt((k + 1) * p) / count.value / coef_bound
-    if heads.view.intercept:
-        gap = _kept(released.value[k * p :], released.noise_scale) / count.value
-        logits = logits + gap * _LOGIT / beside
-    return GlobalModel(coef, logits, noise)
-
-
-def _kept(sums: FloatArray, noise: float) -> FloatArray:
-    """Return noisy sums, shortened by what the noise alone adds to their square."""
-    square = float(sums @ sums)
-    return np.asarray(sums * max(0.0, 1 - sums.size * noise**2 / max(square, 1e-300)))
-
-
-def class_logits(shares: FloatArray) -> FloatArray:
-    """Return the intercepts that predict released shares of the classes: of one, or of each."""
-    kept = np.clip(shares, _RARE, 1 - _RARE)
-    if len(kept) == 1:
-        return np.asarray(np.log(kept / (1 - kept)))
-    return np.asarray(np.log(kept) - np.log(kept).mean())
 
 
 def elect(

@@ -17,8 +17,9 @@ from skdp.solvers import personalization as shared
 from skdp.solvers import user_base as base
 from skdp.solvers import user_rounds as rounds
 from skdp.solvers.columns import Columns
+from skdp.solvers.mean_head import about, class_means, head_norms
 from skdp.solvers.personalization import GlobalModel
-from skdp.solvers.user_heads import Heads, about, all_rules, class_means, head_norms
+from skdp.solvers.user_heads import Heads, all_rules
 
 D, K = 5, 2
 STEPS = [1e-9, 1e-6]
