@@ -13,8 +13,8 @@ from skdp._bounds import column_bounds
 from skdp._inputs import as_blocks, checked, map_blocks
 from skdp._validation import FLOATS
 from skdp.base import FitsElsewhereMixin
+from skdp.data.products import row_products, saturated
 from skdp.exceptions import PrivacyWarning
-from skdp.solvers.products import row_products, saturated
 
 
 class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin):

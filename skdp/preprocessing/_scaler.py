@@ -19,9 +19,9 @@ from skdp._validation import (
     spread_range,
 )
 from skdp.base import BaseDPEstimator, atomic
+from skdp.data.products import saturated
 from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import column_moments, find_columns
-from skdp.solvers.products import saturated
 from skdp.theory import Expectation, check_counts, deviation_error, rehearse, zero_rows
 
 
