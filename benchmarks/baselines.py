@@ -13,15 +13,26 @@ import scipy.linalg
 import scipy.sparse as sp
 
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.noise.words import make_source
+from skdp.queries.interactions import InteractionQuery
 
 __all__ = [
     "analyze_gauss",
     "block_power",
+    "clips",
+    "cut",
     "deflation",
     "entry_analyze_gauss",
     "exact_multiplier",
     "fixed_coherence",
+    "flipped_entries",
+    "flipped_rows",
+    "noisy_matrix",
     "paper_multiplier",
+    "popular",
+    "printed_interactions",
     "randomised_response",
     "screened_gaussian",
     "symmetric_gaussian",
@@ -105,6 +116,60 @@ def entry_analyze_gauss(A, epsilon, delta, rng, *, symmetric):
     return A + (np.triu(G, 1) + np.triu(G, 1).T if symmetric else G)
 
 
+def clips(X):
+    """Levels of the lengths of rows that an oracle chooses from."""
+    return np.quantile(np.linalg.norm(X, axis=1), (0.1, 0.25, 0.5, 0.75, 0.9, 1.0))
+
+
+def cut(X, length):
+    """Rows of at most this length."""
+    return X * np.minimum(1.0, length / np.maximum(np.linalg.norm(X, axis=1), 1e-300))[:, None]
+
+
+def popular(X, k, epsilon, delta, rng, *, clipped=False, entry=False):
+    """The k columns of largest sum, with the whole budget.
+
+    A row of norm 1 (or one entry of 1) moves the sums by 1; `clipped` cuts rows at their median
+    length first, which is taken as public.
+    """
+    if clipped:
+        X = cut(X, float(np.median(np.linalg.norm(X, axis=1))))
+    scale = float(np.median(np.linalg.norm(X, axis=1))) if clipped else 1.0
+    scale *= exact_multiplier(epsilon, delta)
+    sums = np.asarray(X.sum(axis=0)).ravel() + scale * rng.standard_normal(X.shape[1])
+    return np.eye(X.shape[1], dtype=np.float32)[np.argsort(-sums)[:k]]
+
+
+# -- matrices with noise on each entry -------------------------------------------------------------
+
+
+def noisy_matrix(A, k, epsilon, delta, rng, change=1.0):
+    """The right singular vectors of A with exact Gaussian noise on every entry."""
+    noise = change * exact_multiplier(epsilon, delta) * rng.standard_normal(A.shape)
+    A = A + noise
+    return _top_rows(A.T @ A, k)
+
+
+def _unbiased(A, epsilon, rng):
+    flip = 1 / (1 + math.exp(min(epsilon, 700)))
+    flipped = np.where(rng.random(A.shape) < flip, 1 - A, A)
+    return (flipped - flip) / (1 - 2 * flip), flip * (1 - flip) / (1 - 2 * flip) ** 2
+
+
+def flipped_entries(A, k, epsilon, rng):
+    """The right singular vectors of a binary A whose cells were flipped, with pure epsilon."""
+    B = _unbiased(A, epsilon, rng)[0]
+    return _top_rows(B.T @ B, k)
+
+
+def flipped_rows(R, k, epsilon, rng, floor=5):
+    """The same of rows over the square roots of their released degrees."""
+    B, variance = _unbiased(R.toarray(), epsilon, rng)
+    least = floor + math.sqrt(variance * R.shape[1])
+    B /= np.sqrt(np.maximum(B.sum(axis=1, keepdims=True), least))
+    return _top_rows(B.T @ B, k)
+
+
 # -- block power ---------------------------------------------------------------------------------
 
 
@@ -135,6 +200,23 @@ def block_power(product, d, k, multiplier, sensitivity, rng, n_steps=POWER_STEPS
         Y = product(V) + multiplier * sensitivity(V) * rng.standard_normal(V.shape)
         V = np.linalg.svd(Y, full_matrices=False)[0]
     return V[:, :k].T
+
+
+def printed_interactions(R, k, epsilon, delta, rng, floor=5, n_steps=6, extra=8):
+    """Algorithm 1 of Nicolas et al. on floored rows: exact accounting and sensitivity at each step.
+
+    Its last subspace is rotated by the exact moment, for nothing.
+    """
+    query = InteractionQuery(R, degree_floor=floor, adjacency="add_remove")
+    budget = PrivacyBudget(epsilon, delta)
+    session = PrivacySession(
+        budget, source=make_source(None, "benchmark"), adjacency="add_remove", unit="interaction"
+    )
+    n = R.shape[1]
+    start = rng.standard_normal((n, min(k + extra, n)))
+    X = printed_power(session.ask(query), start, n_steps)
+    exact = query.right(X).answer(0.0)
+    return (X @ _top_rows(X.T @ exact, k).T).T
 
 
 # -- Hardt and Roth 2013 -------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def adassp(X, y, epsilon, rng):
     smallest = max(0.0, np.linalg.eigvalsh(A)[0] + scale * rng.standard_normal() - 1.65 * scale)
     penalty = max(0.0, math.sqrt(d * math.log(2 * d * d / 0.05)) * scale - smallest)
     A = A + symmetric_copy(rng, d, scale)
-    b = b + math.sqrt(2) / mu * rng.standard_normal(d)
+    b = b + math.sqrt(2) / mu * rng.standard_normal(b.shape)
     w = np.linalg.lstsq(A + penalty * np.eye(d), b, rcond=None)[0]
     return lambda X: X @ w[:-1] + w[-1]
 

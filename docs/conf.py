@@ -29,6 +29,7 @@ highlight_language = "none"  # boxes and drawings without a language are text
 
 autosummary_generate = True
 autodoc_default_options = {"members": False}
+autodoc_typehints = "none"  # the docstrings say more
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 numpydoc_xref_param_type = False

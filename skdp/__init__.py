@@ -2,7 +2,15 @@
 
 from skdp import model_selection
 from skdp._progress import PrintProgress
-from skdp.decomposition import DPPCA, DPIncrementalPCA, DPLowRankFactorizer, DPTruncatedSVD
+from skdp._skops import skops_types
+from skdp._versions import show_versions
+from skdp.decomposition import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPLowRankFactorizer,
+    DPScoreDensity,
+    DPTruncatedSVD,
+)
 from skdp.exceptions import (
     BudgetExceededError,
     PrivacyError,
@@ -32,6 +40,7 @@ __all__ = [
     "DPPersonalizedRegressor",
     "DPRidge",
     "DPRidgeClassifier",
+    "DPScoreDensity",
     "DPSpectralEmbedding",
     "DPStandardScaler",
     "DPTraceRegressor",
@@ -45,4 +54,6 @@ __all__ = [
     "PrivacyWarning",
     "check_pipeline",
     "model_selection",
+    "skops_types",
+    "show_versions",
 ]

@@ -5,6 +5,8 @@ sources of one's own) are not read before a release is paid for: their columns a
 checked, and a row that is not finite contributes nothing.
 """
 
+from functools import partial
+
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_array, validate_data
@@ -17,7 +19,12 @@ from skdp.data.histories import binary_rows
 
 
 def checked(estimator, *data, **options):
-    """Return what `validate_data` makes of data, with advice of our own where that would leak.
+    """Return what `validate_data` makes of data, with advice of our own where that would leak."""
+    return advised(estimator, partial(validate_data, estimator), *data, **options)
+
+
+def advised(estimator, check, *data, **options):
+    """Return what a check of scikit-learn makes of data, in words that quote nothing.
 
     scikit-learn quotes a text that is no number, and names imputers that learn.
     """
@@ -30,7 +37,7 @@ def checked(estimator, *data, **options):
         "keep_empty_features=True). Means and medians of the data are private.",
     }
     try:
-        return validate_data(estimator, *data, dtype=FLOATS, **options)
+        return check(*data, dtype=FLOATS, **options)
     except ValueError as error:
         said = next((words for cause, words in advice.items() if cause in str(error)), None)
         if said is None:
@@ -56,7 +63,7 @@ def as_blocks(X):
 
 def as_source(X):
     """Return checked rows, of whatever kind, as a source."""
-    return X if is_source(X) else row_source(X)
+    return row_source(X)
 
 
 def check_block_columns(estimator, n_features, *, reset=True, **options):

@@ -8,18 +8,19 @@ import numpy as np
 from skdp.exceptions import PrivacyWarning
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.solvers.columns import MomentWeights
-from skdp.solvers.scales import find_scale
+from skdp.solvers.scales import find_scale, finer_scale
 
 _COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
+_FINER = 0.25  # of the share of a scale: for its place in an octave
 _SHOWN = 10  # column numbers in a warning
 
 
 def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
-    """Return the end of the octave that holds the median of what `rank` ranks; warn of doubt.
+    """Return about the median of what `rank` ranks, and no less; warn of doubt.
 
     `of` says what of, `remedy` which public parameter takes its place.
     """
-    found = find_scale(rank, share, near=near)
+    found = find_scale(rank, (1 - _FINER) * share, near=near)
     if not found.found:
         warnings.warn(
             f"{type(estimator).__name__} could not see the scale of {of}, and took a low guess. At "
@@ -28,7 +29,7 @@ def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
             PrivacyWarning,
             stacklevel=6,
         )
-    return float(found.value)
+    return finer_scale(rank, found, _FINER * share)
 
 
 def column_weights(d):

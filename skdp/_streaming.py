@@ -1,6 +1,9 @@
 """Estimators whose streams go on over calls: checkpoints, crashes, and what may be published."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -106,7 +109,7 @@ class StreamingMixin:
         if group is not None:
             checkpoint.close(group)
 
-    def checkpoint(self, path):
+    def checkpoint(self, path: Any) -> Any:
         """Keep the running stream in a file, from now on: a crash then loses nothing.
 
         Each later call (of ``partial_fit``, ``update`` or ``release``) is made durable before it
@@ -129,7 +132,7 @@ class StreamingMixin:
         checkpoint.checkpoint(group, path)
 
     @classmethod
-    def restore(cls, path):
+    def restore(cls, path: Any) -> Any:
         """Return the estimator whose stream was kept at a path, to go on with it.
 
         Raises PrivacyError if the file is damaged, in use by another process, or older than what
@@ -164,7 +167,7 @@ class StreamingMixin:
             checkpoint.close(group)
             raise
 
-    def n_acknowledged(self):
+    def n_acknowledged(self) -> int:
         """Return how many calls the running stream has done, and go on after the last of them.
 
         Of ``partial_fit``, ``update``, ``update_matrix`` and ``release``. Ask it after a restore,
@@ -185,7 +188,7 @@ class StreamingMixin:
             setattr(self, _ACTS, group.acts)
         return group.acts
 
-    def released(self):
+    def released(self) -> Any:
         """Return a copy with what was released and nothing else: it can be pickled and published.
 
         Returns

@@ -1,13 +1,18 @@
 """What all estimators share: opening and closing a session, receipts, ledgers, atomic fits."""
 
+from __future__ import annotations
+
 import functools
 import math
 import warnings
+from collections.abc import Callable
 from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._links import DocLinkMixin
 from skdp._progress import CallbackMixin, ReleaseTasks, run_with_callbacks
 from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.exceptions import PrivacyWarning
@@ -19,6 +24,7 @@ from skdp.privacy.ledger.reservations import handed_on
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import make_source
 
+_Fit = TypeVar("_Fit", bound=Callable[..., Any])
 _SMALLEST_EPSILON = 1e-12
 
 
@@ -26,7 +32,7 @@ _SMALLEST_EPSILON = 1e-12
 _OPENED = ContextVar("skdp_opened", default=None)
 
 
-def atomic(fit):
+def atomic(fit: _Fit) -> _Fit:
     """Decorate a fit: if it raises, the estimator is left exactly as it was.
 
     In a PrivacyLedger it then spends nothing, or what it had been granted before it failed.
@@ -36,7 +42,7 @@ def atomic(fit):
     def wrapper(self, *args, **kwargs):
         return run_atomically(fit, self, args, kwargs)
 
-    return wrapper
+    return cast(_Fit, wrapper)
 
 
 def run_atomically(fit, estimator, args, kwargs):
@@ -44,6 +50,7 @@ def run_atomically(fit, estimator, args, kwargs):
 
     Apart from the decorator, whose wrapper is pickled by value with classes of `__main__`.
     """
+    _refuse_weights(type(estimator).__name__, kwargs)
     before = vars(estimator).copy()
     opened = []
     outer = _OPENED.set(opened)
@@ -62,6 +69,17 @@ def run_atomically(fit, estimator, args, kwargs):
         _OPENED.reset(outer)
 
 
+def _refuse_weights(name, kwargs):
+    """Say why there are no weights, where people look for them."""
+    if kwargs.pop("sample_weight", None) is not None:
+        raise TypeError(
+            f"{name} takes no 'sample_weight': a weight multiplies what one row can change, and "
+            "the noise is made for rows that count once; weights that follow from private rows "
+            "would be released without noise. Choose rows by a public rule, or, for classes of "
+            "unequal size, use class_weight='balanced' where it is offered."
+        )
+
+
 def _drop_stale(estimator, stale):
     """Take off what an earlier fit, with other parameters, released and this one did not."""
     now = vars(estimator).setdefault("_released_names", stale)
@@ -74,37 +92,33 @@ class FitObserver(Account):
 
     tasks = None
 
-    def paid(self, name):
+    def paid(self, name: Any) -> Any:
         """Tell the callbacks the name of a release."""
         if self.tasks is not None:
             self.tasks(name)
 
-    def close(self):
+    def close(self) -> Any:
         """Tell the callbacks that the fit has ended."""
         if self.tasks is not None:
             self.tasks.close()
 
 
-class BaseDPEstimator(CallbackMixin, BaseEstimator):
+class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
     """Base of the estimators: a budget, a session, a receipt.
 
     Subclasses list the privacy units they have in ``_privacy_units`` (unit -> adjacencies) and have
     the parameters ``epsilon``, ``delta``, ``adjacency`` and ``random_state``.
     """
 
-    _doc_link_module = "skdp"
-    _doc_link_template = (
-        "https://skdp.readthedocs.io/en/stable/api/{estimator_module}.{estimator_name}.html"
-    )
+    if TYPE_CHECKING:  # a fit sets its attributes by name
+
+        def __getattr__(self, name: str) -> Any: ...
+
     _privacy_units = {"row": ("add_remove", "replace")}
     _pure_dp = False  # whether delta=0 is offered
     _ledger_ticket = None  # of clones and pickles made inside a PrivacyLedger
     _publish = "Publish what its released() returns."
     _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
-
-    def _doc_link_url_param_generator(self):
-        module = type(self).__module__.rpartition("._")[0] or type(self).__module__
-        return {"estimator_module": module, "estimator_name": type(self).__name__}
 
     def _checked_session(self, *, random_state=None, kind=PrivacySession, pure=False):
         """Check the privacy parameters; return a session that nobody was charged for."""
@@ -124,10 +138,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         if hasattr(self, "n_jobs"):
             check_n_jobs(self)
         unit = getattr(self, "privacy_unit", "row")
-        offered = ("add_remove", "replace") if unit == "label" else self._privacy_units[unit]
-        adjacency = check_option(self, "adjacency", offered)
-        if unit == "label":  # the number of labels is public, so it has one adjacency
-            adjacency = "replace"
+        adjacency = check_option(self, "adjacency", self._privacy_units[unit])
         source = make_source(random_state, name)
         delta = 0.0 if pure else delta
         budget, observer = PrivacyBudget(epsilon, delta, self._pure_epsilon()), FitObserver()
@@ -196,7 +207,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         return copy
 
     @property
-    def holds_private(self):
+    def holds_private(self) -> Any:
         """What of private data this object holds, in words; empty if it may be published."""
         return (self._fit_keeps or "the state of a running stream") if self._holds() else ""
 
@@ -215,7 +226,7 @@ class BaseDPEstimator(CallbackMixin, BaseEstimator):
         ticket = handed_on(self._ledger_ticket)
         return dict(state, _ledger_ticket=ticket) if ticket else state
 
-    def privacy_card(self):
+    def privacy_card(self) -> privacy_card:
         """Return the receipt and its ledger, to print or to show in a notebook.
 
         Returns

@@ -24,6 +24,9 @@ from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.privacy.ledger.registry import Dataset, Registry, read_registry
 from skdp.privacy.ledger.views import as_html, as_lines, changes
 
+_BUDGETS = ("epsilon", "delta", "mu", "rho")
+_WHICH = "epsilon and delta, or mu (Gaussian DP), or rho (zCDP)"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
@@ -60,12 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     show = command("show", _show, "what each dataset has spent, and what is left")
     show.add_argument("--html", action="store_true", help="as HTML")
     history = command("history", _history, "every change, with its time")
+    show.add_argument("--delta", type=float, help="for the epsilon that was spent")
     for each in (show, history):
         each.add_argument("--dataset", help="this one only")
     add = command("add", _add, "add a dataset with a budget of its own")
     add.add_argument("dataset")
-    for name in ("epsilon", "delta"):
-        add.add_argument(f"--{name}", type=float, required=True)
+    for name in _BUDGETS:
+        add.add_argument(f"--{name}", type=float, help="part of a budget, or one: " + _WHICH)
     add.add_argument("--unit", choices=UNITS)
     add.add_argument("--adjacency", choices=ADJACENCIES)
     command("export", _export, "everything, as JSON")
@@ -86,8 +90,12 @@ def _chosen(given: argparse.Namespace) -> tuple[Registry, list[Dataset]]:
 def _show(given: argparse.Namespace) -> str:
     registry, datasets = _chosen(given)
     if given.html:
-        return "\n".join(f"<h2>{d.name}</h2>{as_html(d.balance())}" for d in datasets)
-    parts = ["\n".join([f"[{d.name}]", *as_lines(d.balance())]) for d in datasets]
+        return "\n".join(
+            f"<h2>{d.name}</h2>{as_html(d.balance(), delta=given.delta)}" for d in datasets
+        )
+    parts = [
+        "\n".join([f"[{d.name}]", *as_lines(d.balance(), delta=given.delta)]) for d in datasets
+    ]
     return "\n\n".join([*parts, f"{len(registry.lines)} lines, head {registry.head}"])
 
 
@@ -98,7 +106,7 @@ def _history(given: argparse.Namespace) -> str:
 
 
 def _add(given: argparse.Namespace) -> str:
-    terms = {name: getattr(given, name) for name in ("epsilon", "delta", "unit", "adjacency")}
+    terms = {name: getattr(given, name) for name in (*_BUDGETS, "unit", "adjacency")}
     ledger = PrivacyLedger(**terms, path=given.file, dataset=given.dataset)
     return f"[{given.dataset}]\n{ledger.report()}"
 

@@ -2,10 +2,11 @@
 
     PYTHONPATH=tests:. python -m pytest -p refusals -q
 
-Each condition of an `if` that ends in ``raise PrivacyError`` (or one of its kind) is watched. A
-test that meets it is repeated with that condition made false, and must then fail. At the end the
-run fails if a refusal was met by no test, or if none of the tests that met it missed it. One
-process: `-n` would split what is known.
+Each ``raise PrivacyError`` (or one of its kind) is watched: by its condition, if it ends an `if`,
+else the raise itself, which ends a function or an `except` block. A test that meets it is repeated
+with the refusal switched off, and must then fail; and once more with it on, and must then pass. At
+the end the run fails if a refusal was met by no test, or if none of the tests that met it missed
+it. One process: `-n` would split what is known. Not watched are refusals of other processes.
 """
 
 import ast
@@ -18,6 +19,7 @@ from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).parent.parent / "skdp"
 ERRORS = {"PrivacyError", "BudgetExceededError", "MessageRefused", "AggregationAborted"}
+MAKERS = {"_refuse", "_in_use"}  # functions that return such an error, or raise it
 TRIES = 4  # tests that are repeated for one refusal
 
 
@@ -40,25 +42,34 @@ WATCH = Watch()
 def _refuses(node):
     called = node.exc if isinstance(node, ast.Raise) else None
     name = getattr(called, "func", called)
-    return getattr(name, "id", getattr(name, "attr", "")) in ERRORS
+    return getattr(name, "id", getattr(name, "attr", "")) in ERRORS | MAKERS
 
 
 class Watched(ast.NodeTransformer):
-    """Put the watch around each condition that guards a refusal."""
+    """Put the watch around each condition that guards a refusal, and around all other refusals."""
 
     def __init__(self, path):
         self.path = path
 
     def visit_If(self, node):
-        self.generic_visit(node)
-        if _refuses(node.body[-1]):
-            place = f"{self.path}:{node.lineno}"
-            WATCH.known[place] = ast.unparse(node.test)
-            call = ast.Call(
-                ast.Name("__refusal__", ast.Load()), [ast.Constant(place), node.test], []
-            )
-            node.test = ast.copy_location(call, node.test)
+        last = node.body[-1]
+        if not _refuses(last):
+            return self.generic_visit(node)
+        node.test = self.watched(node, node.test)
+        node.body[:-1] = [self.visit(part) for part in node.body[:-1]]
+        node.orelse = [self.visit(part) for part in node.orelse]
         return node
+
+    def visit_Raise(self, node):
+        if not _refuses(node):
+            return node
+        return ast.copy_location(ast.If(self.watched(node, ast.Constant(True)), [node], []), node)
+
+    def watched(self, node, condition):
+        place = f"{self.path}:{node.lineno}"
+        WATCH.known[place] = ast.unparse(condition)
+        call = ast.Call(ast.Name("__refusal__", ast.Load()), [ast.Constant(place), condition], [])
+        return ast.copy_location(call, condition if hasattr(condition, "lineno") else node)
 
 
 class Loader(importlib.machinery.SourceFileLoader):
@@ -86,6 +97,8 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+if "skdp" in sys.modules:
+    raise ImportError("skdp was imported before its refusals could be watched")
 sys.meta_path.insert(0, Finder())
 
 
@@ -99,6 +112,11 @@ def _fails_without(place, item, nextitem):
         WATCH.off = None
 
 
+def _misses(place, item, nextitem):
+    """Whether a test fails without a refusal, and not since it is repeated."""
+    return _fails_without(place, item, nextitem) and not _fails_without(None, item, nextitem)
+
+
 def pytest_runtest_protocol(item, nextitem):
     """Run a test; then once more for each refusal that it was the first to meet, without it."""
     WATCH.met = set()
@@ -108,7 +126,7 @@ def pytest_runtest_protocol(item, nextitem):
     if all(report.passed for report in reports):
         for place in sorted(WATCH.met - WATCH.missed):
             tries = WATCH.tries[place] = WATCH.tries.get(place, 0) + 1
-            if tries <= TRIES and _fails_without(place, item, nextitem):
+            if tries <= TRIES and _misses(place, item, nextitem):
                 WATCH.missed.add(place)
     return True
 

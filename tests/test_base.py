@@ -4,8 +4,9 @@ import pickle
 
 import numpy as np
 import pytest
+from sklearn.utils.validation import has_fit_parameter
 
-from skdp import DPPCA, PrivacyLedger
+from skdp import DPPCA, DPRidge, PrivacyLedger
 from skdp.base import BaseDPEstimator, atomic
 
 X = np.random.default_rng(0).standard_normal((50, 3))
@@ -77,3 +78,13 @@ def test_a_class_of_main_can_be_pickled_by_value():
     exec(source, namespace)
     copy = pickle.loads(cloudpickle.dumps(namespace["Own"]()))
     assert copy.fit(None) is copy
+
+
+def test_weights_are_refused_with_the_reason():
+    """Nothing is charged; None is what meta-estimators pass for none."""
+    with PrivacyLedger(3, 1e-5) as ledger:
+        with pytest.raises(TypeError, match="multiplies what one row can change"):
+            DPRidge().fit(X, X[:, 0], sample_weight=np.ones(50))
+        assert ledger.entries == ()
+    DPRidge(clip_norm=1.0, target_bounds=(-1.0, 1.0)).fit(X, X[:, 0], sample_weight=None)
+    assert not has_fit_parameter(DPRidge(), "sample_weight")

@@ -1,7 +1,7 @@
 """scikit-learn's own checks, with no expected failure."""
 
 import pytest
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from skdp import (
     DPPCA,
@@ -11,10 +11,12 @@ from skdp import (
     DPPersonalizedRegressor,
     DPRidge,
     DPRidgeClassifier,
+    DPScoreDensity,
     DPSpectralEmbedding,
     DPTraceRegressor,
     DPTruncatedSVD,
 )
+from skdp.decomposition import LocalRowReporter
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.recommend import DPRecommender
@@ -63,7 +65,12 @@ ESTIMATORS = [
     DPRidgeClassifier(clip_norm=1.0, fit_intercept=False, adjacency="replace"),
     DPRecommender(),
     DPRecommender(2, privacy_unit="interaction"),
+    LocalRowReporter(),
+    LocalRowReporter(sketch_size=2, sketch_seed=0),
+    DPScoreDensity(),
+    DPScoreDensity(kind="ellipse", limits=((-1, 1), (0, 2)), adjacency="replace"),
     DPStandardScaler(),
+    DPStandardScaler(with_mean=False),
     DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
     PublicScaler(),
     PublicScaler(bounds=(0, 3)),
@@ -77,7 +84,19 @@ ESTIMATORS = [
 ]
 
 
+def cases():
+    """Pair each estimator with its checks, each once: old scikit-learn has one of them twice."""
+    for number, estimator in enumerate(ESTIMATORS):
+        found = {}
+        for subject, check in estimator_checks_generator(estimator):
+            words = [check.func.__name__, *map(str, check.keywords.values())]
+            found.setdefault(
+                "-".join([type(subject).__name__, str(number), *words]), (subject, check)
+            )
+        yield from (pytest.param(*case, id=name) for name, case in found.items())
+
+
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
-@parametrize_with_checks(ESTIMATORS)
+@pytest.mark.parametrize(("estimator", "check"), list(cases()))
 def test_sklearn_compatible(estimator, check):
     check(estimator)

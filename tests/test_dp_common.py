@@ -13,12 +13,15 @@ from skdp import (
     DPPersonalizedRegressor,
     DPRidge,
     DPRidgeClassifier,
+    DPScoreDensity,
     DPSpectralEmbedding,
     DPTruncatedSVD,
 )
 from skdp.preprocessing import DPStandardScaler
 from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.entry_rows import EntryRowQuery
 from skdp.queries.interactions import InteractionQuery
+from skdp.queries.plane import Frame, PlaneQuery
 from skdp.queries.rows import RowQuery
 from skdp.recommend import DPRecommender
 from skdp.testing import (
@@ -41,6 +44,9 @@ ESTIMATORS = [
     DPPCA(n_components="mle", clip_norm=2.0, epsilon=8.0),
     DPPCA(center=np.arange(5.0), epsilon=0.1),
     DPPCA(epsilon=np.inf, clip_norm=np.inf),
+    DPPCA(privacy_unit="group"),
+    DPPCA(2, privacy_unit="group", group_weight="rows", adjacency="replace"),
+    DPPCA(1, privacy_unit="group", group_weight=3, clip_norm=1.0, svd_solver="power"),
     DPIncrementalPCA(),
     DPIncrementalPCA(n_components=2, clip_norm=1.0, adjacency="replace"),
     DPIncrementalPCA(n_components=1, clip_norm=1.0, center="none"),
@@ -122,9 +128,17 @@ ESTIMATORS = [
     DPRecommender(privacy_unit="interaction"),
     DPRecommender(privacy_unit="interaction", algorithm="gram", adjacency="replace", epsilon=8.0),
     DPRecommender(privacy_unit="interaction", epsilon=4.0, delta=0.0),
+    DPScoreDensity(),
+    DPScoreDensity(kind="density", limits=((-3.0, 3.0), (-2.0, 2.0)), n_bins=6, delta=0.0),
+    DPScoreDensity(kind="density", limits=((-3.0, 3.0), (-2.0, 2.0)), adjacency="replace"),
+    DPScoreDensity(np.eye(2, 5), kind="ellipse", classes=[0, 1], center=np.ones(5)),
+    DPScoreDensity(kind="ellipse", limits=((-3.0, 3.0), (-2.0, 2.0)), adjacency="replace"),
+    DPScoreDensity(classes=[0, 1], epsilon=8.0),
     DPStandardScaler(),
     DPStandardScaler(adjacency="replace"),
     DPStandardScaler(entry_bounds=(-1.0, 2.0)),
+    DPStandardScaler(privacy_unit="group", group_weight="rows"),
+    DPStandardScaler(privacy_unit="group", adjacency="replace", entry_bounds=(-1.0, 2.0)),
     DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
 ]
 
@@ -132,7 +146,6 @@ ESTIMATORS = [
 EXPECTED_FAILED = {}
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @parametrize_with_dp_checks(
     ESTIMATORS, expected_failed_checks=lambda estimator: EXPECTED_FAILED.get(repr(estimator), {})
 )
@@ -191,6 +204,8 @@ def test_row_sensitivity_is_proved_and_tight(release, adjacency):
 
 
 def entry_query(unit, adjacency):
+    if unit == "rows":
+        return lambda A: EntryRowQuery(A, EntryUnit("entry", adjacency, -0.5, 2.0))
     kind = EntryUnit(unit, adjacency, -0.5, 2.0)
     return lambda A: EntryQuery(A, kind)
 
@@ -203,6 +218,11 @@ def tangent_product(query, V, clip_level, scale=2.0):
     return query.tangent(V, scale).product(clip_level)
 
 
+def plane_query(adjacency):
+    return lambda X: PlaneQuery(X, np.eye(2, 4), np.zeros(4), adjacency=adjacency)
+
+
+FRAME = Frame(np.array([0.1, -0.2]), np.array([1.0, 1.0]))
 SQUARE = RNG.standard_normal((5, 2))
 BINARY = [(RNG.random((8, 6)) < p).astype(float) for p in (0.0, 0.4, 1.0)]
 ENTRY = {"entry_bounds": (-0.5, 2.0), "max_starts": 80, "n_climb": 15}
@@ -218,6 +238,24 @@ OTHER_RELEASES = {
         ENTRY | {"unit": "entry"}, 0.95,
     ),
     "entry, whole": (partial(entry_query, "entry"), "whole", (), ENTRY | {"unit": "entry"}, 0.95),
+    "entry, moment": (
+        lambda adjacency: lambda A: entry_query("rows", adjacency)(A).clipped(3.0), "gram", (),
+        ENTRY | {"unit": "entry", "n_climb": 60}, 0.9,
+    ),
+    "entry, moment of one column": (
+        lambda adjacency: lambda A: entry_query("rows", adjacency)(A).clipped(2.0), "gram", (),
+        ENTRY | {"unit": "entry", "shape": (4, 1)}, 0.6,
+    ),
+    "entry, counts": (partial(entry_query, "rows"), "counts", (), ENTRY | {"unit": "entry"}, 0.95),
+    "entry, ritz": (
+        partial(entry_query, "rows"), "ritz", (np.eye(4)[:, :3],), ENTRY | {"unit": "entry"}, 0.3,
+    ),
+    "entry, norms": (
+        partial(entry_query, "rows"), "kept_below", (1.5,), ENTRY | {"unit": "entry"}, 0.45,
+    ),
+    "entry, long rows": (
+        partial(entry_query, "rows"), "norms_above", (1.5,), ENTRY | {"unit": "entry"}, 0.95,
+    ),
     "edge, A X": (partial(entry_query, "edge"), "right", (SQUARE,), EDGE, 0.95),
     "edge, ritz": (partial(entry_query, "edge"), "ritz", (SQUARE,), EDGE, 0.6),
     "edge, whole": (partial(entry_query, "edge"), "whole", (), EDGE, 0.95),
@@ -230,6 +268,9 @@ OTHER_RELEASES = {
         partial(interaction_query, 2), "ritz", (np.eye(6)[:, :2],), INTERACTION, 0.1,
     ),
     "interaction, trace": (partial(interaction_query, 2), "square_sum", (), INTERACTION, -1),
+    "plane, cells": (plane_query, "cells", (FRAME, 4), {"scale": 2.0}, 0.95),
+    "plane, classes": (plane_query, "class_counts", (), {}, 0.95),
+    "plane, shapes": (plane_query, "shapes", (FRAME,), {"scale": 5.0, "n_climb": 60}, 0.97),
     "tangent": (
         lambda adjacency: row_query(adjacency, 1.0), tangent_product, (V, 0.3),
         {"max_starts": 120, "n_climb": 40}, 0.9,

@@ -18,7 +18,9 @@ MODULES = {
     "pca": pytest.importorskip("sklearn.decomposition.tests.test_pca"),
 }
 EXACT = {"epsilon": math.inf, "clip_norm": math.inf}
-pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*no noise|.*random_state:skdp.exceptions.PrivacyWarning"
+)
 
 
 class TruncatedSVD(DPTruncatedSVD):

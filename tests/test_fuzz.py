@@ -187,7 +187,7 @@ def quiet():
     stack = contextlib.ExitStack()
     stack.enter_context(warnings.catch_warnings())
     warnings.simplefilter("error")
-    warnings.simplefilter("ignore", PrivacyWarning)
+    warnings.filterwarnings("ignore", ".*no noise|.*random_state", PrivacyWarning)
     warnings.simplefilter("ignore", FutureWarning)
     warnings.simplefilter("ignore", UserWarning)
     warnings.simplefilter("ignore", DeprecationWarning)

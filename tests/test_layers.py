@@ -15,12 +15,15 @@ import skdp
 PACKAGE = Path(skdp.__file__).parent
 MODULE_LINES, BODY_LINES = 400, 60
 
-COMMON = {"exceptions", "_validation"}
+COMMON = {"exceptions", "_validation", "_types"}
 ESTIMATOR = {
     "base",
     "_inputs",
+    "_links",
     "_bounds",
     "_labels",
+    "_groups",
+    "_placed",
     "_scales",
     "answer",
     "data",
@@ -33,14 +36,19 @@ ROOMS_BELOW = {"privacy.noise", "privacy.accounting"}
 # longest name counts: the rooms of privacy are layers of their own.
 ALLOWED = {
     "exceptions": set(),
+    "_types": set(),
     "_validation": {"exceptions"},
     "_bounds": set(),
     "_labels": set(),
     "_progress": set(),
     "_packing": {"exceptions"},
     "_tables": set(),
+    "_links": set(),
+    "_versions": set(),
     "answer": set(),
     "_inputs": {"_validation", "data"},
+    "_groups": {"_inputs", "_labels", "_placed", "_scales", "_validation", "data", "queries"},
+    "_placed": {"_inputs", "_labels", "data"},
     "_scales": {"exceptions", "queries", "solvers"},
     "privacy": {"exceptions", "answer"},
     "privacy.noise": {"exceptions"},
@@ -52,7 +60,7 @@ ALLOWED = {
     "solvers": {"exceptions", "answer"},
     "queries": {"data", "privacy.gate.bounds", "privacy.accounting.sketch_laws", "solvers.linalg"}
     | {"exceptions", "solvers.item_filter"},
-    "base": {"privacy", "_progress"} | COMMON,
+    "base": {"privacy", "_progress", "_links"} | COMMON,
     "_streaming": {"base", "privacy"} | COMMON,
     "decomposition": ESTIMATOR | {"theory", "_streaming", "_packing"} | STREAM_ROOMS,
     "regression": ESTIMATOR | {"theory"},
@@ -67,7 +75,7 @@ ALLOWED = {
 # Programs, which no module imports when it is loaded: what they may import besides.
 PROGRAMS = {"federated._demo_fit": {"decomposition"}}
 # These may import everything; only the facade may import them.
-TOP = {"testing", "plotting", "model_selection", "datasets"}
+TOP = {"testing", "plotting", "model_selection", "datasets", "_skops"}
 # What a query needs from the gate: words to describe a statistic, and no way to spend or to read.
 QUERY_WORDS = {"Bound", "Bounded", "PrivateQuery", "SketchLaw"}
 NUMERIC = {"numpy", "scipy"} | set(sys.stdlib_module_names)
@@ -81,9 +89,9 @@ OPTIONAL = {
     "pandas",
 }
 SKLEARN_IN_DATA = {"data.blocks": "sklearn.utils.parallel"}
-# numpy's generators make data, and a public net that is fixed for all time; never noise or folds.
-GENERATORS = {"datasets", "testing", "privacy.noise.words", "solvers.candidates",
-              "solvers.thinning",
+# numpy's generators make data (synthetic too), and a public net, fixed for all time; never noise.
+GENERATORS = {"datasets", "_types", "testing", "privacy.noise.words", "solvers.candidates",
+              "solvers.thinning", "decomposition._probabilistic",
               "federated._demo_fit"}  # fmt: skip
 # The line that runs a closure, and the openings that were paid for (now, in parts, over time).
 READERS = {"privacy.gate.session", "privacy.gate.grants", "privacy.streams.continual"}

@@ -1,6 +1,7 @@
 """The README's code runs, and its test command is what `.ci/run` runs."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,23 @@ def test_ci_runs_the_test_command_and_ends_with_it():
     assert code[-1] == expected[-1]
 
 
-def test_links_to_files_exist():
-    targets = re.findall(r"\]\(([^)#:]+)\)", README)
+SITE, TREE = "https://skdp.readthedocs.io/en/latest/", "https://github.com/skdp/skdp/blob/main/"
+RAW = "https://raw.githubusercontent.com/skdp/skdp/main/"
+
+
+def test_links_are_whole_and_lead_to_files():
+    """A package index shows the page without the files beside it."""
+    targets = re.findall(r"\]\(([^)]+)\)", README)
     assert targets
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+    for target in targets:
+        plain = target.partition("#")[0]
+        page = plain.removeprefix(SITE).removesuffix(".html") + ".md"
+        file = f"docs/{page}" if plain.startswith(SITE) else plain
+        file = file.removeprefix(TREE).removeprefix(RAW)
+        assert (ROOT / file).is_file(), target
+
+
+def test_the_project_says_where_it_lives():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"Homepage", "Documentation", "Source", "Issues", "Changelog"} <= set(project["urls"])
+    assert SITE.startswith(project["urls"]["Documentation"].removesuffix("stable/"))

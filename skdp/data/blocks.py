@@ -1,6 +1,6 @@
 """Row blocks, and sums over rows that are exact whatever the order, block size or thread count.
 
-Integer terms (see `skdp.queries.integer_rows`) are exact in float64 below 2**53 inside a block and
+Integer terms (see `skdp.data.integer_rows`) are exact in float64 below 2**53 inside a block and
 in int64 across blocks, so nothing here depends on how the work was cut.
 """
 
@@ -229,10 +229,11 @@ class SparseRows:
 
 
 def row_source(X: Any) -> RowSource:
-    """Wrap an array, memory map or sparse matrix as a source of row blocks."""
-    if sp.issparse(X):
-        return SparseRows(X.tocsr())
-    return DenseRows(X)
+    """Wrap an array, memory map or sparse matrix as a source of row blocks; a source stays."""
+    if is_source(X):
+        source: RowSource = X
+        return source
+    return SparseRows(X.tocsr()) if sp.issparse(X) else DenseRows(X)
 
 
 def _pieces(part: RowSource) -> Iterator[Block]:

@@ -9,8 +9,8 @@ ways, so that a neighbour differs in one row, or in one cell, also after hiding:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from skdp.data.blocks import RowSource, plain_block
 
 Words = NDArray[np.uint64]
+FloatArray = NDArray[np.float64]
 _HIDDEN = 0.2  # share of the items of a judged row that are hidden
+_FEW = 8.0  # of a long row: the judge looks at four
 
 
 def binary_rows(block: Any) -> Any:
@@ -46,29 +48,34 @@ def weighted_rows(block: Any, cap: float | None) -> Any:
     return rows
 
 
-def hidden_cells(rows: Any, judged: float, *, by_cell: bool) -> NDArray[np.bool_]:
+def hidden_cells(
+    rows: Any, judged: float, *, by_cell: bool, most: float = math.inf
+) -> NDArray[np.bool_]:
     """Mark the stored cells of binary rows that are hidden, in a public share of the rows.
 
-    What is hidden at a smaller share is hidden at a larger one. By cell the rows are all users.
+    What is hidden at a smaller share is hidden at a larger one. By cell the rows are all users; by
+    row about `most` items are hidden at most.
     """
     degrees = np.diff(rows.indptr)
     items = _mixed(rows.indices.astype(np.uint64))
     salt = _mixed(np.arange(len(degrees), dtype=np.uint64)) if by_cell else _salts(rows, items)
     chosen = _mixed(salt) < _threshold(judged)
     words = _mixed(items ^ np.repeat(salt, degrees))
-    return np.asarray((words < _threshold(_HIDDEN)) & np.repeat(chosen, degrees))
+    shares = np.minimum(_HIDDEN, most / np.maximum(degrees, 1))
+    limits = np.repeat(chosen, degrees) * np.repeat(_threshold(shares), degrees)
+    return np.asarray(words < limits)
 
 
-def without_hidden(rows: Any, judged: float, *, by_cell: bool) -> Any:
+def without_hidden(rows: Any, judged: float, *, by_cell: bool, most: float = math.inf) -> Any:
     """Return binary rows without their hidden cells."""
     part = rows.copy()
-    part.data = np.where(hidden_cells(rows, judged, by_cell=by_cell), 0.0, rows.data)
+    part.data = np.where(hidden_cells(rows, judged, by_cell=by_cell, most=most), 0.0, rows.data)
     part.eliminate_zeros()
     return part
 
 
-def _threshold(share: float) -> np.uint64:
-    return np.uint64(min(share * 2.0**64, 2.0**64 - 2.0**12))
+def _threshold(share: float | FloatArray) -> Words:
+    return np.asarray(np.minimum(share * 2.0**64, 2.0**64 - 2.0**12)).astype(np.uint64)
 
 
 def _mixed(words: Words) -> Words:
@@ -85,12 +92,18 @@ def _salts(rows: Any, items: Words) -> Words:
     return np.asarray(_mixed(sums[rows.indptr[1:]] - sums[rows.indptr[:-1]]), np.uint64)
 
 
-class HistoryRows:
-    """Histories in blocks, on the kept items.
+def history_rows(
+    blocks: Iterable[Any],
+    kept: NDArray[np.intp] | None = None,
+    form: str = "unit",
+    judged: float = 0.0,
+    cap: float | None = None,
+) -> Iterator[Any]:
+    """Yield histories on the kept items, as CSR blocks.
 
     Parameters
     ----------
-    source : RowSource
+    blocks : iterable of blocks
         Rows whose positive entries are items.
     kept : ndarray of int or None
         A public selection of items; None keeps all.
@@ -101,46 +114,19 @@ class HistoryRows:
         Share of the rows of which items are hidden.
     cap : float or None
         Entries count by min(x, cap); None: all alike.
+
+    Yields
+    ------
+    CSR array
     """
-
-    def __init__(
-        self,
-        source: RowSource,
-        kept: NDArray[np.intp] | None = None,
-        *,
-        form: str = "unit",
-        judged: float = 0.0,
-        cap: float | None = None,
-    ) -> None:
-        self._source = source
-        self._kept = kept
-        self._form = form
-        self._judged = judged
-        self._cap = cap
-        self.n_features = source.n_features if kept is None else len(kept)
-
-    def n_rows(self) -> int:
-        """Return the private number of rows."""
-        return self._source.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut as the source does."""
-        cut = self._source.parts(n)
-        wrap = partial(
-            HistoryRows, kept=self._kept, form=self._form, judged=self._judged, cap=self._cap
-        )
-        return [wrap(part) for part in cut]
-
-    def blocks(self) -> Iterator[Any]:
-        """Yield CSR blocks."""
-        for block in self._source.blocks():
-            rows = weighted_rows(_finite_rows(block), self._cap)
-            if self._form == "known":
-                rows = without_hidden(rows, self._judged, by_cell=False)
-            elif self._form == "both":
-                rows.data[hidden_cells(rows, self._judged, by_cell=False)] *= -1
-            rows = rows if self._kept is None else rows[:, self._kept]
-            yield rows if self._form == "both" else _of_length_one(rows)
+    for block in blocks:
+        rows = weighted_rows(_finite_rows(block), cap)
+        if form == "known":
+            rows = without_hidden(rows, judged, by_cell=False, most=_FEW)
+        elif form == "both":
+            rows.data[hidden_cells(rows, judged, by_cell=False, most=_FEW)] *= -1
+        rows = rows if kept is None else rows[:, kept]
+        yield rows if form == "both" else _of_length_one(rows)
 
 
 def _finite_rows(block: Any) -> Any:

@@ -45,18 +45,18 @@ class Tastes(Protocol):
         ...
 
 
-def judged(block: Any, *, tastes: Tastes, blends: tuple[float, ...]) -> FloatArray:
+def judged(block: Any, *, tastes: Tastes, weights: FloatArray) -> FloatArray:
     """Return the sum over the rows of a block of 24 (recall - 1/2), a row by itself."""
     rows = sp.csr_array(block)
     rows.sort_indices()
-    total = np.zeros(len(blends))
+    total = np.zeros(len(weights))
     if not rows.nnz:
         return total
     hidden = np.bincount(_owners(rows)[rows.data < 0], minlength=rows.shape[0])
     chosen = np.flatnonzero((hidden > 0) & (hidden < np.diff(rows.indptr)))
     n_rows = max(1, _CELLS // rows.shape[1])
     for i in range(0, len(chosen), n_rows):
-        total += _recalls(rows[chosen[i : i + n_rows]], tastes, blends)
+        total += _recalls(rows[chosen[i : i + n_rows]], tastes, weights)
     return total
 
 
@@ -64,25 +64,26 @@ def _owners(rows: Any) -> NDArray[np.intp]:
     return np.asarray(np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)))
 
 
-def _recalls(rows: Any, tastes: Tastes, blends: tuple[float, ...]) -> FloatArray:
+def _recalls(rows: Any, tastes: Tastes, weights: FloatArray) -> FloatArray:
     hidden, owner = rows.data < 0, _owners(rows)
     # The first few hidden items are judged: recall is then a number of twelfths.
     rank = np.cumsum(hidden) - (np.cumsum(hidden) - hidden)[rows.indptr[:-1]][owner]
     judged = hidden & (rank <= _MOST_HIDDEN)
     users, items = owner[judged], rows.indices[judged]
-    weights = _WHOLE // np.bincount(users, minlength=rows.shape[0])[users]
+    each = _WHOLE // np.bincount(users, minlength=rows.shape[0])[users]
     known = rows.copy()
     known.data = np.where(hidden, 0.0, rows.data)
     known.eliminate_zeros()
     coordinates = tastes.coordinates(known)
     popular = coordinates[:, :1] * tastes.popularity[tastes.kept]
-    personal = _exact_product(coordinates[:, 1:], tastes.outward)
-    total = np.zeros(len(blends))
-    for j, blend in enumerate(blends):
-        scores = popular + blend * personal
+    total = np.zeros(len(weights))
+    for j, weight in enumerate(weights):
+        used = weight != 0.0
+        personal = coordinates[:, 1:][:, used] * weight[used]
+        scores = popular + _exact_product(personal, tastes.outward[used])
         scores[_owners(known), known.indices] = -np.inf
         above = _number_above(scores, users, items)
-        total[j] = 2 * weights[above < _BEST].sum() - _WHOLE * rows.shape[0]
+        total[j] = 2 * each[above < _BEST].sum() - _WHOLE * rows.shape[0]
     return total
 
 

@@ -58,9 +58,3 @@ def records_of(placed: Placed, form: RecordForm) -> RecordSources:
     """Return the records of rows whose only column is `y`."""
     alone = placed.column("y", form.alone, form.n_targets)
     return RecordSources(placed.rows, alone, placed.joined(form))
-
-
-def records_in_memory(rows: RowSource, targets: NDArray[Any]) -> RecordSources:
-    """Return the records of an array, memory map or CSR matrix."""
-    columns = np.asarray(targets, np.float64)
-    return RecordSources(rows, row_source(columns), ZippedRows(rows, {"y": columns}))

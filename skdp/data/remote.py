@@ -22,10 +22,10 @@ from skdp.data.blocks import (
     each_part,
     plain_block,
 )
+from skdp.data.views import View, ViewedRows
 from skdp.data.zipped import ZippedRows, sources_in_turn
 
 FloatArray = NDArray[np.float64]
-Wrap = Callable[[RowSource], RowSource]
 Columns = Mapping[str, NDArray[Any]]
 
 
@@ -82,11 +82,11 @@ def _keep(source: AnyRows, make: Callable[[RowSource], Any], n_jobs: int | None 
 
 
 class RemoteView:
-    """Remote rows, each part of which is wrapped where it is (centred, on some columns)."""
+    """Remote rows behind a public view, each part where it is."""
 
-    def __init__(self, source: RemoteRows, wrap: Wrap, n_features: int) -> None:
+    def __init__(self, source: RemoteRows, view: View, n_features: int) -> None:
         self._source = source
-        self._wrap = wrap
+        self._wrap = partial(ViewedRows, view=view, n_features=n_features)
         self.n_features = n_features
 
     def n_rows(self) -> int:
@@ -102,11 +102,11 @@ class RemoteView:
         return _keep(self._source, _Composed(make, self._wrap))
 
 
-def narrowed(source: AnyRows, wrap: Wrap, n_features: int) -> AnyRows:
-    """Return the rows behind a public wrapper, here or where they are."""
+def narrowed(source: AnyRows, view: View, n_features: int) -> AnyRows:
+    """Return the rows behind a public view, here or where they are."""
     if is_remote(source):
-        return RemoteView(source, wrap, n_features)
-    return wrap(cast(RowSource, source))
+        return RemoteView(source, view, n_features)
+    return ViewedRows(cast(RowSource, source), view, n_features)
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,11 @@ class RowColumns:
     def _source(self) -> AnyRows:
         source: AnyRows = self._given() if callable(self._given) else self._given
         return source
+
+    @property
+    def made(self) -> bool:
+        """Whether a sum was asked for."""
+        return self._kept is not None
 
     def _made(self) -> Any:
         if self._kept is None:

@@ -5,23 +5,21 @@ Which batch a user is in, and beside whom, never changes what is computed for it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import RemoteRows, RowSource, is_source, row_source
+from skdp.data.blocks import RemoteRows, RowSource
+from skdp.data.groups import GroupedRows, check_apart
 from skdp.data.places import Placed
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-_BATCH_BYTES = 2**23
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # spreads the bits of entries that differ little
-_MAX_USERS = 2**14  # public cap: integer products of one batch stay below 2**53
 
 
 class Batch(NamedTuple):
@@ -76,16 +74,7 @@ def _in_own_order(X: FloatArray, Y: FloatArray) -> tuple[FloatArray, FloatArray]
     return X[first, order], Y[first, order]
 
 
-@dataclass(frozen=True)
-class _Sorted:
-    """Rows in the order of their users: user i owns ``rows[ends[i] - sizes[i]:ends[i]]``."""
-
-    rows: NDArray[np.intp]
-    sizes: IntArray
-    ends: IntArray
-
-
-class UserRows:
+class UserRows(GroupedRows):
     """Private rows and targets, handed out in batches of users (a `RowSource` of batches).
 
     Parameters
@@ -101,58 +90,12 @@ class UserRows:
     """
 
     def __init__(self, X: Any, Y: FloatArray, codes: NDArray[Any], scale_targets: bool) -> None:
-        self._source: Any = X if is_source(X) else row_source(X)
-        self._Y, self._codes = Y, codes
+        super().__init__(X, {"Y": Y}, codes)
         self._scale_targets = scale_targets
-        self._sorted: _Sorted | None = None
-        self._chosen: list[IntArray] | None = None
-        self.n_features = self._source.n_features
         self.n_outputs = int(Y.shape[1])
 
-    @cached_property
-    def _X(self) -> Any:
-        return self._source.whole()  # of a file: read when a batch is asked for
-
-    def _sort(self) -> _Sorted:
-        """Sort rows by user; done once, inside the gate, and shared by all parts."""
-        if self._sorted is None:
-            sizes = np.bincount(self._codes)
-            rows = np.argsort(self._codes, kind="stable")
-            self._sorted = _Sorted(rows, sizes, np.cumsum(sizes))
-        return self._sorted
-
-    def _batches(self) -> list[IntArray]:
-        """Users in batches of equal size; which batch a user is in never changes a result."""
-        if self._chosen is None:
-            sizes = self._sort().sizes
-            by_size = np.argsort(sizes, kind="stable")
-            edges = np.flatnonzero(np.diff(sizes[by_size])) + 1
-            self._chosen = []
-            for users in np.split(by_size, edges):
-                if users.size == 0 or sizes[users[0]] == 0:
-                    continue
-                bytes_each = 8 * int(sizes[users[0]]) * (self.n_features + self.n_outputs)
-                n = int(np.clip(_BATCH_BYTES // bytes_each, 1, _MAX_USERS))
-                self._chosen += [users[i : i + n] for i in range(0, users.size, n)]
-        return self._chosen
-
-    def n_rows(self) -> int:
-        """Return the private number of users."""
-        return sum(users.size for users in self._batches())
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut into `n` sources of the same users."""
-        batches, out = self._batches(), []
-        for i in range(n):
-            part = UserRows(self._source, self._Y, self._codes, self._scale_targets)
-            part._sorted, part._chosen = self._sort(), batches[i::n]
-            out.append(part)
-        return list(out)
-
-    def blocks(self) -> Iterator[Batch]:
-        """Yield the batches."""
-        for users in self._batches():
-            yield self._batch(users)
+    def _bytes_of_row(self) -> int:
+        return 8 * (self.n_features + self.n_outputs)
 
     def labelled_blocks(self) -> Iterator[tuple[IntArray, Batch]]:
         """Yield (numbers of the users, batch)."""
@@ -160,15 +103,11 @@ class UserRows:
             yield users, self._batch(users)
 
     def _batch(self, users: IntArray) -> Batch:
-        order = self._sort()
-        m = int(order.sizes[users[0]])
-        start = order.ends[users] - m
-        rows = order.rows[(start[:, None] + np.arange(m)).ravel()]
-        block = self._X[rows]
+        m, block, columns = self._gathered(users)
         if sp.issparse(block):
             block = block.toarray()  # duplicates are summed
         X = np.asarray(block, np.float64).reshape(users.size, m, self.n_features)
-        Y = np.asarray(self._Y[rows], np.float64).reshape(users.size, m, self.n_outputs)
+        Y = np.asarray(columns["Y"], np.float64).reshape(users.size, m, self.n_outputs)
         good = np.asarray(np.isfinite(X).all(axis=(1, 2)) & np.isfinite(Y).all(axis=(1, 2)))
         if not good.all():
             X = np.where(good[:, None, None], X, 0.0)
@@ -179,25 +118,10 @@ class UserRows:
         return Batch(X, Y, x_exponent, y_exponent)
 
 
-class OneRowEach:
-    """One row of each user, as a source of rows: the first in the user's own order."""
-
-    def __init__(self, users: RowSource, n_features: int) -> None:
-        self.users = users
-        self.n_features = n_features
-
-    def n_rows(self) -> int:
-        """Return the private number of users."""
-        return self.users.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut into about `n` sources of the same users."""
-        return [OneRowEach(part, self.n_features) for part in self.users.parts(n)]
-
-    def blocks(self) -> Iterator[FloatArray]:
-        """Yield the rows, in the units of the data."""
-        for batch in self.users.blocks():
-            yield np.ldexp(batch.X[:, 0], batch.x_exponent[:, None])
+def one_row_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
+    """Yield one row of each user, the first in the user's own order, in the units of the data."""
+    for batch in batches:
+        yield np.ldexp(batch.X[:, 0], batch.x_exponent[:, None])
 
 
 @dataclass(frozen=True)
@@ -224,41 +148,13 @@ class UserForm:
         return UserRows(rows, self.encode(y), codes, self.scale_targets)
 
 
-_SPREAD = (
-    "The rows of a user lie in more than one block, where they would count as two users. Sort the "
-    "rows by user and cut the blocks between users."
-)
-
-
-class _Seen(NamedTuple):
-    """The users of some blocks, sorted, and whether no two of these blocks share one."""
-
-    labels: NDArray[Any]
-    apart: bool
-
-
-def _seen(labels: Any, check: Callable[[Any], NDArray[Any]]) -> _Seen:
-    return _Seen(np.unique(check(labels)), True)
-
-
-def _both(a: _Seen, b: _Seen) -> _Seen:
-    """Labels of unlike kinds may be cast to equal ones: then we refuse what would be right."""
-    labels = np.unique(np.concatenate([a.labels, b.labels]))
-    return _Seen(labels, a.apart and b.apart and len(labels) == len(a.labels) + len(b.labels))
-
-
-def _is_apart(seen: _Seen) -> bool:
-    return bool(seen.apart)
-
-
 def users_of(placed: Placed, form: UserForm, n_outputs: int) -> AnyUsers:
     """Return users whose rows lie in files or on workers, read one place at a time.
 
     All rows of a user must lie in one place, else this raises: a user in two would send two
     contributions, each clipped alone, and count twice. No label comes to the driver.
     """
-    if not placed.reduced("groups", partial(_seen, check=form.check), _both, _is_apart):
-        raise ValueError(_SPREAD)
+    check_apart(placed, form.check)
     users: Any = placed.joined(form, whole_files=True)
     users.n_outputs = n_outputs
     return cast(AnyUsers, users)

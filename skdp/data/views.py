@@ -1,8 +1,12 @@
-"""Rows as public narrowings show them: about a centre, or on some columns."""
+"""Rows as public views show them: about a centre, or on some columns.
+
+A view is a function of a pass, from blocks to blocks: each row becomes a row, from that row alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,42 +16,14 @@ from skdp.data.block_rows import finite_rows
 from skdp.data.blocks import Block, RowSource, Scratch, plain_block, rows_at_once
 
 FloatArray = NDArray[np.float64]
+View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
 
 
-class CenteredRows:
-    """Rows minus a public centre (sparse blocks become dense one block at a time)."""
+class ViewedRows:
+    """A source of rows behind a public view."""
 
-    def __init__(self, source: RowSource, center: FloatArray) -> None:
-        self._source = source
-        self._center = center
-        self.n_features = source.n_features
-
-    def n_rows(self) -> int:
-        """Return the private number of rows."""
-        return self._source.n_rows()
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut as the source does."""
-        return [CenteredRows(part, self._center) for part in self._source.parts(n)]
-
-    def blocks(self) -> Iterator[FloatArray]:
-        """Yield dense centred blocks of bounded memory."""
-        rows = rows_at_once(self.n_features)
-        scratch = Scratch()
-        for block in self._source.blocks():
-            for i in range(0, block.shape[0], rows):
-                part = block[i : i + rows]
-                part = part.toarray() if sp.issparse(part) else part
-                yield np.subtract(part, self._center, out=scratch.shaped(part.shape))
-
-
-class SelectedRows:
-    """Rows on a public selection of columns; what is bad in the others stays bad in these."""
-
-    def __init__(self, source: RowSource, kept: NDArray[np.intp]) -> None:
-        self._source = source
-        self._kept = kept
-        self.n_features = len(kept)
+    def __init__(self, source: RowSource, view: View, n_features: int) -> None:
+        self._source, self._view, self.n_features = source, view, n_features
 
     def n_rows(self) -> int:
         """Return the private number of rows."""
@@ -55,14 +31,34 @@ class SelectedRows:
 
     def parts(self, n: int) -> list[RowSource]:
         """Cut as the source does."""
-        return [SelectedRows(part, self._kept) for part in self._source.parts(n)]
+        return [ViewedRows(part, self._view, self.n_features) for part in self._source.parts(n)]
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the kept columns of each block; a row with a bad value anywhere holds a NaN."""
-        for given in self._source.blocks():
-            block = plain_block(given)
-            bad = np.flatnonzero(~finite_rows(block))
-            yield _marked(block[:, self._kept], bad) if bad.size else block[:, self._kept]
+        """Yield what the view makes of the blocks."""
+        return self._view(self._source.blocks())
+
+
+def centered(blocks: Iterable[Block], center: FloatArray) -> Iterator[FloatArray]:
+    """Yield rows minus a centre, in dense blocks of bounded memory."""
+    rows = rows_at_once(len(center))
+    scratch = Scratch()
+    for block in blocks:
+        for i in range(0, block.shape[0], rows):
+            part = block[i : i + rows]
+            part = part.toarray() if sp.issparse(part) else part
+            yield np.subtract(part, center, out=scratch.shaped(part.shape))
+
+
+def selected(blocks: Iterable[Block], kept: NDArray[np.intp]) -> Iterator[Block]:
+    """Yield some columns; a row with a bad value anywhere holds a NaN."""
+    for given in blocks:
+        yield on_columns(plain_block(given), kept)
+
+
+def on_columns(rows: Block, kept: NDArray[np.intp]) -> Block:
+    """Return rows on a public selection of columns; a bad value anywhere stays one."""
+    bad = np.flatnonzero(~finite_rows(rows))
+    return _marked(rows[:, kept], bad) if bad.size else rows[:, kept]
 
 
 def _marked(rows: Block, bad: NDArray[np.intp]) -> Block:

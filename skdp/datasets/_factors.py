@@ -1,12 +1,21 @@
 """Synthetic rows, interactions and ratings."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 
 
 def make_spiked_rows(
-    n_samples=20_000, n_features=100, n_components=5, captured=0.6, *, random_state=None
-):
+    n_samples: int = 20_000,
+    n_features: int = 100,
+    n_components: int = 5,
+    captured: float = 0.6,
+    *,
+    random_state: Any = None,
+) -> Any:
     """Gaussian rows of norm near 1, with a few strong directions of equal variance.
 
     Parameters
@@ -39,15 +48,15 @@ def make_spiked_rows(
 
 
 def make_interactions(
-    n_users=30_000,
-    n_items=20_000,
-    n_interactions=730_000,
-    n_tastes=20,
+    n_users: int = 30_000,
+    n_items: int = 20_000,
+    n_interactions: int = 730_000,
+    n_tastes: int = 20,
     *,
-    popularity=0.8,
-    taste_share=0.75,
-    random_state=None,
-):
+    popularity: float = 0.8,
+    taste_share: float = 0.75,
+    random_state: Any = None,
+) -> Any:
     """Binary user-item matrix: Zipf popularity, planted tastes, log-normal activity.
 
     Each user has one taste, a part of the catalogue; a share of the user's items is drawn from it,
@@ -93,16 +102,16 @@ def make_interactions(
 
 
 def make_histories(
-    n_users=10_000,
-    n_items=5_000,
-    mean_length=20,
-    n_tastes=30,
+    n_users: int = 10_000,
+    n_items: int = 5_000,
+    mean_length: int = 20,
+    n_tastes: int = 30,
     *,
-    overlap=0.5,
-    spread=2.0,
-    tail=1.0,
-    random_state=None,
-):
+    overlap: float = 0.5,
+    spread: float = 2.0,
+    tail: float = 1.0,
+    random_state: Any = None,
+) -> Any:
     """Binary histories that are as hard to tell apart as those of real shops.
 
     Popularity is heavy-tailed, every taste reaches every item, users mix a few tastes, and most
@@ -187,15 +196,15 @@ def _first_distinct(users, items, degrees, shape):
 
 
 def make_ratings(
-    n_users=3000,
-    n_items=1500,
-    n_ratings=150_000,
-    n_tastes=10,
+    n_users: int = 3000,
+    n_items: int = 1500,
+    n_ratings: int = 150_000,
+    n_tastes: int = 10,
     *,
-    noise_sd=0.5,
-    popularity=0.8,
-    random_state=None,
-):
+    noise_sd: float = 0.5,
+    popularity: float = 0.8,
+    random_state: Any = None,
+) -> Any:
     """Ratings from 1 to 5: Zipf popularity, planted tastes, and items that some like better.
 
     What is rated comes from `make_interactions`. A rating is 3, plus the quality of the item, plus

@@ -3,11 +3,14 @@
 A file is used only if its SHA-256 is the one that is written here, or that the caller gives.
 """
 
+from __future__ import annotations
+
 import gzip
 import hashlib
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import numpy as np
@@ -41,15 +44,15 @@ _SNAP = {
 
 
 def fetch_movielens(
-    version="100k",
+    version: str = "100k",
     *,
-    data_home=None,
-    download_if_missing=True,
-    sha256=None,
-    n_retries=3,
-    delay=1.0,
-    return_X=False,
-):
+    data_home: Any = None,
+    download_if_missing: bool = True,
+    sha256: Any = None,
+    n_retries: int = 3,
+    delay: float = 1.0,
+    return_X: bool = False,
+) -> Any:
     """Load MovieLens ratings (users by films), downloading them from GroupLens if necessary.
 
     The ratings are real people's: GroupLens allows research use under its own terms (see its README
@@ -107,14 +110,14 @@ def fetch_movielens(
 
 
 def fetch_snap_graph(
-    name="facebook",
+    name: str = "facebook",
     *,
-    data_home=None,
-    download_if_missing=True,
-    sha256=None,
-    n_retries=3,
-    delay=1.0,
-):
+    data_home: Any = None,
+    download_if_missing: bool = True,
+    sha256: Any = None,
+    n_retries: int = 3,
+    delay: float = 1.0,
+) -> Any:
     """Load a graph of the SNAP collection, downloading it from Stanford if necessary.
 
     Edges are taken without direction, loops are dropped.

@@ -1,10 +1,21 @@
 """Synthetic graphs."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 
 
-def make_block_graph(n_nodes=1000, n_blocks=2, gap=60.0, mean_degree=150.0, *, random_state=None):
+def make_block_graph(
+    n_nodes: int = 1000,
+    n_blocks: int = 2,
+    gap: float = 60.0,
+    mean_degree: float = 150.0,
+    *,
+    random_state: Any = None,
+) -> Any:
     """Stochastic block model with balanced blocks.
 
     Parameters

@@ -1,21 +1,24 @@
 """Synthetic regressions: measurements of a low-rank matrix, and tasks of many users."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 
 def make_trace_regression(
-    n_samples=5000,
-    matrix_shape=(20, 20),
-    rank=2,
+    n_samples: int = 5000,
+    matrix_shape: Any = (20, 20),
+    rank: int = 2,
     *,
-    noise_sd=0.5,
-    design="gaussian",
-    coef=False,
-    random_state=None,
-):
+    noise_sd: float = 0.5,
+    design: str = "gaussian",
+    coef: bool = False,
+    random_state: Any = None,
+) -> Any:
     """Measurements y_i = <X_i, M> + noise of a matrix M of low rank.
 
     All singular values of M are equal, and the variance of <X_i, M> is `rank`.
@@ -80,16 +83,16 @@ def make_trace_regression(
 
 
 def make_user_tasks(
-    n_users=1000,
-    n_features=20,
-    n_components=2,
+    n_users: int = 1000,
+    n_features: int = 20,
+    n_components: int = 2,
     *,
-    rows_per_user=10,
-    noise_sd=0.5,
-    classes=False,
-    coef=False,
-    random_state=None,
-):
+    rows_per_user: int = 10,
+    noise_sd: float = 0.5,
+    classes: bool = False,
+    coef: bool = False,
+    random_state: Any = None,
+) -> Any:
     """Linear tasks of many users whose coefficients lie in one small subspace.
 
     Parameters

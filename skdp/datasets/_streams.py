@@ -1,6 +1,8 @@
 """Synthetic streams of updates."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,15 +27,15 @@ class EventStream(NamedTuple):
 
 
 def make_event_stream(
-    n_events=100_000,
-    matrix_shape=(500, 200),
-    n_topics=5,
+    n_events: int = 100_000,
+    matrix_shape: Any = (500, 200),
+    n_topics: int = 5,
     *,
-    n_steps=32,
-    deleted=0.1,
-    drift=0.5,
-    random_state=None,
-):
+    n_steps: int = 32,
+    deleted: float = 0.1,
+    drift: float = 0.5,
+    random_state: Any = None,
+) -> Any:
     """Events that build a low-rank matrix of counts, some of them taken back later.
 
     Each topic has its own likely rows and columns. Over the stream the popularity of topics moves

@@ -1,5 +1,9 @@
 """A table with the columns that real ones have: nothing is scaled, centred, or well behaved."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 
 _KINDS = (
@@ -8,7 +12,9 @@ _KINDS = (
 )  # fmt: skip
 
 
-def make_table(n_samples=1000, *, noise=0.5, names=False, random_state=None):
+def make_table(
+    n_samples: int = 1000, *, noise: float = 0.5, names: bool = False, random_state: Any = None
+) -> Any:
     """Make dummies, counts, amounts with zeros, heavy tails, years, ids, constants and copies.
 
     The target is linear in the columns a person would keep, in very different units, and far from

@@ -1,17 +1,25 @@
 """Private matrix decompositions."""
 
 from skdp.decomposition._incremental_pca import DPIncrementalPCA
-from skdp.decomposition._local_reports import LocalAggregator, LocalReport, local_report
+from skdp.decomposition._local_reports import (
+    LocalAggregator,
+    LocalReport,
+    LocalRowReporter,
+    local_report,
+)
 from skdp.decomposition._low_rank_factorizer import DPLowRankFactorizer
 from skdp.decomposition._pca import DPPCA
+from skdp.decomposition._score_density import DPScoreDensity
 from skdp.decomposition._truncated_svd import DPTruncatedSVD
 
 __all__ = [
     "DPPCA",
     "DPIncrementalPCA",
     "DPLowRankFactorizer",
+    "DPScoreDensity",
     "DPTruncatedSVD",
     "LocalAggregator",
     "LocalReport",
+    "LocalRowReporter",
     "local_report",
 ]

@@ -1,8 +1,10 @@
 """The linear map that decompositions share: transform, inverse_transform, feature names."""
 
+from __future__ import annotations
+
 import math
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -10,7 +12,8 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._bounds import column_bounds
-from skdp._inputs import as_blocks, checked, map_blocks
+from skdp._groups import feature_names, rows_to_map
+from skdp._inputs import as_blocks, map_blocks
 from skdp._validation import FLOATS
 from skdp.base import FitsElsewhereMixin
 from skdp.data.products import row_products, saturated
@@ -25,7 +28,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
 
     _accept_sparse = ("csr", "csc")
 
-    def transform(self, X):
+    def transform(self, X: Any) -> Any:
         """Project X on the components.
 
         The map is public, but its output for private rows is not covered by epsilon.
@@ -54,8 +57,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
     def _projected(self, X, project):
         source = as_blocks(X)
         if source is None:
-            X = checked(self, X, accept_sparse=self._accept_sparse, reset=False)
-            return project(X)
+            return project(rows_to_map(self, X, accept_sparse=self._accept_sparse))
         return map_blocks(self, X, source, project, len(self.components_))
 
     def _projection(self, *, exact=False):
@@ -68,7 +70,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         floor = np.finfo(scale.dtype).eps
         return np.where(scale < floor, floor, scale)
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: Any) -> Any:
         """Map projected rows back to the original space.
 
         Parameters
@@ -162,23 +164,32 @@ def public_range(estimator, d, *, centers):
     """
     if estimator.bounds is None:
         return check_center(estimator.center, d), None
-    names = getattr(estimator, "feature_names_in_", None)
-    low, high = column_bounds(estimator, "bounds", d, names)
+    low, high = column_bounds(estimator, "bounds", d, feature_names(estimator))
     middle = low + (high - low) / 2 if centers else np.zeros(d)
     reach = float(np.linalg.norm(np.maximum(high - middle, middle - low)))
     return middle, reach if estimator.clip_norm == "auto" else None
 
 
-def warn_of_nothing(estimator, n_components):
-    """Say that no eigenvalue stands above the edge of the noise, which is public."""
-    if n_components == 0 and estimator.n_components == "auto":
-        warnings.warn(
-            f"{type(estimator).__name__} found no component: no released eigenvalue is clearly "
-            "larger than noise alone would show. Use more rows, a larger 'epsilon' or public "
-            "'bounds'; plan() says how many rows a signal needs.",
-            PrivacyWarning,
-            stacklevel=6,
-        )
+def warn_below_noise(estimator, attributes):
+    """Say which released components lie below the noise: public numbers, cut to zero.
+
+    Of a whole spectrum some always do: half of it is said.
+    """
+    name, variances = type(estimator).__name__, attributes["explained_variance_"]
+    below = int(np.count_nonzero(variances == 0))
+    if estimator.n_components is None and below < len(variances) / 2:
+        below = 0
+    said = ""
+    if attributes["n_components_"] == 0 and estimator.n_components == "auto":
+        said = f"{name} found no component: no released eigenvalue is clearly larger than noise "
+        said += "alone would show."
+    elif below and estimator.epsilon != math.inf:
+        said = f"{name} released {below} of {len(variances)} variances below the noise, cut to 0: "
+        said += "their components are noise alone. n_components='auto' leaves them out."
+    if said:
+        remedy = "Use more rows, a larger 'epsilon' or public 'bounds'; plan() says how many rows"
+        message = f"{said} {remedy} a signal needs."
+        warnings.warn(message, PrivacyWarning, stacklevel=6)
 
 
 def check_in_range(estimator, n_components, n_samples, n_features):

@@ -1,6 +1,9 @@
 """The verbs of a factorizer on streams and servers; in between there is its `FactorizerState`."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -58,7 +61,7 @@ class FactorizerStreams(StreamingMixin):
 
     # -- adding data ----------------------------------------------------------------------------
     @stream_method
-    def update(self, rows, columns, deltas):
+    def update(self, rows: Any, columns: Any, deltas: Any) -> Self:
         """Add ``A[rows, columns] += deltas``: any order, repeats and negative numbers.
 
         Parameters
@@ -77,7 +80,7 @@ class FactorizerStreams(StreamingMixin):
         return self._add(Updates, *checked)
 
     @stream_method
-    def update_matrix(self, D):
+    def update_matrix(self, D: Any) -> Self:
         """Add a matrix of updates, dense or sparse: each entry is one update.
 
         Parameters
@@ -100,7 +103,7 @@ class FactorizerStreams(StreamingMixin):
         return self._add(Updates, rows, columns, D.data)
 
     @stream_method
-    def partial_fit(self, X, y=None):
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Add the next rows of the matrix.
 
         Parameters
@@ -219,7 +222,7 @@ class FactorizerStreams(StreamingMixin):
 
     # -- the release ----------------------------------------------------------------------------
     @stream_method
-    def release(self):
+    def release(self) -> Self:
         """Open the state, add what was merged, and factor it. Later updates raise.
 
         With `max_releases` beyond 1: close the step and factor the matrix so far (or what the last
@@ -251,7 +254,7 @@ class FactorizerStreams(StreamingMixin):
         return self
 
     # -- servers --------------------------------------------------------------------------------
-    def for_server(self, *, matrix_shape=None, first_row=None):
+    def for_server(self, *, matrix_shape: Any = None, first_row: Any = None) -> Any:
         """Return an empty factorizer that shares the sketches of this one, with its own noise.
 
         Parameters
@@ -281,7 +284,7 @@ class FactorizerStreams(StreamingMixin):
         other._keep(source=self._state.source)
         return other
 
-    def state_message(self):
+    def state_message(self) -> Any:
         """Open the noisy state as bytes for another server: this is its single release.
 
         Returns
@@ -318,7 +321,7 @@ class FactorizerStreams(StreamingMixin):
         self._keep(sent=(*self._state.sent, (name, header)))
         return noisy
 
-    def merge(self, other):
+    def merge(self, other: Any) -> Self:
         """Add the state of another server: a message, or a factorizer (whose state it opens).
 
         Parameters
@@ -345,7 +348,7 @@ class FactorizerStreams(StreamingMixin):
         self._keep(received=(*self._state.received, message))
         return self
 
-    def merge_secure(self, servers, aggregator):
+    def merge_secure(self, servers: Any, aggregator: Any) -> Self:
         """Add the states of servers under a secure sum, which shows nothing but the total.
 
         Parameters

@@ -1,13 +1,18 @@
 """Principal components of rows that arrive in batches, with differential privacy."""
 
+from __future__ import annotations
+
 import math
 import warnings
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils.metadata_routing import UNUSED
 
 from skdp._inputs import as_source, check_rows, float_dtype
 from skdp._streaming import StreamingMixin
+from skdp._types import Seed, Split
 from skdp._validation import (
     check_bool,
     check_clip_norm,
@@ -55,13 +60,6 @@ class DPIncrementalPCA(
     ----------
     n_components : int or None, default=None
         Number of components; None is the number of features.
-    whiten : bool, default=False
-        Divide the projections by the released standard deviations.
-    copy : bool, default=True
-        Kept for compatibility; X is never modified.
-    batch_size : int or None, default=None
-        Kept for compatibility: `fit` accumulates exactly, so that batches change nothing, and
-        releases once.
     epsilon : float, default=1.0
         Budget of one call of `fit`, or of all calls of `partial_fit` together; ``inf`` adds no
         noise (and warns).
@@ -74,6 +72,13 @@ class DPIncrementalPCA(
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" the size of each batch
         is public.
+    whiten : bool, default=False
+        Divide the projections by the released standard deviations.
+    copy : bool, default=True
+        Kept for compatibility; X is never modified.
+    batch_size : int or None, default=None
+        Kept for compatibility: `fit` accumulates exactly, so that batches change nothing, and
+        releases once.
     center : {"dp", "none"} or array of shape (n_features,), default="dp"
         "dp" releases the mean with the second moment; "none" takes the rows as centred; an array is
         a public centre, subtracted for free.
@@ -167,22 +172,22 @@ class DPIncrementalPCA(
 
     def __init__(
         self,
-        n_components=None,
+        n_components: int | None = None,
         *,
-        whiten=False,
-        copy=True,
-        batch_size=None,
-        epsilon=1.0,
-        delta=1e-6,
-        clip_norm="auto",
-        adjacency="add_remove",
-        center="dp",
-        max_releases=100,
-        mechanism="auto",
-        budget_split="auto",
-        random_state=None,
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        clip_norm: float | str = "auto",
+        adjacency: str = "add_remove",
+        whiten: bool = False,
+        copy: bool = True,
+        batch_size: int | None = None,
+        center: ArrayLike | str | None = "dp",
+        max_releases: int = 100,
+        mechanism: str = "auto",
+        budget_split: Split = "auto",
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+    ) -> None:
         self.n_components = n_components
         self.whiten = whiten
         self.copy = copy
@@ -199,7 +204,7 @@ class DPIncrementalPCA(
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the model with all rows of X and release once; ends a stream that was running.
 
         Parameters
@@ -232,7 +237,7 @@ class DPIncrementalPCA(
         return self._fitted(answers, facts)
 
     @atomic
-    def partial_fit(self, X, y=None, check_input=True):
+    def partial_fit(self, X: Any, y: Any = None, check_input: bool = True) -> Self:
         """Add one batch of rows and release the components of all rows so far.
 
         The first call spends the whole budget, for all calls. After `fit` it starts anew: `fit` has

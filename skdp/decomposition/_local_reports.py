@@ -1,10 +1,15 @@
 """The local model: each person adds noise to their own row, and trusts nobody."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
-from sklearn.utils.validation import check_array
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_array, check_is_fitted
 
+from skdp._inputs import checked
 from skdp._validation import check_int, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.linear_maps import SketchMap
@@ -127,6 +132,134 @@ def local_report(
     return LocalReport(values[0], noise_scale, sketch_seed, reporter.privacy_spent_)
 
 
+class LocalRowReporter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Transformer that adds noise to rows on the device of their owner.
+
+    Each row of ``transform(X)`` satisfies (`epsilon`, `delta`)-local differential privacy for the
+    whole row, whoever gets it, and *each call spends it again*: two reports of one person add up.
+    ``fit`` looks at the number of columns alone, and spends nothing. A row takes about a
+    millisecond, a few hundred of them less than a second: this runs on a telephone, not on the
+    server.
+
+    Parameters
+    ----------
+    clip_norm : float, default=1.0
+        Bound on the norm of a row, the same for everybody: longer rows are scaled down.
+    epsilon, delta : float, default=1.0 and 1e-6
+        Budget of one report.
+    sketch_size, sketch_seed : int or None, default=None
+        Report this many values of a public sketch instead of the row.
+    random_state : int or None, default=None
+        For tests: a seeded report is not private.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the columns, when X has names that are all strings.
+
+    See Also
+    --------
+    local_report : The function behind it, for one row.
+    LocalAggregator : What the server makes of the reports.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp.decomposition import LocalRowReporter
+    >>> rows = np.random.default_rng(0).standard_normal((5, 3))
+    >>> reporter = LocalRowReporter(epsilon=4.0)
+    >>> reporter.fit_transform(rows).shape
+    (5, 3)
+    >>> reporter.report(rows[0]).privacy_spent
+    (ε=4, δ=1e-06) row
+    """
+
+    def __init__(
+        self,
+        *,
+        clip_norm=1.0,
+        epsilon=1.0,
+        delta=1e-6,
+        sketch_size=None,
+        sketch_seed=None,
+        random_state=None,
+    ):
+        self.clip_norm = clip_norm
+        self.epsilon = epsilon
+        self.delta = delta
+        self.sketch_size = sketch_size
+        self.sketch_seed = sketch_seed
+        self.random_state = random_state
+
+    def fit(self, X, y=None):
+        """Learn the number of columns; spends nothing.
+
+        Parameters
+        ----------
+        X : array-like or CSR matrix of shape (n_samples, n_features)
+            Rows; only their number of columns is looked at.
+        y : Ignored
+            Not used.
+
+        Returns
+        -------
+        self : LocalRowReporter
+            The fitted transformer.
+        """
+        check_int(self, "random_state", 0, none=True)
+        X = checked(self, X, accept_sparse="csr")
+        size = X.shape[1] if self.sketch_size is None else self.sketch_size
+        self._n_features_out = min(size, X.shape[1])
+        return self
+
+    def transform(self, X):
+        """Return one report of each row; spends the budget of each once more.
+
+        Parameters
+        ----------
+        X : array-like or CSR matrix of shape (n_samples, n_features)
+            Private rows.
+
+        Returns
+        -------
+        X_new : ndarray of shape (n_samples, n_features) or (n_samples, sketch_size)
+            Noisy rows, which may be published.
+        """
+        check_is_fitted(self, "_n_features_out")
+        X = checked(self, X, accept_sparse="csr", reset=False)
+        return np.array([self._reported(X[[i]], i).values for i in range(X.shape[0])])
+
+    def report(self, row):
+        """Return the report of one row with its receipt; spends its budget once more.
+
+        Parameters
+        ----------
+        row : array-like or sparse matrix of shape (n_features,) or (1, n_features)
+            The private row.
+
+        Returns
+        -------
+        report : LocalReport
+        """
+        return self._reported(row, 0)
+
+    def _reported(self, row, place):
+        seed = self.random_state
+        return local_report(
+            row, clip_norm=self.clip_norm, epsilon=self.epsilon, delta=self.delta,
+            sketch_size=self.sketch_size, sketch_seed=self.sketch_seed,
+            random_state=None if seed is None else seed + place,  # else rows share their noise
+        )  # fmt: skip
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.non_deterministic = True
+        return tags
+
+
 class LocalAggregator:
     """Collects local reports; all it computes is free, since the reports are public.
 
@@ -148,11 +281,11 @@ class LocalAggregator:
         The receipt that covers every report; it holds for each row whose person sent one report.
     """
 
-    def __init__(self, n_components):
+    def __init__(self, n_components: int) -> None:
         self.n_components = n_components
         self._reports = []
 
-    def add(self, reports):
+    def add(self, reports: Any) -> Self:
         """Add reports of one noise scale and one sketch.
 
         Parameters
@@ -181,17 +314,17 @@ class LocalAggregator:
         return gram_factors(self._matrix(), self._reports[0].noise_scale, self.n_components)
 
     @property
-    def components_(self):
+    def components_(self) -> Any:
         """Leading directions of the rows."""
         return fix_signs(np.ascontiguousarray(self._pairs()[1].T))
 
     @property
-    def explained_variance_(self):
+    def explained_variance_(self) -> Any:
         """Mean squares of the rows along the components."""
         return self._pairs()[0] / len(self._reports)
 
     @property
-    def privacy_spent_(self):
+    def privacy_spent_(self) -> Any:
         """The receipt of the report that says most of its row."""
         if not self._reports:
             raise ValueError("no report was added.")
@@ -200,6 +333,6 @@ class LocalAggregator:
         return replace(most, seeded=any(spent.seeded for spent in receipts))
 
     @property
-    def left_(self):
+    def left_(self) -> Any:
         """Leading left singular vectors of the reports."""
         return np.linalg.svd(self._matrix(), full_matrices=False)[0][:, : self.n_components]

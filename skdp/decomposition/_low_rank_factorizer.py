@@ -1,10 +1,15 @@
 """Low-rank factorisation of a private matrix from linear sketches."""
 
+from __future__ import annotations
+
+from typing import Any, Self
+
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdp._inputs import check_rows, is_memory_map, refuse_blocks
+from skdp._types import Seed
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -47,6 +52,12 @@ class DPLowRankFactorizer(
         Budget of one fit, or of one stream; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of units.
+    clip_norm : float, default=1.0
+        Row unit: largest norm of a row.
+    adjacency : {"add_remove", "zero_out", "replace"}, default="add_remove"
+        "add_remove" for all units but the row; the row and the entry unit have "replace". The row
+        unit has "zero_out" instead of "add_remove", a row against zeros, since the number of rows
+        is public here.
     privacy_unit : {"frobenius", "rank_one", "row", "entry"}, default="frobenius"
         What is protected. "frobenius" (and "rank_one"): any change of A (of rank one) of Frobenius
         norm at most `sensitivity`; in a stream, the updates of one unit sum to at most
@@ -56,14 +67,8 @@ class DPLowRankFactorizer(
         "replace", before and after: they may come at other times, which costs twice as much).
     sensitivity : float, default=1.0
         Frobenius and rank-one units: bound on the change.
-    clip_norm : float, default=1.0
-        Row unit: largest norm of a row.
     entry_bounds : tuple of float, default=(0.0, 1.0)
         Entry unit: entries (and each update) are clipped to them; they must hold 0.
-    adjacency : {"add_remove", "zero_out", "replace"}, default="add_remove"
-        "add_remove" for all units but the row; the row and the entry unit have "replace". The row
-        unit has "zero_out" instead of "add_remove", a row against zeros, since the number of rows
-        is public here.
     oblivious : bool, default=False
         Declare that the data do not depend on the sketch in any way: then a sketch that is drawn
         before the data, or from a known seed, may count as noise (``sensitivity_mode="random"``).
@@ -165,31 +170,31 @@ class DPLowRankFactorizer(
 
     def __init__(
         self,
-        n_components=2,
+        n_components: int = 2,
         *,
-        epsilon=1.0,
-        delta=1e-6,
-        privacy_unit="frobenius",
-        sensitivity=1.0,
-        clip_norm=1.0,
-        entry_bounds=(0.0, 1.0),
-        adjacency="add_remove",
-        oblivious=False,
-        method="auto",
-        sketch="gaussian",
-        sensitivity_mode="random",
-        sketch_size=None,
-        core_size=None,
-        sketch_seed=None,
-        matrix_shape=None,
-        first_row=0,
-        honest_servers=None,
-        max_releases=1,
-        mechanism="auto",
-        window=None,
-        random_state=None,
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        clip_norm: float = 1.0,
+        adjacency: str = "add_remove",
+        privacy_unit: str = "frobenius",
+        sensitivity: float = 1.0,
+        entry_bounds: tuple[float, float] = (0.0, 1.0),
+        oblivious: bool = False,
+        method: str = "auto",
+        sketch: str = "gaussian",
+        sensitivity_mode: str = "random",
+        sketch_size: int | None = None,
+        core_size: int | None = None,
+        sketch_seed: int | None = None,
+        matrix_shape: tuple[int, int] | None = None,
+        first_row: int = 0,
+        honest_servers: int | None = None,
+        max_releases: int = 1,
+        mechanism: str = "auto",
+        window: int | None = None,
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+    ) -> None:
         self.n_components = n_components
         self.epsilon = epsilon
         self.delta = delta
@@ -215,7 +220,7 @@ class DPLowRankFactorizer(
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Factor X with one release; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -249,7 +254,7 @@ class DPLowRankFactorizer(
         answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
         return factored(layout, answers, [maps], random_start(session, layout))
 
-    def fit_transform(self, X, y=None):
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Factor X and return ``left_ * singular_values_``, which may be published.
 
         Parameters
@@ -267,7 +272,7 @@ class DPLowRankFactorizer(
         self.fit(X)
         return self.left_ * self.singular_values_
 
-    def reconstruct(self, rows=None, columns=None):
+    def reconstruct(self, rows: Any = None, columns: Any = None) -> Any:
         """Return entries of the released approximation; it may be published.
 
         Parameters

@@ -1,18 +1,17 @@
 """Principal component analysis with differential privacy."""
 
+from __future__ import annotations
+
 import math
-from numbers import Integral
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from skdp._bounds import check_column_bounds
-from skdp._inputs import as_source, check_rows
+from skdp._groups import GroupUnitMixin
+from skdp._inputs import as_source
+from skdp._types import ColumnBounds, Seed, Split
 from skdp._validation import (
-    check_bool,
-    check_clip_norm,
-    check_int,
-    check_option,
-    check_real,
     check_split,
 )
 from skdp.answer import released_count
@@ -20,24 +19,23 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import (
     LinearTransformMixin,
     as_input_dtype,
-    check_in_range,
     is_sparse,
     public_range,
-    warn_of_nothing,
+    warn_below_noise,
 )
+from skdp.decomposition._pca_parameters import PCAParametersMixin
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
 from skdp.decomposition._spectral import (
     DIRECTION_LEVEL,
     SPECTRUM_LEVEL,
-    check_normalizer,
+    in_rows,
     rotate_by_ritz,
     row_clip_norm,
     row_noise,
     row_route,
     row_subspace,
 )
-from skdp.queries.rows import RowQuery
 from skdp.solvers.postprocess import (
     ReleasedMoment,
     inside_ball,
@@ -48,26 +46,23 @@ from skdp.solvers.postprocess import (
 )
 from skdp.solvers.spectral import clipped_gram
 
-_SOLVERS = (
-    "auto",
-    "full",
-    "covariance_eigh",
-    "arpack",
-    "randomized",
-    "gram",
-    "power",
-    "screened",
-)
 _CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 
 
-class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEstimator):
+class DPPCA(
+    PCAParametersMixin,
+    GroupUnitMixin,
+    ProbabilisticModelMixin,
+    LinearTransformMixin,
+    PlansMixin,
+    BaseDPEstimator,
+):
     """Principal component analysis with (epsilon, delta)-differential privacy for one row.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
-    (or replacing, see `adjacency`) one row of X, whatever the data are: rows longer than
-    `clip_norm` are scaled down, before and after centring. Not covered: ``transform`` of private
-    rows, and scores on private rows.
+    (or replacing, see `adjacency`) one row of X, or all rows of one person (see `privacy_unit`),
+    whatever the data are: rows longer than `clip_norm` are scaled down, before and after centring.
+    Not covered: ``transform`` of private rows, and scores on private rows.
 
     Parameters
     ----------
@@ -75,6 +70,24 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         Number of components. An int is public; None is the number of features. A float in (0, 1)
         is a share of the variance, "mle" is Minka's choice, "auto" counts the eigenvalues above
         the edge of the noise (maybe none, with a warning): these three cost nothing.
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of rows.
+    clip_norm : float or "auto", default="auto"
+        Largest norm of a row (after subtracting a public `center`). "auto" spends a tenth of
+        the budget on a private scale, about 0 and about the released mean, and warns where the rows
+        do not show it. A number is free, and right for normalised rows.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        With "add_remove" the number of rows is private too; with "replace" it is public.
+    privacy_unit : {"row", "group"}, default="row"
+        What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
+        Then persons are clipped: the root mean square length of their rows.
+    user_column : int, str or None, default=None
+        The column of X that names the person of each row, in place of `groups`; it is no feature.
+    group_weight : {"equal", "rows"} or int, default="equal"
+        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
+        has, up to this public number; "rows" learns that number, for 4% of the budget.
     copy : bool, default=True
         Kept for compatibility; X is never modified.
     whiten : bool, default=False
@@ -97,16 +110,6 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. Anything else makes the noise reproducible,
         which is not private: it warns and is flagged in the receipt.
-    epsilon : float, default=1.0
-        Budget of one call of fit; ``inf`` adds no noise (and warns).
-    delta : float, default=1e-6
-        Probability that the bound fails; well below one over the number of rows.
-    clip_norm : float or "auto", default="auto"
-        Largest norm of a row (after subtracting a public `center`). "auto" spends a tenth of
-        the budget on a private scale, about 0 and about the released mean, and warns where the rows
-        do not show it. A number is free, and right for normalised rows.
-    adjacency : {"add_remove", "replace"}, default="add_remove"
-        With "add_remove" the number of rows is private too; with "replace" it is public.
     center : {"dp", "none"} or array of shape (n_features,), default="dp"
         "dp" releases the mean; "none" takes the rows as centred (and keeps sparse rows sparse); an
         array is a public centre, subtracted for free.
@@ -134,7 +137,8 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     n_components_ : int
         Number of components.
     n_samples_ : int
-        Number of rows: released under "add_remove", exact under "replace".
+        Number of rows: released under "add_remove", exact under "replace". Of persons their total
+        weight.
     noise_variance_ : float
         Variance outside the components, per direction.
     clip_norm_ : float
@@ -173,25 +177,28 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
 
     def __init__(
         self,
-        n_components=None,
+        n_components: int | float | str | None = None,
         *,
-        copy=True,
-        whiten=False,
-        svd_solver="auto",
-        tol=0.0,
-        iterated_power="auto",
-        n_oversamples=10,
-        power_iteration_normalizer="auto",
-        random_state=None,
-        epsilon=1.0,
-        delta=1e-6,
-        clip_norm="auto",
-        adjacency="add_remove",
-        center="dp",
-        bounds=None,
-        budget_split="auto",
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        clip_norm: float | str = "auto",
+        adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        user_column: Any = None,
+        group_weight: str | int = "equal",
+        copy: bool = True,
+        whiten: bool = False,
+        svd_solver: str = "auto",
+        tol: float = 0.0,
+        iterated_power: int | str = "auto",
+        n_oversamples: int = 10,
+        power_iteration_normalizer: str = "auto",
+        random_state: Seed = None,
+        center: ArrayLike | str | None = "dp",
+        bounds: ColumnBounds | None = None,
+        budget_split: Split = "auto",
+        n_jobs: int | None = None,
+    ) -> None:
         self.n_components = n_components
         self.copy = copy
         self.whiten = whiten
@@ -205,13 +212,16 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         self.delta = delta
         self.clip_norm = clip_norm
         self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.user_column = user_column
+        self.group_weight = group_weight
         self.center = center
         self.bounds = bounds
         self.budget_split = budget_split
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -221,6 +231,8 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             a row source (see the user guide, "Outgrowing one machine").
         y : Ignored
             Not used.
+        groups : array-like of shape (n_samples,), default=None
+            The person of each row, for ``privacy_unit="group"``.
 
         Returns
         -------
@@ -229,7 +241,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         """
         self._check_parameters()
         session = self._open_session()
-        source = check_rows(self, X, accept_sparse="csr")
+        source = self._checked_rows(X, groups, accept_sparse="csr")
         attributes = self._fit_session(session, source)
         dtype = getattr(source, "dtype", None)
         return self._close_session(session, as_input_dtype(attributes, dtype))
@@ -242,22 +254,24 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         center, clip_norm = public_range(self, d, centers=self._centers())
         sparse = sparse and (center is None or not self._centers())
         shares = check_split(self, self._default_shares(d, sparse))
-        query = RowQuery(source, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        query = self._unit_query(source)
         ask = session.ask(query if center is None else query.centered(center))
+        ask, most = self._weighted(session, ask, shares)
         if clip_norm is None:
             clip_norm = self._clip_norm_of(session, ask, shares.get("clip_norm"), d)
-        n = query.n_rows if self.adjacency == "replace" else None
+        n = query.n_rows if self._total_is_public() else None
         rows = ask.clipped(clip_norm)
         if self._wants_spectrum(d):
             attributes = self._fit_spectrum(session, rows, clip_norm, d, n, shares, sparse)
         else:
             route = row_route(self.svd_solver, d, self.n_components, sparse)
             attributes = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
+        warn_below_noise(self, attributes)
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
-        return attributes
+        return in_rows(attributes, most)
 
-    def fit_transform(self, X, y=None):
+    def fit_transform(self, X: Any, y: Any = None, groups: Any = None) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.
 
         Parameters
@@ -266,73 +280,15 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             The private rows.
         y : Ignored
             Not used.
+        groups : array-like of shape (n_samples,), default=None
+            The person of each row, for ``privacy_unit="group"``.
 
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_components)
             Projected rows.
         """
-        return self.fit(X)._transform_each(X)
-
-    # -- parameters ------------------------------------------------------------------------
-
-    def _check_parameters(self):
-        check_bool(self, "copy")
-        check_bool(self, "whiten")
-        check_option(self, "svd_solver", _SOLVERS)
-        check_normalizer(self)
-        check_real(self, "tol", 0, math.inf, closed="left")
-        check_int(self, "iterated_power", 0, also=("auto",))
-        check_int(self, "n_oversamples", 1)
-        check_clip_norm(self)
-        if isinstance(self.center, str | bool):
-            check_option(self, "center", ("dp", "none"))
-        if self.bounds is not None:
-            check_column_bounds(self, "bounds")
-            if not isinstance(self.center, str):
-                raise ValueError("DPPCA takes 'bounds' or an array for 'center', not both.")
-
-    def _wants_spectrum(self, d):
-        """Whether all eigenvalues are asked for, not a few leading components."""
-        k = self.n_components
-        return not isinstance(k, Integral) or k == 0 or k > d // 3
-
-    def _default_shares(self, d, sparse):
-        one_release = self._centers() and self._wants_spectrum(d) and sparse
-        if one_release:
-            shares = {"moment": 1.0}
-        elif self._wants_spectrum(d):
-            shares = {"gram": 0.91, "count": 0.01}
-        else:
-            shares = {"subspace": 0.87, "ritz": 0.03, "trace": 0.01, "count": 0.01}
-        if self._centers() and not one_release:
-            shares["mean"] = 0.08
-        if self.adjacency == "replace":
-            shares.pop("count", None)
-        if self.clip_norm == "auto" and self.bounds is None:
-            learnt = (
-                {"clip_norm": 0.06, "spread": 0.05} if "mean" in shares else {"clip_norm": 0.07}
-            )
-            rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
-            shares = {key: rest * value for key, value in shares.items()} | learnt
-        return shares
-
-    def _centers(self):
-        return isinstance(self.center, str) and self.center == "dp"
-
-    def _check_n_components(self, source, n_features):
-        rule = self.n_components
-        public_rows = self.adjacency == "replace" or self.epsilon == math.inf
-        n_samples = source.n_rows() if public_rows else math.inf
-        if isinstance(rule, str) and rule == "mle" and n_samples < n_features:
-            raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
-        if isinstance(rule, str) and rule in ("mle", "auto"):
-            return
-        if isinstance(rule, float) and 0 < rule < 1:
-            return
-        if rule is not None:
-            check_int(self, "n_components", 0, also=("mle", "auto"), none=True)
-            check_in_range(self, rule, n_samples, n_features)
+        return self.fit(X, groups=groups)._transform_each(X)
 
     # -- releases --------------------------------------------------------------------------
 
@@ -371,10 +327,9 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             noise = row_noise(session, self.adjacency, n_rows, clip_norm)
             gram, scale = clipped_gram(ask, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
             released = ReleasedMoment(gram, mean, n_rows, scale, push)
-        rank = min(released.n, d)
+        rank = self._rank(released.n, d)
         limit = int(rank) if session.budget.exact or n is not None else d
         attributes = pca_attributes(released, self.n_components, limit, rank)
-        warn_of_nothing(self, attributes["n_components_"])
         return attributes | {"n_samples_": round(released.n), "clip_norm_": clip_norm}
 
     def _fit_subspace(self, session, ask, clip_norm, d, n, shares, route):
@@ -394,7 +349,7 @@ class DPPCA(ProbabilisticModelMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             n_iter=self.iterated_power,
             n_oversamples="auto",
         )
-        values, V = rotate_by_ritz(ask, V, shares["ritz"])
+        values, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
         total = float(ask.square_sum(share=shares["trace"]).value)
-        attributes = subspace_attributes(values, V, total, n_rows, min(n_rows, d))
+        attributes = subspace_attributes(values, V, total, n_rows, self._rank(n_rows, d))
         return attributes | {"mean_": mean, "n_samples_": round(n_rows), "clip_norm_": clip_norm}

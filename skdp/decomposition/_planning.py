@@ -1,16 +1,22 @@
 """Plans of the decompositions: a rehearsed fit, and the error that theory expects of it."""
 
+from __future__ import annotations
+
 import math
 from functools import partial
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
-from skdp.decomposition._unit_fits import unit_route
+from skdp.data.persons import each_alone
+from skdp.decomposition._entry_moments import usual_length
+from skdp.decomposition._unit_fits import entry_unit, unit_route
 from skdp.solvers.one_shot import pair_deviation
 from skdp.solvers.spectral import CORE_SCALE, largest_term
 from skdp.theory import (
     Expectation,
+    FitPlan,
     IteratedSide,
     check_counts,
     constant_error,
@@ -23,7 +29,7 @@ from skdp.theory import (
     zero_rows,
 )
 from skdp.theory._one_shot import flipped_side
-from skdp.theory._rehearsal import clear_sums
+from skdp.theory._rehearsal import clear_sums, ranks_about
 
 # Rows of unequal length, cut at a learnt level and centred: in units of the clip norm they count
 # for about this much. Measured, against fits of 200 to 3000 rows.
@@ -36,7 +42,9 @@ _DIRECTION = "share of the squared length that one direction must hold"
 class PlansMixin:
     """The method `plan` of the decompositions."""
 
-    def plan(self, n_samples, n_features, *, signal=None, sparse=False):
+    def plan(
+        self, n_samples: int, n_features: int, *, signal: Any = None, sparse: bool = False
+    ) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a number of samples
@@ -62,14 +70,19 @@ class PlansMixin:
         check_counts(self, n_samples=n, n_features=d)
         self._check_parameters()
         unit = getattr(self, "privacy_unit", "row")
-        rows = unit == "row"
-        asked = not rows or self.adjacency == "replace" or math.isinf(self.epsilon)
+        rows = unit in ("row", "group")
+        asked = not rows or self.adjacency == "replace" or self.epsilon == math.inf
         X = zero_rows(n if asked else 1, d, sparse=sparse or not rows)
+        X = each_alone(X) if unit == "group" else X
         ordinary = {}
         if rows:
             facts = n_planned(self, d), check_share(self, signal, d), length_of(self)
             ordinary["gram"] = spiked(*facts)
             ordinary["sums"] = clear_sums
+        if unit in ("interaction", "entry"):
+            ordinary["counts"] = clear_sums
+        if unit == "entry":
+            ordinary |= ranks_about(usual_length(self, entry_unit(self), d))
         rehearsal = rehearse(self, n, X, pure=self._is_pure(X), **ordinary)
         if rows:
             whole = rehearsal
@@ -131,6 +144,8 @@ def expect_rows(estimator, rehearsal, n, d, signal):
     moments = rehearsal.named("gram", "moment")
     products = rehearsal.named("tangent_product")
     assumed = [f"{k} components hold {captured:.2g} of the squared length, in equal parts"]
+    if getattr(estimator, "privacy_unit", "row") == "group":
+        assumed.append("samples are persons: groups of rows that count once each")
     learns = estimator.clip_norm == "auto"
     shorter = length if learns else 1.0
     about = "rows are about as long as the clip norm"
@@ -145,11 +160,13 @@ def expect_rows(estimator, rehearsal, n, d, signal):
             assumed.append("the error of the screened route depends on how columns are spread")
             loss = constant_error
     else:
-        reach = largest_term(clip, CORE_SCALE) * shorter**2
-        noises = [line.noise_scale / reach for line in products]
+        wholes = rehearsal.named("gram_product")  # of persons: core and tangent part as they are
+        core, products = (1.0, wholes) if wholes else (CORE_SCALE, products)
+        reach = clip**2 if wholes else largest_term(clip, core)
+        noises = [line.noise_scale / reach / shorter**2 for line in products]
         noise = sum(scale**-2 for scale in noises) ** -0.5
         facts = {"d": d, "k": k, "captured": captured, "width": products[0].size // d}
-        loss = partial(power_loss, **facts, noises=noises, core_scale=CORE_SCALE)
+        loss = partial(power_loss, **facts, noises=noises, core_scale=core)
     ranks = rehearsal.named("norm_median")
     if ranks and not exact and loss is not constant_error:
         facts = {"nothing": loss(1e-9), "noise_scale": ranks[-1].noise_scale}
@@ -202,6 +219,21 @@ def turned_items(users, items, k, captured):
     return items.error(captured * users / k)
 
 
+def expect_moment(estimator, moment, m, n, signal):
+    """Expect the angle of right singular vectors that are eigenvectors of a noisy A'A."""
+    items = IteratedSide(moment.noise_scale / math.sqrt(2), 1, n)
+    error = math.nan if signal is None else items.error(float(signal) ** 2)
+    length = usual_length(estimator, entry_unit(estimator), n)
+    return Expectation(
+        error=partial(constant_error, error=error),
+        meaning=_TURNED,
+        found=math.sqrt(items.threshold),
+        signal="singular value",
+        assumptions=(unit_route(estimator, (m, n))[1], f"rows have norms of about {length:.3g}"),
+        scales=False,  # the route depends on the shape
+    )
+
+
 def expect_entries(estimator, rehearsal, m, n, signal):
     """Expect the angle of right singular vectors, which are read off A'U.
 
@@ -209,6 +241,8 @@ def expect_entries(estimator, rehearsal, m, n, signal):
     noise on the left ones shortens the answers that the right ones are read off. After the products
     come single vectors, for the means.
     """
+    if moments := rehearsal.named("gram"):
+        return expect_moment(estimator, moments[0], m, n, signal)
     rights, cells = rehearsal.named("right_product"), rehearsal.named("cells")
     if cells:
         high = float(estimator.entry_bounds[1])

@@ -19,7 +19,13 @@ from skdp.solvers.linalg import (
 from skdp.solvers.postprocess import debias_eigenvalues
 from skdp.solvers.scales import raised_level
 from skdp.solvers.screening import screened_subspace
-from skdp.solvers.spectral import RowNoise, gram_subspace, power_subspace
+from skdp.solvers.spectral import (
+    RowNoise,
+    gram_subspace,
+    moment_subspace,
+    power_subspace,
+    product_subspace,
+)
 
 GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
 _RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be
@@ -29,15 +35,19 @@ SCREENED_FEATURES = 100  # screening needs more columns than it keeps
 _EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
 
-def row_route(name, d, k, sparse):
-    """Return "gram", "power" or "screened" for a solver name of ours or of scikit-learn."""
+def row_route(name, d, k, sparse, *, centred=True):
+    """Return "gram", "power" or "screened" for a solver name of ours or of scikit-learn.
+
+    Sums show which columns of sparse rows hold most, but not of rows that may be centred.
+    """
     if name in ("gram", "power", "screened"):
         return name
     if name == "randomized":
         return "power"
-    if name == "auto" and d > GRAM_FEATURES:
-        return "screened" if sparse and d > max(4 * k, SCREENED_FEATURES) else "power"
-    return "gram"
+    least = GRAM_FEATURES if centred else 0
+    if name == "auto" and sparse and d > max(4 * k, SCREENED_FEATURES, least):
+        return "screened"
+    return "power" if name == "auto" and d > GRAM_FEATURES else "gram"
 
 
 def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, near=None):
@@ -76,9 +86,12 @@ def step_shares(n_iter, share):
 
 def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversamples):
     """Return the leading subspace (d x k) by a route, and the column sums if it released them."""
+    persons = session.unit == "group"
+    if route == "gram" and persons:
+        return moment_subspace(ask, d, k, share, noise), None
     if route == "gram":
         return gram_subspace(ask, d, k, share, noise), None
-    if route == "screened" and noise.psd:
+    if route == "screened" and noise.psd and not persons:
         V, sums, _ = screened_subspace(ask, d, k, share, noise)
         return V, sums
     extra = min(k, 10) if n_oversamples == "auto" else n_oversamples
@@ -88,12 +101,29 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
         return V, None
     shares = step_shares(n_iter, share)
+    if persons:
+        return product_subspace(ask, start, k, shares), None
     return power_subspace(ask, start, k, shares, noise), None
 
 
-def rotate_by_ritz(ask, V, share):
-    """Rotate a subspace to its Ritz vectors; return (values without the noise's push, vectors)."""
-    answer = ask.projected_gram(V, share=share)
+def in_rows(attributes, most):
+    """Return attributes of persons in units of rows: a weight of 1 stands for `most` rows.
+
+    Means, variances and directions are what they are; totals are not.
+    """
+    for name in attributes.keys() & {"n_samples_", "n_samples_seen_"}:
+        attributes[name] = round(attributes[name] * most)
+    if "singular_values_" in attributes:
+        attributes["singular_values_"] = attributes["singular_values_"] * math.sqrt(most)
+    return attributes
+
+
+def rotate_by_ritz(project, V, share):
+    """Rotate a subspace to its Ritz vectors; return (values without the noise's push, vectors).
+
+    ``project(V, share=...)`` releases the moment in the subspace.
+    """
+    answer = project(V, share=share)
     values, Q = top_eigenpairs((answer.value + answer.value.T) / 2)
     edge = symmetric_noise_edge(answer.noise_scale, V.shape[1])
     return debias_eigenvalues(values, edge), V @ Q

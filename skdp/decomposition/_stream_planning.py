@@ -1,7 +1,10 @@
 """Plans of the decompositions that take streams: incremental PCA and the factorizer."""
 
+from __future__ import annotations
+
 import math
 from functools import partial
+from typing import Any
 
 from skdp.decomposition._factorizer_layout import sizes
 from skdp.decomposition._factorizer_state import begin
@@ -12,6 +15,7 @@ from skdp.decomposition._planning import (
 )
 from skdp.theory import (
     Expectation,
+    FitPlan,
     check_counts,
     constant_error,
     factorization_error,
@@ -27,7 +31,9 @@ from skdp.theory import (
 class IncrementalPlanMixin:
     """The method `plan` of DPIncrementalPCA."""
 
-    def plan(self, n_samples, n_features, *, signal=None, stream=True):
+    def plan(
+        self, n_samples: int, n_features: int, *, signal: Any = None, stream: bool = True
+    ) -> FitPlan:
         """Say what a stream or a fit would release, and what error to expect; no data is touched.
 
         Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
@@ -89,7 +95,14 @@ def expect_moments(n, d, k, captured, noise, calls):
 class FactorizerPlanMixin:
     """The method `plan` of DPLowRankFactorizer."""
 
-    def plan(self, n_samples=None, n_features=None, *, signal=None, stream=None):
+    def plan(
+        self,
+        n_samples: Any = None,
+        n_features: Any = None,
+        *,
+        signal: Any = None,
+        stream: Any = None,
+    ) -> FitPlan:
         """Say what a fit or a stream would release, and what error to expect; no data is touched.
 
         Costs nothing: the fit is rehearsed on the shape alone.

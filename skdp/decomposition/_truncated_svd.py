@@ -1,8 +1,12 @@
 """Truncated singular value decomposition with differential privacy."""
 
+from __future__ import annotations
+
 import math
+from typing import Any, Self
 
 from skdp._inputs import as_source, check_matrix, check_rows
+from skdp._types import Seed, Split
 from skdp._validation import (
     check_bounds,
     check_clip_norm,
@@ -14,6 +18,7 @@ from skdp._validation import (
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
+from skdp.decomposition._interaction_fits import fit_interactions
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._spectral import (
     check_normalizer,
@@ -27,7 +32,6 @@ from skdp.decomposition._spectral import (
 from skdp.decomposition._unit_fits import (
     UNIT_SOLVERS,
     fit_entries,
-    fit_interactions,
     pure_units,
     unit_route,
 )
@@ -49,16 +53,35 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
     ----------
     n_components : int, default=2
         Number of components.
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of units. 0 (pure
+        differential privacy) is offered by "one_shot", and for the entry and edge units with one
+        component.
+    clip_norm : float or "auto", default="auto"
+        Row unit, and moments of entries: largest norm of a row. "auto" spends 7% of the budget on a
+        private scale of the norms, and warns where the rows do not show it. A number is free, and
+        right for normalised rows.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        What neighbours differ in; under "replace" the number of rows is public.
+    privacy_unit : {"row", "interaction", "entry", "edge", "frobenius", "spectral"}, default="row"
+        What is protected. "interaction": one 1 of a binary matrix. "entry": one entry. "edge": one
+        symmetric pair of entries of a graph (X is square, its upper triangle counts). "frobenius"
+        and "spectral": any change of X (as 64-bit floats) of that norm at most `sensitivity`, which
+        is the caller's contract: it cannot be checked.
     algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
 "deflation", "one_shot"}, default="auto"
         Row unit: "gram" (and "arpack") releases the second moment and refines it; "power" (and
         "randomized") takes power steps; "screened" first finds the columns that rise above the
-        noise, for wide non-negative rows. Interactions: "gram" (and "arpack"), "power" (and
-        "randomized"), "one_shot". Entries: "alternating" half steps; "deflation", one component
-        after the other; "one_shot". Edges: "power", "one_shot". "one_shot" flips each cell with
-        probability 1/(1 + e^epsilon): one release of pure differential privacy, whatever
-        `n_components` is, refused where it would flip more than 2e7 cells. "auto" chooses by the
-        smaller predicted noise, from public shapes and parameters.
+        noise, for wide non-negative rows. Interactions: "gram" (and "arpack"), "screened" (the
+        moment of the items with the largest counts), "power" (and "randomized"), "one_shot".
+        Entries: "gram" (and "arpack") and "screened", for thin matrices; "alternating" half steps
+        (and "randomized"); "deflation", one component after the other; "one_shot". Edges: "power",
+        "one_shot". Frobenius: all entries at once ("one_shot", with Gaussian noise), or half steps.
+        On cells and pairs "one_shot" flips each with probability 1/(1 + e^epsilon): one release of
+        pure differential privacy, whatever `n_components` is, refused where it would flip more than
+        2e7 cells. "auto" chooses by the smaller predicted noise, from public shapes and parameters.
     n_iter : int or "auto", default="auto"
         Power steps. Each is a release: more is not better.
     n_oversamples : int or "auto", default="auto"
@@ -71,23 +94,6 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         which is not private: it warns and is flagged in the receipt.
     tol : float, default=0.0
         Kept for compatibility; nothing stops early on private values.
-    epsilon : float, default=1.0
-        Budget of one call of fit; ``inf`` adds no noise (and warns).
-    delta : float, default=1e-6
-        Probability that the bound fails; well below one over the number of units. 0 (pure
-        differential privacy) is offered by "one_shot", and for the entry and edge units with one
-        component.
-    clip_norm : float or "auto", default="auto"
-        Row unit: largest norm of a row. "auto" spends 7% of the budget on a private scale of the
-        norms, and warns where the rows do not show it. A number is free, and right for normalised
-        rows.
-    adjacency : {"add_remove", "replace"}, default="add_remove"
-        What neighbours differ in; under "replace" the number of rows is public.
-    privacy_unit : {"row", "interaction", "entry", "edge", "frobenius", "spectral"}, default="row"
-        What is protected. "interaction": one 1 of a binary matrix. "entry": one entry. "edge": one
-        symmetric pair of entries of a graph (X is square, its upper triangle counts). "frobenius"
-        and "spectral": any change of X (as 64-bit floats) of that norm at most `sensitivity`, which
-        is the caller's contract: it cannot be checked.
     entry_bounds : tuple of float, default=(0.0, 1.0)
         Entry and edge units: entries are clipped to them; they must hold 0. "one_shot" needs
         (0, high) and shows x as `high` with probability x/high.
@@ -165,25 +171,25 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
 
     def __init__(
         self,
-        n_components=2,
+        n_components: int = 2,
         *,
-        algorithm="auto",
-        n_iter="auto",
-        n_oversamples="auto",
-        power_iteration_normalizer="auto",
-        random_state=None,
-        tol=0.0,
-        epsilon=1.0,
-        delta=1e-6,
-        clip_norm="auto",
-        adjacency="add_remove",
-        privacy_unit="row",
-        entry_bounds=(0.0, 1.0),
-        degree_floor=5,
-        sensitivity=1.0,
-        budget_split="auto",
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        clip_norm: float | str = "auto",
+        adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        algorithm: str = "auto",
+        n_iter: int | str = "auto",
+        n_oversamples: int | str = "auto",
+        power_iteration_normalizer: str = "auto",
+        random_state: Seed = None,
+        tol: float = 0.0,
+        entry_bounds: tuple[float, float] = (0.0, 1.0),
+        degree_floor: int = 5,
+        sensitivity: float = 1.0,
+        budget_split: Split = "auto",
+        n_jobs: int | None = None,
+    ) -> None:
         self.n_components = n_components
         self.algorithm = algorithm
         self.n_iter = n_iter
@@ -203,7 +209,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -244,7 +250,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         name, reason = unit_route(self, X.shape)
         return fit(self, session, X, name) | {"route_": reason}
 
-    def fit_transform(self, X, y=None):
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.
 
         Parameters
@@ -267,7 +273,8 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         return pure_units(self)
 
     def _is_pure(self, X):
-        return self.privacy_unit != "row" and unit_route(self, X.shape)[0] == "one_shot"
+        flips = self.privacy_unit not in ("row", "frobenius")
+        return flips and unit_route(self, X.shape)[0] == "one_shot"
 
     def _check_parameters(self):
         check_option(self, "privacy_unit", tuple(self._privacy_units))
@@ -326,7 +333,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
     def _fit_rows(self, session, X):
         """Release count, subspace, Ritz values, total and column sums of clipped rows."""
         d, k = X.n_features, self.n_components
-        route = row_route(self.algorithm, d, k, is_sparse(X))
+        route = row_route(self.algorithm, d, k, is_sparse(X), centred=False)
         shares = check_split(self, self._default_shares(route))
         if session.budget.exact and route == "screened":
             route = "power"
@@ -345,7 +352,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,
         )  # fmt: skip
-        squares, V = rotate_by_ritz(ask, V, shares["ritz"])
+        squares, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
         total = float(ask.square_sum(share=shares["trace"]).value)
         sums_noise = 0.0
         if sums is None:

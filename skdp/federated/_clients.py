@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from skdp.exceptions import PrivacyError
 from skdp.federated._ask import Words, pack, packed_size
 from skdp.federated._errors import MessageRefused
-from skdp.federated._question import Question
-from skdp.federated._requests import Argument, Call, Facts, Request
-from skdp.federated.noise_parts import Config, NoiseParts, PartGrant, distribute, forfeit_rest
+from skdp.federated._requests import Argument, Call, Facts, Question, Request
+from skdp.federated.config import AggregationConfig
+from skdp.federated.noise_parts import NoiseParts, PartGrant, distribute, forfeit_rest
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
 from skdp.privacy.gate.budget import PrivacyBudget
@@ -180,7 +180,7 @@ class FederatedClient:
     def __init__(
         self,
         query: PrivateQuery,
-        config: Config,
+        config: AggregationConfig,
         signatures: dict[type, Signatures],
         *,
         epsilon: float,
@@ -194,9 +194,7 @@ class FederatedClient:
         self._query = query
         self._signatures = signatures
         self._parts = parts
-        self._facts = Facts(
-            unit, adjacency, n_features, parts.n_clients, parts.n_colluders, parts.n_dropouts
-        )
+        self._facts = Facts(unit, adjacency, n_features, *parts.counts)
         self._session = PrivacySession(
             finite_budget(float(epsilon), float(delta)),
             source=SystemSource(),
@@ -241,7 +239,7 @@ class FederatedClient:
 
     def _pay(self, request: bytes) -> _Paid:
         """Check everything, then pay; no private number is touched here."""
-        agreed = (self._parts.n_clients, self._parts.n_colluders, self._parts.n_dropouts)
+        agreed = self._parts.counts
         if isinstance(request, Question) and request.counts != agreed:
             raise PrivacyError(
                 f"the secure sum has (clients, colluders, drop-outs) = {request.counts}; the noise "

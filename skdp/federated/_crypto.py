@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from types import SimpleNamespace
+from typing import Final, Protocol
 
 from skdp.federated._errors import MessageRefused
 
@@ -18,56 +19,31 @@ SIGNATURE_BYTES: Final = 64
 _NONCE: Final = bytes(12)  # every sealing key is derived for one message and used once
 
 
-class Library(NamedTuple):
-    """The classes that are used, imported once."""
-
-    X25519PrivateKey: Any
-    X25519PublicKey: Any
-    Ed25519PrivateKey: Any
-    Ed25519PublicKey: Any
-    ChaCha20: Any
-    ChaCha20Poly1305: Any
-    Cipher: Any
-    HKDF: Any
-    SHA256: Any
-    InvalidSignature: Any
-    InvalidTag: Any
-
-
 @functools.cache
-def library() -> Library:
-    """Import `cryptography`, which only federated fits need."""
+def library() -> SimpleNamespace:
+    """Import what is used of `cryptography`, which only federated fits need."""
     try:
         from cryptography.exceptions import InvalidSignature, InvalidTag
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-            Ed25519PrivateKey,
-            Ed25519PublicKey,
-        )
-        from cryptography.hazmat.primitives.asymmetric.x25519 import (
-            X25519PrivateKey,
-            X25519PublicKey,
-        )
-        from cryptography.hazmat.primitives.ciphers import Cipher
-        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+        from cryptography.hazmat.primitives import ciphers, hashes
+        from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
+        from cryptography.hazmat.primitives.ciphers import aead, algorithms
+        from cryptography.hazmat.primitives.kdf import hkdf
     except ImportError as error:
         raise ImportError(
             "Secure aggregation needs the package cryptography: pip install 'skdp[federated]'."
         ) from error
-    return Library(
-        X25519PrivateKey,
-        X25519PublicKey,
-        Ed25519PrivateKey,
-        Ed25519PublicKey,
-        ChaCha20,
-        ChaCha20Poly1305,
-        Cipher,
-        HKDF,
-        SHA256,
-        InvalidSignature,
-        InvalidTag,
+    return SimpleNamespace(
+        X25519PrivateKey=x25519.X25519PrivateKey,
+        X25519PublicKey=x25519.X25519PublicKey,
+        Ed25519PrivateKey=ed25519.Ed25519PrivateKey,
+        Ed25519PublicKey=ed25519.Ed25519PublicKey,
+        ChaCha20=algorithms.ChaCha20,
+        ChaCha20Poly1305=aead.ChaCha20Poly1305,
+        Cipher=ciphers.Cipher,
+        HKDF=hkdf.HKDF,
+        SHA256=hashes.SHA256,
+        InvalidSignature=InvalidSignature,
+        InvalidTag=InvalidTag,
     )
 
 

@@ -34,6 +34,7 @@ Say = Callable[[str], object]
 _COMPONENTS: Final = 3
 _SHARE: Final = 0.6  # of the squared length, in the common directions
 _MOST_CLIENTS: Final = 20
+_START_SECONDS: Final = 120.0  # until all processes have imported what they need
 _SECONDS: Final = 30.0  # for one message
 _ALL_SECONDS: Final = 240.0  # for the fit
 
@@ -137,7 +138,7 @@ def run_fit(
                 process = context.Process(target=client_process, args=arguments, daemon=True)
                 process.start()
                 processes.append(process)
-            connected = transport.wait_for_clients(n_clients, _SECONDS)
+            connected = transport.wait_for_clients(n_clients, _START_SECONDS)
             say(f"{connected} client processes connected to {transport.address}\n")
             curious = CuriousTransport(transport)
             rounds = _TimedRounds(SecureAggregator(curious, config, run_id), say)

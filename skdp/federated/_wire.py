@@ -157,8 +157,7 @@ def pack_peers(peers: Mapping[int, Keys]) -> bytes:
 
 def unpack_peers(body: memoryview) -> dict[int, Keys]:
     """Read the keys of neighbours."""
-    rows = _rows(_PEER, body)
-    return _distinct((peer, Keys(*keys)) for peer, *keys in rows)
+    return _distinct((peer, Keys(*keys)) for peer, *keys in _rows(_PEER, body))
 
 
 def pack_shares(commitment: bytes, sealed: Mapping[int, bytes]) -> bytes:
@@ -180,7 +179,7 @@ def pack_delivery(sealed: Mapping[int, bytes]) -> bytes:
 
 def unpack_delivery(body: memoryview) -> dict[int, bytes]:
     """Read sealed shares by client."""
-    return _distinct((client, text) for client, text in _rows(_SEALED, body))
+    return _distinct(_rows(_SEALED, body))
 
 
 def pack_words(words: NDArray[np.uint64]) -> bytes:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from skdp.federated import _wire as wire
 from skdp.federated._errors import AggregationAborted, MessageRefused
-from skdp.federated.aggregation_client import AggregationClient, Respond
+from skdp.federated.aggregation_client import AggregationClient, Respond, checked_words
 from skdp.federated.aggregation_server import AggregationServer
 from skdp.federated.config import AggregationConfig
 from skdp.federated.transport_local import LocalTransport
@@ -147,18 +147,9 @@ class PlainAggregator:
         total = np.zeros(size, dtype=np.uint64)
         count = 0
         for respond in self._callbacks:
-            total += _checked(respond(request), size)
+            total += checked_words(respond(request), size)
             count += 1
         return AggregationResult(total, self._n_clients or count, self._step)
-
-
-def _checked(values: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
-    if values.dtype != np.uint64 or values.shape != (size,):
-        raise TypeError(
-            f"respond must return a uint64 array of shape ({size},). "
-            f"Got {values.dtype} of shape {values.shape}."
-        )
-    return values
 
 
 def simulated_aggregator(

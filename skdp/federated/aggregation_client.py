@@ -18,12 +18,22 @@ from skdp.federated._crypto import SIGNATURE_BYTES, Identity, KeyPair, derive, s
 from skdp.federated._errors import MessageRefused
 from skdp.federated._graph import circulant
 from skdp.federated._masks import add_mask, subtract_mask
-from skdp.federated._question import Question
+from skdp.federated._requests import Question
 from skdp.federated._shamir import SECRET_BYTES, SHARE_BYTES, split
 from skdp.federated._wire import Header, Keys, Kind
 from skdp.federated.config import AggregationConfig
 
 Respond: TypeAlias = Callable[[bytes], NDArray[np.uint64]]
+
+
+def checked_words(values: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
+    """Return what a client's `respond` gave, or refuse."""
+    if values.dtype != np.uint64 or values.shape != (size,):
+        raise TypeError(
+            f"respond must return a uint64 array of shape ({size},). "
+            f"Got {values.dtype} of shape {values.shape}."
+        )
+    return values
 
 
 def pair_key(shared: bytes, context: bytes, one: int, other: int) -> bytes:
@@ -241,12 +251,7 @@ class AggregationClient:
         values = self._respond(
             Question(attempt.opening.request, step, counts, attempt.opening.size)
         )
-        if values.dtype != np.uint64 or values.shape != (attempt.opening.size,):
-            raise TypeError(
-                f"respond must return a uint64 array of shape ({attempt.opening.size},). "
-                f"Got {values.dtype} of shape {values.shape}."
-            )
-        return values.copy()
+        return checked_words(values, attempt.opening.size).copy()
 
     def _on_unmask(self, attempt: _Attempt, body: memoryview) -> bytes:
         """Reveal one share of each neighbour: of its self-mask, or of its key if it dropped out."""

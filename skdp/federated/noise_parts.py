@@ -21,13 +21,14 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
+from skdp.federated.config import AggregationConfig
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.bounds import Bound, gaussian_step
@@ -42,25 +43,6 @@ _SUM_ERROR = 2.0**-1000  # of adding one part to a sum: exp(-4e14) is smaller
 # Public cap on what one unit adds, in steps: integers of a block stay exact, as in the central fit,
 # and a total of up to 2**29 rows fits 64 bits (beyond that it wraps, which costs accuracy alone).
 _LARGEST_CHANGE = 2.0**33
-
-
-class Config(Protocol):
-    """What a description of the clients says: counts that are public and fixed for a run."""
-
-    @property
-    def n_clients(self) -> int:
-        """Clients of each step."""
-        ...
-
-    @property
-    def n_colluders(self) -> int:
-        """Clients that may pool what they know with the server, a curious client included."""
-        ...
-
-    @property
-    def n_dropouts(self) -> int:
-        """Clients that may fail to answer."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -90,9 +72,14 @@ class NoiseParts:
             )
 
     @classmethod
-    def of(cls, config: Config) -> NoiseParts:
+    def of(cls, config: AggregationConfig) -> NoiseParts:
         """Return the parts of an aggregation."""
         return cls(int(config.n_clients), int(config.n_colluders), int(config.n_dropouts))
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Clients, colluders and drop-outs: what all parties agree on."""
+        return self.n_clients, self.n_colluders, self.n_dropouts
 
     @property
     def n_honest(self) -> int:

@@ -18,7 +18,8 @@ from skdp.federated._clients import (
     is_components,
 )
 from skdp.federated._requests import Facts
-from skdp.federated.noise_parts import Config, NoiseParts
+from skdp.federated.config import AggregationConfig
+from skdp.federated.noise_parts import NoiseParts
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.ask import Ask
 from skdp.privacy.gate.bounds import Bounded, PrivateQuery
@@ -91,7 +92,7 @@ class PersonalizedClient(FederatedClient):
         model: Any,
         X: Any,
         y: Any,
-        config: Config,
+        config: AggregationConfig,
         *,
         groups: Any = None,
         epsilon: float = 1.0,
@@ -178,7 +179,7 @@ class FederatedRounds:
     def __init__(
         self,
         model: Any,
-        config: Config,
+        config: AggregationConfig,
         *,
         epsilon: float = 1.0,
         delta: float = 1e-6,
@@ -204,7 +205,6 @@ class FederatedRounds:
             A public copy with new `components_`, without heads and without a receipt.
         """
         model = _checked_model(self.model)
-        parts = NoiseParts.of(self.config)
         if check_count("n_rounds", self.n_rounds) < 1:
             raise ValueError(f"'n_rounds' must be at least 1. Got {self.n_rounds!r} instead.")
         d = model.components_.shape[1]
@@ -215,7 +215,7 @@ class FederatedRounds:
             unit="group",
             observer=Account(),
         )
-        counts = (parts.n_clients, parts.n_colluders, parts.n_dropouts)
+        counts = NoiseParts.of(self.config).counts
         federation = Federation(session, aggregator, Facts("group", model.adjacency, d, *counts))
         routes.charge(session, type(self).__name__)
         state = "failed"

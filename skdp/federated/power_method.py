@@ -28,7 +28,8 @@ from skdp.federated._clients import (
     is_weights,
 )
 from skdp.federated._requests import Facts
-from skdp.federated.noise_parts import Config, NoiseParts
+from skdp.federated.config import AggregationConfig
+from skdp.federated.noise_parts import NoiseParts
 from skdp.privacy.gate.bounds import PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
 from skdp.queries.interactions import InteractionQuery
@@ -126,7 +127,7 @@ class PowerMethodClient(FederatedClient):
     def __init__(
         self,
         X: Any,
-        config: Config,
+        config: AggregationConfig,
         *,
         epsilon: float = 1.0,
         delta: float = 1e-6,
@@ -214,7 +215,7 @@ class FederatedPowerMethod:
     'distributed gaussian'
     """
 
-    def __init__(self, estimator: Any, config: Config) -> None:
+    def __init__(self, estimator: Any, config: AggregationConfig) -> None:
         self.estimator = estimator
         self.config = config
 
@@ -247,21 +248,14 @@ class FederatedPowerMethod:
             A fitted clone of `estimator`.
         """
         estimator = self.estimator._twin()
-        parts = NoiseParts.of(self.config)
+        counts = NoiseParts.of(self.config).counts
         unit = self._checked_unit(estimator)
         if unit == "interaction":
             _as_sums(estimator)
         shape = (self._public_rows(estimator, unit, n_samples), _checked_width(n_features))
 
         def connect(session: PrivacySession) -> FederatedSession:
-            facts = Facts(
-                unit,
-                session.adjacency,
-                shape[1],
-                parts.n_clients,
-                parts.n_colluders,
-                parts.n_dropouts,
-            )
+            facts = Facts(unit, session.adjacency, shape[1], *counts)
             return FederatedSession(Federation(session, aggregator, facts))
 
         return estimator._fit_elsewhere(_schema(shape, sparse or unit == "interaction"), connect)

@@ -23,12 +23,11 @@ from skdp.federated._clients import (
     is_selection,
 )
 from skdp.federated._requests import Argument
-from skdp.federated.noise_parts import Config
-from skdp.queries.histories import RowHistories
-from skdp.queries.recalls import RecallQuery
+from skdp.federated.config import AggregationConfig
+from skdp.queries.histories import RecallQuery, RowHistories
 from skdp.queries.sums import ADJACENCIES
 
-_MOST_BLENDS = 16
+_MOST_WAYS = 16
 
 
 def is_share(_: Any, value: Argument) -> bool:
@@ -36,25 +35,32 @@ def is_share(_: Any, value: Argument) -> bool:
     return isinstance(value, float) and 0.0 <= value <= 1.0
 
 
-def is_blends(_: Any, value: Argument) -> bool:
-    """A few finite weights."""
+def is_direction(_: Any, value: Argument) -> bool:
+    """A vector of finite numbers."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.ndim != 1:
         return False
-    return 1 <= value.size <= _MOST_BLENDS and bool(np.isfinite(value).all())
+    return bool(np.isfinite(value).all())
+
+
+def is_weights(_: Any, value: Argument) -> bool:
+    """A few rows of finite weights."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.ndim != 2:
+        return False
+    return 1 <= len(value) <= _MOST_WAYS and bool(np.isfinite(value).all())
 
 
 _SIGNATURES: dict[type, Signatures] = {
     RowHistories: {
         "count": (),
         "counts": (),
-        "moment": (is_selection, is_positive, is_share),
+        "moment": (is_selection, is_positive, is_share, is_direction),
         "judge": (
             is_selection,
             is_center,
             is_factor,
             is_factor,
             is_positive,
-            is_blends,
+            is_weights,
             is_share,
         ),
     },
@@ -114,7 +120,7 @@ class RecommenderClient(FederatedClient):
     def __init__(
         self,
         R: Any,
-        config: Config,
+        config: AggregationConfig,
         *,
         weights: str | float = "binary",
         epsilon: float = 1.0,

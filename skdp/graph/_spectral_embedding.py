@@ -1,13 +1,17 @@
 """Spectral embedding of a graph with edge-level differential privacy."""
 
+from __future__ import annotations
+
 import math
 from functools import partial
 from numbers import Integral
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils import check_scalar
 from sklearn.utils.validation import validate_data
 
+from skdp._types import Seed
 from skdp._validation import FLOATS, check_bounds, check_int, check_option
 from skdp.base import BaseDPEstimator, atomic
 from skdp.graph._verdict import warn_of_nothing
@@ -22,7 +26,7 @@ from skdp.solvers.graphs import (
 )
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.low_rank import N_PRODUCTS, iterate_symmetric, late_columns
-from skdp.theory import Expectation, IteratedSide, constant_error, rehearse, zero_rows
+from skdp.theory import Expectation, FitPlan, IteratedSide, constant_error, rehearse, zero_rows
 from skdp.theory._one_shot import choose_one_shot, flipped_side
 
 _DEGREE_SHARE = 1 / 17  # one product among seventeen
@@ -40,6 +44,13 @@ class DPSpectralEmbedding(BaseDPEstimator):
     ----------
     n_components : int, default=2
         Dimension of the embedding; one less than the number of groups for clustering.
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails. 0 (pure differential privacy) needs "one_shot", or
+        ``n_components=1``.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        One edge appears or goes, or its weight changes to any value in the bounds.
     affinity : {"precomputed"}, default="precomputed"
         X is the adjacency matrix. Its upper triangle is read; loops are dropped.
     normalization : {"degree", "laplacian", "none"}, default="degree"
@@ -59,13 +70,6 @@ class DPSpectralEmbedding(BaseDPEstimator):
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. Anything else makes the noise reproducible,
         which is not private: it warns and is flagged in the receipt.
-    epsilon : float, default=1.0
-        Budget of one call of fit; ``inf`` adds no noise (and warns).
-    delta : float, default=1e-6
-        Probability that the bound fails. 0 (pure differential privacy) needs "one_shot", or
-        ``n_components=1``.
-    adjacency : {"add_remove", "replace"}, default="add_remove"
-        One edge appears or goes, or its weight changes to any value in the bounds.
 
     Attributes
     ----------
@@ -113,18 +117,18 @@ class DPSpectralEmbedding(BaseDPEstimator):
 
     def __init__(
         self,
-        n_components=2,
+        n_components: int = 2,
         *,
-        affinity="precomputed",
-        normalization="degree",
-        n_iter="auto",
-        algorithm="auto",
-        entry_bounds=(0.0, 1.0),
-        random_state=None,
-        epsilon=1.0,
-        delta=1e-6,
-        adjacency="add_remove",
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        adjacency: str = "add_remove",
+        affinity: str = "precomputed",
+        normalization: str = "degree",
+        n_iter: int | str = "auto",
+        algorithm: str = "auto",
+        entry_bounds: tuple[float, float] = (0.0, 1.0),
+        random_state: Seed = None,
+    ) -> None:
         self.n_components = n_components
         self.affinity = affinity
         self.normalization = normalization
@@ -137,7 +141,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
         self.adjacency = adjacency
 
     @atomic
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Embed the nodes; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -166,7 +170,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
             attributes = {name: value.astype(np.float32) for name, value in attributes.items()}
         return self._close_session(session, attributes | {"route_": reason})
 
-    def fit_transform(self, X, y=None):
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Embed the nodes and return the embedding, which may be published.
 
         Parameters
@@ -183,7 +187,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
         """
         return self.fit(X).embedding_
 
-    def plan(self, n_samples, n_features=None, *, signal=None):
+    def plan(self, n_samples: int, n_features: Any = None, *, signal: Any = None) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Parameters

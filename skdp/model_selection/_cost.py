@@ -1,6 +1,9 @@
 """What a search of scikit-learn spends with private estimators: computed before it starts."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import Any
 
 from sklearn.model_selection import (
     GridSearchCV,
@@ -117,7 +120,9 @@ class SearchCost:
         )
 
 
-def search_cost(search, n_samples=None, groups=None, *, cv=None, scoring=None):
+def search_cost(
+    search: Any, n_samples: Any = None, groups: Any = None, *, cv: Any = None, scoring: Any = None
+) -> Any:
     """Say what a search or a cross-validation spends, before any data are touched.
 
     With t the largest number of training sets that hold one unit and mu_c what a fit of candidate

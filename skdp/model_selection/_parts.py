@@ -67,13 +67,17 @@ def planned_fit(part, with_groups=False):
     else:
         pure = part._pure_epsilon() if hasattr(part, "_pure_epsilon") else 0.0
         losses = planned(PrivacyBudget(part.epsilon, part.delta, pure))
-    unit = getattr(part, "privacy_unit", "row")
-    if with_groups and hasattr(part, "user_column"):
-        unit = "group"
-    adjacency = "replace" if unit == "label" else part.adjacency
-    unit = unit_name(unit, getattr(part, "sensitivity", None))
+    unit, adjacency = meaning_of(part, with_groups)
     seeded = part.random_state is not None
     return LedgerFit(type(part).__name__, unit, adjacency, losses, seeded)
+
+
+def meaning_of(part, with_groups=False):
+    """Return what a fit of a private estimator protects: its unit and adjacency."""
+    unit = getattr(part, "privacy_unit", "row")
+    if with_groups and hasattr(part, "require_users"):  # whose unit shows in the fit
+        unit = "group"
+    return unit_name(unit, getattr(part, "sensitivity", None)), part.adjacency
 
 
 def weights_of(parts):
@@ -98,7 +102,7 @@ def budget_for(kind, value, delta):
         return value, delta
     while True:
         epsilon = accounting.epsilon_from_mu_delta(value, delta)
-        if epsilon > 1e-6:
+        if epsilon > min(1e-6, value):  # below mu its rounding would weigh
             break
         delta /= 16
     while PrivacyBudget(epsilon, delta).mu > value:

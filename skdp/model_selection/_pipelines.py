@@ -1,7 +1,10 @@
 """Is a pipeline private from end to end? Decided on its steps and parameters, without any data."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sklearn.pipeline import Pipeline
 
@@ -164,11 +167,6 @@ def _taken_on_trust(step):
         yield "changes have at most the norm 'sensitivity'."
 
 
-def _adjacency(step):
-    labels = getattr(step, "privacy_unit", "row") == "label"  # has one adjacency
-    return "replace" if labels else str(getattr(step, "adjacency", "add_remove"))
-
-
 def _spends(step):
     if _is_fitted(step):
         return f"{type(step).__name__}, spent {step.privacy_spent_.sentence()}"
@@ -190,7 +188,7 @@ def _together(walk):
             f"its steps protect different things ({', '.join(sorted(units))}): they do not add up.",
             "Use one privacy_unit throughout.",
         )
-    adjacencies = {_adjacency(step) for step in steps}
+    adjacencies = {str(getattr(step, "adjacency", "add_remove")) for step in steps}
     if len(adjacencies) > 1:
         walk.add(
             "pipeline",
@@ -201,7 +199,7 @@ def _together(walk):
         )
 
 
-def check_pipeline(pipe, *, trusted=(), raise_error=False) -> PipelineReport:
+def check_pipeline(pipe: Any, *, trusted: Any = (), raise_error: bool = False) -> PipelineReport:
     """Say whether a pipeline is private from end to end, and if not, which steps break it and why.
 
     A private step protects what *it* releases. A step before it that learns from the rows has

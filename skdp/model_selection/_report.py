@@ -1,7 +1,10 @@
 """What `check_pipeline` reports."""
 
+import html
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from skdp._tables import html_table
 
 
 class PipelineProblem(NamedTuple):
@@ -65,6 +68,18 @@ class PipelineReport:
             lines += [f"- {step}: {spends}" for step, spends in self.private_steps]
         lines += [f"Taken on trust: {text}" for text in self.assumptions]
         return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p><b>{html.escape(str(self).partition(chr(10))[0])}</b></p>"]
+        if self.problems:
+            parts.append(html_table(self.problems, PipelineProblem._fields))
+        if self.private_steps:
+            parts.append("<p>Private steps, whose budgets add up (see PrivacyLedger):</p>")
+            parts.append(html_table(self.private_steps, ("step", "spends")))
+        parts += [f"<p>Taken on trust: {html.escape(text)}</p>" for text in self.assumptions]
+        return "".join(parts)
 
 
 def _many(problems):

@@ -1,13 +1,17 @@
 """Private scores: means of bounded losses, with noise, through the gate."""
 
+from __future__ import annotations
+
 from functools import partial
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_consistent_length
 
 from skdp._labels import as_labels, check_labels
+from skdp._types import ColumnBounds, Seed
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._rowwise import (
     apply,
@@ -100,15 +104,15 @@ class PrivateScorer:
 
     def __init__(
         self,
-        loss,
-        bounds,
+        loss: str,
+        bounds: ColumnBounds | None,
         *,
-        epsilon=1.0,
-        delta=1e-6,
-        adjacency="add_remove",
-        privacy_unit="row",
-        random_state=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        random_state: Seed = None,
+    ) -> None:
         self.loss = loss
         self.bounds = bounds
         self.epsilon = epsilon
@@ -144,13 +148,13 @@ class PrivateScorer:
                 raise ValueError(f"{name!r} must be one of {options}. Got {getattr(self, name)!r}.")
 
     @property
-    def private_losses(self):
+    def private_losses(self) -> Any:
         """What one call spends: how a search and a ledger know that a scorer is private."""
         return planned(PrivacyBudget(self.epsilon, self.delta))
 
-    def check_meaning(self, unit, adjacency):
+    def check_meaning(self, unit: Any, adjacency: Any) -> Any:
         """Refuse to be added to fits that protect something else."""
-        mine = self.privacy_unit, "replace" if self.privacy_unit == "label" else self.adjacency
+        mine = self.privacy_unit, self.adjacency
         if mine != (unit, adjacency):
             raise PrivacyError(
                 f"the scorer protects one {mine[0]} ({mine[1]}), and the fits one {unit} "
@@ -172,14 +176,15 @@ class PrivateScorer:
         """
         budget = PrivacyBudget(self.epsilon, self.delta)
         source = make_source(self.random_state, "PrivateScorer")
-        unit = self.privacy_unit
-        adjacency = "replace" if unit == "label" else self.adjacency  # the number is public
         session = PrivacySession(
-            budget, source=source, adjacency=adjacency, unit=unit, observer=routes.Account()
-        )
+            budget, source=source, adjacency=self.adjacency, unit=self.privacy_unit,
+            observer=routes.Account(),
+        )  # fmt: skip
         return self.release(model, X, y, groups, session)[0]
 
-    def release(self, model, X, y, groups, session, count_share=_COUNT_SHARE):
+    def release(
+        self, model: Any, X: Any, y: Any, groups: Any, session: Any, count_share: Any = _COUNT_SHARE
+    ) -> Any:
         """Return (score, total): the total orders models that are scored on the same rows."""
         unit = session.unit
         if unit not in _ROW_UNITS:
@@ -259,15 +264,15 @@ class PrivateScorer:
 
 
 def make_private_scorer(
-    loss,
-    bounds,
+    loss: Any,
+    bounds: Any,
     *,
-    epsilon=1.0,
-    delta=1e-6,
-    adjacency="add_remove",
-    privacy_unit="row",
-    random_state=None,
-):
+    epsilon: float = 1.0,
+    delta: float = 1e-6,
+    adjacency: str = "add_remove",
+    privacy_unit: str = "row",
+    random_state: Any = None,
+) -> Any:
     """Make a scorer that releases minus the mean of a bounded loss, differentially private.
 
     Each loss is clipped to `bounds`, so one row moves their sum about the middle of the bounds by

@@ -1,7 +1,13 @@
 """Grid and randomized search with one total budget."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 from sklearn.model_selection import ParameterGrid, ParameterSampler
 
+from skdp._types import Seed
 from skdp._validation import check_int
 from skdp.model_selection._search_base import PrivateSearch
 from skdp.model_selection.stopping import draw_below
@@ -124,19 +130,19 @@ class DPGridSearchCV(PrivateSearch):
 
     def __init__(
         self,
-        estimator,
-        param_grid,
-        scoring=None,
+        estimator: Any,
+        param_grid: Any,
+        scoring: Any = None,
         *,
-        epsilon=1.0,
-        delta=1e-6,
-        strategy="auto",
-        law="auto",
-        expected_runs="auto",
-        score_share=0.1,
-        trusted=(),
-        random_state=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        strategy: str = "auto",
+        law: str = "auto",
+        expected_runs: float | str = "auto",
+        score_share: float = 0.1,
+        trusted: Sequence[Any] = (),
+        random_state: Seed = None,
+    ) -> None:
         self.estimator = estimator
         self.param_grid = param_grid
         self.scoring = scoring
@@ -238,20 +244,20 @@ class DPRandomizedSearchCV(PrivateSearch):
 
     def __init__(
         self,
-        estimator,
-        param_distributions,
-        scoring=None,
+        estimator: Any,
+        param_distributions: Any,
+        scoring: Any = None,
         *,
-        n_iter=10,
-        epsilon=1.0,
-        delta=1e-6,
-        strategy="auto",
-        law="auto",
-        expected_runs="auto",
-        score_share=0.1,
-        trusted=(),
-        random_state=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        n_iter: int = 10,
+        strategy: str = "auto",
+        law: str = "auto",
+        expected_runs: float | str = "auto",
+        score_share: float = 0.1,
+        trusted: Sequence[Any] = (),
+        random_state: Seed = None,
+    ) -> None:
         self.estimator = estimator
         self.param_distributions = param_distributions
         self.scoring = scoring

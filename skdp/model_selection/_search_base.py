@@ -1,6 +1,9 @@
 """What private searches share: everything but where candidates come from."""
 
+from __future__ import annotations
+
 import math
+from typing import Any, Self
 
 from sklearn.base import MetaEstimatorMixin, is_classifier
 from sklearn.utils import get_tags
@@ -9,10 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._validation import check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
+from skdp.exceptions import PrivacyError
 from skdp.model_selection._parts import (
     candidate_of,
     dp_parts,
-    planned_fit,
+    meaning_of,
 )
 from skdp.model_selection._pipelines import check_searchable
 from skdp.model_selection._runs import Runs
@@ -20,6 +24,7 @@ from skdp.model_selection._scorers import PrivateScorer, make_private_scorer
 from skdp.model_selection.selection_laws import plan_selection
 from skdp.model_selection.stopping import LAWS
 from skdp.privacy.accounting.receipts import PrivacySpent
+from skdp.privacy.gate.budget import SAMPLER_DISTANCE
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.reservations import RunLimit
 from skdp.privacy.ledger.routes import prepaid
@@ -37,12 +42,12 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
     """A search whose cost, tuning and final model together, is one (epsilon, delta)."""
 
     @property
-    def adjacency(self):
+    def adjacency(self) -> Any:
         """Adjacency of the estimator that is tuned."""
         return self._meaning()[1]
 
     @property
-    def privacy_unit(self):
+    def privacy_unit(self) -> Any:
         """Privacy unit of the estimator that is tuned."""
         return self._meaning()[0]
 
@@ -54,8 +59,20 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
                 f"the 'estimator' of {type(self).__name__} must be a private estimator, or a "
                 f"Pipeline that ends in one. Got {self.estimator!r} instead."
             )
-        first = planned_fit(parts[0], with_groups="groups" in fit_params)
-        return first.unit, first.adjacency
+        return meaning_of(parts[0], with_groups="groups" in fit_params)
+
+    def _checked_meaning(self, candidates, fit_params):
+        """Return what the search protects, if each part of each candidate protects the same."""
+        meaning = self._meaning(fit_params)
+        for params in candidates:  # which of them will be run is drawn later
+            for part in dp_parts(candidate_of(self.estimator, params)):
+                unit, adjacency = meaning_of(part, with_groups="groups" in fit_params)
+                if (unit, adjacency) != meaning:
+                    raise PrivacyError(
+                        f"{type(part).__name__} protects one {unit} ({adjacency}), and the search "
+                        f"one {meaning[0]} ({meaning[1]}). Use one privacy unit and adjacency."
+                    )
+        return meaning
 
     _publish = "Publish what released() of the private estimator in best_estimator_ returns."
 
@@ -64,7 +81,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         return "; ".join(part._fit_keeps for part in dp_parts(self.estimator) if part._fit_keeps)
 
     @property
-    def holds_private(self):
+    def holds_private(self) -> Any:
         """What of private data `best_estimator_` holds, in words; empty if it may be published."""
         parts = dp_parts(getattr(self, "best_estimator_", None))
         return "; ".join(part.holds_private for part in parts if part.holds_private)
@@ -72,7 +89,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
     # -- fit -----------------------------------------------------------------------------------
 
     @atomic
-    def fit(self, X, y=None, **fit_params):
+    def fit(self, X: Any, y: Any = None, **fit_params: Any) -> Self:
         """Search and fit, spending (`epsilon`, `delta`) once for both.
 
         Parameters
@@ -91,7 +108,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         """
         candidates = self._checked()
         plan = self._plan(len(candidates))
-        unit, adjacency = self._meaning(fit_params)
+        unit, adjacency = self._checked_meaning(candidates, fit_params)
         limit = RunLimit(unit, adjacency, plan.run)
         seeded = self.random_state is not None
         fit = LedgerFit(
@@ -162,7 +179,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
             sessions=self._sessions(),
         )
 
-    def plan(self):
+    def plan(self) -> Any:
         """Say how the budget will be spent; no data are touched.
 
         Returns
@@ -172,14 +189,20 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         """
         return self._plan(len(self._checked()))
 
-    def planned_losses(self):
+    def planned_losses(self) -> Any:
         """Return what one call of fit spends: a tuple of losses."""
         return self.plan().losses
 
     def _finish(self, plan, fit, results):
-        epsilon = float(self.epsilon)
         spent = PrivacySpent(
-            epsilon, float(self.delta), plan.losses, fit.adjacency, fit.unit, fit.seeded
+            float(self.epsilon),
+            float(self.delta),
+            plan.losses,
+            fit.adjacency,
+            fit.unit,
+            fit.seeded,
+            _distance(plan, fit.sessions),
+            "this search alone",
         )
         attributes = results.attributes(spent)
         self._released_names = (*getattr(self, "_released_names", ()), *attributes)
@@ -192,12 +215,12 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
     # -- the model -------------------------------------------------------------------------------
 
     @property
-    def n_features_in_(self):
+    def n_features_in_(self) -> Any:
         """Number of features seen by fit."""
         return self._fitted("n_features_in_")
 
     @property
-    def classes_(self):
+    def classes_(self) -> Any:
         """Class labels of a classifier."""
         return self._fitted("classes_")
 
@@ -211,7 +234,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         return getattr(self.best_estimator_, name)(X, **params)
 
     @available_if(_has("predict"))
-    def predict(self, X, **params):
+    def predict(self, X: Any, **params: Any) -> Any:
         """Call predict of the best model; not covered by epsilon for private rows.
 
         Parameters
@@ -224,7 +247,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         return self._call("predict", X, **params)
 
     @available_if(_has("predict_proba"))
-    def predict_proba(self, X, **params):
+    def predict_proba(self, X: Any, **params: Any) -> Any:
         """Call predict_proba of the best model; not covered by epsilon for private rows.
 
         Parameters
@@ -237,7 +260,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         return self._call("predict_proba", X, **params)
 
     @available_if(_has("decision_function"))
-    def decision_function(self, X, **params):
+    def decision_function(self, X: Any, **params: Any) -> Any:
         """Call decision_function of the best model; not covered by epsilon for private rows.
 
         Parameters
@@ -250,7 +273,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         return self._call("decision_function", X, **params)
 
     @available_if(_has("transform"))
-    def transform(self, X):
+    def transform(self, X: Any) -> Any:
         """Call transform of the best model; not covered by epsilon for private rows.
 
         Parameters
@@ -261,7 +284,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         return self._call("transform", X)
 
     @available_if(_has("transform"))
-    def fit_transform(self, X, y=None, **fit_params):
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """Fit, and project the private rows; the result is not covered by epsilon.
 
         Parameters
@@ -277,7 +300,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         return getattr(model, "_transform_each", model.transform)(X)  # bit by bit, for a next step
 
     @available_if(_has("inverse_transform"))
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: Any) -> Any:
         """Call inverse_transform of the best model.
 
         Parameters
@@ -288,7 +311,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         return self._call("inverse_transform", X)
 
     @available_if(_has("score"))
-    def score(self, X, y=None):
+    def score(self, X: Any, y: Any = None) -> Any:
         """Score the best model without noise: not covered by epsilon for private rows.
 
         Parameters
@@ -313,3 +336,9 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         tags.input_tags = inner.input_tags
         tags.non_deterministic = inner.non_deterministic
         return tags
+
+
+def _distance(plan, sessions):
+    """Total variation of the noise of all runs; random stopping has it in its losses."""
+    drawn = plan.strategy == "compose" and plan.run.kind == "gaussian"
+    return sessions * SAMPLER_DISTANCE if drawn else 0.0

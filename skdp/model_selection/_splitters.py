@@ -1,6 +1,9 @@
 """Splitters: cutting the data with privacy in mind."""
 
+from __future__ import annotations
+
 import numbers
+from typing import Any
 
 import numpy as np
 from sklearn.model_selection import BaseCrossValidator
@@ -48,7 +51,7 @@ class WithinGroupKFold(BaseCrossValidator):
         self.shuffle = shuffle
         self.random_state = random_state
 
-    def get_n_splits(self, X=None, y=None, groups=None):
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         """Return the number of folds.
 
         Parameters
@@ -128,7 +131,7 @@ class IndependentKFold(BaseCrossValidator):
         self.n_splits = n_splits
         self.random_state = random_state
 
-    def get_n_splits(self, X=None, y=None, groups=None):
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         """Return the number of folds.
 
         Parameters
@@ -158,7 +161,7 @@ class IndependentKFold(BaseCrossValidator):
             yield np.flatnonzero(fold == i)
 
 
-def leave_some_out(R, share=0.2, *, random_state=None):
+def leave_some_out(R: Any, share: float = 0.2, *, random_state: Any = None) -> Any:
     """Split the items of each user into two matrices of the same shape.
 
     Each item goes to the second matrix by itself, with probability `share`. The second matrix

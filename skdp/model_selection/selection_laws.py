@@ -24,8 +24,7 @@ from scipy.optimize import minimize_scalar
 from skdp.model_selection.stopping import LAWS, chance_drawn, check_mean, exact_gamma, true_mean
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, delta_from_mu_epsilon, mu_from_epsilon_delta
-from skdp.privacy.gate.budget import MAX_DRAWS
-from skdp.privacy.noise import integers as noise
+from skdp.privacy.gate.budget import SAMPLER_DISTANCE
 
 _SAFE = 1 + 1e-10  # above the rounding of the formulas
 _LOG_ORDERS = (-12.0, 18.0)  # range of log(order - 1)
@@ -152,12 +151,12 @@ def ideal_budget(epsilon: float, delta: float, runs: float, sessions: int) -> tu
     """Return (epsilon, delta) without what the samplers of noise cost in all runs together.
 
     Real noise can be coupled with ideal noise so that they differ with probability at most runs x
-    sessions x MAX_DRAWS x `noise.DELTA_PER_DRAW`; K is drawn exactly, and is independent of both,
+    sessions x `SAMPLER_DISTANCE`; K is drawn exactly, and is independent of both,
     so `runs` is its mean. A difference of t in total variation costs (1 + e^epsilon) t. Beyond
     the epsilon where that is half of delta, the noise stays as it is: a smaller epsilon implies
     every larger one.
     """
-    distance = math.ceil(runs) * sessions * MAX_DRAWS * noise.DELTA_PER_DRAW
+    distance = math.ceil(runs) * sessions * SAMPLER_DISTANCE
     half = delta / (2 * distance) - 1
     if half <= 1:
         raise ValueError(

@@ -2,13 +2,15 @@
 
 Each display is made by ``from_estimator`` or by ``from_`` something else, keeps its numbers as
 attributes, and is drawn again by ``plot(ax=None)``, which sets ``ax_`` and ``figure_``. Needs
-matplotlib (``pip install skdp[plot]``). `SpectrumDisplay` and `BudgetDisplay` show released values
-alone; `UtilityCurveDisplay` measures on data that must be public; `PlanDisplay` sees no data.
+matplotlib (``pip install skdp[plot]``). `ScoreDisplay`, `SpectrumDisplay` and `BudgetDisplay` show
+released values alone; `UtilityCurveDisplay` measures on data that must be public; `PlanDisplay`
+sees no data.
 """
 
 from skdp.plotting._audit import AuditDisplay
 from skdp.plotting._budget import BudgetDisplay
 from skdp.plotting._plan import PlanDisplay
+from skdp.plotting._scores import ScoreDisplay
 from skdp.plotting._spectrum import SpectrumDisplay
 from skdp.plotting._utility import UtilityCurveDisplay
 
@@ -16,6 +18,7 @@ __all__ = [
     "AuditDisplay",
     "BudgetDisplay",
     "PlanDisplay",
+    "ScoreDisplay",
     "SpectrumDisplay",
     "UtilityCurveDisplay",
 ]

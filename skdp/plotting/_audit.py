@@ -1,6 +1,9 @@
 """Audits: what was reached of what is claimed."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import numpy as np
 
@@ -51,12 +54,12 @@ class AuditDisplay:
         self.title = title
 
     @property
-    def broken(self):
+    def broken(self) -> Any:
         """Labels of the points that exceed the claim."""
         over = self.realised > self.claimed * (1 + 1e-9)
         return sorted({label for label, bad in zip(self.labels, over, strict=True) if bad})
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Any:
         """Draw the points and the diagonal.
 
         Parameters
@@ -91,7 +94,7 @@ class AuditDisplay:
         return self
 
     @classmethod
-    def from_audit(cls, report, *, ax=None):
+    def from_audit(cls, report: Any, *, ax: Any = None) -> Any:
         """Draw the result of an audit of `skdp.testing`.
 
         Parameters
@@ -126,7 +129,7 @@ class AuditDisplay:
         return display.plot(ax)
 
     @classmethod
-    def from_estimator(cls, estimator, *, ax=None):
+    def from_estimator(cls, estimator: Any, *, ax: Any = None) -> Any:
         """Audit an estimator on its worst-case pair (synthetic data) and draw the result.
 
         Parameters

@@ -1,6 +1,9 @@
 """The privacy card as a picture: what the budget was spent on."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
@@ -61,7 +64,7 @@ class BudgetDisplay:
         self.seeded = seeded
         self.estimator_name = estimator_name
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Any:
         """Draw one stacked bar for each kind of loss.
 
         Parameters
@@ -118,7 +121,7 @@ class BudgetDisplay:
         return self
 
     @classmethod
-    def from_estimator(cls, estimator, *, ax=None):
+    def from_estimator(cls, estimator: Any, *, ax: Any = None) -> Any:
         """Draw the receipt of a fitted estimator.
 
         Parameters

@@ -1,6 +1,9 @@
 """How many samples a budget needs, before there are any."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -65,7 +68,7 @@ class PlanDisplay:
             for epsilon, row in self.errors.items()
         }
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Any:
         """Draw one curve for each budget, and where it reaches the target.
 
         Parameters
@@ -113,9 +116,16 @@ class PlanDisplay:
 
     @classmethod
     def from_estimator(
-        cls, estimator, n_features=None, *, n_samples=None, epsilons=(0.3, 1.0, 3.0), target=0.1,
-        ax=None, **plan_params,
-    ):  # fmt: skip
+        cls,
+        estimator: Any,
+        n_features: Any = None,
+        *,
+        n_samples: Any = None,
+        epsilons: Any = (0.3, 1.0, 3.0),
+        target: float = 0.1,
+        ax: Any = None,
+        **plan_params: Any,
+    ) -> Any:
         """Draw the plans of an estimator.
 
         Parameters

@@ -21,6 +21,11 @@ def axes_of(ax, figsize=(6.4, 4.2)):
     return ax, ax.figure
 
 
+def rgb(color):
+    """Return "#rrggbb" as three numbers in [0, 1]."""
+    return tuple(int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+
+
 def wrapped(text, width=70):
     """Break a sentence into lines."""
     return "\n".join(textwrap.wrap(text, width))

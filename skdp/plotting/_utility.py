@@ -1,7 +1,10 @@
 """Utility against epsilon, on data that are public."""
 
+from __future__ import annotations
+
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -82,11 +85,11 @@ class UtilityCurveDisplay:
         self.label = label
 
     @property
-    def medians(self):
+    def medians(self) -> Any:
         """Medians of the fits at each epsilon."""
         return np.median(self.values, axis=1)
 
-    def plot(self, ax=None, *, color=None):
+    def plot(self, ax: Any = None, *, color: Any = None) -> Any:
         """Draw the curve.
 
         Parameters
@@ -132,9 +135,20 @@ class UtilityCurveDisplay:
 
     @classmethod
     def from_estimator(
-        cls, estimator, X, y=None, *, data, epsilons=(0.1, 0.3, 1.0, 3.0, 10.0), n_repeats=10,
-        metric=None, metric_name=None, chance=None, fit_params=None, ax=None,
-    ):  # fmt: skip
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any = None,
+        *,
+        data: Any,
+        epsilons: Any = (0.1, 0.3, 1.0, 3.0, 10.0),
+        n_repeats: int = 10,
+        metric: Any = None,
+        metric_name: Any = None,
+        chance: Any = None,
+        fit_params: Any = None,
+        ax: Any = None,
+    ) -> Any:
         """Fit clones of an estimator at several budgets and draw their metric.
 
         Parameters
@@ -197,9 +211,17 @@ class UtilityCurveDisplay:
 
     @classmethod
     def from_values(
-        cls, epsilons, values, *, data, not_private=None, chance=None, metric_name="score",
-        label=None, ax=None,
-    ):  # fmt: skip
+        cls,
+        epsilons: Any,
+        values: Any,
+        *,
+        data: Any,
+        not_private: Any = None,
+        chance: Any = None,
+        metric_name: str = "score",
+        label: Any = None,
+        ax: Any = None,
+    ) -> Any:
         """Draw a curve from numbers.
 
         Parameters

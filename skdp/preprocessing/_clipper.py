@@ -1,17 +1,21 @@
 """Scaling down of long rows."""
 
+from __future__ import annotations
+
 import math
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 
 from skdp._inputs import checked
+from skdp._links import DocLinkMixin
 from skdp._validation import check_real
 from skdp.data.block_rows import square_norms
 
 
-class RowClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class RowClipper(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Scale rows that are longer than `clip_norm` down to it; leave the others as they are.
 
     Each row is treated by itself and nothing is learnt, so this step spends no privacy, and rows
@@ -42,12 +46,10 @@ class RowClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
            [0.3, 0.4]])
     """
 
-    _doc_link_module = "skdp"
-
-    def __init__(self, clip_norm=1.0):
+    def __init__(self, clip_norm: float = 1.0) -> None:
         self.clip_norm = clip_norm
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Check the parameter and the shape of X; nothing is learnt.
 
         Parameters
@@ -66,7 +68,7 @@ class RowClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         checked(self, X, accept_sparse="csr")
         return self
 
-    def transform(self, X):
+    def transform(self, X: Any) -> Any:
         """Return X with long rows scaled down.
 
         Parameters

@@ -1,14 +1,20 @@
 """Scaling of columns by bounds that are public."""
 
+from __future__ import annotations
+
+from typing import Any, Self
+
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 
 from skdp._bounds import check_column_bounds, column_bounds
 from skdp._inputs import checked
+from skdp._links import DocLinkMixin
+from skdp._types import ColumnBounds
 
 
-class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class PublicScaler(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Map each column to [-1, 1] or [0, 1] by bounds you know, and cut what lies outside.
 
     Each entry is treated by itself and nothing is learnt, so this step spends no privacy, and rows
@@ -48,12 +54,10 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
            [ 1. ,  1. ]])
     """
 
-    _doc_link_module = "skdp"
-
-    def __init__(self, bounds=(-1.0, 1.0)):
+    def __init__(self, bounds: ColumnBounds = (-1.0, 1.0)) -> None:
         self.bounds = bounds
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Check the parameter against the shape of X; nothing is learnt.
 
         Parameters
@@ -73,7 +77,7 @@ class PublicScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self._map(checked(self, X, accept_sparse="csr"), names)
         return self
 
-    def transform(self, X):
+    def transform(self, X: Any) -> Any:
         """Return X cut to the bounds and scaled.
 
         Parameters

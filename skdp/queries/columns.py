@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.blocks import Block, row_source
+from skdp.data.dense_pieces import dense_pieces
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.octaves import OctaveQuery
-from skdp.queries.sums import SumQuery, any_rows, summed
+from skdp.queries.octaves import OctaveQuery, PlaceQuery
+from skdp.queries.sums import SumQuery, summed
 
 FloatArray = NDArray[np.float64]
 # Weight of a square beside a value: the largest for which a replaced value moves both together by
@@ -26,7 +28,7 @@ class ColumnQuery(SumQuery):
 
     Parameters
     ----------
-    rows : array, memory map, RowSource of dense blocks, or RemoteRows of such parts
+    rows : array, CSR matrix, memory map, RowSource or RemoteRows
         The private rows.
     adjacency : {"add_remove", "replace"}
         What neighbours differ in.
@@ -35,12 +37,16 @@ class ColumnQuery(SumQuery):
     """
 
     def __init__(self, rows: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
-        super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
+        super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
         self.n_features: int = self._source.n_features
 
     def octaves(self, center: FloatArray) -> OctaveQuery:
         """Return how entries compare with powers of two about a public centre."""
         return self._beside(OctaveQuery, self._source, center)
+
+    def places(self, center: FloatArray, step: FloatArray) -> PlaceQuery:
+        """Return how entries compare with public places: whole steps from a public centre."""
+        return self._beside(PlaceQuery, self._source, center, step)
 
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].
@@ -53,16 +59,13 @@ class ColumnQuery(SumQuery):
         rows is not finite: then the other one comes or goes alone.
         """
         d, b, c = self.n_features, SQUARE_WEIGHT, float(count_weight)
-        unit = np.where(np.isfinite(size), size, 1.0)
-        cut = np.where(np.isfinite(size), 1.0, np.inf)
-        shift = np.where(np.isfinite(size), 0.5, 0.0)
 
         def answer(step: float) -> NDArray[Any]:
-            def term(rows: FloatArray) -> NDArray[Any]:
-                whole = _finite(rows)
-                w = np.clip((whole - center) / unit, -cut, cut)
-                parts = np.hstack([w, b * (w * w - shift), np.full((len(w), 1), c)])
-                return summed(parts, step)
+            def of_piece(rows: FloatArray) -> NDArray[Any]:
+                return summed(standard_parts(_finite(rows), center, size, c), step)
+
+            def term(block: Block) -> NDArray[Any]:
+                return np.asarray(sum(map(of_piece, dense_pieces(block))))
 
             return self._sum(term, (2 * d + 1,), step)
 
@@ -70,6 +73,17 @@ class ColumnQuery(SumQuery):
         if self.neighbours.replace:
             l2, slack = max(l2, math.sqrt(4.0 * d)), math.sqrt(2 * d)
         return Bounded(Bound("moments", (2 * d + 1,), l2, slack=slack), answer)
+
+
+def standard_parts(
+    rows: FloatArray, center: FloatArray, size: FloatArray, count_weight: float
+) -> FloatArray:
+    """Return what each row adds to the moments of its columns, from that row alone."""
+    finite = np.isfinite(size)
+    cut = np.where(finite, 1.0, np.inf)
+    w = np.clip((rows - center) / np.where(finite, size, 1.0), -cut, cut)
+    squares = SQUARE_WEIGHT * (w * w - np.where(finite, 0.5, 0.0))
+    return np.hstack([w, squares, np.full((len(w), 1), count_weight)])
 
 
 def _finite(rows: FloatArray) -> FloatArray:

@@ -5,12 +5,20 @@ moment of the histories on some items, and how well a public filter finds hidden
 
 | one ... more or less | counts | moment | recalls of c filters |
 |---|---|---|---|
-| row: user of d items, scaled to length 1 | 1 | 1 (x x' of length 1) | sqrt(c) / 2 |
+| row: user of d items, scaled | 1 (rows of length 1) | 1 (pairs of norm 1) | sqrt(c) / 2 |
 | interaction | 1 (raw counts) | `gram_change` | sqrt(c) |
+
+Some items of some histories are hidden (`skdp.data.histories`), and a filter scores the others; the
+recall is the share of hidden items among the 20 best. Neighbours of both units, one row or one
+interaction, differ in the recall of one row; with c filters its recalls lie in a cube of c
+dimensions.
 """
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,11 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows
-from skdp.data.histories import HistoryRows, JudgedCells, binary_rows, without_hidden
+from skdp.data.histories import JudgedCells, binary_rows, history_rows, without_hidden
+from skdp.data.recalls import WHOLE, Tastes, judged
 from skdp.data.remote import narrowed
-from skdp.privacy.gate.bounds import Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.interactions import InteractionQuery
-from skdp.queries.recalls import RecallQuery
+from skdp.queries.pairs import PairQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import SumQuery
 from skdp.solvers.item_filter import ItemFilter
@@ -31,7 +40,106 @@ FloatArray = NDArray[np.float64]
 _MOST_SHARED = 2000  # items of a moment that is added up by threads: each needs one of its own
 
 
-class RowHistories(SumQuery):
+class RecallQuery(SumQuery):
+    """Recalls of filters that differ in the weight of their tastes.
+
+    Parameters
+    ----------
+    rows : RowSource or RemoteRows
+        Histories on the kept items of the filter: known items positive, hidden ones negative.
+    tastes : ItemFilter
+        The public filter.
+    weights : array of shape (c, rank)
+        Public weights of its tastes, one row for each number that is released.
+    adjacency : {"add_remove", "replace"}
+        Whether a neighbour has one row more or less, or as many and another one in its place.
+    n_jobs : int or None
+        Threads for the passes over the rows; it never changes a result.
+    """
+
+    def __init__(
+        self,
+        rows: AnyRows,
+        tastes: Tastes,
+        weights: FloatArray,
+        *,
+        adjacency: str,
+        n_jobs: int | None = None,
+    ) -> None:
+        super().__init__(rows, adjacency=adjacency, n_jobs=n_jobs)
+        self._judge = partial(judged, tastes=tastes, weights=weights)
+        self._n = len(weights)
+
+    def recalls(self) -> Bounded:
+        """Return the sum over rows of recall - 1/2, for each filter.
+
+        One row more adds a point of the cube [-1/2, 1/2]^c: l2 sqrt(c)/2, l1 c/2. A row that
+        changes moves from one point of it to another: twice that. Rounded once for each number.
+        """
+        size = self.neighbours.number(-0.5, 0.5)
+        c, shape = self._n, (self._n,)
+
+        def answer(step: float) -> NDArray[Any]:
+            total = self._sum(self._judge, shape, 1.0)
+            exact = total / WHOLE
+            return exact if step == 0.0 else np.rint(exact / step).astype(np.int64)
+
+        bound = Bound(
+            "recalls", shape, size * math.sqrt(c), slack=math.sqrt(c), l1=size * c, l1_slack=c
+        )
+        return Bounded(bound, answer)
+
+    def best_recall(self, bonus: FloatArray) -> Bounded:
+        """Score the filters by the same sums plus a public bonus, for the choice of one.
+
+        One row more moves all scores by numbers in [-1/2, 1/2]: range 1. A row that changes moves
+        them by differences of two such points: range 2.
+        """
+        c, range_ = self._n, self.neighbours.units
+        exact = self.recalls().answer
+
+        def answer(step: float) -> NDArray[Any]:
+            if step == 0.0:
+                return exact(0.0) + bonus
+            return exact(step) + np.rint(bonus / step).astype(np.int64)
+
+        bound = Bound("best_recall", (c,), range_ * math.sqrt(c), linf=range_)
+        return Bounded(bound, answer)
+
+
+class _Histories(ABC):
+    """Histories whose items are recalled by public filters."""
+
+    n_features: int
+
+    @abstractmethod
+    def _judged(self, kept: NDArray[np.intp], judged: float) -> Callable[..., RecallQuery]:
+        """Return what makes the query of a filter and the weights of its tastes."""
+
+    def judge(
+        self,
+        kept: NDArray[np.intp],
+        popularity: FloatArray,
+        inward: FloatArray,
+        outward: FloatArray,
+        scale: float,
+        weights: FloatArray,
+        judged: float,
+    ) -> RecallQuery:
+        """Return the recalls of the public filter of these arrays: see `RecallQuery`.
+
+        Arrays that do not fit together are refused: such a filter would fail on some data only.
+        """
+        rank = inward.shape[1] - 1
+        shapes = (popularity.shape, inward.shape, outward.shape)
+        fitting = (self.n_features,), (len(kept), rank + 1), (rank, len(kept))
+        if shapes != fitting or weights.shape[1:] != (rank,):
+            raise ValueError(f"these are no filter of {self.n_features} items: shapes {shapes}.")
+        tastes = ItemFilter(kept, popularity, inward, outward, float(scale))
+        return self._judged(kept, judged)(tastes, weights)
+
+
+class RowHistories(_Histories, SumQuery):
     """Histories whose privacy unit is a row: all items of one user.
 
     Parameters
@@ -58,44 +166,27 @@ class RowHistories(SumQuery):
         self.n_features = rows.n_features
         self._cap = cap
 
-    def _unit_rows(
-        self, kept: NDArray[np.intp] | None = None, form: str = "unit", judged: float = 0.0
-    ) -> RowQuery:
-        """Return the rows on the kept items, each of length 1."""
-        n_features = self.n_features if kept is None else len(kept)
-        wrap = partial(HistoryRows, kept=kept, form=form, judged=judged, cap=self._cap)
-        unit = narrowed(self._source, wrap, n_features)
-        return self._beside(RowQuery, unit, clip_norm=1.0)
-
     def counts(self) -> Bounded:
         """Return the sums of the rows, each of length 1 and not negative."""
-        return self._unit_rows().positive_sums()
+        rows = narrowed(self._source, partial(history_rows, cap=self._cap), self.n_features)
+        return self._beside(RowQuery, rows, clip_norm=1.0).positive_sums()
 
-    def moment(self, kept: NDArray[np.intp], floor: int, judged: float) -> Bounded:
-        """Return the moment of the known parts of the rows, each of length 1 on the kept items."""
-        query = self._unit_rows(kept, "known", judged)
+    def moment(
+        self, kept: NDArray[np.intp], floor: int, judged: float, popular: FloatArray
+    ) -> Bounded:
+        """Return the pairs of the known parts of the rows, off a direction: see `PairQuery`."""
+        view = partial(history_rows, kept=kept, form="known", judged=judged, cap=self._cap)
+        query = self._beside(PairQuery, narrowed(self._source, view, len(kept)))
         if len(kept) > _MOST_SHARED:
             query.n_jobs = 1
-        return query.gram()
+        return query.moment(popular)
 
-    def judge(
-        self,
-        kept: NDArray[np.intp],
-        popularity: FloatArray,
-        inward: FloatArray,
-        outward: FloatArray,
-        scale: float,
-        blends: FloatArray,
-        judged: float,
-    ) -> RecallQuery:
-        """Return the recalls of the public filter of these arrays: see `RecallQuery`."""
-        tastes = checked_filter(self.n_features, kept, popularity, inward, outward, scale)
-        wrap = partial(HistoryRows, kept=kept, form="both", judged=judged, cap=self._cap)
-        rows = narrowed(self._source, wrap, len(kept))
-        return self._beside(RecallQuery, rows, tastes, blends.tolist())
+    def _judged(self, kept: NDArray[np.intp], judged: float) -> Callable[..., RecallQuery]:
+        view = partial(history_rows, kept=kept, form="both", judged=judged, cap=self._cap)
+        return partial(self._beside, RecallQuery, narrowed(self._source, view, len(kept)))
 
 
-class InteractionHistories(PrivateQuery):
+class InteractionHistories(_Histories, PrivateQuery):
     """Histories whose privacy unit is one interaction; the numbers of users and items are public.
 
     Parameters
@@ -110,7 +201,8 @@ class InteractionHistories(PrivateQuery):
 
     def __init__(self, R: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
         self._R = R
-        self._all = InteractionQuery(R, degree_floor=1, adjacency=adjacency)
+        self.n_features = int(R.shape[1])
+        self._all = InteractionQuery(R, degree_floor=1, adjacency=adjacency, prepare=binary_rows)
         self._known = partial(InteractionQuery, R, adjacency=adjacency)
         self.n_jobs = n_jobs
 
@@ -118,7 +210,9 @@ class InteractionHistories(PrivateQuery):
         """Return how many users have each item."""
         return self._all.counts()
 
-    def moment(self, kept: NDArray[np.intp], floor: int, judged: float) -> Bounded:
+    def moment(
+        self, kept: NDArray[np.intp], floor: int, judged: float, popular: FloatArray
+    ) -> Bounded:
         """Return R'R of the known cells of the kept items, with a degree floor."""
         prepare = partial(_known_cells, judged=judged)
         return self._known(degree_floor=floor, prepare=prepare).columns(kept).gram()
@@ -128,38 +222,10 @@ class InteractionHistories(PrivateQuery):
         prepare = partial(_known_cells, judged=judged)
         return self._known(degree_floor=1, prepare=prepare).columns(kept).cells()
 
-    def judge(
-        self,
-        kept: NDArray[np.intp],
-        popularity: FloatArray,
-        inward: FloatArray,
-        outward: FloatArray,
-        scale: float,
-        blends: FloatArray,
-        judged: float,
-    ) -> RecallQuery:
-        """Return the recalls of the public filter of these arrays: see `RecallQuery`."""
-        n_features = int(self._R.shape[1])
-        tastes = checked_filter(n_features, kept, popularity, inward, outward, scale)
+    def _judged(self, kept: NDArray[np.intp], judged: float) -> Callable[..., RecallQuery]:
         rows = JudgedCells(self._R, kept, judged)
         # One interaction changes what is found of one row, whether it comes, goes or moves.
-        return RecallQuery(rows, tastes, blends.tolist(), adjacency="replace", n_jobs=self.n_jobs)
-
-
-def checked_filter(
-    n_features: int,
-    kept: NDArray[np.intp],
-    popularity: FloatArray,
-    inward: FloatArray,
-    outward: FloatArray,
-    scale: float,
-) -> ItemFilter:
-    """Return a filter whose arrays fit together: one that fails would fail on some data only."""
-    rank = inward.shape[1] - 1
-    shapes = (popularity.shape, inward.shape, outward.shape)
-    if shapes != ((n_features,), (len(kept), rank + 1), (rank, len(kept))):
-        raise ValueError(f"these arrays are no filter of {n_features} items: shapes {shapes}.")
-    return ItemFilter(kept, popularity, inward, outward, float(scale))
+        return partial(RecallQuery, rows, adjacency="replace", n_jobs=self.n_jobs)
 
 
 def _known_cells(R: Any, judged: float) -> Any:

@@ -103,6 +103,7 @@ class InteractionQuery(PrivateQuery):
         self._kept: NDArray[np.intp] | None = None
         self.degree_floor = int(degree_floor)
         self.adjacency = adjacency
+        self._units = Neighbours(adjacency).units
         self.shape: tuple[int, int] = R.shape
         self.n_features = int(R.shape[1])
 
@@ -143,7 +144,7 @@ class InteractionQuery(PrivateQuery):
         1/d0: 1/sqrt(d0). replace: two entries of 1/sqrt(max(d, d0)): sqrt(2/d0).
         """
         m, n = self.shape
-        l2 = math.sqrt(Neighbours(self.adjacency).units / self.degree_floor)
+        l2 = math.sqrt(self._units / self.degree_floor)
         return rounded_release(
             "sums", (n,), l2, 2 * (m + 2) * _ULP * m,
             lambda: np.asarray(self._normalised().sum(axis=0)).reshape(-1),
@@ -154,7 +155,7 @@ class InteractionQuery(PrivateQuery):
 
         Each moved count is rounded by itself.
         """
-        moved = Neighbours(self.adjacency).units
+        moved = self._units
 
         def answer(step: float) -> NDArray[Any]:
             return to_grid(np.bincount(self._normalised().indices, minlength=self.n_features), step)
@@ -168,7 +169,7 @@ class InteractionQuery(PrivateQuery):
     def cells(self) -> Bounded:
         """Return the places of the ones, to be flipped: one cell differs, two under replace."""
         shape = (self.shape[0], self.n_features)
-        moved = int(Neighbours(self.adjacency).units)
+        moved = int(self._units)
 
         def answer(_: float) -> NDArray[Any]:
             rows = self._normalised()
@@ -192,7 +193,10 @@ class InteractionQuery(PrivateQuery):
         """Return R'(R X), the Gram matrix times X: see `product_change`."""
         X = np.asarray(X, np.float64)
 
-        l2, error = product_change(X, self.degree_floor, self.adjacency), self._error(_size(X))
+        l2, error = (
+            product_change(X, self.degree_floor, self.adjacency),
+            self._error(float(np.linalg.norm(X))),
+        )
         return rounded_release(
             "gram_product", (self.n_features, X.shape[1]), l2, error,
             lambda: self._normalised().T @ (self._normalised() @ X),
@@ -208,7 +212,7 @@ class InteractionQuery(PrivateQuery):
             return P.T @ P
 
         l2 = product_change(X, self.degree_floor, self.adjacency) * spectral
-        error = self._error(_size(X)) * spectral
+        error = self._error(float(np.linalg.norm(X))) * spectral
         return rounded_release("ritz", (k, k), l2, error, compute, symmetric=True)
 
     def square_sum(self) -> Bounded:
@@ -219,7 +223,3 @@ class InteractionQuery(PrivateQuery):
             return to_grid(float((self._normalised().data ** 2).sum()), step)
 
         return Bounded(Bound("trace", (), 1 / self.degree_floor + error), answer)
-
-
-def _size(X: FloatArray) -> float:
-    return float(np.linalg.norm(X))

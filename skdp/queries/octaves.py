@@ -1,66 +1,95 @@
-"""How entries of columns compare with powers of two, one row at a time: the unit is a row."""
+"""Ranks of public thresholds among the entries of columns, one row at a time: the unit is a row."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import Block
+from skdp.data.blocks import Block, row_source
+from skdp.data.dense_pieces import dense_pieces
 from skdp.privacy.gate.bounds import Bounded
-from skdp.queries.sums import SumQuery, any_rows
+from skdp.queries.sums import SumQuery
 
 FloatArray = NDArray[np.float64]
 _LOWEST, _HIGHEST = -60, 60  # octaves told apart; what lies outside counts for the outermost
-_SIZE = _HIGHEST - _LOWEST + 1
-# Bin of each value of the leading twelve bits of a float that is not negative, after one was taken
-# off all of its bits; what is equal to the centre goes into a bin of its own.
-_BINS = np.clip(np.arange(4096) - 1022, _LOWEST, _HIGHEST) - _LOWEST
-_BINS[-1] = _SIZE
+_PARTS = 4  # equal parts of an octave
+_OCTAVE_BINS = _PARTS * (_HIGHEST - _LOWEST + 1)
+_FARTHEST = 64  # steps told apart, to each side
+_PLACE_BINS = 2 * _FARTHEST + 2
+# The leading bits of a float that is not negative, after one was taken off all of its bits, count
+# the parts of octaves; what is equal to the centre wraps, and goes into a bin of its own.
+_SHIFT = 52 - (_PARTS.bit_length() - 1)
+_ONE, _BIN_OF_ONE = 1023 * _PARTS - 1, (1 - _LOWEST) * _PARTS - 1  # leading bits of 1; its bin
+_BINS = np.clip(np.arange(2 ** (64 - _SHIFT)) - _ONE + _BIN_OF_ONE, 0, _OCTAVE_BINS - 1)
+_BINS[-1] = NOWHERE = _OCTAVE_BINS
+
+OfBlock = Callable[[Any], FloatArray]
 
 
-class OctaveQuery(SumQuery):
-    """Ranks of public powers of two among |x - center|, column by column.
+@dataclass(frozen=True)
+class OctavesOfBlock:
+    """The counts of one block, from public numbers alone, so that it can travel."""
 
-    One pass over the rows counts the entries of each octave; the counts stay in here, and answer
-    all questions of a search. A row with a value that is not finite adds nothing.
+    center: FloatArray
 
-    Parameters
-    ----------
-    rows : array, CSR matrix, memory map, RowSource or RemoteRows
-        The private rows.
-    center : array of shape (d,)
-        Public.
-    adjacency : {"add_remove", "replace"}
-        What neighbours differ in.
-    n_jobs : int or None
-        Threads for the pass over the rows; it never changes a result.
+    def __call__(self, block: Block) -> FloatArray:
+        """Return how many entries of the block lie in each part of an octave, by column."""
+        return np.asarray(sum(map(self._of_piece, dense_pieces(block))))
+
+    def _of_piece(self, rows: FloatArray) -> FloatArray:
+        return counted_octaves(octaves_of(_finite(rows), self.center))
+
+
+@dataclass(frozen=True)
+class PlacesOfBlock:
+    """The counts of one block, from public numbers alone, so that it can travel."""
+
+    center: FloatArray
+    step: FloatArray
+
+    def __call__(self, block: Block) -> FloatArray:
+        """Return how many entries of the block lie in each step, by column."""
+        return np.asarray(sum(map(self._of_piece, dense_pieces(block))))
+
+    def _of_piece(self, rows: FloatArray) -> FloatArray:
+        return counted_places(places_of(_finite(rows), self.center, self.step))
+
+
+class _RankQuery(SumQuery):
+    """Ranks of thresholds on a public grid, column by column.
+
+    One pass over the rows counts the entries between thresholds; the counts stay in here, and
+    answer all questions of a search. A row with a value that is not finite adds nothing.
     """
 
     def __init__(
-        self, rows: Any, center: FloatArray, *, adjacency: str, n_jobs: int | None = None
+        self,
+        rows: Any,
+        of_block: OfBlock,
+        bins: int,
+        *,
+        adjacency: str,
+        n_jobs: int | None = None,
     ) -> None:
-        super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
-        self._center = center
-        self._counts: NDArray[np.int64] | None = None
+        super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
+        self._of_block, self._bins = of_block, bins
+        self._cumulated: NDArray[np.int64] | None = None
 
-    def ranks(self, thresholds: FloatArray) -> Bounded:
-        """Return, for each column, half of the entries at most 2**e minus half of those above.
+    def _ranks(self, last: NDArray[np.intp]) -> Bounded:
+        """Return half of the entries in bins up to `last` minus half of those above.
 
-        An entry that equals the centre is left out. A row adds 0, 1/2 or -1/2 to each of d
-        columns: an array of norm sqrt(d)/2.
+        An entry adds 1/2, -1/2 or nothing to its column; a row an array of norm sqrt(d)/2.
         """
         d = self._source.n_features
-        last = np.clip(np.frexp(thresholds)[1] - 1, _LOWEST, _HIGHEST) - _LOWEST
 
         def answer(step: float) -> NDArray[Any]:
-            counts = self._octave_counts()
-            below = np.take_along_axis(np.cumsum(counts, axis=1), last[:, None], axis=1)[:, 0]
-            excess = 2 * below - counts.sum(axis=1)
+            counts = self._counts()
+            excess = 2 * counts[np.arange(d), last] - counts[:, -1]
             if step == 0.0:
                 return np.asarray(excess / 2)
             half = round(0.5 / step)
@@ -69,25 +98,116 @@ class OctaveQuery(SumQuery):
         change = self.neighbours.array(math.sqrt(d) / 2)
         return self._array("column_ranks", (d,), change, answer)
 
-    def _octave_counts(self) -> NDArray[np.int64]:
-        if self._counts is None:
-            term, shape = _OctavesOfBlock(self._center), (self._source.n_features, _SIZE)
-            self._counts = self._sum(term, shape, 1.0).astype(np.int64)
-        return self._counts
+    def _counts(self) -> NDArray[np.int64]:
+        """Return how many entries of each column lie in each bin or below."""
+        if self._cumulated is None:
+            shape = self._source.n_features, self._bins
+            counts = self._sum(self._of_block, shape, 1.0).astype(np.int64)
+            self._cumulated = counts.cumsum(axis=1)
+        return self._cumulated
 
 
-@dataclass(frozen=True)
-class _OctavesOfBlock:
-    """The counts of one block, from public numbers alone, so that it can travel."""
+class OctaveQuery(_RankQuery):
+    """Ranks of public powers of two, and quarters between them, among |x - center|.
 
-    center: FloatArray
+    Parameters
+    ----------
+    rows : array, CSR matrix, memory map, RowSource or RemoteRows
+        The private rows.
+    center : array of shape (d,)
+        Public.
+    of_block : type
+        From the centre to what counts a block.
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    n_jobs : int or None
+        Threads for the pass over the rows; it never changes a result.
+    """
 
-    def __call__(self, block: Block) -> FloatArray:
-        rows = block.toarray() if sp.issparse(block) else block
-        good = np.isfinite(rows).all(axis=1)
-        gaps = np.abs((rows if good.all() else rows[good]) - self.center, dtype=np.float64)
-        # The bits of a float, less one, begin with the octave that it lies in or ends; 0 wraps.
-        bins = _BINS[(gaps.view(np.uint64) - np.uint64(1)) >> np.uint64(52)]
-        bins += (_SIZE + 1) * np.arange(gaps.shape[1])
-        counts = np.bincount(bins.ravel(), minlength=gaps.shape[1] * (_SIZE + 1))
-        return counts.reshape(-1, _SIZE + 1)[:, :_SIZE].astype(np.float64)
+    def __init__(
+        self,
+        rows: Any,
+        center: FloatArray,
+        of_block: Callable[[FloatArray], OfBlock] = OctavesOfBlock,
+        **options: Any,
+    ) -> None:
+        super().__init__(rows, of_block(center), _OCTAVE_BINS, **options)
+
+    def ranks(self, thresholds: FloatArray) -> Bounded:
+        """Return, for each column, half of the entries at most a threshold minus half of others.
+
+        Thresholds are powers of two and quarters between them. An entry that equals the centre is
+        left out.
+        """
+        return self._ranks(_bins(np.asarray(thresholds, np.float64)))
+
+
+class PlaceQuery(_RankQuery):
+    """Ranks of public places among entries: of whole steps from a centre.
+
+    Parameters
+    ----------
+    rows : array, CSR matrix, memory map, RowSource or RemoteRows
+        The private rows.
+    center, step : array of shape (d,)
+        Public.
+    of_block : type
+        From centre and step to what counts a block.
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    n_jobs : int or None
+        Threads for the pass over the rows; it never changes a result.
+    """
+
+    def __init__(
+        self,
+        rows: Any,
+        center: FloatArray,
+        step: FloatArray,
+        of_block: Callable[[FloatArray, FloatArray], OfBlock] = PlacesOfBlock,
+        **options: Any,
+    ) -> None:
+        super().__init__(rows, of_block(center, step), _PLACE_BINS, **options)
+
+    def ranks(self, steps: FloatArray) -> Bounded:
+        """Return, for each column, half of the entries up to so many steps minus half of others."""
+        return self._ranks(np.clip(steps, -_FARTHEST, _FARTHEST).astype(np.intp) + _FARTHEST)
+
+
+def octaves_of(rows: FloatArray, center: FloatArray) -> NDArray[np.intp]:
+    """Return the number of the part of an octave of each |x - center|, `NOWHERE` for 0."""
+    return _bins(np.abs(rows - center, dtype=np.float64))
+
+
+def places_of(rows: FloatArray, center: FloatArray, step: FloatArray) -> NDArray[np.intp]:
+    """Return the number of the step that each entry lies in; the first and last hold the rest."""
+    with np.errstate(over="ignore"):
+        steps = np.ceil((rows - center) / step)
+    return np.asarray(np.clip(steps, -_FARTHEST, _FARTHEST + 1).astype(np.intp) + _FARTHEST)
+
+
+def counted_octaves(octaves: NDArray[np.intp]) -> FloatArray:
+    """Return how many numbers of each column lie in each part of an octave."""
+    return _counted(octaves, _OCTAVE_BINS + 1)[:, :_OCTAVE_BINS]
+
+
+def counted_places(places: NDArray[np.intp]) -> FloatArray:
+    """Return how many numbers of each column lie in each step."""
+    return _counted(places, _PLACE_BINS)
+
+
+def _bins(sizes: FloatArray) -> NDArray[np.intp]:
+    """Return the bin of each size: that of the threshold which ends it."""
+    return np.asarray(_BINS[(sizes.view(np.uint64) - np.uint64(1)) >> np.uint64(_SHIFT)])
+
+
+def _counted(bins: NDArray[np.intp], size: int) -> FloatArray:
+    d = bins.shape[1]
+    counts = np.bincount((bins + size * np.arange(d)).ravel(), minlength=d * size)
+    return np.asarray(counts.reshape(d, size).astype(np.float64))
+
+
+def _finite(rows: FloatArray) -> FloatArray:
+    """Return the rows that have finite values only."""
+    good = np.isfinite(rows).all(axis=1)
+    return rows if good.all() else rows[good]

@@ -11,83 +11,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import block_gram, finite_rows, unpacked, where_rows
-from skdp.data.blocks import Block, is_source, row_source
-from skdp.data.records import RecordSources, records_in_memory
+from skdp.data.blocks import Block
+from skdp.data.integer_rows import row_map, row_norms
+from skdp.data.record_scales import RowScale, TargetScale
+from skdp.data.records import RecordSources
 from skdp.data.remote import RowNumbers, narrowed
-from skdp.data.views import SelectedRows
+from skdp.data.views import selected
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.integer_rows import row_map, row_norms
 from skdp.queries.rows import RowQuery, corner_units, exact_corner
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery
 
 FloatArray = NDArray[np.float64]
-
-
-class TargetScale(NamedTuple):
-    """Public bounds of the targets: cut to [low, high], subtract `center`, divide by `size`.
-
-    The scaled targets of one record have norm at most 1; `size` has one number a target.
-    """
-
-    low: FloatArray
-    high: FloatArray
-    center: FloatArray
-    size: FloatArray
-
-    @classmethod
-    def in_box(cls, low: FloatArray, high: FloatArray, *, centered: bool) -> TargetScale:
-        """Each target in its own interval; q of them have norm sqrt(q) before scaling."""
-        bounded = np.isfinite(low) & np.isfinite(high)  # else there is no noise to scale for
-        a, b = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
-        center = a + (b - a) / 2 if centered else np.zeros_like(a)
-        half = np.maximum(b - center, center - a) * (1 + 1e-12)
-        return cls(low, high, center, half * math.sqrt(len(low)))
-
-    @classmethod
-    def in_ball(cls, radius: float, n_targets: int) -> TargetScale:
-        """All targets of a record in a ball about 0 (the query cuts the norm)."""
-        edge = np.full(n_targets, float(radius))
-        size = edge if math.isfinite(radius) else np.ones(n_targets)
-        return cls(-edge, edge, np.zeros(n_targets), size)
-
-    def __call__(self, y: FloatArray) -> FloatArray:
-        """Return the scaled targets of some records, each from its record alone."""
-        return np.asarray((np.clip(y, self.low, self.high) - self.center) / self.size)
-
-
-class RowScale(NamedTuple):
-    """Public units of the columns: subtract `center`, divide by `size`, cut to [-reach, reach].
-
-    An infinite size leaves zeros.
-    """
-
-    center: FloatArray
-    size: FloatArray
-    reach: float
-
-    def __call__(self, rows: Block) -> FloatArray:
-        """Return rows in these units, each from that row alone; a bad entry is not a number."""
-        dense = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
-        scaled = np.clip((dense - self.center) / self.size, -self.reach, self.reach)
-        return np.asarray(np.where(np.isfinite(dense), scaled, np.nan))
-
-    def selected(self, kept: NDArray[np.intp]) -> RowScale:
-        """Return the units of some columns."""
-        return RowScale(self.center[kept], self.size[kept], self.reach)
-
-    def bounds(self) -> tuple[FloatArray, FloatArray]:
-        """Return the entries at which columns are cut; any, where they have no size."""
-        width = np.where(np.isfinite(self.size), self.reach * self.size, np.inf)
-        return self.center - width, self.center + width
 
 
 def _lengths(rows: Block, scale: RowScale | None) -> FloatArray:
@@ -99,10 +41,8 @@ class ReadoutQuery(SumQuery):
 
     Parameters
     ----------
-    rows : array, CSR matrix, memory map, RowSource in its order, or RecordSources
-        The private rows, or rows and targets wherever they are.
-    targets : array of shape (n_rows, n_targets) or None
-        The private targets; None beside `RecordSources`.
+    records : RecordSources
+        The private rows and targets, wherever they are.
     clip_norm : float
         Records with longer rows are weighted down.
     scale : TargetScale
@@ -119,8 +59,7 @@ class ReadoutQuery(SumQuery):
 
     def __init__(
         self,
-        rows: Any,
-        targets: NDArray[Any] | None = None,
+        records: RecordSources,
         *,
         clip_norm: float,
         scale: TargetScale,
@@ -129,7 +68,6 @@ class ReadoutQuery(SumQuery):
         adjacency: str,
         n_jobs: int | None = None,
     ) -> None:
-        records = _record_sources(rows, targets)
         super().__init__(records.both, adjacency=adjacency, n_jobs=n_jobs)
         self._records = records
         self.clip_norm = float(clip_norm)
@@ -138,8 +76,7 @@ class ReadoutQuery(SumQuery):
         self.kept = kept
         self._rows = records.rows
         if kept is not None:
-            wrap = partial(SelectedRows, kept=kept)
-            self._rows = narrowed(records.rows, wrap, len(kept))
+            self._rows = narrowed(records.rows, partial(selected, kept=kept), len(kept))
 
     def rows(self, clip_norm: float) -> RowQuery:
         """Return the query over the rows alone, clipped, as they came."""
@@ -198,13 +135,6 @@ class ReadoutQuery(SumQuery):
         l2 = _change(math.hypot(C, c), t, self.neighbours)
         bounded = self._square("readout", size, l2, answer)
         return replace(bounded, decode=partial(exact_corner, corner=c)) if c else bounded
-
-
-def _record_sources(rows: Any, targets: NDArray[Any] | None) -> RecordSources:
-    if isinstance(rows, RecordSources):
-        return rows
-    assert targets is not None
-    return records_in_memory(rows if is_source(rows) else row_source(rows), targets)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from skdp.data.record_forms import DenseRecords
 from skdp.data.remote import RowColumns
 from skdp.data.sparse_records import FactoredRecords, SparseRecords
 from skdp.data.zipped import Zipped, ZippedRows
-from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.sums import SumQuery
 
 FloatArray = NDArray[np.float64]
@@ -30,7 +29,7 @@ Form = DenseRecords | SparseRecords | FactoredRecords
 # a function of a wrapped sum.
 _MOST_RECORDS = 2**25
 _LARGEST_TARGET = 2.0**200
-_UNITS = (("row", "add_remove"), ("row", "replace"), ("label", "replace"))
+_UNITS = (("row", "add_remove"), ("row", "replace"), ("label", "add_remove"), ("label", "replace"))
 
 
 def centred(columns: Columns, center: float) -> FloatArray:
@@ -98,6 +97,10 @@ class RecordPasses(SumQuery):
         make = partial(_sizes_of_moments, form=self.form)
         self.moment_sizes = self.survey.then(make, "moment_sizes")
 
+    @property
+    def _counted(self) -> bool:
+        return self.neighbours.replace or self.privacy_unit == "label"  # a label is withheld
+
     def _made(self, make: Callable[..., Any], *names: str) -> RowColumns:
         return RowColumns(self._joined, partial(make, form=self.form), *names, n_jobs=self.n_jobs)
 
@@ -117,17 +120,6 @@ class RecordPasses(SumQuery):
             _check_number(int(self.survey.sum(_number)))
         source: AnyRows = columns.beside()
         return sum_rows(source, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
-
-    def rank(self, numbers: Any, threshold: float, name: str) -> Bounded:
-        """Return the sum over records of (1[number <= threshold] - 1/2): negative below the median.
-
-        Under the unit `label` a number changes with its y_i.
-        """
-        return self._below(numbers, threshold, name)
-
-    def kept_rank(self, numbers: Any, threshold: float, name: str) -> Bounded:
-        """Return the same sum over the numbers that are not 0."""
-        return self._kept_below(numbers, threshold, name)
 
 
 def _check_number(n: float) -> None:

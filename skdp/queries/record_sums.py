@@ -201,7 +201,8 @@ class ClippedSum(PrivateQuery):
     def scores_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the lengths of the contributions."""
         scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
-        return self._query.rank(scores, threshold, "clip_median")
+        withheld = self._query.privacy_unit == "label"  # such a record is there, and adds nothing
+        return self._query._below(scores, threshold, "clip_median", kept_only=withheld)
 
     # -- the total ---------------------------------------------------------------------------
 

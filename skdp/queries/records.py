@@ -3,7 +3,8 @@
 Notation: X_i is d1 x d2, y_i its target, e_i = <X_i, M> - y_i the residual at a public M = U S V'
 of rank r, T its tangent space, P_T X the projection of X on it. A record whose contribution
 e_i P_T X_i is longer than C is scaled down to it. Neighbours: `add_remove` (n is private),
-`replace` (n public); under the unit `label` only a y_i is replaced, and X is public.
+`replace` (n public). Under the unit `label` X and n are public, and neighbours differ in one y_i:
+`add_remove` withholds it, so that its record adds nothing, `replace` has another.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class RecordQuery(RecordPasses):
     adjacency : {"add_remove", "replace"}
         What neighbours differ in.
     privacy_unit : {"row", "label"}
-        A record, or its target alone (adjacency "replace").
+        A record, or its target alone.
     n_jobs : int or None
         Threads; they never change a result.
     """
@@ -99,11 +100,11 @@ class RecordQuery(RecordPasses):
     def kept_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the |y_i| that are not 0."""
         sizes = self.survey.numbers(partial(_target_sizes, center=self.center))
-        return self.kept_rank(sizes, threshold, "target_scale")
+        return self._below(sizes, threshold, "target_scale", kept_only=True)
 
     def moment_sizes_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""
-        return self.rank(self.moment_sizes.numbers(_moment_sizes), threshold, "moment_median")
+        return self._below(self.moment_sizes.numbers(_moment_sizes), threshold, "moment_median")
 
     # -- second moments of the design --------------------------------------------------------
 

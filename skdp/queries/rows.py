@@ -25,12 +25,9 @@ from skdp.data.block_rows import (
     scaled_to_integers,
     square_norms,
 )
-from skdp.data.blocks import Block
+from skdp.data.blocks import Block, row_source
 from skdp.data.exact import PublicMatrix
-from skdp.data.remote import RowNumbers, narrowed
-from skdp.data.views import CenteredRows, SelectedRows
-from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.integer_rows import (
+from skdp.data.integer_rows import (
     FINEST_UNIT,
     IntegerRows,
     as_int64,
@@ -38,7 +35,10 @@ from skdp.queries.integer_rows import (
     row_map,
     row_norms,
 )
-from skdp.queries.sums import SumQuery, any_rows
+from skdp.data.remote import RowNumbers, narrowed
+from skdp.data.views import centered, selected
+from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.queries.sums import SumQuery
 from skdp.queries.tangent import TangentQuery
 
 _SUM_UNIT = 2.0**-20  # unit of a row in clipped sums, in units of the clip norm
@@ -64,7 +64,7 @@ class RowQuery(SumQuery):
     def __init__(
         self, rows: Any, *, clip_norm: float, adjacency: str, n_jobs: int | None = None
     ) -> None:
-        super().__init__(any_rows(rows), adjacency=adjacency, n_jobs=n_jobs)
+        super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
         self.clip_norm = float(clip_norm)
         near = self.clip_norm * _SUM_UNIT
         self._norms = RowNumbers(self._source, partial(row_norms, unit=near))
@@ -73,19 +73,20 @@ class RowQuery(SumQuery):
     # -- narrowed queries (public arguments) -----------------------------------------------
 
     def clipped(self, clip_norm: float) -> RowQuery:
-        """Return the same rows, their norms once computed, under a public clip norm."""
+        """Return the same rows under a public clip norm; norms that a search computed serve on."""
         query = self._beside(RowQuery, self._source, clip_norm=clip_norm)
-        query._norms = self._norms
+        if self._norms.columns.made:
+            query._norms = self._norms
         return query
 
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
         """Return the rows on a public selection of columns; bad rows stay bad."""
-        rows = narrowed(self._source, partial(SelectedRows, kept=kept), len(kept))
+        rows = narrowed(self._source, partial(selected, kept=kept), len(kept))
         return self._beside(RowQuery, rows, clip_norm=self.clip_norm)
 
     def centered(self, center: FloatArray) -> RowQuery:
         """Return the rows minus a public centre; clipping comes after it."""
-        rows = narrowed(self._source, partial(CenteredRows, center=center), self.n_features)
+        rows = narrowed(self._source, partial(centered, center=center), self.n_features)
         return self._beside(RowQuery, rows, clip_norm=self.clip_norm)
 
     def tangent(
@@ -102,7 +103,7 @@ class RowQuery(SumQuery):
 
         Rows that are not finite count as rows of zeros.
         """
-        return self._kept_below(self._norms, threshold, "norm_median")
+        return self._below(self._norms, threshold, "norm_median", kept_only=True)
 
     def norms_above(self, threshold: float) -> Bounded:
         """Return how many rows are longer than a threshold."""

@@ -44,10 +44,10 @@ from numpy.typing import NDArray
 from skdp.data.block_rows import entrywise, without_duplicates
 from skdp.data.blocks import DenseRows
 from skdp.data.files import BlockFiles
+from skdp.data.integer_rows import FINEST_UNIT, row_map
 from skdp.data.linear_maps import LARGEST, IntegerSketch, SketchMap, signed
 from skdp.privacy.accounting.sketch_laws import SketchLaw
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.integer_rows import FINEST_UNIT, row_map
 from skdp.queries.sums import Neighbours
 
 _TRUNCATION = 1.25  # of one entry of two matrices, in units, beyond their difference

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.blocks import AnyRows, is_source, row_source, sum_rows
+from skdp.data.blocks import sum_rows
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 
 FloatArray = NDArray[np.float64]
@@ -94,9 +94,14 @@ class SumQuery(PrivateQuery):
         return kind(*public, adjacency=self.adjacency, n_jobs=self.n_jobs, **bounds)
 
     @property
+    def _counted(self) -> bool:
+        """Whether the number of units is public."""
+        return self.neighbours.replace
+
+    @property
     def n_rows(self) -> int:
-        """Number of units, public under adjacency="replace" only."""
-        if not self.neighbours.replace:
+        """Number of units, where it is public: not if a neighbour has one more."""
+        if not self._counted:
             raise ValueError(f"the number of {self.units} is private under adjacency='add_remove'")
         return int(self._source.n_rows())
 
@@ -136,37 +141,23 @@ class SumQuery(PrivateQuery):
 
     def count(self) -> Bounded:
         """Return the number of units: each adds 1."""
-        if self.neighbours.replace:
-            raise ValueError(
-                f"the number of {self.units} is public under adjacency='replace': `n_rows`"
-            )
+        if self._counted:
+            raise ValueError(f"the number of {self.units} is public here: `n_rows`")
 
         def answer(step: float) -> NDArray[Any]:
             return whole_steps(step, (int(self._source.n_rows()), 1.0))
 
         return self._number(self.count_name, 1.0, 1.0, answer)
 
-    def _below(self, numbers: Any, threshold: float, name: str) -> Bounded:
+    def _below(self, numbers: Any, threshold: float, name: str, kept_only: bool = False) -> Bounded:
         """Return the sum over units of (1[number <= threshold] - 1/2): negative below the median.
 
-        Each unit adds -1/2 or 1/2.
+        Each unit adds -1/2 or 1/2; with `kept_only`, 0 if its number is zero or not a number.
         """
 
         def answer(step: float) -> NDArray[Any]:
-            low, _, n = _counts(numbers, threshold)
+            low, _, n = _counts(numbers, threshold, kept_only)
             return whole_steps(step, (low, 0.5), (n - low, -0.5))
-
-        return self._number(name, -0.5, 0.5, answer)
-
-    def _kept_below(self, numbers: Any, threshold: float, name: str) -> Bounded:
-        """Return how many numbers are at most the threshold, minus half of all that are kept.
-
-        A number that is zero or not a number is left out: it adds 0, all others -1/2 or 1/2.
-        """
-
-        def answer(step: float) -> NDArray[Any]:
-            low, high, _ = _counts(numbers, threshold, kept_only=True)
-            return whole_steps(step, (low, 0.5), (high, -0.5))
 
         return self._number(name, -0.5, 0.5, answer)
 
@@ -198,12 +189,7 @@ class NumberQuery(SumQuery):
 
     def kept_below(self, threshold: float) -> Bounded:
         """Return how many numbers are at most the threshold, minus half of those not zero."""
-        return self._kept_below(self._source, threshold, f"{self._name}_median")
-
-
-def any_rows(rows: Any) -> AnyRows:
-    """Return rows that hand themselves out as they are, others as a source."""
-    return rows if is_source(rows) else row_source(rows)
+        return self._below(self._source, threshold, f"{self._name}_median", kept_only=True)
 
 
 def whole_steps(step: float, *parts: tuple[int, float]) -> NDArray[Any]:
@@ -221,9 +207,9 @@ def summed(rows: FloatArray, step: float) -> NDArray[Any]:
     return np.asarray(np.rint(rows / step).astype(np.int64).sum(axis=0))
 
 
-def _counts(numbers: Any, threshold: float, kept_only: bool = False) -> tuple[int, int, int]:
-    low, high, n = numbers.sum(_Counts(threshold, kept_only), (3,)).tolist()
-    return low, high, n
+def _counts(numbers: Any, threshold: float, kept_only: bool = False) -> list[int]:
+    counts: list[int] = numbers.sum(_Counts(threshold, kept_only), (3,)).tolist()
+    return counts
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows, Block
 from skdp.data.exact import GRID_BITS, limbs_of, on_grid, wide_map
+from skdp.data.integer_rows import FINEST_UNIT, rows_and_squares
 from skdp.data.remote import RowNumbers
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.integer_rows import FINEST_UNIT, rows_and_squares
 from skdp.queries.sums import SumQuery
 
 FloatArray = NDArray[np.float64]

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.integer_factors import clipped, signs, unit_factors
 from skdp.data.remote import RowNumbers, narrowed
 from skdp.data.threads import one_blas_thread, quietly
-from skdp.data.users import AnyUsers, Batch, OneRowEach, UserRows
+from skdp.data.users import AnyUsers, Batch, UserRows, one_row_each
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
@@ -55,82 +55,6 @@ class Part(NamedTuple):
         if self.positive:
             return neighbours.positive(self.level, self.size)
         return neighbours.array(self.level)
-
-
-def _finite(values: FloatArray) -> FloatArray:
-    """Set the contribution of a user to zero unless all of it is finite."""
-    good = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
-    return np.where(good.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
-
-
-def clipped(values: FloatArray, level: float) -> FloatArray:
-    """Scale each user's flat contribution to norm at most `level`; bad ones become zero."""
-    values = _finite(values)
-    largest = np.abs(values).max(axis=1, initial=0.0)
-    safe = np.where(largest > 0, largest, 1.0)
-    shape = values / safe[:, None]
-    norms = np.sqrt((shape * shape).sum(axis=1))  # of entries at most 1: nothing overflows
-    with np.errstate(over="ignore", divide="ignore"):
-        factors = np.where(largest > 0, np.minimum(level / np.maximum(norms, 1e-300), safe), 0.0)
-    return np.asarray(shape * factors[:, None])
-
-
-def _signs(p: int) -> FloatArray:
-    """Signs of signed factors: the first half counts plus, the second minus."""
-    return np.where(np.arange(p) < p // 2, 1.0, -1.0)
-
-
-def _squares(F: FloatArray, signed: bool) -> FloatArray:
-    """||F'JF||_F^2 of each user, through the smaller Gram matrix."""
-    n, p, d = F.shape
-    if p > d:  # memory for one user grows with its rows, not with their square
-        left = F.swapaxes(1, 2)
-        G = np.matmul(left * _signs(p) if signed else left, F)
-    else:
-        G = np.matmul(F, F.swapaxes(1, 2))
-    squares = (G * G).reshape(n, G.shape[1] * G.shape[2])
-    if signed and p <= d:
-        squares = squares * np.outer(_signs(p), _signs(p)).ravel()
-    return np.asarray(np.maximum(squares.sum(axis=1), 0.0))
-
-
-def unit_factors(F: FloatArray, step: float, signed: bool = False) -> FloatArray:
-    """Return integer factors Z with ||Z'JZ||_F <= 1/step for each user; 0 where that fails.
-
-    Z is F in units of sqrt(step), scaled so that F'JF has norm 1 (or less, if it nearly cancels);
-    at step 0 it is these floats.
-    Gram entries are exact, and their squares are compared with less than the bound by more than
-    the rounding of their sum: the check is exact.
-    """
-    if step == 0.0:
-        lengths = np.sqrt(np.sqrt(_squares(F, signed)))
-        return np.asarray(_finite(F) / np.where(lengths > 0, lengths, np.inf)[:, None, None])
-    F = _finite(F)
-    n, p, d = F.shape
-    largest = np.abs(F).max(axis=(1, 2), initial=0.0)
-    F = F / np.where(largest > 0, largest, 1.0)[:, None, None]
-    sizes = np.sqrt(_squares(F, signed))
-    if signed:  # what nearly cancels is left short: its integers would be long
-        sizes = np.maximum(sizes, 0.02 * (F * F).reshape(n, p * d).sum(axis=1))
-    bound = 1.0 / step
-    radius = math.sqrt(bound)
-    aim = max(radius - 1.5 - math.sqrt(p) * d / (24 * radius), 0.9 * radius)
-    factors = np.where(sizes > 0, aim / np.sqrt(np.where(sizes > 0, sizes, 1.0)), 0.0)
-    Z = np.rint(F * factors[:, None, None])
-    terms = min(p, d) ** 2
-    cancels = signed and p <= d  # then squares are added with both signs
-    mass = (Z * Z).reshape(n, p * d).sum(axis=1) ** 2 if cancels else 0.0
-    rounding = 4e-16 * (terms + 4)
-
-    def too_long() -> NDArray[np.intp]:
-        return np.flatnonzero(_squares(Z, signed) + rounding * (mass + bound**2) > bound**2)
-
-    for shrink in (0.99, 0.9, 0.0):
-        over = too_long()
-        if not over.size:
-            break
-        Z[over] = np.rint(F[over] * (shrink * factors[over])[:, None, None])
-    return Z
 
 
 class UserQuery(SumQuery):
@@ -173,7 +97,7 @@ class UserQuery(SumQuery):
         def answer(step: float) -> NDArray[Any]:
             def term(batch: Batch) -> FloatArray:
                 F = unit_factors(local(batch), step, signed)
-                left = F * _signs(F.shape[1])[:, None] if signed else F
+                left = F * signs(F.shape[1])[:, None] if signed else F
                 return left.reshape(-1, width).T @ F.reshape(-1, width)
 
             return self._sum(term, (width, width), step)
@@ -216,8 +140,7 @@ class UserQuery(SumQuery):
 
     def columns(self) -> ColumnQuery:
         """Return the query over the columns of one row of each user: a user is one row of it."""
-        wrap = partial(OneRowEach, n_features=self.n_features)
-        rows = narrowed(self._source, wrap, self.n_features)
+        rows = narrowed(self._source, one_row_each, self.n_features)
         return self._beside(ColumnQuery, rows)
 
     def scores(self, name: str, local: Local, n: int) -> Bounded:

@@ -1,5 +1,9 @@
 """What a fitted public filter is asked for: lists for users, popular items, similar items."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
@@ -10,7 +14,9 @@ from skdp.recommend._ranking import best_items
 class ListsMixin:
     """Lists from `filter_`, `counts_` and `kept_items_`; `_histories` brings rows to its form."""
 
-    def recommend(self, R, n=20, *, exclude_known=True, items=None):
+    def recommend(
+        self, R: Any, n: int = 20, *, exclude_known: bool = True, items: Any = None
+    ) -> Any:
         """Recommend items to users, from their own histories.
 
         Each list is for its user alone: see the class for what is promised to whom.
@@ -38,7 +44,7 @@ class ListsMixin:
         options = {"exclude_known": exclude_known, "items": self._checked_items(items)}
         return best_items(self.filter_.scores, rows, self._checked_number(n), **options)
 
-    def popular(self, n=20):
+    def popular(self, n: int = 20) -> Any:
         """Return the most popular items by the released counts.
 
         Parameters
@@ -55,7 +61,7 @@ class ListsMixin:
         best = np.argsort(-self.counts_, kind="stable")[: self._checked_number(n)]
         return best, self.counts_[best]
 
-    def item_similarity(self, item, n=20):
+    def item_similarity(self, item: Any, n: int = 20) -> Any:
         """Return the items that are liked by the same users, by the public filter.
 
         Parameters

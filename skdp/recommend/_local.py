@@ -1,14 +1,20 @@
 """The local model: each person flips the cells of the own history, and trusts nobody."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import check_histories
+from skdp._links import DocLinkMixin
+from skdp._types import Seed
 from skdp._validation import check_int, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.histories import binary_rows
@@ -100,13 +106,20 @@ class LocalReporter:
     (3, 0.0)
     """
 
-    def __init__(self, items, *, epsilon=1.0, adjacency="add_remove", random_state=None):
+    def __init__(
+        self,
+        items: ArrayLike,
+        *,
+        epsilon: float = 1.0,
+        adjacency: str = "add_remove",
+        random_state: Seed = None,
+    ) -> None:
         self.items = items
         self.epsilon = epsilon
         self.adjacency = adjacency
         self.random_state = random_state
 
-    def report(self, row):
+    def report(self, row: Any) -> Any:
         """Return a report of one history; each call spends `epsilon`.
 
         Parameters
@@ -128,7 +141,7 @@ class LocalReporter:
         return LocalHistory(ones, cells.shape[1], noise_scale, flipper.privacy_spent_)
 
 
-class LocalRecommender(ListsMixin, BaseEstimator):
+class LocalRecommender(DocLinkMixin, ListsMixin, BaseEstimator):
     """A recommender from local reports: the server needs no trust, and all it computes is free.
 
     Each report is pure epsilon-differentially private for one interaction before it arrives.
@@ -145,7 +158,7 @@ class LocalRecommender(ListsMixin, BaseEstimator):
         Number of items of the catalogue.
     n_components : int, default=16
         Number of directions, popularity included.
-    item_exponent : float, default=0.25
+    item_exponent : float, default=0.5
         As in `DPRecommender`.
 
     Attributes
@@ -186,13 +199,15 @@ class LocalRecommender(ListsMixin, BaseEstimator):
     (1, 5)
     """
 
-    def __init__(self, items, n_items, n_components=16, *, item_exponent=0.25):
+    def __init__(
+        self, items: ArrayLike, n_items: int, n_components: int = 16, *, item_exponent: float = 0.5
+    ) -> None:
         self.items = items
         self.n_items = n_items
         self.n_components = n_components
         self.item_exponent = item_exponent
 
-    def fit(self, reports):
+    def fit(self, reports: Any) -> Self:
         """Fit the filter to reports; costs nothing, and may be done again with more of them.
 
         Parameters
@@ -252,13 +267,21 @@ def _stacked(reports, n_cells):
             f"reports must be on the same {n_cells} items and of one epsilon. Got lists of "
             f"{sorted({n for n, _ in kinds})} items and {len({s for _, s in kinds})} noise scales."
         )
-    sizes = [len(report.ones) for report in reports]
-    columns = np.concatenate([report.ones for report in reports])
-    if columns.size and not 0 <= columns.min() <= columns.max() < n_cells:
-        raise ValueError("a report names cells that are not among its items.")
+    ones = [np.asarray(report.ones) for report in reports]
+    if not all(_are_places(places, n_cells) for places in ones):
+        raise ValueError("a report names cells that are not among its items, or one of them twice.")
+    sizes, columns = [len(places) for places in ones], np.concatenate(ones).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     shape = (len(reports), n_cells)
     return sp.csr_array((np.ones(columns.size), columns, starts), shape=shape), kinds.pop()[1]
+
+
+def _are_places(places, n_cells):
+    """Whether a report from elsewhere counts no cell twice: nobody votes more than once."""
+    if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
+        return False
+    inside = np.all((places >= 0) & (places < n_cells))
+    return bool(inside and np.all(places[1:] > places[:-1]))
 
 
 def _receipt(reports):

@@ -1,12 +1,16 @@
 """A private recommender: noisy popularity, and the tastes that can be read beside it."""
 
+from __future__ import annotations
+
 import math
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import as_blocks, as_source, check_matrix, check_rows, checked, map_blocks
+from skdp._types import Seed
 from skdp._validation import check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
 from skdp.data.histories import weighted_rows
@@ -14,6 +18,7 @@ from skdp.queries.histories import InteractionHistories, RowHistories
 from skdp.recommend._lists import ListsMixin
 from skdp.recommend._routes import choose_route, expected_counts, release_route, taste_edge
 from skdp.solvers.recommend import fit_filter
+from skdp.theory import FitPlan
 from skdp.theory._plan import Expectation, check_counts, constant_error
 from skdp.theory._rehearsal import rehearse, zero_rows
 
@@ -44,18 +49,6 @@ class DPRecommender(
     ----------
     n_components : int, default=16
         Number of directions, popularity included.
-    algorithm : {"auto", "gram", "one_shot", "popularity"}, default="auto"
-        "gram" releases a symmetric moment with Gaussian noise; "one_shot" (interactions) flips the
-        cells of the kept items, which is pure and needs no delta; "popularity" releases counts
-        only. "auto" chooses by the larger signal, from public numbers.
-    item_exponent : float, default=0.25
-        Popular items count less among the tastes: by their count to this power. 0 is a plain
-        singular value decomposition, 0.5 the normalisation of graph filters.
-    weights : "binary" or float, default="binary"
-        What an entry counts: each positive one the same, or min(x, weights), a public cap on
-        ratings or numbers of plays (row unit only). Rows have length 1 in any case.
-    privacy_unit : {"row", "interaction"}, default="row"
-        What the guarantee protects.
     epsilon : float, default=1.0
         Budget of one call of `fit`; inf adds no noise.
     delta : float, default=1e-6
@@ -63,6 +56,18 @@ class DPRecommender(
     adjacency : {"add_remove", "replace"}, default="add_remove"
         Rows: one row more or less (the number of users is private), or another row. Interactions:
         one more or less, or moved to another item of the same user.
+    privacy_unit : {"row", "interaction"}, default="row"
+        What the guarantee protects.
+    algorithm : {"auto", "gram", "one_shot", "popularity"}, default="auto"
+        "gram" releases a symmetric moment with Gaussian noise; "one_shot" (interactions) flips the
+        cells of the kept items, which is pure and needs no delta; "popularity" releases counts
+        only. "auto" chooses by the larger signal, from public numbers.
+    item_exponent : float, default=0.5
+        Popular items count less among the tastes: by their count, and some of the noise, to this
+        power. 0 is a plain singular value decomposition, 0.5 the normalisation of graph filters.
+    weights : "binary" or float, default="binary"
+        What an entry counts: each positive one the same, or min(x, weights), a public cap on
+        ratings or numbers of plays (row unit only). Rows have length 1 in any case.
     random_state : int, Generator, RandomState or None, default=None
         Leave it at None: a fit with a seed is reproducible, and not private.
     n_jobs : int or None, default=None
@@ -119,18 +124,18 @@ class DPRecommender(
 
     def __init__(
         self,
-        n_components=16,
+        n_components: int = 16,
         *,
-        algorithm="auto",
-        item_exponent=0.25,
-        weights="binary",
-        privacy_unit="row",
-        epsilon=1.0,
-        delta=1e-6,
-        adjacency="add_remove",
-        random_state=None,
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        algorithm: str = "auto",
+        item_exponent: float = 0.5,
+        weights: float | str = "binary",
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+    ) -> None:
         self.n_components = n_components
         self.algorithm = algorithm
         self.item_exponent = item_exponent
@@ -143,7 +148,7 @@ class DPRecommender(
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, R, y=None):
+    def fit(self, R: Any, y: Any = None) -> Self:
         """Fit the filter; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -248,7 +253,7 @@ class DPRecommender(
     def _offers_pure_dp(self):
         return self.privacy_unit == "interaction" and self.algorithm != "gram"
 
-    def plan(self, n_samples, n_features, *, nnz=None):
+    def plan(self, n_samples: int, n_features: int, *, nnz: Any = None) -> FitPlan:
         """Say what a fit would release, and what can be read; no data is touched.
 
         Parameters
@@ -292,7 +297,7 @@ class DPRecommender(
 
     # -- the public map ------------------------------------------------------------------------
 
-    def transform(self, R):
+    def transform(self, R: Any) -> Any:
         """Measure the popularity and the tastes of histories.
 
         The map is public, but its output for private rows is not covered by epsilon.

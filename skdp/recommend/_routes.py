@@ -11,7 +11,7 @@ from skdp.solvers.recommend import Route, kept_items
 _MOST_DENSE = 4000  # items of a dense moment
 _MOST_FLIPS = 1e7  # expected: seconds
 _FEWEST = 200  # items that flips must reach to be worth their cost
-_RANGE = 2.0  # of what one interaction does to the scores of a choice
+_CHOICE = 1.3  # deviation of the noise of a choice at epsilon 1 (Gumbel)
 _USUAL_DEGREE, _USUAL_SHARE = 10.0, 0.8  # stand for what is not known before the counts
 
 
@@ -35,7 +35,7 @@ def _moment(session, unit, n_users):
         noise = session.noise_multiplier * change / math.sqrt(share)
         return n_users / noise if noise else math.inf
 
-    return Route("gram", signal, lambda _: _MOST_DENSE)
+    return Route("gram", signal, lambda _: _MOST_DENSE, pairs=unit == "row")
 
 
 def _flips(session, n_users):
@@ -57,7 +57,7 @@ def _flips(session, n_users):
         return int(min(_MOST_FLIPS / max(flips, 1e-9), 2**31))
 
     def doubt(share):
-        return _RANGE / (session.budget.pure_epsilon * share)
+        return _CHOICE / (session.budget.pure_epsilon * share)
 
     return Route("one_shot", signal, most, doubt)
 
@@ -110,8 +110,8 @@ def taste_edge(rehearsal, n_users):
     """
     if rehearsal.law == "exact":
         return 0.0
-    for line in rehearsal.named("gram", "cells"):
-        if line.name == "gram":
+    for line in rehearsal.named("gram", "pairs", "cells"):
+        if line.name != "cells":
             return math.sqrt(2.0 * math.sqrt(line.size)) * line.noise_scale / n_users
         n_kept = line.size / n_users
         noise = pair_deviation(line.noise_scale, n_users, 0.0)

@@ -1,5 +1,9 @@
 """How good recommendations are, on items that the recommender has not seen."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 
 from skdp._inputs import check_histories
@@ -10,7 +14,7 @@ _BEST = 20
 _UNJUDGED = 0.5  # loss of a row with nothing to hide, or nothing to go by
 
 
-def missed_share(model, X, _=None):
+def missed_share(model: Any, X: Any, _: Any = None) -> Any:
     """Share of the hidden items of each row that are not among the best 20 for the others.
 
     A fifth of the items is hidden, by a rule of the row's own items. The loss of a private scorer:
@@ -49,7 +53,7 @@ def _hits(recommended, truth):
     return hits[sizes > 0], sizes[sizes > 0]
 
 
-def recall_at_n(recommended, truth):
+def recall_at_n(recommended: Any, truth: Any) -> float:
     """Mean share of each user's held-out items that were recommended.
 
     Computed on private data without noise: not covered by epsilon.
@@ -77,7 +81,7 @@ def recall_at_n(recommended, truth):
     return float(np.mean(hits.sum(axis=1) / sizes)) if len(sizes) else 0.0
 
 
-def ndcg_at_n(recommended, truth):
+def ndcg_at_n(recommended: Any, truth: Any) -> float:
     """Mean normalised discounted cumulative gain: earlier hits count more.
 
     Computed on private data without noise: not covered by epsilon.

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdp._scales import column_weights
 from skdp._validation import check_range, spread_range
 from skdp.exceptions import PrivacyWarning
 from skdp.solvers.columns import Columns, find_columns
@@ -20,8 +19,7 @@ from skdp.solvers.user_base import (
     pooled_model,
 )
 
-_PARTS = (0.3, 0.4, 0.3)  # of what columns cost: their scales about 0, means, scales about these
-_SHARES = {"targets": 0.08, "columns": 0.06, "global": 0.1}
+_SHARES = {"targets": 0.08, "columns": 0.1, "global": 0.1}
 _SCALES = 4.0  # half the width of public bounds, in scales of the targets
 
 
@@ -72,11 +70,10 @@ def _target_unit(estimator, ask, p, shares):
 
 def _columns(estimator, ask, d, share, n):
     if estimator.fit_intercept:
-        parts = [part * share for part in _PARTS]
-        return find_columns(ask.columns(), d, parts, column_weights(d), n)
+        return find_columns(ask.columns(), d, share, n)
     zero = np.zeros(d)
     scale = find_scales(ask.columns().octaves(zero).ranks, d, share)
-    return Columns(zero, scale.value, scale.found, zero, math.inf, 1.0, scale.needed)
+    return Columns(zero, scale.value, scale.found, math.inf, 1.0, scale.needed)
 
 
 def warn_unseen(estimator, base):

@@ -1,9 +1,15 @@
 """Personalised regression with differential privacy for one user."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
+from skdp._types import Seed, Split
 from skdp._validation import check_option
 from skdp.regression._global_model import learn_base, warn_unseen
 from skdp.regression._personalized_base import PersonalizedBase
@@ -136,28 +142,28 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
 
     def __init__(
         self,
-        n_components=2,
+        n_components: int | str = 2,
         *,
-        epsilon=1.0,
-        delta=1e-6,
-        adjacency="add_remove",
-        n_rounds=2,
-        budget_split="auto",
-        clip_level=0.5,
-        target_bounds="auto",
-        local="ridge",
-        refine="residual",
-        init="votes",
-        candidates=None,
-        whiten=True,
-        head="voted",
-        loss="squared",
-        fit_intercept=True,
-        user_column=None,
-        require_users=False,
-        random_state=None,
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        adjacency: str = "add_remove",
+        n_rounds: int = 2,
+        budget_split: Split = "auto",
+        clip_level: float = 0.5,
+        target_bounds: ArrayLike | str = "auto",
+        local: str = "ridge",
+        refine: str = "residual",
+        init: str = "votes",
+        candidates: ArrayLike | None = None,
+        whiten: bool | str = True,
+        head: str = "voted",
+        loss: str = "squared",
+        fit_intercept: bool = True,
+        user_column: int | str | None = None,
+        require_users: bool = False,
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+    ) -> None:
         self.n_components = n_components
         self.epsilon = epsilon
         self.delta = delta
@@ -199,7 +205,7 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
     def _block_encoding(self):
         return _column, 1, self._scales_targets()
 
-    def predict(self, X, groups=None):
+    def predict(self, X: Any, groups: Any = None) -> Any:
         """Predict: a known user by its own head, others by the global model.
 
         Parameters
@@ -216,7 +222,7 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         """
         return self._linear(X, groups)[:, 0]
 
-    def score(self, X, y, groups=None, sample_weight=None):
+    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination; on private rows it is not covered.
 
         Parameters

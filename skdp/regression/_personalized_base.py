@@ -1,6 +1,9 @@
 """What the personalised regressor and classifier share: everything that is not the loss."""
 
+from __future__ import annotations
+
 import warnings
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,16 +16,17 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from skdp._groups import split_users
 from skdp._inputs import as_blocks, check_block_columns, checked, is_memory_map
 from skdp._labels import as_labels, check_labels
+from skdp._placed import in_blocks
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.users import UserForm, UserRows, users_of
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning
 from skdp.queries.users import UserQuery
 from skdp.regression._personalized_parameters import ParametersMixin
-from skdp.regression._placed import in_blocks
 from skdp.regression._publication import PublicationMixin
-from skdp.regression._users import positions, same_kind, split_users
+from skdp.regression._users import positions, same_kind
 from skdp.solvers.candidates import choose_subspace
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import (
@@ -64,13 +68,13 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
     }
 
     @property
-    def privacy_unit(self):
+    def privacy_unit(self) -> Any:
         """The unit of protection: "group", or "row" after a fit without users."""
         if "_unit" in vars(self):  # while fitting
             return self._unit
         return self.privacy_spent_.unit if hasattr(self, "privacy_spent_") else "group"
 
-    def get_metadata_routing(self):
+    def get_metadata_routing(self) -> Any:
         """Return what metadata the methods take: `groups`, unless `user_column` is set.
 
         Returns
@@ -87,7 +91,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
     # -- fit -------------------------------------------------------------------------------
 
     @atomic
-    def fit(self, X, y, groups=None):
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Learn the shared structure, spending (`epsilon`, `delta`) once, and all heads.
 
         Parameters
@@ -324,7 +328,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
             out[which] = values
         return {"users": users, "heads": out}
 
-    def adapt(self, X, y, groups=None):
+    def adapt(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Fit heads for new users, or again for known ones; costs nothing and releases nothing.
 
         Parameters

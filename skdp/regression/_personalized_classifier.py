@@ -1,15 +1,21 @@
 """Personalised classification with differential privacy for one user."""
 
+from __future__ import annotations
+
 import warnings
+from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 
 from skdp._labels import check_classes, class_numbers
 from skdp._scales import learn_scale
+from skdp._types import Seed, Split
 from skdp.exceptions import PrivacyWarning
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.solvers.personalization import GlobalModel
@@ -150,28 +156,28 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
 
     def __init__(
         self,
-        n_components=2,
+        n_components: int | str = 2,
         *,
-        epsilon=1.0,
-        delta=1e-6,
-        adjacency="add_remove",
-        n_rounds=2,
-        budget_split="auto",
-        clip_level=0.5,
-        coef_bound=1.0,
-        local="ridge",
-        refine="residual",
-        init="votes",
-        candidates=None,
-        whiten=True,
-        head="voted",
-        classes=None,
-        fit_intercept=True,
-        user_column=None,
-        require_users=False,
-        random_state=None,
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        adjacency: str = "add_remove",
+        n_rounds: int = 2,
+        budget_split: Split = "auto",
+        clip_level: float = 0.5,
+        coef_bound: float | str = 1.0,
+        local: str = "ridge",
+        refine: str = "residual",
+        init: str = "votes",
+        candidates: ArrayLike | None = None,
+        whiten: bool | str = True,
+        head: str = "voted",
+        classes: Iterable[Any] | None = None,
+        fit_intercept: bool = True,
+        user_column: int | str | None = None,
+        require_users: bool = False,
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+    ) -> None:
         self.n_components = n_components
         self.epsilon = epsilon
         self.delta = delta
@@ -250,7 +256,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         n = len(self.classes_)
         return partial(_indicators, classes=self.classes_), n if n > 2 else 1, False
 
-    def decision_function(self, X, groups=None):
+    def decision_function(self, X: Any, groups: Any = None) -> Any:
         """Return the linear predictor of each row.
 
         Parameters
@@ -268,7 +274,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         eta = self._linear(X, groups)
         return eta[:, 0] if eta.shape[1] == 1 else eta
 
-    def predict_proba(self, X, groups=None):
+    def predict_proba(self, X: Any, groups: Any = None) -> Any:
         """Return the probabilities of the classes.
 
         Parameters
@@ -291,7 +297,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         shifted = np.exp(eta - eta.max(axis=1, keepdims=True))
         return shifted / shifted.sum(axis=1, keepdims=True)
 
-    def predict_log_proba(self, X, groups=None):
+    def predict_log_proba(self, X: Any, groups: Any = None) -> Any:
         """Return the logarithms of the probabilities of the classes.
 
         Parameters
@@ -309,7 +315,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X, groups))
 
-    def predict(self, X, groups=None):
+    def predict(self, X: Any, groups: Any = None) -> Any:
         """Predict: a known user by its own head, others by the global model.
 
         Parameters
@@ -327,7 +333,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         best = np.argmax(self.predict_proba(X, groups), axis=1)
         return self.classes_[best]
 
-    def score(self, X, y, groups=None, sample_weight=None):
+    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Return the accuracy; on private rows it is not covered.
 
         Parameters

@@ -1,6 +1,9 @@
 """Parameters of the personalised estimators: what is allowed, and how the budget is shared."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 from skdp._validation import (
     check_bool,
@@ -14,7 +17,7 @@ from skdp.regression._global_model import base_shares
 from skdp.regression._planning import expect_risk, expect_users, no_users
 from skdp.regression._users import check_candidates
 from skdp.solvers.candidates import line_net
-from skdp.theory import check_counts, rehearse
+from skdp.theory import FitPlan, check_counts, rehearse
 
 _NET_POINTS = 1000
 _PURE_SHARE = 0.5  # of epsilon, for the exponential mechanism beside Gaussian releases
@@ -51,7 +54,15 @@ class ParametersMixin:
             raise ValueError("refine='gram' needs loss='squared'; use 'residual' or 'cross'.")
         return check_split(self, self._default_shares())
 
-    def plan(self, n_samples, n_features, *, signal=0.5, n_rows=None, noise=0.25):
+    def plan(
+        self,
+        n_samples: int,
+        n_features: int,
+        *,
+        signal: float = 0.5,
+        n_rows: Any = None,
+        noise: float = 0.25,
+    ) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Parameters

@@ -11,7 +11,6 @@ import scipy.sparse as sp
 
 from skdp.data.places import in_memory
 from skdp.data.users import UserRows
-from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.queries.users import UserQuery
 from skdp.solvers.trace import READABLE, clip_multiplier
 from skdp.solvers.user_rounds import GAIN
@@ -146,13 +145,6 @@ def expect_readout(noise_scale, n, signal, facts, kind="falling"):
         ),
         goal=0.5,
     )
-
-
-def ordinary_columns(n, noise, _center, _size, count_weight):
-    """Sums of columns of mean 0 that are cut at twice their deviation, and their count."""
-    d = len(noise.value) // 2
-    squares = np.full(d, SQUARE_WEIGHT * (0.25 - 0.5) * n)
-    return np.concatenate([np.zeros(d), squares, [n * count_weight]])
 
 
 # -- users -------------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 """What leaves the house: public copies, heads for devices, messages and steps of further rounds."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -18,7 +21,7 @@ FLOATS = [np.float64, np.float32]
 class PublicationMixin:
     """Publication and federation of a fitted personalised estimator."""
 
-    def released(self):
+    def released(self) -> Any:
         """Return the copy that may be published: no heads, no user labels, no counts.
 
         Returns
@@ -43,7 +46,7 @@ class PublicationMixin:
                 setattr(copy, name, value)
         return copy
 
-    def make_head(self):
+    def make_head(self) -> Any:
         """Return a tiny estimator for one user's device, made of public attributes only.
 
         Returns
@@ -58,7 +61,7 @@ class PublicationMixin:
             vars(public).pop("feature_names_in_", None)
         return UserHead(public)
 
-    def client_update(self, X, y):
+    def client_update(self, X: Any, y: Any) -> Any:
         """Compute the message of one user for a further round; what a device sends.
 
         It is private: it may only enter a sum to which noise is added, by secure aggregation.
@@ -88,7 +91,7 @@ class PublicationMixin:
         local = round_message(self._public_view(), components.T, self.clip_level)
         return query.sums("round", local, round_parts(d, k, self.clip_level))
 
-    def server_update(self, total, noise_scale):
+    def server_update(self, total: Any, noise_scale: Any) -> Any:
         """Return a public copy after one more round, from the noisy sum of all messages.
 
         Parameters

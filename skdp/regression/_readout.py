@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from skdp._bounds import check_column_bounds, column_bounds
 from skdp._inputs import as_blocks, checked, map_blocks
-from skdp._scales import column_weights, learn_scale, warn_unclear_columns
+from skdp._scales import learn_scale, warn_unclear_columns
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -24,13 +24,13 @@ from skdp._validation import (
 from skdp.base import BaseDPEstimator
 from skdp.data.blocks import row_source
 from skdp.data.places import Placed
+from skdp.data.record_scales import RowScale, TargetScale
 from skdp.exceptions import PrivacyWarning
-from skdp.queries.readout import ReadoutQuery, RowScale, TargetScale
+from skdp.queries.readout import ReadoutQuery
 from skdp.regression._planning import (
     ReadoutFacts,
     check_spectrum,
     expect_readout,
-    ordinary_columns,
 )
 from skdp.regression._wide import GRAM_FEATURES, every_column, kept_of, wide_shares
 from skdp.solvers.columns import Columns, find_columns
@@ -39,12 +39,11 @@ from skdp.solvers.scales import find_scales
 from skdp.theory import check_counts, falling_spectrum, rehearse, searched_error, zero_rows
 from skdp.theory._rehearsal import clear_sums
 
-_PARTS = (0.3, 0.4, 0.3)  # of what columns cost: their scales about 0, means, scales about these
 _MOST_COLUMNS = 1000
 _TARGET_LENGTH = 0.5  # assumed length of a target, in units of bounds that are given
-# A learnt scale ends an octave: in the middle sqrt(2) medians. In units of it a row is as long as
-# this, in the root mean square over octaves, and a normal target has this deviation.
-_LEARNT_LENGTH, _LEARNT_DEVIATION = 0.735, 1.05
+# A learnt scale ends a quarter of an octave: 1.1 medians on average. In units of it a row is as
+# long as this, in the root mean square, and a normal target has this deviation.
+_LEARNT_LENGTH, _LEARNT_DEVIATION = 0.93, 1.35
 _REACH = 16.0  # learnt units from the centre at which an entry is cut
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
@@ -77,9 +76,9 @@ class ReadoutBase(BaseDPEstimator):
         if self._learns_lengths():
             shares["clip_norm"] = 0.05
         if columns:
-            shares["columns"] = 0.12
+            shares["columns"] = 0.2
         if self._is_auto("target_bounds"):
-            shares["target_bounds"] = 0.1
+            shares["target_bounds"] = 0.06
         shares["readout"] -= math.fsum(shares.values()) - 1.0
         return shares
 
@@ -160,7 +159,7 @@ class ReadoutBase(BaseDPEstimator):
         """
         words = {"outcome": "which get no coefficient", "remedy": "'bounds'"}
         columns = self._found(ask.columns(), d, share, n, **words)
-        unit = RowScale(columns.center, np.maximum(columns.spread, columns.deviation), _REACH)
+        unit = RowScale(columns.center, columns.spread, _REACH)
         return unit._replace(size=np.where(columns.found, unit.size, math.inf)), unit
 
     def _warn_unseen(self, seen, d, clip_norm, noise_scale):
@@ -184,12 +183,11 @@ class ReadoutBase(BaseDPEstimator):
     def _found(self, ask, d, share, n, **words):
         """Return where columns lie: about a released centre, or about 0 without an intercept."""
         if self.fit_intercept:
-            parts = [part * share for part in _PARTS]
-            found = find_columns(ask, d, parts, column_weights(d), n)
+            found = find_columns(ask, d, share, n)
         else:
             zero = np.zeros(d)
             scale = find_scales(ask.octaves(zero).ranks, d, share)
-            found = Columns(zero, scale.value, scale.found, zero, math.inf, 1.0, scale.needed)
+            found = Columns(zero, scale.value, scale.found, math.inf, 1.0, scale.needed)
         warn_unclear_columns(self, ~found.found, found.needed, **words)
         return found
 
@@ -229,7 +227,7 @@ class ReadoutBase(BaseDPEstimator):
         rows = n if self.adjacency == "replace" else 1  # the other way nobody asks for it
         y = zero_rows(rows, columns) if not whole else np.zeros(rows)
         placed = Placed(row_source(zero_rows(rows, d)), {"y": y})
-        rehearsal = rehearse(self, n, placed, *options, moments=ordinary_columns, sums=clear_sums)
+        rehearsal = rehearse(self, n, placed, *options, sums=clear_sums)
         clip_norm, unit = rehearsal.clip_norm(self.clip_norm, "within")
         noise = rehearsal.lines[-1].noise_scale
         kept = len(rehearsal.narrowed["selected"][0]) if "selected" in rehearsal.narrowed else d

@@ -1,21 +1,27 @@
 """Ridge regression with differential privacy."""
 
+from __future__ import annotations
+
 import math
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
+from skdp._placed import as_columns, check_placed, n_columns
+from skdp._types import ColumnBounds, Seed, Split
 from skdp._validation import check_range, spread_range
 from skdp.base import atomic
+from skdp.data.record_scales import TargetScale
 from skdp.data.records import RecordForm, records_of
-from skdp.queries.readout import TargetScale
-from skdp.regression._placed import as_columns, check_placed, n_columns
 from skdp.regression._readout import ReadoutBase
 from skdp.solvers.readout import solve_readout
+from skdp.theory import FitPlan
 
-_TARGET_REACH = 2.0  # scales from the released mean at which a target is cut, at least
+_TARGET_REACH = 3.0  # scales from the median at which a target is cut, at least
 
 
 class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
@@ -33,24 +39,24 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     alpha : float, default=1.0
         Penalty on the squared norm of the coefficients, as in `sklearn.linear_model.Ridge`.
         Whatever it is, directions that do not stand clear of the noise are shrunk further (free).
-    fit_intercept : bool, default=True
-        Whether to fit an intercept, which has no penalty.
     epsilon : float, default=1.0
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of records.
     clip_norm : float or "auto", default="auto"
-        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 17%
+        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 25%
         of the budget on a private centre and unit of each column (dense rows of at most 1000) and
         on a private scale of the norms, so that shifts and units of columns do not matter; `alpha`
         then belongs to columns in these units, a column that does not show its scale gets no
         coefficient, and a warning says so. A number is free, and right for normalised rows.
-    target_bounds : (low, high) or "auto", default="auto"
-        Public bounds of the targets, numbers or arrays of one number for each; targets are cut to
-        them. The narrower, the less noise. "auto" spends 10% of the budget on a private
-        centre and scale of each target, and warns of doubt: give bounds if you know any.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
+    fit_intercept : bool, default=True
+        Whether to fit an intercept, which has no penalty.
+    target_bounds : (low, high) or "auto", default="auto"
+        Public bounds of the targets, numbers or arrays of one number for each; targets are cut to
+        them. The narrower, the less noise. "auto" spends 6% of the budget on a private
+        centre and scale of each target, and warns of doubt: give bounds if you know any.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`. They give each column its
         centre and unit for free, and ``clip_norm="auto"`` too; entries are cut to them. A number
@@ -115,19 +121,19 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
 
     def __init__(
         self,
-        alpha=1.0,
+        alpha: float = 1.0,
         *,
-        fit_intercept=True,
-        epsilon=1.0,
-        delta=1e-6,
-        clip_norm="auto",
-        target_bounds="auto",
-        adjacency="add_remove",
-        bounds=None,
-        budget_split="auto",
-        random_state=None,
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        clip_norm: float | str = "auto",
+        adjacency: str = "add_remove",
+        fit_intercept: bool = True,
+        target_bounds: ArrayLike | str = "auto",
+        bounds: ColumnBounds | None = None,
+        budget_split: Split = "auto",
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+    ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
         self.epsilon = epsilon
@@ -141,7 +147,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X, y):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -169,13 +175,13 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
 
     def _fit_session(self, session, placed):
         """Make all releases; the records are read by the session alone."""
-        q = n_columns(placed.columns["y"])
+        d, q = placed.rows.n_features, n_columns(placed.columns["y"])
         bounds = check_range(self, "target_bounds")
         bounds = spread_range(self, "target_bounds", bounds, q, "targets")
 
         def scale_of(session, ask, shares, n):
             if bounds is None:
-                return self._target_scale(session, ask, q, shares, n)
+                return self._target_scale(session, ask, (d, q), shares, n)
             return TargetScale.in_box(*bounds, centered=self.fit_intercept)
 
         records = records_of(placed, RecordForm(as_columns, q))
@@ -193,18 +199,31 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     def _solve(self, released, _clip_norm):
         return solve_readout(released, float(self.alpha))
 
-    def _target_scale(self, session, ask, q, shares, n):
-        """Return learnt bounds about the released means of the targets (about 0 without them)."""
+    def _target_scale(self, session, ask, shape, shares, n):
+        """Return learnt bounds about the medians of the targets (about 0 without an intercept).
+
+        A row of d columns is as long as sqrt(d) of their units, so that products with targets have
+        about d times the noise of sums.
+        """
+        d, q = shape
         if session.budget.exact:
             return TargetScale.in_ball(math.inf, q)
         share = shares["target_bounds"]
         words = {"of": "targets", "outcome": "and took a low guess", "remedy": "'target_bounds'"}
         found = self._found(ask, q, share, n, **words)
-        reach = found.reach(found.noise * math.sqrt(share / shares["readout"]), _TARGET_REACH)
+        reach = found.reach(d * found.sums_noise(shares["readout"] / share), _TARGET_REACH)
         low, high = found.center - reach, found.center + reach
         return TargetScale.in_box(low, high, centered=self.fit_intercept)
 
-    def plan(self, n_samples, n_features, *, n_targets=1, signal=0.5, spectrum=None):
+    def plan(
+        self,
+        n_samples: int,
+        n_features: int,
+        *,
+        n_targets: int = 1,
+        signal: float = 0.5,
+        spectrum: Any = None,
+    ) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
@@ -230,7 +249,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         """
         return self._plan(n_samples, n_features, n_targets, signal, spectrum, whole=False)
 
-    def predict(self, X):
+    def predict(self, X: Any) -> Any:
         """Predict targets; for private rows they are not covered by epsilon.
 
         Parameters

@@ -1,8 +1,12 @@
 """Ridge classification with differential privacy."""
 
+from __future__ import annotations
+
 import math
 import warnings
+from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -11,17 +15,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
 from skdp._labels import check_classes, class_numbers
+from skdp._placed import check_placed
+from skdp._types import ColumnBounds, Seed, Split
 from skdp.base import atomic
 from skdp.data.dask_rows import is_dask_array
+from skdp.data.record_scales import TargetScale
 from skdp.data.records import RecordForm, records_of
 from skdp.exceptions import PrivacyWarning
-from skdp.queries.readout import TargetScale
 from skdp.regression._class_weight import check_class_weight, class_weights
-from skdp.regression._placed import check_placed
 from skdp.regression._readout import ReadoutBase
 from skdp.solvers.classes import class_moments, reweighted
 from skdp.solvers.readout import solve_readout
-from skdp.theory import check_counts
+from skdp.theory import FitPlan, check_counts
 
 
 class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
@@ -38,6 +43,18 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     alpha : float, default=1.0
         Penalty on the squared norm of the coefficients, as in `sklearn.linear_model.Ridge`.
         Whatever it is, directions that do not stand clear of the noise are shrunk further (free).
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of records.
+    clip_norm : float or "auto", default="auto"
+        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 25%
+        of the budget on a private centre and unit of each column (dense rows of at most 1000) and
+        on a private scale of the norms, so that shifts and units of columns do not matter; `alpha`
+        then belongs to columns in these units, a column that does not show its scale gets no
+        coefficient, and a warning says so. A number is free, and right for normalised rows.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        What neighbours differ in.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which has no penalty.
     classes : array-like or None, default=None
@@ -48,18 +65,6 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         totals and means of the classes are in the one release. "balanced" gives all classes the
         same weight: of two, the threshold lies half way between the released means of their scores.
         Means are weighted, second moments are those of all records.
-    epsilon : float, default=1.0
-        Budget of one call of fit; ``inf`` adds no noise (and warns).
-    delta : float, default=1e-6
-        Probability that the bound fails; well below one over the number of records.
-    clip_norm : float or "auto", default="auto"
-        A record with a row longer than this has weight ``(clip_norm / norm)**2``. "auto" spends 17%
-        of the budget on a private centre and unit of each column (dense rows of at most 1000) and
-        on a private scale of the norms, so that shifts and units of columns do not matter; `alpha`
-        then belongs to columns in these units, a column that does not show its scale gets no
-        coefficient, and a warning says so. A number is free, and right for normalised rows.
-    adjacency : {"add_remove", "replace"}, default="add_remove"
-        What neighbours differ in.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`. They give each column its
         centre and unit for free, and ``clip_norm="auto"`` too; entries are cut to them. A number
@@ -115,20 +120,20 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
 
     def __init__(
         self,
-        alpha=1.0,
+        alpha: float = 1.0,
         *,
-        fit_intercept=True,
-        classes=None,
-        class_weight=None,
-        epsilon=1.0,
-        delta=1e-6,
-        clip_norm="auto",
-        adjacency="add_remove",
-        bounds=None,
-        budget_split="auto",
-        random_state=None,
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        clip_norm: float | str = "auto",
+        adjacency: str = "add_remove",
+        fit_intercept: bool = True,
+        classes: Iterable[Any] | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
+        bounds: ColumnBounds | None = None,
+        budget_split: Split = "auto",
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+    ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
         self.classes = classes
@@ -145,7 +150,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     _corner = 0.45  # class means are made of the sums of all rows: these need less noise
 
     @atomic
-    def fit(self, X, y):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -240,7 +245,15 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         )
         return classes
 
-    def plan(self, n_samples, n_features, *, n_classes=None, signal=0.5, spectrum=None):
+    def plan(
+        self,
+        n_samples: int,
+        n_features: int,
+        *,
+        n_classes: Any = None,
+        signal: float = 0.5,
+        spectrum: Any = None,
+    ) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
@@ -271,7 +284,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         classes = np.arange(n_classes)
         return self._plan(n_samples, n_features, columns, signal, spectrum, classes, whole=True)
 
-    def decision_function(self, X):
+    def decision_function(self, X: Any) -> Any:
         """Return the confidence in each class; for private rows it is not covered by epsilon.
 
         Parameters
@@ -290,7 +303,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
             X, _squeezed if single else np.asarray, None if single else len(self.coef_)
         )
 
-    def predict(self, X):
+    def predict(self, X: Any) -> Any:
         """Predict labels; for private rows they are not covered by epsilon.
 
         Parameters

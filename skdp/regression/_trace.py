@@ -1,11 +1,15 @@
 """Low-rank matrix regression with differential privacy."""
 
+from __future__ import annotations
+
 import math
 import warnings
+from typing import Any, Self
 
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._types import Seed, Split
 from skdp._validation import check_split
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
@@ -29,7 +33,7 @@ from skdp.solvers.trace import (
     trace_attributes,
     zero_fit,
 )
-from skdp.theory import check_counts, records_needed, rehearse
+from skdp.theory import FitPlan, check_counts, records_needed, rehearse
 
 # Of the deviation of an entry. Rows that share a mean see it and the intercept together: at 1 a
 # step would go as far beyond the minimum as it began before it.
@@ -41,7 +45,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
 
     Fits y_i = <X_i, M> with M of size d1 x d2 and low rank. The fitted attributes satisfy
     (`epsilon`, `delta`)-differential privacy for adding or removing (or replacing, see `adjacency`)
-    one record (X_i, y_i), or for replacing one y_i (``privacy_unit="label"``), whatever the data
+    one record (X_i, y_i), or one y_i beside public X (``privacy_unit="label"``), whatever the data
     are: each record's share of a gradient is cut to a privately learnt length. Not covered:
     ``predict`` and ``score`` on private records.
 
@@ -49,18 +53,20 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     ----------
     rank : int, default=2
         Rank of the matrix; at most min(d1, d2) is used.
-    matrix_shape : tuple of two ints or None, default=None
-        (d1, d2), the shape of a measurement matrix that arrives as a row of X. None means that of
-        a 3-D X or of factors, else (n_features, 1): an ordinary linear regression.
     epsilon : float, default=1.0
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of records.
     adjacency : {"add_remove", "replace"}, default="add_remove"
-        With "add_remove" the number of records is private too; with "replace" it is public.
+        With "add_remove" the number of records is private too (of the unit "row"); with "replace"
+        it is public.
     privacy_unit : {"row", "label"}, default="row"
-        "row" protects a record, "label" its target alone: X is then public, and "add_remove" is
-        read as "replace".
+        "row" protects a record, "label" its target alone. X and the number of records are then
+        public, and used as they are; with "add_remove" a neighbour withholds one y_i (its record
+        adds nothing), with "replace" it has another y_i, which costs twice as much noise.
+    matrix_shape : tuple of two ints or None, default=None
+        (d1, d2), the shape of a measurement matrix that arrives as a row of X. None means that of
+        a 3-D X or of factors, else (n_features, 1): an ordinary linear regression.
     max_iter : int, default=8
         Gradient steps; each is a release, so more is not better.
     clip_level : float or "auto", default="auto"
@@ -140,28 +146,28 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     True
     """
 
-    _privacy_units = {"row": ("add_remove", "replace"), "label": ("replace",)}
+    _privacy_units = dict.fromkeys(("row", "label"), ("add_remove", "replace"))
 
     def __init__(
         self,
-        rank=2,
+        rank: int = 2,
         *,
-        matrix_shape=None,
-        epsilon=1.0,
-        delta=1e-6,
-        adjacency="add_remove",
-        privacy_unit="row",
-        max_iter=8,
-        clip_level="auto",
-        design="private",
-        solver="riemannian",
-        tail_average=True,
-        shrink=True,
-        budget_split="auto",
-        fit_intercept=True,
-        random_state=None,
-        n_jobs=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        matrix_shape: tuple[int, int] | None = None,
+        max_iter: int = 8,
+        clip_level: float | str = "auto",
+        design: Any = "private",
+        solver: str = "riemannian",
+        tail_average: bool = True,
+        shrink: bool = True,
+        budget_split: Split = "auto",
+        fit_intercept: bool = True,
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+    ) -> None:
         self.rank = rank
         self.matrix_shape = matrix_shape
         self.epsilon = epsilon
@@ -180,7 +186,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X, y):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -314,7 +320,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
             stacklevel=3,
         )
 
-    def plan(self, n_samples, n_features=None, *, signal=1.0):
+    def plan(self, n_samples: int, n_features: Any = None, *, signal: float = 1.0) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Parameters
@@ -345,7 +351,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         expected = expect_trace(rank, facts, signal)
         return rehearsal.plan(n_samples, math.prod(shape), expected, "1; sums: the median length")
 
-    def records_needed(self, matrix_shape=None):
+    def records_needed(self, matrix_shape: Any = None) -> Any:
         """Say how many records a fit with these parameters needs; no data is touched.
 
         Parameters
@@ -362,15 +368,14 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         return self._records_needed(shape_of(matrix_shape, self.matrix_shape))
 
     def _records_needed(self, shape):
-        adjacency = "replace" if self.privacy_unit == "label" else self.adjacency
         return records_needed(
-            tuple(shape), self.rank, epsilon=self.epsilon, delta=self.delta, adjacency=adjacency,
-            rank_share=self._facts(shape, 1, 0.0).rank_share,
+            tuple(shape), self.rank, epsilon=self.epsilon, delta=self.delta,
+            adjacency=self.adjacency, rank_share=self._facts(shape, 1, 0.0).rank_share,
         )  # fmt: skip
 
     # -- the model ---------------------------------------------------------------------------
 
-    def predict(self, X):
+    def predict(self, X: Any) -> Any:
         """Predict targets; for private records they are not covered by epsilon.
 
         Parameters

@@ -1,38 +1,12 @@
 """User labels: how they are passed, checked and looked up; and the head on a user's own device."""
 
+from __future__ import annotations
+
+from typing import Any, Self
+
 import numpy as np
-import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
-
-
-def _is_index(column):
-    return isinstance(column, (int, np.integer)) and not isinstance(column, bool)
-
-
-def split_users(X, column):
-    """Return (X without the user column, users); X may be a data frame."""
-    if hasattr(X, "columns"):
-        names = list(X.columns)
-        name = column
-        if column not in names and _is_index(column) and -len(names) <= column < len(names):
-            name = names[column]
-        if name not in names:
-            raise ValueError(f"'user_column' {column!r} is not a column of X.")
-        return X.drop(columns=[name]), X[name].to_numpy()
-    if not _is_index(column):
-        raise ValueError(
-            f"'user_column' must be the index of a column unless X is a data frame. Got {column!r}."
-        )
-    if not sp.issparse(X) and not hasattr(X, "dtype"):
-        X = np.asarray(X, dtype=object)  # ids keep their digits; features are cast later
-    if X.ndim != 2 or not -X.shape[1] <= column < X.shape[1]:
-        raise ValueError(f"'user_column' {column!r} is not a column of X.")
-    kept = np.delete(np.arange(X.shape[1]), column)
-    if sp.issparse(X):
-        X = X.tocsc()
-        return X[:, kept].tocsr(), X[:, [column]].toarray().ravel()
-    return X[:, kept], X[:, column]
 
 
 def check_candidates(candidates, shape):
@@ -87,7 +61,7 @@ class UserHead(BaseEstimator):
     def __init__(self, public=None):
         self.public = public
 
-    def fit(self, X, y):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the head of this user to all its rows.
 
         Parameters
@@ -113,7 +87,7 @@ class UserHead(BaseEstimator):
         self._model = model
         return self
 
-    def predict(self, X):
+    def predict(self, X: Any) -> Any:
         """Predict rows of this user.
 
         Parameters

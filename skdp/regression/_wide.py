@@ -26,7 +26,7 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
     """
     if n is None:
         n = released_count(*ask.count(share=shares["count"]))
-    sums = bought_sums(ask.rows(clip_norm), shares["sums"])
+    sums = bought_sums(ask.rows(clip_norm).sums, shares["sums"])
     left = shares["readout"] + shares["sums"] - sums.spent
     signal = n * math.sqrt(left) / unit_noise
     size = min(max(_SIZE * signal ** (2 / 3), _FEWEST_KEPT), _MOST_KEPT)

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer, released_count
-from skdp.solvers.scales import find_scales
+from skdp.solvers.scales import (
+    QUESTIONS,
+    Scale,
+    find_places,
+    find_scales,
+    finer_scales,
+    raised_scales,
+)
 
 FloatArray = NDArray[np.float64]
-_BLUR, _NEAREST, _FARTHEST = 0.2, 4.0, 64.0  # scales from the centre at which entries are cut
-_CLEAR = 3.0  # deviations of its noise from which a variance is seen
-_OUTSIDE = 2.0  # scales from 0 at which entries are cut for a first mean
+_SUMS = 2.8  # noise of moments of columns, in that of ranks
+_BLUR, _NEAREST, _FARTHEST = 0.05, 4.0, 64.0  # scales from the centre at which entries are cut
+# Of a share: scales about 0, medians, scales about these, parts of octaves, raises, a count.
+_PARTS = (0.2, 0.4, 0.2, 0.06, 0.12, 0.02)
+# Half of the grid for a median reaches 6 scales from 0 (one may be two octaves off), and then 1.4
+# steps of the one before.
+_STEP, _FINER, _LOOKS = 2.0**-3, 2.0**-5, 2
 
 
 class AsksOctaves(Protocol):
@@ -29,8 +39,16 @@ class AsksOctaves(Protocol):
 class AsksColumns(Protocol):
     """What is asked of columns."""
 
+    def count(self, *, share: float) -> Answer:
+        """Return the noisy number of rows."""
+        ...
+
     def octaves(self, center: FloatArray) -> AsksOctaves:
         """Narrow the question to distances from a centre."""
+        ...
+
+    def places(self, center: FloatArray, step: FloatArray) -> AsksOctaves:
+        """Narrow the question to whole steps from a centre."""
         ...
 
     def moments(
@@ -53,17 +71,16 @@ class Columns(NamedTuple):
     Attributes
     ----------
     center : array of shape (d,)
-        Released means.
+        About the medians.
     spread : array of shape (d,)
-        Powers of two, about the median distance from the centre.
+        Powers of two, about the median distance from the centre of what differs from it; more where
+        many entries lie far outside.
     found : array of bool, shape (d,)
         Whether the released ranks leave little doubt.
-    deviation : array of shape (d,)
-        What the standard deviation is at least, as far as the first moments show it.
     n : float
         Number of rows, public or released.
     noise : float
-        Of a first moment, in units of one row.
+        Of a rank that has all of the share.
     needed : int
         About how many entries that differ from 0 and from the centre show the scale of a column.
     """
@@ -71,20 +88,21 @@ class Columns(NamedTuple):
     center: FloatArray
     spread: FloatArray
     found: NDArray[np.bool_]
-    deviation: FloatArray
     n: float
     noise: float
     needed: int
 
+    def sums_noise(self, part: float) -> float:
+        """Return about the noise of sums of columns that have this multiple of the share."""
+        return _SUMS * self.noise / math.sqrt(part)
+
     def reach(self, noise: float, nearest: float = _NEAREST) -> FloatArray:
         """Return how far from the centre entries should count, where sums have this noise.
 
-        As far as the noise of a variance stays below a tenth of the variance of normal entries; and
-        where a column is mostly one value, far enough for the others.
+        As far as the noise of a variance stays small beside the variance of normal entries.
         """
         widest = math.sqrt(_BLUR * self.n / max(noise, 1e-12))
-        octave = math.floor(math.log2(min(max(widest, nearest), _FARTHEST)))
-        return np.asarray(np.maximum(2.0**octave * self.spread, 3 * self.deviation))
+        return np.asarray(min(max(widest, nearest), _FARTHEST) * self.spread)
 
 
 class ColumnMoments(NamedTuple):
@@ -96,25 +114,39 @@ class ColumnMoments(NamedTuple):
     n: float
 
 
-def find_columns(
-    ask: AsksColumns, d: int, shares: Sequence[float], weights: MomentWeights, n: float | None
-) -> Columns:
+def find_columns(ask: AsksColumns, d: int, share: float, n: float | None) -> Columns:
     """Find where the entries of each column lie, and how far they reach about there.
 
-    Three steps, each with its share: the scale of the entries about 0, means of entries cut to it,
-    and the scale about these means. `n` is the number of rows, where it is public.
+    The scale of the entries about 0, their median, and the scale about it. A mean would have noise
+    in proportion to the distance from 0. `n` is the number of rows, where it is public.
     """
-    zero = np.zeros(d)
-    first = find_scales(ask.octaves(zero).ranks, d, shares[0])
-    reach = _OUTSIDE * first.value
-    sums = ask.moments(zero, reach, weights.rows, share=shares[1])
-    moments = column_moments(sums.value, sums.noise_scale, zero, reach, weights=weights, n=n)
-    center = np.where(first.found, moments.mean, 0.0)  # else a little noise beside many zeros
+    scales, places, spreads, finer, raises, count = (part * share for part in _PARTS)
+    if n is None:
+        n = released_count(*ask.count(share=count))
+    else:
+        spreads += count
+    first = find_scales(ask.octaves(np.zeros(d)).ranks, d, scales)
+    center = _medians(ask, first, places)
     about = ask.octaves(center).ranks
-    spread = find_scales(about, d, shares[2], near=first.value)
-    deviation = np.sqrt(np.maximum(moments.variance - _CLEAR * moments.noise, 0.0))
+    spread = find_scales(about, d, spreads, near=first.value)
+    size = raised_scales(about, finer_scales(about, spread, finer), raises)
     found, needed = first.found & spread.found, max(first.needed, spread.needed)
-    return Columns(center, spread.value, found, deviation, moments.n, sums.noise_scale, needed)
+    noise = first.noise_scale * math.sqrt(_PARTS[0] / QUESTIONS)
+    return Columns(center, np.where(found, size, spread.value), found, n, noise, needed)
+
+
+def _medians(ask: AsksColumns, scale: Scale, share: float) -> FloatArray:
+    """Return about the median of each column: entries may be alike, and far from 0.
+
+    A column that lies within the steps of a first look is looked at again, in finer ones.
+    """
+    d = len(scale.value)
+    center, step = np.zeros(d), scale.value * _STEP
+    for _ in range(_LOOKS):
+        at, narrow = find_places(ask.places(center, step).ranks, d, share / _LOOKS)
+        center = np.where(scale.found, center + step * at, 0.0)
+        step = np.where(narrow, step * _FINER, step)
+    return center
 
 
 def find_center(
@@ -125,10 +157,10 @@ def find_center(
     A first mean has noise in proportion to its distance from 0, a second one, about the first, in
     proportion to the spread: numbers may lie a thousand deviations from 0.
     """
-    part = share / 4
-    found = find_columns(ask, 1, [part] * 3, weights, n)
-    reach = found.reach(found.noise)
-    sums = ask.moments(found.center, reach, weights.rows, share=part)
+    found = find_columns(ask, 1, 0.75 * share, n)
+    sums_share = 0.25 * share
+    reach = found.reach(found.sums_noise(sums_share / (0.75 * share)))
+    sums = ask.moments(found.center, reach, weights.rows, share=sums_share)
     about = column_moments(
         sums.value, sums.noise_scale, found.center, reach, weights=weights, n=found.n
     )

@@ -83,21 +83,32 @@ def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArra
     """Return the k leading (U, singular values without the noise, V)."""
     m, n = ask.shape
     if min(m, n) <= _SMALL or 10 * k >= min(m, n):
-        B = ask.right(np.eye(n), share=0.0).value
-        U, values, Vt = np.linalg.svd(B, full_matrices=False)
-    else:
-        operator = LinearOperator(
-            ask.shape,
-            lambda x: ask.right(x.reshape(n, -1), share=0.0).value,
-            rmatvec=lambda y: ask.left(y.reshape(m, -1), share=0.0).value,
-            matmat=lambda x: ask.right(x, share=0.0).value,
-            rmatmat=lambda y: ask.left(y, share=0.0).value,
-            dtype=np.float64,
-        )
-        U, values, Vt = svds(operator, k, tol=1e-4, v0=_start(min(m, n)))
+        return read_triplets(ask.right(np.eye(n), share=0.0).value, ask.noise_scale, k)
+    operator = LinearOperator(
+        ask.shape,
+        lambda x: ask.right(x.reshape(n, -1), share=0.0).value,
+        rmatvec=lambda y: ask.left(y.reshape(m, -1), share=0.0).value,
+        matmat=lambda x: ask.right(x, share=0.0).value,
+        rmatmat=lambda y: ask.left(y, share=0.0).value,
+        dtype=np.float64,
+    )
+    U, values, Vt = svds(operator, k, tol=1e-4, v0=_start(min(m, n)))
+    return _without_noise(U, values, Vt, ask.noise_scale, k)
+
+
+def read_triplets(
+    B: FloatArray, noise_scale: float, k: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the k leading (U, singular values without the noise, V) of a noisy matrix."""
+    return _without_noise(*np.linalg.svd(B, full_matrices=False), noise_scale, k)
+
+
+def _without_noise(
+    U: FloatArray, values: FloatArray, Vt: FloatArray, noise_scale: float, k: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    m, variance = len(U), noise_scale**2
     order = np.argsort(-values, kind="stable")[:k]
     U, values, V = U[:, order], values[order], Vt[order].T
-    variance = ask.noise_scale**2
     squares = marchenko_pastur(values**2 - m * variance, V, m, variance).values
     return U, np.sqrt(np.concatenate([squares, np.zeros(k - len(squares))])), V
 

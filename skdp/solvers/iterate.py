@@ -73,9 +73,9 @@ Step = Callable[["Transcript", FloatArray], FloatArray]
 Project = Callable[[FloatArray], FloatArray]
 
 
-def shorten_rows(X: FloatArray, c: float | None) -> FloatArray:
-    """Cut rows of X longer than sqrt(c p / n), then rescale to the norm of X; None leaves X."""
-    if c is None:
+def shorten_rows(X: FloatArray, c: float) -> FloatArray:
+    """Cut rows of X longer than sqrt(c p / n), then rescale to the norm of X; inf leaves X."""
+    if math.isinf(c):
         return X
     n, p = X.shape
     lengths = np.linalg.norm(X, axis=1, keepdims=True)
@@ -216,16 +216,17 @@ class _Side:
 
     def __init__(
         self, start: FloatArray, wanted: int, quiet: float, agreement: float | None, step: Step,
-        sent: Project, seen: Project,
+        sent: Project, seen: Project, *, spread: bool = True,
     ) -> None:  # fmt: skip
         self.transcript = Transcript(wanted, agreement)
+        self._shorten = _SHORTEN if spread else math.inf
         self._late, self._quiet, self._step = start[:, wanted:], quiet, step
         self._sent, self._seen = sent, seen
         self._level = 1.0
 
     def ask(self, product: Callable[..., Answer], X: FloatArray, share: float) -> FloatArray:
         """Send X, and return a basis of its image."""
-        Q = self._sent(shorten_rows(X, _SHORTEN / max(self._level, 1e-15) ** 0.5))
+        Q = self._sent(shorten_rows(X, self._shorten / max(self._level, 1e-15) ** 0.5))
         answer = product(Q, share=share)
         self.transcript.add(Sent(Q, self._seen(answer.value), answer.noise_scale))
         self._level = self.transcript.noise_fraction()
@@ -238,9 +239,14 @@ class _Side:
         late, self._late = self._late, self._late[:, :0]
         return orthonormal(np.hstack([X, self._sent(late)]))
 
-    def result(self, X: FloatArray) -> FloatArray:
+    def result(self, X: FloatArray, wanted: int) -> FloatArray:
         """Return the leading directions of all that was asked; X where much of it is noise."""
-        return X if self._level > QUIET else self.transcript.leading(X.shape[1])
+        return X if self._level > QUIET else self.transcript.leading(wanted)
+
+    def again(self, X: FloatArray) -> FloatArray:
+        """Return the leading left directions of one more step, which no release is needed for."""
+        image = self._seen(self._step(self.transcript, X))
+        return np.asarray(np.linalg.svd(image, full_matrices=False)[0])
 
 
 def symmetric_power(
@@ -253,19 +259,24 @@ def symmetric_power(
     quiet: float = QUIET,
     project: Project = _unchanged,
     step: Step = posterior_step,
+    spread: bool = True,
 ) -> FloatArray:
     """Return a basis of the leading subspace of a symmetric A, from `n_iter` equal releases.
 
     Columns of `start` beyond the first `wanted` join when less than `quiet` of the last answer is
-    noise. `project` is a public linear map (a direction taken out), of queries and answers.
+    noise. `project` is a public linear map (a direction taken out), of queries and answers. With
+    ``spread=False`` few rows may hold most of the signal: none is cut, and all answers are used.
     """
     wanted = start.shape[1] if wanted is None else wanted
-    side = _Side(start, wanted, quiet, _AGREEMENT, step, project, project)
+    agreement = _AGREEMENT if spread else None
+    side = _Side(start, wanted, quiet, agreement, step, project, project, spread=spread)
     X = side.widened(orthonormal(project(start[:, :wanted])))
     for i in range(n_iter):
         X = side.ask(ask.right, X, share / n_iter)
         X = side.widened(X) if i < n_iter - 1 else X
-    return side.result(X)
+    if X.shape[1] > wanted:  # which are the leading ones is told better by all answers than by one
+        X = side.again(X)[:, :wanted]
+    return side.result(X, wanted)
 
 
 def half_steps(
@@ -296,7 +307,7 @@ def half_steps(
         U = forward.ask(ask.right, V, each)
         V = backward.ask(ask.left, U, each)
         V = forward.widened(V) if i < n_passes - 1 else V
-    return forward.result(U), backward.result(V)
+    return forward.result(U, wanted), backward.result(V, wanted)
 
 
 def _across(basis: FloatArray) -> Project:

@@ -14,18 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.solvers.item_filter import ItemFilter
-from skdp.solvers.one_shot import flip_probability, history_moment
+from skdp.solvers.one_shot import flip_probability, history_pairs
 from skdp.solvers.recommend import (
-    BLENDS,
     Counts,
-    best_blend,
-    item_filter,
+    best_way,
     kept_degree,
+    known_items,
 )
+from skdp.solvers.tastes import Ways, offered
 
 FloatArray = NDArray[np.float64]
 _JUDGED = 5  # every so many reports are kept for the choice of the blend
 _BEST = 20
+_DIFFERENCE = 0.5  # variance of how far the hits of two ways differ for one half of a report
 _CELLS = 2**20  # scored at once
 
 
@@ -56,48 +57,56 @@ def fit_reports(
     """
     judged = np.arange(Y.shape[0]) % _JUDGED == 0
     options = (noise_scale, items, n_items, n_components, exponent)
-    blend = 0.0
+    way = 0
     if judged.any() and not judged.all():
-        blend = _chosen_blend(_filter(Y[~judged], *options).filter, Y[judged], noise_scale)
-    found = _filter(Y, *options)
-    return found._replace(filter=found.filter.blended(blend if found.filter.rank else 0.0))
+        way = _chosen_way(_ways(Y[~judged], *options)[0], Y[judged], noise_scale)
+    ways, counts = _ways(Y, *options)
+    return LocalFit(ways.chosen(way), counts)
 
 
-def _filter(
+def _ways(
     Y: Any,
     noise_scale: float,
     items: NDArray[np.intp],
     n_items: int,
     n_components: int,
     exponent: float,
-) -> LocalFit:
+) -> tuple[Ways, Counts]:
     gain, offset = _unbiased(noise_scale)
     m = Y.shape[0]
     value = np.zeros(n_items)
     value[items] = gain * np.bincount(Y.indices, minlength=len(items)) - offset * m
     counts = Counts(value, noise_scale * math.sqrt(m), 1.0, True)
     floor = max(1, round(kept_degree(np.sort(value[items])[::-1], len(items), m)))
-    directions, _ = history_moment(Y, noise_scale, floor, n_components)
-    return LocalFit(item_filter(counts, items, directions, n_components, exponent), counts)
+    moment = history_pairs(Y, noise_scale, floor)
+    return offered(moment, known_items(counts, items, m), n_components, exponent), counts
 
 
-def _chosen_blend(tastes: ItemFilter, Y: Any, noise_scale: float) -> float:
-    """Choose the weight of the tastes by what they find of one half of the items from the other.
+def _chosen_way(ways: Ways, Y: Any, noise_scale: float) -> int:
+    """Choose among the ways by what they find of one half of the items from the other.
 
     Hits are sums of unbiased cells: 20 of each report, with deviation s each.
     """
-    totals = np.zeros(len(BLENDS))
+    together, weights = ways.together()
+    totals = np.zeros(len(weights))
     for half in (0, 1):
         known = np.arange(Y.shape[1]) % 2 == half
-        totals += _hits(tastes, Y.tocsc(), known, noise_scale)
-    return best_blend(totals, noise_scale * math.sqrt(2 * 2 * _BEST * Y.shape[0]), 0)
+        totals += _hits(together, weights, Y.tocsc(), known, noise_scale)
+    per_half = 2 * _BEST * noise_scale**2 + _DIFFERENCE
+    return best_way(totals, math.sqrt(2 * Y.shape[0] * per_half))
 
 
-def _hits(tastes: ItemFilter, Y: Any, known: NDArray[np.bool_], noise_scale: float) -> FloatArray:
-    """Return for each blend the unbiased number of hits among the best 20 of the other items."""
+def _hits(
+    tastes: ItemFilter,
+    weights: FloatArray,
+    Y: Any,
+    known: NDArray[np.bool_],
+    noise_scale: float,
+) -> FloatArray:
+    """Return the unbiased number of hits among the best 20 other items, by rows of weights."""
     gain, offset = _unbiased(noise_scale)
     given, hidden = Y[:, known].tocsr(), Y[:, ~known].tocsr()
-    best, totals = min(_BEST, hidden.shape[1]), np.zeros(len(BLENDS))
+    best, totals = min(_BEST, hidden.shape[1]), np.zeros(len(weights))
     if best == 0:
         return totals
     inward = tastes.inward[known]
@@ -108,10 +117,10 @@ def _hits(tastes: ItemFilter, Y: Any, known: NDArray[np.bool_], noise_scale: flo
         sizes = gain * np.diff(rows.indptr) - offset * rows.shape[1]
         coordinates = tastes.weighed(projected, np.maximum(sizes, 1.0))
         popular = coordinates[:, :1] * tastes.popularity[tastes.kept[~known]]
-        personal = coordinates[:, 1:] @ tastes.outward[:, ~known]
+        outward = tastes.outward[:, ~known]
         cells = gain * truth.toarray() - offset
-        for j, blend in enumerate(BLENDS):
-            scores = popular + blend * personal
+        for j, weight in enumerate(weights):
+            scores = popular + (coordinates[:, 1:] * weight) @ outward
             top = np.argpartition(scores, scores.shape[1] - best, axis=1)[:, -best:]
             totals[j] += np.take_along_axis(cells, top, axis=1).sum()
     return totals

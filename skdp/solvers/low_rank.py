@@ -107,8 +107,12 @@ def iterate_symmetric(
     n_iter: int | str,
     quiet: float = QUIET,
     project: Project | None = None,
+    spread: bool = True,
 ) -> tuple[FloatArray, FloatArray]:
-    """Power iteration on a symmetric matrix, then signed Ritz values: (k values, vectors)."""
+    """Power iteration on a symmetric matrix, then signed Ritz values: (k values, vectors).
+
+    `spread` as in `symmetric_power`.
+    """
     core = _CORE_SHARE[law]
     project = project or np.asarray
     if law == "exact":
@@ -121,5 +125,6 @@ def iterate_symmetric(
     else:
         steps = N_PRODUCTS[law == "laplace"] if isinstance(n_iter, str) else n_iter
         options: Any = {"wanted": k, "quiet": quiet, "project": project, "step": _STEPS[law]}
+        options["spread"] = spread
         X = symmetric_power(ask, start, steps, (1 - core) * share, **options)
     return ritz_values(ask, X, k, core * share)

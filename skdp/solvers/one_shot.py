@@ -8,6 +8,7 @@ sparse plus rank one, and is never formed.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from skdp.solvers.linalg import top_eigenpairs
-from skdp.solvers.shrinkage import Directions, marchenko_pastur
+from skdp.solvers.shrinkage import Directions, PairMoment, marchenko_pastur
 
 FloatArray = NDArray[np.float64]
 _MOST_DENSE = 4000  # columns of a dense moment
@@ -53,25 +54,37 @@ def leading_pairs(M: Any, k: int) -> tuple[FloatArray, FloatArray]:
 
 
 class _Moment(NamedTuple):
-    """Leading eigenpairs of the moment of weighted rows, before shrinkage, and what they are of."""
+    """The moment of weighted rows (array or operator), and what is known of it and its noise."""
 
-    pairs: tuple[FloatArray, FloatArray]
+    value: Any
     diagonal: FloatArray
     sums: FloatArray
     rows: float
     variance: float
 
-    def directions(self) -> Directions:
-        return marchenko_pastur(*self.pairs, self.rows, self.variance)
+    def directions(self, values: FloatArray, vectors: FloatArray, scale: float = 1.0) -> Directions:
+        """Shrink eigenpairs of the moment times a scale."""
+        found = marchenko_pastur(values / scale, vectors, self.rows, self.variance)
+        return found._replace(values=found.values * scale)
 
 
-def history_moment(
-    Y: Any, noise_scale: float, floor: float, k: int
-) -> tuple[Directions, FloatArray]:
-    """Return the readable directions, and the diagonal, of the moment of normalised histories."""
-    moment = _weighted_moment(Y, noise_scale, floor, k)
-    found = moment.directions()
-    return found._replace(values=found.values / floor), moment.diagonal / floor
+def history_pairs(Y: Any, noise_scale: float, floor: float) -> PairMoment:
+    """Return the moment of normalised histories without its diagonal."""
+    moment = _weighted_moment(Y, noise_scale, floor)
+    M: Any = moment.value
+    n = Y.shape[1]
+    if isinstance(M, np.ndarray):
+        off: Any = M / floor
+        np.fill_diagonal(off, 0.0)
+    else:
+
+        def multiply(v: FloatArray) -> FloatArray:
+            return np.asarray((M @ v - moment.diagonal * v.reshape(-1)) / floor)
+
+        off = LinearOperator((n, n), matvec=multiply, dtype=np.float64)
+    b = n / moment.rows
+    edge = moment.rows * moment.variance * (b + 2 * math.sqrt(b)) / floor
+    return PairMoment(off, partial(moment.directions, scale=1 / floor), edge)
 
 
 class NormalisedPairs(NamedTuple):
@@ -98,17 +111,18 @@ class NormalisedPairs(NamedTuple):
 
 def normalised_pairs(Y: Any, noise_scale: float, floor: float, k: int) -> NormalisedPairs:
     """Return the k leading eigenpairs of the rows of B over sqrt(max(degree, floor))."""
-    moment = _weighted_moment(Y, noise_scale, floor, k)
-    found = moment.directions().values[:k] / floor
+    moment = _weighted_moment(Y, noise_scale, floor)
+    pairs = leading_pairs(moment.value, (4 if isinstance(moment.value, np.ndarray) else 2) * k)
+    found = moment.directions(*pairs).values[:k] / floor
     squares = np.concatenate([found, np.zeros(k - len(found))])
-    vectors = moment.pairs[1][:, :k]
+    vectors = pairs[1][:, :k]
     total = max(float(moment.diagonal.sum()) / floor, float(squares.sum()))
     noise = math.sqrt(moment.rows * moment.variance / floor)
     return NormalisedPairs(squares, vectors, total, moment.sums, noise)
 
 
-def _weighted_moment(Y: Any, noise_scale: float, floor: float, k: int) -> _Moment:
-    """Return the leading pairs of B'WB - s^2 sum(w) I.
+def _weighted_moment(Y: Any, noise_scale: float, floor: float) -> _Moment:
+    """Return B'WB - s^2 sum(w) I.
 
     Rows of B are weighted by w = floor / max(degree, floor), from degrees of the same release,
     whose noise is s sqrt(n): a floor below it would follow the noise. Over `floor` it is the moment
@@ -129,12 +143,11 @@ def _weighted_moment(Y: Any, noise_scale: float, floor: float, k: int) -> _Momen
         outer = gain * offset * (sums[:, None] + sums[None])
         M: Any = gain**2 * _weighted_gram(Y, weights) - outer + offset**2 * total
         M[np.diag_indices(n)] -= shift
-        pairs = leading_pairs(M, 4 * k)
     else:
-        pairs = leading_pairs(_moment_operator(Y, weights, gain, offset, shift), 2 * k)
+        M = _moment_operator(Y, weights, gain, offset, shift)
     lengths = np.sqrt(weights / floor)
     totals = gain * np.asarray(Y.T @ lengths, np.float64) - offset * lengths.sum()
-    return _Moment(pairs, diagonal, totals, rows, variance)
+    return _Moment(M, diagonal, totals, rows, variance)
 
 
 def _weighted_gram(Y: Any, weights: FloatArray) -> FloatArray:

@@ -151,7 +151,7 @@ def count_components(
     return int(rule)
 
 
-def _clear_edge(edge: float, d: int) -> float:
+def clear_edge(edge: float, d: int) -> float:
     """Return what noise alone exceeds once in a hundred: the edge, and its spread for small d."""
     return float(edge * (1 + d ** (-2 / 3)))
 
@@ -180,7 +180,7 @@ def pca_attributes(
     variances = debias_eigenvalues(values, edge) / degrees
     counted = values / degrees if rule == "auto" else variances
     total = float(np.trace(released.scatter)) / degrees
-    clear = _clear_edge(edge, d) + released.mean_push
+    clear = clear_edge(edge, d) + released.mean_push
     k = count_components(rule, counted, released.n, clear / degrees, limit, total)
     variances = variances[:k]
     kept = float(variances.sum())

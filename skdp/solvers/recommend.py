@@ -7,7 +7,8 @@ G a released moment of the rows on K. All arrays here are public.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,28 +16,24 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from skdp.solvers.item_filter import ItemFilter
-from skdp.solvers.one_shot import history_moment, leading_pairs
-from skdp.solvers.shrinkage import Directions, pair_evidence, wigner
+from skdp.solvers.one_shot import history_pairs
+from skdp.solvers.shrinkage import PairMoment, wigner
+from skdp.solvers.tastes import WAYS, Items, Ways, offered, own_of
 
 FloatArray = NDArray[np.float64]
 _PURE_COUNTS, _PURE_CELLS = 0.15, 0.8  # shares of a pure budget
 _READABLE = 50  # the count of this rank must be readable, or that of a tenth of the items
 _FEWEST_KEPT, _MOST_KEPT = 100, 4000
-_SIZE = 2.0  # kept items: SIZE x^(2/3) for a signal figure x
+_SIZE = 1.0  # kept items: SIZE x^(2/3) for a signal figure x
 _SLOW = 1e-300
-BLENDS = (0.0, 0.25, 1.0)  # weights of the tastes beside popularity, from none to all
 _JUDGE = 0.05  # share of the budget that chooses among them
 _MOST_JUDGED = 0.5  # of the rows, of which a fifth of the items is hidden from the moment
 _JUDGED_ROWS = 10_000.0  # are enough
-_JUDGED_SCORES = 4e7  # computed for it: seconds
-_CAREFUL = 1  # which of them to take where nothing tells them apart, and pairs of items
-_EVIDENCE = 2.5  # stand out of the noise together by so many deviations; else the first
-_CLEARLY = 1.5  # noise scales by which another weight must be better
+_JUDGED_SCORES = 2e7  # computed for it: seconds
+_DIFFERENCE = 0.03  # variance of how far the recalls of two ways differ for one row
+_DOUBTS = np.array([way.doubt for way in WAYS])
 _LIST = 20
 _LISTS = 8  # with other noise, that are compared with the list of the counts
-
-
-_NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
 
 
 class Route(NamedTuple):
@@ -50,24 +47,23 @@ class Route(NamedTuple):
     most : callable
         share of the budget -> items that may be kept at most.
     doubt : callable
-        share of a pure budget -> how much better a blend must be to stand clear of the noise of a
-        choice.
+        share of a pure budget -> the noise scale of a choice.
+    pairs : bool
+        Whether a moment is released without its diagonal.
     """
 
     name: str
     signal: Callable[[float, int, float], float]
     most: Callable[[float], int]
     doubt: Callable[[float], float] = lambda _: 0.0
+    pairs: bool = False
 
 
 class Fitted(NamedTuple):
-    """What a fit releases: the filter, what it was made of, and how far it may be read."""
+    """What a fit releases: the filter, and the counts that it starts from."""
 
     filter: ItemFilter
     counts: Counts
-    directions: Directions
-    diagonal: FloatArray
-    blend: float
 
 
 class Counts(NamedTuple):
@@ -123,7 +119,10 @@ def _rungs(route: str, available: float) -> tuple[tuple[float, float, float], ..
         return ((available, math.inf, 0.0),)
     if route == "one_shot":
         return ((_PURE_COUNTS, 4.5, 0.02), (_PURE_CELLS, math.inf, 0.0))
-    rungs = ((0.1, 5.0, 0.004), (0.2, 3.5, 0.004), (0.3, 3.5, 0.01), (0.4, math.inf, 0.0))
+    rungs = (
+        (0.04, 5.0, 0.0015), (0.06, 5.0, 0.003), (0.2, 3.5, 0.004), (0.3, 3.5, 0.01),
+        (0.4, math.inf, 0.0),
+    )  # fmt: skip
     return tuple((part * available, level, loss) for part, level, loss in rungs)
 
 
@@ -172,63 +171,21 @@ def _positive(counts: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(counts, 0.0) + 1e-6 * order)
 
 
-def item_filter(
-    counts: Counts,
-    kept: NDArray[np.intp],
-    directions: Directions,
-    n_components: int,
-    exponent: float,
-) -> ItemFilter:
-    """Return the filter of the readable directions of a moment on the kept items."""
-    popularity = _positive(counts.value)
-    weights = np.maximum(popularity[kept], max(2 * counts.noise_scale, _SLOW)) ** -exponent
-    first = popularity[kept] * weights
-    length = float(np.linalg.norm(first))
-    first = first / length
-    tastes, gains = _tastes(directions, weights, first, n_components)
-    inward = np.column_stack([first, tastes]) * weights[:, None]
-    outward = (tastes * gains).T / weights
-    return ItemFilter(kept, popularity, inward, outward, 1 / length)
+def known_items(counts: Counts, kept: NDArray[np.intp], n_users: float) -> Items:
+    """Return what the counts say of the kept items."""
+    clear = np.maximum(counts.value[kept], max(2 * counts.noise_scale, _SLOW))
+    return Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
 
 
-def popularity_filter(counts: Counts) -> ItemFilter:
-    """Return the filter that knows the counts alone."""
+def popularity_ways(counts: Counts, n_users: float) -> Ways:
+    """Return the filters that know the counts alone."""
     top = np.argsort(-counts.value, kind="stable")[:1]
-    return item_filter(counts, top, _NOTHING, 1, 0.0)
+    return offered(None, known_items(counts, top, n_users), 1, 0.0)
 
 
-def _tastes(
-    directions: Directions, weights: FloatArray, first: FloatArray, n_components: int
-) -> tuple[FloatArray, FloatArray]:
-    """Return orthonormal tastes off the popularity, and how far to trust each.
-
-    The shrunk moment is brought to the metric of the weights; a taste counts by its reliability
-    (the mean squared cosine of what it is made of) and slowly by its eigenvalue.
-    """
-    V, theta, cosines = directions
-    if not V.shape[1] or n_components < 2:
-        return np.zeros((len(first), 0)), np.zeros(0)
-    U, s, M = np.linalg.svd(
-        V * np.sqrt(theta * np.maximum(cosines, 0.0)) * weights[:, None], full_matrices=False
-    )
-    reliable = np.minimum((M**2) @ cosines, 1.0)
-    U, s, M = np.linalg.svd((U - np.outer(first, first @ U)) * s, full_matrices=False)
-    r = min(n_components - 1, int(np.count_nonzero(s > 1e-6 * s[0])))
-    power = 0.5 if len(first) >= 10 * n_components else 1.0
-    return U[:, :r], ((M[:r] ** 2) @ reliable) * (s[:r] / s[0]) ** power
-
-
-def best_blend(
-    totals: FloatArray, noise_scale: float, careful: int, blends: Sequence[float] = BLENDS
-) -> float:
-    """Return the weight of the tastes with the largest released recall.
-
-    What the noise cannot tell apart goes to a careful weight: none where there is no evidence of
-    tastes; else one that is near popularity where they mislead, and has most of their gain.
-    """
-    judged = np.array(totals, np.float64)
-    judged[careful] += _CLEARLY * noise_scale
-    return float(blends[int(np.argmax(judged))])
+def best_way(totals: FloatArray, noise_scale: float) -> int:
+    """Return the way with the largest released recall; popularity where noise may have done it."""
+    return int(np.argmax(totals - noise_scale * _DOUBTS))
 
 
 def fit_filter(
@@ -240,57 +197,45 @@ def fit_filter(
     """
     counts = buy_counts(lambda share: ask.counts(share=share), available, route.name)
     if not counts.readable:
-        found = popularity_filter(counts).blended(0.0)
+        ways = popularity_ways(counts, n_users)
         if route.name == "one_shot":
-            _chosen_blend(ask, route, found, min(_MOST_JUDGED, _JUDGED_ROWS / n_users), 0)
-        return Fitted(found, counts, _NOTHING, counts.value, 0.0)
+            _chosen_way(ask, route, ways, n_users, min(_MOST_JUDGED, _JUDGED_ROWS / n_users))
+        return Fitted(ways.chosen(0), counts)
     rest = _PURE_CELLS if route.name == "one_shot" else available - counts.spent - _JUDGE
     order = np.argsort(-counts.value, kind="stable")
     n_kept, floor = _sized(route, counts.value[order], n_users, rest)
     kept = np.sort(order[:n_kept])
     judged = min(_MOST_JUDGED, _JUDGED_ROWS / n_users)
-    moment = _moment(ask, route, kept, floor, judged, rest, n_components)
-    tastes = item_filter(counts, kept, moment.directions, n_components, exponent)
+    items = known_items(counts, kept, n_users)
+    moment = _moment(ask, route, items, floor, judged, rest)
+    ways = offered(moment, items, n_components, exponent)
     judged = min(judged, _JUDGED_SCORES / (n_users * n_kept))
-    careful = _CAREFUL if moment.evidence > _EVIDENCE else 0
-    chosen = _chosen_blend(ask, route, tastes, judged, careful)
-    blend = chosen if tastes.rank else 0.0
-    return Fitted(tastes.blended(blend), counts, moment.directions, moment.diagonal, blend)
+    return Fitted(ways.chosen(_chosen_way(ask, route, ways, n_users, judged)), counts)
 
 
-def _chosen_blend(ask: Any, route: Route, tastes: ItemFilter, judged: float, careful: int) -> float:
-    """Choose the weight of the tastes by the recall of hidden items; pure routes by one choice."""
-    query = ask.judge(*tastes.arrays(), np.asarray(BLENDS), judged)
+def _chosen_way(ask: Any, route: Route, ways: Ways, n_users: float, judged: float) -> int:
+    """Choose the way by the recall of hidden items; pure routes by one choice."""
+    together, weights = ways.together()
+    query = ask.judge(*together.arrays(), weights, judged)
+    sampled = math.sqrt(_DIFFERENCE * n_users * judged)
     if route.name != "one_shot":
         answer = query.recalls(share=_JUDGE)
-        return best_blend(answer.value, answer.noise_scale, careful)
-    bonus = np.zeros(len(BLENDS))
-    bonus[careful] = route.doubt(_JUDGE)
-    return float(BLENDS[query.best_recall(bonus, share=_JUDGE)])
-
-
-class _Moment(NamedTuple):
-    directions: Directions
-    diagonal: FloatArray
-    evidence: float  # of tastes, in deviations of the noise
+        return best_way(answer.value, math.hypot(answer.noise_scale, sampled))
+    noise_scale = math.hypot(route.doubt(_JUDGE), sampled)
+    return int(query.best_recall(-noise_scale * _DOUBTS, share=_JUDGE))
 
 
 def _moment(
-    ask: Any,
-    route: Route,
-    kept: NDArray[np.intp],
-    floor: int,
-    judged: float,
-    share: float,
-    n_components: int,
-) -> _Moment:
-    """Release the moment on the kept items, or their flipped cells; return what can be read."""
+    ask: Any, route: Route, items: Items, floor: int, judged: float, share: float
+) -> PairMoment:
+    """Release the moment on the kept items, or their flipped cells."""
     if route.name == "one_shot":
-        cells = ask.cells(kept, judged, share=share)
-        found = history_moment(cells.value, cells.noise_scale, floor, n_components)
-        return _Moment(*found, math.inf)
-    answer = ask.moment(kept, floor, judged, share=share)
-    pairs = leading_pairs(answer.value, 4 * n_components)
+        cells = ask.cells(items.kept, judged, share=share)
+        return history_pairs(cells.value, cells.noise_scale, floor)
+    answer = ask.moment(items.kept, floor, judged, items.popular, share=share)
+    off = answer.value.copy()
+    if not route.pairs:
+        np.fill_diagonal(off, 0.0)
     noise_scale = answer.noise_scale / math.sqrt(2)
-    evidence = pair_evidence(answer.value, noise_scale)
-    return _Moment(wigner(*pairs, noise_scale), np.diag(answer.value).copy(), evidence)
+    edge = 2 * noise_scale * math.sqrt(len(items.kept))
+    return PairMoment(off, partial(wigner, noise_scale=noise_scale), edge)

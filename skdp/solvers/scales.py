@@ -14,21 +14,23 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, log_ndtr
 
 from skdp.answer import Answer
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 QUESTIONS = 7
-OCTAVES = np.arange(-46, 47)  # a median of 1e-12 or 1e12, and a little more
+FARTHEST = 46  # octaves: a median of 1e-12 or 1e12, and a little more
+OCTAVES = np.arange(-FARTHEST, FARTHEST + 1)
 _WIDTHS = (0.1, 0.4, 1.2, 3.0)  # how far numbers spread about their median, in octaves
 _FALL = 6.0  # octaves: half of the prior falls off from 1 like this, as units of measurement do
 _NOTHING = 2.0  # what a column of few numbers adds to the likelihood of each octave
 _NEAR = 2  # octaves that a found median may be off
 _SURE = 0.88
 _LOW = 0.25  # where nothing was found the lower quartile of what is likely is taken
-_ASIDE = np.array([0, 1, -1, 2, -2, 3, -3, 4])  # octaves: the first that was not asked about
+_STAY = 0.01  # of the posterior of a place lies to one side of where it was: it has moved
+_ASIDE = np.array([0, -1, 1, -2, 2, -3, 3, -4])  # octaves: the first that was not asked about
 _APART, _GOLDEN = 0.4, (math.sqrt(5) - 1) / 2
 _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in octaves
 _EXACT = 0.01  # of a number: stands for the noise scale where there is no noise
@@ -37,6 +39,9 @@ _BLOCK = 128  # columns at a time
 _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
 _RAISES, RAISING = 16, 4  # clip levels upwards, half octaves; questions among them
 _DOUBT = 2.0  # deviations
+_FINER = 2  # questions about parts of an octave
+_FAR, _OUTSIDE = 4.0, 0.07  # of the numbers may lie so many scales outside
+_STEPS_UP = 3  # questions whether more do: up to 4^7 scales
 _ENOUGH = 4.2  # numbers, in deviations of the noise of one rank, from which a median is found
 
 # Rank of a threshold among numbers whose median lies i - len(OCTAVES) octaves below it.
@@ -79,21 +84,29 @@ class Scale(NamedTuple):
         Whether the released ranks leave little doubt.
     needed : int
         About how many numbers that are not zero would show it, under this noise.
+    noise_scale : float
+        Of one rank.
     """
 
     value: FloatArray
     found: NDArray[np.bool_]
     needed: int
+    noise_scale: float = 0.0
 
 
-def find_scale(rank: AsksRank, share: float, *, near: float = 1.0, fall: float = _FALL) -> Scale:
-    """Return the scale of some private numbers; see `find_scales`."""
+def _one(rank: AsksRank) -> AsksRanks:
+    """Return ranks of a single column."""
 
     def ranks(thresholds: FloatArray, *, share: float) -> Answer:
         return rank(float(thresholds[0]), share=share)
 
-    found = find_scales(ranks, 1, share, near=near, fall=fall)
-    return Scale(found.value[0], found.found[0], found.needed)
+    return ranks
+
+
+def find_scale(rank: AsksRank, share: float, *, near: float = 1.0, fall: float = _FALL) -> Scale:
+    """Return the scale of some private numbers; see `find_scales`."""
+    found = find_scales(_one(rank), 1, share, near=near, fall=fall)
+    return found._replace(value=found.value[0], found=found.found[0])
 
 
 def find_scales(
@@ -115,8 +128,66 @@ def find_scales(
         asked = search.question()
         thresholds = unit * np.ldexp(1.0, OCTAVES[asked])
         search.learn(asked, ranks(thresholds, share=share / QUESTIONS))
-    octave, found = search.result()
-    return Scale(unit * np.ldexp(1.0, OCTAVES[octave]), found, search.needed)
+    middle, found = search.result()
+    octave = np.where(found, middle, search.quantile(_LOW))
+    value = unit * np.ldexp(1.0, OCTAVES[octave])
+    return Scale(value, found, search.needed, search.noise_scale)
+
+
+def find_places(ranks: AsksRanks, d: int, share: float) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return the median of each column in steps from a place, and whether it is certain.
+
+    `ranks` takes whole numbers of steps, up to `FARTHEST` to each side. A median that may as well
+    be here stays: entries are often alike, and next to what most of them are lies nothing.
+    """
+    likely = _Bisection(d)
+    for _ in range(QUESTIONS):
+        asked = likely.question()
+        likely.learn(asked, ranks(OCTAVES[asked].astype(float), share=share / QUESTIONS))
+    middle, found = likely.result()
+    moved = (likely.quantile(_STAY) > FARTHEST) | (likely.quantile(1 - _STAY) < FARTHEST)
+    return np.where(moved, OCTAVES[middle], 0.0), found
+
+
+def finer_scale(rank: AsksRank, scale: Scale, share: float) -> float:
+    """Return where in its octave the median lies; see `finer_scales`."""
+    column = Scale(np.atleast_1d(scale.value), np.atleast_1d(scale.found), scale.needed)
+    return float(finer_scales(_one(rank), column, share)[0])
+
+
+def finer_scales(ranks: AsksRanks, scale: Scale, share: float) -> FloatArray:
+    """Return where in its octave each median lies, to an eighth of the octave's end.
+
+    A wrong answer leads to another part of the octave, at worst: nothing has to stand clear.
+    """
+    low, high = np.full(len(scale.value), 0.5), np.ones(len(scale.value))
+    for _ in range(_FINER):
+        middle = (low + high) / 2
+        below = ranks(scale.value * middle, share=share / _FINER)
+        half = below.value >= 0
+        low, high = np.where(half, low, middle), np.where(half, middle, high)
+    return np.asarray(np.where(scale.found, scale.value * high, scale.value))
+
+
+def raised_scales(ranks: AsksRanks, scales: FloatArray, share: float) -> FloatArray:
+    """Return scales that are larger where many of the numbers lie far outside.
+
+    A half that is nearly alike, beside others that are not, has a scale of its own: that of half of
+    the numbers says nothing of the rest. A step up is four times; a share of the numbers that does
+    not stand clear of its noise raises nothing.
+    """
+    part = share / (1 + _STEPS_UP)
+    total = ranks(scales * np.ldexp(1.0, 2 * FARTHEST), share=part)
+    low = np.zeros(len(scales), int)
+    high = np.full(len(scales), 2**_STEPS_UP - 1)
+    for _ in range(_STEPS_UP):
+        middle = (low + high) // 2
+        below = ranks(scales * np.ldexp(_FAR, 2 * middle), share=part)
+        above = total.value - below.value
+        goal = 2 * _OUTSIDE * total.value + _DOUBT * math.sqrt(2) * total.noise_scale
+        few = above <= goal
+        low, high = np.where(few, low, middle + 1), np.where(few, middle, high)
+    return np.asarray(scales * np.ldexp(1.0, 2 * high))
 
 
 def private_clip_level(count_above: AsksCount, largest: float, goal: float, share: float) -> float:
@@ -152,47 +223,85 @@ def _lowest(
     return float(grid[high])
 
 
-class _Search:
-    """What the released ranks leave likely, for each column and octave."""
+class _Likely:
+    """What the released ranks leave likely, for each column and step of the grid."""
 
-    def __init__(self, d: int, fall: float) -> None:
-        mild = np.exp(-np.abs(OCTAVES) / fall)
-        self._base = 0.5 / len(OCTAVES) + 0.5 * mild / mild.sum()
-        self._noise = 0.0
+    _apart = 0.0
+
+    def __init__(self, d: int, prior: FloatArray) -> None:
         self._asked: list[IntArray] = []
-        # Sums over the answers so far of f^2 and f a, for each width, column and octave.
-        self._squares = np.zeros((len(_WIDTHS), d, len(OCTAVES)))
-        self._products = np.zeros_like(self._squares)
-        self._posterior = np.tile(self._base, (d, 1))
+        self._posterior = np.tile(prior, (d, 1))
 
     def quantile(self, q: Any) -> IntArray:
-        """Return the octave of each column below which q of the posterior lies."""
+        """Return the step of each column below which q of the posterior lies."""
         reached = np.cumsum(self._posterior, axis=1) >= np.reshape(q, (-1, 1)) * (1 - 1e-12)
         return np.asarray(np.argmax(reached, axis=1))
-
-    @property
-    def needed(self) -> int:
-        """Return about how many numbers that are not zero would be found under this noise."""
-        return math.ceil(_ENOUGH * self._noise)
 
     def question(self) -> IntArray:
         """Return the next threshold of each column: near its median, not the same for all.
 
         Columns that share what they show learn more of it from different thresholds. At the very
-        median an answer is that of an empty column: no octave is asked about twice.
+        median an answer is that of an empty column: no threshold is asked about twice.
         """
         d, left = len(self._posterior), 1 - len(self._asked) / QUESTIONS
         apart = np.arange(d) * _GOLDEN % 1 - 0.5 if d > 1 else np.zeros(1)
-        middle = self.quantile(0.5 + _APART * left * apart)
+        middle = self.quantile(0.5 + self._apart * left * apart)
         near = np.clip(middle[:, None] + _ASIDE, 0, len(OCTAVES) - 1)
         known = np.zeros(near.shape, bool)
         for asked in self._asked:
             known |= asked[:, None] == near
         return np.asarray(near[np.arange(d), np.argmin(known, axis=1)])
 
+    def result(self) -> tuple[IntArray, NDArray[np.bool_]]:
+        """Return the median of what is likely, and whether that is narrow."""
+        middle = self.quantile(0.5)
+        off = np.abs(np.arange(len(OCTAVES)) - middle[:, None])
+        return middle, np.asarray(np.sum(self._posterior, axis=1, where=off <= _NEAR) > _SURE)
+
+
+class _Bisection(_Likely):
+    """Medians of columns that are known to hold numbers, whatever their distribution.
+
+    A median lies at or below a threshold with the chance that the rank without its noise is
+    positive.
+    """
+
+    def __init__(self, d: int) -> None:
+        super().__init__(d, np.full(len(OCTAVES), 1 / len(OCTAVES)))
+        self._logs = np.zeros((d, len(OCTAVES)))
+
     def learn(self, asked: IntArray, answer: Answer) -> None:
         """Take in one more answer for each column."""
-        self._noise = noise = max(answer.noise_scale, _EXACT)
+        self._asked.append(asked)
+        z = np.atleast_1d(answer.value)[:, None] / max(answer.noise_scale, _EXACT)
+        below = np.arange(len(OCTAVES)) <= asked[:, None]
+        self._logs += np.where(below, log_ndtr(z), log_ndtr(-z))
+        self._logs -= self._logs.max(axis=1, keepdims=True)
+        self._posterior = _normalised(np.exp(np.maximum(self._logs, _LEAST)))
+
+
+class _Search(_Likely):
+    """The scales of columns, of which some may be empty, and which share what they show."""
+
+    _apart = _APART
+
+    def __init__(self, d: int, fall: float) -> None:
+        mild = np.exp(-np.abs(OCTAVES) / fall)
+        self._base = 0.5 / len(OCTAVES) + 0.5 * mild / mild.sum()
+        super().__init__(d, self._base)
+        self.noise_scale = 0.0
+        # Sums over the answers so far of f^2 and f a, for each width, column and octave.
+        self._squares = np.zeros((len(_WIDTHS), d, len(OCTAVES)))
+        self._products = np.zeros_like(self._squares)
+
+    @property
+    def needed(self) -> int:
+        """Return about how many numbers that are not zero would be found under this noise."""
+        return math.ceil(_ENOUGH * self.noise_scale)
+
+    def learn(self, asked: IntArray, answer: Answer) -> None:
+        """Take in one more answer for each column."""
+        self.noise_scale = noise = max(answer.noise_scale, _EXACT)
         self._asked.append(asked)
         gaps = asked[:, None] - np.arange(len(OCTAVES)) + len(OCTAVES)
         scaled = (np.atleast_1d(answer.value) / noise)[:, None]
@@ -220,13 +329,6 @@ class _Search:
         largest = np.max(logs, axis=0)
         logs -= largest
         return np.asarray(largest + np.log(np.exp(logs).sum(axis=0) + _NOTHING * np.exp(-largest)))
-
-    def result(self) -> tuple[IntArray, NDArray[np.bool_]]:
-        """Return the median of what is likely where that is narrow, else its lower quartile."""
-        middle = self.quantile(0.5)
-        off = np.abs(np.arange(len(OCTAVES)) - middle[:, None])
-        found = np.sum(self._posterior, axis=1, where=off <= _NEAR) > _SURE
-        return np.where(found, middle, self.quantile(_LOW)), found
 
 
 def _pooled(likelihood: FloatArray, base: FloatArray) -> FloatArray:

@@ -8,11 +8,13 @@ entry of the moment.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.solvers.spectral import RowNoise, clipped_gram, refined_subspace
 from skdp.solvers.thinning import Subspace, chosen_subspace
 
@@ -21,7 +23,11 @@ FloatArray = NDArray[np.float64]
 _RUNGS = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
 _READABLE = 50  # the sum of this rank must be readable, or that of a tenth of the columns
 _SIZE, _FEWEST_KEPT, _MOST_KEPT = 2.0, 100, 4000
+_ONE_MOMENT = 3  # times as many columns are best where there are no tangent rounds
 _WIDER = 2  # so many times as many columns are reached by the tangent rounds
+_HELD = 0.8  # of the squares of the counts, by the columns that are kept at least
+_FEW = 1500  # columns whose moment is released whole where sums tell nothing
+_CLEAR = 0.1  # of the rows, at the edge of its noise: then it tells something
 _MOMENT = 0.6  # of what is left; the tangent rounds (or a second moment) get the rest
 _MOMENT_LEVEL, _TANGENT_LEVEL = 30.0, 40.0
 
@@ -35,16 +41,16 @@ class Sums(NamedTuple):
     readable: bool
 
 
-def bought_sums(ask: Any, share: float) -> Sums:
-    """Buy column sums in rungs until the largest can be read; with all of a share if they cannot.
+def bought_sums(sums: Callable[..., Answer], share: float, *, all_in: bool = True) -> Sums:
+    """Buy column sums in rungs until the largest can be read.
 
-    Each rung is one release; they are averaged by precision. How far to go is decided on released
-    values, and the total is the same.
+    Each rung is one release, ``sums(share=...)``; they are averaged by precision. How far to go is
+    decided on released values. With `all_in` the whole share goes to sums that cannot be read.
     """
     value: Any = 0.0
     precision = spent = 0.0
-    for part, level in _RUNGS:
-        answer = ask.sums(share=part * share)
+    for part, level in _RUNGS if all_in else _RUNGS[:-1]:
+        answer = sums(share=part * share)
         if answer.noise_scale == 0.0:
             return Sums(answer.value, 0.0, part * share, True)
         weight = answer.noise_scale**-2
@@ -56,11 +62,19 @@ def bought_sums(ask: Any, share: float) -> Sums:
     return Sums(value, precision**-0.5, spent, False)
 
 
-def kept_columns(noise: RowNoise, share: float, d: int, k: int) -> int:
+def kept_columns(signal: float, d: int, k: int) -> int:
     """Return how many columns to keep: rows over the noise of an entry, to the power 2/3."""
-    signal = noise.n * math.sqrt(share) / noise.psd
     size = min(_SIZE * signal ** (2 / 3), float(_MOST_KEPT))
     return int(min(max(size, _FEWEST_KEPT, 4 * k), d))
+
+
+def moment_columns(signal: float, d: int, k: int) -> int:
+    """Return of how many columns one moment is best: all, unless the noise of most is spared.
+
+    More than where tangent rounds reach the others.
+    """
+    kept = min(_ONE_MOMENT * kept_columns(signal, d, k), _MOST_KEPT, d)
+    return d if 2 * kept >= d <= _MOST_KEPT else kept
 
 
 def screened_subspace(
@@ -70,21 +84,52 @@ def screened_subspace(
 
     Which columns are kept is a function of the noisy sums. The subspace of their moment is chosen
     by thinning, with the most popular columns among the candidates: where these are best a second
-    moment takes the place of the tangent rounds.
+    moment takes the place of the tangent rounds. Few columns are all kept where sums tell nothing
+    though a moment would: then entries have both signs.
     """
-    sums = bought_sums(ask, share)
+    clear = d <= _FEW and noise.psd * math.sqrt(2 * d / share) < _CLEAR * noise.n
+    sums = bought_sums(ask.sums, share, all_in=not clear)
     order = np.argsort(-np.abs(sums.value), kind="stable")
     V = np.zeros((d, k))
-    if not sums.readable:
+    if not (sums.readable or clear):
         V[order[:k], np.arange(k)] = 1.0
         return V, sums.value, order[:k]
     rest = share - sums.spent
     first, last = _MOMENT * rest, (1 - _MOMENT) * rest
-    n = kept_columns(noise, first, d, k)
+    n = kept_columns(noise.n * math.sqrt(first) / noise.psd, d, k) if sums.readable else d
     order = order[: _WIDER * n]
     sizes = np.maximum(np.abs(sums.value[order]), sums.noise_scale)
     V[order] = _moment_subspace(ask.columns(order), sizes, n, k, (first, last), noise)
     return V, sums.value, order
+
+
+def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> FloatArray:
+    """Return the subspace of one moment of the columns with the largest counts.
+
+    `signal` is rows over the noise of an entry of the moment, at the whole share. Popularity is the
+    floor, as for rows.
+    """
+    counts = bought_sums(ask.counts, share)
+    order = np.argsort(-counts.value, kind="stable")
+    V = np.zeros((d, k))
+    if not counts.readable:
+        V[order[:k], np.arange(k)] = 1.0
+        return V
+    rest = share - counts.spent
+    size = moment_columns(signal * math.sqrt(rest / share), d, k)
+    order = order[: max(size, min(_spread(counts, order), _MOST_KEPT))]
+    moment = ask.columns(order).gram(share=rest)
+    V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order]).vectors
+    return V
+
+
+def _spread(counts: Sums, order: NDArray[np.intp]) -> int:
+    """Return how many columns hold most of the squares of the counts, by released values.
+
+    Where columns are about alike, few of them show little of what all have in common.
+    """
+    squares = np.cumsum(counts.value[order] ** 2 - counts.noise_scale**2)
+    return int(np.searchsorted(np.maximum.accumulate(squares), _HELD * squares.max())) + 1
 
 
 def _moment_subspace(

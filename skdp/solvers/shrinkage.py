@@ -7,7 +7,8 @@ eigenvalue and eigenvector of G, theta what w is without the noise, and cos2 = <
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,6 @@ from skdp.solvers.linalg import top_eigenpairs
 
 FloatArray = NDArray[np.float64]
 _CLEARLY_ABOVE = 1.02  # of the edge: an eigenvalue at it is noise
-_ROUNDS = 20  # of a power iteration for one direction
 
 
 class Directions(NamedTuple):
@@ -37,28 +37,22 @@ class Directions(NamedTuple):
     cosines: FloatArray
 
 
-def pair_evidence(moment: FloatArray, noise_scale: float) -> float:
-    """Say by how many standard deviations pairs hold more energy than noise, beside one direction.
+class PairMoment(NamedTuple):
+    """A released moment without its diagonal.
 
-    The m pairs above the diagonal have noise of deviation `noise_scale`; what is left of them after
-    the best fit of v_i v_j has m - n degrees of freedom. n^2 entries together tell of much weaker
-    structure than the eigenvalues do. The diagonal, what a column has with itself, is left out.
+    Attributes
+    ----------
+    off : ndarray of shape (n, n) or LinearOperator
+        Symmetric; zero on the diagonal.
+    shrink : callable
+        What can be read of its eigenpairs (values, vectors), which may be of another diagonal.
+    edge : float
+        Where the spectrum of its noise ends.
     """
-    n, own = len(moment), np.diag(moment)
-    pairs = n * (n - 1) / 2
-    if noise_scale == 0.0 or n < 3:
-        return math.inf
-    v, value = np.ones(n) / math.sqrt(n), 0.0
-    for _ in range(_ROUNDS):  # the diagonal is what the direction itself says of it
-        image = moment @ v - (own - value * v**2) * v
-        value = float(v @ image)
-        v = image / max(float(np.linalg.norm(image)), 1e-300)
-    image = moment @ v - own * v
-    fourth = float((v**4).sum())
-    value = float(v @ image) / max(1 - fourth, 1e-12)
-    squares = float(np.vdot(moment, moment)) - float(own @ own)
-    energy = (squares - value**2 * (1 - fourth)) / 2
-    return (energy / noise_scale**2 - (pairs - n)) / math.sqrt(2 * pairs)
+
+    off: Any
+    shrink: Callable[[FloatArray, FloatArray], Directions]
+    edge: float
 
 
 def wigner(values: FloatArray, vectors: FloatArray, noise_scale: float) -> Directions:

@@ -4,13 +4,15 @@ Notation: rows x of norm at most C, d features, V (d x k) the public subspace so
 scales per unit of sensitivity for the whole budget: `psd` for a sum of x x' (1/mu, sqrt(2)/mu under
 replace), `rect` for a sum of rank-one terms (1/mu, 2/mu under replace).
 
-Three routes:
+Three routes for rows:
 
 - `gram_subspace`: the symmetric moment of clipped rows, then rounds of tangent refinement: at V
   the tangent part (I - VV')X'X V needs half the noise of the whole, and less with clipping;
 - `power_subspace`: power steps on the core and tangent parts in one release, no d x d array;
 - `screened_subspace` (`skdp.solvers.screening`): columns chosen by their noisy sums, then the
   first route on what is kept.
+
+Two for persons, whose rows are bounded together: `moment_subspace` and `product_subspace`.
 
 Clip levels aim at a number of clipped rows in proportion to the noise (`private_clip_level`).
 """
@@ -274,3 +276,22 @@ def power_subspace(
         left = np.linalg.svd(np.hstack(stacked), full_matrices=False)[0]
         V = left[:, : k if last else start.shape[1]]
     return V
+
+
+def moment_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> FloatArray:
+    """Return the leading subspace of one release of the clipped moment, chosen by thinning."""
+    block, scale = clipped_gram(ask, d, share, noise)
+    return chosen_subspace(block, scale, k).vectors
+
+
+def product_subspace(ask: Any, start: FloatArray, k: int, shares: Sequence[float]) -> FloatArray:
+    """Return the leading subspace by power steps on whole products, without core and tangent.
+
+    The last step stacks the last two products, each divided by its noise scale.
+    """
+    V, products = orthonormal(start), []
+    for share in shares:
+        answer = ask.gram_product(V, share=share)
+        products.append(answer.value / max(answer.noise_scale, _TINY))
+        V = orthonormal(answer.value)
+    return np.asarray(np.linalg.svd(np.hstack(products[-2:]), full_matrices=False)[0][:, :k])

@@ -17,7 +17,7 @@ from skdp.answer import Answer
 from skdp.solvers.columns import Columns
 from skdp.solvers.personalization import GlobalModel, Local, UserBatch
 from skdp.solvers.readout import readout_moments, solve_readout
-from skdp.solvers.scales import OCTAVES, AsksRank, find_scale
+from skdp.solvers.scales import FARTHEST, AsksRank, find_places, find_scale
 
 FloatArray = NDArray[np.float64]
 _WIDEST = 4.0  # scales from 0 within which the median target is looked for
@@ -97,22 +97,20 @@ def find_target_unit(ask: AsksBase, share: float, *, centered: bool) -> TargetUn
 def _middle(rank: AsksRank, reach: float, share: float) -> tuple[float, bool]:
     """Return about the median of numbers in [-reach, reach], and whether it was seen at all.
 
-    A search of octaves serves, on the logarithm: it knows how to live with noise. Zooms that are
-    finer than the numbers are apart say little, and do little.
+    Zooms that are finer than the numbers are apart say little, and do little.
     """
-    center, half, seen = 0.0, reach, False
+    center, step, seen = 0.0, reach / FARTHEST, False
     for _ in range(_ZOOMS):
-        step = half / OCTAVES[-1]
 
-        def evenly(
-            threshold: float, *, share: float, at: float = center, by: float = step
+        def steps(
+            thresholds: FloatArray, *, share: float, c: float = center, by: float = step
         ) -> Answer:
-            return rank(at + by * math.log2(threshold), share=share)
+            return rank(c + by * float(thresholds[0]), share=share)
 
-        found = find_scale(evenly, share, fall=math.inf)
-        if found.found:  # else the numbers are further apart than the steps, or too few
-            center += step * math.log2(float(found.value))
-            half, seen = _ZOOM * step, True
+        at, narrow = find_places(steps, 1, share)
+        seen = seen or bool(narrow[0] or at[0] == 0)  # it may as well be where it was
+        center += step * float(at[0])
+        step *= _ZOOM / FARTHEST if narrow[0] else 1.0
     return center, seen
 
 
@@ -138,7 +136,7 @@ def pooled_model(
     A column whose scale was not seen has no part in it.
     """
     d, p = len(columns.center), len(unit.center)
-    size = np.where(columns.found, np.maximum(columns.spread, columns.deviation), math.inf)
+    size = np.where(columns.found, columns.spread, math.inf)
     size = size * math.sqrt(d)  # an ordinary row has length 1
     corner = _CORNER if intercept else 0.0
 

@@ -12,15 +12,7 @@ Three tiers, sharpest first:
 
 from skdp.testing._calibration import CalibrationReport, calibration, check_calibration
 from skdp.testing._data import FitData, contrasting_data, register_data
-from skdp.testing._hooks import (
-    Opening,
-    Transcript,
-    fixed_noise,
-    null_release,
-    record_transcript,
-    replay_answers,
-    seeded_entropy,
-)
+from skdp.testing._hooks import fixed_noise, null_release, seeded_entropy
 from skdp.testing._neighbours import Neighbours, register_neighbours
 from skdp.testing._norm_neighbours import FrobeniusNeighbours, SpectralNeighbours
 from skdp.testing._pairs import candidate_pairs, register_pairs
@@ -32,14 +24,14 @@ from skdp.testing._statistics import (
     gaussian_mu,
     runs_needed,
 )
-from skdp.testing.audit import (
-    AuditReport,
+from skdp.testing._transcript_audit import (
     StepAudit,
     TranscriptReport,
-    audit,
     transcript_audit,
     worst_case_pair,
 )
+from skdp.testing._transcripts import Opening, Transcript, record_transcript, replay_answers
+from skdp.testing.audit import AuditReport, audit
 from skdp.testing.checks import dp_estimator_checks, parametrize_with_dp_checks
 from skdp.testing.sensitivity import (
     SensitivityReport,

@@ -12,9 +12,9 @@ import numpy as np
 
 from skdp.privacy.noise import integers as noise
 from skdp.testing._data import FitData
-from skdp.testing._hooks import Opening, Transcript, record_transcript
 from skdp.testing._outcomes import fresh
 from skdp.testing._statistics import SIX_SIGMA, cosine_pvalue, scale_pvalue
+from skdp.testing._transcripts import Opening, Transcript, record_transcript
 
 Fit = Callable[[Any], Any]
 _LONG = 8  # values in a release that are enough for a cosine

@@ -55,7 +55,7 @@ def settings_of(estimator) -> Settings:
     shape = getattr(estimator, "matrix_shape", None)
     d = math.prod(shape) if shape is not None else max(5, k + 2)
     unit = getattr(estimator, "privacy_unit", "row")
-    adjacency = "replace" if unit == "label" else getattr(estimator, "adjacency", "add_remove")
+    adjacency = getattr(estimator, "adjacency", "add_remove")
     return Settings(unit, adjacency, d, max(40, 2 * d))
 
 
@@ -103,9 +103,15 @@ def _target(estimator, X, rng):
     """Return y where the estimator needs one (scale and all of it are private)."""
     if not get_tags(estimator).target_tags.required:
         return None
-    if get_tags(estimator).estimator_type == "classifier":
+    if takes_labels(estimator):
         return np.arange(X.shape[0]) % 2
     return rng.standard_normal(X.shape[0]) * (1 + np.nanmax(np.abs(X)) / 10)
+
+
+def takes_labels(estimator) -> bool:
+    """Whether y holds labels: of a classifier, or of public classes."""
+    is_classifier = get_tags(estimator).estimator_type == "classifier"
+    return is_classifier or getattr(estimator, "classes", None) is not None
 
 
 def _with_bad(X, value, where):

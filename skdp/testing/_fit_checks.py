@@ -15,7 +15,7 @@ from skdp.exceptions import PrivacyWarning
 from skdp.privacy.accounting import losses as accounting
 from skdp.testing._calibration import check_calibration
 from skdp.testing._data import FitData, contrasting_data, settings_of
-from skdp.testing._hooks import fixed_noise, record_transcript
+from skdp.testing._hooks import fixed_noise
 from skdp.testing._null_checks import not_private, skip
 from skdp.testing._outcomes import (
     difference,
@@ -25,7 +25,8 @@ from skdp.testing._outcomes import (
     outcome,
 )
 from skdp.testing._statistics import SIX_SIGMA, cosine_pvalue
-from skdp.testing.audit import transcript_audit, worst_case_pair
+from skdp.testing._transcript_audit import transcript_audit, worst_case_pair
+from skdp.testing._transcripts import record_transcript
 
 _SLIP = 1 + 1e-6
 BAD_EPSILONS = (math.nan, 0, 0.0, -1, -math.inf, True, "1", None, [1.0])
@@ -203,7 +204,9 @@ def check_documented_attributes(name, estimator):
 def check_pickle_and_clone(name, estimator):
     """A pickle holds the same public values; a clone holds none, and no trace of a fit."""
     fitted = _fitted(estimator)
-    copy = pickle.loads(pickle.dumps(fitted))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what holds private heads says so
+        copy = pickle.loads(pickle.dumps(fitted))
     found = difference(fitted_attributes(fitted), fitted_attributes(copy))
     if found:
         raise AssertionError(f"{name}: a pickled copy differs: {found}")
@@ -282,7 +285,8 @@ def check_input_unmodified(name, estimator):
             raise AssertionError(f"{name} modifies its {form} input")
 
 
-_PUBLIC = {"clip_norm": 1.0, "entry_bounds": (-1.0, 1.0)}  # in place of scales that are learnt
+# In place of scales that are learnt.
+_PUBLIC = {"clip_norm": 1.0, "entry_bounds": (-1.0, 1.0), "limits": [(-1.0, 1.0), (-1.0, 1.0)]}
 _SCALED = (
     "clip_norm",
     "clip_level",
@@ -291,6 +295,7 @@ _SCALED = (
     "entry_bounds",
     "sensitivity",
     "weights",
+    "limits",
 )
 
 
@@ -304,7 +309,7 @@ def _scaled_params(estimator, factor):
         if value is None:
             continue
         out[name] = factor * np.asarray(value, float) if np.ndim(value) else factor * value
-        if isinstance(value, tuple):
+        if isinstance(value, tuple) and np.ndim(value) == 1:
             out[name] = tuple(float(v) for v in out[name])
     return out
 

@@ -7,9 +7,10 @@ import scipy.sparse as sp
 
 from skdp.testing._data import contrasting_data, settings_of
 from skdp.testing._formats import STORED
-from skdp.testing._hooks import change, fixed_noise, record_transcript, replay_answers
+from skdp.testing._hooks import change, fixed_noise
 from skdp.testing._null_checks import not_private, skip
 from skdp.testing._outcomes import difference, fresh, outcome
+from skdp.testing._transcripts import record_transcript, replay_answers
 
 _SEED = 20240401
 
@@ -78,8 +79,7 @@ def check_company(name, estimator):
         raise AssertionError(f"{name}: {failure}")
     for openings in zip(whole, *parts, strict=True):
         bound, (exact, some, others) = openings[0].bound, (opening.exact for opening in openings)
-        slack = math.sqrt(bound.size) if bound.slack is None else bound.slack
-        rounding = slack if slack >= math.sqrt(bound.size) else 0.0
+        rounding = bound.l2_slack if bound.l2_slack >= math.sqrt(bound.size) else 0.0
         if np.linalg.norm(change(exact, some + others)) > rounding:
             raise AssertionError(
                 f"{name}: what a unit adds to {bound.name!r} depends on other units"

@@ -10,15 +10,9 @@ from sklearn.utils import get_tags
 
 from skdp.exceptions import BudgetExceededError
 from skdp.testing._data import FitData, contrasting_data, settings_of
-from skdp.testing._hooks import (
-    before_payment,
-    change,
-    fixed_noise,
-    null_release,
-    record_transcript,
-    replay_answers,
-)
+from skdp.testing._hooks import before_payment, change, fixed_noise, null_release
 from skdp.testing._outcomes import difference, fitted_attributes, fresh, outcome
+from skdp.testing._transcripts import record_transcript, replay_answers
 
 _SEED = 20240229
 _NORM_UNITS = ("frobenius", "rank_one", "spectral")

@@ -8,7 +8,7 @@ from sklearn.utils import get_tags
 
 from skdp.regression import DPTraceRegressor
 from skdp.regression._personalized_base import PersonalizedBase
-from skdp.testing._data import FitData, settings_of
+from skdp.testing._data import FitData, settings_of, takes_labels
 
 _MANY = 2000
 _HUGE = 1e15  # shifts each step of a search for the clip norm, then is clipped
@@ -56,7 +56,7 @@ def _with_targets(estimator, *pair):
         return pair
     shared = min(data.X.shape[0] for data in pair)
     rows = [np.arange(data.X.shape[0]) for data in pair]
-    if get_tags(estimator).estimator_type == "classifier":
+    if takes_labels(estimator):
         return [data._replace(y=i % 2) for data, i in zip(pair, rows, strict=True)]
     pattern = np.array([1.0, -0.5, 2.0])
     return [
@@ -67,13 +67,17 @@ def _with_targets(estimator, *pair):
 
 @register_pairs("label")
 def _label_pairs(estimator):
-    """Change one label: the largest contribution, and its opposite."""
+    """Change one label: the largest contribution, and its opposite, or none."""
     settings = settings_of(estimator)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, settings.n_features))
     y = rng.standard_normal(400)
-    for name, first, second in (("antipodal", _HUGE, -_HUGE), ("from zero", _HUGE, 0.0)):
-        yield name, FitData(X, np.append(y[:-1], first)), FitData(X, np.append(y[:-1], second))
+    changes = {"antipodal": -_HUGE, "from zero": 0.0}
+    if settings.adjacency == "add_remove":
+        changes = {"withheld": np.nan}
+    for name, other in changes.items():
+        targets = (np.append(y[:-1], last) for last in (_HUGE, other))
+        yield name, *(FitData(X, target, assume_finite=True) for target in targets)
 
 
 def _row_bases(estimator):
@@ -124,15 +128,20 @@ def _group_pairs(estimator):
     for origin, base in _row_bases(estimator):
         d = len(origin)
         groups = np.arange(len(base)) % 3
-        users = {"one huge row": _HUGE * np.eye(d)[:1], "huge rows": _HUGE * np.eye(d)}
+        spike = _HUGE * np.eye(d)[:1]
+        users = {"one huge row": spike, "huge rows": _HUGE * np.eye(d)}
+        users["many huge rows"] = np.repeat(spike, _MANY, axis=0)
         for name, rows in users.items():
             labels = np.append(groups, np.full(len(rows), 3))
-            more = FitData(np.vstack([base, rows]), None, {"groups": labels})
+
+            def with_user(rows, labels=labels, base=base):
+                return FitData(np.vstack([base, rows]), None, {"groups": labels})
+
             if replace:
-                turned = FitData(np.vstack([base, -rows]), None, {"groups": labels})
-                yield f"{name}, antipodal", more, turned
+                yield f"{name}, antipodal", with_user(rows), with_user(-rows)
+                yield f"{name}, turned", with_user(rows), with_user(np.roll(rows, 1, axis=1))
             else:
-                yield name, FitData(base, None, {"groups": groups}), more
+                yield name, FitData(base, None, {"groups": groups}), with_user(rows)
 
 
 def _small(estimator):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 from skdp.solvers.one_shot import flip_deviation, flip_probability
@@ -44,7 +46,14 @@ def _flipped_threshold(session: Any, unit: Any, m: int, n: int) -> float:
 
 
 def choose_one_shot(
-    estimator: Any, unit: Any, shape: tuple[int, int], n_answers: int, other: str
+    estimator: Any,
+    unit: Any,
+    shape: tuple[int, int],
+    n_answers: int,
+    other: str,
+    *,
+    moments: Mapping[str, float] | None = None,
+    no_products: bool = False,
 ) -> tuple[str, str]:
     """Return (name, reason) of a route: "one_shot", or another one that takes products.
 
@@ -60,20 +69,29 @@ def choose_one_shot(
         Number of answers of the other route.
     other : str
         Its name.
+    moments : mapping or None
+        Name -> threshold of routes by the moment of the rows.
+    no_products : bool
+        Whether the other route stands behind those.
     """
     name = estimator.algorithm
     if name not in ("auto", other):
         return name, f"{name}: as asked for"
-    if name == other or not (unit.single and unit.low == 0 < unit.high):
-        return other, f"{other}: as asked for" if name == other else f"{other}: no cells to flip"
-    pure = estimator._checked_session(pure=True)
+    if name == other:
+        return other, f"{other}: as asked for"
+    pure = estimator._checked_session(pure=estimator._offers_pure_dp())
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
-    ours = _flipped_threshold(pure, unit, *shape)
+    flips = unit.single and unit.low == 0 < unit.high
+    if not (flips or moments):
+        return other, f"{other}: no cells to flip"
+    ours = _flipped_threshold(pure, unit, *shape) if flips else math.inf
     theirs = math.inf
     if estimator.delta > 0 or estimator.n_components == 1:
         session = estimator._checked_session()
         theirs = _iterated_threshold(session, unit, estimator.n_components, n_answers)
+    rivals = {} if no_products else {other: theirs}
+    other, theirs = min((rivals | dict(moments or {})).items(), key=itemgetter(1))
     enough = _ENOUGH * unit.high * math.sqrt(estimator.n_components)
     name = "one_shot" if ours < theirs and theirs > enough else other
     mine, rival = (ours, theirs) if name == "one_shot" else (theirs, ours)

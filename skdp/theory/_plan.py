@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
 
-from skdp._tables import aligned
+from skdp._tables import aligned, html_table
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,7 @@ class FitPlan:
             return math.nan
         return self.expected.error(n_samples)
 
-    def __str__(self) -> str:
-        """Return the plan as aligned text."""
+    def _facts(self) -> list[tuple[str, str]]:
         shape = f"{self.n_samples} samples, {self.n_features} features"
         error = "theory has no value" if math.isnan(self.error) else f"about {self.error:.2g}"
         facts = [
@@ -179,9 +178,13 @@ class FitPlan:
         ]
         if self.needed:
             facts.append(("Samples needed", f"about {self.needed} for half of the signal"))
-        facts += [("Assumed", text) for text in self.assumptions]
-        table = [("release", "share", "sensitivity", f"noise scale (unit: {self.unit})")]
-        table += [
+        return facts + [("Assumed", text) for text in self.assumptions]
+
+    def _head(self) -> tuple[str, ...]:
+        return ("release", "share", "sensitivity", f"noise scale (unit: {self.unit})")
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
             (
                 r.name if r.times == 1 else f"{r.name} ({r.times} times)",
                 f"{r.share:.1%}",
@@ -190,4 +193,12 @@ class FitPlan:
             )
             for r in self.releases
         ]
-        return "\n".join([*aligned(facts), *aligned(table)])
+
+    def __str__(self) -> str:
+        """Return the plan as aligned text."""
+        return "\n".join([*aligned(self._facts()), *aligned([self._head(), *self._rows()])])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_table(self._facts()) + html_table(self._rows(), self._head())

@@ -63,6 +63,18 @@ def _ordinary(name: str) -> Ordinary | None:
     return _above if name.endswith("_above") else _count if name == "count" else None
 
 
+def ranks_about(length: float) -> dict[str, Ordinary]:
+    """Return what rows whose norms end at a public length answer."""
+
+    def below(n: float, noise: Answer, threshold: float) -> Any:
+        return _rank(n, noise, threshold / length)
+
+    def above(n: float, noise: Answer, threshold: float) -> float:
+        return _above(n, noise, threshold / length)
+
+    return {"kept_below": below, "norms_above": above}
+
+
 def clear_sums(_n: float, noise: Answer, *_public: Any) -> FloatArray:
     """Sums of columns that can all be read, some more than others; by request, see `rehearse`."""
     d = len(noise.value)

@@ -107,7 +107,7 @@ def power_loss(
     noises : sequence of float
         Noise scale of each step, per unit of its clip level.
     core_scale : float
-        What divides the core of a term beside its tangent part.
+        What divides the core of a term beside its tangent part; 1 if terms are not clipped.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def power_loss(
     for scale in noises:
         inside = min(1.0, captured * overlap + (1 - captured) * width / d)
         length = math.sqrt(inside * (1 - inside) + (inside / core_scale) ** 2)
-        length = min(length, 0.5 / math.sqrt(1 - core_scale**-2))
+        length = min(length, 0.5 / math.sqrt(1 - core_scale**-2)) if core_scale > 1 else 1.0
         noise = (scale * length) ** 2 * d
         ratios.append(spike**2 * overlap / noise)
         leaks.append(bulk / spike * math.sqrt((1 - overlap) / overlap))  # of the bulk, not noise

@@ -288,7 +288,6 @@ def user_files(tmp_path):
     return paths
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("name", USERS)
 def test_users_in_files_and_maps_give_the_same_bits(name, user_files, tmp_path):
     model, y = USERS[name]

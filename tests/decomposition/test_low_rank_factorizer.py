@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.decomposition import TruncatedSVD
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
-from skdp.decomposition import LocalAggregator, local_report
+from skdp.decomposition import LocalAggregator, LocalRowReporter, local_report
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.testing import record_transcript, seeded_entropy
@@ -62,7 +62,7 @@ def test_error_of_an_exact_rank(method, t, v, least, most):
     np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(10), atol=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore:.*random_state:skdp.exceptions.PrivacyWarning")
 def test_error_falls_with_epsilon_and_is_the_same_for_sparse_input():
     A = low_rank(200, 150, 3)
     A[np.abs(A) < np.quantile(np.abs(A), 0.7)] = 0.0
@@ -87,7 +87,7 @@ def test_noise_alone_gives_nearly_nothing():
             assert np.linalg.norm(model.singular_values_) < 0.5 * (math.sqrt(300) / MU)
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
 def test_no_noise_is_truncated_svd():
     A = low_rank(80, 60, 6)
     expected = TruncatedSVD(3, algorithm="arpack", random_state=0).fit(A)
@@ -467,3 +467,35 @@ def test_local_reports_of_a_sketch_pay_its_exact_norm():
         local_report(np.ones((2, 3)), **options)
     with pytest.raises(ValueError, match="no report"):
         LocalAggregator(1).components_  # noqa: B018
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")  # of seeds
+def test_a_reporter_reports_each_row_by_itself():
+    rows = np.random.default_rng(0).standard_normal((6, 8)) * 3
+    reporter = LocalRowReporter(clip_norm=2.0, epsilon=3.0, random_state=1)
+    found = reporter.fit_transform(rows)
+    alone = [
+        local_report(row, clip_norm=2.0, epsilon=3.0, delta=1e-6, random_state=1 + i)
+        for i, row in enumerate(rows)
+    ]
+    assert np.array_equal(found, [report.values for report in alone])
+    assert np.array_equal(found, reporter.transform(sp.csr_array(rows)))
+    zeros = reporter.transform(0 * rows)  # the noise alone
+    assert len({tuple(row) for row in zeros}) == 6
+    part = LocalRowReporter(sketch_size=3, sketch_seed=1).fit(rows)
+    assert part.transform(rows).shape == (6, 3)
+    assert list(part.get_feature_names_out())[-1] == "localrowreporter2"
+    report = LocalRowReporter(epsilon=3.0).report(rows[0])
+    assert (report.privacy_spent.epsilon, report.privacy_spent.adjacency) == (3.0, "replace")
+    with pytest.raises(ValueError, match="random_state"):
+        LocalRowReporter(random_state=-1).fit(rows)
+
+
+def test_every_call_of_a_reporter_spends():
+    rows = np.ones((3, 2))
+    with PrivacyLedger(20.0, 1e-5) as ledger:
+        reporter = LocalRowReporter(epsilon=1.0).fit(rows)
+        assert ledger.entries == ()
+        first, second = reporter.transform(rows), reporter.transform(rows)
+    assert len(ledger.entries) == 6
+    assert not np.array_equal(first, second)

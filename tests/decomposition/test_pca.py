@@ -29,13 +29,13 @@ ATTRIBUTES = [
 
 def exact(**kwargs):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
+        warnings.filterwarnings("ignore", ".*no noise|.*random_state", PrivacyWarning)
         return DPPCA(epsilon=math.inf, clip_norm=math.inf, **kwargs).fit(X)
 
 
 def seeded(*args, data=X, **kwargs):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
+        warnings.filterwarnings("ignore", ".*no noise|.*random_state", PrivacyWarning)
         return DPPCA(*args, random_state=0, **kwargs).fit(data)
 
 
@@ -262,3 +262,28 @@ def test_nothing_is_found_in_nothing(form):
         assert any("no component" in str(w.message) for w in caught) == (pca.n_components_ == 0)
         assert pca.transform(np.zeros((3, 6))).shape == (3, pca.n_components_)
     assert found <= 3
+
+
+@pytest.mark.parametrize("k", [None, 2])
+def test_variances_that_are_cut_to_zero_are_explained(k):
+    """One column of rows, and nothing beside it: the second variance is noise, or less."""
+    X = np.random.default_rng(0).standard_normal((300, 2 if k is None else 8)) * 1e-9
+    X[:, 0] *= 1e9
+    seen = set()
+    for _ in range(12):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            pca = DPPCA(k, clip_norm=3.0).fit(X)
+        below = np.count_nonzero(pca.explained_variance_ == 0)
+        said = [str(w.message) for w in caught]
+        assert len(said) == bool(below)
+        if below:
+            assert f"{below} of 2 variances below the noise" in said[0]
+        seen.add(below)
+    assert {0, 1} <= seen or {1, 2} <= seen
+
+
+def test_without_noise_zero_is_a_number_like_others():
+    with pytest.warns(PrivacyWarning) as caught:
+        DPPCA(epsilon=np.inf, clip_norm=np.inf).fit(np.ones((9, 3)))
+    assert not any("below the noise" in str(w.message) for w in caught)

@@ -1,27 +1,15 @@
 """Keys and masks, against published vectors."""
 
-import numpy as np
 import pytest
 
 from skdp.federated import _crypto as crypto
 from skdp.federated import _wire as wire
-from skdp.federated._masks import add_mask, subtract_mask
 from skdp.federated.aggregation_client import commitment, pair_key, sealing_key, self_key
 
 
 def test_hkdf_is_the_one_of_rfc_5869():
     key = crypto.derive(b"\x0b" * 22, bytes(range(13)), bytes(range(0xF0, 0xFA)))
     assert key.hex() == "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"
-
-
-def test_masks_are_chacha20_of_rfc_8439():
-    total = np.zeros(8, dtype=np.uint64)
-    add_mask(total, bytes(32))
-    expected = (
-        "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
-        "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
-    )
-    assert total.astype("<u8").tobytes().hex() == expected
 
 
 def test_x25519_is_the_one_of_rfc_7748():
@@ -36,17 +24,6 @@ def test_x25519_is_the_one_of_rfc_7748():
     assert bob.public.hex() == "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
     assert alice.agree(bob.public) == bob.agree(alice.public)
     assert alice.secret.hex() not in repr(alice)
-
-
-def test_masks_cancel_in_pieces():
-    for size in (1, 8191, 8192, 8193, 30000):
-        total = np.arange(size, dtype=np.uint64)
-        add_mask(total, b"k" * 32)
-        whole = total.copy()
-        subtract_mask(total, b"k" * 32)
-        np.testing.assert_array_equal(total, np.arange(size, dtype=np.uint64))
-        whole -= np.arange(size, dtype=np.uint64)
-        assert len(np.unique(whole)) == size  # no piece of the stream comes twice
 
 
 def test_keys_are_bound_to_everything():

@@ -38,7 +38,7 @@ def people(n, seed, m=8):
 def pilot(cls=DPPersonalizedRegressor, y=lambda y: y, **options):
     X, target, users = people(400, 0)
     with warnings.catch_warnings(), seeded_entropy(0):
-        warnings.simplefilter("ignore", PrivacyWarning)
+        warnings.filterwarnings("ignore", ".*could not see where targets lie", PrivacyWarning)
         return cls(1, epsilon=1.0, **options).fit(X, y(target), groups=users).released()
 
 
@@ -264,9 +264,3 @@ def test_a_lost_state_is_an_error():
     lossy = StateSum(lambda callbacks: PlainAggregator(callbacks[1:]))
     with pytest.raises(PrivacyError, match="2 of 3 states"):
         lossy([np.ones(2, np.int64)] * 3)
-
-
-@pytest.mark.parametrize("states", [[], [np.ones(2)], [np.ones(2, np.int64), np.ones(3, np.int64)]])
-def test_states_are_checked(states):
-    with pytest.raises(ValueError, match="state"):
-        StateSum(PlainAggregator)(states)

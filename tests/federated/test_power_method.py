@@ -30,8 +30,7 @@ from skdp.federated import _clients as clients_module
 from skdp.federated import noise_parts as parts_module
 from skdp.federated._ask import Federation, unpack
 from skdp.federated._clients import narrowed
-from skdp.federated._question import Question
-from skdp.federated._requests import Call, Facts, Request
+from skdp.federated._requests import Call, Facts, Question, Request
 from skdp.federated.noise_parts import NoiseParts, PartGrant, granted_step
 from skdp.federated.power_method import _SIGNATURES
 from skdp.privacy.gate.bounds import Bound, Bounded

@@ -16,7 +16,6 @@ from skdp.federated import (
 from skdp.federated._requests import Call, Facts, Request
 from skdp.model_selection import leave_some_out
 from skdp.recommend import DPRecommender, recall_at_n
-from skdp.solvers.recommend import BLENDS
 from skdp.testing import seeded_entropy
 
 CONFIG = AggregationConfig(n_clients=4, n_colluders=1, n_dropouts=1)
@@ -30,10 +29,10 @@ def split():
 
 def federated(R, adjacency="add_remove", **params):
     clients = [
-        RecommenderClient(R[i::4], CONFIG, epsilon=8.0, adjacency=adjacency) for i in range(4)
+        RecommenderClient(R[i::4], CONFIG, epsilon=16.0, adjacency=adjacency) for i in range(4)
     ]
     server = FederatedPowerMethod(
-        DPRecommender(8, epsilon=8.0, adjacency=adjacency, **params), CONFIG
+        DPRecommender(8, epsilon=16.0, adjacency=adjacency, **params), CONFIG
     )
     sums = PlainAggregator([client.respond for client in clients])
     public = {} if adjacency == "add_remove" else {"n_samples": R.shape[0]}
@@ -46,7 +45,7 @@ def test_the_fit_over_clients_is_the_central_one_with_more_noise(split, adjacenc
     train, test = split
     model, clients = federated(train, adjacency)
     with seeded_entropy(0):
-        central = DPRecommender(8, epsilon=8.0, adjacency=adjacency).fit(train)
+        central = DPRecommender(8, epsilon=16.0, adjacency=adjacency).fit(train)
     assert recall_at_n(model.recommend(train)[0], test) > 0.9 * recall_at_n(
         central.recommend(train)[0], test
     )
@@ -57,9 +56,9 @@ def test_the_fit_over_clients_is_the_central_one_with_more_noise(split, adjacenc
     for ours, line in zip(model.ledger_, central.ledger_, strict=True):  # what protects is the same
         assert (ours.name, ours.sensitivity) == (line.name, pytest.approx(line.sensitivity))
         assert ours.noise_scale == pytest.approx(line.noise_scale, rel=1e-3)
-    assert model.privacy_spent_.epsilon == pytest.approx(8.0)
+    assert model.privacy_spent_.epsilon == pytest.approx(16.0)
     for client in clients:
-        assert client.close().epsilon == pytest.approx(8.0)
+        assert client.close().epsilon == pytest.approx(16.0)
         assert [line.name for line in client.ledger_][-1] == "recalls"
 
 
@@ -70,7 +69,7 @@ def test_interactions_are_for_local_reports():
 
 
 KEPT = np.arange(3)
-JUDGE = (KEPT, np.ones(6), np.ones((3, 2)), np.ones((1, 3)), 1.0, np.asarray(BLENDS), 0.5)
+JUDGE = (KEPT, np.ones(6), np.ones((3, 2)), np.ones((1, 3)), 1.0, np.ones((3, 1)), 0.5)
 
 
 def asked(*calls, share=0.1):
@@ -87,10 +86,14 @@ def changed(place, value):
 @pytest.mark.parametrize(
     "call",
     [
-        Call("moment", (np.array([1, 1]), 1.0, 0.5)),
-        Call("moment", (np.array([1, 6]), 1.0, 0.5)),
-        Call("moment", (KEPT, 1.0, 1.5)),
-        Call("moment", (KEPT, 1.0, math.nan)),
+        Call("moment", (np.array([1, 1]), 1.0, 0.5, np.zeros(2))),
+        Call("moment", (np.array([1, 6]), 1.0, 0.5, np.zeros(2))),
+        Call("moment", (KEPT, 1.0, 1.5, np.zeros(3))),
+        Call("moment", (KEPT, 1.0, math.nan, np.zeros(3))),
+        Call("moment", (KEPT, 1.0, 0.5)),
+        Call("moment", (KEPT, 1.0, 0.5, np.ones(3))),
+        Call("moment", (KEPT, 1.0, 0.5, np.zeros(4))),
+        Call("moment", (KEPT, 1.0, 0.5, np.full(3, math.nan))),
         Call("judge", JUDGE),  # no release by itself
         Call("best_recall", (np.zeros(3),)),
         Call("gram"),
@@ -107,7 +110,8 @@ def test_clients_refuse_what_is_unsound(call):
         (0, np.array([0, 1, 1])), (1, np.ones(5)), (1, np.array([1, 1, 1, 1, 1, np.nan])),
         (2, np.ones((2, 2))), (2, np.ones((3, 3))), (3, np.ones((1, 4))),
         (3, np.full((1, 3), np.inf)),
-        (4, -1.0), (5, np.array([np.nan])), (5, np.ones(17)), (5, None), (6, 2.0),
+        (4, -1.0), (5, np.array([[np.nan]])), (5, np.ones((17, 1))), (5, np.ones((3, 2))),
+        (5, np.ones(3)), (5, None), (6, 2.0),
     ],
 )  # fmt: skip
 def test_clients_refuse_filters_that_fit_nothing(place, value):

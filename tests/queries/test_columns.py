@@ -20,8 +20,8 @@ def query(adjacency):
 @pytest.mark.parametrize("release", RELEASES)
 def test_bound_holds_and_is_reached(release, adjacency):
     report = check_sensitivity(
-        query(adjacency), release, *RELEASES[release], adjacency=adjacency, formats=["dense"],
-        max_starts=150, n_climb=20, budgets=(0.02, 2.0),
+        query(adjacency), release, *RELEASES[release], adjacency=adjacency,
+        formats=["dense", "csr"], max_starts=150, n_climb=20, budgets=(0.02, 2.0),
     )  # fmt: skip
     print(report)
     assert report.ratio > 0.99

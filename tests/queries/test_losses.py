@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from skdp.model_selection._rowwise import _products, each_row, fast_map
 from skdp.queries.losses import LossQuery
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
 
@@ -86,31 +85,3 @@ def test_order_and_laziness(release):
 
 
 # -- each row by itself --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("d", [1, 2, 7, 8, 9, 31, 64, 129, 1000])
-def test_products_of_a_row_do_not_depend_on_the_others(d):
-    rng = np.random.default_rng(d)
-    X = rng.standard_normal((67, d)) * 10.0 ** rng.uniform(-9, 9, (67, 1))
-    M = rng.standard_normal((d, 3))
-    whole = _products(X, M)
-    alone = np.concatenate([_products(X[i : i + 1], M) for i in range(len(X))])
-    moved = _products(np.ascontiguousarray(X[5:]), M)
-    assert np.array_equal(whole, alone)
-    assert np.array_equal(whole[5:], moved)
-    scale = np.abs(X) @ np.abs(M)
-    assert np.all(np.abs(whole - X @ M) <= 1e-13 * scale)
-
-
-def test_rows_that_fail_are_nan_and_silent():
-    def function(x, y):
-        if x[0, 0] < 0:
-            raise ValueError(f"a private value: {x}")
-        return np.log(x[:, 0])
-
-    X = np.array([[1.0], [-1.0], [0.0]])
-    assert np.array_equal(each_row(function, X, None), [0.0, np.nan, -np.inf], equal_nan=True)
-
-
-def test_unknown_models_have_no_fast_map():
-    assert fast_map(object(), np.zeros((2, 2)), "predict") is None

@@ -58,3 +58,48 @@ def test_bound_by_adjacency():
     empty = np.zeros((0, 4))
     assert query("add_remove")(empty).ranks(THRESHOLDS).bound.l2 == math.sqrt(4) / 2
     assert query("replace")(empty).ranks(THRESHOLDS).bound.l2 == math.sqrt(4)
+
+
+# -- places ----------------------------------------------------------------------------------------
+
+STEP, STEPS = np.array([1.0, 0.25, 1e6, 1e-6]), np.array([0.0, -3.0, 46.0, 5.0])
+
+
+def places(adjacency):
+    return lambda X: ColumnQuery(X, adjacency=adjacency).places(
+        CENTER[: np.shape(X)[1]], STEP[: np.shape(X)[1]]
+    )
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_bound_of_places_holds_and_is_reached(adjacency):
+    bases = [np.random.default_rng(0).standard_normal((5, 4)) * s for s in (1e-8, 1.0, 1e13)]
+    report = check_sensitivity(
+        places(adjacency), "ranks", STEPS, adjacency=adjacency, formats=["dense"],
+        bases=[*bases, np.zeros((5, 4)), np.tile(CENTER, (5, 1))], n_climb=20, budgets=(0.02, 2.0),
+    )  # fmt: skip
+    assert report.ratio > (0.99 if adjacency == "add_remove" else 0.8)
+
+
+def test_places_count_all_entries_of_good_rows():
+    X = np.array([[0.0, 1.0], [0.5, 3.0], [2.0, -1e300], [-8.0, np.nan], [1e308, 1.0]])
+    ask = ColumnQuery(X, adjacency="add_remove").places(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
+    assert ask.ranks(np.array([0.0, 0.0])).answer(0.0).tolist() == [-1.0, 1.0]
+    assert ask.ranks(np.array([1.0, 4.0])).answer(0.0).tolist() == [0.0, 2.0]
+    assert ask.ranks(np.array([-1.0, -1.0])).answer(0.25).tolist() == [-8, -4]
+    low, high = np.full((1, 2), -1e9), np.full((1, 2), 1e9)
+    change = [
+        ColumnQuery(rows, adjacency="replace").places(np.zeros(2), np.ones(2)).ranks(np.zeros(2))
+        for rows in (low, high)
+    ]
+    gap = np.linalg.norm(change[0].answer(0.0) - change[1].answer(0.0))
+    assert gap == change[0].bound.l2 == math.sqrt(2)
+
+
+def test_quarters_of_octaves_are_told_apart():
+    X = np.random.default_rng(0).standard_normal((999, 3)) * [1.0, 1e-9, 1e9]
+    X[1] = [1.25, 0.75, 2.0**30]
+    ask = ColumnQuery(X, adjacency="add_remove").octaves(np.zeros(3))
+    for t in ([1.25, 0.75, 2.0**30], [1.0, 2.0**-30 * 1.5, 2.0**30 * 1.75]):
+        exact = (np.abs(X) <= t).sum(axis=0) - len(X) / 2
+        np.testing.assert_array_equal(ask.ranks(np.array(t)).answer(0.0), exact)

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.queries.readout import ReadoutQuery, TargetScale
+from skdp.data.places import in_memory
+from skdp.data.record_scales import TargetScale
+from skdp.data.records import RecordForm, records_of
+from skdp.queries.readout import ReadoutQuery
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
 
 C = 1.7
@@ -26,12 +29,15 @@ def dense(part):
     return part.toarray() if sp.issparse(part) else part
 
 
+def query_of(X, y, scale, adjacency):
+    records = records_of(in_memory(X, y=y), RecordForm(np.asarray, y.shape[1]))
+    return ReadoutQuery(records, clip_norm=C, scale=scale, adjacency=adjacency)
+
+
 def make_query(scale, adjacency):
     """Records as columns [X, y]: the fuzz changes rows and targets together."""
     q = len(scale.size)
-    return lambda Z: ReadoutQuery(
-        Z[:, :-q], dense(Z[:, -q:]), clip_norm=C, scale=scale, adjacency=adjacency
-    )
+    return lambda Z: query_of(Z[:, :-q], dense(Z[:, -q:]), scale, adjacency)
 
 
 def angled(cosine, row_norm, target, sign):
@@ -52,7 +58,7 @@ def at_the_bound(scale, adjacency):
             norms = np.hypot.reduce(X, axis=1)
         long = np.isfinite(norms) & (norms > C)
         X[long] *= (C * (1 - 1e-9) / norms[long])[:, None]
-        return ReadoutQuery(X, y, clip_norm=C, scale=scale, adjacency=adjacency)
+        return query_of(X, y, scale, adjacency)
 
     return make
 
@@ -168,18 +174,18 @@ def unclipped(self, rows):
 
 BUGS = {
     "a cross term counted once": (
-        "readout._change",
+        "queries.readout._change",
         lambda U, t, adjacency: math.hypot(U * U, U * t),
     ),
-    "no bound on the targets": ("readout._change", lambda U, t, adjacency: U * U),
-    "long rows are not cut": ("integer_rows.IntegerRows.__call__", unclipped),
+    "no bound on the targets": ("queries.readout._change", lambda U, t, adjacency: U * U),
+    "long rows are not cut": ("data.integer_rows.IntegerRows.__call__", unclipped),
 }
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_found(bug, monkeypatch):
     name, broken = BUGS[bug]
-    monkeypatch.setattr(f"skdp.queries.{name}", broken)
+    monkeypatch.setattr(f"skdp.{name}", broken)
     make = at_the_bound if name.endswith("_change") else make_query
     with pytest.raises(AssertionError, match=r"by more than is claimed|seen by everybody"):
         check_sensitivity(

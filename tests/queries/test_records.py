@@ -30,7 +30,7 @@ def positive(d, seed):
 W = (positive(D1, 1), positive(D2, 2))
 DIAGONAL = tuple(np.diag(np.random.default_rng(3).uniform(0.2, 1, d)) for d in (D1, D2))
 FORMS = ["dense", "float32", "csr", "factors", "whitened", "csr whitened", "factors whitened"]
-UNITS = [("row", "add_remove"), ("row", "replace"), ("label", "replace")]
+UNITS = [(unit, adjacency) for unit in ("row", "label") for adjacency in ("add_remove", "replace")]
 
 
 def placed(X, y):
@@ -92,7 +92,9 @@ def worst_of(release, form, unit, adjacency, corner, step, n=100):
     worst = 0.0
     for i in range(n):
         one, y = (A[i : i + 1], B[i : i + 1]), targets[i : i + 1]
-        if unit == "label":
+        if unit == "label" and adjacency == "add_remove":
+            others = [(one, np.nan * y)]  # withheld
+        elif unit == "label":
             others = [(one, -y), (one, 1e12 + 0 * y), (one, y * 0)]
         elif adjacency == "replace":
             j = (5 * i + 3) % n
@@ -232,8 +234,12 @@ def test_count():
         _ = query("dense", data, y).n_rows
     with pytest.raises(ValueError, match="private"):
         query("dense", data, y).public_moments()
+    withheld = query("dense", data, y, "label", "add_remove")
+    assert withheld.n_rows == 5
+    with pytest.raises(ValueError, match="public"):
+        withheld.count()
     with pytest.raises(ValueError, match="adjacency"):
-        query("dense", data, y, "label", "add_remove")
+        query("dense", data, y, "label", "zero_out")
 
 
 BAD = [math.nan, math.inf, -math.inf, 1e200, 1e308, 1e-320]
@@ -375,3 +381,23 @@ def test_records_outside_the_tangent_space_keep_sums_exact(form):
     for order in (rng.permutation(4000), np.arange(4000)[::-1]):
         seen = SUMS["tangent"](query(form, (A[order], B[order]), y)).answer(1e-9)
         assert np.array_equal(seen, expected)
+
+
+@pytest.mark.parametrize("name", ["tangent", "products"])
+def test_a_withheld_label_moves_a_rank_by_one_half(name):
+    """Its record is there and public: it is counted on neither side of a threshold."""
+    asks = {
+        "tangent": lambda q: q.tangent(U, S, V, 0.4).scores_below(1.0),
+        "products": lambda q: q.products().scores_below(1.0),
+        "targets": lambda q: q.kept_below(1.0),
+    }
+    A, B = factors(3, 40)
+    rng = np.random.default_rng(5)
+    y = rng.standard_normal(40) * 10.0 ** rng.uniform(-3, 3, 40)
+    worst = 0.0
+    for i in range(40):
+        other = np.where(np.arange(40) == i, np.nan, y)
+        for ask in (asks[name], asks["targets"]):
+            make = lambda y, ask=ask: ask(query("dense", (A, B), y, "label", "add_remove"))  # noqa: E731
+            worst = max(worst, change(make, y, other, 1e-8))
+    assert 0.999 <= worst <= 1 + 1e-9

@@ -7,9 +7,6 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data import blocks
-from skdp.data.block_rows import dense, finite_rows
-from skdp.data.blocks import row_source
-from skdp.data.views import SelectedRows
 from skdp.queries.rows import RowQuery
 
 D, K = 5, 3
@@ -288,13 +285,3 @@ def test_a_bad_value_in_a_column_that_is_left_out_counts_too(name, bad, sparse):
         found, expected = (SCREENED[name](narrowed(A)) for A in (X, zeros))
         assert expected.answer(1e-8).any()
         np.testing.assert_array_equal(found.answer(1e-8), expected.answer(1e-8))
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_columns_keep_the_bad_rows_of_their_sources_bad(sparse):
-    """Also where nothing of such a row is stored in the kept columns."""
-    X = np.array([[1.0, 0.0, 0.0], [0.0, np.nan, 2.0], [3.0, np.inf, 0.0], [0.0, 0.0, 0.0]])
-    rows = SelectedRows(row_source(sp.csr_array(X) if sparse else X), np.array([0, 2]))
-    (block,) = rows.blocks()
-    np.testing.assert_array_equal(finite_rows(block), [True, False, False, True])
-    np.testing.assert_array_equal(dense(block)[[0, 3]], X[[0, 3]][:, [0, 2]])

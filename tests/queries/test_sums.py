@@ -6,12 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 
+from skdp.data.blocks import row_source
 from skdp.data.places import in_memory
 from skdp.data.remote import RowNumbers
 from skdp.data.users import UserRows
 from skdp.queries.records import RecordQuery
 from skdp.queries.rows import RowQuery
-from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, any_rows, whole_steps
+from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, whole_steps
 from skdp.queries.users import UserQuery
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
 
@@ -82,7 +83,7 @@ def users_of(X, adjacency):
 
 def first_of(X):
     """The first number of each row."""
-    return RowNumbers(any_rows(X), lambda block: rows_of(block)[:, 0])
+    return RowNumbers(row_source(X), lambda block: rows_of(block)[:, 0])
 
 
 def records_of(X, adjacency):

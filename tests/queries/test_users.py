@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.data import users as user_rows
+from skdp.data import groups as grouped_rows
 from skdp.data.users import UserRows
-from skdp.queries.users import UserQuery, clipped, unit_factors
+from skdp.queries.users import UserQuery
 from skdp.solvers import candidates as net
 from skdp.solvers import personalization as shared
 from skdp.solvers import user_base as base
@@ -88,7 +88,7 @@ class Recorder:
 
 
 COLUMNS = Columns(
-    np.ones(D), np.ones(D), np.arange(D) < D - 1, np.zeros(D), 10.0, 1.0, 10
+    np.ones(D), np.ones(D), np.arange(D) < D - 1, 10.0, 1.0, 10
 )  # one of them was not found
 START = shared.Shared(U, 0.1, shared.Count())
 NAMES = [
@@ -96,15 +96,8 @@ NAMES = [
     "round_with_intercepts", "cross", "gram_round", "head_votes", "mean_head", "kept_below",
     "target_lengths", "target_means", "pooled", "column_ranks", "moments", "count",
 ]  # fmt: skip
-# Where no two of these users reach the bound under replace: labels have no opposites.
-FLOOR = {
-    ("variances", 3): 0.9,
-    ("round", 3): 0.8,
-    ("round_with_intercepts", 3): 0.8,
-    ("cross", 3): 0.9,
-    ("target_lengths", 3): 0.499,  # half, less a step: one output only, labels are not asked
-    ("target_means", 3): 0.499,
-}
+# The worst pair has heads along one direction and residuals along another, which few users have.
+FLOOR = {("round_with_intercepts", 3): 0.93}
 
 
 def bounded(name, query, p=1):
@@ -159,7 +152,7 @@ def opposites(user):
     yield X, -y
     yield -X, y
     yield X @ (np.eye(D) - 2 * U @ U.T), y
-    yield X @ (np.eye(D) - U @ U.T), X @ U[:, :1]
+    yield X @ (np.eye(D) - U @ U.T), (X @ U[:, :1]).repeat(y.shape[1], axis=1)
     yield np.roll(X, 1, axis=1), y
 
 
@@ -194,8 +187,8 @@ def test_replacing_a_user_changes_at_most_the_bound_and_attains_it(name, p):
     if name == "count" or (name == "gram_round" and p > 1):
         pytest.skip("public" if name == "count" else "one output only")
     users = hostile_users(p)
-    if p == 1:
-        users += [other for user in users if user_is_tame(user) for other in opposites(user)]
+    users += [other for user in users if user_is_tame(user) for other in opposites(user)]
+    users += [(X, 1e3 * y) for X, y in users[:30]]  # bounds hold for targets that are no labels too
     sent = [bounded(name, query_of([user], "replace", p), p) for user in users]
     bound = sent[0].bound
     assert all(one.bound == bound for one in sent)
@@ -217,7 +210,7 @@ def test_a_user_sends_the_same_bits_in_any_company(name, p, monkeypatch):
         together = bounded(name, query_of(users, p=p, **kwargs), p)
         assert np.array_equal(together.answer(1e-8), alone)
     order = np.random.default_rng(3).permutation(len(users))
-    monkeypatch.setattr(user_rows, "_BATCH_BYTES", 2**10)
+    monkeypatch.setattr(grouped_rows, "_BATCH_BYTES", 2**10)
     assert np.array_equal(
         bounded(name, query_of([users[i] for i in order], p=p), p).answer(1e-8), alone
     )
@@ -231,37 +224,6 @@ def test_integer_answers_approach_the_float_ones(name):
     exact = answer(0.0)
     assert exact.dtype == np.float64
     assert np.allclose(answer(1e-10) * 1e-10, exact, rtol=2e-4, atol=0.05)
-
-
-def test_norms_of_contributions():
-    rng = np.random.default_rng(5)
-    for scale in (1e-300, 1e-200, 1e-8, 1.0, 1e8, 1e200, 1e308):
-        values = rng.uniform(-1, 1, (50, 17)) * scale
-        with np.errstate(over="ignore"):
-            norms = np.linalg.norm(clipped(values, 0.7) / 0.7, axis=1)
-        assert (norms <= 1 + 1e-12).all()
-        if scale >= 1:
-            assert norms.min() > 1 - 1e-12
-    assert not clipped(np.array([[np.nan, 1.0], [np.inf, 0.0], [0.0, 0.0]]), 1.0).any()
-    assert np.array_equal(clipped(np.array([[0.3, 0.4]]), 1.0), [[0.3, 0.4]])
-
-
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("step", [1e-10, 1e-7, 1e-4, 1e-2, 0.3])
-def test_integer_factors_are_exactly_bounded(step, signed):
-    """The exact norm, in Python integers, of factors of every shape and scale."""
-    rng = np.random.default_rng(6)
-    for p, d in ((2, 1), (2, 5), (6, 5), (4, 30), (10, 2)):
-        F = rng.standard_normal((30, p, d)) * 10.0 ** rng.uniform(-9, 9, (30, 1, 1))
-        F[1, p // 2 :] = F[1, : p - p // 2] * (1 + 1e-9)  # signed: nearly nothing
-        F[2] = 0
-        F[3] = F[3, :1, :1]
-        signs = [1 if i < p // 2 or not signed else -1 for i in range(p)]
-        for Z in unit_factors(F, step, signed):
-            rows = [[int(z) for z in row] for row in Z]
-            G = [[sum(a * b for a, b in zip(r, s, strict=True)) for s in rows] for r in rows]
-            square = sum(signs[i] * signs[j] * G[i][j] ** 2 for i in range(p) for j in range(p))
-            assert square <= 1 / step**2
 
 
 def test_scores_for_the_exponential_mechanism():

@@ -1,5 +1,6 @@
 """Local reports: what a device says, and what a server makes of it."""
 
+import dataclasses
 import math
 import pickle
 
@@ -155,6 +156,16 @@ def test_mixed_reports_are_refused():
         LocalRecommender(ITEMS, 5).fit([one])
     with pytest.raises(ValueError, match="8 items"):
         LocalRecommender(ITEMS, 8, 2).fit([one] * 10).recommend(np.ones((1, 4)))
+
+
+@pytest.mark.parametrize("ones", [[1, 1], [2, 1], [-1], [4], [0.5], [[0, 1]]])
+def test_a_forged_report_is_refused(ones):
+    """Nobody votes twice for an item: a report from elsewhere is a list of places."""
+    reporter = LocalReporter(range(4), epsilon=1.0)
+    reports = [reporter.report([1, 0, 0, 1]) for _ in range(5)]
+    forged = dataclasses.replace(reports[0], ones=np.array(ones))
+    with pytest.raises(ValueError, match="names cells that are not among its items, or one"):
+        LocalRecommender(range(4), 4, 1).fit([*reports, forged])
 
 
 def test_a_seeded_report_says_so_and_marks_the_model():

@@ -37,7 +37,7 @@ ESTIMATORS = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")  # settings are theirs
 @parametrize_with_checks(ESTIMATORS)
 def test_sklearn_compatible(estimator, check):
     check(estimator)
@@ -81,9 +81,13 @@ class Users:
         return self.risk((path.coefficients(fit).swapaxes(1, 2) @ U.T)[:, 0])
 
 
+# Few users, seeds and infinite budgets say so; the tests that are about that ask for it.
+EXPECTED = ".*no noise|.*random_state|.*users are too few|.*could not see|.*classes from y"
+
+
 def quiet(function, *args, **kwargs):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
+        warnings.filterwarnings("ignore", EXPECTED, PrivacyWarning)
         return function(*args, **kwargs)
 
 
@@ -453,14 +457,14 @@ def test_receipt_and_shares():
     shares = {}
     for line in model.ledger_:
         shares[line.name] = shares.get(line.name, 0.0) + line.loss.value**2 / spent.mu**2
-    parts = {"target_median": 0.04, "target_mean_median": 0.04, "column_ranks": 0.036}
-    parts |= {"moments": 0.024, "pooled": 0.1, "second_moment": 0.05, "votes": 0.45, "round": 0.42}
-    parts |= {"head_votes": 0.04}
+    parts = {"target_median": 0.04, "target_mean_median": 0.04, "count": 0.002}
+    parts |= {"column_ranks": 0.098, "pooled": 0.1, "second_moment": 0.05, "votes": 0.45}
+    parts |= {"round": 0.42, "head_votes": 0.04}
     assert list(shares) == list(parts)
-    assert np.allclose(list(shares.values()), np.array(list(parts.values())) / 1.2)
+    assert np.allclose(list(shares.values()), np.array(list(parts.values())) / 1.24)
     split = {"targets": 28, "whitener": 1, "init": 1, "rounds": 2, "head": 1, "global": 1}
     lines = seeded(budget_split=split | {"columns": 1}).ledger_
-    even = [line for line in lines if line.name not in ("column_ranks", "moments")]
+    even = [line for line in lines if line.name not in ("column_ranks", "count")]
     assert len({round(line.loss.value, 9) for line in even}) == 1
 
 
@@ -850,7 +854,6 @@ COMBINATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("params", COMBINATIONS, ids=str)
 def test_a_user_adds_the_same_in_any_company(params):
     """Every loss, start, refinement and head, on users with equally many rows."""

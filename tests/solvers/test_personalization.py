@@ -123,23 +123,6 @@ def test_huber_ignores_outliers():
     assert errors["huber"] < 0.1 * errors["squared"]
 
 
-def test_expected_risk_of_a_head_in_a_tilted_subspace():
-    """E excess = |(I - UU')theta|^2 (1 + k/(q-k-1)) + sigma^2 k/(q-k-1): q rows, least squares."""
-    d, k, sigma, n = 12, 3, 0.7, 30_000
-    rng = np.random.default_rng(3)
-    theta = np.append(np.ones(k), np.zeros(d - k)) + 0.3 * rng.standard_normal(d)
-    U = np.eye(d)[:, :k]
-    outside = np.sum(theta[k:] ** 2)
-    for q in (8, 12, 24):
-        X = rng.standard_normal((n, q, d))
-        Y = X @ theta[:, None] + sigma * rng.standard_normal((n, q, 1))
-        path = fits.RidgePath.of(X @ U)
-        fit = path.fit(Y, 0 * Y, fits.LOSSES["squared"], np.full(n, 1e-9), 0.0)
-        excess = np.sum((path.coefficients(fit)[:, :, 0] - theta[:k]) ** 2, axis=1) + outside
-        expected = outside * (1 + k / (q - k - 1)) + sigma**2 * k / (q - k - 1)
-        assert abs(excess.mean() - expected) < 6 * excess.std() / math.sqrt(n)
-
-
 # -- the shared structure --------------------------------------------------------------------------
 
 
@@ -257,26 +240,6 @@ def test_net_of_lines_is_fixed_and_dense():
 
 def choice_of(rule):
     return heads.Choice((rule,), np.zeros(1), heads.AS_ALL)
-
-
-def test_number_of_rules_is_public():
-    view = shared.View(None, True, "squared")
-    few = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.9, shared.Count()), view)
-    many = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.0, shared.Count()), view)
-    assert len(few) == len(many) == 64
-    for rule in heads.usable(few, 0.9, 0.0):
-        assert rule.outside > 0 or math.isinf(rule.penalty)
-    assert not any(rule.toward_global for rule in heads.usable(few, 0.0, 0.9))
-    assert heads.usable(few, 0.9, 0.9)
-
-
-def test_prior_outside_the_subspace_follows_its_error():
-    U = np.eye(10)[:, :2]
-    ratios = [
-        heads.outside_variance(shared.Shared(U, error, shared.Count())) for error in (0.0, 0.1, 0.8)
-    ]
-    assert ratios[0] == 1e-6 < ratios[1] < ratios[2] <= 1.0
-    assert heads.outside_variance(shared.Shared(np.eye(3), 0.5, shared.Count())) == 0.0
 
 
 def test_election_needs_a_clear_winner():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from skdp.answer import Answer
-from skdp.solvers.recommend import best_blend, buy_counts, list_loss
+from skdp.solvers.recommend import best_way, buy_counts, list_loss
+from skdp.solvers.tastes import WAYS
 
 
 @pytest.mark.parametrize("tail", [0.5, 1.0])
@@ -42,11 +43,15 @@ def test_counts_are_bought_until_they_are_known():
         assert found.noise_scale == pytest.approx(noise_scale / found.spent**0.5)
         assert found.readable == (found.spent < 0.89)
     assert list(spent.values()) == sorted(spent.values())
-    assert spent[1.0] == pytest.approx(0.09)
+    assert spent[1.0] == pytest.approx(0.036)
     assert spent[400.0] == pytest.approx(0.9)
 
 
-def test_a_blend_must_be_clearly_better_than_the_careful_one():
-    assert best_blend(np.array([10.0, 11.0, 12.0]), 0.1, 0) == 1.0
-    assert best_blend(np.array([10.0, 11.0, 12.0]), 2.0, 0) == 0.0
-    assert best_blend(np.array([10.0, 11.0, 12.0]), 2.0, 1) == 0.25
+def test_a_way_must_be_clearly_better_than_popularity():
+    doubts = [way.doubt for way in WAYS]
+    assert doubts[0] == 0.0 and WAYS[0].weight == 0.0
+    assert best_way(np.zeros(len(WAYS)), 1.0) == 0
+    for way, doubt in enumerate(doubts[1:], 1):
+        gains = (np.arange(len(WAYS)) == way) * 10.0
+        assert best_way(gains, 0.1) == way
+        assert best_way(gains, 10.1 / doubt) == 0

@@ -8,14 +8,19 @@ import numpy as np
 import pytest
 
 from skdp.answer import Answer
-from skdp.solvers.columns import MomentWeights, find_columns
+from skdp.solvers.columns import find_columns
 from skdp.solvers.scales import (
+    FARTHEST,
     QUESTIONS,
     RAISING,
+    Scale,
+    find_places,
     find_scale,
     find_scales,
+    finer_scales,
     private_clip_level,
     raised_level,
+    raised_scales,
 )
 
 MU = 0.02774  # of a twentieth of (epsilon, delta) = (0.5, 1e-6)
@@ -64,7 +69,7 @@ def test_scales_are_found_or_doubt_is_shown(kind):
         for _ in range(60):
             numbers = rows_of(kind, n, rng) * 2.0 ** rng.uniform(-40, 40)
             kept = numbers[numbers > 0]
-            level, found, _ = find_scale(Ranks(numbers[:, None], MU, rng), 1.0)
+            level, found, *_ = find_scale(Ranks(numbers[:, None], MU, rng), 1.0)
             off = math.log2(level / np.median(kept)) - 0.5 if kept.size else 0.0
             sure_and_wrong += bool(found) and abs(off) > 3
             doubts += not found
@@ -89,7 +94,7 @@ def test_the_number_of_questions_is_fixed(d):
             asked.append(share)
             return SimpleNamespace(value=np.full(d, next(answers)), noise_scale=1.0)
 
-        level, found, _ = find_scales(ranks, d, 0.7)
+        level, found, *_ = find_scales(ranks, d, 0.7)
         assert asked == [0.7 / QUESTIONS] * QUESTIONS
         assert np.all(np.isfinite(level)) and np.all(level > 0)
         assert level.shape == found.shape == (d,)
@@ -99,7 +104,7 @@ def test_without_noise_and_with_a_guess():
     rng = np.random.default_rng(2)
     numbers = np.full((1, 1), 3e7)
     for near in (1.0, 1e6):
-        level, found, _ = find_scale(Ranks(numbers, 1e6, rng), 1.0, near=near)
+        level, found, *_ = find_scale(Ranks(numbers, 1e6, rng), 1.0, near=near)
         assert found
         assert 0.5 < level / 3e7 < 4
 
@@ -114,7 +119,7 @@ def test_columns_share_what_they_show():
     """A hundred columns of one scale, none of which shows it alone (numbers times mu: 2.2)."""
     rng = np.random.default_rng(3)
     X = 1000 * rng.standard_normal((300, 100))
-    level, found, _ = find_scales(Ranks(X, 0.075, rng), 100, 1.0)
+    level, found, *_ = find_scales(Ranks(X, 0.075, rng), 100, 1.0)
     near = np.abs(np.log2(level / 674)) < 3
     assert near.mean() > 0.95
     assert not np.any(found & ~near)
@@ -123,7 +128,9 @@ def test_columns_share_what_they_show():
 def test_columns_keep_their_own_scale():
     rng = np.random.default_rng(4)
     units = 2.0 ** rng.uniform(-30, 30, 30)
-    level, found, _ = find_scales(Ranks(units * rng.standard_normal((3000, 30)), 0.1, rng), 30, 1.0)
+    level, found, *_ = find_scales(
+        Ranks(units * rng.standard_normal((3000, 30)), 0.1, rng), 30, 1.0
+    )
     assert found.all()
     assert np.all(np.abs(np.log2(level / (0.674 * units)) - 0.5) < 2)
 
@@ -137,33 +144,97 @@ def test_enough_numbers_are_enough():
 
 
 class Columns:
-    """Noiseless columns, as `find_columns` asks for them."""
+    """Columns with noise, as `find_columns` asks for them."""
 
-    def __init__(self, X):
-        self.X, self.rng = X, np.random.default_rng(0)
+    def __init__(self, X, mu):
+        self.X, self.mu, self.rng = X, mu, np.random.default_rng(0)
 
     def octaves(self, center):
-        return SimpleNamespace(ranks=Ranks(self.X, 10.0, self.rng, center))
+        return SimpleNamespace(ranks=Ranks(self.X, self.mu, self.rng, center))
 
-    def moments(self, center, size, weight, *, share):
-        w = np.clip((self.X - center) / size, -1, 1)
-        sums = [*w.sum(axis=0), *(w * w - 0.5).sum(axis=0), len(w) * weight]
-        return SimpleNamespace(value=np.array(sums), noise_scale=1e-3)
+    def places(self, center, step):
+        def ranks(steps, *, share):
+            noise = 0.5 * math.sqrt(len(step) / share) / self.mu
+            below = (center + step * steps >= self.X).sum(axis=0) - len(self.X) / 2
+            return Answer(below + noise * self.rng.standard_normal(len(step)), noise)
+
+        return SimpleNamespace(ranks=ranks)
+
+    def count(self, *, share):
+        return Answer(np.asarray(float(len(self.X))), 1.0)
 
 
-def test_columns_far_from_zero_and_mostly_zero():
-    rng = np.random.default_rng(6)
-    X = np.column_stack([
-        1e6 + rng.standard_normal(4000),
-        np.where(rng.random(4000) < 0.9, 0.0, rng.exponential(5.0, 4000)),
-    ])  # fmt: skip
-    shares = (0.3, 0.4, 0.3)
-    found = find_columns(Columns(X), 2, shares, MomentWeights(1.0, 1.0), None)
+def real_columns(n, rng):
+    """A shift, an amount with zeros, dummies, a sentinel, a frequent price, ratings, years."""
+    return np.column_stack([
+        50 + rng.standard_normal(n),
+        np.where(rng.random(n) < 0.9, 0.0, rng.exponential(5.0, n)),
+        rng.random(n) < 0.3,
+        np.where(rng.random(n) < 0.7, -999.0, rng.normal(50, 10, n)),
+        np.where(rng.random(n) < 0.6, 9.99, rng.normal(10, 3, n)),
+        rng.choice([1, 2, 3, 4, 5], n, p=[0.1, 0.1, 0.1, 0.1, 0.6]),
+        rng.integers(1950, 2020, n),
+    ]).astype(float)  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [None, 20_000.0])
+def test_columns_of_real_tables(n):
+    """The centre lies among the entries, most within the spread, hardly any outside the reach."""
+    X = real_columns(20_000, np.random.default_rng(6))
+    found = find_columns(Columns(X, mu=0.1), X.shape[1], 1.0, n)
     assert found.found.all()
-    np.testing.assert_allclose(found.center, X.mean(axis=0), atol=0.5)
-    assert 0.5 < found.spread[0] < 2.1
-    assert np.all(found.reach(1.0) > 2 * X.std(axis=0))
-    assert found.reach(1e9)[0] == 4 * found.spread[0]
+    assert found.n == len(X)
+    ratio = found.spread / X.std(axis=0)
+    assert np.all(ratio > 0.2) and np.all(ratio < 6)
+    assert np.all(np.abs(found.center - np.median(X, axis=0)) < 2 * X.std(axis=0))
+    np.testing.assert_array_equal(found.center[[1, 2, 5]], [0, 0, 5])  # what most entries are
+    np.testing.assert_array_equal(found.reach(1e9), 4 * found.spread)
+
+
+def test_centres_that_are_not_seen_stay_at_zero():
+    """Forty in a hundred dummies: between 0 and 1 lies no entry, and next to 0 no scale."""
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        found = find_columns(Columns((rng.random((300, 1)) < 0.4) * 1.0, mu=0.1), 1, 1.0, None)
+        assert found.center[0] in (0.0, 1.0) or not found.found[0]
+
+
+@pytest.mark.parametrize("share_at_32", [0.6, 0.9])
+def test_places_of_columns_that_are_mostly_one_value(share_at_32):
+    """A rank may be a tenth on one side of the median, and a half on the other."""
+    column = np.where(np.arange(2000) < share_at_32 * 2000, 32.0, 0.0)
+    rng, noise = np.random.default_rng(8), 30.0
+    for shift in (0, 13, -50):
+
+        def ranks(steps, *, share, shift=shift):
+            exact = np.count_nonzero(column - shift <= steps[0]) - len(column) / 2
+            return Answer(exact + noise * rng.standard_normal(1), noise)
+
+        at, found = find_places(ranks, 1, 1.0)
+        assert at[0] == min(32 - shift, FARTHEST)
+        assert found[0]
+
+
+def test_medians_are_found_in_their_octave():
+    rng = np.random.default_rng(9)
+    for median in (0.51, 0.7, 0.8, 0.9, 1.0):
+        column = np.exp(np.log(median) + 0.3 * rng.standard_normal((4001, 1)))
+        found = Scale(np.ones(1), np.ones(1, bool), 0)
+        fine = finer_scales(Ranks(column, 10.0, rng), found, 1.0)[0]
+        assert fine == pytest.approx(math.ceil(8 * median) / 8, abs=0.126)
+        assert finer_scales(Ranks(column, 10.0, rng), found._replace(found=~found.found), 1.0) == 1
+
+
+def test_scales_are_raised_where_many_numbers_lie_far_outside():
+    rng = np.random.default_rng(10)
+    normal, price = np.abs(rng.standard_normal(5000)), np.where(rng.random(5000) < 0.6, 0.1, 1.0)
+    raised = raised_scales(
+        Ranks(np.column_stack([normal, price]), 1.0, rng), np.array([0.7, 0.1]), 1
+    )
+    assert raised[0] == 0.7
+    assert 0.25 <= raised[1] <= 1.6
+    hidden = raised_scales(Ranks(price[:300, None], 0.02, rng), np.array([0.1]), 1.0)
+    assert hidden[0] == 0.1  # what does not stand clear of the noise raises nothing
 
 
 # -- clip levels -----------------------------------------------------------------------------------

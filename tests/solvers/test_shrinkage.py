@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from skdp.solvers.linalg import top_eigenpairs
-from skdp.solvers.shrinkage import marchenko_pastur, pair_evidence, wigner
+from skdp.solvers.shrinkage import marchenko_pastur, wigner
 
 
 def spikes(n, k, rng):
@@ -51,33 +51,3 @@ def test_without_noise_all_is_read():
     for found in (wigner(values, vectors, 0.0), marchenko_pastur(values, vectors, 10, 0.0)):
         np.testing.assert_allclose(found.values, [3.0, 1.0])
         np.testing.assert_allclose(found.cosines, 1.0)
-
-
-def symmetric_noise(n, rng):
-    G = rng.standard_normal((n, n))
-    return (G + G.T) / np.sqrt(2)  # deviation 1 off the diagonal
-
-
-def test_evidence_of_pairs_is_a_standard_score_beside_one_direction():
-    """Whatever the popularity and the diagonal: nothing else to find means mean 0, deviation 1."""
-    rng = np.random.default_rng(0)
-    n, found = 120, []
-    for strength in (0.0, 1.0, 30.0):
-        first = strength * np.arange(1, n + 1.0) ** -0.5
-        for _ in range(40):
-            noisy = np.outer(first, first) + symmetric_noise(n, rng) + np.diag(100 * rng.random(n))
-            found.append(pair_evidence(noisy, 1.0))
-    assert abs(np.mean(found)) < 6 / np.sqrt(120)
-    assert 0.7 < np.std(found) < 1.4
-
-
-def test_evidence_sees_what_no_eigenvalue_shows():
-    rng = np.random.default_rng(1)
-    n, k = 300, 60
-    U = spikes(n, k, rng)
-    weak = 8.0 * (U @ U.T - np.diag(np.sum(U**2, axis=1)))  # far inside the edge of 2 sqrt(n) = 35
-    noisy = weak + symmetric_noise(n, rng)
-    assert len(wigner(*top_eigenpairs(noisy, 5), 1.0).values) == 0
-    assert pair_evidence(noisy, 1.0) > 4
-    assert pair_evidence(noisy, 0.0) == np.inf
-    assert np.isfinite(pair_evidence(np.zeros((50, 50)), 1.0))

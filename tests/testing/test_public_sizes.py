@@ -41,12 +41,12 @@ FOLDERS = (
 )  # fmt: skip
 # Public sizes that decide on a way through the code, and what makes test data exceed them.
 SIZES = {
-    "_BLOCK_BYTES": 64, "_MAX_ROWS": 3, "_EXACT_ROWS": 4, "_BATCH_BYTES": 64, "_MAX_USERS": 2,
+    "_BLOCK_BYTES": 64, "_MAX_ROWS": 3, "_EXACT_ROWS": 4, "_BATCH_BYTES": 64, "_MAX_GROUPS": 2,
     "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
     "MAX_ROWS": 3, "_BLOCK": 4, "_FACTORS": 4, "_AT_ONCE": 4, "_WHOLE": 1,
     "_MOST_KEPT": 2, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
     "_SMALL": 2, "_MOST_DENSE": 2, "MOST_DENSE": 2, "_JUDGED_ROWS": 4.0,
-    "_JUDGED_SCORES": 16.0, "_FEWEST_KEPT": 2,
+    "_JUDGED_SCORES": 16.0, "_FEWEST_KEPT": 2, "_FEW": 2,
     "_MOST_COLUMNS": 2, "_BAND": 2, "_CELLS": 16, "_MOST_SHARED": 2, "_SCORES": 16,
     "_FEWEST": 1, "_MOST_FLIPS": 16.0,
 }  # fmt: skip
@@ -204,7 +204,6 @@ def test_these_take_another_way(estimator):
     assert (before != after) or getattr(estimator, "algorithm", "") == "screened"
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("check", KEPT, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("estimator", WAYS + IN_BLOCKS, ids=repr)
 def test_keeps_its_promise_beyond_every_size(estimator, check):

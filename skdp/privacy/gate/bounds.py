@@ -71,10 +71,14 @@ class Bound:
         """Number of coordinates of the answer."""
         return math.prod(self.shape)
 
+    @property
+    def l2_slack(self) -> float:
+        """Rounding of the Frobenius norm, in steps."""
+        return math.sqrt(self.size) if self.slack is None else self.slack
+
     def l2_steps(self, step: float) -> float:
         """Largest Frobenius norm of the change of the integer answer, in steps."""
-        slack = math.sqrt(self.size) if self.slack is None else self.slack
-        return self.l2 / step + self.cross / math.sqrt(step) + slack
+        return self.l2 / step + self.cross / math.sqrt(step) + self.l2_slack
 
     def l1_steps(self, step: float) -> float:
         """Largest l1 norm of the change of the integer answer, in steps."""
@@ -134,8 +138,7 @@ def gaussian_step(bound: Bound, mu: float, sigma: float = noise.EFFECTIVE_SIGMA)
     u = 1/sqrt(step) this is a quadratic in u.
     """
     _check_positive(bound.name, bound.l2)
-    slack = math.sqrt(bound.size) if bound.slack is None else bound.slack
-    room = _room(bound, slack, mu * sigma)
+    room = _room(bound, bound.l2_slack, mu * sigma)
     root = 2 * math.sqrt(bound.l2) * math.sqrt(room)
     u = 2 * room / (bound.cross + math.hypot(bound.cross, root))  # without cancellation
     step = max((1 + 1e-12) * (1 / u) * (1 / u), bound.min_step)

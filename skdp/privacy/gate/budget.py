@@ -12,6 +12,7 @@ from skdp.privacy.noise import integers as noise
 # Every fit is charged for this many noise draws, whatever it uses: a public constant that no
 # fit reaches (half a terabyte of noise), so the charge depends on nothing.
 MAX_DRAWS = 2**36
+SAMPLER_DISTANCE = MAX_DRAWS * noise.DELTA_PER_DRAW  # of all its noise from its law
 
 # Beyond this epsilon the noise stays as it is: a smaller epsilon implies every larger one.
 _MAX_EPSILON = 64.0
@@ -19,12 +20,11 @@ _MAX_EPSILON = 64.0
 
 def _calibration_epsilon(epsilon: float, delta: float) -> float:
     """Return the epsilon to calibrate to: the largest whose sampler charge leaves half of delta."""
-    per_unit = MAX_DRAWS * noise.DELTA_PER_DRAW
-    half = delta / (2 * per_unit) - 1
+    half = delta / (2 * SAMPLER_DISTANCE) - 1
     if half <= 1:
         raise ValueError(
-            f"'delta' must be 0 or at least {4 * per_unit:.0e}, the sampler's own error over a "
-            f"fit. Got {delta!r} instead."
+            f"'delta' must be 0 or at least {4 * SAMPLER_DISTANCE:.0e}, the sampler's own error "
+            f"over a fit. Got {delta!r} instead."
         )
     return min(epsilon, math.log(half), _MAX_EPSILON)
 

@@ -151,25 +151,20 @@ class Accumulator:
     """Noise first, data later: the state is noisy from its birth and is opened once."""
 
     def __init__(self, grant: Grant) -> None:
-        self._grant = grant
+        self.grant = grant  # what was paid for: its bound, step and noise scale are public
         self._opened = False
         self._state: NDArray[Any] = grant.draw()
 
-    @property
-    def grant(self) -> Grant:
-        """What was paid for: its bound, step and noise scale are public."""
-        return self._grant
-
     def read(self, answer: Callable[[float], NDArray[Any]]) -> NDArray[Any]:
         """Read one part of the data through the gate: nothing changes yet."""
-        self._grant.check_process()
+        self.grant.check_process()
         if self._opened:
             raise PrivacyError("this accumulator was opened; what is added later is never released")
-        return self._grant._session._read(answer, self._grant)
+        return self.grant._session._read(answer, self.grant)
 
     def take(self, part: NDArray[Any]) -> None:
         """Add a part that was read to the noisy state."""
-        if self._grant.step == 0.0:
+        if self.grant.step == 0.0:
             self._state = self._state + part
         else:
             self._state = wrapping_sum(self._state, part)
@@ -185,9 +180,9 @@ class Accumulator:
 
     def open(self) -> Answer:
         """Publish the state. Later calls raise: two openings would differ by exact data."""
-        self._grant.use()
+        self.grant.use()
         self._opened = True
-        return self._grant.finish(self._state)
+        return self.grant.finish(self._state)
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to be pickled: two copies of one noisy state would be two releases."""

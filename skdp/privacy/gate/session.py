@@ -26,7 +26,7 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.gate.ask import Ask, Path
 from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
-from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.gate.budget import MAX_DRAWS, SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.gate.flips import FlipGrant
 from skdp.privacy.gate.grants import Accumulator, Grant
 from skdp.privacy.noise import integers as noise
@@ -286,15 +286,16 @@ class PrivacySession:
 
     def random_signs(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
         """Return a public random start of entries +1 and -1, independent of the data."""
-        self.spending.starts += 1
-        words = self.source.derive("start").words(self.spending.starts)(math.prod(shape))
+        words = self._start_words(math.prod(shape))
         return np.where(words & np.uint64(1), 1.0, -1.0).reshape(shape)
 
     def random_number(self) -> int:
         """Return a public number of 63 bits, independent of the data."""
+        return int(self._start_words(1)[0]) >> 1
+
+    def _start_words(self, number: int) -> NDArray[np.uint64]:
         self.spending.starts += 1
-        words = self.source.derive("start").words(self.spending.starts)(1)
-        return int(words[0]) >> 1
+        return self.source.derive("start").words(self.spending.starts)(number)
 
     def answer(self, path: Path, bounded: Bounded, share: float) -> Any:
         """Answer what an `Ask` asks for: a release, or a choice."""
@@ -342,4 +343,5 @@ class PrivacySession:
             adjacency=self.adjacency,
             unit=self.unit,
             seeded=self.source.seeded,
+            distance=SAMPLER_DISTANCE * (budget.sampler_delta > 0.0),
         )

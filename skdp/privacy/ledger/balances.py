@@ -3,42 +3,48 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import cached_property
 
 from skdp.exceptions import PrivacyError
-from skdp.privacy.accounting import losses as accounting
-from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.accounting.curves import as_number
 from skdp.privacy.accounting.receipts import PrivacySpent
-from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
-from skdp.privacy.ledger.filters import spent_delta, spent_epsilon, spent_losses
-from skdp.privacy.ledger.fits import NORM_UNITS, LedgerFit, planned
-from skdp.privacy.noise import integers as noise
-
-Losses: TypeAlias = tuple[Loss, ...]
+from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.ledger.caps import Cap, Concentrated, EpsilonDelta, Gaussian, Seen
+from skdp.privacy.ledger.disjoint import one_part_each
+from skdp.privacy.ledger.filters import spent_losses
+from skdp.privacy.ledger.fits import NORM_UNITS, LedgerFit, Part, planned
 
 ADJACENCIES = ("add_remove", "replace")
 # A replacement is a removal and an addition in these units, so it costs at most twice as much.
-_REPLACEABLE = ("row", "group", "interaction", "entry", "edge")
-UNITS = (*_REPLACEABLE, "label", *NORM_UNITS)
+_REPLACEABLE = ("row", "group", "interaction", "entry", "edge", "label")
+UNITS = (*_REPLACEABLE, *NORM_UNITS)
 _DRAWN = ("gaussian", "sketch")  # kinds whose noise comes from the table
+_COVERS = "all fits of this ledger together"
+_BUDGETS = ("epsilon", "delta", "mu", "rho")
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The parameters of a PrivacyLedger, checked."""
+    """The parameters of a PrivacyLedger, checked: one budget in one of three measures."""
 
-    epsilon: float
-    delta: float
+    epsilon: float | None = None
+    delta: float | None = None
     adjacency: str | None = None
     unit: str | None = None
     allow_seeded: bool = False
+    mu: float | None = None
+    rho: float | None = None
 
     def __post_init__(self) -> None:
-        budget = PrivacyBudget(self.epsilon, self.delta)
-        if budget.exact:
-            raise ValueError("'epsilon' of a PrivacyLedger must be finite. Got inf instead.")
+        given = {name for name in _BUDGETS if getattr(self, name) is not None}
+        if given not in ({"epsilon", "delta"}, {"mu"}, {"rho"}):
+            raise ValueError(
+                "the budget of a PrivacyLedger is 'epsilon' and 'delta', or 'mu', or 'rho'. Got "
+                f"{sorted(given)}."
+            )
         for name, options in (("adjacency", ADJACENCIES), ("unit", UNITS)):
             value = getattr(self, name)
             if value is not None and value not in options:
@@ -47,12 +53,21 @@ class Terms:
             raise ValueError(
                 f"'allow_seeded' must be True or False. Got {self.allow_seeded!r} instead."
             )
-        object.__setattr__(self, "epsilon", budget.epsilon)
-        object.__setattr__(self, "delta", budget.delta)
+        self._budget()  # raises if it is none
+        for name in given:
+            object.__setattr__(self, name, float(getattr(self, name)))
 
-    def budget_text(self) -> str:
-        """Say the budget, for messages."""
-        return f"epsilon={self.epsilon:.4g}, delta={self.delta:.3g}"
+    def _budget(self) -> Cap:
+        if self.mu is not None:
+            return Gaussian(self.mu)
+        if self.rho is not None:
+            return Concentrated(self.rho)
+        return EpsilonDelta(PrivacyBudget(self.epsilon, self.delta))  # type: ignore[arg-type]
+
+    @cached_property
+    def cap(self) -> Cap:
+        """What may be spent."""
+        return self._budget()
 
 
 @dataclass(frozen=True)
@@ -62,55 +77,43 @@ class Balance:
     terms: Terms
     entries: Mapping[int, LedgerFit]
 
-    def limits(self, fits: int) -> tuple[float, float]:
-        """Largest epsilon to claim after Gaussian fits, and the delta left by the sampler."""
-        epsilon, delta = self.terms.epsilon, self.terms.delta
-        if fits == 0 or delta == 0:
-            return epsilon, delta
-        draws = fits * MAX_DRAWS  # total variations add up; their price is set by the total epsilon
-        room = delta / (2 * draws * noise.DELTA_PER_DRAW) - 1
-        limit = min(epsilon, math.log(room)) if room > 1 else 0.0
-        return limit, math.nextafter(delta - noise.sampler_delta(limit, draws), -1.0)
+    def _seen(self, *more: LedgerFit) -> Iterator[Seen]:
+        """Yield the fits of a unit, for each way in which it can lie in disjoint parts."""
+        fits = [*self.entries.values(), *more]
+        drawn = _drawn(fits)
+        for mine in one_part_each(fits):
+            fixed = bool(fits) and fits[0].part is None  # before there was any answer
+            first, rest = (mine[:1], mine[1:]) if fixed else ([], mine)
+            later = [fit.losses for fit in rest if fit.losses]
+            losses = [fit.fixed() if later else fit.losses for fit in first]
+            yield Seen(losses[0] if losses else (), later, drawn)
 
-    def _total(self, more: Losses = (), sessions: int = 1) -> tuple[Losses, list[Losses], int]:
-        """Losses of the first fit, of each later one, and how many draw Gaussian noise."""
-        fits = [*((fit.losses, fit.sessions) for fit in self.entries.values()), (more, sessions)]
-        drawn = sum(n for losses, n in fits if any(kind in _DRAWN for kind, _ in losses))
-        (first, _), *rest = fits
-        later = [losses for losses, _ in rest if losses]
-        oldest = next(iter(self.entries.values()), None)
-        return (oldest.fixed() if oldest and later else first), later, drawn
-
-    def affords(self, more: Losses = (), sessions: int = 1) -> bool:
+    def affords(self, *more: LedgerFit) -> bool:
         """Whether everything, and `more` beside it, stays within the budget."""
-        first, later, fits = self._total(more, sessions)
-        limit, left = self.limits(fits)
-        if self.terms.delta == 0:  # the epsilons of pure fits add up in floats
-            losses = [*first, *(loss for fit in later for loss in fit)]
-            return accounting.epsilon_from_losses(losses, 0.0) <= limit * (1 + 2.0**-48)
-        return spent_delta(first, later, limit, (self.terms.epsilon, self.terms.delta)) <= left
+        return all(map(self.terms.cap.affords, self._seen(*more)))
 
-    def remaining(self) -> float:
+    def remaining(self, delta: float | None = None, part: Part | None = None) -> float:
         """Return the largest epsilon that one more fit can have; see `PrivacyLedger.remaining`."""
-        low, middle, high = 0.0, self.terms.epsilon, self.terms.epsilon
-        while high - low > 1e-12 * self.terms.epsilon:
-            enough = self.affords(planned(PrivacyBudget(middle, self.terms.delta)))
+        delta = self.terms.cap.delta if delta is None else delta
+        low, middle, high = 0.0, self.terms.cap.ceiling, self.terms.cap.ceiling
+        while high - low > 1e-12 * self.terms.cap.ceiling:
+            losses = planned(PrivacyBudget(middle, delta))
+            enough = self.affords(LedgerFit("", "", "", losses, False, part=part))
             low, high = (middle, high) if enough else (low, middle)
             middle = (low + high) / 2
         return low
 
-    def spent(self) -> PrivacySpent:
+    def spent(self, delta: float | None = None) -> PrivacySpent:
         """Return the receipt of everything so far, open fits with their whole budget."""
-        first, later, fits = self._total()
-        limit, left = self.limits(fits)
-        epsilon = spent_epsilon(first, later, left, (self.terms.epsilon, self.terms.delta))
-        if self.affords():
-            epsilon = min(epsilon, limit)
+        cap = self.terms.cap
+        delta = cap.delta if delta is None else as_number("'delta'", delta, high=1.0)
+        priced = ((cap.epsilon(seen, delta), seen) for seen in self._seen())
+        epsilon, seen = max(priced, key=_epsilon)
         unit, adjacency = self._meaning()
         seeded = any(fit.seeded for fit in self.entries.values())
         meaning = adjacency or ADJACENCIES[0], unit or UNITS[0]
-        losses = spent_losses(first, later)
-        return PrivacySpent(epsilon, self.terms.delta, losses, *meaning, seeded)
+        losses = spent_losses(seen.first, seen.later)
+        return PrivacySpent(epsilon, delta, losses, *meaning, seeded, seen.distance(), _COVERS)
 
     # -- what a fit protects ---------------------------------------------------------------
     def check_kind(self, fit: LedgerFit) -> None:
@@ -152,3 +155,22 @@ class Balance:
             f"{adjacency!r}. Use one adjacency, or PrivacyLedger(..., adjacency='replace'), which "
             "takes add_remove fits at twice their loss."
         )
+
+
+def _drawn(fits: Iterable[LedgerFit]) -> int:
+    """Count the fits and scores that draw Gaussian noise: of one rule, those of the largest part.
+
+    In the other parts the same noise answers for both neighbours.
+    """
+    outside, rules = 0, dict[str, Counter[str]]()
+    for fit in fits:
+        drawn = fit.sessions if any(kind in _DRAWN for kind, _ in fit.losses) else 0
+        if fit.part is None:
+            outside += drawn
+        else:
+            rules.setdefault(fit.part.key, Counter())[fit.part.name] += drawn
+    return outside + sum(max(parts.values()) for parts in rules.values())
+
+
+def _epsilon(priced: tuple[float, Seen]) -> float:
+    return priced[0]

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.ledger.balances import Balance, Terms
+from skdp.privacy.ledger.disjoint import check_part, part_of
 from skdp.privacy.ledger.filters import late_kind
 from skdp.privacy.ledger.fits import LedgerFit, as_text, multiplied
 from skdp.privacy.ledger.scope import new_token
@@ -69,16 +70,30 @@ class Book:
             balance = Balance(self.terms, entries)
             balance.check_kind(fit)
             factor = balance.factor(fit)
+            if (part := part_of(self.token)) is not None:
+                check_part(part, fit, factor, entries.values())
             losses = multiplied(fit.losses, factor)
-            if not balance.affords(losses, fit.sessions):
+            charged = replace(fit, losses=losses, factor=factor, promised=losses, part=part)
+            if not balance.affords(charged):
                 raise BudgetExceededError(
                     f"{fit.estimator} asks for {as_text(losses)}; this PrivacyLedger has room for "
-                    f"epsilon={balance.remaining():.4g} at delta={self.terms.delta:.3g}. The data "
-                    "were not touched. Use a smaller 'epsilon', fewer fits, or a larger ledger."
+                    f"epsilon={balance.remaining(part=part):.4g} at "
+                    f"delta={self.terms.cap.delta:.3g}. The data were not touched. Use a smaller "
+                    "'epsilon', fewer fits, or a larger ledger."
                 )
             key = self._next_key()
-            entries[key] = replace(fit, losses=losses, factor=factor, promised=losses)
+            entries[key] = charged
             return key
+
+    def check_same_part(self, key: int) -> None:
+        """Refuse to go on with a fit in another part of the data than the one that it is in."""
+        with self._changing() as entries:
+            fit = entries[key]
+            if fit.part not in (None, part_of(self.token)):
+                raise PrivacyError(
+                    f"{fit.estimator} was charged for one part of the data and goes on "
+                    "elsewhere. Feed it inside the same part."
+                )
 
     def recharge(self, key: int, losses: Losses) -> None:
         """Replace a reservation by a loss of another kind, before it is granted, or refuse."""
@@ -99,8 +114,9 @@ class Book:
         """Refuse to choose another way of adding up once there are answers."""
         oldest = next(iter(entries))
         sketched = any(loss.kind == "sketch" for loss in entries[oldest].promised)
+        first = key == oldest and entries[key].part is None
         unanswered = all(other.state == "open" for other in entries.values())
-        if not sketched and not (key == oldest and unanswered):
+        if not sketched and not (first and unanswered):
             raise PrivacyError(f"{entries[key].estimator}: {late_kind(losses)}")
 
     def scale(self, key: int, parts: float) -> None:

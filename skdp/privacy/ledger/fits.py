@@ -14,12 +14,27 @@ NORM_UNITS = ("rank_one", "frobenius", "spectral")
 
 
 @dataclass(frozen=True)
+class Part:
+    """One part of the data, by a public rule with a name; see `skdp.privacy.ledger.disjoint`."""
+
+    key: str
+    parts: tuple[str, ...]
+    name: str
+    whole_groups: bool = False
+
+    def rule(self) -> tuple[object, ...]:
+        """Return what all parts of one rule have in common."""
+        return self.key, self.parts, self.whole_groups
+
+
+@dataclass(frozen=True)
 class LedgerFit:
     """One fit, as its ledger sees it: every field is public.
 
     `losses` is what is charged, `factor` included: the whole budget while `state` is "open", what
     was granted once it is "fitted" or "failed" (failing before the first release costs nothing).
-    `unit` names the sensitivity where that is part of what a neighbour is.
+    `unit` names the sensitivity where that is part of what a neighbour is. `part` is the part of
+    the data that it was fitted to, None for all of them.
     """
 
     estimator: str
@@ -32,6 +47,7 @@ class LedgerFit:
     sessions: int = 1  # fits and scores that it is made of: each draws noise of its own
     promised: tuple[Loss, ...] = ()  # what was charged at first: a filter may not depend on answers
     parts: float = 1.0  # above 1 for a share of a sum that holds parts of one unit
+    part: Part | None = None
 
     def costs(self, granted: Iterable[Loss]) -> tuple[Loss, ...]:
         """Return what a ledger is charged for what the fit was granted."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.ledger.balances import Terms
 from skdp.privacy.ledger.books import Book
+from skdp.privacy.ledger.disjoint import Chooser, part_of, parts_of
 from skdp.privacy.ledger.files import FileBook
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.reservations import RUN
@@ -38,6 +39,12 @@ class PrivacyLedger:
     ----------
     epsilon, delta : float
         Total budget, in (0, inf) and [0, 1). With delta=0 only fits with delta=0 can be paid.
+    mu : float
+        In place of them, a budget of Gaussian DP: squares of mu add up, and later parts of other
+        kinds count as the Gaussian that dominates them.
+    rho : float
+        In place of them, a budget of zero-concentrated DP: mu^2/2 for a Gaussian fit, epsilon^2/2
+        for a pure one, eta^2/8 for bounded range; they add up.
     adjacency : {"add_remove", "replace"} or None, default=None
         None: the first fit decides. A "replace" ledger takes "add_remove" fits at twice their loss
         (a replacement is a removal and an addition); the reverse is refused.
@@ -90,16 +97,18 @@ class PrivacyLedger:
 
     def __init__(
         self,
-        epsilon: float,
-        delta: float,
+        epsilon: float | None = None,
+        delta: float | None = None,
         *,
+        mu: float | None = None,
+        rho: float | None = None,
         adjacency: str | None = None,
         unit: str | None = None,
         allow_seeded: bool = False,
         path: str | os.PathLike[str] | None = None,
         dataset: str | None = None,
     ) -> None:
-        terms = Terms(epsilon, delta, adjacency, unit, allow_seeded)
+        terms = Terms(epsilon, delta, adjacency, unit, allow_seeded, mu, rho)
         if path is None and dataset is not None:
             raise ValueError("'dataset' names a part of a file: give its 'path' too.")
         self._keep(Book(terms) if path is None else FileBook(os.fspath(path), terms, dataset))
@@ -107,7 +116,8 @@ class PrivacyLedger:
     def _keep(self, book: Book) -> None:
         """Work with a book."""
         terms = book.terms
-        self.epsilon, self.delta, self.allow_seeded = terms.epsilon, terms.delta, terms.allow_seeded
+        self.epsilon, self.delta = terms.epsilon, terms.delta
+        self.mu, self.rho, self.allow_seeded = terms.mu, terms.rho, terms.allow_seeded
         self.path = book.path if isinstance(book, FileBook) else None
         self.dataset = book.dataset if isinstance(book, FileBook) else None
         self._book = book
@@ -164,16 +174,73 @@ class PrivacyLedger:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise PrivacyError("a PrivacyLedger cannot be copied or pickled: it would be spent twice.")
 
-    def remaining(self) -> float:
+    def remaining(self, delta: float | None = None) -> float:
         """Return the largest epsilon that one more fit can have.
+
+        Parameters
+        ----------
+        delta : float, default=None
+            Of that fit; None: of the ledger, 1e-6 for budgets that have none.
 
         Returns
         -------
         float
             Affordable (tried, not estimated) for a fit of Gaussian releases with the ledger's
-            delta and adjacency; 0.0 if there is none. With ``delta=0``, for a pure fit.
+            adjacency, in the part of the data that is open (`disjoint`); 0.0 if there is none.
+            With ``delta=0``, for a pure fit.
         """
-        return self._book.balance().remaining()
+        return self._book.balance().remaining(delta, part_of(self._token))
+
+    @contextmanager
+    def disjoint(
+        self, key: str, parts: Sequence[str], *, whole_groups: bool = False
+    ) -> Iterator[Chooser]:
+        """Fit to parts of the data that no unit shares, for the price of the dearest part.
+
+        Which part a unit belongs to has to follow from a public rule that looks at this unit
+        alone (and, for a label, an entry or an interaction, not at what is protected). Then the
+        fits of the other parts are the same for neighbours: parallel composition. Fits of all
+        blocks with the same `key`, today or tomorrow, count as parts of one rule.
+
+        Parameters
+        ----------
+        key : str
+            Name of the rule, a column for instance.
+        parts : sequence of str
+            Names of all its parts; public.
+        whole_groups : bool, default=False
+            That the rule puts all rows of a group into one part, for the unit "group".
+
+        Yields
+        ------
+        part : callable
+            ``with part(name):`` is the block of one part. A fit outside of such a block, in
+            another thread or in another process is charged as a fit to everything.
+
+        Raises
+        ------
+        PrivacyError
+            By a fit of a unit for which it is false: edges, changes of bounded norm, replaced rows
+            (a replacement may leave one part and enter another).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skdp import DPPCA, PrivacyLedger
+        >>> X = np.random.default_rng(0).standard_normal((1000, 3))
+        >>> region = np.repeat(["north", "south"], 500)
+        >>> with PrivacyLedger(epsilon=1.0, delta=1e-6) as ledger:
+        ...     with ledger.disjoint(key="region", parts=["north", "south"]) as part:
+        ...         for name in ("north", "south"):
+        ...             with part(name):
+        ...                 pca = DPPCA(1, epsilon=1.0, clip_norm=3.0).fit(X[region == name])
+        >>> ledger.spent
+        (ε=1, δ=1e-06) row
+        """
+        if self._token not in around()[0]:
+            raise PrivacyError("open the PrivacyLedger first: with PrivacyLedger(...) as ledger.")
+        with parts_of(self._token, key, parts, whole_groups) as part:
+            yield part
 
     @contextmanager
     def pay_for(
@@ -271,15 +338,35 @@ class PrivacyLedger:
         """The receipt of everything so far, fits that still run with their whole budget."""
         return self._book.balance().spent()
 
-    def report(self) -> str:
+    def spent_at(self, delta: float) -> PrivacySpent:
+        """Return the receipt of everything so far at another delta.
+
+        Parameters
+        ----------
+        delta : float
+            In [0, 1).
+
+        Returns
+        -------
+        PrivacySpent
+            Its `epsilon` belongs to this delta; `mu` and `rho` are the same at each.
+        """
+        return self._book.balance().spent(delta)
+
+    def report(self, delta: float | None = None) -> str:
         """Return the charged fits as aligned text, with what was spent and what is left.
+
+        Parameters
+        ----------
+        delta : float, default=None
+            For the epsilon that was spent; None: of the ledger.
 
         Returns
         -------
         str
             Notebooks show the ledger itself as a table.
         """
-        return "\n".join(as_lines(self._book.balance(), self._refusals_text()))
+        return "\n".join(as_lines(self._book.balance(), self._refusals_text(), delta))
 
     def _repr_html_(self) -> str:
         return as_html(self._book.balance(), self._refusals_text())
@@ -288,4 +375,8 @@ class PrivacyLedger:
         return f" Refused: {len(self.refusals)}."
 
     def __repr__(self) -> str:
-        return f"PrivacyLedger(epsilon={self.epsilon!r}, delta={self.delta!r})"
+        budget = {name: getattr(self, name) for name in ("epsilon", "delta", "mu", "rho")}
+        given = ", ".join(
+            f"{name}={value!r}" for name, value in budget.items() if value is not None
+        )
+        return f"PrivacyLedger({given})"

@@ -13,7 +13,7 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting.states import loss_from_state, loss_state
 from skdp.privacy.ledger.balances import Balance, Terms
 from skdp.privacy.ledger.chain import Chain, Line, transaction, verified
-from skdp.privacy.ledger.fits import LedgerFit
+from skdp.privacy.ledger.fits import LedgerFit, Part
 from skdp.privacy.ledger.scope import new_token
 
 FORMAT = "skdp ledger 2"
@@ -162,11 +162,13 @@ def fit_state(fit: LedgerFit) -> dict[str, Any]:
     state: dict[str, Any] = {each.name: getattr(fit, each.name) for each in fields(fit)}
     for name in _LOSSES:
         state[name] = [loss_state(loss) for loss in state[name]]
-    return state
+    return state | {"part": fit.part and asdict(fit.part)}
 
 
 def _fit_from_state(state: dict[str, Any] | None) -> LedgerFit | None:
     if state is None:
         return None
     losses = {name: tuple(loss_from_state(*loss) for loss in state[name]) for name in _LOSSES}
-    return LedgerFit(**(state | losses))
+    part = state.get("part")
+    parts = part and Part(part["key"], tuple(part["parts"]), part["name"], part["whole_groups"])
+    return LedgerFit(**(state | losses | {"part": parts}))

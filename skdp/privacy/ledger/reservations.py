@@ -61,6 +61,9 @@ class Reservation:
         """Refuse: the search was paid for as fits that hold whole units."""
         raise PrivacyError("a search accounts for no secure sum of parts of rows.")
 
+    def check_same_part(self, key: int) -> None:
+        """Nothing to check: it is paid for, whatever data it gets."""
+
     def settle(self, key: int, granted: Losses, state: str) -> None:
         """Give nothing back: what the search costs was fixed before it started."""
         self.granted |= bool(granted)

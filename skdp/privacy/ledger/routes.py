@@ -66,6 +66,8 @@ class _Payer(Protocol):
 
     def scale(self, key: int, parts: float) -> None: ...
 
+    def check_same_part(self, key: int) -> None: ...
+
     def settle(self, key: int, granted: tuple[Loss, ...], state: str) -> None: ...
 
 
@@ -158,6 +160,8 @@ def charge(
     Once charged, it is charged again only to ledgers that were opened since.
     """
     charged = _charges(session)
+    for payer, key in charged:
+        payer.check_same_part(key)
     paid = {payer for payer, _ in charged}
     covered = {token for payer in paid for token in getattr(payer, "covers", ())}
     if covered:

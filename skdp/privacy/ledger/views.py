@@ -17,7 +17,8 @@ _COLUMNS = ("fit", "estimator", "unit", "adjacency", "loss", "state")
 def _cells(fit: LedgerFit) -> tuple[str, ...]:
     adjacency = fit.adjacency + (" (twice)" if fit.factor > 1 else "")
     state = fit.state + (" SEEDED" if fit.seeded else "")
-    return fit.estimator, fit.unit, adjacency, as_text(fit.losses), state
+    unit = fit.unit if fit.part is None else f"{fit.unit} in {fit.part.key}={fit.part.name}"
+    return fit.estimator, unit, adjacency, as_text(fit.losses), state
 
 
 def _table(balance: Balance) -> list[tuple[str, ...]]:
@@ -25,23 +26,30 @@ def _table(balance: Balance) -> list[tuple[str, ...]]:
     return [_COLUMNS, *((str(i), *cells) for i, cells in rows)]
 
 
-def summary(balance: Balance) -> str:
-    """Say what was spent and what is left."""
-    spent = balance.spent()
+def summary(balance: Balance, delta: float | None = None) -> str:
+    """Say what was spent, at a delta, and what is left."""
+    spent = balance.spent(delta)
+    others = (("mu", spent.mu), ("rho", spent.rho))
+    known = ", ".join(f"{name}={value:.4g}" for name, value in others if value is not None)
+    rules = sorted({fit.part.key for fit in balance.entries.values() if fit.part is not None})
+    parts = f" One {spent.unit} is in one part of {', '.join(rules)} at most: the dearest counts."
     return (
-        f"Budget {balance.terms.budget_text()}; spent {as_text(spent.losses)}: {spent.sentence()} "
-        f"Left for one more fit: epsilon={balance.remaining():.4g}."
+        f"Budget {balance.terms.cap.text()}; spent {as_text(spent.losses)}: {spent.sentence()}"
+        + (f" In other measures: {known}." if known else "")
+        + (parts if rules else "")
+        + f" Left for one more fit: epsilon={balance.remaining():.4g}."
     )
 
 
-def as_lines(balance: Balance, more: str = "") -> list[str]:
+def as_lines(balance: Balance, more: str = "", delta: float | None = None) -> list[str]:
     """Return the fits and the summary as aligned text."""
-    return [*aligned(_table(balance)), summary(balance) + more]
+    return [*aligned(_table(balance)), summary(balance, delta) + more]
 
 
-def as_html(balance: Balance, more: str = "") -> str:
+def as_html(balance: Balance, more: str = "", delta: float | None = None) -> str:
     """Return the fits and the summary as HTML."""
-    return f"{_html_table(_table(balance))}<p>{html.escape(summary(balance) + more)}</p>"
+    text = html.escape(summary(balance, delta) + more)
+    return f"{_html_table(_table(balance))}<p>{text}</p>"
 
 
 def _html_table(table: Iterable[Sequence[str]]) -> str:

@@ -48,15 +48,14 @@ class _Tree:
 
     def _ending(self, steps: int, step: Array) -> tuple[Sums, int, Array]:
         """Return the nodes that get noise when a step closes, and the (level, sum) that grows."""
-        sums, total = {}, step
-        for level in range(self._schedule.levels):
+        sums, total, level = {}, step, 0
+        while True:
             left_child = bool(steps >> level & 1)
             if left_child or self._schedule.window is not None:
                 sums[level, (steps >> level) - 1] = total
             if left_child or level + 1 == self._schedule.levels:
                 return sums, level, total
-            total = _plus(self.exact[level], total)
-        raise PrivacyError("a stream has more steps than its schedule")
+            total, level = _plus(self.exact[level], total), level + 1
 
     def ending(self, steps: int, step: Array) -> Sums:
         return self._ending(steps, step)[0]

@@ -134,10 +134,9 @@ class StreamSchedule:
         One unit touches at most so many steps, and rounding that the bound of a step leaves out
         (`slack`, `cross`) comes with each.
         """
-        slack = math.sqrt(bound.size) if bound.slack is None else bound.slack
         times = self.factor * touches
         l2, cross = self.factor * bound.l2, times * bound.cross
-        return replace(bound, l2=l2, slack=times * slack, cross=cross, l1=None)
+        return replace(bound, l2=l2, slack=times * bound.l2_slack, cross=cross, l1=None)
 
 
 def _check_count(name: str, value: object, most: int) -> int:

@@ -20,15 +20,14 @@ from typing import Any
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
+from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent, epsilon_beside
 from skdp.privacy.accounting.sketch_laws import SketchMixture
 from skdp.privacy.accounting.states import loss_from_state, loss_state
-from skdp.privacy.gate.budget import MAX_DRAWS
-from skdp.privacy.noise import integers as noise
+from skdp.privacy.gate.budget import SAMPLER_DISTANCE
 
 Receipt = Mapping[str, Any]
 
-_MAX_EPSILON, _ROUNDING, _TRIES = 64.0, 1e-9, 50
+_MAX_EPSILON, _ROUNDING = 64.0, 1e-9
 
 _UNKNOWN = (
     "the servers paid for random sketches of different sizes (or some for a sketch and some for "
@@ -100,6 +99,8 @@ def merged_receipt(
         adjacency=str(first["adjacency"]),
         unit=str(first["unit"]),
         seeded=any(bool(receipt["seeded"]) for receipt in receipts),
+        distance=sum(map(len, blocks)) * SAMPLER_DISTANCE,
+        covers="the streams of all servers together",
     )
     return spent, tuple(line for receipt in receipts for line in _lines(receipt))
 
@@ -137,14 +138,11 @@ def _epsilon(
 ) -> float:
     """Return epsilon at delta; every opened state adds the error of its own noise sampler."""
     claimed = max(float(receipt["epsilon"]) for receipt in receipts)
-    limit = min(claimed, _MAX_EPSILON)
-    for _ in range(_TRIES):  # that error grows with epsilon
-        left = delta - noise.sampler_delta(limit, states * MAX_DRAWS)
-        epsilon = accounting.epsilon_from_losses(losses, left) if left > 0.0 else math.inf
-        if epsilon <= limit * (1 + _ROUNDING) or epsilon == math.inf:
-            break
-        limit = epsilon * (1 + _ROUNDING)
-    else:
-        return math.inf
+    epsilon = epsilon_beside(
+        lambda left: accounting.epsilon_from_losses(losses, left),
+        delta,
+        states * SAMPLER_DISTANCE,
+        start=min(claimed, _MAX_EPSILON),
+    )
     near = epsilon <= claimed * (1 + _ROUNDING)  # the last bits depend on the order of sums
     return claimed if near else epsilon

@@ -2,6 +2,7 @@
 
 import math
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -107,6 +108,8 @@ def test_sketches_need_a_gaussian_budget_and_a_gate_of_their_own():
 def test_sketches_of_the_system_have_no_key():
     with pytest.raises(PrivacyError, match="no key"):
         SketchSource(session(), SystemSource()).secret()
+    with pytest.raises(PrivacyError, match="secret sketch cannot be copied or pickled"):
+        pickle.dumps(SketchSource(session(), SystemSource()))
 
 
 def mixture(*degrees):

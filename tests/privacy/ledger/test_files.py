@@ -208,7 +208,7 @@ def test_eight_processes_that_are_killed_never_exceed_the_budget(path):
     assert len(balance.entries) == room
     assert room - kills <= released <= room
     assert balance.affords()
-    assert not balance.affords((Loss("gaussian", size),))
+    assert not balance.affords(fit(Loss("gaussian", size)))
 
 
 # -- other processes ------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def affordable(ledger, kind):
         middle = (low + high) / 2
         low, high = (
             (middle, high)
-            if ledger._book.balance().affords((Loss(kind, middle),))
+            if ledger._book.balance().affords(fit_of(Loss(kind, middle)))
             else (low, middle)
         )
     return [Loss(kind, low)] if low > 1e-9 else []

@@ -121,12 +121,12 @@ def test_remaining_is_affordable_and_largest(spent):
 def test_sampler_is_paid_at_the_total_epsilon():
     """Total variations of fits add up, and cost (1 + e^epsilon) each at the ledger's epsilon."""
     ledger = PrivacyLedger(30, 1e-6)
-    limit, left = ledger._book.balance().limits(5)
+    limit, left = ledger._book.terms.cap.limits(5)
     assert limit == 30
     assert left == pytest.approx(1e-6 - 5 * noise.sampler_delta(30, MAX_DRAWS), rel=1e-14)
     assert left < 1e-6
-    assert ledger._book.balance().limits(0) == (30, 1e-6)
-    limit, left = PrivacyLedger(1000, 1e-6)._book.balance().limits(5)
+    assert ledger._book.terms.cap.limits(0) == (30, 1e-6)
+    limit, left = PrivacyLedger(1000, 1e-6)._book.terms.cap.limits(5)
     assert limit < 45
     assert left == pytest.approx(5e-7)
 

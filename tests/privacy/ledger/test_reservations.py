@@ -12,8 +12,9 @@ from sklearn.base import clone
 
 from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.fits import LedgerFit
-from skdp.privacy.ledger.reservations import RunLimit, Slips
+from skdp.privacy.ledger.reservations import RunLimit, Slips, Ticket
 
 X = np.random.default_rng(0).standard_normal((200, 3))
 
@@ -146,3 +147,18 @@ def test_a_ticket_does_not_show():
     assert "_ledger_ticket" not in vars(plain)
     loaded = pickle.loads(pickle.dumps(ticketed))
     np.testing.assert_array_equal(loaded.transform(X), ticketed.transform(X))
+
+
+def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
+    """Of an ancestor that told of it, in memory: there is no file to write to."""
+    monkeypatch.setattr(routes, "around", lambda: ({}, {"elsewhere": ""}))
+    with pytest.raises(PrivacyError, match="runs in another process than the PrivacyLedger"):
+        pca().fit(X)
+
+
+@pytest.mark.parametrize("slips", ["", "gone"])
+def test_what_was_paid_for_ends_with_its_reservation(tmp_path, slips):
+    """In another process too, where the file of slips is all that tells of it."""
+    ticket = Ticket((), "of another process", str(tmp_path / slips) if slips else "")
+    with pytest.raises(PrivacyError, match="paid for by name, and that has ended"):
+        routes._reservation(ticket, "Fit")

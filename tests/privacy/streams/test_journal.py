@@ -1,10 +1,13 @@
 """What is durable before an act is acknowledged, and in which order: recorded call by call."""
 
+import copy
 import os
+import pickle
 
 import numpy as np
 import pytest
 
+from skdp import PrivacyError
 from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.noise.words import SystemSource
@@ -113,3 +116,12 @@ def test_nothing_is_returned_of_an_act_that_could_not_be_made_durable(tmp_path, 
     monkeypatch.setattr(os, "fsync", fails)
     with pytest.raises(OSError, match="no space"):
         group.advance({"a": lambda step: np.zeros(3, np.int64)})
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_checkpoint_in_use_is_not_copied(tmp_path, duplicate):
+    """Two of them would go on from one count."""
+    opened = journal.Journal(tmp_path / RECORD, create=True)
+    with pytest.raises(PrivacyError, match="in use cannot be copied or pickled"):
+        duplicate(opened)
+    opened.close()

@@ -1,5 +1,6 @@
 """RowClipper and DPStandardScaler."""
 
+import contextlib
 import math
 import warnings
 
@@ -8,61 +9,11 @@ import pytest
 import scipy.sparse as sp
 from sklearn.preprocessing import StandardScaler
 
+from skdp import PrivacyLedger
+from skdp.data.dense_pieces import dense_pieces
 from skdp.exceptions import PrivacyWarning
-from skdp.preprocessing import DPStandardScaler, RowClipper
+from skdp.preprocessing import DPStandardScaler
 from skdp.testing import seeded_entropy
-
-
-def wild_rows():
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((60, 4)) * 10.0 ** rng.uniform(-3, 3, (60, 1))
-    X[3], X[4], X[5] = 1.7e308, 5e-324, 0.0
-    return X
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("form", [np.asarray, sp.csr_array, sp.csc_matrix])
-def test_no_row_is_longer_and_short_rows_stay(form, dtype):
-    with np.errstate(over="ignore", under="ignore"):
-        X = np.minimum(wild_rows(), np.finfo(dtype).max / 2).astype(dtype)
-    Z = RowClipper(2.0).fit_transform(form(X))
-    assert Z.dtype == dtype
-    Z = Z.toarray() if sp.issparse(Z) else Z
-    exact = np.array([math.hypot(*row) for row in Z.tolist()])
-    before = np.array([math.hypot(*row) for row in X.astype(float).tolist()])
-    assert exact.max() <= 2.0
-    assert np.all(exact[before > 2] > 2.0 * (1 - 1e-5))
-    np.testing.assert_array_equal(Z[before <= 2], X[before <= 2])
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("d", [3, 7, 33, 257])
-def test_neither_layout_nor_other_rows_change_a_bit(d, dtype):
-    """A single row is in C and in Fortran order at once, a table is in one of them."""
-    X = (10 * np.random.default_rng(1).standard_normal((40, d))).astype(dtype)
-    clipper = RowClipper(1.0)
-    expected = clipper.transform(X)
-    np.testing.assert_array_equal(clipper.transform(np.asfortranarray(X)), expected)
-    for n in (1, 2, 40):
-        rows = np.asfortranarray(X[:n])
-        np.testing.assert_array_equal(clipper.transform(rows), expected[:n])
-
-
-def test_a_row_is_clipped_by_itself():
-    X = wild_rows()
-    whole = RowClipper().transform(X)
-    for i, row in enumerate(X):
-        np.testing.assert_array_equal(RowClipper().transform(row[None])[0], whole[i])
-    np.testing.assert_array_equal(RowClipper().transform(X[::-1])[::-1], whole)
-    doubled = sp.csr_array((np.array([0.3, 0.3]), np.array([1, 1]), np.array([0, 2])), shape=(1, 3))
-    np.testing.assert_allclose(RowClipper(0.5).transform(doubled).toarray(), [[0, 0.5, 0]])
-
-
-@pytest.mark.parametrize("clip_norm", [0.0, -1.0, math.nan, "auto", None, True])
-def test_bad_clip_norm(clip_norm):
-    with pytest.raises(ValueError, match="clip_norm"):
-        RowClipper(clip_norm).fit(np.eye(2))
-
 
 UNITS, MEANS = np.array([1.0, 10.0, 0.1, 1e4]), np.array([0.0, 50.0, 1.0, -1e5])
 
@@ -72,7 +23,14 @@ def columns(n=20000):
     return np.column_stack([X, np.full(n, 3.0)])
 
 
-@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def named(entry_bounds="auto"):
+    """The column of one value has no scale that could be learnt."""
+    if entry_bounds != "auto":
+        return contextlib.nullcontext()
+    return pytest.warns(PrivacyWarning, match=r"1 of 5 columns \(4\)")
+
+
+@pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("bounds", ["auto", (-math.inf, math.inf)])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_without_noise_it_is_standard_scaler(bounds, adjacency):
@@ -91,7 +49,7 @@ def test_columns_of_unequal_units_are_learnt(adjacency):
     low, high = MEANS - 4 * UNITS, MEANS + 4 * UNITS
     bounds = np.append(low, 0.0), np.append(high, 5.0)
     for entry_bounds, tolerance in (("auto", 0.15), (bounds, 0.05)):
-        with seeded_entropy(0):
+        with seeded_entropy(0), named(entry_bounds):
             scaler = DPStandardScaler(entry_bounds=entry_bounds, adjacency=adjacency).fit(X)
         assert np.max(np.abs(scaler.mean_[:4] - MEANS) / UNITS) < tolerance
         assert np.max(np.abs(scaler.scale_[:4] / UNITS - 1)) < tolerance
@@ -99,11 +57,11 @@ def test_columns_of_unequal_units_are_learnt(adjacency):
 
 
 def test_round_trip_and_switches():
-    X = columns(1000)
+    X = columns(1000)[:, :4]
     scaler = DPStandardScaler(epsilon=4.0).fit(X)
     cut = np.clip(X, *scaler.entry_bounds_)
     np.testing.assert_allclose(scaler.inverse_transform(scaler.transform(X)), cut, rtol=1e-9)
-    plain = DPStandardScaler(with_mean=False, with_std=False).fit(X)
+    plain = DPStandardScaler(epsilon=4.0, with_mean=False, with_std=False).fit(X)
     np.testing.assert_array_equal(plain.transform(X), np.clip(X, *plain.entry_bounds_))
     assert plain.scale_ is None
     assert plain.var_ is None
@@ -111,8 +69,10 @@ def test_round_trip_and_switches():
 
 def test_receipt_and_errors():
     X = columns(1000)
-    learnt = DPStandardScaler().fit(X)
-    assert [line.name for line in learnt.ledger_] == (["column_ranks"] * 7 + ["moments"]) * 2
+    with named():
+        learnt = DPStandardScaler().fit(X)
+    names = [line.name for line in learnt.ledger_]
+    assert names == ["count"] + ["column_ranks"] * 34 + ["moments"]
     given = DPStandardScaler(entry_bounds=(-1, 1)).fit(X)
     assert [line.name for line in given.ledger_] == ["moments"]
     assert given.privacy_spent_.epsilon == learnt.privacy_spent_.epsilon == 1.0
@@ -152,3 +112,55 @@ def test_unclear_columns_are_named():
     X = np.random.default_rng(0).standard_normal((3000, 3)) * [1.0, 0.0, 5.0]
     with seeded_entropy(0), pytest.warns(PrivacyWarning, match=r"1 of 3 columns \(1\)"):
         DPStandardScaler().fit(X)
+
+
+# -- sparse rows ----------------------------------------------------------------------------------
+
+
+def sparse_rows(n=4000, d=6):
+    rng = np.random.default_rng(5)
+    return sp.random_array((n, d), density=0.2, rng=rng, format="csr", data_sampler=rng.normal)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")  # of seeds
+@pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix])
+@pytest.mark.parametrize("entry_bounds", ["auto", (-2.0, 3.0)])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_sparse_rows_are_scaled_as_dense_ones(kind, entry_bounds, adjacency):
+    S = sparse_rows()
+    options = {"with_mean": False, "entry_bounds": entry_bounds, "adjacency": adjacency}
+    sparse, dense = (
+        DPStandardScaler(**options, random_state=0).fit(X) for X in (kind(S), S.toarray())
+    )
+    assert np.array_equal(sparse.scale_, dense.scale_)
+    assert np.array_equal(sparse.mean_, dense.mean_)
+    found = sparse.transform(kind(S))
+    assert sp.issparse(found) and found.nnz == S.nnz
+    assert np.array_equal(found.toarray(), dense.transform(S.toarray()))
+    back = sparse.inverse_transform(found)
+    np.testing.assert_allclose(back.toarray(), np.clip(S.toarray(), *sparse.entry_bounds_))
+    exact = DPStandardScaler(with_mean=False, epsilon=np.inf).fit(kind(S))
+    np.testing.assert_allclose(exact.scale_, StandardScaler(with_mean=False).fit(S).scale_)
+
+
+def test_zeros_that_are_not_stored_stay_zeros():
+    """A learnt range is widened to 0, a public one without 0 is refused before it is paid."""
+    S = sp.csr_array(np.random.default_rng(0).uniform(5.0, 6.0, (3000, 3)))  # all is stored
+    scaler = DPStandardScaler(with_mean=False, epsilon=4.0).fit(S)
+    assert np.all(scaler.entry_bounds_[0] <= 0)
+    assert np.all(np.abs(scaler.entry_bounds_[1]) > 5)
+    with PrivacyLedger(1, 1e-6) as ledger:
+        with pytest.raises(ValueError, match="with 0 between them"):
+            DPStandardScaler(with_mean=False, entry_bounds=(1.0, 7.0)).fit(S)
+        with pytest.raises(TypeError, match=r"[Ss]parse"):
+            DPStandardScaler().fit(S)
+    assert ledger.entries == ()
+    assert scaler.transform(sp.csr_array((2, 3))).nnz == 0
+
+
+def test_wide_sparse_rows_need_no_wide_block():
+    """A block of sparse rows is read in dense pieces: here each has sixteen rows."""
+    S = sp.csr_array((np.ones(400), (np.arange(400), np.arange(400))), shape=(400, 70_000))
+    pieces = [len(piece) for piece in dense_pieces(S)]
+    assert pieces == [16] * 25
+    assert [piece.shape for piece in dense_pieces(S[:0])] == [(0, 70_000)]

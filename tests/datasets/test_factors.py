@@ -6,13 +6,10 @@ import scipy.sparse as sp
 
 from skdp.datasets import (
     make_block_graph,
-    make_event_stream,
     make_histories,
     make_interactions,
     make_ratings,
     make_spiked_rows,
-    make_trace_regression,
-    make_user_tasks,
 )
 
 
@@ -127,84 +124,9 @@ def test_tastes_are_planted():
     assert nothing[1] < 1.5 * nothing[5]
 
 
-@pytest.mark.parametrize("n_blocks", [1, 2, 3])
-def test_block_graph(n_blocks):
-    A, labels = make_block_graph(600, n_blocks, 40.0, 80.0, random_state=0)
-    assert A.shape == (600, 600) and labels.shape == (600,)
-    assert set(np.bincount(labels)) == {600 // n_blocks}
-    assert (A - A.T).nnz == 0
-    assert not A.diagonal().any()
-    assert set(A.data) == {1.0}
-    assert A.sum(axis=1).mean() == pytest.approx(80.0, rel=0.05)
-    values = np.linalg.eigvalsh(A.toarray())[::-1]
-    if n_blocks > 1:
-        assert values[0] == pytest.approx(80.0, rel=0.06)
-        assert values[1:n_blocks] == pytest.approx(np.full(n_blocks - 1, 40.0), rel=0.15)
-        assert values[n_blocks] < 25
-
-
-def test_impossible_block_graph():
-    with pytest.raises(ValueError, match="outside \\[0, 1\\]"):
-        make_block_graph(100, 2, 90.0, 20.0)
-
-
 def test_ratings():
     R = make_ratings(2000, 500, 40_000, 5, random_state=0)
     assert set(R.data) == {1.0, 2.0, 3.0, 4.0, 5.0}
     assert R.data.mean() == pytest.approx(3.0, abs=0.15)
     again = make_ratings(2000, 500, 40_000, 5, random_state=0)
     assert (again != R).nnz == 0
-
-
-@pytest.mark.parametrize("design", ["gaussian", "factored", "entries"])
-def test_trace_regression(design):
-    X, y, M = make_trace_regression(
-        20_000, (6, 4), 2, noise_sd=0.1, design=design, coef=True, random_state=0
-    )
-    assert np.linalg.matrix_rank(M) == 2
-    assert y.var() == pytest.approx(2.01, rel=0.2)
-    if design == "factored":
-        products = np.einsum("ij,ik->ijk", *X)
-    else:
-        products = (X if design == "gaussian" else X.toarray()).reshape(-1, 6, 4)
-    residual = y - np.einsum("ijk,jk->i", products, M)
-    assert residual.std() == pytest.approx(0.1, rel=0.05)
-    assert np.einsum("ijk,i->jk", products, y) / len(y) == pytest.approx(M, abs=0.15)
-
-
-def test_unknown_design():
-    with pytest.raises(ValueError, match="'design' parameter"):
-        make_trace_regression(10, design="sparse")
-
-
-def test_user_tasks():
-    X, y, groups, coefs = make_user_tasks(
-        500, 8, 2, rows_per_user=(3, 5), noise_sd=0.1, coef=True, random_state=0
-    )
-    counts = np.bincount(groups)
-    assert len(counts) == 500 and set(counts) == {3, 4, 5}
-    assert np.linalg.matrix_rank(coefs) == 2
-    assert (y - np.sum(X * coefs[groups], axis=1)).std() == pytest.approx(0.1, rel=0.05)
-    labels = make_user_tasks(20, 8, classes=True, random_state=0)[1]
-    assert set(labels) == {0, 1}
-
-
-def test_event_stream():
-    rows, columns, deltas, times = events = make_event_stream(
-        100_000, (60, 40), 3, n_steps=8, deleted=0.2, random_state=0
-    )
-    assert deltas.sum() == 100_000 - 2 * 20_000
-    assert (np.diff(times) >= 0).all() and set(times) == set(range(8))
-    counts = np.zeros((60, 40))
-    for cut in range(2500, 100_001, 2500):  # nothing is taken back before it arrived
-        counts[:] = 0
-        np.add.at(counts, (rows[:cut], columns[:cut]), deltas[:cut])
-        assert counts.min() >= 0
-    values = np.linalg.svd(counts, compute_uv=False)
-    assert values[2] > 1.5 * values[3]
-    assert np.array_equal(
-        events.rows,
-        make_event_stream(100_000, (60, 40), 3, n_steps=8, deleted=0.2, random_state=0)[0],
-    )
-    with pytest.raises(ValueError, match="'deleted' parameter"):
-        make_event_stream(10, deleted=0.5)

@@ -40,6 +40,14 @@ def check_placed(estimator, X, y, *, numbers, multi_output=True):
     return in_memory(X, y=np.asarray(y))
 
 
+def groups_in_blocks(estimator, X, groups, *, accept_sparse):
+    """Return rows in blocks with their groups, in memory or in like blocks."""
+    source = check_rows(estimator, X, accept_sparse=accept_sparse)
+    name = type(estimator).__name__
+    beside = _Beside(name, type(X).__name__, source, _lengths(name, X, source))
+    return Placed(source, {"groups": beside.column("groups", groups, check_labels, (1,))})
+
+
 def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):
     """Return rows in blocks with their targets (and groups), each in memory or in like blocks."""
     name = type(estimator).__name__

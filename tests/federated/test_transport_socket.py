@@ -17,7 +17,6 @@ from skdp.federated import (
     AggregationConfig,
     SecureAggregator,
     SocketTransport,
-    demo,
     serve_client,
     transport_socket,
 )
@@ -324,18 +323,3 @@ def test_a_certificate_belongs_to_one_client(tmp_path):
         thread.start()
         assert transport.wait_for_clients(1) == 1
     thread.join()
-
-
-@pytest.mark.slow
-def test_demo_of_separate_processes():
-    lines = []
-    seconds = demo.run(4, 100, 3, 1, lines.append)
-    assert len(seconds) == 3
-    text = "".join(lines)
-    assert text.count("equal to the plain sum bit for bit") == 3
-    assert "sum of 3 contributions" in text and "chi-square" in text
-
-
-def test_demo_is_bounded():
-    with pytest.raises(ValueError, match="at most 40"):
-        demo.run(41)

@@ -32,11 +32,13 @@ from skdp.model_selection import (
     _runs,
     make_private_scorer,
 )
+from skdp.model_selection._parts import budget_for
 from skdp.model_selection.selection_laws import random_stopping_epsilon
 from skdp.model_selection.stopping import draw_runs
 from skdp.preprocessing import RowClipper
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.grants import Grant
 from skdp.privacy.noise.words import SeededSource
 from skdp.queries.losses import LossQuery
@@ -222,6 +224,13 @@ def test_seeded_search_is_reproducible_and_flagged():
         ({"estimator": make_pipeline(DPPCA(), memory="x")}, "memory: None"),
         ({"estimator": DPPCA(random_state=0)}, "share their noise"),
         ({"delta": 0.0}, "pure differential privacy"),
+        (
+            {
+                "estimator": DPTruncatedSVD(1, clip_norm=1.0),
+                "param_grid": {"privacy_unit": ["row", "interaction"]},
+            },
+            "protects one interaction .* and the search one row",
+        ),
     ],
 )
 def test_bad_parameters_touch_nothing(params, match):
@@ -603,3 +612,16 @@ def test_a_classifier_is_scored_by_its_labels(scoring):
     assert -0.2 < search.best_score_ < 0.1
     with pytest.raises(ValueError, match="are for classifiers; other losses need public bounds"):
         DPGridSearchCV(DPRidge(), {"alpha": [1.0]}, **scoring).fit(X, X[:, 0])
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 1e-2])
+@pytest.mark.parametrize("mu", [1e-12, 1e-9, 2.7e-7, 1e-6, 1e-3, 1.0])
+def test_a_run_gets_what_it_may_spend_and_no_less(mu, delta):
+    """However little that is: tiny searches were refused, with a delta that nobody had given."""
+    given = PrivacyBudget(*budget_for("gaussian", mu, delta)).mu
+    assert (1 - 1e-7) * mu <= given <= mu
+
+
+def test_a_search_of_next_to_nothing_is_a_search():
+    search = clone(STOPPED).set_params(epsilon=1e-9).fit(X[:60])
+    assert search.privacy_spent_.epsilon == 1e-9

@@ -1,0 +1,214 @@
+"""Where rows lie in a public plane, one row at a time: the unit is a row (with its class).
+
+Notation: s is a row's pair of coordinates, w = (s - center)/half its place in a public frame, K the
+number of public classes. A row with a value that is not finite, or of none of the classes, adds
+nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdp.data.block_rows import finite_rows
+from skdp.data.blocks import Block, row_source
+from skdp.data.products import row_products
+from skdp.data.remote import narrowed
+from skdp.data.zipped import Zipped
+from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.queries.columns import ColumnQuery
+from skdp.queries.sums import SumQuery
+
+FloatArray = NDArray[np.float64]
+_LIMIT = 2**62
+_FAR = 1e100  # halves of a frame: stands for all places beyond
+COUNT, SQUARE = 0.5, math.sqrt(2.0)  # weights of the count and of squares beside places
+SHAPE_NUMBERS = 6  # of one class: a count, two sums, three sums of squares
+_ONE_ROW, _ONE_CLASS = 13 / 4, 25 / 4  # see `shapes`
+
+
+class Frame(NamedTuple):
+    """A public window of the plane: |s - center| <= half, axis by axis."""
+
+    center: FloatArray
+    half: FloatArray
+
+    def __call__(self, s: FloatArray) -> FloatArray:
+        """Return the places of coordinates, each from its row alone."""
+        return np.asarray(np.clip((s - self.center) / self.half, -_FAR, _FAR))
+
+
+def plane_rows(blocks: Iterable[Block], axes: FloatArray, center: FloatArray) -> Iterator[Block]:
+    """Yield coordinates in a public plane, each of its own row alone; columns stay beside them."""
+    for block in blocks:
+        if isinstance(block, Zipped):
+            yield Zipped(_coordinates(block.rows, axes, center), block.columns)
+        else:
+            yield _coordinates(block, axes, center)
+
+
+def _coordinates(rows: Block, axes: FloatArray, center: FloatArray) -> FloatArray:
+    if sp.issparse(rows):  # scipy adds up the stored entries of a row in their order
+        found = np.asarray(rows @ axes.T - axes @ center)
+    else:
+        found = row_products(rows - center, axes.T)
+    return np.where(finite_rows(rows)[:, None], found, np.nan)
+
+
+class PlaneQuery(SumQuery):
+    """Sums over private rows of where they lie in a public plane.
+
+    Parameters
+    ----------
+    rows : array, CSR matrix, memory map, RowSource or RemoteRows
+        The private rows; with classes, blocks have targets: the number of each row's class,
+        negative for none.
+    axes : array of shape (2, n_features)
+        Public: what a row is multiplied by.
+    center : array of shape (n_features,)
+        Public: what is subtracted first.
+    n_classes : int
+        Number of public classes; 0 takes all rows as one.
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    n_jobs : int or None
+        Threads for the passes over the rows; it never changes a result.
+    """
+
+    def __init__(
+        self, rows: Any, axes: FloatArray, center: FloatArray, n_classes: int = 0, *,
+        adjacency: str, n_jobs: int | None = None,
+    ) -> None:  # fmt: skip
+        plane = narrowed(row_source(rows), partial(plane_rows, axes=axes, center=center), 2)
+        super().__init__(plane, adjacency=adjacency, n_jobs=n_jobs)
+        self.n_classes = n_classes
+
+    def coordinates(self) -> ColumnQuery:
+        """Return the two coordinates as columns, of rows of any class."""
+        return self._beside(ColumnQuery, narrowed(self._source, _unlabelled, 2))
+
+    def class_counts(self) -> Bounded:
+        """Return the number of rows of each class: a row adds 1 to one of them."""
+        groups = self._groups
+        return self._tally("class_counts", (groups,), partial(_classes, n_classes=self.n_classes))
+
+    def cells(self, frame: Frame, side: int) -> Bounded:
+        """Return how many rows of each class lie in each cell of a frame, and how many outside.
+
+        A frame has side x side equal cells; a row adds 1 to one cell, or to the last number.
+        """
+        shape = (self._groups * side * side + 1,)
+        place = partial(_cell, n_classes=self.n_classes, frame=frame, side=side)
+        return self._tally("cells", shape, place)
+
+    def shapes(self, frame: Frame) -> Bounded:
+        """Return, for each class, sums of a, of w and of b ww', w cut to the unit disc.
+
+        a is 1/2, b is sqrt(2), and the entry off the diagonal counts sqrt(2) times. One row at
+        radius r adds 1/4 + r^2 + 2 r^4 <= 13/4. Replace: by one of another class, twice that. In
+        one class, with c the cosine between places at radii r and t: r^2 + t^2 - 2 r t c +
+        2 (r^4 + t^4 - 2 r^2 t^2 c^2), largest on the circle, where 6 - 2 c - 4 c^2 <= 25/4.
+        """
+        shape = (self._groups * SHAPE_NUMBERS,)
+        parts = partial(_shape_parts, n_classes=self.n_classes, frame=frame)
+
+        def answer(step: float) -> NDArray[Any]:
+            def term(block: Block) -> NDArray[Any]:
+                values, group = parts(block)
+                if step != 0.0:
+                    values = np.rint(values / step).astype(np.int64)
+                total = np.zeros((self._groups, SHAPE_NUMBERS), values.dtype)
+                np.add.at(total, group, values)
+                return total.ravel()
+
+            return self._sum(term, shape, step)
+
+        square = _ONE_ROW
+        if self.neighbours.replace:
+            square = 2 * _ONE_ROW if self._groups > 1 else _ONE_CLASS
+        slack = self.neighbours.units * math.sqrt(SHAPE_NUMBERS) / 2
+        return Bounded(
+            Bound("class_moments", shape, math.sqrt(square) * (1 + 1e-12), slack=slack), answer
+        )
+
+    @property
+    def _groups(self) -> int:
+        return max(1, self.n_classes)
+
+    def _tally(
+        self, name: str, shape: tuple[int, ...], place: Callable[[Block], NDArray[np.intp]]
+    ) -> Bounded:
+        """Bound counts of rows in places: a row adds 1 to one of them, or nothing."""
+        units = self.neighbours.units
+
+        def answer(step: float) -> NDArray[Any]:
+            counts = self._sum(_Counted(place, shape[0]), shape, 1.0)
+            if step == 0.0:
+                return counts.astype(np.float64)
+            one = round(1 / step)
+            return np.asarray(np.minimum(counts, _LIMIT // max(1, one)) * one)
+
+        if shape == (1,):
+            units = 1.0  # one row for another changes nothing, for none at all one
+        l2, slack = math.sqrt(units), math.sqrt(units) / 2
+        return Bounded(Bound(name, shape, l2, slack=slack, l1=units, l1_slack=units / 2), answer)
+
+
+def _unlabelled(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield the coordinates alone, without the columns beside them."""
+    for block in blocks:
+        yield block.rows if isinstance(block, Zipped) else block
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Counts of one block; holds no data, so that it can travel."""
+
+    place: Callable[[Block], NDArray[np.intp]]
+    size: int
+
+    def __call__(self, block: Block) -> NDArray[np.int64]:
+        return np.bincount(self.place(block), minlength=self.size).astype(np.int64)
+
+
+def _seen(block: Block, n_classes: int) -> tuple[FloatArray, NDArray[np.intp]]:
+    """Return the coordinates that count, and the class of each."""
+    if not n_classes:
+        good = ~np.isnan(block).any(axis=1)
+        return block[good], np.zeros(int(good.sum()), np.intp)
+    numbers = block.targets[:, 0].astype(np.intp)
+    good = ~np.isnan(block.rows).any(axis=1) & (numbers >= 0)
+    return block.rows[good], numbers[good]
+
+
+def _classes(block: Block, n_classes: int) -> NDArray[np.intp]:
+    return _seen(block, n_classes)[1]
+
+
+def _cell(block: Block, n_classes: int, frame: Frame, side: int) -> NDArray[np.intp]:
+    s, group = _seen(block, n_classes)
+    w = frame(s)
+    inside = (np.abs(w) <= 1).all(axis=1)
+    at = np.clip(np.floor((w + 1) * (side / 2)), 0, side - 1).astype(np.intp)
+    place = (group * side + at[:, 0]) * side + at[:, 1]
+    return np.where(inside, place, max(1, n_classes) * side * side)
+
+
+def _shape_parts(
+    block: Block, n_classes: int, frame: Frame
+) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    s, group = _seen(block, n_classes)
+    w = frame(s)
+    w = w / np.maximum(1.0, np.hypot(w[:, 0], w[:, 1]))[:, None]
+    x, y = w.T
+    parts = np.column_stack([
+        np.full(len(w), COUNT), x, y, SQUARE * x * x, SQUARE * y * y, 2 * x * y
+    ])  # fmt: skip
+    return parts, group

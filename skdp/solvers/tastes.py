@@ -1,0 +1,201 @@
+"""Tastes from a noisy moment of pairs of items: what can be read of them, and how far to trust it.
+
+Notation: m users, n' kept items, G the released moment on them without its diagonal; `own` is about
+what the diagonal would be, from the counts. All arrays here are public.
+
+Two kinds of noise, each shrunk in the metric in which its pairs are alike: that of privacy in G
+itself; that of the sample, as m users are not all there could be, where items are divided by the
+roots of `own` (a pair of independent items then has variance 1/m).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator
+
+from skdp.solvers.item_filter import ItemFilter
+from skdp.solvers.one_shot import leading_pairs
+from skdp.solvers.shrinkage import Directions, PairMoment, wigner
+
+FloatArray = NDArray[np.float64]
+_FLOOR = 0.3  # of the edge of the noise: the least that an item counts as
+_TINY = 1e-300
+
+
+class Way(NamedTuple):
+    """A way to recommend: a weight of one kind of tastes, and how far noise may speak for it.
+
+    Attributes
+    ----------
+    kind : int
+        0: what the pairs say together; 1: what single items say beside them, which reads more and
+        errs more.
+    weight : float
+        Of the tastes beside popularity.
+    doubt : float
+        Noise scales by which its recall must be better than that of popularity.
+    """
+
+    kind: int
+    weight: float
+    doubt: float
+
+
+WAYS = (Way(0, 0.0, 0.0), Way(0, 1.0, 1.0), Way(0, 2.0, 2.0), Way(1, 0.25, 1.5), Way(1, 1.0, 3.0))
+
+
+class Items(NamedTuple):
+    """What is known of the kept items beside their pairs.
+
+    Attributes
+    ----------
+    kept : ndarray of int
+    popularity : ndarray of shape (n_items,)
+        Of all items, positive, in the order of the noisy counts.
+    own : ndarray of shape (n',)
+        About what the diagonal of the moment would be.
+    n_users : float
+    """
+
+    kept: NDArray[np.intp]
+    popularity: FloatArray
+    own: FloatArray
+    n_users: float
+
+    @property
+    def popular(self) -> FloatArray:
+        """The direction of popularity on the kept items, of length 1."""
+        counts = self.popularity[self.kept]
+        return np.asarray(counts / np.linalg.norm(counts))
+
+
+class Ways(NamedTuple):
+    """Filters of one release that differ in their tastes: see `WAYS`."""
+
+    kinds: tuple[ItemFilter, ...]
+
+    def together(self) -> tuple[ItemFilter, FloatArray]:
+        """Return one filter of all tastes, and the weights of them that make each way."""
+        first, *others = self.kinds
+        inward = [first.inward, *(kind.inward[:, 1:] for kind in others)]
+        outward = [kind.outward for kind in self.kinds]
+        both = ItemFilter(
+            first.kept, first.popularity, np.hstack(inward), np.vstack(outward), first.scale
+        )
+        ranks = [kind.rank for kind in self.kinds]
+        starts = np.concatenate([[0], np.cumsum(ranks)])
+        weights = np.zeros((len(WAYS), both.rank))
+        for row, way in zip(weights, WAYS, strict=True):
+            row[starts[way.kind] : starts[way.kind + 1]] = way.weight
+        return both, weights
+
+    def chosen(self, way: int) -> ItemFilter:
+        """Return the filter of one way."""
+        found = self.kinds[WAYS[way].kind]
+        return found.blended(WAYS[way].weight if found.rank else 0.0)
+
+
+def own_of(counts: FloatArray, n_users: float) -> FloatArray:
+    """Return about what each item has with itself where no user has more than 1 in all."""
+    return counts * min(1.0, n_users / max(float(counts.sum()), _TINY))
+
+
+def offered(moment: PairMoment | None, items: Items, n_components: int, exponent: float) -> Ways:
+    """Return the filters of the directions that can be read of a moment; None reads nothing."""
+    weights = (items.own + (_FLOOR * moment.edge if moment else 0.0)) ** -exponent
+    found = [_NOTHING] * 2 if moment is None else _readings(moment, items, n_components)
+    options = (items, weights, n_components)
+    return Ways(tuple(_filter(directions, *options) for directions in found))
+
+
+_NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
+
+
+def _readings(moment: PairMoment, items: Items, k: int) -> list[Directions]:
+    """Return what pairs say, with a diagonal that fits them, and what they say beside `own`.
+
+    Popularity is known from the counts: all is read beside it. The fitted diagonal follows the k
+    first directions, once: more rounds change little.
+    """
+    own, v = items.own, items.popular
+    beside = _projected(moment.off, v)
+    found = moment.shrink(*leading_pairs(beside, k))
+    share = (found.vectors**2) @ (found.values * found.cosines)
+    most = 2 * k if isinstance(beside, np.ndarray) else k  # an operator takes long
+    return [
+        moment.shrink(*leading_pairs(_with_diagonal(beside, diagonal, v), most))
+        for diagonal in (np.minimum(share, own), own)
+    ]
+
+
+def _projected(M: Any, v: FloatArray) -> Any:
+    """Return P M P for P = I - vv' and a symmetric array or operator M."""
+    if isinstance(M, np.ndarray):
+        image = M @ v
+        return M - np.outer(v, image) - np.outer(image, v) + float(v @ image) * np.outer(v, v)
+
+    def multiply(x: FloatArray) -> FloatArray:
+        y = M @ _off(x.reshape(-1), v)
+        return _off(y, v)
+
+    return LinearOperator(M.shape, matvec=multiply, dtype=np.float64)
+
+
+def _off(x: FloatArray, v: FloatArray) -> FloatArray:
+    return np.asarray(x - v * (v @ x))
+
+
+def _with_diagonal(M: Any, diagonal: FloatArray, v: FloatArray) -> Any:
+    """Return M + P D P for a diagonal D."""
+    if isinstance(M, np.ndarray):
+        out = _projected(np.diag(diagonal), v)
+        out += M
+        return out
+
+    def multiply(x: FloatArray) -> FloatArray:
+        x = x.reshape(-1)
+        return np.asarray(M @ x + _off(diagonal * _off(x, v), v))
+
+    return LinearOperator(M.shape, matvec=multiply, dtype=np.float64)
+
+
+def _filter(
+    directions: Directions, items: Items, weights: FloatArray, n_components: int
+) -> ItemFilter:
+    popularity, kept = items.popularity, items.kept
+    first = popularity[kept] * weights
+    length = float(np.linalg.norm(first))
+    first = first / length
+    sizes = items.own * weights**2
+    sampled = 2 * math.sqrt(float((sizes**2).sum()) / items.n_users)
+    tastes, gains = _tastes(directions, weights, first, n_components, sampled)
+    inward = np.column_stack([first, tastes]) * weights[:, None]
+    return ItemFilter(kept, popularity, inward, (tastes * gains).T / weights, 1 / length)
+
+
+def _tastes(
+    directions: Directions, weights: FloatArray, first: FloatArray, n_components: int, edge: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return orthonormal tastes off the popularity, and how far to trust each.
+
+    The shrunk moment is brought to the metric of the weights, and shrunk by the noise of sampling,
+    whose spectrum ends at `edge`. A taste counts by its reliability (the mean squared cosine of
+    what it is made of) and slowly by its eigenvalue.
+    """
+    V, theta, cosines = directions
+    if not V.shape[1] or n_components < 2:
+        return np.zeros((len(first), 0)), np.zeros(0)
+    U, s, M = np.linalg.svd(
+        V * np.sqrt(theta * np.maximum(cosines, 0.0)) * weights[:, None], full_matrices=False
+    )
+    reliable = np.minimum((M**2) @ cosines, 1.0)
+    U, s, M = np.linalg.svd((U - np.outer(first, first @ U)) * s, full_matrices=False)
+    U = U[:, s > 1e-6 * s[0]]
+    own = (M[: U.shape[1]] ** 2) @ reliable
+    U, values, clear = wigner(s[: U.shape[1]] ** 2, U, edge / (2 * math.sqrt(len(first))))
+    r = min(n_components - 1, len(values))
+    return U[:, :r], own[:r] * clear[:r] * (values[:r] / max(values[:1].sum(), _TINY)) ** 0.25

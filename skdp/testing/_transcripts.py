@@ -1,0 +1,304 @@
+"""Transcripts: all that passed the gate in a block, recorded, and replayed on a neighbour."""
+
+import math
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.gate.bounds import Bound
+from skdp.privacy.gate.flips import FlipGrant
+from skdp.privacy.gate.grants import Grant
+from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.noise.words import SystemSource
+from skdp.privacy.streams.continual import Stream
+from skdp.testing._hooks import replaced
+
+
+@dataclass
+class Opening:
+    """One opening of the gate, as only an auditor may see it.
+
+    Attributes
+    ----------
+    bound : Bound
+        The public bound of the statistic.
+    mechanism : str
+        "gaussian", "laplace", "exponential", or "none (epsilon is infinite)", and notes.
+    step, noise_scale : float
+        Unit of the integers, standard deviation that is claimed.
+    loss : Loss or None
+        What the ledger charges; None if the data were read without a ledger line.
+    exact : ndarray
+        The exact answer in steps (int64), or the float answer where epsilon is infinite.
+    total : ndarray or None
+        The noisy answer in steps, before anything is done to it.
+    value : ndarray, int or None
+        What became public: the noisy array, or the index that was chosen.
+    n_reads : int
+        How often the data were read for it.
+    serial : int
+        Number of its ledger line.
+    stream : object or None
+        What all openings that one ledger line pays for have in common.
+    """
+
+    bound: Bound
+    mechanism: str
+    step: float
+    noise_scale: float
+    loss: Loss | None
+    exact: np.ndarray
+    total: Any = None
+    value: Any = None
+    n_reads: int = 0
+    serial: int = 0
+    stream: Any = field(default=None, repr=False)
+
+    @property
+    def claimed_mu(self) -> float:
+        """Gaussian-DP parameter that the ledger charges (0 for other kinds)."""
+        return self.loss.value if self.loss and self.loss.kind == "gaussian" else 0.0
+
+    def residual(self) -> np.ndarray:
+        """Return (answer - exact) / noise scale: standard normal (or Laplace) if all is well."""
+        exact = np.asarray(self.exact, np.float64)
+        if self.bound.symmetric:
+            exact = (exact + exact.T) / 2
+        return np.asarray((np.asarray(self.value) - exact * self.step) / self.noise_scale)
+
+
+@dataclass
+class Transcript:
+    """Everything that passed the gate in one block.
+
+    Attributes
+    ----------
+    openings : list of Opening
+        In the order in which they became public.
+    faults : list of str
+        Reads that nobody had paid for, and reads after the opening.
+    public_words : list of ndarray
+        Random words that were drawn for anything but noise: public starts.
+    """
+
+    openings: list[Opening] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    public_words: list[np.ndarray] = field(default_factory=list, repr=False)
+
+    def __iter__(self):
+        return iter(self.openings)
+
+    def __len__(self):
+        return len(self.openings)
+
+
+class _Recorder:
+    """Records every opening; with a script, hands out the answers of an earlier transcript."""
+
+    def __init__(self, script: Transcript | None = None) -> None:
+        self.transcript = Transcript()
+        self.script = None if script is None else list(script.openings)
+        self._starts = [] if script is None else list(script.public_words)
+        self._in_noise = False
+        self._pending: dict[Grant, Opening] = {}
+        self._closings: dict[Grant, int] = {}
+        self._allowed: dict[Grant, int] = {}
+
+    @contextmanager
+    def _noise(self):
+        """Mark words that are drawn now as noise: they are no public start."""
+        self._in_noise = True
+        try:
+            yield
+        finally:
+            self._in_noise = False
+
+    def _opening(self, grant: Grant) -> Opening:
+        if grant not in self._pending:
+            ledger = grant._session.ledger
+            loss = ledger[grant.serial].loss if grant.serial < len(ledger) else None
+            exact = grant.nothing()
+            self._pending[grant] = Opening(
+                grant.bound, grant.mechanism, grant.step, grant.noise_scale, loss, exact,
+                serial=grant.serial,
+            )  # fmt: skip
+        return self._pending[grant]
+
+    def _close(self, grant: Grant, total: Any, value: Any) -> Any:
+        opening = self._opening(grant)
+        del self._pending[grant]
+        closings = self._closings[grant] = self._closings.get(grant, 0) + 1
+        self._allowed.setdefault(grant, closings + grant._left)
+        if opening.n_reads > 1 and "noise first" not in opening.mechanism:
+            name, n = opening.bound.name, opening.n_reads
+            self.transcript.faults.append(f"{name!r} was read {n} times for one opening")
+        opening.total, opening.value = total, value
+        index = len(self.transcript)
+        self.transcript.openings.append(opening)
+        if self.script is None:
+            return value
+        if index >= len(self.script) or self.script[index].bound != opening.bound:
+            raise AssertionError(
+                f"the neighbour asks for release {index} {opening.bound}, which the first data set "
+                "did not: the sequence of releases depends on private data"
+            )
+        return self.script[index].value
+
+    def read(self, original):
+        def hooked(session, answer, grant):
+            name = grant.bound.name
+            if self._closings.get(grant, 0) >= self._allowed.get(grant, 1):
+                self.transcript.faults.append(f"{name!r} was read after it was opened")
+            opening = self._opening(grant)
+            if opening.loss is None:
+                self.transcript.faults.append(f"{name!r} was read before it was paid for")
+            exact = original(session, answer, grant)
+            opening.exact = opening.exact + exact if opening.n_reads else exact
+            opening.n_reads += 1
+            return exact
+
+        return hooked
+
+    def finish(self, original):
+        def hooked(grant, total):
+            answer = original(grant, total)
+            value = self._close(grant, np.array(total), answer.value)
+            return answer._replace(value=np.array(value))
+
+        return hooked
+
+    def finish_flips(self, original):
+        """Record an array that was flipped: its noise is not added, so there is no total."""
+
+        def hooked(grant, total):
+            answer = original(grant, total)
+            return answer._replace(value=self._close(grant, None, answer.value))
+
+        return hooked
+
+    def stream_sum(self, original):
+        """Record each noisy sum of a stream; in a replay, hand out that of the first data set."""
+
+        def hooked(stream, exact, node):
+            grant = stream._grant
+            opening = self._opening(grant)
+            del self._pending[grant]
+            opening.exact, index = np.array(exact), len(self.transcript)
+            total = original(stream, exact, node)
+            if self.script is not None:
+                if index >= len(self.script) or self.script[index].bound != opening.bound:
+                    raise AssertionError("the sequence of releases depends on private data")
+                total = self.script[index].total.copy()
+            opening.total, opening.value = total, grant.decoded(total).value
+            opening.stream = grant
+            self.transcript.openings.append(opening)
+            return total
+
+        return hooked
+
+    def choose(self, original):
+        def hooked(session, bounded, share):
+            with self._noise():
+                index = original(session, bounded, share)
+            grant = list(self._pending)[-1]
+            return self._close(grant, None, index)
+
+        return hooked
+
+    def draw(self, original):
+        def hooked(grant, *index):
+            if self.script is not None:
+                return grant.nothing()
+            with self._noise():
+                return original(grant, *index)
+
+        return hooked
+
+    def words(self, original):
+        """Log the words of public starts, and hand out the same ones in a replay."""
+
+        def hooked(source, *key):
+            take = original(source, *key)
+            if self._in_noise:
+                return take
+
+            def logged(n):
+                drawn = self._starts.pop(0) if self._starts else take(n)
+                if len(drawn) != n:
+                    raise AssertionError("the random start depends on private data")
+                self.transcript.public_words.append(drawn)
+                return drawn
+
+            return logged
+
+        return hooked
+
+
+@contextmanager
+def _recording(recorder: _Recorder):
+    with ExitStack() as stack:
+        stack.enter_context(replaced(PrivacySession, "_read", recorder.read))
+        stack.enter_context(replaced(PrivacySession, "choose", recorder.choose))
+        stack.enter_context(replaced(Grant, "finish", recorder.finish))
+        stack.enter_context(replaced(Grant, "draw", recorder.draw))
+        stack.enter_context(replaced(FlipGrant, "finish", recorder.finish_flips))
+        stack.enter_context(replaced(FlipGrant, "draw", recorder.draw))
+        stack.enter_context(replaced(Stream, "_noised", recorder.stream_sum))
+        stack.enter_context(replaced(SystemSource, "words", recorder.words))
+        yield recorder.transcript
+
+
+def record_transcript():
+    """Record every opening of the gate while the block runs.
+
+    Yields
+    ------
+    transcript : Transcript
+        Filled as the fit goes on. It holds exact private answers: keep it as secret as the data.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp import DPPCA
+    >>> from skdp.testing import record_transcript
+    >>> X = np.random.default_rng(0).standard_normal((50, 3))
+    >>> with record_transcript() as transcript:
+    ...     pca = DPPCA(n_components=1, clip_norm=1.0).fit(X)
+    >>> [opening.bound.name for opening in transcript] == [line.name for line in pca.ledger_]
+    True
+    """
+    return _recording(_Recorder())
+
+
+def replay_answers(transcript: Transcript):
+    """Run a fit on a neighbour *at the answers released to the first data set*, and record it.
+
+    Random starts are repeated too: they are public, the same for both.
+
+    Without this an adaptive method goes another way on the neighbour and the shift of its second
+    step means nothing.
+
+    Parameters
+    ----------
+    transcript : Transcript
+        Recorded on the first data set.
+
+    Yields
+    ------
+    neighbour : Transcript
+        The exact answers of the neighbour, beside the answers of the first data set.
+    """
+    return _recording(_Recorder(transcript))
+
+
+def merge_streams(steps, transcript):
+    """Put the audited openings of a stream together: their changes are one vector."""
+    lines = {}
+    for i, (step, opening) in enumerate(zip(steps, transcript, strict=False)):
+        key = i if opening.stream is None else opening.stream
+        before = lines[key].realised if key in lines else 0.0
+        lines[key] = replace(step, realised=math.hypot(before, step.realised))
+    return tuple(lines.values())

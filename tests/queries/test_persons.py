@@ -1,0 +1,182 @@
+"""Queries of persons: bounds that hold for any rows of one group and are attained; no order."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.data import groups as grouped_rows
+from skdp.data.persons import PersonRows
+from skdp.queries.person_columns import PersonColumns
+from skdp.queries.persons import PersonQuery, PersonWeight
+
+D, K = 5, 3
+V = np.linalg.qr(np.random.default_rng(9).standard_normal((D, K)))[0]
+CENTER, SIZE = np.zeros(D), np.ones(D)
+WEIGHTS = {"equal": PersonWeight(), "rows": PersonWeight(8.0)}
+ROWS = {
+    "gram": lambda q: q.gram(),
+    "moment": lambda q: q.moment(0.5),
+    "projected_gram": lambda q: q.projected_gram(V),
+    "gram_product": lambda q: q.gram_product(V),
+    "sums": lambda q: q.sums(),
+    "positive_sums": lambda q: q.positive_sums(),
+    "kept_below": lambda q: q.kept_below(1.0),
+    "rows_below": lambda q: q.rows_below(7.0),
+    "norms_above": lambda q: q.norms_above(0.5),
+    "trace": lambda q: q.square_sum(),
+    "count": lambda q: q.count(),
+    "centered": lambda q: q.centered(np.ones(D)).gram(),
+    "some_columns": lambda q: q.columns(np.array([0, 2])).gram(),
+}
+COLUMNS = {
+    "moments": lambda q: q.moments(CENTER, SIZE, 1.0),
+    "octaves": lambda q: q.octaves(CENTER).ranks(np.ones(D)),
+    "places": lambda q: q.places(CENTER, SIZE).ranks(np.zeros(D)),
+}
+RELEASES = ROWS | COLUMNS
+
+
+def persons(groups, make=np.asarray, seed=None):
+    """Return rows by person, mixed if there is a seed; a person is an array of its rows."""
+    X = np.vstack([np.zeros((0, D)), *groups])
+    codes = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
+    order = np.arange(len(X)) if seed is None else np.random.default_rng(seed).permutation(len(X))
+    return PersonRows(make(X[order]), {}, codes[order])
+
+
+def bounded(name, groups, adjacency="add_remove", weight="equal", seed=None, make=np.asarray, **kw):
+    rows, weight = persons(groups, make, seed), WEIGHTS[weight]
+    if name in COLUMNS:
+        return COLUMNS[name](PersonColumns(rows, weight=weight, adjacency=adjacency, **kw))
+    query = PersonQuery(rows, clip_norm=1.0, weight=weight, adjacency=adjacency, **kw)
+    return ROWS[name](query)
+
+
+def hostile(seed=0):
+    """Persons of 1 to 200 rows of all scales, alike and unlike, and what attains each bound."""
+    rng = np.random.default_rng(seed)
+    for m in (1, 2, 7, 8, 200):
+        for scale in (0.0, 1e-300, 1.0, 1e300):
+            yield scale * rng.standard_normal((m, D))
+            yield scale * np.repeat(rng.standard_normal((1, D)), m, axis=0)
+        mixed = rng.standard_normal((m, D)) * 10.0 ** rng.uniform(-9, 9, (m, 1))
+        yield mixed
+        for x in (*V.T, *np.eye(D)[:2], np.ones(D), -np.ones(D)):
+            yield np.repeat(x[None], m, axis=0)
+            yield 1e9 * np.repeat(x[None], m, axis=0)
+    yield np.vstack([1e300 * V[:, :1].T, np.zeros((9, D))])
+    yield np.full((3, D), np.nan)
+    yield np.full((2, D), np.finfo(float).max)
+    yield np.vstack([np.eye(D)] * 40)
+
+
+def pairs(adjacency):
+    everybody = list(hostile())
+    if adjacency == "add_remove":
+        for rows in everybody:
+            yield [rows], []
+        return
+    for i, rows in enumerate(everybody):
+        yield [rows], [-rows]
+        yield [rows], [everybody[(7 * i + 3) % len(everybody)]]
+        yield [rows], [np.roll(rows, 1, axis=1) * np.where(np.arange(D) % 2, 1, -1)]
+    for m in (1, 8, 200):
+        for angle in np.linspace(0, math.pi, 13):
+            y = math.cos(angle) * V[:, 0] + math.sin(angle) * V[:, 1]
+            yield [np.repeat(V[:, :1].T, m, axis=0)], [np.repeat(y[None], m, axis=0)]
+
+
+@pytest.mark.parametrize("step", [1e-8, 1e-5])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("name", RELEASES)
+def test_sensitivity_holds_and_is_attained(name, adjacency, step):
+    if (name, adjacency) == ("count", "replace"):
+        pytest.skip("the number of persons is public")
+    worst = 0.0
+    for weight in WEIGHTS:
+        for a, b in pairs(adjacency):
+            left, right = (bounded(name, g, adjacency, weight) for g in (a, b))
+            change = np.abs(left.answer(step) - right.answer(step)).astype(np.float64)
+            worst = max(worst, float(np.linalg.norm(change)) / left.bound.l2_steps(step))
+    assert worst <= 1.0
+    # Two persons move a rounded product by less than twice what one does: 2 is no sup there.
+    assert worst >= (0.7 if (name, adjacency) == ("gram_product", "replace") else 0.95)
+
+
+def test_the_weight_by_rows_is_private_under_replace_too():
+    """Persons of unlike weight stand for each other: the total moves by 1, as `count` says."""
+    step, one, many = 1e-6, [np.ones((1, D))], [np.ones((9, D))]
+    left, right = (bounded("count", g, "replace", "rows") for g in (one, many))
+    assert left.bound.l2 == 1.0
+    assert abs(left.answer(step) - right.answer(step)) * step == pytest.approx(7 / 8, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_huge_person_counts_once(name):
+    """Thirty thousand rows, spread over all scales, stay within the bound."""
+    rng = np.random.default_rng(5)
+    rows = rng.standard_normal((30_000, D)) * 10.0 ** rng.uniform(-2, 2, (30_000, 1))
+    for weight in WEIGHTS:
+        one = bounded(name, [rows], weight=weight)
+        change = np.linalg.norm(one.answer(1e-6).astype(np.float64))
+        assert change <= one.bound.l2_steps(1e-6)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_person_sends_the_same_bits_in_any_company_and_order(name, weight, monkeypatch):
+    everybody = list(hostile())[::2]
+    alone = sum(bounded(name, [rows], weight=weight).answer(1e-6) for rows in everybody)
+    for seed, jobs in ((None, None), (1, 2)):
+        together = bounded(name, everybody, weight=weight, seed=seed, n_jobs=jobs)
+        assert np.array_equal(together.answer(1e-6), alone)
+    monkeypatch.setattr(grouped_rows, "_BATCH_BYTES", 2**10)
+    together = bounded(name, everybody[::-1], weight=weight, seed=2)
+    assert np.array_equal(together.answer(1e-6), alone)
+
+
+def test_float_sums_are_not_the_same_bits():
+    """The control: what the integers are for."""
+    X = np.random.default_rng(2).standard_normal((3000, D))
+    assert not np.array_equal(X.T @ X, X[::-1].T @ X[::-1])
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("name", RELEASES)
+def test_integer_answers_approach_the_exact_ones(name, weight):
+    rng = np.random.default_rng(4)
+    groups = [rng.standard_normal((m, D)) for m in (1, 4, 9) * 40]
+    answer = bounded(name, groups, weight=weight).answer
+    exact = answer(0.0)
+    assert exact.dtype == np.float64
+    assert np.allclose(answer(1e-8) * 1e-8, exact, rtol=1e-3, atol=0.05)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_sparse_rows_give_the_same_bits(name):
+    rng = np.random.default_rng(5)
+    groups = [np.where(rng.random((m, D)) < 0.5, 0.0, 1.5) for m in (1, 4, 30) * 5]
+    dense = bounded(name, groups, seed=3).answer(1e-6)
+    assert np.array_equal(bounded(name, groups, seed=3, make=sp.csr_array).answer(1e-6), dense)
+
+
+def test_equal_persons_count_by_their_mean_moment():
+    rng = np.random.default_rng(6)
+    groups = [0.1 * rng.standard_normal((m, D)) for m in (1, 5, 20)]
+    means = sum(rows.T @ rows / len(rows) for rows in groups)
+    np.testing.assert_allclose(bounded("gram", groups).answer(0.0), means)
+    weighted = sum(rows.T @ rows * min(1 / len(rows), 1 / 8) for rows in groups)
+    np.testing.assert_allclose(bounded("gram", groups, weight="rows").answer(0.0), weighted)
+    sums = sum(rows.sum(axis=0) * min(1 / len(rows), 1 / 8) for rows in groups)
+    np.testing.assert_allclose(bounded("sums", groups, weight="rows").answer(0.0), sums)
+    assert bounded("count", groups, weight="rows").answer(0.0) == 1 / 8 + 5 / 8 + 1
+
+
+def test_a_person_beyond_the_clip_is_scaled_as_a_whole():
+    rows = np.random.default_rng(7).standard_normal((6, D))
+    short = rows / math.sqrt(np.square(rows).sum() / 6)
+    for name in ("gram", "sums", "trace"):
+        long, at_the_edge = (bounded(name, [x]).answer(1e-8) for x in (100 * short, short))
+        assert np.allclose(long, at_the_edge, atol=1e-3 / 1e-8)

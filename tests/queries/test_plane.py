@@ -1,0 +1,104 @@
+"""Rows in a public plane: what one row, with its class, can change."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp.data.blocks import row_source
+from skdp.data.zipped import ZippedRows
+from skdp.privacy.gate.bounds import gaussian_step, laplace_step
+from skdp.queries.plane import COUNT, SHAPE_NUMBERS, SQUARE, Frame, PlaneQuery
+
+FRAME = Frame(np.array([0.2, -0.1]), np.array([2.0, 1.0]))
+AXES = np.array([[1.0, 0.5, 0.0], [0.0, -1.0, 2.0]])
+CENTER = np.array([0.5, 0.0, -1.0])
+STEP = 2.0**-12
+CELLS = ("cells", (FRAME, 5))
+SHAPES = ("shapes", (FRAME,))
+
+
+def query(X, numbers=None, adjacency="add_remove", n_classes=2):
+    rows = row_source(X)
+    if numbers is None:
+        return PlaneQuery(rows, AXES, CENTER, adjacency=adjacency)
+    rows = ZippedRows(rows, {"y": np.asarray(numbers, float)[:, None]})
+    return PlaneQuery(rows, AXES, CENTER, n_classes, adjacency=adjacency)
+
+
+def exact(query, name, public):
+    return getattr(query, name)(*public).answer(0.0)
+
+
+def at(place):
+    """A row whose place in the frame is given."""
+    return CENTER + np.linalg.pinv(AXES) @ (FRAME.center + FRAME.half * np.asarray(place))
+
+
+def hostile_rows(rng):
+    """Places at every angle of the rim and inside, far outside, and rows that are no numbers."""
+    angles = np.linspace(0, 2 * np.pi, 73)
+    rim = np.column_stack([np.cos(angles), np.sin(angles)])
+    places = np.vstack([np.zeros((1, 2)), 0.5 * rim[::8], rim, 1e6 * rim[::8]])
+    rows = [at(place) for place in places]
+    rows += [rng.standard_normal(3) * 10.0**e for e in range(-6, 9, 2)]
+    return [*rows, np.full(3, np.nan), np.array([1.0, np.inf, 0.0]), np.full(3, 1.7e308)]
+
+
+@pytest.mark.parametrize(("name", "public"), [CELLS, SHAPES, ("class_counts", ())])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_no_row_changes_more_than_its_bound(name, public, adjacency):
+    """All pairs of hostile rows and classes, in integers: at most the bound, and at least .98."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30, 3))
+    rows, numbers = hostile_rows(rng), (0, 1, -1)
+    ends = []
+    for row in rows:
+        for number in numbers:
+            q = query(np.vstack([X, row]), [*rng.integers(0, 2, 30) * 0, number], adjacency)
+            bounded = getattr(q, name)(*public)
+            ends.append(bounded.answer(STEP))
+    base = getattr(query(X, np.zeros(30), adjacency), name)(*public)
+    answers = np.array([base.answer(STEP), *ends]).astype(float)
+    away = answers - answers[0] if adjacency == "add_remove" else answers[:, None] - answers[None]
+    for norm, allowed in ((2, base.bound.l2_steps(STEP)), (1, base.bound.l1_steps(STEP))):
+        if math.isfinite(allowed):
+            change = np.linalg.norm(away, norm, axis=-1).max()
+            assert 0.98 * allowed < change <= allowed, norm
+
+
+def test_counts_are_what_they_say():
+    X = np.array([at(p) for p in [(-0.9, -0.9), (0.9, 0.9), (0.9, 0.9), (3.0, 0.0), (0.0, 0.0)]])
+    X = np.vstack([X, np.full(3, np.nan)])
+    numbers = [0, 1, 1, 0, -1, 1]
+    cells = exact(query(X, numbers), "cells", (FRAME, 2))
+    assert cells.tolist() == [1, 0, 0, 0, 0, 0, 0, 2, 1]
+    assert exact(query(X, numbers), "class_counts", ()).tolist() == [2, 2]
+    assert exact(query(X), "class_counts", ()).tolist() == [5]
+
+
+def test_moments_are_what_they_say():
+    places = np.array([(0.3, -0.4), (-0.6, 0.1), (3.0, 4.0)])
+    sums = exact(query(np.array([at(p) for p in places]), [1, 1, 0]), "shapes", (FRAME,))
+    first, second = sums.reshape(2, SHAPE_NUMBERS)
+    x, y = places[:2].T
+    square = [SQUARE * (x @ x), SQUARE * (y @ y), 2 * (x @ y)]
+    np.testing.assert_allclose(second, [2 * COUNT, x.sum(), y.sum(), *square], atol=1e-9)
+    np.testing.assert_allclose(first[:3], [COUNT, 0.6, 0.8], atol=1e-9)  # on the rim
+
+
+def test_dense_and_sparse_rows_say_the_same():
+    X = np.random.default_rng(1).standard_normal((200, 3)) * 2
+    X[np.abs(X) < 1] = 0
+    dense, sparse = (exact(query(M), *CELLS) for M in (X, sp.csr_array(X)))
+    np.testing.assert_array_equal(dense, sparse)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 50.0])
+def test_many_rows_do_not_overflow(epsilon):
+    X = np.tile(at((0.1, 0.1)), (1000, 1))
+    bounded = query(X).cells(FRAME, 3)
+    for step in (gaussian_step(bounded.bound, epsilon), laplace_step(bounded.bound, epsilon)):
+        counts = bounded.answer(step) * step
+        assert counts.sum() == pytest.approx(1000, abs=501 * step)

@@ -1,0 +1,13 @@
+"""Which columns are kept."""
+
+from skdp.solvers.screening import kept_columns
+
+
+def test_more_columns_are_kept_where_more_can_be_read():
+    signals = [3000.0 / scale for scale in (150.0, 15.0, 1.5, 0.015)]
+    kept = [kept_columns(signal, 10_000, 3) for signal in signals]
+    assert kept == sorted(kept)
+    assert kept[0] == 100
+    assert kept[-1] == 4000
+    assert kept_columns(signals[-1], 50, 3) == 50
+    assert kept_columns(signals[0], 10_000, 60) == 240

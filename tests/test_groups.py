@@ -1,0 +1,203 @@
+"""The unit "group": all rows of one person, in every linear model, in memory, files and Dask."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.decomposition import PCA
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skdp import DPPCA
+from skdp.exceptions import PrivacyWarning
+from skdp.preprocessing import DPStandardScaler
+from skdp.testing import fixed_noise
+
+pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+
+GROUP = {"privacy_unit": "group", "epsilon": 4.0}
+MODELS = [
+    DPPCA(2, **GROUP),
+    DPPCA(2, clip_norm=3.0, group_weight="rows", svd_solver="power", **GROUP),
+    DPStandardScaler(**GROUP),
+    DPStandardScaler(entry_bounds=(-3.0, 3.0), group_weight=4, adjacency="replace", **GROUP),
+]
+models = pytest.mark.parametrize("model", MODELS, ids=repr)
+
+
+def table(n_persons=60, d=6, seed=0):
+    """Return rows of persons of 1 to 12 rows, mixed, their targets and their persons."""
+    rng = np.random.default_rng(seed)
+    persons = np.repeat(np.arange(n_persons), rng.integers(1, 13, n_persons))
+    persons = 7 * rng.permutation(persons) + 3
+    X = rng.standard_normal((len(persons), d)) * np.linspace(2, 0.5, d)
+    return X, X @ np.linspace(1, -1, d), persons
+
+
+def fitted(model, X, y=None, **fit):
+    """Return the released attributes of a fit under fixed noise."""
+    with fixed_noise(0):
+        model = sklearn.clone(model).fit(X, y, **fit)
+    return released(model)
+
+
+def released(model):
+    names = ("components_", "mean_", "var_", "scale_", "coef_", "intercept_", "n_samples_")
+    return {name: getattr(model, name) for name in names if hasattr(model, name)}
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert np.array_equal(value, other[name]), name
+
+
+@models
+def test_groups_and_a_column_are_one(model):
+    X, y, groups = table()
+    expected = fitted(model, X, y, groups=groups)
+    if isinstance(model, DPStandardScaler):  # which hands the column on
+        expected = {k: np.insert(v, 2, 0.0 if k == "mean_" else 1.0) for k, v in expected.items()}
+    whole = np.insert(X, 2, groups, axis=1)
+    by_column = sklearn.clone(model).set_params(user_column=2)
+    assert_same(fitted(by_column, whole, y), expected)
+    frame = pd.DataFrame(whole, columns=[f"c{i}" for i in range(whole.shape[1])])
+    assert_same(fitted(by_column.set_params(user_column="c2"), frame, y), expected)
+
+
+@models
+def test_neither_the_order_of_rows_nor_the_names_of_persons_change_a_bit(model):
+    X, y, groups = table()
+    order = np.random.default_rng(1).permutation(len(X))
+    expected = fitted(model, X, y, groups=groups)
+    names = np.array([f"person {g}" for g in groups])
+    assert_same(fitted(model, X[order], y[order], groups=names[order]), expected)
+    assert_same(fitted(sklearn.clone(model), X, y, groups=list(groups)), expected)
+
+
+@models
+def test_files_maps_and_dask_give_the_same_bits(model, tmp_path):
+    da = pytest.importorskip("dask.array")
+    X, y, groups = table()
+    order = np.argsort(groups, kind="stable")
+    X, y, groups = X[order], y[order], groups[order]
+    expected = fitted(model, X, y, groups=groups)
+    cut = int(np.searchsorted(groups, groups[len(groups) // 2]))
+    paths = []
+    for i, part in enumerate((X[:cut], X[cut:])):
+        paths.append(str(tmp_path / f"{i}.npy"))
+        np.save(paths[-1], part)
+    np.save(tmp_path / "all.npy", X)
+    assert_same(
+        fitted(model, np.load(tmp_path / "all.npy", mmap_mode="r"), y, groups=groups), expected
+    )
+    assert_same(fitted(model, paths, y, groups=groups), expected)
+    blocks = (cut, len(X) - cut)
+    rows = da.from_array(X, chunks=(blocks, X.shape[1]))
+    assert_same(fitted(model, rows, y, groups=groups), expected)
+    assert_same(fitted(model, rows, y, groups=da.from_array(groups, chunks=(blocks,))), expected)
+    bad = da.from_array(X, chunks=((cut + 1, len(X) - cut - 1), X.shape[1]))
+    if groups[cut] == groups[cut + 1]:
+        with pytest.raises(ValueError, match="more than one block"):
+            fitted(model, bad, y, groups=groups)
+
+
+@models
+def test_what_does_not_protect_persons_is_refused(model):
+    X, y, groups = table()
+    name = type(model).__name__
+    with pytest.raises(ValueError, match=f"{name}.*needs the person of each row"):
+        sklearn.clone(model).fit(X, y)
+    with pytest.raises(ValueError, match="does not protect them"):
+        sklearn.clone(model).set_params(privacy_unit="row").fit(X, y, groups=groups)
+    with pytest.raises(ValueError, match="'user_column' with privacy_unit='group' only"):
+        sklearn.clone(model).set_params(privacy_unit="row", user_column=0).fit(X, y)
+    with pytest.raises(ValueError, match="given twice"):
+        sklearn.clone(model).set_params(user_column=0).fit(X, y, groups=groups)
+    with pytest.raises(ValueError, match="withheld"):
+        sklearn.clone(model).fit(X, y, groups=groups[1:])
+    with pytest.raises(ValueError, match="group_weight"):
+        sklearn.clone(model).set_params(group_weight=0).fit(X, y, groups=groups)
+    with pytest.raises(ValueError, match="missing"):
+        sklearn.clone(model).fit(X, y, groups=[None, *groups[1:]])
+    with pytest.raises(ValueError, match="strings or all numbers"):
+        sklearn.clone(model).fit(X, y, groups=["a", *groups[1:].tolist()])
+
+
+@models
+def test_receipts_and_plans_say_whom_they_protect(model):
+    X, y, groups = table()
+    fitted_model = sklearn.clone(model).fit(X, y, groups=groups)
+    assert fitted_model.privacy_spent_.unit == "group"
+    assert "all rows of one group (a person)" in str(fitted_model.privacy_card())
+    plan = model.plan(1000, X.shape[1])
+    assert "unit group" in str(plan)
+    paid = [line.name for line in fitted_model.ledger_]
+    planned = [line.name for line in plan.releases for _ in range(line.times)]
+    assert set(paid) == set(planned)
+
+
+def test_groups_are_routed_through_a_pipeline():
+    X, _, groups = table(400)
+    with sklearn.config_context(enable_metadata_routing=True):
+        pipe = make_pipeline(
+            DPStandardScaler(privacy_unit="group"), DPPCA(2, privacy_unit="group", clip_norm=3.0)
+        )
+        pipe.fit(X, groups=groups)
+        alone = make_pipeline(DPStandardScaler(), DPPCA(2, privacy_unit="group", clip_norm=3.0))
+        alone.fit(X, groups=groups)  # the first step protects rows, and asks for no groups
+    assert pipe[0].privacy_spent_.unit == pipe[1].privacy_spent_.unit == "group"
+    assert alone[0].privacy_spent_.unit == "row"
+
+
+def test_the_scaler_hands_the_column_on():
+    X, _, groups = table(300)
+    whole = np.insert(X, 0, groups, axis=1)
+    column = {"privacy_unit": "group", "user_column": 0}
+    pipe = make_pipeline(DPStandardScaler(**column), DPPCA(2, clip_norm=3.0, **column))
+    pipe.fit(whole)
+    scaled = pipe[0].transform(whole)
+    assert np.array_equal(scaled[:, 0], groups)
+    assert pipe.transform(whole).shape == (len(X), 2)
+    assert pipe[1].components_.shape == (2, X.shape[1])
+    np.testing.assert_allclose(pipe[0].inverse_transform(scaled)[:, 0], groups)
+
+
+def test_without_noise_rows_count_as_in_scikit_learn():
+    X, _, groups = table()
+    exact = {"epsilon": np.inf, "privacy_unit": "group", "group_weight": "rows"}
+    ours = DPPCA(3, clip_norm=np.inf, **exact).fit(X, groups=groups)
+    theirs = PCA(3).fit(X)
+    for name in ("explained_variance_", "singular_values_", "mean_", "noise_variance_"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-9)
+    np.testing.assert_allclose(
+        np.abs(ours.components_ @ theirs.components_.T), np.eye(3), atol=1e-9
+    )
+    assert ours.n_samples_ == len(X)
+    scaler = DPStandardScaler(**exact).fit(X, groups=groups)
+    np.testing.assert_allclose(scaler.scale_, StandardScaler().fit(X).scale_)
+
+
+def test_a_person_with_many_rows_does_not_pull_the_mean():
+    """A thousand rows far away count as one row would."""
+    rng = np.random.default_rng(0)
+    X, groups = rng.standard_normal((3000, 3)), np.arange(3000)
+    far, owner = np.full((1000, 3), 3.0), np.full(1000, 3000)
+    settings = {"privacy_unit": "group", "clip_norm": 6.0, "epsilon": 4.0}
+    with fixed_noise(0):
+        without = DPPCA(1, **settings).fit(X, groups=groups)
+    with fixed_noise(0):
+        more = DPPCA(1, **settings).fit(np.vstack([X, far]), groups=np.append(groups, owner))
+    assert np.abs(more.mean_ - without.mean_).max() < 0.01
+    assert more.n_samples_ == without.n_samples_ + 1
+
+
+def test_weights_by_rows_are_learnt_and_reported_in_rows():
+    X, _, groups = table(3000)
+    model = DPPCA(2, privacy_unit="group", group_weight="rows", epsilon=8.0).fit(X, groups=groups)
+    assert len(X) / 3 < model.n_samples_ < 1.1 * len(X)
+    assert [line.name for line in model.ledger_][:7] == ["rows_median"] * 7
+    with pytest.warns(PrivacyWarning, match="numbers of rows"):
+        DPPCA(1, privacy_unit="group", group_weight="rows", epsilon=0.1).fit(
+            X[:9], groups=groups[:9]
+        )

@@ -1,0 +1,95 @@
+"""Notebooks: the name of each estimator leads to a page of ours, and reports are tables."""
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import skdp
+from skdp import DPPCA, PrivacyLedger, check_pipeline
+from skdp._links import DocLinkMixin
+
+API = (Path(__file__).parents[1] / "docs" / "api" / "index.rst").read_text()
+
+
+def estimator_classes():
+    for info in pkgutil.walk_packages(skdp.__path__, "skdp."):
+        if not info.name.rpartition(".")[2].startswith("__"):
+            module = importlib.import_module(info.name)
+            yield from (
+                value
+                for value in vars(module).values()
+                if isinstance(value, type)
+                and issubclass(value, BaseEstimator)
+                and value.__module__ == info.name
+            )
+
+
+def public_classes():
+    """Classes that a module of the public interface hands out."""
+    for cls in estimator_classes():
+        package = importlib.import_module(cls.__module__.partition("._")[0])
+        if cls.__name__ in getattr(package, "__all__", ()):
+            yield cls
+
+
+PUBLIC = sorted(set(public_classes()), key=lambda cls: cls.__name__)
+
+
+def test_they_are_found():
+    assert {"DPPCA", "RowClipper", "PublicScaler", "LocalRecommender"} <= {
+        c.__name__ for c in PUBLIC
+    }
+
+
+@pytest.mark.parametrize("cls", PUBLIC, ids=lambda cls: cls.__name__)
+def test_the_link_leads_to_a_page(cls):
+    """The page of a class is made by its line in the index of the interface."""
+    assert issubclass(cls, DocLinkMixin)
+    page = cls._get_doc_link(cls.__new__(cls)).rpartition("/")[2].removesuffix(".html")
+    assert f"   {page}\n" in API
+
+
+def test_unreleased_code_is_documented_by_the_source_tree():
+    assert "dev" in skdp.__version__
+    assert "/en/latest/api/skdp.decomposition.DPPCA.html" in DPPCA()._repr_html_()
+
+
+def reports():
+    pipeline = make_pipeline(StandardScaler(), DPPCA(2, clip_norm=1.0))
+    with PrivacyLedger(1.0, 1e-6) as ledger:
+        fitted = DPPCA(1, clip_norm=1.0).fit(np.tile(np.eye(4)[:2], (2000, 1)))
+    return {
+        "plan": fitted.plan(100, 4),
+        "check": check_pipeline(pipeline),
+        "card": fitted.privacy_card(),
+        "ledger": ledger,
+    }
+
+
+REPORTS = reports()
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_reports_are_tables_in_notebooks_and_text_elsewhere(name):
+    report = REPORTS[name]
+    if name != "ledger":
+        assert repr(report) == str(report)
+    html = report._repr_html_()
+    assert html.count("<table") == html.count("</table>") >= 1
+    assert html.count("<tr>") == html.count("</tr>") > 1
+
+
+def test_html_is_escaped():
+    with pytest.raises(ValueError, match="'epsilon' parameter"):
+        DPPCA(epsilon="<b>noise</b>").plan(10, 2)
+    pipeline = make_pipeline(StandardScaler(), DPPCA(2, clip_norm=1.0))
+    pipeline.steps[0] = ("<script>", pipeline.steps[0][1])
+    html = check_pipeline(pipeline)._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html

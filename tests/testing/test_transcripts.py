@@ -1,0 +1,60 @@
+"""Transcripts: they record all, change nothing, and hand out the first answers again."""
+
+import numpy as np
+import pytest
+
+from skdp import DPPCA
+from skdp.privacy.gate import session as gate
+from skdp.testing import (
+    fixed_noise,
+    record_transcript,
+    replay_answers,
+)
+
+# Tiny fits show little; whether a fit says so is tested where the estimators are.
+pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+
+
+RNG = np.random.default_rng(0)
+
+
+X = RNG.standard_normal((60, 5))
+
+
+def test_record_is_complete():
+    with record_transcript() as transcript:
+        pca = DPPCA(clip_norm="auto").fit(X)
+    assert [o.bound.name for o in transcript] == [line.name for line in pca.ledger_]
+    assert [o.noise_scale for o in transcript] == [line.noise_scale for line in pca.ledger_]
+    assert not transcript.faults
+    for opening in transcript:
+        assert opening.n_reads == 1
+        assert opening.exact.dtype == np.int64
+        assert np.all(np.abs(opening.residual()) < 8)
+
+
+def test_record_changes_nothing():
+    original = gate.PrivacySession._read, gate.Grant.finish, gate.Grant.draw
+    with fixed_noise(3):
+        plain = DPPCA(clip_norm=1.0).fit(X)
+        with record_transcript():
+            recorded = DPPCA(clip_norm=1.0).fit(X)
+    assert np.array_equal(plain.components_, recorded.components_)
+    assert original == (gate.PrivacySession._read, gate.Grant.finish, gate.Grant.draw)
+
+
+def test_record_survives_errors():
+    original = gate.PrivacySession._read
+    with pytest.raises(ZeroDivisionError), record_transcript():
+        raise ZeroDivisionError
+    assert gate.PrivacySession._read is original
+
+
+def test_replay_hands_out_the_first_answers():
+    with record_transcript() as first:
+        a = DPPCA(clip_norm=1.0).fit(X)
+    with replay_answers(first) as second:
+        b = DPPCA(clip_norm=1.0).fit(0.1 * X)
+    assert np.array_equal(a.components_, b.components_)
+    assert len(first) == len(second)
+    assert not np.array_equal(first.openings[-1].exact, second.openings[-1].exact)
