@@ -8,10 +8,11 @@ from sklearn.utils.validation import check_array, validate_data
 
 from skdp._inputs import advised, as_blocks, check_rows, checked, is_memory_map
 from skdp._labels import check_labels
-from skdp._placed import groups_in_blocks
+from skdp._placed import check_placed, groups_in_blocks, in_blocks
 from skdp._scales import learn_scale
 from skdp._validation import check_int, check_option
 from skdp.data.persons import PersonForm, PersonRows, persons_of
+from skdp.data.places import Placed
 from skdp.queries.persons import PersonQuery
 from skdp.queries.rows import RowQuery
 
@@ -102,6 +103,21 @@ class GroupUnitMixin:
         X, groups = split_rows(self, X, groups, reset=True, **options)
         return PersonRows(X, {}, numbered(groups, X))
 
+    def _checked_records(self, X, y, groups, *, numbers):
+        """Return checked rows and targets, and for the unit "group" the person of each row."""
+        self._check_given(groups)
+        if not self._by_group:
+            return check_placed(self, X, y, numbers=numbers)
+        if as_blocks(X) is not None:
+            refuse_column(self)
+            return in_blocks(self, X, y, groups, numbers=numbers, multi_output=True)
+        if self.user_column is not None:
+            X, groups = without_column(self, X, reset=True)
+        placed = check_placed(self, X, y, numbers=numbers, reset=self.user_column is None)
+        return Placed(
+            placed.rows, {**placed.columns, "groups": labels_of(groups, placed.rows.n_rows())}
+        )
+
     # -- queries -----------------------------------------------------------------------------
 
     def _unit_query(self, source):
@@ -126,7 +142,7 @@ class GroupUnitMixin:
 
 def refuse_column(estimator):
     """Refuse a column of persons in rows that come in blocks."""
-    if estimator.user_column is not None:
+    if getattr(estimator, "user_column", None) is not None:
         raise ValueError(
             f"{type(estimator).__name__} takes no 'user_column' in rows that come in blocks: pass "
             "'groups' to fit."
@@ -135,10 +151,16 @@ def refuse_column(estimator):
 
 def split_rows(estimator, X, groups, *, reset, **options):
     """Return checked rows in memory without the column of persons, and the persons."""
-    if estimator.user_column is None:
-        if is_memory_map(X):
-            return check_rows(estimator, X, reset=reset, **options).whole(), groups
-        return checked(estimator, X, reset=reset, **options), groups
+    if estimator.user_column is not None:
+        rows, groups = without_column(estimator, X, reset=reset)
+        return advised(estimator, check_array, rows, input_name="X", **options), groups
+    if is_memory_map(X):
+        return check_rows(estimator, X, reset=reset, **options).whole(), groups
+    return checked(estimator, X, reset=reset, **options), groups
+
+
+def without_column(estimator, X, *, reset):
+    """Return rows as they came without the column of persons, and that column."""
     if not hasattr(X, "shape"):
         X = np.asarray(X, dtype=object)
     if len(X.shape) != 2:
@@ -147,8 +169,7 @@ def split_rows(estimator, X, groups, *, reset, **options):
             "column of X."
         )
     validate_data(estimator, X, skip_check_array=True, reset=reset)
-    rows, groups = split_users(X, estimator.user_column)
-    return advised(estimator, check_array, rows, input_name="X", **options), groups
+    return split_users(X, estimator.user_column)
 
 
 def rows_to_map(estimator, X, **options):
@@ -175,10 +196,15 @@ def feature_names(estimator):
 
 def numbered(groups, X):
     """Return the number of the person of each row."""
+    return np.unique(labels_of(groups, X.shape[0]), return_inverse=True)[1]
+
+
+def labels_of(groups, n):
+    """Return the checked person of each of n rows."""
     groups = check_labels(groups)
-    if len(groups) != X.shape[0]:
+    if len(groups) != n:
         raise ValueError("X and groups have inconsistent numbers of samples (withheld).")
-    return np.unique(groups, return_inverse=True)[1]
+    return groups
 
 
 def _is_index(column):

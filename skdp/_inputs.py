@@ -12,9 +12,9 @@ import scipy.sparse as sp
 from sklearn.utils.validation import check_array, validate_data
 
 from skdp._validation import FLOATS
-from skdp.data.blocks import DenseRows, is_source, row_source
-from skdp.data.dask_rows import DaskRows, is_dask_array, map_rows
-from skdp.data.files import BlockFiles, is_paths
+from skdp.data.blocks import DenseRows, is_dask_array, is_paths, is_source, row_source
+from skdp.data.dask_rows import DaskRows, map_rows
+from skdp.data.files import BlockFiles
 from skdp.data.histories import binary_rows
 
 
@@ -31,7 +31,8 @@ def advised(estimator, check, *data, **options):
     name = type(estimator).__name__
     advice = {
         "could not convert string": f"{name} needs numbers, and found text: encode categories by a "
-        "public list first, with OneHotEncoder(categories=[...], handle_unknown='ignore').",
+        "public list first, with OneHotEncoder(categories=[...], handle_unknown='ignore') in a "
+        "ColumnTransformer, beside PublicScaler for the numbers.",
         "contains NaN": f"Input contains NaN, and {name} takes no missing values: fill them with "
         "public constants, with SimpleImputer(strategy='constant', fill_value=..., "
         "keep_empty_features=True). Means and medians of the data are private.",
@@ -59,11 +60,6 @@ def as_blocks(X):
     if is_paths(X):
         return BlockFiles(X)
     return DenseRows(X) if is_memory_map(X) else None
-
-
-def as_source(X):
-    """Return checked rows, of whatever kind, as a source."""
-    return row_source(X)
 
 
 def check_block_columns(estimator, n_features, *, reset=True, **options):

@@ -4,15 +4,16 @@ A record is a row with its target, so that neighbours agree in whether X and y h
 may be said that they have not. How many they are may not.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils.validation import check_array, column_or_1d
+from sklearn.utils.validation import check_array, check_X_y, column_or_1d
 
-from skdp._inputs import as_blocks, check_rows, checked
+from skdp._inputs import advised, as_blocks, check_rows, checked
 from skdp._labels import as_labels, check_labels
-from skdp.data.blocks import DenseRows, SparseRows
-from skdp.data.dask_rows import DaskRows, is_dask_array
+from skdp.data.blocks import DenseRows, SparseRows, is_dask_array
+from skdp.data.dask_rows import DaskRows
 from skdp.data.files import BlockFiles
 from skdp.data.places import Placed, in_memory
 
@@ -30,13 +31,20 @@ def n_columns(y):
     return 1 if y.ndim == 1 else int(y.shape[1])
 
 
-def check_placed(estimator, X, y, *, numbers, multi_output=True):
-    """Return checked rows and targets: numbers (of several outputs), or labels."""
+def check_placed(estimator, X, y, *, numbers, multi_output=True, reset=True):
+    """Return checked rows and targets: numbers (of several outputs), or labels.
+
+    Without `reset` the columns of X are not noted: they are what is left of those that were given.
+    """
     if as_blocks(X) is not None:
         return in_blocks(estimator, X, y, numbers=numbers, multi_output=multi_output)
     options = {"multi_output": multi_output, "y_numeric": True} if numbers else {}
     y = y if numbers else as_labels(y)
-    X, y = checked(estimator, X, y, accept_sparse="csr", **options)
+    if reset:
+        X, y = checked(estimator, X, y, accept_sparse="csr", **options)
+    else:
+        check = partial(check_X_y, estimator=estimator)
+        X, y = advised(estimator, check, X, y, accept_sparse="csr", **options)
     return in_memory(X, y=np.asarray(y))
 
 

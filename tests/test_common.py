@@ -50,6 +50,7 @@ ESTIMATORS = [
     DPTraceRegressor(privacy_unit="label", solver="spectral_init"),
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
+    DPPersonalizedRegressor(1, loss="absolute"),
     DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0),
     DPPersonalizedClassifier(),
     DPLowRankFactorizer(n_components=1),

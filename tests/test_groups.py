@@ -8,7 +8,7 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skdp import DPPCA
+from skdp import DPPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD
 from skdp.exceptions import PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import fixed_noise
@@ -19,6 +19,10 @@ GROUP = {"privacy_unit": "group", "epsilon": 4.0}
 MODELS = [
     DPPCA(2, **GROUP),
     DPPCA(2, clip_norm=3.0, group_weight="rows", svd_solver="power", **GROUP),
+    DPRidge(clip_norm=3.0, target_bounds=(-4.0, 4.0), **GROUP),
+    DPRidge(group_weight="rows", adjacency="replace", **GROUP),
+    DPTruncatedSVD(2, **GROUP),
+    DPTruncatedSVD(2, group_weight=4, adjacency="replace", algorithm="screened", **GROUP),
     DPStandardScaler(**GROUP),
     DPStandardScaler(entry_bounds=(-3.0, 3.0), group_weight=4, adjacency="replace", **GROUP),
 ]
@@ -201,3 +205,33 @@ def test_weights_by_rows_are_learnt_and_reported_in_rows():
         DPPCA(1, privacy_unit="group", group_weight="rows", epsilon=0.1).fit(
             X[:9], groups=groups[:9]
         )
+
+
+def test_a_label_that_is_no_class_touches_that_record_alone():
+    """Labels of mixed type: what is no class contributes nothing, and no other label changes."""
+    X, _, groups = table(300)
+    y = (X[:, 0] > 0).astype(int).tolist()
+    settings = {"classes": [0, 1], "clip_norm": 3.0, **GROUP}
+    strange = [*y[:-1], "2024-01-01"]
+    for labels in (strange, [*y[:-1], 7], [*y[:-1], None]):
+        with fixed_noise(0):
+            model = DPRidgeClassifier(**settings).fit(X, labels, groups=groups)
+        kept = released(model)
+        assert_same(kept, fitted(DPRidgeClassifier(**settings), X, strange, groups=groups))
+    assert model.score(X, y) > 0.7
+
+
+def test_other_units_take_no_groups():
+    X = np.eye(6)
+    with pytest.raises(ValueError, match="does not protect them"):
+        DPTruncatedSVD(privacy_unit="entry").fit(X, groups=np.arange(6))
+
+
+def test_clients_of_a_federated_fit_cannot_bound_persons():
+    from skdp.federated import AggregationConfig, FederatedPowerMethod, PlainAggregator
+
+    server = FederatedPowerMethod(
+        DPPCA(1, clip_norm=1.0, privacy_unit="group"), AggregationConfig(2, 0, 0)
+    )
+    with pytest.raises(ValueError, match="privacy_unit 'row' or 'interaction'"):
+        server.fit(PlainAggregator([]), n_features=4)

@@ -7,6 +7,7 @@ in int64 across blocks, so nothing here depends on how the work was cut.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -84,6 +85,20 @@ def is_source(X: Any) -> bool:
     if not hasattr(X, "n_features"):
         return False
     return any(callable(getattr(X, name, None)) for name in ("blocks", "sum_parts"))
+
+
+def is_dask_array(X: Any) -> bool:
+    """Whether X is a Dask array; Dask is not imported to find out."""
+    return type(X).__module__.partition(".")[0] == "dask" and hasattr(X, "rechunk")
+
+
+def is_paths(X: Any) -> bool:
+    """Whether X is a list (or tuple) of paths."""
+    return (
+        isinstance(X, (list, tuple))
+        and len(X) > 0
+        and all(isinstance(path, (str, os.PathLike)) for path in X)
+    )
 
 
 class Scratch:

@@ -10,16 +10,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import AnyRows, RowSource, is_source, row_source
+from skdp.data.blocks import AnyRows, RowSource, is_dask_array, is_source, row_source
 from skdp.data.dask_parts import DaskParts, Lazy, Sealed
 from skdp.data.files import BlockFiles
 
 _FILE_BYTES = 2**27  # of one task on an npy file: bounds what a worker has mapped
-
-
-def is_dask_array(X: Any) -> bool:
-    """Whether X is a Dask array; Dask is not imported to find out."""
-    return type(X).__module__.partition(".")[0] == "dask" and hasattr(X, "rechunk")
 
 
 def lazy_blocks(X: Any) -> list[Any]:

@@ -30,15 +30,6 @@ class _Header(NamedTuple):
     sparse: bool
 
 
-def is_paths(X: Any) -> bool:
-    """Whether X is a list (or tuple) of paths."""
-    return (
-        isinstance(X, (list, tuple))
-        and len(X) > 0
-        and all(isinstance(path, (str, os.PathLike)) for path in X)
-    )
-
-
 def _dtype_of_member(archive: NpzFile, name: str) -> np.dtype[Any]:
     """Read the dtype of an array in an npz file, and nothing more of it."""
     assert archive.zip is not None

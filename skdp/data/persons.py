@@ -88,12 +88,6 @@ class PersonRows(GroupedRows):
         super().__init__(X, columns, codes)
         self.dtype = getattr(self._source, "dtype", np.dtype(np.float64))
 
-    def _bytes_of_row(self) -> int:
-        stored = getattr(self._X, "nnz", None)
-        if stored is None:
-            return 8 * self.n_features
-        return int(16 * (1 + stored // max(1, self._X.shape[0])))
-
     def _batch(self, groups: IntArray) -> Persons:
         m, block, columns = self._gathered(groups)
         rows = plain_block(block)

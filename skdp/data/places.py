@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from skdp.data.blocks import AnyRows, RowSource, row_source
+from skdp.data.blocks import AnyRows, RowSource, is_dask_array, row_source
 from skdp.data.dask_parts import DaskParts, Sealed
 from skdp.data.dask_rows import (
     DaskRows,
-    is_dask_array,
     lazy_blocks,
     rows_of_block,
 )

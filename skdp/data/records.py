@@ -41,13 +41,14 @@ class RecordForm:
 
     def __call__(self, rows: RowSource, y: Any) -> RowSource:
         """Return the records of one place."""
-        return ZippedRows(rows, {"y": self._columns(y)})
+        return ZippedRows(rows, {"y": self.columns(y)})
 
     def alone(self, y: Any) -> RowSource:
         """Return the targets of one place as rows."""
-        return row_source(self._columns(y))
+        return row_source(self.columns(y))
 
-    def _columns(self, y: Any) -> FloatArray:
+    def columns(self, y: Any) -> FloatArray:
+        """Return the targets of one place as float64 columns."""
         columns = np.asarray(self.encode(y), np.float64)
         if columns.ndim != 2 or columns.shape[1] != self.n_targets:
             raise ValueError("the targets of a block have another shape")

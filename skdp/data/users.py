@@ -33,12 +33,15 @@ class Batch(NamedTuple):
         Likewise, with `y_exponent` (0 if the target has no free scale).
     x_exponent, y_exponent : int arrays of shape (users,)
         The powers of two.
+    good : bool array of shape (users,)
+        Whether all that a user brought is finite; zeros stand for what others brought.
     """
 
     X: FloatArray
     Y: FloatArray
     x_exponent: NDArray[np.intc]
     y_exponent: NDArray[np.intc]
+    good: NDArray[np.bool_]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -115,13 +118,17 @@ class UserRows(GroupedRows):
         X, Y = _in_own_order(X, Y)
         X, x_exponent = _scaled(X, True)
         Y, y_exponent = _scaled(Y, self._scale_targets)
-        return Batch(X, Y, x_exponent, y_exponent)
+        return Batch(X, Y, x_exponent, y_exponent, good)
 
 
 def one_row_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
-    """Yield one row of each user, the first in the user's own order, in the units of the data."""
+    """Yield one row of each user, the first in the user's own order, in the units of the data.
+
+    That of a bad user is a bad row.
+    """
     for batch in batches:
-        yield np.ldexp(batch.X[:, 0], batch.x_exponent[:, None])
+        rows = np.ldexp(batch.X[:, 0], batch.x_exponent[:, None])
+        yield np.where(batch.good[:, None], rows, np.nan)
 
 
 @dataclass(frozen=True)

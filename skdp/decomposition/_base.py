@@ -12,7 +12,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._bounds import column_bounds
-from skdp._groups import feature_names, rows_to_map
+from skdp._groups import feature_names, refuse_column, rows_to_map
 from skdp._inputs import as_blocks, map_blocks
 from skdp._validation import FLOATS
 from skdp.base import FitsElsewhereMixin
@@ -58,6 +58,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
         source = as_blocks(X)
         if source is None:
             return project(rows_to_map(self, X, accept_sparse=self._accept_sparse))
+        refuse_column(self)
         return map_blocks(self, X, source, project, len(self.components_))
 
     def _projection(self, *, exact=False):
@@ -185,7 +186,7 @@ def warn_below_noise(estimator, attributes):
         said += "alone would show."
     elif below and estimator.epsilon != math.inf:
         said = f"{name} released {below} of {len(variances)} variances below the noise, cut to 0: "
-        said += "their components are noise alone. n_components='auto' leaves them out."
+        said += "these components may be noise alone. n_components='auto' leaves them out."
     if said:
         remedy = "Use more rows, a larger 'epsilon' or public 'bounds'; plan() says how many rows"
         message = f"{said} {remedy} a signal needs."

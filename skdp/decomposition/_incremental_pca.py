@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.metadata_routing import UNUSED
 
-from skdp._inputs import as_source, check_rows, float_dtype
+from skdp._inputs import check_rows, float_dtype
 from skdp._streaming import StreamingMixin
 from skdp._types import Seed, Split
 from skdp._validation import (
@@ -21,6 +21,7 @@ from skdp._validation import (
     check_split,
 )
 from skdp.base import BaseDPEstimator, atomic
+from skdp.data.blocks import row_source
 from skdp.decomposition._base import LinearTransformMixin, check_center
 from skdp.decomposition._moments import (
     MOMENT_FEATURES,
@@ -228,7 +229,7 @@ class DPIncrementalPCA(
 
     def _fit_session(self, session, X):
         """Make the releases of one fit; X itself is read by the session alone."""
-        X = as_source(X)
+        X = row_source(X)
         facts, shares = self._facts(session, X)
         answers = {
             name: session.release(bounded, shares[name])
@@ -340,7 +341,7 @@ class DPIncrementalPCA(
         return facts, shares
 
     def _first_step(self, session, X):
-        X = as_source(X)
+        X = row_source(X)
         facts, shares = self._facts(session, X)
         facts["n"] = None if facts["n"] is None else 0
         bounds = {name: b.bound for name, b in statistics(X, facts).items()}

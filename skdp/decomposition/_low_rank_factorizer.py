@@ -20,7 +20,7 @@ from skdp._validation import (
     check_shape,
 )
 from skdp.base import BaseDPEstimator, atomic
-from skdp.data.files import is_paths
+from skdp.data.blocks import is_paths
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype
 from skdp.decomposition._factorizer_layout import draw_maps, make_layout
 from skdp.decomposition._factorizer_state import factored, random_start

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from skdp._groups import GroupUnitMixin
-from skdp._inputs import as_source
 from skdp._types import ColumnBounds, Seed, Split
 from skdp._validation import (
     check_split,
 )
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
+from skdp.data.blocks import row_source
 from skdp.decomposition._base import (
     LinearTransformMixin,
     as_input_dtype,
@@ -248,7 +248,7 @@ class DPPCA(
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
-        source = as_source(X)
+        source = row_source(X)
         d, sparse = source.n_features, is_sparse(source)
         self._check_n_components(source, d)
         center, clip_norm = public_range(self, d, centers=self._centers())

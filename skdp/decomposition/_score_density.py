@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._inputs import as_source, check_rows
+from skdp._inputs import check_rows
 from skdp._placed import check_placed
 from skdp._scales import column_weights, warn_unclear_columns
 from skdp._types import Seed, Split
 from skdp._validation import check_split
 from skdp.base import BaseDPEstimator, atomic
+from skdp.data.blocks import row_source
 from skdp.data.places import Placed
 from skdp.data.records import RecordForm, records_of
 from skdp.decomposition._score_parameters import ScoreParametersMixin, cell_noise, class_column
@@ -221,7 +222,7 @@ class DPScoreDensity(ScoreParametersMixin, ScorePlansMixin, BaseDPEstimator):
         if isinstance(rows, Placed):
             form = RecordForm(partial(class_column, classes=classes), 1)
             source = records_of(rows, form).both
-        source = as_source(source)
+        source = row_source(source)
         axes, center = self._plane(source.n_features)
         shares = check_split(self, self._default_shares())
         query = PlaneQuery(

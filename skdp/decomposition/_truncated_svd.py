@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
-from skdp._inputs import as_source, check_matrix, check_rows
+from skdp._groups import GroupUnitMixin
+from skdp._inputs import check_matrix
 from skdp._types import Seed, Split
 from skdp._validation import (
     check_bounds,
@@ -17,12 +18,14 @@ from skdp._validation import (
 )
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
+from skdp.data.blocks import row_source
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
 from skdp.decomposition._interaction_fits import fit_interactions
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._spectral import (
     check_normalizer,
     components_of,
+    in_rows,
     rotate_by_ritz,
     row_clip_norm,
     row_noise,
@@ -31,17 +34,18 @@ from skdp.decomposition._spectral import (
 )
 from skdp.decomposition._unit_fits import (
     UNIT_SOLVERS,
+    check_used,
     fit_entries,
     pure_units,
     unit_route,
+    unread_bounds,
 )
-from skdp.queries.rows import RowQuery
 from skdp.solvers.postprocess import svd_variances
 
 _ROW_SOLVERS = ("auto", "randomized", "arpack", "gram", "power", "screened")
 
 
-class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
+class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEstimator):
     """Truncated singular value decomposition with (epsilon, delta)-differential privacy.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for one unit of X: a row
@@ -65,11 +69,20 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
-    privacy_unit : {"row", "interaction", "entry", "edge", "frobenius", "spectral"}, default="row"
-        What is protected. "interaction": one 1 of a binary matrix. "entry": one entry. "edge": one
+    privacy_unit : {"row", "group", "interaction", "entry", "edge", "frobenius", "spectral"}, \
+default="row"
+        What is protected. "group": all rows of one person, whose root mean square length is
+        clipped. "interaction": one 1 of a binary matrix, where any value but 0 counts as 1,
+        ratings and negative ones too: choose what counts before. "entry": one entry. "edge": one
         symmetric pair of entries of a graph (X is square, its upper triangle counts). "frobenius"
         and "spectral": any change of X (as 64-bit floats) of that norm at most `sensitivity`, which
         is the caller's contract: it cannot be checked.
+    user_column : int, str or None, default=None
+        Unit "group": the column of X that names the person of each row, in place of `groups` of
+        ``fit``; it is no feature.
+    group_weight : {"equal", "rows"} or int, default="equal"
+        Unit "group", what a person counts: "equal" once, by the mean over its rows; an int as many
+        rows as it has, up to this public number; "rows" learns that number, for 4% of the budget.
     algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
 "deflation", "one_shot"}, default="auto"
         Row unit: "gram" (and "arpack") releases the second moment and refines it; "power" (and
@@ -162,6 +175,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
 
     _privacy_units = {
         "row": ("add_remove", "replace"),
+        "group": ("add_remove", "replace"),
         "interaction": ("add_remove", "replace"),
         "entry": ("add_remove", "replace"),
         "edge": ("add_remove", "replace"),
@@ -178,6 +192,8 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         clip_norm: float | str = "auto",
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
+        user_column: Any = None,
+        group_weight: str | int = "equal",
         algorithm: str = "auto",
         n_iter: int | str = "auto",
         n_oversamples: int | str = "auto",
@@ -202,6 +218,8 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         self.clip_norm = clip_norm
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
+        self.user_column = user_column
+        self.group_weight = group_weight
         self.entry_bounds = entry_bounds
         self.degree_floor = degree_floor
         self.sensitivity = sensitivity
@@ -209,7 +227,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -218,6 +236,8 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
             The private data. For the row unit also blocks, as in `DPPCA`.
         y : Ignored
             Not used.
+        groups : array-like of shape (n_samples,), default=None
+            The person of each row, for ``privacy_unit="group"``.
 
         Returns
         -------
@@ -227,9 +247,10 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         self._check_parameters()
         self._checked_session()  # what is wrong with the budget is said before the shape
         options = {"accept_sparse": ("csr", "csc"), "ensure_min_features": 2}
-        if self.privacy_unit == "row":
-            X = check_rows(self, X, **options)
+        if self._by_rows:
+            X = self._checked_rows(X, groups, **options)
         else:
+            self._check_given(groups)
             X = check_matrix(self, X, "unless privacy_unit='row'", **options)
             self._check_shape(*X.shape)
         session = self._open_session(pure=self._is_pure(X))
@@ -238,19 +259,17 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
-        if self.privacy_unit == "row":
-            X = as_source(X)
-            n = X.n_rows() if self.adjacency == "replace" else math.inf
-            self._check_shape(n, X.n_features)
-        else:
-            self._check_shape(*X.shape)
-        if self.privacy_unit == "row":
+        if self._by_rows:
+            X = row_source(X)
+            public = self.adjacency == "replace" and not self._by_group
+            self._check_shape(X.n_rows() if public else math.inf, X.n_features)
             return self._fit_rows(session, X)
+        self._check_shape(*X.shape)
         fit = fit_interactions if self.privacy_unit == "interaction" else fit_entries
         name, reason = unit_route(self, X.shape)
         return fit(self, session, X, name) | {"route_": reason}
 
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
+    def fit_transform(self, X: Any, y: Any = None, groups: Any = None) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.
 
         Parameters
@@ -259,13 +278,15 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
             The private data.
         y : Ignored
             Not used.
+        groups : array-like of shape (n_samples,), default=None
+            The person of each row, for ``privacy_unit="group"``.
 
         Returns
         -------
         X_new : ndarray of shape (n_samples, n_components)
             Projected rows.
         """
-        return self.fit(X)._transform_each(X)
+        return self.fit(X, groups=groups)._transform_each(X)
 
     # -- parameters ----------------------------------------------------------------------------
 
@@ -273,13 +294,16 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         return pure_units(self)
 
     def _is_pure(self, X):
-        flips = self.privacy_unit not in ("row", "frobenius")
+        flips = not self._by_rows and self.privacy_unit != "frobenius"
         return flips and unit_route(self, X.shape)[0] == "one_shot"
 
+    def _unread_bounds(self):
+        return unread_bounds(self.privacy_unit)
+
     def _check_parameters(self):
-        check_option(self, "privacy_unit", tuple(self._privacy_units))
+        self._check_unit()
         check_int(self, "n_components", 1)
-        row = self.privacy_unit == "row"
+        row = self._by_rows
         check_option(self, "algorithm", UNIT_SOLVERS.get(self.privacy_unit, _ROW_SOLVERS))
         check_int(self, "n_iter", 1, also=("auto",))
         check_int(self, "n_oversamples", 0, also=("auto",))
@@ -294,12 +318,13 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
             )
         check_int(self, "degree_floor", 1)
         check_real(self, "sensitivity", 0, math.inf)
+        check_used(self)
         if row and self.algorithm != "auto":  # else the shape decides which releases there are
             check_split(self, self._default_shares(self.algorithm))
         if not row and self.budget_split != "auto":
             raise ValueError(
                 "The 'budget_split' parameter of DPTruncatedSVD must be 'auto' unless "
-                f"privacy_unit='row'. Got {self.budget_split!r} instead."
+                f"privacy_unit='row' or 'group'. Got {self.budget_split!r} instead."
             )
 
     def _check_shape(self, n_samples, n_features):
@@ -308,7 +333,7 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
                 "privacy_unit='edge' needs the square adjacency matrix of a graph; use 'entry' for "
                 f"a rectangular one. Got shape {(n_samples, n_features)} instead."
             )
-        public_rows = self.privacy_unit != "row" or self.adjacency == "replace"
+        public_rows = math.isfinite(n_samples)
         limit = min(n_samples, n_features)
         if self.n_components > limit:
             what = "min(n_samples, n_features)" if public_rows else "n_features"
@@ -319,14 +344,19 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
 
     def _default_shares(self, route):
         shares = {"subspace": 0.92, "ritz": 0.03, "trace": 0.01}
-        if self.adjacency == "add_remove":
+        if not self._total_is_public():
             shares["count"] = 0.01
         if route != "screened":  # which releases them on its way
             shares["sums"] = 0.02
         if self.clip_norm == "auto":
             shares = {key: 0.93 * value / sum(shares.values()) for key, value in shares.items()}
             shares["clip_norm"] = 0.07
-        return shares
+        return self._with_weights(shares)
+
+    @property
+    def _by_rows(self):
+        """Whether rows are clipped, or persons, and not entries."""
+        return self.privacy_unit in ("row", "group")
 
     # -- units -----------------------------------------------------------------------------------
 
@@ -334,16 +364,18 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         """Release count, subspace, Ritz values, total and column sums of clipped rows."""
         d, k = X.n_features, self.n_components
         route = row_route(self.algorithm, d, k, is_sparse(X), centred=False)
+        if self._by_group and route == "screened":
+            route = "power"
         shares = check_split(self, self._default_shares(route))
         if session.budget.exact and route == "screened":
             route = "power"
             shares.setdefault("sums", shares["subspace"] / 4)
             shares["subspace"] /= 2
-        query = RowQuery(X, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
-        ask = session.ask(query)
+        query = self._unit_query(X)
+        ask, most = self._weighted(session, session.ask(query), shares)
         clip_norm = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
         ask = ask.clipped(clip_norm)
-        if self.adjacency == "replace":
+        if self._total_is_public():
             n = query.n_rows
         else:
             n = released_count(*ask.count(share=shares["count"]))
@@ -361,4 +393,5 @@ class DPTruncatedSVD(LinearTransformMixin, PlansMixin, BaseDPEstimator):
         attributes = svd_variances(
             squares, components_of(V), sums / n, total / n, n, sums_noise / n
         )
-        return attributes | {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
+        attributes |= {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
+        return in_rows(attributes, most)

@@ -13,7 +13,7 @@ from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._groups import GroupUnitMixin, column_number
-from skdp._inputs import as_blocks, as_source, checked, map_blocks
+from skdp._inputs import as_blocks, checked, map_blocks
 from skdp._scales import column_weights, warn_unclear_columns
 from skdp._types import Seed, Split
 from skdp._validation import (
@@ -25,6 +25,7 @@ from skdp._validation import (
     spread_range,
 )
 from skdp.base import BaseDPEstimator, atomic
+from skdp.data.blocks import row_source
 from skdp.data.persons import each_alone
 from skdp.preprocessing._standardisation import (
     Standardisation,
@@ -183,7 +184,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
         shares, bounds = self._check_parameters()
-        X = as_source(X)
+        X = row_source(X)
         bounds = spread_range(self, "entry_bounds", bounds, X.n_features, "columns")
         kind = PersonColumns if self._by_group else ColumnQuery
         query = kind(X, adjacency=self.adjacency, n_jobs=self.n_jobs)

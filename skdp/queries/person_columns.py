@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import dense
 from skdp.data.persons import Persons
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.columns import SQUARE_WEIGHT, standard_parts
+from skdp.queries.columns import moments_change, standard_parts
 from skdp.queries.octaves import (
     NOWHERE,
     OctaveQuery,
@@ -39,7 +40,7 @@ class PersonColumns(PersonQuery):
     Parameters
     ----------
     persons : PersonRows, or a source of `Persons` anywhere
-        The private rows, by person; dense.
+        The private rows, by person.
     weight : PersonWeight
         What a person counts for.
     adjacency : {"add_remove", "replace"}
@@ -92,10 +93,9 @@ class PersonColumns(PersonQuery):
 
             return self._sum(term, (2 * d + 1,), step)
 
-        l2, slack = math.sqrt((1 + SQUARE_WEIGHT**2 / 4) * d + c * c), math.sqrt(2 * d + 1) / 2
-        if self.neighbours.replace:
-            l2, slack = max(l2, math.sqrt(4.0 * d)), 2 * slack
-        return Bounded(Bound("moments", (2 * d + 1,), l2 * (1 + 1e-8), slack=slack), answer)
+        slack = self.neighbours.units * math.sqrt(2 * d + 1) / 2
+        l2 = moments_change(self.neighbours, d, c) * (1 + 1e-8)
+        return Bounded(Bound("moments", (2 * d + 1,), l2, slack=slack), answer)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,6 @@ class PlacesOfPersons:
 
 def _whole_persons(batch: Persons) -> Persons:
     """Return the persons whose values are all finite."""
-    good = np.isfinite(batch.rows).all(axis=1).reshape(-1, batch.each).all(axis=1)
-    if good.all():
-        return batch
-    return batch._replace(rows=batch.rows[np.repeat(good, batch.each)])
+    rows = dense(batch.rows)
+    good = np.isfinite(rows).all(axis=1).reshape(-1, batch.each).all(axis=1)
+    return batch._replace(rows=rows if good.all() else rows[np.repeat(good, batch.each)])

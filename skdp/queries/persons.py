@@ -32,7 +32,6 @@ from skdp.data.integer_rows import (
 )
 from skdp.data.persons import Persons, about, changed
 from skdp.data.remote import Columns, RowColumns
-from skdp.data.views import on_columns
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import SumQuery, summed
 
@@ -148,11 +147,6 @@ class PersonQuery(SumQuery):
     def centered(self, center: FloatArray) -> PersonQuery:
         """Return the persons with their rows about a public centre; clipping comes after it."""
         rows = changed(self._source, partial(about, center=center), self.n_features)
-        return self._beside(PersonQuery, rows, clip_norm=self.clip_norm, weight=self.weight)
-
-    def columns(self, kept: NDArray[np.intp]) -> PersonQuery:
-        """Return the persons on a public selection of columns; bad ones stay bad."""
-        rows = changed(self._source, partial(on_columns, kept=kept), len(kept))
         return self._beside(PersonQuery, rows, clip_norm=self.clip_norm, weight=self.weight)
 
     # -- numbers of persons ------------------------------------------------------------------

@@ -132,7 +132,7 @@ class ReadoutQuery(SumQuery):
             term = _MomentOfBlock(C, self.scale, self.row_scale, c, t, step, self.kept)
             return self._sum(term, (size, size), step)
 
-        l2 = _change(math.hypot(C, c), t, self.neighbours)
+        l2 = largest_change(math.hypot(C, c), t, self.neighbours)
         bounded = self._square("readout", size, l2, answer)
         return replace(bounded, decode=partial(exact_corner, corner=c)) if c else bounded
 
@@ -165,7 +165,7 @@ class _MomentOfBlock:
         last = f * corner_units(self.corner, self.step) if self.corner else None
         if last is not None and self.step:
             last = np.rint(last)  # f <= 1: no longer
-        return _moment(rows, V, last)
+        return moment_of(rows, V, last)
 
     def _weights(
         self, block: Zipped, whole: NDArray[np.bool_]
@@ -182,14 +182,14 @@ class _MomentOfBlock:
         return np.where(good[:, None], self.scale(y), 0.0) * f[:, None]
 
 
-def _change(U: float, t: float, neighbours: Neighbours) -> float:
+def largest_change(U: float, t: float, neighbours: Neighbours) -> float:
     """Return the sup over neighbours, see `ReadoutQuery.readout`."""
     if not neighbours.replace:
         return U * math.sqrt(U * U + 2 * t * t)
     return neighbours.positive(U * U + t * t) if t <= U else 2 * math.sqrt(2) * U * t
 
 
-def _moment(rows: Block, V: FloatArray, last: FloatArray | None) -> FloatArray:
+def moment_of(rows: Block, V: FloatArray, last: FloatArray | None) -> FloatArray:
     """[rows, V, last]'[rows, V, last] of one block, with zeros in place of V'V."""
     d, q = rows.shape[1], V.shape[1]
     beside = V if last is None else np.column_stack([V, last])

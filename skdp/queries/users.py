@@ -57,6 +57,17 @@ class Part(NamedTuple):
         return neighbours.array(self.level)
 
 
+def of_good_users(local: Local) -> Local:
+    """Return the contributions of `local`, not numbers for bad users: zeros are values too."""
+
+    def contribution(batch: Batch) -> FloatArray:
+        values = local(batch)
+        good = batch.good.reshape(-1, *[1] * (values.ndim - 1))
+        return np.where(good, values, np.nan)
+
+    return contribution
+
+
 class UserQuery(SumQuery):
     """Sums over users of contributions that each user bounds alone.
 
@@ -93,6 +104,7 @@ class UserQuery(SumQuery):
         One user: norm 1. Replace: sqrt(2) without signs (positive semidefinite), 2 with signs. In
         integers z the bound on the user's Gram matrix is checked after rounding: no slack.
         """
+        local = of_good_users(local)
 
         def answer(step: float) -> NDArray[Any]:
             def term(batch: Batch) -> FloatArray:
@@ -112,7 +124,7 @@ class UserQuery(SumQuery):
         each part by 2 or, where positive, sqrt(2). Rounding costs sqrt(size)/2 for each user that
         changed.
         """
-        pieces = [Part(*part) for part in parts]
+        local, pieces = of_good_users(local), [Part(*part) for part in parts]
         ends = np.cumsum([0, *(piece.size for piece in pieces)])
         size = int(ends[-1])
 
@@ -135,7 +147,7 @@ class UserQuery(SumQuery):
 
     def numbers(self, name: str, local: Local) -> NumberQuery:
         """Return the query of one private number for each user; `name` begins its releases."""
-        numbers = RowNumbers(self._source, quietly(local))
+        numbers = RowNumbers(self._source, quietly(of_good_users(local)))
         return NumberQuery(numbers, name, adjacency=self.adjacency)
 
     def columns(self) -> ColumnQuery:
@@ -149,6 +161,7 @@ class UserQuery(SumQuery):
         One user adds numbers in [0, 1]: the changes lie in an interval of length 1; replace: in
         [-1, 1], length 2.
         """
+        local = of_good_users(local)
 
         def term(batch: Batch) -> FloatArray:
             values = np.nan_to_num(local(batch), nan=0.0)

@@ -9,10 +9,11 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._inputs import as_blocks, as_source, check_matrix, check_rows, checked, map_blocks
+from skdp._inputs import as_blocks, check_matrix, check_rows, checked, map_blocks
 from skdp._types import Seed
 from skdp._validation import check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
+from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
 from skdp.queries.histories import InteractionHistories, RowHistories
 from skdp.recommend._lists import ListsMixin
@@ -197,7 +198,7 @@ class DPRecommender(
             n_users, n_items = R.shape
         else:
             options = {"adjacency": self.adjacency, "n_jobs": self.n_jobs}
-            query = RowHistories(as_source(R), cap=self._cap, **options)
+            query = RowHistories(row_source(R), cap=self._cap, **options)
             n_users, n_items = None, query.n_features
         ask = session.ask(query)
         if n_users is None and self.adjacency == "replace":

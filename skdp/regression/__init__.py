@@ -4,6 +4,7 @@ from skdp.regression._personalized import DPPersonalizedRegressor
 from skdp.regression._personalized_classifier import DPPersonalizedClassifier
 from skdp.regression._ridge import DPRidge
 from skdp.regression._ridge_classifier import DPRidgeClassifier
+from skdp.regression._row_losses import QuantileLoss
 from skdp.regression._trace import DPTraceRegressor
 
 __all__ = [
@@ -12,4 +13,5 @@ __all__ = [
     "DPRidge",
     "DPRidgeClassifier",
     "DPTraceRegressor",
+    "QuantileLoss",
 ]

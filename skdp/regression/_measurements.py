@@ -14,7 +14,7 @@ from skdp._inputs import as_blocks, checked, map_blocks
 from skdp._placed import as_columns, check_placed, in_blocks
 from skdp._scales import column_weights
 from skdp._validation import check_bool, check_int, check_option, check_real
-from skdp.data.dask_rows import is_dask_array
+from skdp.data.blocks import is_dask_array
 from skdp.data.places import in_memory
 from skdp.data.records import RecordForm
 from skdp.queries.columns import ColumnQuery

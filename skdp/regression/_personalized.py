@@ -13,6 +13,7 @@ from skdp._types import Seed, Split
 from skdp._validation import check_option
 from skdp.regression._global_model import learn_base, warn_unseen
 from skdp.regression._personalized_base import PersonalizedBase
+from skdp.regression._row_losses import QuantileLoss, check_row_loss
 
 
 class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
@@ -63,8 +64,13 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
     head : {"voted", "subspace", "hybrid"}, default="voted"
         How users fit their heads: by a rule elected by noisy votes, inside the subspace, or each by
         its own leave-one-out error.
-    loss : {"squared", "huber"}, default="squared"
-        What rounds and heads minimise.
+    loss : {"squared", "huber", "absolute"} or object, default="squared"
+        What rounds and heads minimise: a convex function of the residual. An object has the
+        methods ``value(residual)`` and ``derivative(residual)`` of arrays and declares ``bounds``
+        of its derivative, or ``curvature``, a bound of its second one: `QuantileLoss`, or your
+        own. It is tried on public numbers before anything is paid. Messages are cut to their
+        bounds whatever it says, so that the guarantee needs none of it but that each residual
+        counts by itself. The global model stays one of means.
     fit_intercept : bool, default=True
         Whether users have intercepts of their own; the elected rule may shrink them.
     user_column : int, str or None, default=None
@@ -157,7 +163,7 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         candidates: ArrayLike | None = None,
         whiten: bool | str = True,
         head: str = "voted",
-        loss: str = "squared",
+        loss: Any = "squared",
         fit_intercept: bool = True,
         user_column: int | str | None = None,
         require_users: bool = False,
@@ -192,7 +198,15 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         return tags
 
     def _loss_name(self):
-        return check_option(self, "loss", ("squared", "huber"))
+        if isinstance(self.loss, str):
+            name = check_option(self, "loss", ("squared", "huber", "absolute"))
+            return QuantileLoss() if name == "absolute" else name
+        check_row_loss(type(self).__name__, self.loss)
+        return self.loss
+
+    def _scales_targets(self):
+        loss = self._loss_name()
+        return isinstance(loss, str) or getattr(loss, "homogeneous", False)
 
     def _base_model(self, ask, query, shares):
         base = learn_base(self, ask, query, shares)

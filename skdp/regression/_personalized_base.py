@@ -230,9 +230,6 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         rows = self._user_rows(X, Y, codes)
         return UserQuery(rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
-    def _scales_targets(self):
-        return self._loss_name() in ("squared", "huber")
-
     def _fit_session(self, session, query):
         """Make all releases; returns the public attributes."""
         self._check_n_components(query.n_features)

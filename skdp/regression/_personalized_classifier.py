@@ -209,6 +209,9 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         classes = getattr(self, "classes_", ())
         return "softmax" if len(classes) > 2 else "logistic"
 
+    def _scales_targets(self):
+        return False  # they are labels
+
     def _base_model(self, ask, query, shares):
         return None, np.ones(query.n_features)  # logits of all are not those of each
 

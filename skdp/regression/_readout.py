@@ -11,7 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from skdp._bounds import check_column_bounds, column_bounds
-from skdp._inputs import as_blocks, checked, map_blocks
+from skdp._groups import GroupUnitMixin, feature_names, refuse_column, rows_to_map
+from skdp._inputs import as_blocks, map_blocks
+from skdp._labels import check_labels
 from skdp._scales import learn_scale, warn_unclear_columns
 from skdp._validation import (
     FLOATS,
@@ -23,9 +25,12 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator
 from skdp.data.blocks import row_source
+from skdp.data.persons import PersonForm, persons_of
 from skdp.data.places import Placed
 from skdp.data.record_scales import RowScale, TargetScale
+from skdp.data.records import records_of
 from skdp.exceptions import PrivacyWarning
+from skdp.queries.person_readout import PersonReadoutQuery
 from skdp.queries.readout import ReadoutQuery
 from skdp.regression._planning import (
     ReadoutFacts,
@@ -51,12 +56,13 @@ _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 
 _TARGET = 0.6
 
 
-class ReadoutBase(BaseDPEstimator):
+class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
     """A linear model from one release of its second moments."""
 
     _corner = 0.3
 
     def _check_parameters(self):
+        self._check_unit()
         check_real(self, "alpha", 0, math.inf, closed="left")
         check_bool(self, "fit_intercept")
         check_clip_norm(self)
@@ -72,7 +78,7 @@ class ReadoutBase(BaseDPEstimator):
     def _default_shares(self, columns, wide):
         shares = {"readout": 1.0}
         if wide:
-            shares |= wide_shares(self.adjacency)
+            shares |= wide_shares(self._total_is_public())
         if self._learns_lengths():
             shares["clip_norm"] = 0.05
         if columns:
@@ -80,11 +86,25 @@ class ReadoutBase(BaseDPEstimator):
         if self._is_auto("target_bounds"):
             shares["target_bounds"] = 0.06
         shares["readout"] -= math.fsum(shares.values()) - 1.0
-        return shares
+        return self._with_weights(shares)
 
     def _is_auto(self, name):
         value = getattr(self, name, None)
         return isinstance(value, str) and value == "auto"
+
+    def _records(self, placed, form):
+        """Return the records of rows, or of persons, wherever they are."""
+        if not self._by_group:
+            return records_of(placed, form)
+        return persons_of(placed, PersonForm(check_labels, form.columns))
+
+    def _record_query(self, records, q):
+        """Return the query over records, or over persons, as they came."""
+        kind = PersonReadoutQuery if self._by_group else ReadoutQuery
+        return kind(
+            records, clip_norm=math.inf, scale=TargetScale.in_ball(math.inf, q),
+            adjacency=self.adjacency, n_jobs=self.n_jobs,
+        )  # fmt: skip
 
     def _release(self, session, records, q, scale_of, solve):
         """Return (coefficients, intercepts, scale, attributes), all from released numbers.
@@ -92,15 +112,12 @@ class ReadoutBase(BaseDPEstimator):
         `scale_of(session, ask, shares, n)` returns the public scale of the q targets, paid or not;
         ``solve(released, clip_norm)`` the solution.
         """
-        learns = self._learns_columns(session, records.rows)
-        wide = self._screens(session, records.rows)
+        rows = records if self._by_group else records.rows
+        learns, wide = self._learns_columns(session, rows), self._screens(session, rows)
         shares = check_split(self, self._default_shares(learns, wide))
-        query = ReadoutQuery(
-            records, clip_norm=math.inf, scale=TargetScale.in_ball(math.inf, q),
-            adjacency=self.adjacency, n_jobs=self.n_jobs,
-        )  # fmt: skip
-        ask, d = session.ask(query), records.rows.n_features
-        n = float(query.n_rows) if self.adjacency == "replace" else None
+        query, d = self._record_query(records, q), rows.n_features
+        ask, _ = self._weighted(session, session.ask(query), shares)
+        n = float(query.n_rows) if self._total_is_public() else None
         units = unit = self._public_units(d)
         if learns:
             units, unit = self._units(ask, d, shares["columns"], n)
@@ -148,7 +165,7 @@ class ReadoutBase(BaseDPEstimator):
         """Return centre and unit of each column, from `bounds` if there are any."""
         if self.bounds is None:
             return RowScale(np.zeros(d), np.ones(d), math.inf)
-        low, high = column_bounds(self, "bounds", d, getattr(self, "feature_names_in_", None))
+        low, high = column_bounds(self, "bounds", d, feature_names(self))
         center = low + (high - low) / 2 if self.fit_intercept else np.zeros(d)
         return RowScale(center, np.maximum(high - center, center - low), 1.0)
 
@@ -208,8 +225,8 @@ class ReadoutBase(BaseDPEstimator):
         predict = LinearPredictor(self.coef_, self.intercept_, finish, cut)
         source = as_blocks(X)
         if source is None:
-            X = checked(self, X, accept_sparse="csr", reset=False)
-            return predict(X)
+            return predict(rows_to_map(self, X, accept_sparse="csr"))
+        refuse_column(self)
         return map_blocks(self, X, source, predict, n_columns, dtype)
 
     def _lengths(self, clip_norm):
@@ -224,9 +241,10 @@ class ReadoutBase(BaseDPEstimator):
         if not 0 < signal <= 1:
             raise ValueError(f"'signal' must be a share in the range (0, 1]. Got {signal!r}.")
         self._check_parameters()
-        rows = n if self.adjacency == "replace" else 1  # the other way nobody asks for it
+        rows = n if self._total_is_public() else 1  # the other way nobody asks for it
         y = zero_rows(rows, columns) if not whole else np.zeros(rows)
-        placed = Placed(row_source(zero_rows(rows, d)), {"y": y})
+        beside = {"y": y} | ({"groups": np.arange(rows)} if self._by_group else {})
+        placed = Placed(row_source(zero_rows(rows, d)), beside)
         rehearsal = rehearse(self, n, placed, *options, sums=clear_sums)
         clip_norm, unit = rehearsal.clip_norm(self.clip_norm, "within")
         noise = rehearsal.lines[-1].noise_scale

@@ -11,12 +11,12 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
-from skdp._placed import as_columns, check_placed, n_columns
+from skdp._placed import as_columns, n_columns
 from skdp._types import ColumnBounds, Seed, Split
 from skdp._validation import check_range, spread_range
 from skdp.base import atomic
 from skdp.data.record_scales import TargetScale
-from skdp.data.records import RecordForm, records_of
+from skdp.data.records import RecordForm
 from skdp.regression._readout import ReadoutBase
 from skdp.solvers.readout import solve_readout
 from skdp.theory import FitPlan
@@ -28,11 +28,12 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     """Linear least squares with (epsilon, delta)-differential privacy for one record (x, y).
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
-    (or replacing, see `adjacency`) one row of X together with its targets, whatever the data are:
-    targets are cut to `target_bounds`, records whose row is longer than `clip_norm` are weighted
-    down as a whole. The second moments of the records are released once, with noise; the solution
-    is computed from them. Of more than 1500 columns those of the largest noisy sums are kept. It is
-    the private last step of a pipeline. Not covered: ``predict`` and ``score`` on private rows.
+    (or replacing, see `adjacency`) one row of X together with its targets, or all rows of one
+    person (see `privacy_unit`), whatever the data are: targets are cut to `target_bounds`, records
+    whose row is longer than `clip_norm` are weighted down as a whole. The second moments of the
+    records are released once, with noise; the solution is computed from them. Of more than 1500
+    columns those of the largest noisy sums are kept. It is the private last step of a pipeline. Not
+    covered: ``predict`` and ``score`` on private rows.
 
     Parameters
     ----------
@@ -51,6 +52,14 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         coefficient, and a warning says so. A number is free, and right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
+    privacy_unit : {"row", "group"}, default="row"
+        What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
+        Then persons are weighted down: by the root mean square length of their rows.
+    user_column : int, str or None, default=None
+        The column of X that names the person of each row, in place of `groups`; it is no feature.
+    group_weight : {"equal", "rows"} or int, default="equal"
+        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
+        has, up to this public number; "rows" learns that number, for 4% of the budget.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which has no penalty.
     target_bounds : (low, high) or "auto", default="auto"
@@ -127,6 +136,9 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         delta: float = 1e-6,
         clip_norm: float | str = "auto",
         adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        user_column: Any = None,
+        group_weight: str | int = "equal",
         fit_intercept: bool = True,
         target_bounds: ArrayLike | str = "auto",
         bounds: ColumnBounds | None = None,
@@ -141,13 +153,16 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         self.clip_norm = clip_norm
         self.target_bounds = target_bounds
         self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.user_column = user_column
+        self.group_weight = group_weight
         self.bounds = bounds
         self.budget_split = budget_split
         self.random_state = random_state
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -158,6 +173,8 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             The private targets, in the order of the rows; beside Dask rows also a Dask array in
             the same blocks.
+        groups : array-like of shape (n_samples,), default=None
+            The person of each row, for ``privacy_unit="group"``.
 
         Returns
         -------
@@ -166,7 +183,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         """
         self._check_parameters()
         session = self._open_session()
-        placed = check_placed(self, X, y, numbers=True)
+        placed = self._checked_records(X, y, groups, numbers=True)
         return self._close_session(session, self._fit_session(session, placed))
 
     def _check_parameters(self):
@@ -184,7 +201,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
                 return self._target_scale(session, ask, (d, q), shares, n)
             return TargetScale.in_box(*bounds, centered=self.fit_intercept)
 
-        records = records_of(placed, RecordForm(as_columns, q))
+        records = self._records(placed, RecordForm(as_columns, q))
         W, b, scale, attributes = self._release(session, records, q, scale_of, self._solve)
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)

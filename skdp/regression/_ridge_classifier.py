@@ -15,12 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
 from skdp._labels import check_classes, class_numbers
-from skdp._placed import check_placed
 from skdp._types import ColumnBounds, Seed, Split
 from skdp.base import atomic
-from skdp.data.dask_rows import is_dask_array
+from skdp.data.blocks import is_dask_array
 from skdp.data.record_scales import TargetScale
-from skdp.data.records import RecordForm, records_of
+from skdp.data.records import RecordForm
 from skdp.exceptions import PrivacyWarning
 from skdp.regression._class_weight import check_class_weight, class_weights
 from skdp.regression._readout import ReadoutBase
@@ -33,10 +32,11 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     """Classification by least squares with (epsilon, delta)-differential privacy for one record.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
-    (or replacing, see `adjacency`) one row of X together with its label, whatever the data are: a
-    label is one unit vector, records whose row is longer than `clip_norm` are weighted down as a
-    whole, and their second moments are released once, with noise. Of more than 1500 columns those
-    of the largest noisy sums are kept. Not covered: ``predict`` and ``score`` on private rows.
+    (or replacing, see `adjacency`) one row of X together with its label, or all rows of one person
+    (see `privacy_unit`), whatever the data are: a label is one unit vector, records whose row is
+    longer than `clip_norm` are weighted down as a whole, and their second moments are released
+    once, with noise. Of more than 1500 columns those of the largest noisy sums are kept. Not
+    covered: ``predict`` and ``score`` on private rows.
 
     Parameters
     ----------
@@ -55,6 +55,14 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         coefficient, and a warning says so. A number is free, and right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in.
+    privacy_unit : {"row", "group"}, default="row"
+        What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
+        Then persons are weighted down: by the root mean square length of their rows.
+    user_column : int, str or None, default=None
+        The column of X that names the person of each row, in place of `groups`; it is no feature.
+    group_weight : {"equal", "rows"} or int, default="equal"
+        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
+        has, up to this public number; "rows" learns that number, for 4% of the budget.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which has no penalty.
     classes : array-like or None, default=None
@@ -126,6 +134,9 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         delta: float = 1e-6,
         clip_norm: float | str = "auto",
         adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        user_column: Any = None,
+        group_weight: str | int = "equal",
         fit_intercept: bool = True,
         classes: Iterable[Any] | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
@@ -142,6 +153,9 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         self.delta = delta
         self.clip_norm = clip_norm
         self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.user_column = user_column
+        self.group_weight = group_weight
         self.bounds = bounds
         self.budget_split = budget_split
         self.random_state = random_state
@@ -150,7 +164,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     _corner = 0.45  # class means are made of the sums of all rows: these need less noise
 
     @atomic
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -161,6 +175,8 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         y : array-like of shape (n_samples,)
             The private labels, in the order of the rows; beside Dask rows also a Dask array in the
             same blocks (then `classes` is needed).
+        groups : array-like of shape (n_samples,), default=None
+            The person of each row, for ``privacy_unit="group"``.
 
         Returns
         -------
@@ -169,7 +185,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         """
         self._check_parameters()
         session = self._open_session()
-        placed = check_placed(self, X, y, numbers=False)
+        placed = self._checked_records(X, y, groups, numbers=False)
         classes = self._public_classes(placed.columns["y"])
         return self._close_session(session, self._fit_session(session, placed, classes))
 
@@ -179,7 +195,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         codes, factor = label_codes(len(classes), centered=self.fit_intercept)
         q = codes.shape[1]
         form = RecordForm(partial(encode, classes=classes, codes=codes), q)
-        records = records_of(placed, form)
+        records = self._records(placed, form)
         scale = TargetScale.in_ball(1.0, q)
         solve = partial(self._solve, classes=classes, codes=codes)
         W, b, _, attributes = self._release(session, records, q, lambda *_: scale, solve)

@@ -12,9 +12,9 @@ _SUMS, _COUNT = 0.2, 0.01  # the sums are bought in rungs; what they leave goes 
 _SIZE, _FEWEST_KEPT, _MOST_KEPT = 0.6, 30, 4000
 
 
-def wide_shares(adjacency):
+def wide_shares(count_is_public):
     """Return the shares of what screening releases: column sums, and a count if it is private."""
-    return {"sums": _SUMS} | ({"count": _COUNT} if adjacency == "add_remove" else {})
+    return {"sums": _SUMS} | ({} if count_is_public else {"count": _COUNT})
 
 
 def kept_of(ask, clip_norm, shares, n, unit_noise):

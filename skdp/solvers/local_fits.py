@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,12 +79,66 @@ class ConvexLoss:
         (Y, linear predictor) -> loss of each row, (n, m).
     mean : callable or None
         Linear predictor -> expected indicators, where Y are indicators of classes.
+    judges : bool
+        Whether heads are judged by it; else by least squares, where leaving out is exact.
+    skewed : bool
+        Whether residuals of two signs cost differently: intercepts are then no means.
     """
 
     n_steps: int
     pseudo: Callable[[FloatArray, FloatArray], FloatArray]
     losses: Callable[[FloatArray, FloatArray], FloatArray]
     mean: Callable[[FloatArray], FloatArray] | None = None
+    judges: bool = False
+    skewed: bool = False
+
+
+class RowLoss(Protocol):
+    """A convex loss of single residuals, checked: what users may minimise."""
+
+    def value(self, residual: FloatArray) -> FloatArray:
+        """Return the loss of each residual."""
+        ...
+
+    def derivative(self, residual: FloatArray) -> FloatArray:
+        """Return its derivative at each residual."""
+        ...
+
+
+_STEPS = 30  # ridge fits for a loss of one's own
+_WIDTH = 1.0  # of smoothing, in median absolute residuals
+_EITHER: FloatArray = np.array([[[0.5], [3.0]]])
+
+
+def convex_loss(loss: str | RowLoss) -> ConvexLoss:
+    """Return a loss as ridge fits: one of `LOSSES`, or one of residuals.
+
+    A loss with a declared `curvature` takes gradient steps of its inverse. Another one has a
+    derivative in declared `bounds` (a, b): its mean over residuals up to w away, (value(r + w) -
+    value(r - w)) / 2w, has a slope of at most (b - a)/2w.
+    """
+    if isinstance(loss, str):
+        return LOSSES[loss]
+
+    def losses(Y: FloatArray, eta: FloatArray) -> FloatArray:
+        return np.asarray(loss.value(Y - eta).sum(axis=2))
+
+    skewed = not np.array_equal(loss.value(_EITHER), loss.value(-_EITHER))
+    curvature = getattr(loss, "curvature", None)
+    if curvature is not None:
+
+        def smooth(Y: FloatArray, eta: FloatArray) -> FloatArray:
+            return np.asarray(eta + loss.derivative(Y - eta) / curvature)
+
+        return ConvexLoss(_STEPS, smooth, losses, judges=True, skewed=skewed)
+    low, high = loss.bounds  # type: ignore[attr-defined]
+
+    def steep(Y: FloatArray, eta: FloatArray) -> FloatArray:
+        R = Y - eta
+        width = _WIDTH / _HUBER * _huber_width(R)
+        return np.asarray(eta + (loss.value(R + width) - loss.value(R - width)) / (high - low))
+
+    return ConvexLoss(_STEPS, steep, losses, skewed=skewed)
 
 
 def _square_loss(Y: FloatArray, eta: FloatArray) -> FloatArray:
@@ -124,7 +179,7 @@ def _softmax_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
 
 LOSSES: dict[str, ConvexLoss] = {
     "squared": ConvexLoss(1, lambda Y, eta: Y, _square_loss),
-    "huber": ConvexLoss(8, _huber_pseudo, _absolute_loss),
+    "huber": ConvexLoss(8, _huber_pseudo, _absolute_loss, judges=True),
     "logistic": ConvexLoss(20, _logistic_pseudo, _square_loss, _sigmoid),
     "softmax": ConvexLoss(30, _softmax_pseudo, _square_loss, _softmax),
 }

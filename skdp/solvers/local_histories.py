@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.one_shot import flip_probability, history_pairs
 from skdp.solvers.recommend import (
-    Counts,
     best_way,
     kept_degree,
     known_items,
 )
+from skdp.solvers.rungs import Bought
 from skdp.solvers.tastes import Ways, offered
 
 FloatArray = NDArray[np.float64]
@@ -34,7 +34,7 @@ class LocalFit(NamedTuple):
     """What can be read of reports: the filter, and noisy counts of all items."""
 
     filter: ItemFilter
-    counts: Counts
+    counts: Bought
 
 
 def _unbiased(noise_scale: float) -> tuple[float, float]:
@@ -71,12 +71,12 @@ def _ways(
     n_items: int,
     n_components: int,
     exponent: float,
-) -> tuple[Ways, Counts]:
+) -> tuple[Ways, Bought]:
     gain, offset = _unbiased(noise_scale)
     m = Y.shape[0]
     value = np.zeros(n_items)
     value[items] = gain * np.bincount(Y.indices, minlength=len(items)) - offset * m
-    counts = Counts(value, noise_scale * math.sqrt(m), 1.0, True)
+    counts = Bought(value, noise_scale * math.sqrt(m), 1.0, True)
     floor = max(1, round(kept_degree(np.sort(value[items])[::-1], len(items), m)))
     moment = history_pairs(Y, noise_scale, floor)
     return offered(moment, known_items(counts, items, m), n_components, exponent), counts

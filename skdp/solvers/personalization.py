@@ -22,7 +22,9 @@ from skdp.solvers.local_fits import (
     LOSSES,
     ConvexLoss,
     RidgePath,
+    RowLoss,
     centred,
+    convex_loss,
     moments,
     own_scale,
     transposed,
@@ -124,21 +126,21 @@ class View:
         Public.
     intercept : bool
         Whether users have their own intercept.
-    loss_name : str
-        A key of `LOSSES`.
+    loss_name : str or RowLoss
+        A key of `LOSSES`, or a loss of residuals.
     base : GlobalModel or None
         What users subtract from their targets first: they then learn how they differ from it.
     """
 
     whitener: FloatArray | None
     intercept: bool
-    loss_name: str
+    loss_name: str | RowLoss
     base: GlobalModel | None = None
 
     @property
     def loss(self) -> ConvexLoss:
         """The loss."""
-        return LOSSES[self.loss_name]
+        return convex_loss(self.loss_name)
 
     @property
     def variance(self) -> float:

@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from skdp.answer import Answer
 from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.one_shot import history_pairs
+from skdp.solvers.rungs import Bought, bought, ranked
 from skdp.solvers.shrinkage import PairMoment, wigner
 from skdp.solvers.tastes import WAYS, Items, Ways, offered, own_of
 
 FloatArray = NDArray[np.float64]
 _PURE_COUNTS, _PURE_CELLS = 0.15, 0.8  # shares of a pure budget
-_READABLE = 50  # the count of this rank must be readable, or that of a tenth of the items
 _FEWEST_KEPT, _MOST_KEPT = 100, 4000
 _SIZE = 1.0  # kept items: SIZE x^(2/3) for a signal figure x
 _SLOW = 1e-300
@@ -63,51 +64,22 @@ class Fitted(NamedTuple):
     """What a fit releases: the filter, and the counts that it starts from."""
 
     filter: ItemFilter
-    counts: Counts
+    counts: Bought
 
 
-class Counts(NamedTuple):
-    """Noisy item counts.
-
-    Attributes
-    ----------
-    value : ndarray of shape (n_items,)
-    noise_scale : float
-    spent : float
-        Share of the budget that they took.
-    readable : bool
-        Whether the most popular items stand clearly above the noise, and the best are known.
-    """
-
-    value: FloatArray
-    noise_scale: float
-    spent: float
-    readable: bool
-
-
-def buy_counts(ask_counts: Callable[[float], Any], available: float, route: str) -> Counts:
+def buy_counts(ask_counts: Callable[..., Answer], available: float, route: str) -> Bought:
     """Buy counts in rungs until they can be read; with all that is available if they cannot.
 
-    Each rung is one release; they are averaged by precision. How far to go is decided on released
-    values, and what is not spent here is spent on the moment: the total is the same. For pure
-    noise the parts must be the same too, since they do not compose to their sum: one rung, then
-    the share of the cells, and the judge's in any case.
+    What is not spent here is spent on the moment: the total is the same. For pure noise the parts
+    must be the same too, since they do not compose to their sum: one rung, then the share of the
+    cells, and the judge's in any case.
     """
-    value: Any = 0.0
-    precision = spent = 0.0
-    for share, level, loss in _rungs(route, available):
-        answer = ask_counts(share)
-        if answer.noise_scale == 0.0:
-            return Counts(answer.value, 0.0, share, route != "popularity")
-        weight = answer.noise_scale**-2
-        value = (precision * value + weight * answer.value) / (precision + weight)
-        precision, spent = precision + weight, spent + share
-        scale = precision**-0.5
-        rank = min(_READABLE, max(len(value) // 10, 1))
-        clear = np.partition(value, -rank)[-rank] > level * scale
-        if clear and list_loss(value, scale) <= loss:
-            return Counts(value, scale, spent, True)
-    return Counts(value, precision**-0.5, spent, False)
+
+    def clear(value: FloatArray, scale: float, level: float, loss: float) -> bool:
+        return ranked(value) > level * scale and list_loss(value, scale) <= loss
+
+    found = bought(ask_counts, _rungs(route, available), clear)
+    return found._replace(readable=found.readable and route != "popularity")
 
 
 def _rungs(route: str, available: float) -> tuple[tuple[float, float, float], ...]:
@@ -171,13 +143,13 @@ def _positive(counts: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(counts, 0.0) + 1e-6 * order)
 
 
-def known_items(counts: Counts, kept: NDArray[np.intp], n_users: float) -> Items:
+def known_items(counts: Bought, kept: NDArray[np.intp], n_users: float) -> Items:
     """Return what the counts say of the kept items."""
     clear = np.maximum(counts.value[kept], max(2 * counts.noise_scale, _SLOW))
     return Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
 
 
-def popularity_ways(counts: Counts, n_users: float) -> Ways:
+def popularity_ways(counts: Bought, n_users: float) -> Ways:
     """Return the filters that know the counts alone."""
     top = np.argsort(-counts.value, kind="stable")[:1]
     return offered(None, known_items(counts, top, n_users), 1, 0.0)
@@ -195,7 +167,7 @@ def fit_filter(
 
     Where the counts cannot be read, or nothing else is wanted, they take all that is available.
     """
-    counts = buy_counts(lambda share: ask.counts(share=share), available, route.name)
+    counts = buy_counts(ask.counts, available, route.name)
     if not counts.readable:
         ways = popularity_ways(counts, n_users)
         if route.name == "one_shot":

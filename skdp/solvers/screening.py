@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
+from skdp.solvers.rungs import Bought, bought, ranked
 from skdp.solvers.spectral import RowNoise, clipped_gram, refined_subspace
 from skdp.solvers.thinning import Subspace, chosen_subspace
 
 FloatArray = NDArray[np.float64]
 # Shares of the sums, and how many noise scales the largest of them must reach to stop there.
 _RUNGS = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
-_READABLE = 50  # the sum of this rank must be readable, or that of a tenth of the columns
 _SIZE, _FEWEST_KEPT, _MOST_KEPT = 2.0, 100, 4000
 _ONE_MOMENT = 3  # times as many columns are best where there are no tangent rounds
 _WIDER = 2  # so many times as many columns are reached by the tangent rounds
@@ -32,34 +32,13 @@ _MOMENT = 0.6  # of what is left; the tangent rounds (or a second moment) get th
 _MOMENT_LEVEL, _TANGENT_LEVEL = 30.0, 40.0
 
 
-class Sums(NamedTuple):
-    """Noisy column sums: values, noise scale, share that they took, whether they can be read."""
-
-    value: FloatArray
-    noise_scale: float
-    spent: float
-    readable: bool
-
-
-def bought_sums(sums: Callable[..., Answer], share: float, *, all_in: bool = True) -> Sums:
+def bought_sums(sums: Callable[..., Answer], share: float, *, all_in: bool = True) -> Bought:
     """Buy column sums in rungs until the largest can be read.
 
-    Each rung is one release, ``sums(share=...)``; they are averaged by precision. How far to go is
-    decided on released values. With `all_in` the whole share goes to sums that cannot be read.
+    With `all_in` the whole share goes to sums that cannot be read.
     """
-    value: Any = 0.0
-    precision = spent = 0.0
-    for part, level in _RUNGS if all_in else _RUNGS[:-1]:
-        answer = sums(share=part * share)
-        if answer.noise_scale == 0.0:
-            return Sums(answer.value, 0.0, part * share, True)
-        weight = answer.noise_scale**-2
-        value = (precision * value + weight * answer.value) / (precision + weight)
-        precision, spent = precision + weight, spent + part * share
-        rank = min(_READABLE, max(len(value) // 10, 1))
-        if np.partition(np.abs(value), -rank)[-rank] > level * precision**-0.5:
-            return Sums(value, precision**-0.5, spent, True)
-    return Sums(value, precision**-0.5, spent, False)
+    rungs = [(part * share, level) for part, level in (_RUNGS if all_in else _RUNGS[:-1])]
+    return bought(sums, rungs, lambda value, scale, level: ranked(np.abs(value)) > level * scale)
 
 
 def kept_columns(signal: float, d: int, k: int) -> int:
@@ -123,7 +102,7 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> Fl
     return V
 
 
-def _spread(counts: Sums, order: NDArray[np.intp]) -> int:
+def _spread(counts: Bought, order: NDArray[np.intp]) -> int:
     """Return how many columns hold most of the squares of the counts, by released values.
 
     Where columns are about alike, few of them show little of what all have in common.

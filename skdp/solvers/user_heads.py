@@ -110,13 +110,15 @@ def all_rules(shared: Shared, view: View) -> tuple[HeadRule, ...]:
     variances = [(0.0, True)] if based else [(0.0, False), (0.0, True)]
     if view.intercept:
         variances += [(_SHRUNK_INTERCEPT, True), (math.inf, based)]
+    if view.intercept and view.loss.skewed:  # a shrunk intercept would be drawn to the mean
+        variances = [(math.inf, based)]
     heads = tuple(
         HeadRule(outside, penalty, variance, target)
         for outside in (0.0, outside_variance(shared), 1.0)
         for penalty in _RELATIVE_PENALTIES
         for variance, target in variances
     )
-    return heads + _level_rules(view.intercept)
+    return heads + _level_rules(view.intercept and not view.loss.skewed)
 
 
 def _level_rules(intercept: bool) -> tuple[HeadRule, ...]:
@@ -180,16 +182,16 @@ class Heads:
 
         Labels are judged by least squares on their indicators, where leaving out is exact.
         """
-        seen, huber = self.view(batch), self.view.loss is LOSSES["huber"]
+        seen, own = self.view(batch), self.view.loss.judges
         Y = self.view.linear_targets(seen.Y)
         out = np.empty((len(Y), len(rules) + 1))
-        loss = self.view.loss if huber else LOSSES["squared"]
+        loss = self.view.loss if own else LOSSES["squared"]
         out[:, -1] = loss.losses(Y, np.zeros_like(Y)).mean(axis=1)
         for outside in dict.fromkeys(rule.outside for rule in rules):
             path = RidgePath.of(np.matmul(seen.X, self._map(outside)))
             some = [i for i, rule in enumerate(rules) if rule.outside == outside]
             mine = [rules[i] for i in some]
-            if huber:
+            if own:
                 fits = [self._fit(batch, seen, path, rule) for rule in mine]
                 out[:, some] = np.stack([loss.losses(Y, f.left_out).mean(axis=1) for f in fits], 1)
             else:

@@ -10,6 +10,7 @@ from skdp.testing._data import FitData, settings_of
 from skdp.testing._pairs import register_pairs
 
 _HUGE = 1e15
+_RECORDS = 40  # of a person whose weight is at its bound
 _MEDIANS = 1.25  # a learnt clip norm, where half of the rows have length 1
 # The release changes most where the rows, with their corner, have the inner product t^2 (and
 # opposite targets) or -t^2 (and equal ones); see `skdp.queries.readout`.
@@ -38,14 +39,26 @@ def _record_pairs(estimator):
     else:
         y, low, high = rng.standard_normal(n), [-_HUGE], [_HUGE]
     if estimator.adjacency == "add_remove":
-        yield "one record more", FitData(X, y), _with(X, y, row, high)
+        yield "one record more", _owned(estimator, X, y), _with(estimator, X, y, row, high)
         return
     for cosine in _COSINES:
         turned = cosine * row + math.sqrt(1 - cosine**2) * other
         for name, target in (("opposite", low), ("equal", high)):
-            first, second = _with(X, y, row, high), _with(X, y, turned, target)
+            first = _with(estimator, X, y, row, high)
+            second = _with(estimator, X, y, turned, target)
             yield f"cosine {cosine}, {name} targets", first, second
 
 
-def _with(X, y, row, target):
-    return FitData(np.vstack([X, row]), np.concatenate([y, target]))
+def _with(estimator, X, y, row, target):
+    """Add a record, or a person whose records are all like it."""
+    more = _RECORDS if estimator.privacy_unit == "group" else 1
+    X = np.vstack([X, np.tile(row, (more, 1))])
+    return _owned(estimator, X, np.concatenate([y, np.repeat(target, more)]), more)
+
+
+def _owned(estimator, X, y, last=1):
+    """Return records with their persons, if the unit asks for them: the last have one together."""
+    if estimator.privacy_unit != "group":
+        return FitData(X, y)
+    persons = np.append(np.arange(len(X) - last), np.full(last, len(X)))
+    return FitData(X, y, {"groups": persons})

@@ -516,7 +516,7 @@ def test_users_on_a_cluster_give_the_same_bits(cluster):
 def test_a_user_in_two_blocks_is_refused_and_no_label_comes_home(totals):
     labels = np.array([f"ann{i}@example.org" for i in GROUPS])
     labels[0] = labels[-1]
-    with pytest.raises(ValueError, match="Sort the rows by user") as raised:
+    with pytest.raises(ValueError, match="Sort the rows by group") as raised:
         DPPersonalizedRegressor(2).fit(dense(), column(Y), groups=column(labels))
     assert "ann" not in str(raised.value)
     assert totals == [False]
@@ -526,7 +526,7 @@ def test_labels_of_unlike_kinds_are_refused_rather_than_merged():
     """Blocks of one object array may hold the number 7 here and the string "7" there."""
     labels = GROUPS.astype(object)
     labels[300:306] = "7"
-    with pytest.raises(ValueError, match="Sort the rows by user"):
+    with pytest.raises(ValueError, match="Sort the rows by group"):
         DPPersonalizedRegressor(2).fit(dense(), column(Y), groups=column(labels))
 
 

@@ -38,7 +38,7 @@ def people(n, seed, m=8):
 def pilot(cls=DPPersonalizedRegressor, y=lambda y: y, **options):
     X, target, users = people(400, 0)
     with warnings.catch_warnings(), seeded_entropy(0):
-        warnings.filterwarnings("ignore", ".*could not see where targets lie", PrivacyWarning)
+        warnings.filterwarnings("ignore", ".*could not see", PrivacyWarning)
         return cls(1, epsilon=1.0, **options).fit(X, y(target), groups=users).released()
 
 

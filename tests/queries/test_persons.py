@@ -1,5 +1,6 @@
 """Queries of persons: bounds that hold for any rows of one group and are attained; no order."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,7 +9,9 @@ import scipy.sparse as sp
 
 from skdp.data import groups as grouped_rows
 from skdp.data.persons import PersonRows
+from skdp.data.record_scales import RowScale, TargetScale
 from skdp.queries.person_columns import PersonColumns
+from skdp.queries.person_readout import PersonReadoutQuery
 from skdp.queries.persons import PersonQuery, PersonWeight
 
 D, K = 5, 3
@@ -28,28 +31,46 @@ ROWS = {
     "trace": lambda q: q.square_sum(),
     "count": lambda q: q.count(),
     "centered": lambda q: q.centered(np.ones(D)).gram(),
-    "some_columns": lambda q: q.columns(np.array([0, 2])).gram(),
 }
 COLUMNS = {
     "moments": lambda q: q.moments(CENTER, SIZE, 1.0),
     "octaves": lambda q: q.octaves(CENTER).ranks(np.ones(D)),
     "places": lambda q: q.places(CENTER, SIZE).ranks(np.zeros(D)),
 }
-RELEASES = ROWS | COLUMNS
+BOX = TargetScale.in_box(np.array([-1.0]), np.array([1.0]), centered=False)
+READOUTS = {
+    "readout": lambda q: q.readout(0.3, 0.6),
+    "readout_long_targets": lambda q: q.readout(0.3, 1.7),
+    "readout_without_corner": lambda q: q.readout(0.0, 0.6),
+    "some_columns": lambda q: q.selected(np.array([0, 2])).readout(0.3, 0.6),
+    "in_units": lambda q: q.scaled(RowScale(CENTER, np.full(D, 2.0), 16.0)).readout(0.3, 0.6),
+    "targets": lambda q: q.targets().moments(np.zeros(1), np.ones(1), 1.0),
+    "lengths": lambda q: q.lengths().kept_below(1.0),
+}
+RELEASES = ROWS | COLUMNS | READOUTS
 
 
 def persons(groups, make=np.asarray, seed=None):
-    """Return rows by person, mixed if there is a seed; a person is an array of its rows."""
+    """Return rows by person, mixed if there is a seed; a person is an array of its rows.
+
+    Targets are at their bounds, those of persons with odd and even numbers of rows opposed.
+    """
     X = np.vstack([np.zeros((0, D)), *groups])
     codes = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
     order = np.arange(len(X)) if seed is None else np.random.default_rng(seed).permutation(len(X))
-    return PersonRows(make(X[order]), {}, codes[order])
+    signs = np.concatenate([np.zeros(0), *(np.full(len(x), (-1) ** len(x)) for x in groups)])
+    y = ((X[:, 0] != 0) * signs)[:, None]
+    return PersonRows(make(X[order]), {"y": y[order]}, codes[order])
 
 
 def bounded(name, groups, adjacency="add_remove", weight="equal", seed=None, make=np.asarray, **kw):
     rows, weight = persons(groups, make, seed), WEIGHTS[weight]
     if name in COLUMNS:
         return COLUMNS[name](PersonColumns(rows, weight=weight, adjacency=adjacency, **kw))
+    if name in READOUTS:
+        bounds = {"clip_norm": 1.0, "scale": BOX}
+        query = PersonReadoutQuery(rows, weight=weight, adjacency=adjacency, **bounds, **kw)
+        return READOUTS[name](query)
     query = PersonQuery(rows, clip_norm=1.0, weight=weight, adjacency=adjacency, **kw)
     return ROWS[name](query)
 
@@ -82,10 +103,13 @@ def pairs(adjacency):
         yield [rows], [-rows]
         yield [rows], [everybody[(7 * i + 3) % len(everybody)]]
         yield [rows], [np.roll(rows, 1, axis=1) * np.where(np.arange(D) % 2, 1, -1)]
-    for m in (1, 8, 200):
-        for angle in np.linspace(0, math.pi, 13):
-            y = math.cos(angle) * V[:, 0] + math.sin(angle) * V[:, 1]
-            yield [np.repeat(V[:, :1].T, m, axis=0)], [np.repeat(y[None], m, axis=0)]
+    for x in (V[:, :1].T, np.ones((1, D))):
+        yield [x], [np.repeat(x, 8, axis=0)]
+    for first, second in ((V[:, 0], V[:, 1]), (np.eye(D)[0], np.eye(D)[2])):
+        for m, angle in itertools.product((1, 20), np.linspace(0, math.pi, 13)):
+            turned = math.cos(angle) * first + math.sin(angle) * second
+            for length in (1.0, 2.0):  # the bounds of rows, as they come and in units of 2
+                yield [np.tile(length * first, (m, 1))], [np.tile(length * turned, (m, 1))]
 
 
 @pytest.mark.parametrize("step", [1e-8, 1e-5])
@@ -154,7 +178,7 @@ def test_integer_answers_approach_the_exact_ones(name, weight):
     assert np.allclose(answer(1e-8) * 1e-8, exact, rtol=1e-3, atol=0.05)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", ROWS | READOUTS)
 def test_sparse_rows_give_the_same_bits(name):
     rng = np.random.default_rng(5)
     groups = [np.where(rng.random((m, D)) < 0.5, 0.0, 1.5) for m in (1, 4, 30) * 5]

@@ -174,10 +174,10 @@ def unclipped(self, rows):
 
 BUGS = {
     "a cross term counted once": (
-        "queries.readout._change",
+        "queries.readout.largest_change",
         lambda U, t, adjacency: math.hypot(U * U, U * t),
     ),
-    "no bound on the targets": ("queries.readout._change", lambda U, t, adjacency: U * U),
+    "no bound on the targets": ("queries.readout.largest_change", lambda U, t, adjacency: U * U),
     "long rows are not cut": ("data.integer_rows.IntegerRows.__call__", unclipped),
 }
 

@@ -198,6 +198,29 @@ def test_replacing_a_user_changes_at_most_the_bound_and_attains_it(name, p):
     assert worst >= FLOOR.get((name, p), 0.95) * bound.l2_steps(1e-9)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bad_user_sends_nothing(name, bad):
+    """Whatever else it brings: its other rows, columns and targets do not count either."""
+    if name == "count":
+        pytest.skip("it is there")
+    rng = np.random.default_rng(5)
+    X, y = rng.standard_normal((6, D)), rng.standard_normal((6, 1))
+    first, second = X.copy(), y.copy()
+    first[4, 2], second[1, 0] = bad, bad
+    for user in ((first, y), (X, second)):
+        query = query_of([user])
+        for step in (0.0, 1e-8):
+            assert not bounded(name, query).answer(step).any()
+        lengths = query.numbers("target", base._lengths(np.ones(1)))
+        assert lengths.kept_below(10.0).answer(0.0) == 0
+        net_of_axes = net.candidate_scores(
+            shared.View(None, False, "squared"), np.eye(D)[:, :, None]
+        )
+        assert not query.scores("s", net_of_axes, D).answer(2.0**-32).any()
+    assert bounded(name, query_of([(X, y)])).answer(1e-8).any()
+
+
 @pytest.mark.parametrize("p", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_user_sends_the_same_bits_in_any_company(name, p, monkeypatch):

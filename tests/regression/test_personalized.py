@@ -22,7 +22,7 @@ from skdp.exceptions import PrivacyError, PrivacyUnitWarning, PrivacyWarning
 from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
-from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor
+from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, QuantileLoss
 from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES, View
 from skdp.solvers.user_rounds import round_message
@@ -31,6 +31,7 @@ from skdp.testing import FitData, checks, null_release, seeded_entropy, transcri
 ESTIMATORS = [
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
+    DPPersonalizedRegressor(1, loss=QuantileLoss(0.8)),
     DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0),
     DPPersonalizedClassifier(),
     DPPersonalizedClassifier(1, head="subspace", refine="cross", fit_intercept=False),
@@ -401,6 +402,7 @@ def label(y, classes):
         DPPersonalizedRegressor(),
         DPPersonalizedRegressor(whiten="diag", head="hybrid"),
         DPPersonalizedRegressor(1, init="pairs", refine="cross", loss="huber"),
+        DPPersonalizedRegressor(1, loss="absolute"),
         DPPersonalizedRegressor(1, init="random", refine="gram", whiten=False),
         DPPersonalizedClassifier(classes=[0, 1]),
         DPPersonalizedClassifier(classes=[0, 1, 2]),

@@ -145,7 +145,8 @@ def compose(losses: Iterable[tuple[str, Any]]) -> tuple[Loss, ...]:
             )
         mixed = isinstance(value, SketchMixture)
         parts[kind].append(value if mixed else as_number(f"{kind} loss", value))
-    sketches = whole_mixtures(parts.pop("sketch"))
+    parted = parts.pop("sketch")
+    sketches = whole_mixtures(parted) if parted else []
     parts["gaussian"] = [math.hypot(*parts["gaussian"])]
     parts["delta"] = [math.fsum(parts["delta"])]
     plain = [Loss(kind, v) for kind in parts for v in sorted(parts[kind]) if v > 0.0]
