@@ -43,11 +43,21 @@ html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
 # Pages without pages below them have nothing to list on the left.
-html_sidebars = {"quickstart": [], "benchmarks": [], "auto_examples/index": []}
+_ALONE = (
+    "quickstart",
+    "small_data_real_columns",
+    "what_is_protected",
+    "choosing",
+    "common_pitfalls",
+    "budgets_and_receipts",
+    "benchmarks",
+    "auto_examples/index",
+)
+html_sidebars = {page: [] for page in _ALONE}
 html_theme_options = {
     "show_prev_next": False,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 9,
 }
 
 sphinx_gallery_conf = {
@@ -58,6 +68,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_signature": False,
     "show_memory": False,
+    "thumbnail_size": (640, 448),
     "min_reported_time": 10,
     "copyfile_regex": r".*\.(txt|csv)",
 }

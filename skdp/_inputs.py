@@ -31,7 +31,8 @@ def advised(estimator, check, *data, **options):
     name = type(estimator).__name__
     advice = {
         "could not convert string": f"{name} needs numbers, and found text: encode categories by a "
-        "public list first, with OneHotEncoder(categories=[...], handle_unknown='ignore').",
+        "public list first, with OneHotEncoder(categories=[...], handle_unknown='ignore') in a "
+        "ColumnTransformer, beside PublicScaler for the numbers.",
         "contains NaN": f"Input contains NaN, and {name} takes no missing values: fill them with "
         "public constants, with SimpleImputer(strategy='constant', fill_value=..., "
         "keep_empty_features=True). Means and medians of the data are private.",

@@ -78,6 +78,12 @@ def finite_rows(rows: Block) -> NDArray[np.bool_]:
     return np.asarray(_over_rows(np.logical_and, np.isfinite(rows.data), rows.indptr, out))
 
 
+def finite_only(rows: Block) -> Block:
+    """Return the rows that have finite values only."""
+    good = finite_rows(rows)
+    return rows if good.all() else rows[good]
+
+
 def where_rows(good: NDArray[np.bool_], rows: Block) -> Block:
     """Return rows with zeros in place of the bad ones."""
     if good.all():

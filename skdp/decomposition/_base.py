@@ -186,7 +186,7 @@ def warn_below_noise(estimator, attributes):
         said += "alone would show."
     elif below and estimator.epsilon != math.inf:
         said = f"{name} released {below} of {len(variances)} variances below the noise, cut to 0: "
-        said += "their components are noise alone. n_components='auto' leaves them out."
+        said += "these components may be noise alone. n_components='auto' leaves them out."
     if said:
         remedy = "Use more rows, a larger 'epsilon' or public 'bounds'; plan() says how many rows"
         message = f"{said} {remedy} a signal needs."

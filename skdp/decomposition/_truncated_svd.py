@@ -34,9 +34,11 @@ from skdp.decomposition._spectral import (
 )
 from skdp.decomposition._unit_fits import (
     UNIT_SOLVERS,
+    check_used,
     fit_entries,
     pure_units,
     unit_route,
+    unread_bounds,
 )
 from skdp.solvers.postprocess import svd_variances
 
@@ -70,7 +72,8 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     privacy_unit : {"row", "group", "interaction", "entry", "edge", "frobenius", "spectral"}, \
 default="row"
         What is protected. "group": all rows of one person, whose root mean square length is
-        clipped. "interaction": one 1 of a binary matrix. "entry": one entry. "edge": one
+        clipped. "interaction": one 1 of a binary matrix, where any value but 0 counts as 1,
+        ratings and negative ones too: choose what counts before. "entry": one entry. "edge": one
         symmetric pair of entries of a graph (X is square, its upper triangle counts). "frobenius"
         and "spectral": any change of X (as 64-bit floats) of that norm at most `sensitivity`, which
         is the caller's contract: it cannot be checked.
@@ -294,6 +297,9 @@ default="row"
         flips = not self._by_rows and self.privacy_unit != "frobenius"
         return flips and unit_route(self, X.shape)[0] == "one_shot"
 
+    def _unread_bounds(self):
+        return unread_bounds(self.privacy_unit)
+
     def _check_parameters(self):
         self._check_unit()
         check_int(self, "n_components", 1)
@@ -312,6 +318,7 @@ default="row"
             )
         check_int(self, "degree_floor", 1)
         check_real(self, "sensitivity", 0, math.inf)
+        check_used(self)
         if row and self.algorithm != "auto":  # else the shape decides which releases there are
             check_split(self, self._default_shares(self.algorithm))
         if not row and self.budget_split != "auto":

@@ -4,6 +4,8 @@ A route is chosen from public numbers: the shape, and the noise that each would 
 """
 
 import math
+import warnings
+from inspect import signature
 
 import numpy as np
 
@@ -39,17 +41,25 @@ UNIT_SOLVERS = {
     "entry": (
         "auto", "randomized", "arpack", "gram", "screened", "alternating", "deflation", "one_shot",
     ),
-    "edge": ("auto", "randomized", "arpack", "alternating", "power", "one_shot"),
-    "frobenius": ("auto", "randomized", "arpack", "alternating", "deflation", "one_shot"),
-    "spectral": ("auto", "randomized", "arpack", "alternating", "deflation"),
+    "edge": ("auto", "randomized", "power", "one_shot"),
+    "frobenius": ("auto", "randomized", "alternating", "deflation", "one_shot"),
+    "spectral": ("auto", "randomized", "alternating", "deflation"),
 }  # fmt: skip
 _SKLEARN = {
     "interaction": {"randomized": "power", "arpack": "gram"},
     "entry": {"randomized": "alternating", "arpack": "gram"},
-    "edge": {"randomized": "power", "alternating": "power", "arpack": "power"},
-    "frobenius": {"randomized": "alternating", "arpack": "alternating"},
-    "spectral": {"randomized": "alternating", "arpack": "alternating"},
+    "edge": {"randomized": "power"},
+    "frobenius": {"randomized": "alternating"},
+    "spectral": {"randomized": "alternating"},
 }
+# Parameter -> units that read it, for what would bound nothing elsewhere.
+_READ_BY = {
+    "clip_norm": ("row", "group", "entry"),
+    "entry_bounds": ("entry", "edge"),
+    "degree_floor": ("interaction",),
+    "sensitivity": ("frobenius", "spectral"),
+}
+_ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
 
 
 def entry_unit(estimator):
@@ -59,6 +69,36 @@ def entry_unit(estimator):
         low, high = map(float, estimator.entry_bounds)
     sensitivity = float(estimator.sensitivity)
     return EntryUnit(estimator.privacy_unit, estimator.adjacency, low, high, sensitivity)
+
+
+def unread_bounds(unit):
+    """Return the bounds that a unit does not read."""
+    return [parameter for parameter, units in _READ_BY.items() if unit not in units]
+
+
+def check_used(estimator):
+    """Refuse bounds that the unit does not read; warn of steps that a named route does not take.
+
+    Decided from parameters alone.
+    """
+    unit, name = estimator.privacy_unit, estimator.algorithm
+    defaults = signature(type(estimator)).parameters
+    for parameter in unread_bounds(unit):
+        given, units = getattr(estimator, parameter), " and ".join(map(repr, _READ_BY[parameter]))
+        if given not in (defaults[parameter].default, math.inf):
+            raise ValueError(
+                f"{parameter!r} bounds nothing under privacy_unit={unit!r}; it is read by "
+                f"{units}. Leave it out. Got {given!r}."
+            )
+    steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
+    ignored = [key for key in steps if getattr(estimator, key) != "auto"]
+    sklearn_like = unit in ("row", "group")  # where the words of scikit-learn are taken in silence
+    if ignored and name not in _ITERATED and not sklearn_like:
+        warnings.warn(
+            f"algorithm={name!r} of privacy_unit={unit!r} does not read {' and '.join(ignored)}.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def unit_route(estimator, shape):

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import finite_only
 from skdp.data.blocks import Block, row_source
 from skdp.data.dense_pieces import dense_pieces
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.octaves import OctaveQuery, PlaceQuery
-from skdp.queries.sums import SumQuery, summed
+from skdp.queries.sums import Neighbours, SumQuery, summed
 
 FloatArray = NDArray[np.float64]
 # Weight of a square beside a value: the largest for which a replaced value moves both together by
@@ -58,21 +59,27 @@ class ColumnQuery(SumQuery):
         (1 - s/2)^2 (1 + b^2 s^2) <= 1 on [0, 2]; the count does not change, unless one of the two
         rows is not finite: then the other one comes or goes alone.
         """
-        d, b, c = self.n_features, SQUARE_WEIGHT, float(count_weight)
+        d, c = self.n_features, float(count_weight)
 
         def answer(step: float) -> NDArray[Any]:
             def of_piece(rows: FloatArray) -> NDArray[Any]:
-                return summed(standard_parts(_finite(rows), center, size, c), step)
+                return summed(standard_parts(finite_only(rows), center, size, c), step)
 
             def term(block: Block) -> NDArray[Any]:
                 return np.asarray(sum(map(of_piece, dense_pieces(block))))
 
             return self._sum(term, (2 * d + 1,), step)
 
-        l2, slack = math.sqrt((1 + b * b / 4) * d + c * c), math.sqrt(2 * d + 1) / 2
-        if self.neighbours.replace:
-            l2, slack = max(l2, math.sqrt(4.0 * d)), math.sqrt(2 * d)
+        # Two rows that are replaced have one count.
+        slack = math.sqrt(2 * d) if self.neighbours.replace else math.sqrt(2 * d + 1) / 2
+        l2 = moments_change(self.neighbours, d, c)
         return Bounded(Bound("moments", (2 * d + 1,), l2, slack=slack), answer)
+
+
+def moments_change(neighbours: Neighbours, d: int, count_weight: float) -> float:
+    """Return the largest change of the moments of d columns; the proof is in `ColumnQuery`."""
+    alone = math.sqrt((1 + SQUARE_WEIGHT**2 / 4) * d + count_weight**2)
+    return max(alone, math.sqrt(4.0 * d)) if neighbours.replace else alone
 
 
 def standard_parts(
@@ -84,9 +91,3 @@ def standard_parts(
     w = np.clip((rows - center) / np.where(finite, size, 1.0), -cut, cut)
     squares = SQUARE_WEIGHT * (w * w - np.where(finite, 0.5, 0.0))
     return np.hstack([w, squares, np.full((len(w), 1), count_weight)])
-
-
-def _finite(rows: FloatArray) -> FloatArray:
-    """Return the rows that have finite values only."""
-    good = np.isfinite(rows).all(axis=1)
-    return rows if good.all() else rows[good]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import finite_only
 from skdp.data.blocks import Block, row_source
 from skdp.data.dense_pieces import dense_pieces
 from skdp.privacy.gate.bounds import Bounded
@@ -42,7 +43,7 @@ class OctavesOfBlock:
         return np.asarray(sum(map(self._of_piece, dense_pieces(block))))
 
     def _of_piece(self, rows: FloatArray) -> FloatArray:
-        return counted_octaves(octaves_of(_finite(rows), self.center))
+        return counted_octaves(octaves_of(finite_only(rows), self.center))
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class PlacesOfBlock:
         return np.asarray(sum(map(self._of_piece, dense_pieces(block))))
 
     def _of_piece(self, rows: FloatArray) -> FloatArray:
-        return counted_places(places_of(_finite(rows), self.center, self.step))
+        return counted_places(places_of(finite_only(rows), self.center, self.step))
 
 
 class _RankQuery(SumQuery):
@@ -205,9 +206,3 @@ def _counted(bins: NDArray[np.intp], size: int) -> FloatArray:
     d = bins.shape[1]
     counts = np.bincount((bins + size * np.arange(d)).ravel(), minlength=d * size)
     return np.asarray(counts.reshape(d, size).astype(np.float64))
-
-
-def _finite(rows: FloatArray) -> FloatArray:
-    """Return the rows that have finite values only."""
-    good = np.isfinite(rows).all(axis=1)
-    return rows if good.all() else rows[good]

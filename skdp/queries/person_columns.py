@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from skdp.data.block_rows import dense
 from skdp.data.persons import Persons
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.columns import SQUARE_WEIGHT, standard_parts
+from skdp.queries.columns import moments_change, standard_parts
 from skdp.queries.octaves import (
     NOWHERE,
     OctaveQuery,
@@ -93,10 +93,9 @@ class PersonColumns(PersonQuery):
 
             return self._sum(term, (2 * d + 1,), step)
 
-        l2, slack = math.sqrt((1 + SQUARE_WEIGHT**2 / 4) * d + c * c), math.sqrt(2 * d + 1) / 2
-        if self.neighbours.replace:
-            l2, slack = max(l2, math.sqrt(4.0 * d)), 2 * slack
-        return Bounded(Bound("moments", (2 * d + 1,), l2 * (1 + 1e-8), slack=slack), answer)
+        slack = self.neighbours.units * math.sqrt(2 * d + 1) / 2
+        l2 = moments_change(self.neighbours, d, c) * (1 + 1e-8)
+        return Bounded(Bound("moments", (2 * d + 1,), l2, slack=slack), answer)
 
 
 @dataclass(frozen=True)

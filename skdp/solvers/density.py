@@ -94,11 +94,17 @@ def class_shapes(
     xx, yy = (table[:, 3:5] / weights.square / n[:, None]).T
     xy = table[:, 5] / math.sqrt(2) / weights.square / n
     second = np.stack([np.stack([xx, xy], -1), np.stack([xy, yy], -1)], -2)
-    push = np.square(noise_scale / n)[:, None, None] * np.eye(2)  # of a noisy mean's square
-    covariance = second - mean[:, :, None] * mean[:, None, :] + push
+    square = mean[:, :, None] * mean[:, None, :]
+    spread = noise_scale / n
+    push = np.square(spread)[:, None, None] * np.eye(2)  # of a noisy mean's square
+    covariance = second - square + push
     seen = counts > least_class(noise_scale)
-    noise = noise_scale / weights.square / n
-    covariance = _shrunk(covariance, noise, n * seen)
+    expected = np.square(spread) * (
+        3 / weights.square**2  # of sums of squares, of means, of counts
+        + 6 * np.square(mean).sum(axis=1)
+        + np.square(covariance - square).sum(axis=(1, 2)) / weights.units**2
+    )
+    covariance = _shrunk(covariance, expected, n * seen)
     values, vectors = np.linalg.eigh(covariance)
     values = np.clip(values, _THINNEST, 1.0)
     covariance = (vectors * values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
@@ -109,15 +115,14 @@ def class_shapes(
 def _shrunk(covariances: FloatArray, noise: FloatArray, n: FloatArray) -> FloatArray:
     """Move matrices to their weighted mean, as far as their differences are expected of noise.
 
-    Of a symmetric 2 x 2 matrix with this noise on its diagonal, and 1/sqrt(2) of it beside, the
-    squared norm is expected to be three squares of it; twice that leaves room for few classes.
+    `noise` is the expected squared norm of the noise on each; twice that is room for few classes.
     """
     if np.count_nonzero(n) < 2:
         return covariances
     common = np.average(covariances, axis=0, weights=n)
     away = covariances - common
     found = np.average(np.square(away).sum(axis=(1, 2)), weights=n)
-    expected = np.average(3 * np.square(noise), weights=n)
+    expected = np.average(noise, weights=n)
     return np.asarray(common + max(0.0, 1 - 2 * expected / max(found, 1e-300)) * away)
 
 

@@ -302,8 +302,9 @@ _SCALED = (
 def _scaled_params(estimator, factor):
     """Return the parameters in the unit of X times a factor; public ones for those learnt."""
     out = {}
+    unread = getattr(estimator, "_unread_bounds", list)()
     for name in _SCALED:
-        value = getattr(estimator, name, None)
+        value = None if name in unread else getattr(estimator, name, None)
         if isinstance(value, str):
             value = _PUBLIC.get(name)
         if value is None:

@@ -41,6 +41,13 @@ def fit(data, n_components=2, **kwargs):
         return DPTruncatedSVD(n_components, **{"random_state": 0} | kwargs).fit(data)
 
 
+def of_unit(unit, **bounds):
+    """Options of a unit: those bounds that it reads."""
+    read = {"row": ["clip_norm"], "entry": ["clip_norm", "entry_bounds"], "edge": ["entry_bounds"]}
+    kept = read.get(unit, [])
+    return {"privacy_unit": unit} | {key: bounds[key] for key in bounds if key in kept}
+
+
 def exact(data, n_components=2, **kwargs):
     return fit(data, n_components, epsilon=math.inf, clip_norm=math.inf, **kwargs)
 
@@ -87,7 +94,7 @@ FLAT = np.random.default_rng(0).standard_normal((150, 40))
     [
         *({"algorithm": route} for route in ("gram", "power", "screened")),
         *(
-            {"privacy_unit": unit, "algorithm": route, "entry_bounds": (-9.0, 9.0)}
+            {"algorithm": route} | of_unit(unit, entry_bounds=(-9.0, 9.0))
             for unit in ENTRY_UNITS
             for route in ("alternating", "deflation")
         ),
@@ -104,7 +111,7 @@ def test_flat_spectra_equal_scikit_learn(rows, kwargs, k):
 @pytest.mark.parametrize("algorithm", ["auto", "alternating", "deflation"])
 @pytest.mark.parametrize("k", [1, 4])
 def test_entry_units_equal_scikit_learn(unit, algorithm, k):
-    ours = exact(X, k, algorithm=algorithm, privacy_unit=unit, **PIXELS)
+    ours = exact(X, k, algorithm=algorithm, **of_unit(unit, **PIXELS))
     theirs = TruncatedSVD(k, algorithm="arpack").fit(X)
     assert_same(ours, theirs)
     left = theirs.transform(X) / theirs.singular_values_
@@ -142,8 +149,8 @@ def test_interactions_equal_scikit_learn_on_normalised_rows(floor):
 @pytest.mark.parametrize("container", CONTAINERS, ids=lambda c: c.__name__)
 @pytest.mark.parametrize("unit", UNITS)
 def test_containers_agree(container, unit):
-    dense = exact(X, 3, privacy_unit=unit, **PIXELS)
-    other = exact(container(X), 3, privacy_unit=unit, **PIXELS)
+    dense = exact(X, 3, **of_unit(unit, **PIXELS))
+    other = exact(container(X), 3, **of_unit(unit, **PIXELS))
     assert_same(other, dense, 1e-8)
     assert isinstance(other.components_, np.ndarray)
     if container is not np.ndarray.tolist:
@@ -154,7 +161,7 @@ def test_containers_agree(container, unit):
 @pytest.mark.parametrize("unit", UNITS)
 def test_float32_is_kept_and_used_only_at_the_end(container, unit):
     """Digits are exact in both types, so the same noise gives the same result, rounded once."""
-    kwargs = {"privacy_unit": unit, "clip_norm": 64.0, **PIXELS}
+    kwargs = of_unit(unit, clip_norm=64.0, **PIXELS)
     small = fit(container(X.astype(np.float32)), **kwargs)
     large = fit(container(X), **kwargs)
     for name in [*ATTRIBUTES, "left_"]:
@@ -172,7 +179,7 @@ def test_input_is_not_touched():
     for data in (X.copy(), sp.csr_array(X), sp.csc_array(X)):
         before = data.copy()
         for unit in ("row", "interaction", "entry"):
-            fit(data, privacy_unit=unit, clip_norm=1.0)
+            fit(data, **of_unit(unit, clip_norm=1.0))
         difference = data - before
         assert not (difference.data if sp.issparse(difference) else difference).any()
 
@@ -423,7 +430,7 @@ def test_entry_units_find_a_planted_pair(unit, algorithm):
     signal = {"entry": 80.0, "frobenius": 1600.0, "spectral": 1600.0}[unit]
     A, u, v = planted(600, 500, signal, 2.0)
     bounds = {"entry_bounds": (-1.0, 1.0)}
-    svd = fit(A, 1, privacy_unit=unit, algorithm=algorithm, **bounds)
+    svd = fit(A, 1, algorithm=algorithm, **of_unit(unit, **bounds))
     assert abs(svd.components_[0] @ v) >= 0.9
     assert abs(svd.left_[:, 0] @ u) >= 0.9
     assert svd.singular_values_[0] == pytest.approx(signal, rel=0.25)
@@ -534,7 +541,7 @@ def with_duplicates(dense):
 @pytest.mark.parametrize("unit", UNITS)
 def test_duplicate_entries_count_once(unit):
     dense = X[:200]
-    kwargs = {"privacy_unit": unit, "clip_norm": 5.0, **PIXELS}
+    kwargs = of_unit(unit, clip_norm=5.0, **PIXELS)
     once, twice = fit(dense, 3, **kwargs), fit(with_duplicates(dense), 3, **kwargs)
     for name in ATTRIBUTES:
         assert np.allclose(getattr(once, name), getattr(twice, name), rtol=1e-9, atol=1e-9), name
@@ -733,6 +740,18 @@ def test_fit_transform_is_fit_and_transform():
         ({"n_components": 20}, r"n_components\(20\) must be <= n_features\(19\)"),
         ({"n_components": 20, "privacy_unit": "entry"}, r"<= min\(n_samples, n_features\)\(19\)"),
         ({"algorithm": "magic"}, "algorithm"),
+        (
+            {"clip_norm": 2.0, "privacy_unit": "interaction"},
+            "bounds nothing .* 'group' and 'entry'",
+        ),
+        ({"sensitivity": 2.0, "privacy_unit": "entry"}, "bounds nothing .* by 'frobenius'"),
+        ({"sensitivity": 2.0}, "bounds nothing"),
+        ({"entry_bounds": (0.0, 2.0)}, "bounds nothing .* by 'entry' and 'edge'. Leave it out"),
+        ({"degree_floor": 2, "privacy_unit": "entry"}, "bounds nothing .* by 'interaction'"),
+        *(
+            ({"algorithm": "arpack", "privacy_unit": unit}, "'algorithm' .* among")
+            for unit in ("edge", "frobenius", "spectral")
+        ),
         ({"algorithm": "alternating"}, "'algorithm' .* among .*'screened'"),
         ({"algorithm": "gram", "privacy_unit": "spectral"}, "'algorithm' .* among .*'deflation'"),
         ({"power_iteration_normalizer": "LU"}, "no bounded sensitivity; use 'QR' or 'auto'"),
@@ -772,6 +791,23 @@ def test_shares_of_the_automatic_route(wide):
     with pytest.raises(ValueError, match=r"keys .*'count', 'ritz', 'subspace', 'trace'"):
         fit(wide, 5, budget_split=shares | {"sums": 1}, clip_norm=1.0)
     assert exact(wide, 2, budget_split=shares, algorithm="screened").components_.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "ignored"),
+    [
+        ({"algorithm": "gram", "clip_norm": 20.0, "privacy_unit": "entry"}, {"n_iter": 3}),
+        ({"algorithm": "gram", "privacy_unit": "interaction"}, {"n_oversamples": 2}),
+        ({"algorithm": "one_shot", "privacy_unit": "entry"}, {"n_iter": 2}),
+        ({"algorithm": "deflation", "privacy_unit": "frobenius"}, {"n_oversamples": 2}),
+    ],
+)
+def test_steps_that_a_named_route_does_not_take_are_warned_of(options, ignored):
+    """And change nothing; routes that take them do not warn."""
+    plain = fit(X, 2, **options)
+    with pytest.warns(UserWarning, match=f"does not read {next(iter(ignored))}"):
+        other = fit(X, 2, **options, **ignored)
+    assert np.array_equal(plain.components_, other.components_)
 
 
 def test_bad_shares_are_refused():

@@ -1,0 +1,338 @@
+"""Every route for matrices beside what is trivial at the same guarantee.
+
+Run ``python benchmarks/matrices.py [--quick] [section ...]``; no section means all. Data are seeded
+and public, noise is fresh, cells are medians over fits. The last column says by how much the best
+trivial baseline is ahead of the package, at the budget where that is worst; what is within the
+noise of the medians (two standard errors) is not counted.
+
+"captured": share of the squared length that the best subspace of k dimensions holds.
+"""
+
+import argparse
+import math
+import statistics
+import trace  # that of this folder
+import warnings
+
+import baselines
+import numpy as np
+import personalization
+import scipy.sparse as sp
+from readout import adassp, r2, synthetic
+from report import show, shown
+from sklearn.datasets import load_digits
+from sklearn.preprocessing import normalize
+from threadpoolctl import threadpool_limits
+
+from skdp import DPRidge, DPRidgeClassifier, DPTruncatedSVD
+from skdp.datasets import make_histories, make_interactions
+from skdp.privacy import mu_from_epsilon_delta
+
+DELTA = 1e-6
+EPSILONS = (0.3, 0.5, 1, 3, 10, 1000)
+QUICK = False
+
+
+# -- tables --------------------------------------------------------------------------------------
+
+
+def sized(full, quick):
+    """Return a size of the data, or the small one."""
+    return quick if QUICK else full
+
+
+def compare(title, methods, score, *, ours, aside=(), epsilons=EPSILONS, fits=None):
+    """Show medians of ``score(fit(epsilon))``; the names in `ours` are held against others.
+
+    Those in `aside` are shown alone.
+    """
+    fits = fits or sized(5, 3)
+    found = {
+        name: [[score(fit(epsilon)) for _ in range(fits)] for epsilon in epsilons]
+        for name, fit in methods.items()
+    }
+    trivial = [name for name in methods if name not in (*ours, *aside)]
+    rows = []
+    for name, cells in found.items():
+        behind = lost(cells, [found[other] for other in trivial]) if name in ours else ""
+        rows.append([name, *(f"{statistics.median(cell):.3f}" for cell in cells), behind])
+    show(f"{title}, median of {fits}", ["epsilon", *epsilons, "behind"], rows)
+
+
+def lost(cells, others):
+    """Say by how much the best of the others is ahead, beyond noise, where that is worst."""
+    pairs = [pair for other in others for pair in zip(cells, other, strict=True)]
+    return f"{max(0.0, *(ahead(*pair) for pair in pairs)):.3f}"
+
+
+def ahead(mine, other):
+    """Return the difference of the medians, less two of its standard errors."""
+    spread = [1.25 * statistics.pstdev(cell) / math.sqrt(len(cell)) for cell in (mine, other)]
+    return statistics.median(other) - statistics.median(mine) - 2 * math.hypot(*spread)
+
+
+class Moment:
+    """The second moment of rows, and what share of it a subspace captures."""
+
+    def __init__(self, X, k):
+        self.X, self.k = X, k
+        self.best = self.squares(sp.linalg.svds(X.astype(float), k)[2])
+
+    def squares(self, components):
+        return float(np.sum(np.square(self.X @ components.T)))
+
+    def __call__(self, components):
+        return self.squares(np.linalg.qr(components.T)[0].T) / self.best
+
+
+# -- rows ----------------------------------------------------------------------------------------
+
+
+def wide_rows():
+    """Wide sparse rows of length 1: few columns hold most, or nearly all hold something."""
+    m, n = sized((16_000, 19_000), (3000, 2000))
+    sets = {
+        "few tastes": make_interactions(m, n, 25 * m, 20, random_state=0),
+        "histories": make_histories(m, n, 20, random_state=0),
+        "review site": review_site(m, n),
+    }
+    for name, R in sets.items():
+        row_table(f"{name}, {m} x {n}", normalize(R), sized(16, 10))
+
+
+def review_site(m, n):
+    """Short histories, heavy tails, tastes that overlap: little in the leading directions."""
+    options = {"mean_length": 14, "n_tastes": 60, "overlap": 0.7, "tail": 0.65}
+    return make_histories(m, n, **options, random_state=0)
+
+
+def dense_rows():
+    """Narrow dense rows: lengths that differ, and a mean."""
+    rng = np.random.default_rng(0)
+    lengths = np.exp(0.7 * rng.standard_normal(sized(6000, 2000)))
+    shape = rng.standard_normal((len(lengths), 60)) * np.arange(1, 61) ** -0.7
+    row_table("digits", load_digits().data, 10)
+    row_table(f"lengths that differ, {len(lengths)} x 60", shape * lengths[:, None], 10)
+
+
+def row_table(title, X, k):
+    """The row unit: rows of any length, and no public bound on it."""
+    moment, rng = Moment(X, k), np.random.default_rng()
+    unit = sp.issparse(X)
+    options = {"clip_norm": 1.0} if unit else {}
+    methods = {
+        f"{k} most popular columns": lambda e: baselines.popular(
+            X, k, e, DELTA, rng, clipped=not unit
+        ),
+        "DPTruncatedSVD": lambda e: DPTruncatedSVD(k, epsilon=e, **options).fit(X).components_,
+    }
+    if X.shape[1] <= 1500:
+        clips = (1.0,) if unit else baselines.clips(X)
+        methods["symmetric Gaussian, best clip of 6"] = lambda e: max(
+            (baselines.symmetric_gaussian(baselines.cut(X, c) / c, k, e, DELTA, "add_remove", rng)
+             for c in clips), key=moment)  # fmt: skip
+    compare(f"row unit, {title}, k={k}, captured", methods, moment, ours=["DPTruncatedSVD"])
+
+
+# -- interactions, entries -------------------------------------------------------------------------
+
+
+def interactions():
+    """One interaction of a binary matrix, normalised by degrees that are floored at 5."""
+    tall = sized((54_906, 151, 1_170_000, 40), (8000, 100, 160_000, 20))
+    interaction_table(make_interactions(*tall, random_state=0), 5)
+    m, n = sized((16_000, 8000), (3000, 800))
+    interaction_table(make_histories(m, n, 20, random_state=0), sized(16, 10))
+    interaction_table(review_site(m, n), sized(16, 10))
+
+
+def floored(R, floor=5):
+    """Binary rows over the square roots of their degrees, floored."""
+    return sp.csr_array(sp.diags_array(1 / np.sqrt(np.maximum(np.diff(R.indptr), floor))) @ R)
+
+
+def interaction_table(R, k):
+    rows, rng, unit = floored(R), np.random.default_rng(), {"privacy_unit": "interaction"}
+
+    def ours(route):
+        return lambda e: DPTruncatedSVD(k, epsilon=e, algorithm=route, **unit).fit(R).components_
+
+    methods = {
+        f"{k} most popular columns": lambda e: baselines.popular(R, k, e, DELTA, rng, entry=True),
+        "randomised response": lambda e: baselines.flipped_rows(R, k, e, rng),
+        "power method as printed": lambda e: baselines.printed_interactions(R, k, e, DELTA, rng),
+        "row unit": lambda e: DPTruncatedSVD(k, epsilon=e, clip_norm=1.0).fit(rows).components_,
+        "DPTruncatedSVD": ours("auto"),
+        "DPTruncatedSVD, power": ours("power"),
+    }
+    title = f"interaction unit, {R.shape[0]} x {R.shape[1]}, {R.nnz} ones, k={k}, captured"
+    compare(title, methods, Moment(rows, k), ours=["DPTruncatedSVD", "DPTruncatedSVD, power"])
+
+
+def entries():
+    """One entry: binary, or anything from 0 to 1."""
+    m, n = sized((3000, 400), (1200, 200))
+    rng = np.random.default_rng(0)
+    binary = make_histories(m, n, 20, 10, overlap=0.3, spread=2.5, tail=0.7, random_state=0)
+    entry_table("binary", binary, 5)
+    tastes = rng.gamma(0.3, size=(m, 5)) @ rng.gamma(0.3, size=(5, n))
+    entry_table("bounded", np.minimum(tastes + 0.2 * rng.random((m, n)), 1.0), 5)
+
+
+def entry_table(title, A, k):
+    """Neighbours differ in one entry of [0, 1]; a row has at most its norm."""
+    X, rng = A.toarray() if sp.issparse(A) else A, np.random.default_rng()
+    unit, length = {"privacy_unit": "entry"}, float(np.linalg.norm(X, axis=1).max())
+
+    def ours(route):
+        return lambda e: DPTruncatedSVD(k, epsilon=e, algorithm=route, **unit).fit(A).components_
+
+    methods = {
+        f"{k} most popular columns": lambda e: baselines.popular(A, k, e, DELTA, rng, entry=True),
+        "all entries with noise": lambda e: baselines.noisy_matrix(X, k, e, DELTA, rng),
+        "row unit": lambda e: DPTruncatedSVD(k, epsilon=e, clip_norm=length).fit(A).components_,
+        "DPTruncatedSVD": ours("auto"),
+        "DPTruncatedSVD, alternating": ours("alternating"),
+    }
+    if sp.issparse(A):
+        methods["randomised response"] = lambda e: baselines.flipped_entries(X, k, e, rng)
+    compare(
+        f"entry unit, {title}, {X.shape[0]} x {X.shape[1]}, k={k}, captured", methods, Moment(X, k),
+        ours=["DPTruncatedSVD"],
+    )  # fmt: skip
+
+
+def norms():
+    """Any change of a bounded norm: all entries with noise protect it too."""
+    m, n = sized((2000, 400), (600, 150))
+    rng, k = np.random.default_rng(0), 5
+    X = rng.standard_normal((m, k)) * 30 @ rng.standard_normal((k, n)) / math.sqrt(n)
+    X += 0.3 * rng.standard_normal((m, n))
+    for unit in ("frobenius", "spectral"):
+        svd = DPTruncatedSVD(k, privacy_unit=unit)
+        wide = math.sqrt(n) if unit == "spectral" else 1.0  # ||E||_F <= sqrt(n) ||E||_2
+        methods = {
+            "all entries with noise": lambda e, w=wide: baselines.noisy_matrix(
+                X, k, e, DELTA, rng, w
+            ),
+            "DPTruncatedSVD": lambda e, s=svd: s.set_params(epsilon=e).fit(X).components_,
+        }
+        title = f"{unit} unit, change 1, {m} x {n}, k={k}, captured"
+        compare(title, methods, Moment(X, k), ours=["DPTruncatedSVD"])
+
+
+# -- read-outs -----------------------------------------------------------------------------------
+
+
+def readouts():
+    """Linear models beside AdaSSP and the released mean, at the same clip and Gaussian DP."""
+    rng = np.random.default_rng()
+    for n, d in sized(((5000, 10), (20_000, 50)), ((5000, 10),)):
+        train, test = synthetic(n, d, 0)
+        given = {"clip_norm": 1.0, "target_bounds": (-1.0, 1.0)}
+        methods = {
+            "released mean": lambda e, y=train[1]: mean_of(y, e, rng),
+            "AdaSSP": lambda e, train=train: adassp(*train, e, rng),
+            "DPRidge": lambda e, train=train, given=given: (
+                DPRidge(epsilon=e, **given).fit(*train).predict
+            ),
+        }
+        score = lambda predict, test=test: max(r2(predict, test), -1.0)  # noqa: E731
+        compare(f"regression, {n} x {d}, R2 (-1: below)", methods, score, ours=["DPRidge"])
+    digits_table(rng)
+
+
+def mean_of(y, epsilon, rng):
+    """Return a constant model: the mean of targets in [-1, 1]."""
+    noise = rng.standard_normal() / mu_from_epsilon_delta(epsilon, DELTA)
+    mean = (np.clip(y, -1, 1).sum() + noise) / len(y)
+    return lambda X: np.full(len(X), mean)
+
+
+def digits_table(rng):
+    X, y = load_digits(return_X_y=True)
+    X = X / np.linalg.norm(X, axis=1, keepdims=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    train, test = order[:1297], order[1297:]
+    Y = np.eye(10)[y]
+
+    def classes(epsilon):
+        predict = adassp(X[train], Y[train], epsilon, rng)
+        return lambda rows: predict(rows).argmax(axis=1)
+
+    def ours(epsilon):
+        model = DPRidgeClassifier(epsilon=epsilon, clip_norm=1.0, classes=range(10))
+        return model.fit(X[train], y[train]).predict
+
+    methods = {"AdaSSP": classes, "DPRidgeClassifier": ours}
+    score = lambda predict: float(np.mean(predict(X[test]) == y[test]))  # noqa: E731
+    compare("digits, 1297 rows, accuracy", methods, score, ours=["DPRidgeClassifier"])
+
+
+# -- users, low-rank regressions -------------------------------------------------------------------
+
+
+def users():
+    """Personal models beside one private model for all, and the zero model; minus the risk."""
+    n = sized(3000, 600)
+    for name, mean in (("tastes of their own", 0.0), ("much in common", 2.0)):
+        people = personalization.Users(n, mean=mean, seed=0)
+        methods = {
+            "zero model": lambda epsilon: -1.0,
+            "pooled private model": lambda e, p=people: -personalization.global_ridge(p, e),
+            "DPPersonalizedRegressor": lambda e, p=people: -personalization.ours(p, e),
+        }
+        title = f"{n} users of 10 rows, {name}: minus the risk relative to the zero model"
+        compare(title, methods, float, ours=["DPPersonalizedRegressor"])
+
+
+def traces():
+    """Low-rank regressions beside the zero matrix and private ridge regression; minus the error."""
+    for n in sized((2000, 20_000), (2000,)):
+        problem = trace.Problem(n, 0, shape=(10, 10))
+        methods = {
+            "zero matrix": lambda epsilon: -1.0,
+            "AdaSSP, truncated": lambda e, p=problem: -p.error(trace.ridge(p, e)),
+            "DPTraceRegressor": lambda e, p=problem: -p.error(trace.ours()(p, e)),
+        }
+        title = f"trace regression, {n} records of a 10 x 10 matrix of rank 2: minus the error"
+        compare(title, methods, float, ours=["DPTraceRegressor"])
+
+
+SECTIONS = {
+    "wide": wide_rows,
+    "dense": dense_rows,
+    "interactions": interactions,
+    "entries": entries,
+    "norms": norms,
+    "readouts": readouts,
+    "users": users,
+    "traces": traces,
+}
+
+
+def tables(full):
+    """Tables for ``python -m benchmarks``."""
+    global QUICK
+    QUICK = not full
+    for section in SECTIONS.values():
+        yield from shown(section)
+
+
+def main():
+    global QUICK
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="smaller data and fewer fits")
+    parser.add_argument("sections", nargs="*", metavar="section", help=", ".join(SECTIONS))
+    arguments = parser.parse_args()
+    if unknown := set(arguments.sections) - set(SECTIONS):
+        parser.error(f"unknown sections {sorted(unknown)}; there are {', '.join(SECTIONS)}")
+    QUICK = arguments.quick
+    warnings.simplefilter("ignore")
+    with threadpool_limits(1):
+        for name in arguments.sections or SECTIONS:
+            SECTIONS[name]()
+
+
+if __name__ == "__main__":
+    main()
