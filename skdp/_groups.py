@@ -140,6 +140,29 @@ class GroupUnitMixin:
         return ask.weighted(max(1.0, most)), max(1.0, most)
 
 
+def newcomers(X, groups, seen):
+    """Return the rows by person without those who were seen, and who is seen by now.
+
+    Labels are kept as text, whole numbers alike in every type of number.
+    """
+    persons, codes = np.unique(groups, return_inverse=True)
+    names = [_name(person) for person in persons.tolist()]
+    if names and seen and names[0][0] != seen[0][0]:
+        raise ValueError("Persons are of one kind in one batch and of another in this one.")
+    known = set(seen)
+    new = np.array([name not in known for name in names], bool)[codes]
+    codes = np.unique(codes[new], return_inverse=True)[1]
+    return PersonRows(X[new], {}, codes), sorted(known.union(names))
+
+
+def _name(person):
+    if isinstance(person, str):
+        return "s" + person
+    if isinstance(person, (bool, int)) or (isinstance(person, float) and person.is_integer()):
+        return f"n{int(person)}"
+    return f"n{person!r}"
+
+
 def refuse_column(estimator):
     """Refuse a column of persons in rows that come in blocks."""
     if getattr(estimator, "user_column", None) is not None:

@@ -76,9 +76,9 @@ def check_bool(estimator, name):
     return value
 
 
-def check_split(estimator, defaults, name="budget_split"):
+def check_split(estimator, defaults):
     """Return shares that sum to 1: the defaults, or the caller's for exactly those releases."""
-    value = getattr(estimator, name)
+    name, value = "budget_split", estimator.budget_split
     if isinstance(value, str) and value == "auto":
         shares = dict(defaults)
     else:

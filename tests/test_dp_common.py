@@ -50,6 +50,8 @@ ESTIMATORS = [
     DPIncrementalPCA(),
     DPIncrementalPCA(n_components=2, clip_norm=1.0, adjacency="replace"),
     DPIncrementalPCA(n_components=1, clip_norm=1.0, center="none"),
+    DPIncrementalPCA(privacy_unit="group"),
+    DPIncrementalPCA(1, privacy_unit="group", group_weight="rows", center="none"),
     DPTruncatedSVD(),
     DPTruncatedSVD(clip_norm=1.0, algorithm="power"),
     DPTruncatedSVD(clip_norm=1.0, algorithm="power", adjacency="replace", n_oversamples=0),

@@ -8,7 +8,7 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skdp import DPPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD
+from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD
 from skdp.exceptions import PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import fixed_noise
@@ -23,6 +23,7 @@ MODELS = [
     DPRidge(group_weight="rows", adjacency="replace", **GROUP),
     DPTruncatedSVD(2, **GROUP),
     DPTruncatedSVD(2, group_weight=4, adjacency="replace", algorithm="screened", **GROUP),
+    DPIncrementalPCA(2, group_weight=4, adjacency="replace", **GROUP),
     DPStandardScaler(**GROUP),
     DPStandardScaler(entry_bounds=(-3.0, 3.0), group_weight=4, adjacency="replace", **GROUP),
 ]
@@ -134,7 +135,8 @@ def test_receipts_and_plans_say_whom_they_protect(model):
     fitted_model = sklearn.clone(model).fit(X, y, groups=groups)
     assert fitted_model.privacy_spent_.unit == "group"
     assert "all rows of one group (a person)" in str(fitted_model.privacy_card())
-    plan = model.plan(1000, X.shape[1])
+    stream = {"stream": False} if isinstance(model, DPIncrementalPCA) else {}
+    plan = model.plan(1000, X.shape[1], **stream)
     assert "unit group" in str(plan)
     paid = [line.name for line in fitted_model.ledger_]
     planned = [line.name for line in plan.releases for _ in range(line.times)]
@@ -235,3 +237,51 @@ def test_clients_of_a_federated_fit_cannot_bound_persons():
     )
     with pytest.raises(ValueError, match="privacy_unit 'row' or 'interaction'"):
         server.fit(PlainAggregator([]), n_features=4)
+
+
+def streamed(batches, **params):
+    """Return what a stream of (rows, persons) released under fixed noise."""
+    params = {"clip_norm": 4.0, "max_releases": len(batches)} | GROUP | params
+    with fixed_noise(0):
+        model = DPIncrementalPCA(2, **params)
+        for X, groups in batches:
+            model.partial_fit(X, groups=groups)
+    return released(model) | {"n_samples_": model.n_samples_seen_}
+
+
+def test_a_person_who_comes_again_counts_as_nobody_and_nothing_says_so():
+    X, _, groups = table(40)
+    early = groups < np.median(groups)
+    rng = np.random.default_rng(3)
+    again = (np.vstack([X[~early], 50 * rng.standard_normal((30, X.shape[1]))]),
+             np.append(groups[~early], rng.choice(groups[early], 30)))  # fmt: skip
+    once = [(X[early], groups[early]), (X[~early], groups[~early])]
+    assert_same(streamed([once[0], again]), streamed(once))
+    as_floats = (again[0], again[1].astype(float))
+    assert_same(streamed([once[0], as_floats]), streamed(once))
+    nobody = (np.zeros((0, X.shape[1])), np.zeros(0))
+    assert_same(streamed([*once, nobody]), streamed([*once, once[0]]))
+
+
+def test_a_stream_of_persons_goes_on_from_a_checkpoint(tmp_path):
+    X, _, groups = table(40)
+    batches = [(X[groups % 3 == i], groups[groups % 3 == i]) for i in range(3)]
+    model = DPIncrementalPCA(2, clip_norm=4.0, max_releases=3, **GROUP)
+    model.partial_fit(batches[0][0], groups=batches[0][1])
+    model.checkpoint(tmp_path / "stream")
+    model._drop_stream()
+    again = DPIncrementalPCA.restore(tmp_path / "stream")
+    before = again.n_samples_seen_
+    again.partial_fit(*batches[0][:1], groups=batches[0][1])
+    noise = again.ledger_[0].noise_scale
+    assert abs(again.n_samples_seen_ - before) < 12 * noise  # nobody is new
+
+
+def test_what_a_stream_of_persons_refuses():
+    X, _, groups = table()
+    model = DPIncrementalPCA(2, clip_norm=4.0, max_releases=3, **GROUP)
+    with pytest.raises(ValueError, match="how many of a batch are new is private"):
+        sklearn.clone(model).set_params(adjacency="replace").partial_fit(X, groups=groups)
+    model.partial_fit(X, groups=groups)
+    with pytest.raises(ValueError, match="of one kind in one batch"):
+        model.partial_fit(X, groups=groups.astype(str))

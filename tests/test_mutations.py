@@ -415,7 +415,7 @@ def one_median(mp):
 
 def warm_sketch(mp):
     """A sketch of wide rows that starts from some of the rows."""
-    for module in ("_incremental_pca", "_moments"):
+    for module in ("_incremental_facts", "_moments"):
         mp.setattr(f"skdp.decomposition.{module}.MOMENT_FEATURES", 2)
     facts = DPIncrementalPCA._facts
 

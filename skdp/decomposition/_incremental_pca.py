@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Any, Self
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.metadata_routing import UNUSED
 
-from skdp._inputs import check_rows, float_dtype
+from skdp._groups import GroupUnitMixin
 from skdp._streaming import StreamingMixin
 from skdp._types import Seed, Split
 from skdp._validation import (
@@ -18,28 +17,24 @@ from skdp._validation import (
     check_clip_norm,
     check_int,
     check_option,
-    check_split,
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
-from skdp.decomposition._base import LinearTransformMixin, check_center
+from skdp.decomposition._base import LinearTransformMixin
+from skdp.decomposition._incremental_facts import FactsMixin
 from skdp.decomposition._moments import (
-    MOMENT_FEATURES,
     decoded,
-    default_shares,
     fitted,
     statistics,
 )
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
-from skdp.decomposition._spectral import SPECTRUM_LEVEL, row_clip_norm
 from skdp.decomposition._stream_planning import IncrementalPlanMixin
 from skdp.exceptions import PrivacyError, PrivacyWarning
-from skdp.queries.rows import RowQuery
-from skdp.solvers.linalg import orthonormal
-from skdp.solvers.moment_sketch import sketch_size
 
 
 class DPIncrementalPCA(
+    FactsMixin,
+    GroupUnitMixin,
     IncrementalPlanMixin,
     StreamingMixin,
     ProbabilisticModelMixin,
@@ -49,13 +44,16 @@ class DPIncrementalPCA(
     """Incremental PCA with (epsilon, delta)-differential privacy for one row, over all releases.
 
     All releases of a run together satisfy (`epsilon`, `delta`)-differential privacy for adding or
-    removing (or replacing, see `adjacency`) one row, whatever the data are. `fit` releases once.
-    Each `partial_fit` is a release of the components of all rows so far, up to `max_releases`
-    calls: the noise is correlated over time, and grows with the logarithm of `max_releases` only.
+    removing (or replacing, see `adjacency`) one row, or all rows of one person (see
+    `privacy_unit`), whatever the data are. `fit` releases once. Each `partial_fit` is a release of
+    the components of all rows so far, up to `max_releases` calls: the noise is correlated over
+    time, and grows with the logarithm of `max_releases` only.
 
     Each person's rows come once, as one row of one batch: a person with a row in each of ten
-    batches is ten units. How many calls there are, and when, is public: call `partial_fit` on a
-    schedule, with the rows that arrived (none is fine), not whenever a thousand rows are there.
+    batches is ten units. With ``privacy_unit="group"`` they come in one batch, as many as there
+    are: in later ones a person who was there before counts as nobody, and nothing says so. How many
+    calls there are, and when, is public: call `partial_fit` on a schedule, with the rows that
+    arrived (none is fine), not whenever a thousand rows are there.
 
     Parameters
     ----------
@@ -73,6 +71,14 @@ class DPIncrementalPCA(
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" the size of each batch
         is public.
+    privacy_unit : {"row", "group"}, default="row"
+        What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
+        Then persons are clipped: the root mean square length of their rows.
+    user_column : int, str or None, default=None
+        The column of X that names the person of each row, in place of `groups`; it is no feature.
+    group_weight : {"equal", "rows"} or int, default="equal"
+        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
+        has, up to this public number; "rows" learns that number, for 4% of the budget.
     whiten : bool, default=False
         Divide the projections by the released standard deviations.
     copy : bool, default=True
@@ -179,6 +185,9 @@ class DPIncrementalPCA(
         delta: float = 1e-6,
         clip_norm: float | str = "auto",
         adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        user_column: Any = None,
+        group_weight: str | int = "equal",
         whiten: bool = False,
         copy: bool = True,
         batch_size: int | None = None,
@@ -197,6 +206,9 @@ class DPIncrementalPCA(
         self.delta = delta
         self.clip_norm = clip_norm
         self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.user_column = user_column
+        self.group_weight = group_weight
         self.center = center
         self.max_releases = max_releases
         self.mechanism = mechanism
@@ -205,7 +217,7 @@ class DPIncrementalPCA(
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Fit the model with all rows of X and release once; ends a stream that was running.
 
         Parameters
@@ -214,6 +226,8 @@ class DPIncrementalPCA(
             The private rows; blocks as in `DPPCA`.
         y : Ignored
             Not used.
+        groups : array-like of shape (n_samples,), default=None
+            The person of each row, for ``privacy_unit="group"``.
 
         Returns
         -------
@@ -222,7 +236,7 @@ class DPIncrementalPCA(
         """
         self._check_parameters()
         session = self._open_session()
-        X = check_rows(self, X, accept_sparse="csr")
+        X = self._checked_rows(X, groups, accept_sparse="csr")
         self._close_session(session, self._fit_session(session, X))
         self._drop_stream()
         return self
@@ -238,7 +252,9 @@ class DPIncrementalPCA(
         return self._fitted(answers, facts)
 
     @atomic
-    def partial_fit(self, X: Any, y: Any = None, check_input: bool = True) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any = None, check_input: bool = True, groups: Any = None
+    ) -> Self:
         """Add one batch of rows and release the components of all rows so far.
 
         The first call spends the whole budget, for all calls. After `fit` it starts anew: `fit` has
@@ -252,6 +268,8 @@ class DPIncrementalPCA(
             Not used.
         check_input : bool, default=True
             Kept for compatibility; X is always checked.
+        groups : array-like of shape (n_samples,), default=None
+            The person of each row, for ``privacy_unit="group"``; X is in memory then.
 
         Returns
         -------
@@ -262,9 +280,9 @@ class DPIncrementalPCA(
         running = self._running_stream()
         ended = running is None and hasattr(self, "n_releases_")  # which fit does not set
         session = None if running or ended else self._open_session()
-        X = check_rows(
-            self, X, accept_sparse="csr", reset=session is not None, ensure_min_samples=0
-        )
+        seen = running.notes["seen"] if running else []
+        options = {"accept_sparse": "csr", "reset": session is not None, "ensure_min_samples": 0}
+        X, seen = self._batch(X, groups, seen, **options)
         if ended:
             raise PrivacyError(
                 f"the stream of this DPIncrementalPCA ended after {self.n_releases_} releases: its "
@@ -280,12 +298,13 @@ class DPIncrementalPCA(
         group = running or self._first_step(session, X)
         facts = group.notes["facts"]
         n = None if facts["n"] is None else facts["n"] + X.n_rows()
-        group.advance(statistics(X, facts, self.n_jobs), facts=facts | {"n": n})
+        group.advance(statistics(X, facts, self.n_jobs), facts=facts | {"n": n}, seen=seen)
         return self._keep_stream(group)
 
     # -- parameters ------------------------------------------------------------------------
 
     def _check_parameters(self):
+        self._check_unit()
         check_bool(self, "whiten")
         check_bool(self, "copy")
         check_int(self, "n_components", 1, none=True)
@@ -296,49 +315,7 @@ class DPIncrementalPCA(
         if isinstance(self.center, str):
             check_option(self, "center", ("dp", "none"))
 
-    def _n_components_of(self, rows):
-        """Number of components, from public sizes; an error if there are not as many."""
-        d = rows.n_features
-        public_rows = self.adjacency == "replace" or self.epsilon == math.inf
-        limit = min(rows.n_rows(), d) if public_rows else d
-        what = "min(n_samples, n_features)" if public_rows else "n_features"
-        if self.n_components is not None and self.n_components > limit:
-            raise ValueError(
-                f"n_components={self.n_components!r} must be between 1 and {what}={limit!r} (of "
-                f"the first batch, for partial_fit). Got {self.n_components!r}."
-            )
-        return limit if self.n_components is None else int(self.n_components)
-
     # -- releases --------------------------------------------------------------------------
-
-    def _facts(self, session, X):
-        """Return what is public from the first batch on, and the shares of the releases."""
-        d, replace = X.n_features, self.adjacency == "replace"
-        k = self._n_components_of(X)
-        center = check_center(self.center, d)
-        centers = center is None and self.center == "dp"
-        shares = check_split(self, default_shares(d, centers, replace, self.clip_norm))
-        query = RowQuery(X, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
-        ask = session.ask(query if center is None else query.centered(center))
-        clip_norm = row_clip_norm(
-            self, session, ask, shares.get("clip_norm"), d, level=SPECTRUM_LEVEL
-        )
-        sketch = None
-        if d > MOMENT_FEATURES:
-            sketch = orthonormal(session.random_signs((d, sketch_size(k, d))))
-        facts = {
-            "adjacency": self.adjacency,
-            "clip_norm": clip_norm,
-            "center": center,
-            "centers": centers,
-            "k": k,
-            "d": d,
-            "n": X.n_rows() if replace else None,
-            "sketch": sketch,
-            "dtype": float_dtype(X).str,
-            "names": list(getattr(self, "feature_names_in_", ())),
-        }
-        return facts, shares
 
     def _first_step(self, session, X):
         X = row_source(X)
@@ -346,7 +323,12 @@ class DPIncrementalPCA(
         facts["n"] = None if facts["n"] is None else 0
         bounds = {name: b.bound for name, b in statistics(X, facts).items()}
         return self._start_stream(
-            session, bounds, shares, {"facts": facts}, mechanism=self.mechanism, touches=1
+            session,
+            bounds,
+            shares,
+            {"facts": facts, "seen": []},
+            mechanism=self.mechanism,
+            touches=1,
         )
 
     def _publish(self, group):

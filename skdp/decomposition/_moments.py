@@ -8,7 +8,10 @@ import math
 import numpy as np
 
 from skdp.answer import released_count
+from skdp.data.persons import each_alone
 from skdp.decomposition._base import as_input_dtype
+from skdp.decomposition._spectral import in_rows
+from skdp.queries.persons import PersonQuery, PersonWeight
 from skdp.queries.rows import RowQuery
 from skdp.solvers.moment_sketch import centered_sketch, sketch_attributes
 from skdp.solvers.postprocess import ReleasedMoment, inside_ball, pca_attributes, split_moment
@@ -33,9 +36,13 @@ def default_shares(d, centers, n_is_public, clip_norm):
 
 
 def statistics(X, facts, n_jobs=None):
-    """Return name -> `Bounded` of some rows: each row is clipped by itself, and comes once."""
+    """Return name -> `Bounded` of some rows: each row, or person, is clipped by itself, once."""
     clip_norm = facts["clip_norm"]
-    query = RowQuery(X, clip_norm=clip_norm, adjacency=facts["adjacency"], n_jobs=n_jobs)
+    bounds = {"clip_norm": clip_norm, "adjacency": facts["adjacency"], "n_jobs": n_jobs}
+    if facts["persons"]:
+        query = PersonQuery(X, weight=PersonWeight(facts["most"]), **bounds)
+    else:
+        query = RowQuery(X, **bounds)
     if facts["center"] is not None:
         query = query.centered(facts["center"])
     if facts["sketch"] is not None:
@@ -53,7 +60,8 @@ def statistics(X, facts, n_jobs=None):
 
 def decoded(answers, steps, facts):
     """Apply to the answers of streams what each query says of its own: public maps."""
-    nothing = statistics(np.zeros((0, facts["d"])), facts)
+    nobody = np.zeros((0, facts["d"]))
+    nothing = statistics(each_alone(nobody) if facts["persons"] else nobody, facts)
     out = {}
     for name, answer in answers.items():
         decode = nothing[name].decode
@@ -68,13 +76,15 @@ def fitted(answers, facts):
     d, k = facts["d"], facts["k"]
     released = _released(answers, facts)
     if facts["sketch"] is None:
-        attributes = pca_attributes(released, k, k, min(released.n, d))
+        attributes = pca_attributes(released, k, k, d if facts["persons"] else min(released.n, d))
         attributes["var_"] = np.maximum(np.diag(released.scatter) / released.n, 0.0)
     else:
         attributes = _from_sketch(released, answers, facts)
     attributes["mean_"] = released.mean if facts["center"] is None else facts["center"]
     attributes["n_samples_seen_"] = round(released.n)
     attributes["clip_norm_"] = facts["clip_norm"]
+    if facts["persons"]:
+        attributes = in_rows(attributes, facts["unit"])
     return as_input_dtype(attributes, np.dtype(facts["dtype"]))
 
 

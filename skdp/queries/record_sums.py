@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.exact import exact_map, joined, limbs_of, off_grid, on_grid
+from skdp.data.mixed_records import MixedRecords
 from skdp.data.record_forms import MAX_ROWS, Frame
 from skdp.data.remote import RowColumns
 from skdp.data.zipped import Zipped
@@ -157,9 +158,10 @@ class ClippedSum(PrivateQuery):
         d1, d2 = query.shape
         r = 0 if matrix is None else matrix[0].shape[1]
         self._core_size = d1 * d2 if matrix is None else r * (d1 + d2)
-        # Sums are floored once, products with public matrices twice (each moves an entry by 1).
+        # Sums are floored once (and again when they are mixed), products with public matrices
+        # twice: each moves an entry by 1.
         self._slack = (
-            math.sqrt(d1 * d2)
+            math.sqrt(d1 * d2) * (1 + isinstance(query.form, MixedRecords))
             + 1
             + 2 * (math.sqrt(d1 * d2) if matrix is None else math.sqrt(r * d1) + math.sqrt(r * d2))
         )
@@ -259,8 +261,9 @@ class ClippedSum(PrivateQuery):
     def _map(self, flat: IntArray) -> IntArray:
         if self._n_kept:
             return self._map_kept(flat)
-        K = flat.reshape(self._query.shape)
-        outer = self._query.form.outer
+        form = self._query.form
+        flat = form.mapped(flat) if isinstance(form, MixedRecords) else flat
+        K, outer = flat.reshape(self._query.shape), form.outer
         if self._matrix is None:
             if outer is None:
                 return flat
@@ -282,8 +285,9 @@ class ClippedSum(PrivateQuery):
         return on_grid(beside if outer is None else off_grid(outer[1]) @ beside)
 
     def _map_float(self, flat: FloatArray) -> FloatArray:
-        K = flat.reshape(self._query.shape)
-        outer = self._query.form.outer
+        form = self._query.form
+        flat = form.mapped_float(flat) if isinstance(form, MixedRecords) else flat
+        K, outer = flat.reshape(self._query.shape), form.outer
         if outer is not None:
             K = off_grid(outer[0]) @ K @ off_grid(outer[1])
         if self._matrix is None:

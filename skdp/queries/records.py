@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.mixed_records import MixedRecords
 from skdp.data.remote import RowColumns
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded
@@ -76,6 +77,13 @@ class RecordQuery(RecordPasses):
         """Return the records W1 X W2 for public symmetric W of norm at most 1 (CSR: diagonal)."""
         other = copy.copy(self)
         other.form = self.form.whitened(W1, W2)
+        other._keep()
+        return other
+
+    def mixed(self, A: FloatArray) -> RecordQuery:
+        """Return records that contribute A vec(X), for public symmetric A of norm below 1."""
+        other = copy.copy(self)
+        other.form = MixedRecords.of(self.form, A)
         other._keep()
         return other
 

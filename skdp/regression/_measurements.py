@@ -15,11 +15,13 @@ from skdp._placed import as_columns, check_placed, in_blocks
 from skdp._scales import column_weights
 from skdp._validation import check_bool, check_int, check_option, check_real
 from skdp.data.blocks import is_dask_array
+from skdp.data.mixed_records import MOST
 from skdp.data.places import in_memory
 from skdp.data.records import RecordForm
 from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import find_center
-from skdp.solvers.design import Whitening, whitening
+from skdp.solvers.design import Whitening, mixing, whitening
+from skdp.solvers.trace import TraceFacts, median_steps
 
 _FLOATS = [np.float64, np.float32]
 
@@ -120,6 +122,8 @@ def check_design(design, shape, *, sparse=False):
         if not 0 < design < math.inf:
             raise ValueError(f"a number as 'design' must be positive and finite. Got {design!r}.")
         return Whitening(None, None, float(design))
+    if isinstance(design, np.ndarray):
+        return _full_design(design, math.prod(shape), sparse)
     if not isinstance(design, Sequence) or len(design) != 2:
         raise ValueError(
             "The 'design' parameter must be 'private', a number, or a pair of covariances (of "
@@ -134,6 +138,23 @@ def check_design(design, shape, *, sparse=False):
         raise ValueError("full covariances in 'design' need dense X; give diagonal ones for CSR.")
     moments = np.concatenate([(R * np.trace(C)).ravel(), (C * np.trace(R)).ravel()])
     return whitening(moments, shape, 1.0, 0.0)
+
+
+def _full_design(design, size, sparse):
+    """Return what the public covariance of vec(X) makes of records."""
+    design = check_array(design, dtype=np.float64, input_name="design")
+    symmetric = design.shape == (size, size) and np.allclose(design, design.T)
+    if not symmetric or np.linalg.eigvalsh(design)[0] <= 1e-6 * np.linalg.eigvalsh(design)[-1]:
+        raise ValueError(
+            f"a full covariance as 'design' must be symmetric, {size} x {size}, and positive "
+            f"definite with a condition number below a million. Got shape {design.shape}."
+        )
+    if sparse or size > MOST:
+        raise ValueError(
+            f"a full covariance as 'design' needs dense X of at most {MOST} features; give a pair "
+            "of covariances instead."
+        )
+    return mixing(design)
 
 
 def check_parameters(estimator):
@@ -152,6 +173,20 @@ def check_parameters(estimator):
         )
     if isinstance(estimator.design, str):
         check_option(estimator, "design", ("private",))
+
+
+def descent_facts(estimator, shape, n, unit_noise):
+    """Public numbers of a descent, for entries of variance 1."""
+    shares = estimator._shares()
+    max_iter = 0 if estimator.solver == "spectral_init" else estimator.max_iter
+    steps = median_steps(max_iter, covariance=estimator._learns_design())
+    return TraceFacts(
+        shape=shape, rank=min(estimator.rank, *shape), n=n, lam=1.0, unit_noise=unit_noise,
+        init=shares["init"], gradients=shares.get("gradients", 0.0),
+        rank_share=shares["medians"] / steps, max_iter=max_iter,
+        tail_average=estimator.tail_average, shrink=estimator.shrink,
+        clip_level=None if estimator.clip_level == "auto" else float(estimator.clip_level),
+    )  # fmt: skip
 
 
 def release_center(estimator, session, placed, share, n):

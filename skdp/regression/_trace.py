@@ -19,17 +19,16 @@ from skdp.regression._measurements import (
     check_design,
     check_measurements,
     check_parameters,
+    descent_facts,
     pay_the_rest,
     predictions,
     release_center,
 )
 from skdp.regression._planning import expect_trace, ordinary_moments, planned_records, shape_of
-from skdp.solvers.design import release_whitening, whitening
+from skdp.solvers.design import release_whitening, through_design, whitening
 from skdp.solvers.trace import (
-    TraceFacts,
     UnreadableError,
     fit_trace,
-    median_steps,
     trace_attributes,
     zero_fit,
 )
@@ -72,10 +71,11 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     clip_level : float or "auto", default="auto"
         Where a record's share of a gradient is cut, in medians of its length (which are learnt
         privately). "auto" plans it from the budget.
-    design : "private", float, or (array (d1, d1), array (d2, d2)), default="private"
+    design : "private", float, (array (d1, d1), array (d2, d2)), or array (d1 d2, d1 d2)
         Second moments of X: learnt with 5% of the budget (row and column covariances; variances
         only for sparse X), or the public variance of an entry, or public row and column
-        covariances whose Kronecker product is the covariance of X.
+        covariances whose Kronecker product is the covariance of X, or that covariance itself (of
+        dense rows).
     solver : {"riemannian", "spectral_init"}, default="riemannian"
         "spectral_init" stops after the first release, and spends everything on it.
     tail_average : bool, default=True
@@ -268,7 +268,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
 
     def _descend(self, ask, shape, n, design, shares, unit_noise, centre):
         """Learn the design, then the matrix; return the fitted attributes."""
-        facts = self._facts(shape, n, unit_noise)
+        facts = descent_facts(self, shape, n, unit_noise)
         try:
             if self._learns_design():
                 design = release_whitening(ask, shape, n, facts.rank_share, shares["covariance"])
@@ -277,24 +277,12 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         except UnreadableError:
             return self._attributes(zero_fit(shape, facts.rank), None, n, centre)
         corner = _CORNER * math.sqrt(design.lam) if self.fit_intercept else 0.0
-        if design.left is not None:
-            ask = ask.whitened(design.left, design.right)
-        facts = facts._replace(lam=design.lam, corner=corner)
+        ask = through_design(ask, design)
+        facts = facts._replace(
+            lam=design.lam, corner=corner, variance=design.variance, spread=design.spread
+        )
         fit = fit_trace(ask.augmented(centre, corner), facts)
         return self._attributes(fit, design, n, centre + corner * fit.intercept)
-
-    def _facts(self, shape, n, unit_noise):
-        """Public numbers of a descent, for entries of variance 1."""
-        shares = self._shares()
-        max_iter = 0 if self.solver == "spectral_init" else self.max_iter
-        steps = median_steps(max_iter, covariance=self._learns_design())
-        return TraceFacts(
-            shape=shape, rank=min(self.rank, *shape), n=n, lam=1.0, unit_noise=unit_noise,
-            init=shares["init"], gradients=shares.get("gradients", 0.0),
-            rank_share=shares["medians"] / steps, max_iter=max_iter,
-            tail_average=self.tail_average, shrink=self.shrink,
-            clip_level=None if self.clip_level == "auto" else float(self.clip_level),
-        )  # fmt: skip
 
     def _attributes(self, fit, design, n, intercept):
         left, right = (None, None) if design is None else design[:2]
@@ -347,7 +335,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         rehearsal = rehearse(self, n_samples, records, shape, design_moments=moments)
         ranks = rehearsal.named("moment_median", "clip_median")
         rank = ranks[0]  # a sum of halves, and all of them alike
-        facts = self._facts(shape, n_samples, 2 * rank.noise_scale * math.sqrt(rank.share))
+        facts = descent_facts(self, shape, n_samples, 2 * rank.noise_scale * math.sqrt(rank.share))
         expected = expect_trace(rank, facts, signal)
         return rehearsal.plan(n_samples, math.prod(shape), expected, "1; sums: the median length")
 
@@ -370,7 +358,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     def _records_needed(self, shape):
         return records_needed(
             tuple(shape), self.rank, epsilon=self.epsilon, delta=self.delta,
-            adjacency=self.adjacency, rank_share=self._facts(shape, 1, 0.0).rank_share,
+            adjacency=self.adjacency, rank_share=descent_facts(self, shape, 1, 0.0).rank_share,
         )  # fmt: skip
 
     # -- the model ---------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from skdp.solvers.trace import private_median
 FloatArray = NDArray[np.float64]
 _SMALLEST = 0.02  # of the mean eigenvalue, for learnt moments
 _SMALLEST_PUBLIC = 1e-8
+_BELOW_ONE = 1 - 1e-6  # norm of a mix: its grid adds less
 _CLIP = 1.5  # of second moments, in medians
 
 
@@ -35,11 +36,19 @@ class AsksDesign(Protocol):
 
 
 class Whitening(NamedTuple):
-    """Public symmetric W1, W2 of norm 1 (None: identity), and the variance of W1 X W2."""
+    """Public symmetric W1, W2 of norm 1 (None: identity), and the variance of W1 X W2.
+
+    Or a public `mix` A, `lam` times the inverse of the covariance L of vec(X): E <x, H> A x = lam H
+    for every H. Then `variance` is that of an entry of A x, and `spread` its square times the mean
+    variance of an entry of x, over lam^2: 1 if L is a multiple of the identity.
+    """
 
     left: FloatArray | None
     right: FloatArray | None
     lam: float
+    mix: FloatArray | None = None
+    variance: float | None = None
+    spread: float = 1.0
 
 
 def _signal(spread: float, expected: float) -> float:
@@ -88,6 +97,23 @@ def whitening(
     (r, P), (c, Q) = shrunk(parts[0], noise, trace / d1), shrunk(parts[1], noise, trace / d2)
     left, right = (P * np.sqrt(r.min() / r)) @ P.T, (Q * np.sqrt(c.min() / c)) @ Q.T
     return Whitening(left, right, float(r.min() * c.min() / (trace * n)))
+
+
+def mixing(covariance: FloatArray) -> Whitening:
+    """Return the mix for a public covariance of vec(X), positive definite."""
+    values, vectors = np.linalg.eigh(covariance)
+    lam = float(values[0]) * _BELOW_ONE
+    mix = (vectors * (lam / values)) @ vectors.T
+    variance = lam * lam * float(np.mean(1 / values))
+    spread = variance * float(np.mean(values)) / lam**2
+    return Whitening(None, None, lam, (mix + mix.T) / 2, variance, spread)
+
+
+def through_design(ask: Any, design: Whitening) -> Any:
+    """Return what is asked of records that are seen through a design."""
+    if design.mix is not None:
+        return ask.mixed(design.mix)
+    return ask if design.left is None else ask.whitened(design.left, design.right)
 
 
 def release_whitening(

@@ -103,9 +103,9 @@ def _one(rank: AsksRank) -> AsksRanks:
     return ranks
 
 
-def find_scale(rank: AsksRank, share: float, *, near: float = 1.0, fall: float = _FALL) -> Scale:
+def find_scale(rank: AsksRank, share: float, *, near: float = 1.0) -> Scale:
     """Return the scale of some private numbers; see `find_scales`."""
-    found = find_scales(_one(rank), 1, share, near=near, fall=fall)
+    found = find_scales(_one(rank), 1, share, near=near)
     return found._replace(value=found.value[0], found=found.found[0])
 
 
@@ -115,15 +115,14 @@ def find_scales(
     share: float,
     *,
     near: float | FloatArray = 1.0,
-    fall: float = _FALL,
 ) -> Scale:
     """Return the scale of each of d columns, whose ranks come together in a fixed number of steps.
 
-    `near` is a public guess, from which half of the prior falls off by `fall` octaves. Columns
+    `near` is a public guess, from which half of the prior falls off by six octaves. Columns
     share what they show: one too short to be found by itself takes the scale that most have.
     """
     unit = np.ldexp(1.0, np.rint(np.log2(np.broadcast_to(near, d))).astype(int))
-    search = _Search(d, fall)
+    search = _Search(d)
     for _ in range(QUESTIONS):
         asked = search.question()
         thresholds = unit * np.ldexp(1.0, OCTAVES[asked])
@@ -285,8 +284,8 @@ class _Search(_Likely):
 
     _apart = _APART
 
-    def __init__(self, d: int, fall: float) -> None:
-        mild = np.exp(-np.abs(OCTAVES) / fall)
+    def __init__(self, d: int) -> None:
+        mild = np.exp(-np.abs(OCTAVES) / _FALL)
         self._base = 0.5 / len(OCTAVES) + 0.5 * mild / mild.sum()
         super().__init__(d, self._base)
         self.noise_scale = 0.0

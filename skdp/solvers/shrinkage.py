@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.solvers.linalg import top_eigenpairs
-
 FloatArray = NDArray[np.float64]
 _CLEARLY_ABOVE = 1.02  # of the edge: an eigenvalue at it is noise
 
@@ -72,12 +70,6 @@ def shrunk(values: FloatArray, vectors: FloatArray, noise_scale: float) -> Float
     kept = wigner(np.abs(values), vectors, noise_scale).values
     rest = np.zeros(len(values) - len(kept))
     return np.concatenate([np.sign(values[: len(kept)]) * kept, rest])
-
-
-def leading_shrunk(M: FloatArray, k: int, noise_scale: float) -> tuple[FloatArray, FloatArray]:
-    """Return the k largest eigenpairs of a moment without its noise; 0 inside the edge of it."""
-    values, vectors = top_eigenpairs(M, k)
-    return np.maximum(shrunk(np.maximum(values, 0.0), vectors, noise_scale), 0.0), vectors
 
 
 def marchenko_pastur(

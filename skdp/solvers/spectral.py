@@ -254,7 +254,6 @@ def power_subspace(
     k: int,
     shares: Sequence[float],
     noise: RowNoise,
-    level: float = _TANGENT_LEVEL,
 ) -> FloatArray:
     """Return the leading k-dimensional subspace by power steps from a public start.
 
@@ -264,7 +263,9 @@ def power_subspace(
     V = orthonormal(start)
     products: list[FloatArray] = []
     for i, share in enumerate(shares):
-        released, scale, _ = _tangent_product(ask, V, share, noise, level, scale=CORE_SCALE)
+        released, scale, _ = _tangent_product(
+            ask, V, share, noise, _TANGENT_LEVEL, scale=CORE_SCALE
+        )
         core = CORE_SCALE * (V.T @ released)
         tangent = released - V @ (V.T @ released)
         values, Q = np.linalg.eigh((core + core.T) / 2)

@@ -75,6 +75,10 @@ class TraceFacts(NamedTuple):
         Gradient steps.
     clip_level : float or None
         Multiplier c of the median; None plans it.
+    variance : float or None
+        Variance of an entry of what a record contributes; None: `lam`.
+    spread : float
+        How much more contributions vary than those of records with equal variances.
     corner : float
         The constant that joins each record, for an intercept.
     tail_average, shrink : bool
@@ -94,6 +98,18 @@ class TraceFacts(NamedTuple):
     corner: float = 0.0
     tail_average: bool = True
     shrink: bool = True
+    variance: float | None = None
+    spread: float = 1.0
+
+    @property
+    def entry_variance(self) -> float:
+        """Variance of an entry of what a record contributes."""
+        return self.lam if self.variance is None else self.variance
+
+    @property
+    def information(self) -> float:
+        """What a record tells of an entry of M, in units of the noise of y: lam if whitened."""
+        return self.lam if self.variance is None else self.lam**2 / self.variance
 
     @property
     def tangent_size(self) -> int:
@@ -236,9 +252,9 @@ class _Descent:
         self.levels.append(c * median)
         scale = 1 / (b * facts.lam * facts.n)
         full = answer.value[:size].reshape(d1, d2) * scale
-        self.sd = self.first_sd = median / (_Z * math.sqrt(facts.lam * size + corner**2))
+        self.sd = self.first_sd = median / (_Z * math.sqrt(facts.entry_variance * size + corner**2))
         noise = math.hypot(
-            answer.noise_scale * scale, 1.1 * self.sd / math.sqrt(facts.lam * facts.n)
+            answer.noise_scale * scale, 1.1 * self.sd / math.sqrt(facts.information * facts.n)
         )
         self.intercept = float(answer.value[-1]) / (b * corner**2 * facts.n) if corner else 0.0
         self.U, values, self.V = _truncated_svd(full, facts.rank)
@@ -256,8 +272,8 @@ class _Descent:
         answer = tangent.total(c * self.median, share=facts.gradients / facts.max_iter)
         b = bussgang(c)
         self.levels.append(c * self.median)
-        self.sd = self.median / (_Z * math.sqrt(facts.lam * q + facts.corner**2))
-        rate = -1 / (1 + 2 * q / facts.n) / (b * facts.lam * facts.n)
+        self.sd = self.median / (_Z * math.sqrt(facts.entry_variance * q + facts.corner**2))
+        rate = -1 / (1 + 2 * q * facts.spread / facts.n) / (b * facts.lam * facts.n)
         r, (d1, d2) = facts.rank, facts.shape
         right = rate * answer.value[: r * d1].reshape(d1, r)
         left = rate * answer.value[r * d1 : r * (d1 + d2)].reshape(r, d2)
@@ -267,7 +283,9 @@ class _Descent:
         size = float(np.linalg.norm(self.values))
         limit = 3 * self.first_sd / math.sqrt(facts.lam)
         self.values = self.values * min(1.0, limit / max(size, 1e-300))
-        self.sampling = self.sd * math.sqrt(_clipped_variance(c) / (facts.lam * facts.n)) / b
+        self.sampling = (
+            self.sd * math.sqrt(_clipped_variance(c) / (facts.information * facts.n)) / b
+        )
         self.iterates.append((self.U * self.values) @ self.V.T)
         self.intercepts.append(self.intercept)
         self.sds.append(self.sd)

@@ -29,7 +29,9 @@ def positive(d, seed):
 
 W = (positive(D1, 1), positive(D2, 2))
 DIAGONAL = tuple(np.diag(np.random.default_rng(3).uniform(0.2, 1, d)) for d in (D1, D2))
+MIX = positive(P, 40) * (1 - 1e-6)
 FORMS = ["dense", "float32", "csr", "factors", "whitened", "csr whitened", "factors whitened"]
+CONTRIBUTING = [*FORMS, "mixed"]  # a mix is public: nobody asks for moments of the design then
 UNITS = [(unit, adjacency) for unit in ("row", "label") for adjacency in ("add_remove", "replace")]
 
 
@@ -51,6 +53,8 @@ def query(form, data, y, unit="row", adjacency="add_remove", corner=0.0, n_jobs=
     out = RecordQuery(placed(X, y), (D1, D2), adjacency=adjacency, privacy_unit=unit, n_jobs=n_jobs)
     if "whitened" in form:
         out = out.whitened(*(DIAGONAL if "csr" in form else W))
+    if form == "mixed":
+        out = out.mixed(MIX)
     return out.augmented(0.3, corner) if corner else out
 
 
@@ -108,7 +112,7 @@ def worst_of(release, form, unit, adjacency, corner, step, n=100):
 
 @pytest.mark.parametrize("corner", [0.0, 0.8])
 @pytest.mark.parametrize(("unit", "adjacency"), UNITS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", CONTRIBUTING)
 @pytest.mark.parametrize("name", SUMS)
 def test_sensitivity_holds_and_is_attained(name, form, unit, adjacency, corner):
     worst = worst_of(SUMS[name], form, unit, adjacency, corner, 1e-8)
@@ -157,16 +161,20 @@ WIDE = (16, 12)
 U1 = np.linalg.qr(np.random.default_rng(20).standard_normal((16, 1)))[0]
 V1 = np.linalg.qr(np.random.default_rng(21).standard_normal((12, 1)))[0]
 WIDE_W = (positive(16, 22), positive(12, 23))
+WIDE_MIX = positive(192, 41) * (1 - 1e-6)
 
 
 def wide(X, y, adjacency="add_remove", whitened=False, corner=0.0, n_jobs=None):
     out = RecordQuery(placed(X, y), WIDE, adjacency=adjacency, n_jobs=n_jobs)
-    out = out.whitened(*WIDE_W) if whitened else out
+    if whitened == "mixed":
+        out = out.mixed(WIDE_MIX)
+    elif whitened:
+        out = out.whitened(*WIDE_W)
     out = out.augmented(0.3, corner) if corner else out
     return out.tangent(U1, np.array([[1.7]]), V1, 0.4).total(0.7)
 
 
-@pytest.mark.parametrize("whitened", [False, True])
+@pytest.mark.parametrize("whitened", [False, True, "mixed"])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_kept_coordinates_hold_the_bound_and_attain_it(adjacency, whitened):
     rng = np.random.default_rng(24)
@@ -185,7 +193,7 @@ def test_kept_coordinates_hold_the_bound_and_attain_it(adjacency, whitened):
     assert 0.999 <= worst <= 1 + 1e-9
 
 
-@pytest.mark.parametrize("whitened", [False, True])
+@pytest.mark.parametrize("whitened", [False, True, "mixed"])
 def test_kept_coordinates_change_nothing(whitened, monkeypatch):
     rng = np.random.default_rng(25)
     X, y = rng.standard_normal((900, 192)), rng.standard_normal(900)
@@ -324,7 +332,7 @@ def test_matches_the_float_computation(form, corner):
     )
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", CONTRIBUTING)
 def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
     rng = np.random.default_rng(12)
     A, B = rng.standard_normal((1500, D1)), rng.standard_normal((1500, D2))
@@ -401,3 +409,19 @@ def test_a_withheld_label_moves_a_rank_by_one_half(name):
             make = lambda y, ask=ask: ask(query("dense", (A, B), y, "label", "add_remove"))  # noqa: E731
             worst = max(worst, change(make, y, other, 1e-8))
     assert 0.999 <= worst <= 1 + 1e-9
+
+
+def test_a_mix_is_applied_to_contributions_and_not_to_residuals():
+    rng = np.random.default_rng(6)
+    X, y = rng.standard_normal((300, P)), rng.standard_normal(300)
+    tangent = query("mixed", X, y).tangent(U, S, V).total(1e9).answer(0.0)
+    gradient = (MIX @ (X.T @ (X @ M.ravel() - y))).reshape(D1, D2)
+    left = U.T @ gradient
+    expected = np.concatenate([(gradient @ V).ravel(), (left - left @ V @ V.T).ravel()])
+    assert np.allclose(tangent, expected, atol=1e-3 * np.abs(expected).max())
+    products = query("mixed", X, y).products().total(1e9).answer(0.0)
+    assert np.allclose(products, MIX @ (X.T @ y), atol=1e-3 * np.abs(products).max())
+    for form in ("csr", "factors", "whitened"):
+        data = factors(1, 5) if form == "factors" else X
+        with pytest.raises(ValueError, match="dense rows"):
+            query(form, data, y[: len(data[0])] if form == "factors" else y).mixed(MIX)

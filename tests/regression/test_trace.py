@@ -189,12 +189,12 @@ def test_search_over_epsilon_pipeline_pickle_and_jobs():
 
 
 def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
-    X, y, _ = sample(1000, shape=(4, 3), values=(1.0,))
+    X, y, _ = sample(3000, shape=(4, 3), values=(1.0,))
     model = DPTraceRegressor(9, epsilon=9.0).fit(X, y)
     assert model.rank_ == 3
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*no noise|.*random_state", PrivacyWarning)
-        column = DPTraceRegressor().fit(X.reshape(1000, -1), y)
+        column = DPTraceRegressor().fit(X.reshape(3000, -1), y)
     assert column.coef_.shape == (12, 1) and column.rank_ == 1
 
 
@@ -210,6 +210,9 @@ def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
         ({"design": "guess"}, "design"),
         ({"design": -2.0}, "design"),
         ({"design": (np.eye(2), np.eye(3))}, "design"),
+        ({"design": np.eye(11)}, "12 x 12"),
+        ({"design": np.diag([1e-7, *[1.0] * 11])}, "condition number"),
+        ({"design": np.triu(np.ones((12, 12)))}, "symmetric"),
         ({"solver": "sgd"}, "solver"),
         ({"privacy_unit": "entry"}, "privacy_unit"),
         ({"adjacency": "swap"}, "adjacency"),
@@ -266,6 +269,8 @@ def test_accuracy_that_was_promised(epsilon, n, limit):
         ({"design": 1.0, "fit_intercept": False}, 0.97),
         ({"solver": "spectral_init"}, 0.97),
         ({"adjacency": "replace", "design": 1.0}, 0.97),
+        ({"design": np.diag(np.arange(1.0, 7.0)) + 0.3}, 0.97),
+        ({"privacy_unit": "label", "design": 1.0}, 0.97),
     ],
 )
 def test_worst_case_pair_is_tight(params, least):
@@ -293,6 +298,29 @@ READABLE = [  # test data of 40 records are enough for these
         budget_split=MEDIANS | {"medians": 0.5},
     ),
 ]  # fmt: skip
+
+
+def test_a_known_covariance_that_is_no_product():
+    """Errors .004 with it, .06 with the nearest product and with a learnt one, when written."""
+    rng = np.random.default_rng(3)
+    Q = np.linalg.qr(rng.standard_normal((36, 36)))[0]
+    spectrum = np.geomspace(1, 30, 36)
+    covariance = (Q * spectrum) @ Q.T
+    M = sample(2, 7, (6, 6), (1.0, 1.0))[2]
+    X = rng.standard_normal((12_000, 36)) @ (Q * np.sqrt(spectrum)).T
+    y = 5.0 + X @ M.ravel() + 0.3 * rng.standard_normal(12_000)
+    model = DPTraceRegressor(2, matrix_shape=(6, 6), epsilon=2.0, random_state=0)
+    known = clone(model).set_params(design=covariance).fit(X, y)
+    assert error(known, M) < 0.02
+    assert error(known, M) < 0.3 * error(model.fit(X, y), M)
+    assert known.intercept_ == pytest.approx(5.0, abs=0.1)
+    start = clone(known).set_params(solver="spectral_init", epsilon=8.0).fit(X, y)
+    assert error(start, M) < 0.15
+    assert known.noise_sd_ == pytest.approx(0.3, rel=0.2)
+    with pytest.raises(ValueError, match="dense"):
+        clone(known).fit(sp.csr_array(X), y)
+    with pytest.raises(ValueError, match="dense"):
+        clone(known).fit((X[:, :6], X[:, 6:12]), y)
 
 
 @parametrize_with_dp_checks(READABLE)

@@ -7,8 +7,7 @@ Pure parts enter through their privacy loss distribution, never through that for
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from fractions import Fraction
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -341,28 +340,6 @@ def mu_beside_pure(epsilon: float, delta: float, pure_epsilon: float) -> float:
     atoms = _pure_atoms([pure])
     best = largest_mu(lambda mu: _mean_curve(mu, atoms, epsilon), delta, split or delta)
     return max(split, best)
-
-
-def normalise_shares(shares: Mapping[str, float]) -> dict[str, float]:
-    """Scale positive shares to an exact sum of at most 1, and 1 up to rounding.
-
-    Parameters
-    ----------
-    shares : mapping of str to float
-        Finite and > 0.
-    """
-    if not isinstance(shares, Mapping) or not shares:
-        raise ValueError(f"shares must be a non-empty mapping of names to numbers. Got {shares!r}.")
-    limit = math.nextafter(math.inf, 0.0)
-    exact = {k: Fraction(as_number(f"share {k!r}", v, high=limit)) for k, v in shares.items()}
-    total = sum(exact.values())
-    scaled = {name: float(value / (total or 1)) for name, value in exact.items()}
-    if min(scaled.values()) <= 0.0:
-        raise ValueError(f"Each share must be > 0, also beside the others. Got {dict(shares)!r}.")
-    largest = max(scaled, key=lambda name: scaled[name])
-    while sum(map(Fraction, scaled.values())) > 1:
-        scaled[largest] = math.nextafter(scaled[largest], 0.0)
-    return scaled
 
 
 def to_dp_event(losses: Iterable[tuple[str, Any]]) -> Any:

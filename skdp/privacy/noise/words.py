@@ -107,17 +107,6 @@ class SeededSource:
         self._seeded = True
 
     @classmethod
-    def from_entropy(cls, *context: KeyPart) -> SeededSource:
-        """Return a source keyed by 256 bits of system entropy, for streams that regenerate noise.
-
-        It is private (``seeded`` is False) as long as the object stays as secret as the data. A
-        forked or unpickled copy draws the same words: its owner must refuse to be copied.
-        """
-        source = cls(os.urandom(_KEY_BYTES), *context)
-        source._seeded = False
-        return source
-
-    @classmethod
     def from_secret(cls, key: str, *, seeded: bool) -> SeededSource:
         """Return the source of a `secret`, `seeded` as it was."""
         source = object.__new__(cls)
@@ -130,7 +119,7 @@ class SeededSource:
 
     @property
     def seeded(self) -> bool:
-        """True unless the key came from the operating system (see :meth:`from_entropy`)."""
+        """True unless the key came from the operating system."""
         return self._seeded
 
     def words(self, *public_key: KeyPart) -> Words:

@@ -3,7 +3,6 @@
 import itertools
 import math
 import sys
-from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -23,7 +22,6 @@ from skdp.privacy.accounting.losses import (
     epsilon_from_mu_delta,
     mu_beside_pure,
     mu_from_epsilon_delta,
-    normalise_shares,
     to_dp_event,
 )
 
@@ -198,7 +196,6 @@ def test_hostile_numbers_raise(bad):
         lambda: compose([("gaussian", bad)]),
         lambda: compose([("pure", bad)]),
         lambda: delta_from_losses([("range", bad)], 1.0),
-        lambda: normalise_shares({"a": 1.0, "b": bad}),
     ]
     if bad is not None and not (isinstance(bad, float) and bad < 0):
         calls.append(lambda: delta_from_mu_epsilon(1.0, bad))
@@ -462,30 +459,3 @@ def test_missing_library_says_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ImportError, match=r"skdp\[accounting\]"):
         to_dp_event([("gaussian", 1.0)])
-
-
-# --- shares ---------------------------------------------------------------------------------
-
-
-def test_shares_keep_order_and_proportion():
-    shares = normalise_shares({"spectrum": 3, "clip": 1.0})
-    assert list(shares.items()) == [("spectrum", 0.75), ("clip", 0.25)]
-    assert normalise_shares({"a": 1e308, "b": 1e308}) == {"a": 0.5, "b": 0.5}
-
-
-@FEW
-@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=12))
-def test_shares_sum_to_one_from_below(values):
-    shares = normalise_shares({str(i): v for i, v in enumerate(values)})
-    total = sum(map(Fraction, shares.values()))
-    assert 1 - Fraction(1, 2**48) < total <= 1
-    first = shares["0"] / values[0]
-    assert all(shares[str(i)] == pytest.approx(first * v, rel=1e-12) for i, v in enumerate(values))
-
-
-@pytest.mark.parametrize(
-    "bad", [{}, None, 1.0, [0.5], {"a": 0.0}, {"a": math.inf}, {"a": 1e-320, "b": 1e300}]
-)
-def test_bad_shares_raise(bad):
-    with pytest.raises(ValueError, match="hare"):
-        normalise_shares(bad)

@@ -160,7 +160,7 @@ def test_children_are_a_tree():
 
 
 def test_entropy_sources_are_keyed_and_private():
-    one, two = SeededSource.from_entropy("stream"), SeededSource.from_entropy("stream")
+    one, two = (SeededSource.from_secret(os.urandom(32).hex(), seeded=False) for _ in range(2))
     assert not one.seeded and not one.derive("a").seeded
     assert np.array_equal(one.words("t", 3)(4), one.words("t", 3)(4))
     assert not np.intersect1d(one.words("t", 3)(4), two.words("t", 3)(4)).size
@@ -209,7 +209,7 @@ def test_keys_hold_public_scalars_only(source, part):
 
 @pytest.mark.parametrize("seeded", [True, False])
 def test_a_secret_gives_the_same_words(seeded):
-    source = SeededSource(3, "here") if seeded else SeededSource.from_entropy("here")
+    source = SeededSource(3, "here")
     again = SeededSource.from_secret(source.secret(), seeded=seeded)
     assert again.seeded is seeded
     assert np.array_equal(again.words("x")(9), source.words("x")(9))

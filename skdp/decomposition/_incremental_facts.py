@@ -1,0 +1,87 @@
+"""What is public of a stream of DPIncrementalPCA from its first batch on, and who is in a batch."""
+
+import math
+
+from skdp._groups import labels_of, newcomers, split_rows
+from skdp._inputs import as_blocks, float_dtype
+from skdp._validation import check_split
+from skdp.decomposition._base import check_center
+from skdp.decomposition._moments import MOMENT_FEATURES, default_shares
+from skdp.decomposition._spectral import SPECTRUM_LEVEL, row_clip_norm
+from skdp.solvers.linalg import orthonormal
+from skdp.solvers.moment_sketch import sketch_size
+
+
+class FactsMixin:
+    """Sizes, bounds and weights that all releases of a stream share."""
+
+    def _batch(self, X, groups, seen, **options):
+        """Return the rows of a batch, and who was seen by now, as long as persons are told apart.
+
+        A person comes once: rows of one who was seen are left out. Whether there are any is
+        private, so that it is no error.
+        """
+        if not self._by_group:
+            return self._checked_rows(X, groups, **options), seen
+        self._check_given(groups)
+        if as_blocks(X) is not None or self.adjacency != "add_remove":
+            raise ValueError(
+                f"{type(self).__name__}.partial_fit takes persons in memory, and adjacency="
+                "'add_remove': how many of a batch are new is private."
+            )
+        X, groups = split_rows(self, X, groups, **options)
+        return newcomers(X, labels_of(groups, X.shape[0]), seen)
+
+    def _n_components_of(self, rows):
+        """Number of components, from public sizes; an error if there are not as many."""
+        d = rows.n_features
+        public_rows = self.adjacency == "replace" or self.epsilon == math.inf
+        public_rows = public_rows and not self._by_group
+        limit = min(rows.n_rows(), d) if public_rows else d
+        what = "min(n_samples, n_features)" if public_rows else "n_features"
+        if self.n_components is not None and self.n_components > limit:
+            raise ValueError(
+                f"n_components={self.n_components!r} must be between 1 and {what}={limit!r} (of "
+                f"the first batch, for partial_fit). Got {self.n_components!r}."
+            )
+        return limit if self.n_components is None else int(self.n_components)
+
+    def _facts(self, session, X):
+        """Return what is public from the first batch on, and the shares of the releases."""
+        d, public = X.n_features, self._total_is_public()
+        k = self._n_components_of(X)
+        center = check_center(self.center, d)
+        centers = center is None and self.center == "dp"
+        shares = self._with_weights(default_shares(d, centers, public, self.clip_norm))
+        shares = check_split(self, shares)
+        query = self._unit_query(X)
+        ask = session.ask(query if center is None else query.centered(center))
+        ask, unit = self._weighted(session, ask, shares)
+        clip_norm = row_clip_norm(
+            self, session, ask, shares.get("clip_norm"), d, level=SPECTRUM_LEVEL
+        )
+        sketch = None
+        if d > MOMENT_FEATURES:
+            sketch = orthonormal(session.random_signs((d, sketch_size(k, d))))
+        facts = {
+            "adjacency": self.adjacency,
+            "clip_norm": clip_norm,
+            "center": center,
+            "centers": centers,
+            "k": k,
+            "d": d,
+            "n": X.n_rows() if public else None,
+            "persons": self._by_group,
+            "most": self._most(session, unit),
+            "unit": unit,
+            "sketch": sketch,
+            "dtype": float_dtype(X).str,
+            "names": list(getattr(self, "feature_names_in_", ())),
+        }
+        return facts, shares
+
+    def _most(self, session, unit):
+        """Return how many rows a person counts at most; None for persons who count once."""
+        if not self._by_group or not self._weighs_rows():
+            return None
+        return math.inf if self.group_weight == "rows" and session.budget.exact else unit
