@@ -201,8 +201,8 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
                 return self._target_scale(session, ask, (d, q), shares, n)
             return TargetScale.in_box(*bounds, centered=self.fit_intercept)
 
-        records = self._records(placed, RecordForm(as_columns, q))
-        W, b, scale, attributes = self._release(session, records, q, scale_of, self._solve)
+        form = RecordForm(as_columns, q)
+        W, b, scale, attributes = self._release(session, placed, form, scale_of, self._solve)
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
         return attributes | {

@@ -195,10 +195,9 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         codes, factor = label_codes(len(classes), centered=self.fit_intercept)
         q = codes.shape[1]
         form = RecordForm(partial(encode, classes=classes, codes=codes), q)
-        records = self._records(placed, form)
         scale = TargetScale.in_ball(1.0, q)
         solve = partial(self._solve, classes=classes, codes=codes)
-        W, b, _, attributes = self._release(session, records, q, lambda *_: scale, solve)
+        W, b, _, attributes = self._release(session, placed, form, lambda *_: scale, solve)
         return attributes | {
             "classes_": classes,
             "coef_": (factor * W.T).astype(float_dtype(placed.rows), copy=False),

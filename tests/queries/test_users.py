@@ -16,6 +16,7 @@ from skdp.solvers import candidates as net
 from skdp.solvers import personalization as shared
 from skdp.solvers import user_base as base
 from skdp.solvers import user_rounds as rounds
+from skdp.solvers import user_starts as starts
 from skdp.solvers.columns import Columns
 from skdp.solvers.mean_head import about, class_means, head_norms
 from skdp.solvers.personalization import GlobalModel
@@ -40,7 +41,7 @@ def make_local(name, p=1):
         "second_moment": lambda q: q.grams("m", lambda b: b.X, D),
         "votes": lambda q: q.grams("v", lambda b: view.ridge(b).swapaxes(1, 2), D),
         "moment_votes": lambda q: q.grams("v", lambda b: plain.moment(b).swapaxes(1, 2), D),
-        "pairs": lambda q: shared.pair_start(Recorder(q), plain, D, K, 1.0),
+        "pairs": lambda q: starts.pair_start(Recorder(q), plain, D, K, 1.0),
         "variances": lambda q: q.sums("d", lambda b: (b.X * b.X).sum(axis=1), (((D,), 1.0, True),)),
         "round": lambda q: q.sums(
             "r",
