@@ -38,9 +38,9 @@ from skdp.decomposition._spectral import (
 )
 from skdp.solvers.postprocess import (
     ReleasedMoment,
-    inside_ball,
     mean_push,
     pca_attributes,
+    shrunk_mean,
     split_moment,
     subspace_attributes,
 )
@@ -308,12 +308,12 @@ class DPPCA(
         if not self._centers():
             return np.zeros(d), 0.0, ask, clip_norm
         sums = ask.sums(share=shares["mean"])
-        mean = inside_ball(sums.value / n, clip_norm)
+        mean, kept = shrunk_mean(sums.value, sums.noise_scale, n, clip_norm)
         ask = ask.centered(mean)
         if "spread" in shares:
             clip_norm = self._clip_norm_of(session, ask, shares["spread"], d, near=clip_norm)
             ask = ask.clipped(clip_norm)
-        return mean, mean_push(sums.noise_scale, n, d), ask, clip_norm
+        return mean, kept * mean_push(sums.noise_scale, n, d), ask, clip_norm
 
     def _fit_spectrum(self, session, ask, clip_norm, d, n, shares, sparse):
         """Release the whole second moment about the centre; everything after it is free."""

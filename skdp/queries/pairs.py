@@ -131,7 +131,8 @@ def _lengths(rows: Any, v: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the squared length of each row x and the norm of P A P, added up in order.
 
     With c = v'x, A v has the entries y_i = x_i (c - x_i v_i) on the row, and the squared norm is
-    |A|^2 - 2 |y|^2 + (v'y)^2, where |A|^2 is the sum of x_i^2 (|x|^2 - x_i^2).
+    |A|^2 - 2 |y|^2 + (v'y)^2, where |A|^2 is the sum of x_i^2 (|x|^2 - x_i^2). For s = |v|^2 < 1 it
+    is smaller by (1 - s)^2 (2 - s) |y|^2 at least.
     """
     m, x, own = rows.shape[0], rows.data, v[rows.indices]
     owner = np.repeat(np.arange(m), np.diff(rows.indptr))

@@ -12,6 +12,8 @@ _MOST_DENSE = 4000  # items of a dense moment
 _MOST_FLIPS = 1e7  # expected: seconds
 _FEWEST = 200  # items that flips must reach to be worth their cost
 _CHOICE = 1.3  # deviation of the noise of a choice at epsilon 1 (Gumbel)
+_LEAST_SIGNAL = 150.0  # below it counts alone, which are pure, tell more than a moment beside them
+_LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _USUAL_DEGREE, _USUAL_SHARE = 10.0, 0.8  # stand for what is not known before the counts
 
 
@@ -90,6 +92,8 @@ def choose_route(estimator, shape):
         return name, f"{name}: delta is 0"
     moment = _moment(estimator._checked_session(), "interaction", shape[0])
     other = _usual_signal(moment, shape[1])
+    if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
+        return "popularity", "popularity: only a taste of a tenth of all could be read"
     name = "one_shot" if ours > other else "gram"
     return name, f"{name}: signal {max(ours, other):.3g} against {min(ours, other):.3g}"
 

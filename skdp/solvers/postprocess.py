@@ -69,6 +69,20 @@ def inside_ball(mean: FloatArray, radius: float) -> FloatArray:
     return mean * (radius / length) if length > radius else mean
 
 
+def shrunk_mean(
+    sums: FloatArray, noise_scale: float, n: float, radius: float
+) -> tuple[FloatArray, float]:
+    """Return the mean of n rows from noisy sums, and by what factor it was shrunk towards zero.
+
+    A mean that is mostly noise is shrunk by as much (James and Stein), down to nothing: rows about
+    a centre of noise alone are longer than rows about zero.
+    """
+    square = float(sums @ sums)
+    noise = max(len(sums) - 2, 0) * noise_scale**2
+    kept = max(1 - noise / max(square, 1e-300), 0.0) if noise > 0.5 * square else 1.0
+    return inside_ball(kept * sums / n, radius), kept
+
+
 def subspace_attributes(
     values: FloatArray, V: FloatArray, total: float, n: float, rank: float
 ) -> dict[str, FloatArray | float | int]:

@@ -45,7 +45,7 @@ class Way(NamedTuple):
     doubt: float
 
 
-WAYS = (Way(0, 0.0, 0.0), Way(0, 1.0, 1.0), Way(0, 2.0, 2.0), Way(1, 0.25, 1.5), Way(1, 1.0, 3.0))
+WAYS = (Way(0, 0.0, 0.0), Way(0, 1.0, 1.5), Way(0, 2.0, 2.0), Way(1, 0.25, 1.5), Way(1, 1.0, 3.0))
 
 
 class Items(NamedTuple):

@@ -18,6 +18,7 @@ from skdp.solvers.postprocess import (
     model_covariance,
     model_precision,
     pca_attributes,
+    shrunk_mean,
     split_moment,
     subspace_attributes,
     svd_variances,
@@ -259,3 +260,19 @@ def test_user_level_mu_covers_each_release(n_items, floor):
     sums = math.sqrt(most)  # a row of norm sqrt(most/floor); one interaction was sqrt(1/floor)
     product = floor * math.sqrt(n_items / (2 * most - 1))
     assert mu == pytest.approx(max(trace, sums, product))
+
+
+def test_a_mean_that_is_mostly_noise_is_shrunk():
+    """Nearer to the truth than the noisy mean, and than zero where it can be seen."""
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal(1000)
+    for length in (0.0, 10.0, 300.0):
+        sums = np.full(1000, length / np.sqrt(1000)) + noise
+        mean, kept = shrunk_mean(sums, 1.0, 50, 100.0)
+        error = np.linalg.norm(mean - length / np.sqrt(1000) / 50)
+        assert error <= min(np.linalg.norm(noise), length + 6) / 50 + 1e-12
+        assert kept == 1.0 if length == 300.0 else kept < 0.2
+    exact, kept = shrunk_mean(np.ones(4), 0.0, 2, 0.5)
+    assert kept == 1.0
+    assert np.allclose(exact, 0.25)
+    assert shrunk_mean(np.zeros(4), 1.0, 2, 0.5)[1] == 0.0

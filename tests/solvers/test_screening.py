@@ -1,6 +1,6 @@
 """Which columns are kept."""
 
-from skdp.solvers.screening import kept_columns
+from skdp.solvers.screening import kept_columns, moment_columns
 
 
 def test_more_columns_are_kept_where_more_can_be_read():
@@ -11,3 +11,9 @@ def test_more_columns_are_kept_where_more_can_be_read():
     assert kept[-1] == 4000
     assert kept_columns(signals[-1], 50, 3) == 50
     assert kept_columns(signals[0], 10_000, 60) == 240
+
+
+def test_one_moment_is_of_all_columns_unless_most_are_spared():
+    assert moment_columns(200.0, 300, 3) == 300
+    assert moment_columns(200.0, 10_000, 3) == 3 * kept_columns(200.0, 10_000, 3)
+    assert moment_columns(1e9, 10_000, 3) == 4000

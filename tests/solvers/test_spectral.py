@@ -226,6 +226,17 @@ def test_screening_keeps_the_columns_that_hold_something():
     assert loss(W, V) < 0.05
 
 
+def test_few_columns_of_both_signs_are_all_kept():
+    """Their sums tell nothing, their moment would."""
+    rng = np.random.default_rng(0)
+    W = wide_rows(n=20_000, d=120) * rng.choice([-1.0, 1.0], (20_000, 1))
+    ask = Rows(W, 1.0, 4.0)
+    V, _, kept = screened_subspace(ask, 120, 3, 1.0, noisy(4.0, 20_000.0))
+    assert len(kept) == 120
+    assert ask.spent() == pytest.approx(1.0)
+    assert loss(W, V) < 0.05
+
+
 def test_with_sums_that_cannot_be_read_the_most_popular_columns_are_kept():
     ask = Rows(np.zeros((50, 40)), 1.0, 4.0)
     V, sums, kept = screened_subspace(ask, 40, 3, 1.0, noisy(4.0, 50.0))
