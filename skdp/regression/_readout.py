@@ -48,7 +48,7 @@ _TARGET_LENGTH = 0.5  # assumed length of a target, in units of bounds that are 
 # A learnt scale ends a quarter of an octave: 1.1 medians on average. In units of it a row is as
 # long as this, in the root mean square, and a normal target has this deviation.
 _LEARNT_LENGTH, _LEARNT_DEVIATION = 0.93, 1.35
-_REACH = 16.0  # learnt units from the centre at which an entry is cut
+_REACH = 6.0  # learnt units from the centre at which an entry is cut
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.

@@ -90,7 +90,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     center_, scale_ : ndarray of shape (n_features,)
         What was taken off each column, and the unit it was measured in: 0 and 1, or released.
     entry_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Where entries are cut, in the fit and in predictions: 16 units from a released centre, at
+        Where entries are cut, in the fit and in predictions: 6 units from a released centre, at
         `bounds`, or nowhere (infinite).
     target_bounds_ : tuple of two ndarrays of shape (n_targets,)
         The bounds that were used: given, or released.

@@ -99,7 +99,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     center_, scale_ : ndarray of shape (n_features,)
         What was taken off each column, and the unit it was measured in: 0 and 1, or released.
     entry_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Where entries are cut, in the fit and in predictions: 16 units from a released centre, at
+        Where entries are cut, in the fit and in predictions: 6 units from a released centre, at
         `bounds`, or nowhere (infinite).
     n_features_in_ : int
         Number of features.
