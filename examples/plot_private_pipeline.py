@@ -111,6 +111,8 @@ if importlib.util.find_spec("matplotlib"):
     )
     axes.fill_between(epsilons, np.min(scores, axis=1), np.max(scores, axis=1), alpha=0.2)
     axes.axhline(ceiling, color="0.3", linestyle="--", label="scaled ridge, without privacy")
+    axes.axhline(0, color="0.3", linestyle=":", label="predicting the mean")
+    axes.set_ylim(min(-0.03, np.min(scores)), 1)
     axes.set_xticks(epsilons, [str(epsilon) for epsilon in epsilons])
     axes.minorticks_off()
     axes.set_xlabel("privacy budget epsilon of everything together (delta = 1e-6)")

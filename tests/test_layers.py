@@ -59,7 +59,7 @@ ALLOWED = {
     "data": {"exceptions"},
     "solvers": {"exceptions", "answer"},
     "queries": {"data", "privacy.gate.bounds", "privacy.accounting.sketch_laws", "solvers.linalg"}
-    | {"exceptions", "solvers.item_filter", "solvers.products"},
+    | {"exceptions", "solvers.item_filter"},
     "base": {"privacy", "_progress", "_links"} | COMMON,
     "_streaming": {"base", "privacy"} | COMMON,
     "decomposition": ESTIMATOR | {"theory", "_streaming", "_packing"} | STREAM_ROOMS,

@@ -96,6 +96,13 @@ def scale_rows(rows: Block, factors: FloatArray) -> Block:
     return entrywise(lambda x: x * spread(factors, rows), rows)
 
 
+def times_powers(rows: Block, exponents: NDArray[Any]) -> Block:
+    """Multiply each row by its power of two: what `ldexp` returns, in a fraction of the time."""
+    if np.all(np.abs(exponents) < 1022):  # products with normal floats are rounded once, as there
+        return scale_rows(rows, np.ldexp(1.0, exponents))
+    return entrywise(lambda x: np.ldexp(x, spread(exponents, rows)), rows)
+
+
 def scaled_to_integers(rows: Block, scale: float | FloatArray) -> Block:
     """Scale rows and round them, in place."""
     values = rows.data if sp.issparse(rows) else rows

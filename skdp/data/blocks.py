@@ -18,14 +18,15 @@ import scipy.sparse as sp
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 from sklearn.utils.parallel import Parallel, delayed
-from threadpoolctl import threadpool_limits
 
+from skdp.data.threads import one_blas_thread
 from skdp.exceptions import PrivacyError
 
 FloatArray = NDArray[np.float64]
 Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 
-_BLOCK_BYTES = 2**23  # large enough for BLAS, small beside the caches and the data
+_BLOCK_BYTES = 2**23  # large enough for BLAS, small beside the data
+_CACHE_BYTES = 2**21  # what a block of few columns may take: it is passed over several times
 # Public caps: one row adds less than 2**36 to an entry (mu * sigma is below 2**33, and a tangent
 # core below 9 times that), so float sums over this many rows stay below 2**53.
 _MAX_ROWS = 2**16
@@ -127,7 +128,10 @@ def cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:
 
 def rows_at_once(n_features: int) -> int:
     """Return how many dense rows make a block that fits a cache."""
-    return int(np.clip(_BLOCK_BYTES // (8 * max(1, n_features)), 16, _MAX_ROWS))
+    d = max(1, n_features)
+    enough = min(d, _BLOCK_BYTES // (8 * d))  # beside the square moment that each block adds to
+    fitting = min(_CACHE_BYTES, _BLOCK_BYTES) // (8 * d)
+    return int(np.clip(fitting, max(16, enough), _MAX_ROWS))
 
 
 class DenseRows:
@@ -343,7 +347,7 @@ def each_part(
     if n_workers == 1:
         return [(source, work(source))]
     parts = source.parts(n_workers) or [source]
-    with threadpool_limits(1, user_api="blas"):  # one thread a worker, or the cores fight
+    with one_blas_thread():  # one thread a worker, or the cores fight
         made = Parallel(n_jobs=n_workers, require="sharedmem")(
             delayed(work)(part) for part in parts
         )

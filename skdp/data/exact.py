@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import dense
+from skdp.data.block_rows import dense, rint
 from skdp.data.blocks import Block
 
 FloatArray = NDArray[np.float64]
@@ -30,6 +30,7 @@ class PublicMatrix:
     def __init__(self, V: FloatArray) -> None:
         V = np.asarray(V, np.float64)
         self._bits = GRID_BITS - math.frexp(float(np.linalg.norm(V, 2)))[1]
+        self._unit = math.ldexp(1.0, -self._bits)
         self._V = np.rint(np.ldexp(V, self._bits))
         largest = np.zeros(2)
         values = np.linalg.svd(self._V, compute_uv=False)[:2]
@@ -39,23 +40,24 @@ class PublicMatrix:
     def multiply(self, Z: Block) -> FloatArray:
         """Return Z V for integer rows Z, without rounding."""
         product = dense(Z @ self._V)
-        return np.asarray(np.ldexp(product, -self._bits, out=product))
+        product *= self._unit
+        return product
 
 
 def on_grid(matrix: FloatArray) -> FloatArray:
     """Write a public matrix of norm at most 1 in units of 2**-26."""
-    return np.asarray(np.rint(np.ldexp(np.asarray(matrix, np.float64), GRID_BITS)))
+    return rint(np.asarray(matrix, np.float64) * 2.0**GRID_BITS)
 
 
 def off_grid(grid: FloatArray) -> FloatArray:
     """Return a matrix on the grid as what it stands for."""
-    return np.asarray(np.ldexp(grid, -GRID_BITS))
+    return np.asarray(grid * 2.0**-GRID_BITS)
 
 
 def reduced(values: FloatArray, scale: float | FloatArray = 1.0) -> FloatArray:
     """Round exact products with a grid (times powers of two) to integers, in place."""
     values *= scale * 2.0**-GRID_BITS
-    return np.asarray(np.rint(values, out=values))
+    return rint(values)
 
 
 def _floored(grid: FloatArray, *limbs: IntArray) -> IntArray:
@@ -87,8 +89,8 @@ def wide_map(grid: FloatArray, high: IntArray, low: IntArray) -> IntArray:
 
 def limbs_of(exact: FloatArray) -> FloatArray:
     """Return floor(x / 2**20) and the rest, exactly: sums of either fit int64."""
-    high = np.floor(np.ldexp(exact, -_LIMB))
-    return np.stack([high, exact - np.ldexp(high, _LIMB)])
+    high = np.floor(exact * 2.0**-_LIMB)
+    return np.stack([high, exact - high * 2.0**_LIMB])
 
 
 def joined(high: IntArray, low: IntArray, shift: int) -> IntArray:

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from skdp.data.block_rows import (
     entrywise,
     largest_entries,
+    rint,
     scale_rows,
     scaled_to_integers,
     spread,
     square_norms,
+    times_powers,
     where_rows,
 )
 from skdp.data.blocks import Block, Scratch
@@ -55,8 +57,7 @@ def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
     largest = largest_entries(rows)
     good = np.isfinite(largest) & (largest > 0)
     exponents = np.where(good, np.frexp(np.where(good, largest, 1.0))[1], 0).astype(np.intc)
-    shift = spread(bits - exponents, rows)
-    integers = entrywise(lambda x: np.rint(np.ldexp(x, shift)), where_rows(good, rows))
+    integers = entrywise(rint, times_powers(where_rows(good, rows), bits - exponents))
     return integers, square_norms(integers), exponents - bits
 
 

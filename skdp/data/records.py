@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.blocks import AnyRows, RowSource, row_source
-from skdp.data.places import Placed
+from skdp.data.blocks import RowSource, row_source
 from skdp.data.zipped import ZippedRows
 
 FloatArray = NDArray[np.float64]
-
-
-class RecordSources(NamedTuple):
-    """The same records three times: rows alone, targets alone, and both (blocks `Zipped`)."""
-
-    rows: AnyRows
-    targets: AnyRows
-    both: AnyRows
 
 
 @dataclass(frozen=True)
@@ -53,9 +44,3 @@ class RecordForm:
         if columns.ndim != 2 or columns.shape[1] != self.n_targets:
             raise ValueError("the targets of a block have another shape")
         return columns
-
-
-def records_of(placed: Placed, form: RecordForm) -> RecordSources:
-    """Return the records of rows whose only column is `y`."""
-    alone = placed.column("y", form.alone, form.n_targets)
-    return RecordSources(placed.rows, alone, placed.joined(form))

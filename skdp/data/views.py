@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_rows
 from skdp.data.blocks import Block, RowSource, Scratch, plain_block, rows_at_once
+from skdp.data.zipped import Zipped
 
 FloatArray = NDArray[np.float64]
 View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
@@ -53,6 +54,25 @@ def selected(blocks: Iterable[Block], kept: NDArray[np.intp]) -> Iterator[Block]
     """Yield some columns; a row with a bad value anywhere holds a NaN."""
     for given in blocks:
         yield on_columns(plain_block(given), kept)
+
+
+def rows_of_records(blocks: Iterable[Zipped], kept: NDArray[np.intp] | None) -> Iterator[Block]:
+    """Yield the rows of records, on some columns; those of bad records hold a NaN."""
+    for block in blocks:
+        bad = np.flatnonzero(~good_records(block))
+        rows = block.rows if kept is None else block.rows[:, kept]
+        yield _marked(rows.copy(), bad) if bad.size else rows
+
+
+def targets_of_records(blocks: Iterable[Zipped]) -> Iterator[FloatArray]:
+    """Yield the targets of records; those of bad records are not numbers."""
+    for block in blocks:
+        yield np.where(good_records(block)[:, None], block.targets, np.nan)
+
+
+def good_records(block: Zipped) -> NDArray[np.bool_]:
+    """Whether row and targets are finite."""
+    return np.asarray(finite_rows(block.rows) & np.isfinite(block.targets).all(axis=1))
 
 
 def on_columns(rows: Block, kept: NDArray[np.intp]) -> Block:

@@ -16,8 +16,8 @@ from skdp._groups import feature_names, refuse_column, rows_to_map
 from skdp._inputs import as_blocks, map_blocks
 from skdp._validation import FLOATS
 from skdp.base import FitsElsewhereMixin
+from skdp.data.products import row_products, saturated
 from skdp.exceptions import PrivacyWarning
-from skdp.solvers.products import row_products, saturated
 
 
 class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin):

@@ -358,16 +358,8 @@ class DPLowRankFactorizer(
             )
 
     def _unit(self, *, stream):
-        low, high = self.entry_bounds
-        return SketchUnit(
-            self.privacy_unit,
-            self.adjacency,
-            stream,
-            float(self.clip_norm),
-            float(low),
-            float(high),
-            float(self.sensitivity),
-        )
+        numbers = (self.clip_norm, *self.entry_bounds, self.sensitivity)
+        return SketchUnit(self.privacy_unit, self.adjacency, stream, *map(float, numbers))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -20,7 +20,7 @@ from skdp._validation import check_split
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.data.places import Placed
-from skdp.data.records import RecordForm, records_of
+from skdp.data.records import RecordForm
 from skdp.decomposition._score_parameters import ScoreParametersMixin, cell_noise, class_column
 from skdp.decomposition._score_planning import ScorePlansMixin
 from skdp.exceptions import PrivacyWarning
@@ -221,7 +221,7 @@ class DPScoreDensity(ScoreParametersMixin, ScorePlansMixin, BaseDPEstimator):
         classes, source = self._classes(), rows
         if isinstance(rows, Placed):
             form = RecordForm(partial(class_column, classes=classes), 1)
-            source = records_of(rows, form).both
+            source = rows.joined(form)
         source = row_source(source)
         axes, center = self._plane(source.n_features)
         shares = check_split(self, self._default_shares())

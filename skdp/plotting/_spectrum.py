@@ -140,7 +140,7 @@ class SpectrumDisplay:
             capsize=3,
         )  # fmt: skip
         axis.set_ylim(0, 1.05)
-        axis.set_ylabel("cumulative share of the variance, 95% interval", color=COLORS[2])
+        axis.set_ylabel("share of the variance up to here, 95%", color=COLORS[2])
         return line
 
     @classmethod

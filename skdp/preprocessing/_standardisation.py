@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from skdp._validation import FLOATS
-from skdp.solvers.products import saturated
+from skdp.data.products import saturated
 
 
 class Standardisation(NamedTuple):

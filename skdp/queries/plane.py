@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_rows
 from skdp.data.blocks import Block, row_source
+from skdp.data.products import row_products
 from skdp.data.remote import narrowed
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import SumQuery
-from skdp.solvers.products import row_products
 
 FloatArray = NDArray[np.float64]
 _LIMIT = 2**62

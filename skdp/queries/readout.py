@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import block_gram, finite_rows, unpacked, where_rows
-from skdp.data.blocks import Block
+from skdp.data.blocks import AnyRows, Block
 from skdp.data.integer_rows import row_map, row_norms
 from skdp.data.record_scales import RowScale, TargetScale
-from skdp.data.records import RecordSources
 from skdp.data.remote import RowNumbers, narrowed
-from skdp.data.views import selected
+from skdp.data.views import good_records, rows_of_records, targets_of_records
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.columns import ColumnQuery
@@ -41,7 +40,7 @@ class ReadoutQuery(SumQuery):
 
     Parameters
     ----------
-    records : RecordSources
+    records : RowSource or RemoteRows of blocks `Zipped`
         The private rows and targets, wherever they are.
     clip_norm : float
         Records with longer rows are weighted down.
@@ -59,7 +58,7 @@ class ReadoutQuery(SumQuery):
 
     def __init__(
         self,
-        records: RecordSources,
+        records: AnyRows,
         *,
         clip_norm: float,
         scale: TargetScale,
@@ -68,15 +67,13 @@ class ReadoutQuery(SumQuery):
         adjacency: str,
         n_jobs: int | None = None,
     ) -> None:
-        super().__init__(records.both, adjacency=adjacency, n_jobs=n_jobs)
-        self._records = records
+        super().__init__(records, adjacency=adjacency, n_jobs=n_jobs)
         self.clip_norm = float(clip_norm)
         self.scale = scale
         self.row_scale = row_scale
         self.kept = kept
-        self._rows = records.rows
-        if kept is not None:
-            self._rows = narrowed(records.rows, partial(selected, kept=kept), len(kept))
+        d = records.n_features if kept is None else len(kept)
+        self._rows = narrowed(records, partial(rows_of_records, kept=kept), d)
 
     def rows(self, clip_norm: float) -> RowQuery:
         """Return the query over the rows alone, clipped, as they came."""
@@ -88,7 +85,8 @@ class ReadoutQuery(SumQuery):
 
     def targets(self) -> ColumnQuery:
         """Return the query over the columns of the targets as they came."""
-        return ColumnQuery(self._records.targets, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        targets = narrowed(self._source, targets_of_records, len(self.scale.size))
+        return ColumnQuery(targets, adjacency=self.adjacency, n_jobs=self.n_jobs)
 
     def lengths(self) -> NumberQuery:
         """Return the query over the norms of the rows in the units of `row_scale`."""
@@ -111,7 +109,7 @@ class ReadoutQuery(SumQuery):
     def _narrowed(self, **changed: Any) -> ReadoutQuery:
         names = ("clip_norm", "scale", "row_scale", "kept")
         public = {name: getattr(self, name) for name in names}
-        return self._beside(ReadoutQuery, self._records, **(public | changed))
+        return self._beside(ReadoutQuery, self._source, **(public | changed))
 
     def readout(self, corner: float, target_norm: float) -> Bounded:
         """Return the moment [X, Y, c]'[X, Y, c] of the weighted records, without its block Y'Y.
@@ -151,7 +149,7 @@ class _MomentOfBlock:
 
     def __call__(self, block: Zipped) -> FloatArray:
         """Return the moment of rows, targets and corners in units, each norm checked exactly."""
-        whole = finite_rows(block.rows)
+        whole = good_records(block)
         if self.kept is not None:
             block = block._replace(rows=block.rows[:, self.kept])
         if self.row_scale is not None:
@@ -172,7 +170,7 @@ class _MomentOfBlock:
     ) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Return f and whether a record is finite, in columns that are left out too."""
         norms = row_norms(block.rows)
-        good = whole & finite_rows(block.rows) & np.isfinite(block.targets).all(axis=1)
+        good = whole & finite_rows(block.rows)
         with np.errstate(divide="ignore"):
             f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
         return np.where(good, f, 0.0), good

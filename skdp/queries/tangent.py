@@ -57,7 +57,7 @@ class _Split:
     def __call__(self, Z: Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return V'z, D V'z and the size ||D V'z|| ||b|| of integer rows (||z||^2 given)."""
         A = np.asarray(Z @ self.grid)
-        np.ldexp(A, -self.bits, out=A)
+        A *= 2.0**-self.bits
         squares = np.einsum("ij,ij->i", A, A)
         kept = self.removed * (2 - self.removed) - self.gap
         b = np.sqrt(np.maximum(lengths - kept * squares, 0.0)) + self.rounding * np.sqrt(squares)

@@ -33,10 +33,6 @@ from skdp.solvers.personalization import (
     Count,
     GlobalModel,
     View,
-    learn_whitener,
-    pair_start,
-    random_start,
-    vote_start,
 )
 from skdp.solvers.user_heads import (
     AS_ALL,
@@ -48,6 +44,7 @@ from skdp.solvers.user_heads import (
     usable,
 )
 from skdp.solvers.user_rounds import refine
+from skdp.solvers.user_starts import learn_whitener, pair_start, random_start, vote_start
 
 FLOATS = [np.float64, np.float32]
 _AT_ONCE = 2**20  # numbers of the heads that are looked up at once

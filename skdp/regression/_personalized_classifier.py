@@ -18,8 +18,9 @@ from skdp._scales import learn_scale
 from skdp._types import Seed, Split
 from skdp.exceptions import PrivacyWarning
 from skdp.regression._personalized_base import PersonalizedBase
+from skdp.solvers.mean_head import global_model, head_norms
 from skdp.solvers.personalization import GlobalModel
-from skdp.solvers.user_heads import Heads, global_model, head_norms
+from skdp.solvers.user_heads import Heads
 
 
 class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
@@ -51,8 +52,9 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
     clip_level : float, default=0.5
         Largest norm of a user's message in a round.
     coef_bound : float or "auto", default=1.0
-        Largest norm of a user's head (in units of the data) in the released global model. "auto"
-        spends half of that release on a private median.
+        Largest norm of a user's coefficients (in units of the data) in the released global model;
+        intercepts have a bound of their own, one logit from the released shares of the classes.
+        "auto" spends half of that release on a private median.
     local : {"ridge", "moment"}, default="ridge"
         How a user finds the direction of its vote.
     refine : {"residual", "cross", "gram"}, default="residual"
@@ -102,7 +104,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
     global_intercept_ : float or ndarray of shape (n_classes,)
         Its intercept.
     coef_bound_ : float
-        The bound on heads that was used.
+        The bound on coefficients that was used.
     head_penalty_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
     head_choice_ : Choice

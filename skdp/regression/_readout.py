@@ -28,7 +28,6 @@ from skdp.data.blocks import row_source
 from skdp.data.persons import PersonForm, persons_of
 from skdp.data.places import Placed
 from skdp.data.record_scales import RowScale, TargetScale
-from skdp.data.records import records_of
 from skdp.exceptions import PrivacyWarning
 from skdp.queries.person_readout import PersonReadoutQuery
 from skdp.queries.readout import ReadoutQuery
@@ -49,7 +48,7 @@ _TARGET_LENGTH = 0.5  # assumed length of a target, in units of bounds that are 
 # A learnt scale ends a quarter of an octave: 1.1 medians on average. In units of it a row is as
 # long as this, in the root mean square, and a normal target has this deviation.
 _LEARNT_LENGTH, _LEARNT_DEVIATION = 0.93, 1.35
-_REACH = 16.0  # learnt units from the centre at which an entry is cut
+_REACH = 6.0  # learnt units from the centre at which an entry is cut
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
@@ -95,7 +94,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
     def _records(self, placed, form):
         """Return the records of rows, or of persons, wherever they are."""
         if not self._by_group:
-            return records_of(placed, form)
+            return placed.joined(form)
         return persons_of(placed, PersonForm(check_labels, form.columns))
 
     def _record_query(self, records, q):
@@ -106,13 +105,14 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             adjacency=self.adjacency, n_jobs=self.n_jobs,
         )  # fmt: skip
 
-    def _release(self, session, records, q, scale_of, solve):
+    def _release(self, session, placed, form, scale_of, solve):
         """Return (coefficients, intercepts, scale, attributes), all from released numbers.
 
         `scale_of(session, ask, shares, n)` returns the public scale of the q targets, paid or not;
         ``solve(released, clip_norm)`` the solution.
         """
-        rows = records if self._by_group else records.rows
+        records, q = self._records(placed, form), form.n_targets
+        rows = records if self._by_group else placed.rows
         learns, wide = self._learns_columns(session, rows), self._screens(session, rows)
         shares = check_split(self, self._default_shares(learns, wide))
         query, d = self._record_query(records, q), rows.n_features

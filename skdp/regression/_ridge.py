@@ -90,7 +90,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     center_, scale_ : ndarray of shape (n_features,)
         What was taken off each column, and the unit it was measured in: 0 and 1, or released.
     entry_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Where entries are cut, in the fit and in predictions: 16 units from a released centre, at
+        Where entries are cut, in the fit and in predictions: 6 units from a released centre, at
         `bounds`, or nowhere (infinite).
     target_bounds_ : tuple of two ndarrays of shape (n_targets,)
         The bounds that were used: given, or released.
@@ -201,8 +201,8 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
                 return self._target_scale(session, ask, (d, q), shares, n)
             return TargetScale.in_box(*bounds, centered=self.fit_intercept)
 
-        records = self._records(placed, RecordForm(as_columns, q))
-        W, b, scale, attributes = self._release(session, records, q, scale_of, self._solve)
+        form = RecordForm(as_columns, q)
+        W, b, scale, attributes = self._release(session, placed, form, scale_of, self._solve)
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
         return attributes | {

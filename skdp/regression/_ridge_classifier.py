@@ -99,7 +99,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
     center_, scale_ : ndarray of shape (n_features,)
         What was taken off each column, and the unit it was measured in: 0 and 1, or released.
     entry_bounds_ : tuple of two ndarrays of shape (n_features,)
-        Where entries are cut, in the fit and in predictions: 16 units from a released centre, at
+        Where entries are cut, in the fit and in predictions: 6 units from a released centre, at
         `bounds`, or nowhere (infinite).
     n_features_in_ : int
         Number of features.
@@ -195,10 +195,9 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         codes, factor = label_codes(len(classes), centered=self.fit_intercept)
         q = codes.shape[1]
         form = RecordForm(partial(encode, classes=classes, codes=codes), q)
-        records = self._records(placed, form)
         scale = TargetScale.in_ball(1.0, q)
         solve = partial(self._solve, classes=classes, codes=codes)
-        W, b, _, attributes = self._release(session, records, q, lambda *_: scale, solve)
+        W, b, _, attributes = self._release(session, placed, form, lambda *_: scale, solve)
         return attributes | {
             "classes_": classes,
             "coef_": (factor * W.T).astype(float_dtype(placed.rows), copy=False),

@@ -246,7 +246,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         return isinstance(self.design, str) and self.privacy_unit == "row"
 
     def _default_shares(self):
-        shares = {"init": 0.15, "medians": 0.03}
+        shares = {"init": 0.15, "medians": 0.0365}
         if self.adjacency == "add_remove" and self.privacy_unit == "row":
             shares["count"] = 0.01
         if self._learns_design():

@@ -148,21 +148,23 @@ def find_places(ranks: AsksRanks, d: int, share: float) -> tuple[FloatArray, NDA
     return np.where(moved, OCTAVES[middle], 0.0), found
 
 
-def finer_scale(rank: AsksRank, scale: Scale, share: float) -> float:
+def finer_scale(rank: AsksRank, scale: Scale, share: float, *, questions: int = _FINER) -> float:
     """Return where in its octave the median lies; see `finer_scales`."""
     column = Scale(np.atleast_1d(scale.value), np.atleast_1d(scale.found), scale.needed)
-    return float(finer_scales(_one(rank), column, share)[0])
+    return float(finer_scales(_one(rank), column, share, questions=questions)[0])
 
 
-def finer_scales(ranks: AsksRanks, scale: Scale, share: float) -> FloatArray:
-    """Return where in its octave each median lies, to an eighth of the octave's end.
+def finer_scales(
+    ranks: AsksRanks, scale: Scale, share: float, *, questions: int = _FINER
+) -> FloatArray:
+    """Return where in its octave each median lies, to an eighth of the octave's end by default.
 
     A wrong answer leads to another part of the octave, at worst: nothing has to stand clear.
     """
     low, high = np.full(len(scale.value), 0.5), np.ones(len(scale.value))
-    for _ in range(_FINER):
+    for _ in range(questions):
         middle = (low + high) / 2
-        below = ranks(scale.value * middle, share=share / _FINER)
+        below = ranks(scale.value * middle, share=share / questions)
         half = below.value >= 0
         low, high = np.where(half, low, middle), np.where(half, middle, high)
     return np.asarray(np.where(scale.found, scale.value * high, scale.value))

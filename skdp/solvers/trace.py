@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from skdp.answer import Answer
+from skdp.solvers.scales import QUESTIONS, find_places, find_scale, finer_scale
 
 FloatArray = NDArray[np.float64]
 _Z = 0.6744897501960817
-_RATIO = 1.1
-GRID: FloatArray = _RATIO ** np.arange(-291.0, 292.0)  # 2**-40 to 2**40
-_NEARBY = (-28, 3)  # grid points around the last clip level where the next one is looked for
+_RATIO = 1.1  # of one step to the next, where a median is looked for near the last one
+_FINER = 3  # ranks that find a median in its octave
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 _SETTLED = 1.4  # of the smallest residual scale: three to four grid points
 READABLE = 5.0  # noise scales of a rank within half of the records
@@ -190,37 +190,37 @@ class UnreadableError(Exception):
     """The noise of a rank hides the median."""
 
 
-def search_steps(size: int) -> int:
-    """Return how many ranks a search on `size` grid points asks for."""
-    return math.ceil(math.log2(size))
-
-
 def median_steps(max_iter: int, *, covariance: bool) -> int:
     """Return how many ranks all searches of a fit ask for; each gets the same share."""
-    wide, near = search_steps(len(GRID)), search_steps(_NEARBY[1] - _NEARBY[0])
+    wide, near = QUESTIONS + _FINER, QUESTIONS
     descent = wide + (wide + near * (max_iter - 1) if max_iter else 0)
     return descent + covariance * wide
 
 
 def private_median(
-    below: Callable[..., Answer], rank_share: float, n: float, grid: FloatArray = GRID
+    below: Callable[..., Answer], rank_share: float, n: float, near: float | None = None
 ) -> float:
-    """Return a grid point near the median; the number of steps depends on the grid alone."""
-    low, high = 0, len(grid) - 1
-    for _ in range(search_steps(len(grid))):
-        middle = (low + high) // 2
-        answer = below(float(grid[middle]), share=rank_share)
+    """Return about the median, to a tenth; the number of ranks depends on nothing that is read.
+
+    `near` is a median of numbers that have hardly changed since: it is looked for in steps from
+    there.
+    """
+
+    def rank(threshold: float, *, share: float) -> Answer:
+        answer = below(threshold, share=share)
         if READABLE * answer.noise_scale > n / 2:
             raise UnreadableError
-        if answer.value >= 0:
-            high = middle
-        else:
-            low = min(middle + 1, high)
-    return float(grid[high])
+        return answer
 
+    if near is None:
+        found = find_scale(rank, QUESTIONS * rank_share)
+        return finer_scale(rank, found, _FINER * rank_share, questions=_FINER)
 
-def _grid_near(level: float) -> FloatArray:
-    return np.asarray(level * _RATIO ** np.arange(*_NEARBY), np.float64)
+    def ranks(thresholds: FloatArray, *, share: float) -> Answer:
+        return rank(near * _RATIO ** float(thresholds[0]), share=share)
+
+    at, _ = find_places(ranks, 1, QUESTIONS * rank_share)
+    return float(near * _RATIO ** at[0])
 
 
 # -- the descent --------------------------------------------------------------------------
@@ -266,8 +266,8 @@ class _Descent:
         facts, q = self.facts, self.facts.tangent_size
         S = np.diag(self.values)
         tangent = self.ask.tangent(self.U, S, self.V, self.intercept)
-        grid = GRID if index == 0 else _grid_near(self.median)
-        self.median = private_median(tangent.scores_below, facts.rank_share, facts.n, grid)
+        near = self.median if index else None
+        self.median = private_median(tangent.scores_below, facts.rank_share, facts.n, near)
         c = clip_multiplier(facts, q, facts.gradients)
         answer = tangent.total(c * self.median, share=facts.gradients / facts.max_iter)
         b = bussgang(c)

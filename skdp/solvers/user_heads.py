@@ -8,7 +8,7 @@ send one bounded vote; the winner is public. Heads are private to their users.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -300,32 +300,6 @@ class _Taken(NamedTuple):
 
 def _taken(batch: UserBatch, users: NDArray[np.intp]) -> _Taken:
     return _Taken(batch.X[users], batch.Y[users], batch.x_exponent[users], batch.y_exponent[users])
-
-
-def head_norms(heads: Heads) -> Callable[[UserBatch], FloatArray]:
-    """Return the norm of each user's head and intercept (inf where it is not finite)."""
-
-    def norms(batch: UserBatch) -> FloatArray:
-        values = heads.small(batch)
-        sizes = np.sqrt((values * values).sum(axis=1))
-        return np.where(np.isfinite(sizes), sizes, np.inf)
-
-    return norms
-
-
-def global_model(
-    ask: AsksHeads, heads: Heads, count: Count, coef_bound: float, share: float
-) -> GlobalModel:
-    """Release the mean head, clipped at a public bound: a model for users without rows."""
-    k = heads.U.shape[1]
-    p = heads.model.intercept.size
-    parts = ((((k + 1) * p,), coef_bound, False),)
-    released = ask.sums("mean_head", heads.small, parts, share=share)
-    mean = released.value / count.value
-    V = mean[: k * p].reshape(k, p)
-    coef = heads.view.coefficients(heads.U @ V)
-    noise = released.noise_scale * math.sqrt(mean.size) / count.value / coef_bound
-    return GlobalModel(coef, mean[k * p :] if heads.view.intercept else np.zeros(p), noise)
 
 
 def elect(

@@ -22,8 +22,8 @@ from skdp.solvers.personalization import (
     Shared,
     UserBatch,
     View,
-    floored_eigen,
 )
+from skdp.solvers.user_starts import floored_eigen
 
 FloatArray = NDArray[np.float64]
 _HEAD_PENALTY = 0.01  # of the heads inside a round

@@ -14,7 +14,7 @@ from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.sums import Neighbours
 from skdp.solvers.trace import READABLE, TraceFacts, bussgang, clip_multiplier
 
-_RANK_SHARE = 0.03 / 65  # of the budget, for each rank of the searches of a fit with defaults
+_RANK_SHARE = 0.0365 / 79  # of the budget, for each rank of the searches of a fit with defaults
 _STANDS_OUT = 0.43  # of the edge of the start: from here on steps find the matrix (measured)
 _Z = 0.6744897501960817  # median of |N(0, 1)|
 

@@ -19,7 +19,7 @@ from skdp.data import blocks, dask_parts, places
 from skdp.data import files as block_files
 from skdp.data.dask_rows import DaskRows
 from skdp.data.places import Placed
-from skdp.data.records import RecordForm, records_of
+from skdp.data.records import RecordForm
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
 from skdp.queries import record_passes
@@ -439,12 +439,12 @@ def test_what_travels_holds_no_rows_and_no_targets(monkeypatch):
 def test_targets_in_memory_are_cut_to_their_tasks():
     """A task has the targets of its own block, sealed."""
     placed = Placed(DaskRows(lazy(X)), {"y": Y})
-    records = records_of(placed, RecordForm(np.asarray, 2))
-    slices = [pair[1] for pair in records.both._parts]
+    records = placed.joined(RecordForm(np.asarray, 2))
+    slices = [pair[1] for pair in records._parts]
     assert [len(part.value) for part in slices] == list(CHUNKS)
     assert {repr(part) for part in slices} == {"<sealed>"}
     with pytest.raises(PrivacyError, match="cannot be pickled"):
-        pickle.dumps(records.both)
+        pickle.dumps(records)
 
 
 def test_errors_of_tasks_show_nothing():

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from skdp.data.places import in_memory
 from skdp.data.record_scales import TargetScale
-from skdp.data.records import RecordForm, records_of
+from skdp.data.records import RecordForm
 from skdp.queries.readout import ReadoutQuery
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
 
@@ -30,7 +30,7 @@ def dense(part):
 
 
 def query_of(X, y, scale, adjacency):
-    records = records_of(in_memory(X, y=y), RecordForm(np.asarray, y.shape[1]))
+    records = in_memory(X, y=y).joined(RecordForm(np.asarray, y.shape[1]))
     return ReadoutQuery(records, clip_norm=C, scale=scale, adjacency=adjacency)
 
 
@@ -224,3 +224,40 @@ def test_kept_columns_are_clipped_again(adjacency):
         n_climb=25, budgets=(0.02, 2.0),
     )  # fmt: skip
     assert report.ratio > 0.9
+
+
+QUESTIONS = {
+    "sums": lambda q: q.rows(3.0).sums(),
+    "gram": lambda q: q.rows(3.0).gram(),
+    "lengths": lambda q: q.lengths().kept_below(1.0),
+    "column ranks": lambda q: q.columns().octaves(np.ones(2)).ranks(np.ones(2)),
+    "column moments": lambda q: q.columns().moments(np.ones(2), np.ones(2), 0.5),
+    "target ranks": lambda q: q.targets().octaves(np.ones(1)).ranks(np.ones(1)),
+    "target moments": lambda q: q.targets().moments(np.ones(1), np.ones(1), 0.5),
+    "readout": lambda q: q.readout(0.5, 1.0),
+}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("ask", QUESTIONS)
+def test_a_bad_record_adds_nothing_to_any_question(ask, bad, sparse):
+    """Whether its target is bad, a column, or one that is left out."""
+    if sparse and ask.startswith("column"):
+        pytest.skip("sparse rows stay sparse")
+    X, y = np.array([[0.5, 2.0, -1.0]]), np.array([[0.3]])
+    make = sp.csr_array if sparse else np.asarray
+
+    def query(X, y):
+        records = in_memory(make(X), y=y).joined(RecordForm(np.asarray, 1))
+        scale = TargetScale.in_ball(1.0, 1)
+        whole = ReadoutQuery(records, clip_norm=3.0, scale=scale, adjacency="add_remove")
+        return whole.selected(np.array([0, 2]))
+
+    assert QUESTIONS[ask](query(X, y)).answer(1e-8).any()
+    for first, second in ((X, np.array([[bad]])), *((np.where(np.arange(3) == i, bad, X), y)
+                                                   for i in range(3))):  # fmt: skip
+        before = first.copy(), second.copy()
+        assert not QUESTIONS[ask](query(first, second)).answer(1e-8).any()
+        np.testing.assert_array_equal(first, before[0])  # what is private stays as it came
+        np.testing.assert_array_equal(second, before[1])

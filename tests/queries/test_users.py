@@ -16,9 +16,11 @@ from skdp.solvers import candidates as net
 from skdp.solvers import personalization as shared
 from skdp.solvers import user_base as base
 from skdp.solvers import user_rounds as rounds
+from skdp.solvers import user_starts as starts
 from skdp.solvers.columns import Columns
+from skdp.solvers.mean_head import about, class_means, head_norms
 from skdp.solvers.personalization import GlobalModel
-from skdp.solvers.user_heads import Heads, all_rules, head_norms
+from skdp.solvers.user_heads import Heads, all_rules
 
 D, K = 5, 2
 STEPS = [1e-9, 1e-6]
@@ -39,7 +41,7 @@ def make_local(name, p=1):
         "second_moment": lambda q: q.grams("m", lambda b: b.X, D),
         "votes": lambda q: q.grams("v", lambda b: view.ridge(b).swapaxes(1, 2), D),
         "moment_votes": lambda q: q.grams("v", lambda b: plain.moment(b).swapaxes(1, 2), D),
-        "pairs": lambda q: shared.pair_start(Recorder(q), plain, D, K, 1.0),
+        "pairs": lambda q: starts.pair_start(Recorder(q), plain, D, K, 1.0),
         "variances": lambda q: q.sums("d", lambda b: (b.X * b.X).sum(axis=1), (((D,), 1.0, True),)),
         "round": lambda q: q.sums(
             "r",
@@ -54,7 +56,10 @@ def make_local(name, p=1):
         "cross": lambda q: rounds.refine(Recorder(q), plain, START, "cross", 1, 0.5, 1.0),
         "gram_round": lambda q: rounds.refine(Recorder(q), plain, START, "gram", 1, 0.5, 1.0),
         "head_votes": lambda q: q.sums("h", heads.vote(rules), (((len(rules),), 1.0, False),)),
-        "mean_head": lambda q: q.sums("c", heads.small, ((((K + 1) * p,), 2.0, False),)),
+        "class_means": lambda q: q.sums("c", class_means, (((p,), 1.0, True),)),
+        "mean_head": lambda q: q.sums(
+            "c", about(heads, np.ones(p), 0.7), (((K * p,), 2.0, False), ((p,), 1.0, False))
+        ),
         "kept_below": lambda q: q.numbers("coef", head_norms(heads)).kept_below(1.0),
         "target_lengths": lambda q: base.find_target_unit(Recorder(q), 1.0, centered=False),
         "target_means": lambda q: q.numbers("target_mean", base.target_means).kept_below(-0.1),
@@ -93,8 +98,8 @@ COLUMNS = Columns(
 START = shared.Shared(U, 0.1, shared.Count())
 NAMES = [
     "second_moment", "votes", "moment_votes", "pairs", "variances", "round",
-    "round_with_intercepts", "cross", "gram_round", "head_votes", "mean_head", "kept_below",
-    "target_lengths", "target_means", "pooled", "column_ranks", "moments", "count",
+    "round_with_intercepts", "cross", "gram_round", "head_votes", "class_means", "mean_head",
+    "kept_below", "target_lengths", "target_means", "pooled", "column_ranks", "moments", "count",
 ]  # fmt: skip
 # The worst pair has heads along one direction and residuals along another, which few users have.
 FLOOR = {("round_with_intercepts", 3): 0.93}

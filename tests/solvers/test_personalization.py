@@ -11,6 +11,7 @@ from skdp.solvers import local_fits as fits
 from skdp.solvers import personalization as shared
 from skdp.solvers import user_heads as heads
 from skdp.solvers import user_rounds as rounds
+from skdp.solvers import user_starts as starts
 
 RNG = np.random.default_rng(0)
 
@@ -129,20 +130,14 @@ def test_huber_ignores_outliers():
 def test_whitener_inverts_a_clear_moment_and_ignores_noise():
     Q = np.linalg.qr(RNG.standard_normal((6, 6)))[0]
     M = (Q * [9.0, 5.0, 4.0, 2.0, 1.0, 0.5]) @ Q.T
-    W = shared.whitener_of(Exact(M), False)
+    W = starts.whitener_of(Exact(M), False)
     assert np.allclose(W @ M @ W, (W @ M @ W)[0, 0] * np.eye(6), atol=1e-6)
-    assert np.allclose(shared.whitener_of(Exact(M, 100.0), False), np.eye(6))
-    w = shared.whitener_of(Exact([1.0, 4.0, 9.0]), True)
+    assert np.allclose(starts.whitener_of(Exact(M, 100.0), False), np.eye(6))
+    w = starts.whitener_of(Exact([1.0, 4.0, 9.0]), True)
     assert np.allclose(w * [1.0, 2.0, 3.0], w[0])
-    assert np.allclose(shared.whitener_of(Exact([1.0, 4.0, 9.0], 100.0), True), 1.0)
+    assert np.allclose(starts.whitener_of(Exact([1.0, 4.0, 9.0], 100.0), True), 1.0)
     for bad in (np.zeros((4, 4)), -np.eye(4)):
-        assert np.isfinite(shared.whitener_of(Exact(bad, 1.0), False)).all()
-
-
-def test_components_are_counted_above_the_noise():
-    values = np.array([90.0, 70.0, 12.0, *[5.0] * 12])
-    assert shared.count_components(values, 3.0, 300.0) == 2
-    assert shared.count_components(values, 1e3, 300.0) == 1
+        assert np.isfinite(starts.whitener_of(Exact(bad, 1.0), False)).all()
 
 
 def test_count_combines_estimates_by_precision():
@@ -173,7 +168,7 @@ def test_rounds_without_noise_reach_the_subspace(intercept):
             values[:, : d * k] *= np.minimum(1, 0.5 / lengths)
             return Exact(values.sum(axis=0))
 
-    start = shared.vote_start(Ask(), view, d, k, "ridge", 1.0)
+    start = starts.vote_start(Ask(), view, d, k, "ridge", 1.0)
     end = rounds.refine(Ask(), view, start, "residual", 6, 0.5, 1.0)
     assert distance(U, end.U) < 0.05 < 0.12
     assert distance(U, end.U) < distance(U, start.U)
@@ -215,7 +210,7 @@ def test_pairs_are_signed_factors():
             return Exact(np.eye(width))
 
     view = shared.View(None, False, "squared")
-    shared.pair_start(Ask(), view, 4, 1, 1.0)
+    starts.pair_start(Ask(), view, 4, 1, 1.0)
     F, J = caught["F"], np.repeat([1.0, -1.0], 3)
     x = X[0] / np.linalg.norm(X[0], axis=1, keepdims=True)
     expected = sum(

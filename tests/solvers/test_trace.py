@@ -155,8 +155,16 @@ def test_clip_multiplier_balances_sampling_and_noise():
         assert trace._clipped_variance(c) == pytest.approx(clipped, abs=5e-3)
 
 
-def test_private_median_finds_the_grid_point():
-    grid = trace.GRID
-    for where in (3, len(grid) // 2, len(grid) - 2):
-        below = lambda t, share, x=grid[where]: Answer(1.0 if t >= x else -1.0, 0.0)  # noqa: E731
-        assert trace.private_median(below, 0.01, 100.0, grid) == grid[where]
+def test_private_medians_are_found_to_a_tenth():
+    for median in (1e-9, 0.013, 1.0, 7.5, 3e9):
+        asked = []
+
+        def below(threshold, *, share, median=median, asked=asked):
+            asked.append(share)
+            return Answer(50.0 if threshold >= median else -50.0, 0.1)
+
+        found = trace.private_median(below, 0.01, 100.0)
+        assert 1 <= found / median < 1.15
+        again = trace.private_median(below, 0.01, 100.0, near=3 * median)
+        assert 1 <= again / median < 1.11
+        assert len(asked) == trace.median_steps(2, covariance=False) - 10

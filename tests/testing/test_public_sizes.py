@@ -31,7 +31,9 @@ from skdp.testing._hooks import replaced
 from skdp.testing._outcomes import fresh
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(sees nothing of|could not see|predicts one class):UserWarning"
+)
 
 PACKAGE = Path(skdp.__file__).parent
 LARGE = 64  # smaller numbers are reached by ordinary test data
@@ -41,7 +43,8 @@ FOLDERS = (
 )  # fmt: skip
 # Public sizes that decide on a way through the code, and what makes test data exceed them.
 SIZES = {
-    "_BLOCK_BYTES": 64, "_MAX_ROWS": 3, "_EXACT_ROWS": 4, "_BATCH_BYTES": 64, "_MAX_GROUPS": 2,
+    "_BLOCK_BYTES": 64, "_CACHE_BYTES": 64, "_MAX_ROWS": 3, "_EXACT_ROWS": 4, "_BATCH_BYTES": 64,
+    "_MAX_GROUPS": 2, "_MOST_CELLS": 4, "_MOST_WHOLE": 2,
     "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
     "MAX_ROWS": 3, "_BLOCK": 4, "_FACTORS": 4, "_AT_ONCE": 4, "_WHOLE": 1,
     "_MOST_KEPT": 2, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
@@ -52,15 +55,18 @@ SIZES = {
 }  # fmt: skip
 # Names that stand in comparisons and decide on no way of a fit, with the reason.
 OTHERS = {
-    "_MOST_RECORDS": "refused beyond it",
+    "_MOST_RECORDS": "refused beyond it", "MOST": "refused beyond it",
     "_LARGEST_CHANGE": "refused beyond it",
     "_MAX_EPSILON": "a budget", "64.0": "a budget", "_LARGEST_MEAN": "refused beyond it",
     "2 ** 31": "stands for no limit",
-    "2.0 ** 12": "values, not sizes", "1400.0": "a budget",
-    "_FAR": "values, not sizes", "_FARTHEST": "values, not sizes", "_CLEAR": "values, not sizes",
+    "1022": "values, not sizes",
+    "1400.0": "a budget",
+    "_FARTHEST": "values, not sizes", "_CLEAR": "values, not sizes",
     "64": "letters of a name", "1 << 20": "bytes of one read from a socket",
     "MOST_FLIPS": "a route by public numbers, asked for by name in other ways",
     "_LEAST_SIGNAL": "a route by public numbers, asked for by name in other ways",
+    "_MOST_CELLS": "a route by public numbers, asked for by name in other ways",
+    "_MOST_WHOLE": "a route by public numbers, asked for by name in other ways",
     "100": "rows of made data",
     "2.0 ** 32": "values, not sizes", "3000": "refused beyond it", "2000": "points of a fixed net",
     "1000": "columns of a public start",

@@ -198,9 +198,8 @@ class PrivacyLedger:
         """Fit to parts of the data that no unit shares, for the price of the dearest part.
 
         Which part a unit belongs to has to follow from a public rule that looks at this unit
-        alone (and, for a label, an entry or an interaction, not at what is protected). Then the
-        fits of the other parts are the same for neighbours: parallel composition. Fits of all
-        blocks with the same `key`, today or tomorrow, count as parts of one rule.
+        alone (for a label, an entry or an interaction, not at what is protected): parallel
+        composition. Blocks with the same `key`, today or tomorrow, are parts of one rule.
 
         Parameters
         ----------
@@ -237,8 +236,7 @@ class PrivacyLedger:
         >>> ledger.spent
         (ε=1, δ=1e-06) row
         """
-        if self._token not in around()[0]:
-            raise PrivacyError("open the PrivacyLedger first: with PrivacyLedger(...) as ledger.")
+        self._check_open()
         with parts_of(self._token, key, parts, whole_groups) as part:
             yield part
 
@@ -298,8 +296,7 @@ class PrivacyLedger:
         >>> [entry.estimator for entry in ledger.entries]
         ['GridSearchCV (2 candidates)']
         """
-        if self._token not in around()[0]:
-            raise PrivacyError("open the PrivacyLedger first: with PrivacyLedger(...) as ledger.")
+        self._check_open()
         with pay_for(COUNTERS[-1](fitted, n_samples, groups=groups, cv=cv, scoring=scoring)):
             yield
 
@@ -373,6 +370,10 @@ class PrivacyLedger:
 
     def _refusals_text(self) -> str:
         return f" Refused: {len(self.refusals)}."
+
+    def _check_open(self) -> None:
+        if self._token not in around()[0]:
+            raise PrivacyError("open the PrivacyLedger first: with PrivacyLedger(...) as ledger.")
 
     def __repr__(self) -> str:
         budget = {name: getattr(self, name) for name in ("epsilon", "delta", "mu", "rho")}

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import largest_entries, rint, times_powers
+
 FloatArray = NDArray[np.float64]
 _BLOCK = 2**18  # numbers of a block: about the second-level cache
 
@@ -25,7 +27,7 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
     bits = (53 - math.ceil(math.log2(max(2, d)))) // 2
     V = np.asarray(V, np.float64)
     unit = np.frexp(np.linalg.norm(V, axis=0))[1]
-    high, low = _halves(np.ldexp(V, -unit), bits)
+    high, low = _halves(np.ldexp(V, bits - unit), bits)
     both = np.hstack([high, low])
     k = V.shape[1]
     out = np.empty((n, k))
@@ -33,19 +35,20 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
     with np.errstate(all="ignore"):  # as BLAS does
         for i in range(0, n, size):
             rows = np.asarray(X[i : i + size], np.float64)
-            exponents = np.frexp(np.abs(rows).max(axis=1, initial=0.0))[1][:, None]
-            first, second = _halves(np.ldexp(rows, -exponents), bits)
+            exponents = np.frexp(largest_entries(rows))[1]
+            first, second = _halves(times_powers(rows, bits - exponents), bits)
             products = first @ both
-            total = products[:, :k] + np.ldexp(products[:, k:] + second @ high, -bits)
-            out[i : i + size] = np.ldexp(total, exponents + (unit - 2 * bits))
+            total = products[:, :k] + (products[:, k:] + second @ high) * 2.0**-bits
+            out[i : i + size] = np.ldexp(total, exponents[:, None] + (unit - 2 * bits))
     return out
 
 
 def _halves(values: FloatArray, bits: int) -> tuple[FloatArray, FloatArray]:
-    """Return integers h, l of `bits` bits with values = 2**-bits (h + 2**-bits l) + rounding."""
-    scaled = np.ldexp(values, bits)
-    high = np.rint(scaled)
-    return high, np.rint(np.ldexp(scaled - high, bits))
+    """Return integers h, l with values = h + 2**-bits l + rounding; l is written in `values`."""
+    high = np.rint(values)
+    values -= high
+    values *= 2.0**bits
+    return high, rint(values)
 
 
 def saturated(values: NDArray[Any]) -> NDArray[Any]:

@@ -1,0 +1,160 @@
+"""The first whitener and subspace that users share, learned from one vote of each user.
+
+Notation as in `skdp.solvers.personalization`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.answer import Answer
+from skdp.solvers.linalg import orthonormal, symmetric_noise_edge, top_eigenpairs
+from skdp.solvers.local_fits import (
+    centred,
+    transposed,
+)
+from skdp.solvers.personalization import (
+    AsksUsers,
+    Count,
+    Shared,
+    UserBatch,
+    View,
+)
+
+FloatArray = NDArray[np.float64]
+_TINY = 1e-100
+
+
+def floored_eigen(M: FloatArray, floor: float) -> tuple[FloatArray, FloatArray]:
+    """Eigenvalues (not below a positive floor) and eigenvectors of a symmetric matrix."""
+    values, vectors = np.linalg.eigh((M + M.T) / 2)
+    return np.maximum(values, max(floor, _TINY)), vectors
+
+
+def whitener_of(released: Answer, diagonal: bool) -> FloatArray:
+    """Return M^(-1/2) of a released second moment M, mean 1.
+
+    What differs from a multiple of the identity is shrunk by the share of it that noise explains
+    (three standard deviations of it), and eigenvalues stay above the edge of the noise that is
+    left: with few users nothing is whitened.
+    """
+    M, noise = released.value, released.noise_scale
+    d = len(M)
+    middle = float(M.mean() if diagonal else np.trace(M) / d)
+    change = M - middle if diagonal else M - middle * np.eye(d)
+    terms = d if diagonal else d * (d + 1) / 2
+    total = float((change * change).sum())
+    explained = noise**2 * terms * (1 + 3 * math.sqrt(2 / terms))
+    kept = max(0.0, 1 - explained / total) if total > 0 else 0.0
+    least = 1e-3 * abs(middle)
+    if diagonal:
+        values = np.maximum(middle + kept * change, max(kept * 2 * noise, least, 1e-300))
+        return np.asarray(values**-0.5 / np.mean(values**-0.5))
+    edge = max(kept * symmetric_noise_edge(noise, d), least)
+    values, vectors = floored_eigen(middle * np.eye(d) + kept * change, edge)
+    W = (vectors * values**-0.5) @ vectors.T
+    return np.asarray(W / (np.trace(W) / d))
+
+
+def learn_whitener(
+    ask: AsksUsers, units: FloatArray, kind: bool | str, intercept: bool, share: float
+) -> FloatArray | None:
+    """Release the users' unit second moments (own means taken off) and return their whitener.
+
+    `units` are public: what rows are divided by first.
+    """
+    d = len(units)
+    if kind is False:
+        return None
+
+    def rows(batch: UserBatch) -> FloatArray:
+        return (centred(batch.X) if intercept else batch.X) / units
+
+    if kind is True:
+        released = ask.grams("second_moment", rows, d, share=share)
+        return np.asarray(whitener_of(released, False) / units[:, None])
+
+    def squares(batch: UserBatch) -> FloatArray:
+        X = rows(batch)
+        return np.asarray((X * X).sum(axis=1))
+
+    released = ask.sums("variances", squares, (((d,), 1.0, True),), share=share)
+    return np.asarray(whitener_of(released, True) / units)
+
+
+def count_components(values: FloatArray, noise_scale: float, n: float) -> int:
+    """Count eigenvalues of votes above the edge of their noise and of n random directions."""
+    d = len(values)
+    edge = symmetric_noise_edge(noise_scale, d) + 2 * math.sqrt(n / d)
+    return max(1, int(np.count_nonzero(values > np.median(values) + 1.1 * edge)))
+
+
+def _error_of_votes(values: FloatArray, k: int, noise_scale: float, n: float) -> float:
+    """Squared sine of the top-k eigenvectors, per component.
+
+    Symmetric noise with spectral edge R moves a spike t to t + R^2/(4t) and tilts its eigenvector
+    by R^2/(4 t^2); a spike that does not leave the edge says nothing. R counts the noise and the
+    votes' own spread.
+    """
+    d = len(values)
+    if d == k:
+        return 0.0
+    top = values[:k]
+    rest = max(0.0, (n - float(top.sum())) / (d - k))
+    spread = np.maximum(top, 0.0) * rest / n
+    edge = symmetric_noise_edge(1.0, d) * np.sqrt(noise_scale**2 + 2 * spread)
+    gaps = np.maximum(top - rest, 0.0)
+    seen = np.maximum(gaps**2 - edge**2, 0.0)
+    spikes = np.maximum((gaps + np.sqrt(seen)) / 2, _TINY)
+    tilt = np.where(seen > 0, edge**2 / (4 * spikes**2), 1.0)
+    return float(np.mean(np.minimum(tilt, (d - k) / d)))
+
+
+def vote_start(
+    ask: AsksUsers, view: View, d: int, k: int | str, local: str, share: float
+) -> Shared:
+    """Each user votes with its own direction u: the sum of u u' shows the subspace."""
+    fit = view.ridge if local == "ridge" else view.moment
+    released = ask.grams("votes", lambda batch: transposed(fit(batch)), d, share=share)
+    return _spectral(released, k, counts=True)
+
+
+def pair_start(ask: AsksUsers, view: View, d: int, k: int, share: float) -> Shared:
+    """The paper's start: pairs of rows, x x' y y' with unit rows, averaged over a user's pairs.
+
+    A symmetric pair is [(a + b)(a + b)' - (a - b)(a - b)'] / 4: signed factors.
+    """
+
+    def factors(batch: UserBatch) -> FloatArray:
+        seen = view(batch)
+        Y = view.linear_targets(seen.Y)
+        pairs = Y.shape[1] // 2
+        lengths = np.sqrt((seen.X * seen.X).sum(axis=2, keepdims=True))
+        X = seen.X / np.where(lengths > 0, lengths, np.inf)
+        a, b = X[:, 0 : 2 * pairs : 2], X[:, 1 : 2 * pairs : 2]
+        product = (Y[:, 0 : 2 * pairs : 2] * Y[:, 1 : 2 * pairs : 2]).sum(axis=2, keepdims=True)
+        size, sign = np.sqrt(np.abs(product)), np.where(product < 0, -1.0, 1.0)
+        return np.concatenate([size * (a + sign * b), size * (a - sign * b)], axis=1)
+
+    return _spectral(ask.grams("pairs", factors, d, True, share=share), k, counts=False)
+
+
+def _spectral(released: Answer, k: int | str, *, counts: bool) -> Shared:
+    values, vectors = top_eigenpairs(released.value)
+    d, noise = len(values), released.noise_scale
+    count = Count()
+    if counts:
+        count = count.also(float(values.sum()), noise * math.sqrt(d))
+    if isinstance(k, str):
+        k = count_components(values, noise, count.value)
+    error = _error_of_votes(values, k, noise, count.value) if counts else 0.5
+    return Shared(vectors[:, :k], error, count, values)
+
+
+def random_start(signs: FloatArray) -> Shared:
+    """A random public subspace, from independent signs of shape (d, k)."""
+    d, k = signs.shape
+    return Shared(orthonormal(signs), (d - k) / d, Count())
