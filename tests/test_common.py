@@ -1,5 +1,6 @@
 """scikit-learn's own checks, with no expected failure."""
 
+import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
@@ -21,6 +22,29 @@ from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_priv
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.recommend import DPRecommender
 
+
+class PersonsPCA(DPPCA):
+    """Rows as persons of one row each: scikit-learn's checks pass no groups."""
+
+    def fit(self, X, y=None):
+        return super().fit(X, groups=alone(X))
+
+    def fit_transform(self, X, y=None):
+        return self.fit(X).transform(X)
+
+
+class PersonsRidge(DPRidge):
+    """The same of records."""
+
+    def fit(self, X, y):
+        return super().fit(X, y, groups=alone(X))
+
+
+def alone(X):
+    """Return a person for each row."""
+    return np.arange(X.shape[0] if hasattr(X, "shape") else len(np.asarray(X)))
+
+
 SQUARED = make_private_scorer("squared_error", (0.0, 4.0))
 DISTANCE = make_private_scorer("reconstruction", (0.0, 1.0))
 ESTIMATORS = [
@@ -29,6 +53,8 @@ ESTIMATORS = [
     DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
     DPPCA(n_components="auto"),
     DPPCA(n_components=1, svd_solver="power", center="none"),
+    PersonsPCA(privacy_unit="group"),
+    PersonsRidge(privacy_unit="group", group_weight="rows"),
     DPIncrementalPCA(),
     DPIncrementalPCA(n_components=1, clip_norm=1.0, max_releases=1),
     DPIncrementalPCA(n_components=1, adjacency="replace", center="none", mechanism="tree"),

@@ -5,15 +5,20 @@ import pandas as pd
 import pytest
 import sklearn
 from sklearn.decomposition import PCA
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD
+from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD, PrivacyLedger
 from skdp.exceptions import PrivacyWarning
-from skdp.preprocessing import DPStandardScaler
+from skdp.model_selection import DPGridSearchCV, IndependentKFold, check_pipeline, search_cost
+from skdp.preprocessing import DPStandardScaler, RowClipper
 from skdp.testing import fixed_noise
 
-pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+# Tiny fits show little, and some have no noise; whether a fit says so is tested elsewhere.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(sees nothing of|could not see|adds no noise|predicts one class):UserWarning"
+)
 
 GROUP = {"privacy_unit": "group", "epsilon": 4.0}
 MODELS = [
@@ -233,7 +238,7 @@ def test_clients_of_a_federated_fit_cannot_bound_persons():
     from skdp.federated import AggregationConfig, FederatedPowerMethod, PlainAggregator
 
     server = FederatedPowerMethod(
-        DPPCA(1, clip_norm=1.0, privacy_unit="group"), AggregationConfig(2, 0, 0)
+        DPPCA(1, clip_norm=1.0, privacy_unit="group"), AggregationConfig(3, 1, 0)
     )
     with pytest.raises(ValueError, match="privacy_unit 'row' or 'interaction'"):
         server.fit(PlainAggregator([]), n_features=4)
@@ -285,3 +290,32 @@ def test_what_a_stream_of_persons_refuses():
     model.partial_fit(X, groups=groups)
     with pytest.raises(ValueError, match="of one kind in one batch"):
         model.partial_fit(X, groups=groups.astype(str))
+
+
+def test_searches_count_a_person_once():
+    X, y, groups = table(400)
+    bounded = {"clip_norm": 3.0, "privacy_unit": "group"}
+    classifier = DPRidgeClassifier(classes=[0, 1], **bounded)
+    search = DPGridSearchCV(classifier, {"alpha": [1.0, 1e6]}, epsilon=4.0)
+    search.fit(X, (y > 0).astype(int), groups=groups)
+    assert search.privacy_spent_.unit == "group"
+    plain = GridSearchCV(DPRidge(**bounded), {"alpha": [1.0]}, cv=IndependentKFold(3))
+    cost = search_cost(plain, n_samples=len(X), groups=groups)
+    assert (cost.unit, cost.held) == ("group", 2)
+
+
+def test_the_unit_of_a_whole_pipeline_is_checked():
+    group = {"privacy_unit": "group"}
+    private = make_pipeline(RowClipper(3.0), DPRidge(clip_norm=3.0, **group))
+    assert not check_pipeline(private).problems
+    mixed = make_pipeline(DPStandardScaler(), DPRidge(**group))
+    assert "different things (group, row)" in str(check_pipeline(mixed))
+    touched = make_pipeline(RowClipper(3.0), DPRidge(user_column=0, **group))
+    assert "users may be renamed" in str(check_pipeline(touched))
+
+
+def test_a_ledger_charges_persons():
+    X, _, groups = table(300)
+    with PrivacyLedger(epsilon=1.0, delta=1e-5) as ledger:
+        DPPCA(1, epsilon=0.5, privacy_unit="group").fit(X, groups=groups)
+    assert [entry.unit for entry in ledger.entries] == ["group"]

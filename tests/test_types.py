@@ -61,7 +61,9 @@ def run(folder, *command):
 
 def mypy(folder, *files):
     """Strict, as skdp is installed; scikit-learn has no types of its own."""
-    (folder / "mypy.ini").write_text(f"[mypy]\nmypy_path = {Path(skdp.__file__).parents[1]}\n")
+    home = Path(skdp.__file__).parents[1]
+    path = "" if home.name == "site-packages" else f"mypy_path = {home}\n"  # installed: found
+    (folder / "mypy.ini").write_text(f"[mypy]\n{path}")
     options = ("--strict", "--disable-error-code=import-untyped", "--follow-imports=silent")
     return run(folder, sys.executable, "-m", "mypy", *options, *files)
 

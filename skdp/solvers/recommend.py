@@ -25,7 +25,7 @@ from skdp.solvers.tastes import WAYS, Items, Ways, offered, own_of
 FloatArray = NDArray[np.float64]
 _PURE_COUNTS, _PURE_CELLS = 0.15, 0.8  # shares of a pure budget
 _FEWEST_KEPT, _MOST_KEPT = 100, 4000
-_SIZE = 1.0  # kept items: SIZE x^(2/3) for a signal figure x
+_SIZE = 1.2  # kept items: SIZE x^(2/3) for a signal figure x
 _SLOW = 1e-300
 _JUDGE = 0.05  # share of the budget that chooses among them
 _MOST_JUDGED = 0.5  # of the rows, of which a fifth of the items is hidden from the moment

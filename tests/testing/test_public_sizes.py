@@ -55,7 +55,7 @@ SIZES = {
 }  # fmt: skip
 # Names that stand in comparisons and decide on no way of a fit, with the reason.
 OTHERS = {
-    "_MOST_RECORDS": "refused beyond it",
+    "_MOST_RECORDS": "refused beyond it", "MOST": "refused beyond it",
     "_LARGEST_CHANGE": "refused beyond it",
     "_MAX_EPSILON": "a budget", "64.0": "a budget", "_LARGEST_MEAN": "refused beyond it",
     "2 ** 31": "stands for no limit",
@@ -65,6 +65,8 @@ OTHERS = {
     "64": "letters of a name", "1 << 20": "bytes of one read from a socket",
     "MOST_FLIPS": "a route by public numbers, asked for by name in other ways",
     "_LEAST_SIGNAL": "a route by public numbers, asked for by name in other ways",
+    "_MOST_CELLS": "a route by public numbers, asked for by name in other ways",
+    "_MOST_WHOLE": "a route by public numbers, asked for by name in other ways",
     "100": "rows of made data",
     "2.0 ** 32": "values, not sizes", "3000": "refused beyond it", "2000": "points of a fixed net",
     "1000": "columns of a public start",
