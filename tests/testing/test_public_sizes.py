@@ -65,8 +65,6 @@ OTHERS = {
     "64": "letters of a name", "1 << 20": "bytes of one read from a socket",
     "MOST_FLIPS": "a route by public numbers, asked for by name in other ways",
     "_LEAST_SIGNAL": "a route by public numbers, asked for by name in other ways",
-    "_MOST_CELLS": "a route by public numbers, asked for by name in other ways",
-    "_MOST_WHOLE": "a route by public numbers, asked for by name in other ways",
     "100": "rows of made data",
     "2.0 ** 32": "values, not sizes", "3000": "refused beyond it", "2000": "points of a fixed net",
     "1000": "columns of a public start",
