@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._bounds import column_bounds
 from skdp._groups import feature_names, refuse_column, rows_to_map
-from skdp._inputs import as_blocks, map_blocks
+from skdp._inputs import advised, as_blocks, map_blocks
 from skdp._validation import FLOATS
 from skdp.base import FitsElsewhereMixin
 from skdp.data.products import row_products, saturated
@@ -85,7 +85,7 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
             Reconstructed rows.
         """
         check_is_fitted(self)
-        X = check_array(X, dtype=FLOATS, input_name="X")
+        X = advised(self, check_array, X, input_name="X")
         if getattr(self, "whiten", False):
             X = X * self._whitening_scale()
         original = X @ self.components_

@@ -13,11 +13,10 @@ from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._groups import GroupUnitMixin, column_number
-from skdp._inputs import as_blocks, checked, map_blocks
+from skdp._inputs import advised, as_blocks, checked, map_blocks
 from skdp._scales import column_weights, warn_unclear_columns
 from skdp._types import Seed, Split
 from skdp._validation import (
-    FLOATS,
     check_bool,
     check_n_jobs,
     check_range,
@@ -345,7 +344,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
             Rows in the units of the data.
         """
         check_is_fitted(self)
-        X = check_array(X, accept_sparse=self._accepted(), dtype=FLOATS, copy=True, input_name="X")
+        X = advised(self, check_array, X, accept_sparse=self._accepted(), copy=True, input_name="X")
         if self.with_std and sp.issparse(X):
             X.data *= self.scale_[X.indices].astype(X.dtype)
         elif self.with_std:

@@ -87,3 +87,11 @@ def test_bounds_that_do_not_fit_the_columns():
 def test_it_is_proven():
     pipeline = make_pipeline(PublicScaler((0, 5)), DPRidge(clip_norm=1.0, target_bounds=(0, 1)))
     assert check_pipeline(pipeline).ok
+
+
+def test_the_way_back_quotes_no_text():
+    X = np.random.default_rng(0).standard_normal((500, 2))
+    scaler = DPStandardScaler(entry_bounds=(-9, 9)).fit(X)
+    with pytest.raises(ValueError, match="found text") as error:
+        scaler.inverse_transform(np.full((2, 2), "Rome"))
+    assert "Rome" not in str(error.value)
