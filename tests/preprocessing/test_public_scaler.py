@@ -7,7 +7,7 @@ import scipy.sparse as sp
 from sklearn.pipeline import make_pipeline
 
 from skdp import DPRidge, check_pipeline
-from skdp.preprocessing import PublicScaler
+from skdp.preprocessing import DPStandardScaler, PublicScaler
 
 X = np.array([[18.0, -5.0, 0.0], [54.0, 0.0, 5e9], [200.0, 7.0, 1e5]])
 LOW, HIGH = [18, -10, 0], [90, 10, 2e5]
