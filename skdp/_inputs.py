@@ -17,6 +17,8 @@ from skdp.data.dask_rows import DaskRows, map_rows
 from skdp.data.files import BlockFiles
 from skdp.data.histories import binary_rows
 
+_DATES = "subtract a public date first and divide by a public unit, such as one day"
+
 
 def checked(estimator, *data, **options):
     """Return what `validate_data` makes of data, with advice of our own where that would leak."""
@@ -29,6 +31,8 @@ def advised(estimator, check, *data, **options):
     scikit-learn quotes a text that is no number, and names imputers that learn.
     """
     name = type(estimator).__name__
+    if any(_holds_dates(part) for part in data):
+        raise ValueError(f"{name} needs numbers, and found dates: {_DATES}.")
     advice = {
         "could not convert string": f"{name} needs numbers, and found text: encode categories by a "
         "public list first, with OneHotEncoder(categories=[...], handle_unknown='ignore') in a "
@@ -38,12 +42,29 @@ def advised(estimator, check, *data, **options):
         "keep_empty_features=True). Means and medians of the data are private.",
     }
     try:
-        return check(*data, dtype=FLOATS, **options)
+        return check(*data, **{"dtype": FLOATS} | options)
     except ValueError as error:
         said = next((words for cause, words in advice.items() if cause in str(error)), None)
         if said is None:
             raise
     raise ValueError(said)  # outside the except block: no context, which would hold the value
+
+
+def _holds_dates(data):
+    """Whether an array or a column of a frame has dates, which numpy would cast to numbers."""
+    kinds = data.dtypes if hasattr(data, "columns") else [getattr(data, "dtype", None)]
+    return any(getattr(kind, "kind", None) in ("M", "m") for kind in kinds)
+
+
+def check_numbers(y, name="y"):
+    """Return targets as an array; text would be quoted where it is cast, and its length told."""
+    y = np.asarray(y)
+    if y.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{name} must hold numbers. Got values of type {y.dtype.type.__name__}: encode "
+            f"categories by a public list first; of dates, {_DATES}."
+        )
+    return y
 
 
 def is_memory_map(X):

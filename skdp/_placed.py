@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_array, check_X_y, column_or_1d
 
-from skdp._inputs import advised, as_blocks, check_rows, checked
+from skdp._inputs import advised, as_blocks, check_numbers, check_rows, checked
 from skdp._labels import as_labels, check_labels
 from skdp.data.blocks import DenseRows, SparseRows, is_dask_array
 from skdp.data.dask_rows import DaskRows
@@ -45,7 +45,7 @@ def check_placed(estimator, X, y, *, numbers, multi_output=True, reset=True):
     else:
         check = partial(check_X_y, estimator=estimator)
         X, y = advised(estimator, check, X, y, accept_sparse="csr", **options)
-    return in_memory(X, y=np.asarray(y))
+    return in_memory(X, y=check_numbers(y) if numbers else np.asarray(y))
 
 
 def groups_in_blocks(estimator, X, groups, *, accept_sparse):
@@ -74,7 +74,7 @@ def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):
 
     columns = {"y": beside.column("y", y, targets, (1, 2) if several else (1,))}
     if numbers and columns["y"].dtype.kind not in "fiub":
-        raise ValueError(f"y must hold numbers. Got dtype {columns['y'].dtype}.")
+        raise ValueError("y must hold numbers.")
     if groups is not None:
         columns["groups"] = beside.column("groups", groups, check_labels, (1,))
     return Placed(source, columns)

@@ -19,6 +19,8 @@ _SYSTEM_WORDS = SystemSource.words
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+collect_ignore = ["refusals.py"]  # a plugin, which must come before skdp
+
 # The same examples on every run and machine; no test fails because a machine is slow.
 hypothesis.settings.register_profile("skdp", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("skdp")

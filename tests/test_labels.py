@@ -29,7 +29,7 @@ def name_of(value):
 
 
 PLAIN = DPRidgeClassifier(classes=[0, 1], clip_norm=2.0, epsilon=1.0)
-PERSONAL = DPPersonalizedClassifier(1, classes=[0, 1], epsilon=1.0)
+PERSONAL = DPPersonalizedClassifier(1, classes=[0, 1], epsilon=50.0)
 
 
 def with_one(label, classes=(0, 1)):

@@ -156,11 +156,6 @@ class RowColumns:
         source: AnyRows = self._given() if callable(self._given) else self._given
         return source
 
-    @property
-    def made(self) -> bool:
-        """Whether a sum was asked for."""
-        return self._kept is not None
-
     def _made(self) -> Any:
         if self._kept is None:
             self._kept = _keep(self._source, self._make, self._n_jobs)

@@ -8,11 +8,10 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array
 
-from skdp._inputs import checked_updates, refuse_blocks
+from skdp._inputs import advised, checked, checked_updates, refuse_blocks
 from skdp._streaming import StreamingMixin
-from skdp._validation import FLOATS
 from skdp.base import atomic
 from skdp.decomposition._factorizer_layout import make_layout
 from skdp.decomposition._factorizer_messages import (
@@ -94,7 +93,7 @@ class FactorizerStreams(StreamingMixin):
         """
         self._refuse_rows("update_matrix")
         refuse_blocks(self, D, OTHER_BLOCKS)
-        D = check_array(D, accept_sparse="coo", dtype=np.float64)
+        D = advised(self, check_array, D, accept_sparse="coo", dtype=np.float64)
         if D.shape != self._shape():
             raise ValueError(f"D must have the shape {self._shape()}. Got {D.shape} instead.")
         if not sp.issparse(D):
@@ -120,7 +119,7 @@ class FactorizerStreams(StreamingMixin):
         m, n = self._shape()
         before = self._checked_running()
         refuse_blocks(self, X, OTHER_BLOCKS)
-        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS, reset=before is None)
+        X = checked(self, X, accept_sparse="csr", reset=before is None)
         if X.shape[1] != n:
             raise ValueError(f"X must have {n} columns, as matrix_shape says. Got {X.shape[1]}.")
         seen = 0 if before is None else before.rows_seen

@@ -9,7 +9,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from skdp._inputs import checked
+from skdp._inputs import advised, checked
+from skdp._links import DocLinkMixin
 from skdp._validation import check_int, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.linear_maps import SketchMap
@@ -65,7 +66,7 @@ class _Reporter(BaseDPEstimator):
         if (self.sketch_size is None) != (self.sketch_seed is None):
             raise ValueError("'sketch_size' and 'sketch_seed' come together: the sketch is public.")
         session = self._open_session()
-        row = check_array(X, accept_sparse="csr", dtype=np.float64)
+        row = advised(self, check_array, X, accept_sparse="csr", dtype=np.float64)
         if row.shape[0] != 1:
             raise ValueError(f"a local report is made of one row. Got {row.shape[0]} rows.")
         unit = SketchUnit("row", "replace", clip_norm=float(self.clip_norm))
@@ -132,7 +133,9 @@ def local_report(
     return LocalReport(values[0], noise_scale, sketch_seed, reporter.privacy_spent_)
 
 
-class LocalRowReporter(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class LocalRowReporter(
+    DocLinkMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
     """Transformer that adds noise to rows on the device of their owner.
 
     Each row of ``transform(X)`` satisfies (`epsilon`, `delta`)-local differential privacy for the

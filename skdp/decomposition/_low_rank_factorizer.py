@@ -6,12 +6,11 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from skdp._inputs import check_rows, is_memory_map, refuse_blocks
+from skdp._inputs import check_rows, checked, is_memory_map, refuse_blocks
 from skdp._types import Seed
 from skdp._validation import (
-    FLOATS,
     check_bool,
     check_bounds,
     check_int,
@@ -344,7 +343,7 @@ class DPLowRankFactorizer(
             source = check_rows(self, X, accept_sparse=True)
             return source if is_paths(X) else X
         refuse_blocks(self, X, OTHER_BLOCKS)
-        X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=FLOATS)
+        X = checked(self, X, accept_sparse=("csr", "csc"))
         return X.tocsr() if sp.issparse(X) else X
 
     def _check_matrix(self, shape):

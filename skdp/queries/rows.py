@@ -73,11 +73,8 @@ class RowQuery(SumQuery):
     # -- narrowed queries (public arguments) -----------------------------------------------
 
     def clipped(self, clip_norm: float) -> RowQuery:
-        """Return the same rows under a public clip norm; norms that a search computed serve on."""
-        query = self._beside(RowQuery, self._source, clip_norm=clip_norm)
-        if self._norms.columns.made:
-            query._norms = self._norms
-        return query
+        """Return the same rows under a public clip norm."""
+        return self._beside(RowQuery, self._source, clip_norm=clip_norm)
 
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
         """Return the rows on a public selection of columns; bad rows stay bad."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from numbers import Integral, Real
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import scipy.sparse as sp
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
-from skdp._inputs import as_blocks, checked, map_blocks
+from skdp._inputs import advised, as_blocks, check_numbers, checked, map_blocks
 from skdp._placed import as_columns, check_placed, in_blocks
 from skdp._scales import column_weights
 from skdp._validation import check_bool, check_int, check_option, check_real
@@ -22,8 +23,6 @@ from skdp.queries.columns import ColumnQuery
 from skdp.solvers.columns import find_center
 from skdp.solvers.design import Whitening, mixing, whitening
 from skdp.solvers.trace import TraceFacts, median_steps
-
-_FLOATS = [np.float64, np.float32]
 
 
 def check_measurements(estimator, X, y):
@@ -86,14 +85,14 @@ class _Width:
 def _check_factors(estimator, factors, y="no_validation", reset=True):
     if len(factors) != 2:
         raise ValueError(f"a tuple X must be factors (A, B), two arrays. Got {len(factors)} items.")
-    A, B = (check_array(factor, dtype=_FLOATS, input_name="X") for factor in factors)
+    A, B = (advised(estimator, check_array, factor, input_name="X") for factor in factors)
     check_consistent_length(A, B)
     width = _Width((len(A), A.shape[1] * B.shape[1]))
     validate_data(estimator, width, skip_check_array=True, reset=reset)
     if isinstance(y, str):
         return (A, B), None
-    _, y = check_X_y(A, y, y_numeric=True, estimator=estimator)
-    return (A, B), np.asarray(y, np.float64)
+    _, y = advised(estimator, partial(check_X_y, estimator=estimator), A, y, y_numeric=True)
+    return (A, B), check_numbers(y).astype(np.float64, copy=False)
 
 
 def _shape(estimator, given, n_features):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +18,14 @@ from sklearn.utils.validation import (
 )
 
 from skdp._groups import split_users
-from skdp._inputs import as_blocks, check_block_columns, checked, is_memory_map
+from skdp._inputs import (
+    advised,
+    as_blocks,
+    check_block_columns,
+    check_numbers,
+    checked,
+    is_memory_map,
+)
 from skdp._labels import as_labels, check_labels
 from skdp._placed import in_blocks
 from skdp.base import BaseDPEstimator, atomic
@@ -46,7 +54,6 @@ from skdp.solvers.user_heads import (
 from skdp.solvers.user_rounds import refine
 from skdp.solvers.user_starts import learn_whitener, pair_start, random_start, vote_start
 
-FLOATS = [np.float64, np.float32]
 _AT_ONCE = 2**20  # numbers of the heads that are looked up at once
 
 
@@ -177,19 +184,18 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
                 )
             validate_data(self, X, y, skip_check_array=True, reset=reset)
             X, labels = split_users(X, self.user_column)
-            X, y = check_X_y(
-                X, y, accept_sparse="csr", dtype=FLOATS, y_numeric=self._y_numeric, estimator=self
-            )
+            check = partial(check_X_y, estimator=self)
+            X, y = advised(self, check, X, y, accept_sparse="csr", y_numeric=self._y_numeric)
         elif is_memory_map(X):
             check_block_columns(self, X.shape[1], reset=reset)
             numeric = "numeric" if self._y_numeric else None
-            y = column_or_1d(check_array(y, ensure_2d=False, dtype=numeric, input_name="y"))
+            y = advised(self, check_array, y, ensure_2d=False, dtype=numeric, input_name="y")
+            y = column_or_1d(y)
             check_consistent_length(X, y)
         else:
-            X, y = validate_data(
-                self, X, y, accept_sparse="csr", dtype=FLOATS, reset=reset,
-                y_numeric=self._y_numeric,
-            )  # fmt: skip
+            X, y = checked(self, X, y, accept_sparse="csr", reset=reset, y_numeric=self._y_numeric)
+        if self._y_numeric:
+            y = check_numbers(y)
         return X, y, self._checked_labels(labels, X)
 
     def _validated_rows(self, X, labels):
@@ -197,7 +203,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         if self.user_column is not None:
             validate_data(self, X, skip_check_array=True, reset=False)
             X, labels = split_users(X, self.user_column)
-            X = check_array(X, accept_sparse="csr", dtype=FLOATS, input_name="X")
+            X = advised(self, check_array, X, accept_sparse="csr", input_name="X")
         else:
             X = checked(self, X, accept_sparse="csr", reset=False)
         return X, self._checked_labels(labels, X)

@@ -6,16 +6,15 @@ import math
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from skdp._inputs import checked
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
 from skdp.regression._users import UserHead
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import Count, Shared
 from skdp.solvers.user_rounds import residual_step, round_message, round_parts
-
-FLOATS = [np.float64, np.float32]
 
 
 class PublicationMixin:
@@ -79,9 +78,7 @@ class PublicationMixin:
             Norm at most ``clip_level * sqrt(1 + 1/9)``; add the messages of all users.
         """
         check_is_fitted(self, "components_")
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=FLOATS, reset=False, y_numeric=self._y_numeric
-        )
+        X, y = checked(self, X, y, accept_sparse="csr", reset=False, y_numeric=self._y_numeric)
         query = self._query(X, self._encoded(y, reset=False), np.zeros(X.shape[0], int))
         return self._round(query, self.components_).answer(0.0)
 

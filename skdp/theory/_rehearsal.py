@@ -270,7 +270,7 @@ def rehearse(
     --------
     >>> from skdp import DPTruncatedSVD
     >>> from skdp.theory import rehearse, zero_rows
-    >>> svd = DPTruncatedSVD(2, privacy_unit="entry", n_iter=1)
+    >>> svd = DPTruncatedSVD(2, privacy_unit="entry", algorithm="alternating", n_iter=1)
     >>> rehearsal = rehearse(svd, 400, zero_rows(400, 12, sparse=True))
     >>> [line.name for line in rehearsal.lines]
     ['right_product', 'left_product', 'core', 'left_product', 'trace']

@@ -73,7 +73,7 @@ def records_needed(
     --------
     >>> from skdp.theory import records_needed
     >>> records_needed((20, 20), 2, epsilon=1.0)
-    RecordsNeeded(readable=984, useful=1604, accurate=6422)
+    RecordsNeeded(readable=983, useful=1604, accurate=6422)
     """
     mu = mu_from_epsilon_delta(epsilon, delta)
     k = Neighbours(adjacency).units

@@ -57,7 +57,7 @@ def test_adjacency_is_checked_and_counts_are_public_or_private():
         _ = RecordQuery(
             in_memory(np.ones((3, 4)), y=np.ones(3)), (2, 2), adjacency="add_remove"
         ).n_rows
-    with pytest.raises(ValueError, match="public under adjacency='replace': `n_rows`"):
+    with pytest.raises(ValueError, match="the number of rows is public here: `n_rows`"):
         RowQuery(np.ones((3, 4)), clip_norm=1.0, adjacency="replace").count()
 
 

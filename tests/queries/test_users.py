@@ -210,7 +210,7 @@ def test_a_bad_user_sends_nothing(name, bad):
     if name == "count":
         pytest.skip("it is there")
     rng = np.random.default_rng(5)
-    X, y = rng.standard_normal((6, D)), rng.standard_normal((6, 1))
+    X, y = rng.standard_normal((6, D)), np.abs(rng.standard_normal((6, 1)))
     first, second = X.copy(), y.copy()
     first[4, 2], second[1, 0] = bad, bad
     for user in ((first, y), (X, second)):

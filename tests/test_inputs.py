@@ -1,0 +1,105 @@
+"""What is refused before it is read as numbers, in words that tell nothing of it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from skdp import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPPersonalizedClassifier,
+    DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
+    DPStandardScaler,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+)
+from skdp.recommend import DPRecommender
+
+SECRET = "Rome"
+N, D = 40, 4
+ROWS = [DPPCA(2), DPTruncatedSVD(2), DPStandardScaler(), DPIncrementalPCA(2), DPRecommender(2)]
+WITH_Y = [
+    DPRidge(),
+    DPRidgeClassifier(classes=[0, 1]),
+    DPPersonalizedRegressor(2),
+    DPPersonalizedClassifier(2, classes=[0, 1]),
+    DPTraceRegressor(1, matrix_shape=(2, 2)),
+]
+NUMERIC_Y = [model for model in WITH_Y if not type(model).__name__.endswith("Classifier")]
+
+
+def one_text(values):
+    values = values.astype(object)
+    values[(0,) * values.ndim] = SECRET
+    return values
+
+
+TEXTS = {
+    "objects": lambda values: np.full(values.shape, SECRET, object),
+    "strings": lambda values: np.full(values.shape, SECRET),
+    "one among numbers": one_text,
+    "lists": lambda values: np.full(values.shape, SECRET).tolist(),
+    "categories": lambda values: (
+        pd.Series([SECRET] * N, dtype="category")
+        if values.ndim == 1
+        else pd.DataFrame(values, columns=[*"abcd"]).assign(d=pd.Categorical([SECRET] * N))
+    ),
+}
+
+
+def dates(values):
+    return np.full(values.shape, np.datetime64("2020-02-29"))
+
+
+def data(model):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((N, D)), rng.standard_normal(N)
+    y = (y > 0).astype(int) if "Classifier" in type(model).__name__ else y
+    fit_params = (
+        {"groups": np.repeat(np.arange(8), 5)} if "Personal" in type(model).__name__ else {}
+    )
+    return X, y, fit_params
+
+
+def refusal(model, X, *y, **fit_params):
+    """Return all that the refusal of a fit tells: what it was raised from, too."""
+    with pytest.raises((ValueError, TypeError)) as refused:
+        model.fit(X, *y, **fit_params)
+    told, error = "", refused.value
+    while error is not None:
+        told += f"{error}\n"
+        error = error.__cause__ or error.__context__
+    assert not hasattr(model, "privacy_spent_")
+    return told
+
+
+@pytest.mark.parametrize("form", TEXTS)
+@pytest.mark.parametrize("model", ROWS + WITH_Y, ids=lambda model: type(model).__name__)
+def test_text_among_the_rows_is_refused_and_not_quoted(model, form):
+    X, y, fit_params = data(model)
+    told = refusal(model, TEXTS[form](X), *([y] if model in WITH_Y else []), **fit_params)
+    assert SECRET not in told
+    assert "encode categories by a public list first" in told
+
+
+@pytest.mark.parametrize("form", TEXTS)
+@pytest.mark.parametrize("model", NUMERIC_Y, ids=lambda model: type(model).__name__)
+def test_text_as_a_target_is_refused_and_not_quoted(model, form):
+    X, y, fit_params = data(model)
+    told = refusal(model, X, TEXTS[form](y), **fit_params)
+    assert SECRET not in told
+    assert "encode categories by a public list first" in told
+
+
+@pytest.mark.parametrize("model", ROWS + WITH_Y, ids=lambda model: type(model).__name__)
+def test_dates_are_no_numbers(model):
+    X, y, fit_params = data(model)
+    told = refusal(model, dates(X), *([y] if model in WITH_Y else []), **fit_params)
+    assert "subtract a public date first" in told
+    if model in WITH_Y:
+        frame = pd.DataFrame(X, columns=[*"abcd"]).assign(c=pd.Timestamp("2020-02-29"))
+        assert "2020" not in refusal(model, frame, y, **fit_params)
+    if model in NUMERIC_Y:
+        assert "subtract a public date first" in refusal(model, X, dates(y), **fit_params)
