@@ -150,13 +150,8 @@ ESTIMATORS = [
     DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
 ]
 
-# Checks that cannot hold for an instance, with the reason: repr(estimator) -> {check: reason}.
-EXPECTED_FAILED = {}
 
-
-@parametrize_with_dp_checks(
-    ESTIMATORS, expected_failed_checks=lambda estimator: EXPECTED_FAILED.get(repr(estimator), {})
-)
+@parametrize_with_dp_checks(ESTIMATORS)
 def test_keeps_its_promise(estimator, check):
     check(estimator)
 

@@ -6,6 +6,7 @@ Which batch a group is in, and beside whom, never changes what is computed for i
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -31,7 +32,7 @@ class _Sorted:
     ends: IntArray
 
 
-class GroupedRows:
+class GroupedRows(ABC):
     """Rows, and columns beside them, by group: a `RowSource` of batches (see `_batch`).
 
     Parameters
@@ -100,9 +101,9 @@ class GroupedRows:
         for groups in self._batches():
             yield self._batch(groups)
 
+    @abstractmethod
     def _batch(self, groups: IntArray) -> Any:
         """Return some groups with equally many rows, as one block."""
-        raise NotImplementedError
 
     def _gathered(self, groups: IntArray) -> tuple[int, Any, dict[str, Any]]:
         """Return the number of rows of each group, their rows, and what is beside them."""

@@ -5,6 +5,7 @@ two matrices, `starts` yields hostile ones, `perturb` moves one a little.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -23,7 +24,7 @@ def _times(size, x):
         return np.clip(size * x, -1.7e308, 1.7e308)
 
 
-class Neighbours:
+class Neighbours(ABC):
     """Base of the neighbour generators.
 
     Parameters
@@ -55,17 +56,17 @@ class Neighbours:
         self.directions = [np.asarray(v, np.float64) for v in directions]
         self.bounds = bounds
 
+    @abstractmethod
     def starts(self, rng) -> Iterator[tuple[str, tuple]]:
         """Yield (name, theta) of hostile neighbours."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pair(self, theta) -> tuple:
         """Return the two data sets."""
-        raise NotImplementedError
 
+    @abstractmethod
     def perturb(self, theta, rng, size: float):
         """Return a theta near this one."""
-        raise NotImplementedError
 
 
 NEIGHBOURS: dict[str, Callable[..., Neighbours]] = {}

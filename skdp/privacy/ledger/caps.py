@@ -14,6 +14,7 @@ Steinke 2016), bounded range eta is eta^2/8-zCDP (Cesar and Rogers 2021).
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
@@ -126,7 +127,7 @@ class EpsilonDelta:
 
 
 @dataclass(frozen=True)
-class _Divergence:
+class _Divergence(ABC):
     """A budget that has no delta of its own."""
 
     limit: float
@@ -141,8 +142,9 @@ class _Divergence:
                 f"{self.name!r} of a PrivacyLedger must be in (0, inf). Got {self.limit!r}."
             )
 
+    @abstractmethod
     def _total(self, losses: Iterable[Loss]) -> float:
-        raise NotImplementedError
+        """Return what losses sum to, in the budget's own measure."""
 
     def affords(self, seen: Seen) -> bool:
         """Whether the fits sum to at most the limit."""
