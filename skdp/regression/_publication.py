@@ -14,7 +14,7 @@ from skdp.exceptions import PrivacyError
 from skdp.regression._users import UserHead
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import Count, Shared
-from skdp.solvers.user_rounds import residual_step, round_message, round_parts
+from skdp.solvers.user_rounds import ResidualRound, residual_step
 
 
 class PublicationMixin:
@@ -84,9 +84,7 @@ class PublicationMixin:
 
     def _round(self, query, components):
         """Return the bounded sum of the messages of a query's users at public components."""
-        k, d = components.shape
-        local = round_message(self._public_view(), components.T, self.clip_level)
-        return query.sums("round", local, round_parts(d, k, self.clip_level))
+        return ResidualRound(self._public_view(), components.T, self.clip_level).asked(query)
 
     def server_update(self, total: Any, noise_scale: Any) -> Any:
         """Return a public copy after one more round, from the noisy sum of all messages.
