@@ -286,12 +286,18 @@ def epsilon_from_losses(losses: Iterable[tuple[str, Any]], delta: float) -> floa
         return math.inf
     if (sketched := _sketch_curve(losses)) is not None:
         return _sketch_epsilon(sketched, delta) if delta > 0.0 else math.inf
-    return math.fsum(values) if delta == 0.0 else _epsilon_of(mu, tuple(values), delta)
+    if delta == 0.0:
+        return math.fsum(values)
+    return _epsilon_of(mu, values, delta) if values else _gaussian_epsilon(mu, delta)
 
 
-@lru_cache(maxsize=256)  # fits of a search are alike
-def _epsilon_of(mu: float, values: tuple[float, ...], delta: float) -> float:
-    total, target, atoms = math.fsum(values), lowered(delta), _pure_atoms(list(values))
+@lru_cache(maxsize=256)  # the fits of a search are alike
+def _gaussian_epsilon(mu: float, delta: float) -> float:
+    return _epsilon_of(mu, [], delta)
+
+
+def _epsilon_of(mu: float, values: list[float], delta: float) -> float:
+    total, target, atoms = math.fsum(values), lowered(delta), _pure_atoms(values)
     curve = partial(_mean_curve, mu, atoms)
     if curve(0.0) <= delta:
         return 0.0

@@ -261,13 +261,13 @@ class _Ahead:
     """The same words in the same order, the first of them read at once."""
 
     def __init__(self, words: Words, n: int) -> None:
-        self._words, self._read = words, _take(words, n)
+        self._words, self._taken = words, _take(words, n)
 
     def __call__(self, n: int, /) -> WordArray:
-        if n <= self._read.size:
-            drawn, self._read = self._read[:n], self._read[n:]
+        if n <= self._taken.size:
+            drawn, self._taken = self._taken[:n], self._taken[n:]
             return drawn
-        left, self._read = self._read, self._read[:0]
+        left, self._taken = self._taken, self._taken[:0]
         more = _take(self._words, n - left.size)
         return np.concatenate([left, more]) if left.size else more
 
