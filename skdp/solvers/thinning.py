@@ -52,7 +52,7 @@ class _Noisy:
         self._pairs: tuple[FloatArray, FloatArray] | None = None
 
     def pairs(self, k: int) -> tuple[FloatArray, FloatArray]:
-        """Return k eigenpairs, descending; once there are as many, they are not looked for again."""
+        """Return k eigenpairs, descending; what was found once is not looked for again."""
         if self._pairs is None or len(self._pairs[0]) < min(k, len(self.moment)):
             self._pairs = leading_pairs(self.moment, k)
         values, vectors = self._pairs
