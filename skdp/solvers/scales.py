@@ -48,7 +48,7 @@ _ENOUGH = 4.2  # numbers, in deviations of the noise of one rank, from which a m
 
 # Rank of a threshold among numbers whose median lies i - len(OCTAVES) octaves below it.
 _GAPS = np.arange(-len(OCTAVES), len(OCTAVES) + 1) + 0.5
-_RANKS = [expit(_GAPS / width) - 0.5 for width in _WIDTHS]
+_RANKS = np.stack([expit(_GAPS / width) - 0.5 for width in _WIDTHS])
 
 
 class AsksRank(Protocol):
@@ -256,8 +256,8 @@ class _Likely:
 
     def quantile(self, q: Any) -> IntArray:
         """Return the step of each column below which q of the posterior lies."""
-        reached = np.cumsum(self._posterior, axis=1) >= np.reshape(q, (-1, 1)) * (1 - 1e-12)
-        return np.asarray(np.argmax(reached, axis=1))
+        reached = self._posterior.cumsum(axis=1) >= np.reshape(q, (-1, 1)) * (1 - 1e-12)
+        return np.asarray(reached.argmax(axis=1))
 
     def question(self) -> IntArray:
         """Return the next threshold of each column: near its median, not the same for all.
@@ -268,11 +268,11 @@ class _Likely:
         d, left = len(self._posterior), 1 - len(self._asked) / QUESTIONS
         apart = np.arange(d) * _GOLDEN % 1 - 0.5 if d > 1 else np.zeros(1)
         middle = self.quantile(0.5 + self._apart * left * apart)
-        near = np.clip(middle[:, None] + _ASIDE, 0, len(OCTAVES) - 1)
-        known = np.zeros(near.shape, bool)
-        for asked in self._asked:
-            known |= asked[:, None] == near
-        return np.asarray(near[np.arange(d), np.argmin(known, axis=1)])
+        near = np.minimum(np.maximum(middle[:, None] + _ASIDE, 0), len(OCTAVES) - 1)
+        if not self._asked:
+            return np.asarray(near[:, 0])
+        known = (np.stack(self._asked)[:, :, None] == near).any(axis=0)
+        return np.asarray(near[np.arange(d), known.argmin(axis=1)])
 
     def result(self) -> tuple[IntArray, NDArray[np.bool_]]:
         """Return the median of what is likely, and whether that is narrow."""
@@ -335,10 +335,9 @@ class _Search(_Likely):
         self._asked.append(asked)
         gaps = asked[:, None] - np.arange(len(OCTAVES)) + len(OCTAVES)
         scaled = (np.atleast_1d(answer.value) / noise)[:, None]
-        for i, ranks in enumerate(_RANKS):
-            f = ranks[gaps]
-            self._squares[i] += f * f
-            self._products[i] += f * scaled
+        f = _RANKS.take(gaps, axis=1)
+        self._squares += f * f
+        self._products += f * scaled
         blocks = range(0, len(asked), _BLOCK)
         logs = np.vstack([self._log_likelihood(slice(i, i + _BLOCK)) for i in blocks])
         self._posterior = _pooled(
