@@ -10,8 +10,10 @@ from skdp.data.linear_maps import IntegerSketch, SketchMap
 from skdp.queries.sketches import SketchUnit
 
 _DENSE_SIZE = 2e7  # entries of a matrix of noise that "auto" may make
+_WIDE_SIZE = 4e6  # numbers of sketches, noisy ones and random ones, that are small: 32 MB
 _EACH = 8  # entries of a row of a sparse sketch
 _CORE_SHARE = 0.1
+_FINE, _FINE_CORE = 64, 2048  # units of an entry of an isometry; of all on one side of a core
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,31 @@ class Layout:
         return [first, rest - first] + ([_CORE_SHARE] if self.method == "three_sketch" else [])
 
 
-def sizes(estimator, shape):
-    """Return (method, sketch_size, core_size) for a public shape."""
+def chosen_method(estimator, shape):
+    """Return the method for a public shape."""
+    if estimator.method != "auto":
+        return estimator.method
     m, n = shape
-    k = estimator.n_components
-    t = max(4 * k, 32) if estimator.sketch_size is None else estimator.sketch_size
+    small = m * n <= _DENSE_SIZE or 2 * _sketch_size(estimator) >= n
+    return "dense" if small else "two_sketch"
+
+
+def _sketch_size(estimator):
+    least = max(4 * estimator.n_components, 32)
+    return least if estimator.sketch_size is None else estimator.sketch_size
+
+
+def sizes(estimator, shape, *, stream):
+    """Return (method, sketch_size, core_size) for a public shape.
+
+    Sketches of a matrix at hand are twice as wide where they are small: what they lose of its tail
+    halves. Updates would take twice as long, and servers must agree whatever rows they hold.
+    """
+    (m, n), k = shape, estimator.n_components
+    method, t = chosen_method(estimator, shape), _sketch_size(estimator)
+    if estimator.sketch_size is None and not stream and 6 * t * (m + n) <= _WIDE_SIZE:
+        t *= 2
     v = 2 * t if estimator.core_size is None else estimator.core_size
-    method = estimator.method
-    if method == "auto":
-        small = m * n <= _DENSE_SIZE or 2 * t >= n
-        method = "dense" if small else "two_sketch"
     if method != "dense":
         t, v = min(t, n), min(v, m)
         if min(t, v) < k:
@@ -80,7 +97,7 @@ def sizes(estimator, shape):
 
 def make_layout(estimator, shape, unit):
     """Choose what is released, and refuse what has no bound."""
-    method, t, v = sizes(estimator, shape)
+    method, t, v = sizes(estimator, shape, stream=unit.stream)
     random = estimator.sensitivity_mode == "random" and method != "dense"
     if random:
         _check_random(estimator, unit)
@@ -156,10 +173,20 @@ def draw_sketch(source, name, kind, n, size, *, coarse=False):
         return IntegerSketch(kind, size, math.sqrt(size), source.hadamard(name, n, size))
     matrix, deviation = source.gaussian(name, (n, size), coarse=coarse)
     if kind == "isometry":
-        fine = 64.0 * math.sqrt(n)
-        matrix = np.rint(fine * np.linalg.qr(matrix.astype(np.float64))[0]).astype(np.int64)
-        return IntegerSketch(kind, size, 64.0 * math.sqrt(size), matrix)
+        units = _isometry_units(n) if coarse else _FINE
+        Q = np.linalg.qr(matrix.astype(np.float64))[0]
+        matrix = np.rint(units * math.sqrt(n) * Q).astype(np.int64)
+        return IntegerSketch(kind, size, units * math.sqrt(size), matrix)
     return IntegerSketch(kind, size, deviation * math.sqrt(size), matrix)
+
+
+def _isometry_units(n):
+    """Return the units of an entry for one side of a core: a power of two, fewer for longer sides.
+
+    A is cut to whole numbers, which both sides multiply: at worst by the units times n. Rounding
+    the entries of the isometry itself costs little: 4% of its norm at one unit.
+    """
+    return 2 ** min(int(math.log2(_FINE)), max(0, math.floor(math.log2(_FINE_CORE / n))))
 
 
 def map_digest(maps, *, left=False):

@@ -82,7 +82,8 @@ class DPLowRankFactorizer(
         "random": a secret Gaussian sketch is part of the noise. "worst_case": exact norms of the
         sketch that was drawn, for data that may depend on it: streams, servers, known seeds.
     sketch_size : int or None, default=None
-        Columns of the row sketch; None is ``max(4 k, 32)`` for k components.
+        Columns of the row sketch; None is ``max(4 k, 32)`` for k components, and twice that for
+        `fit` where all sketches take 32 MB at most.
     core_size : int or None, default=None
         Rows of the column sketch; None is twice `sketch_size`.
     sketch_seed : int or None, default=None

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
-from skdp.decomposition._factorizer_layout import sizes
+from skdp.decomposition._factorizer_layout import chosen_method
 from skdp.decomposition._factorizer_state import begin
 from skdp.decomposition._planning import (
     check_share,
@@ -140,7 +140,7 @@ class FactorizerPlanMixin:
 
 def expect_factors(estimator, rehearsal, shape, signal, horizon):
     """Expect the error of a matrix with equal singular values, at the last release."""
-    method = sizes(estimator, shape)[0]
+    method = chosen_method(estimator, shape)
     lasts = [
         last_noise(line, horizon, estimator.mechanism, estimator.window) * math.sqrt(line.share)
         for line in rehearsal.lines[:2]

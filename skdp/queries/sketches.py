@@ -50,6 +50,11 @@ from skdp.privacy.accounting.sketch_laws import SketchLaw
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.sums import Neighbours
 
+_CORE_REMEDY = (
+    "Its entries are cut to whole numbers before they are multiplied from both sides, which a "
+    "change of bounded norm can use in all of them at once. Use method='two_sketch', or a larger "
+    "'epsilon'."
+)
 _TRUNCATION = 1.25  # of one entry of two matrices, in units, beyond their difference
 SKETCH_UNITS = ("frobenius", "rank_one", "row", "entry")
 IntArray = NDArray[np.int64]
@@ -126,6 +131,7 @@ class SketchUnit:
             self.change * factor,
             slack=slack * sketch.scale * factor,
             law=SketchLaw(tuple(degrees)) if degrees else None,
+            remedy=Bound.remedy if None in (sketch.left, sketch.right) else _CORE_REMEDY,
         )
 
     def refusal(self, kind: str) -> str | None:

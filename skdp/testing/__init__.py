@@ -4,13 +4,20 @@ Three tiers, sharpest first:
 
 - `check_sensitivity` attacks the claimed sensitivity of a query with hostile neighbours. No noise.
 - `transcript_audit` and `check_calibration` look at everything that passed the gate in one fit.
-- `audit` repeats fits and bounds the privacy parameter from below with confidence.
+- `audit` repeats fits and bounds the privacy parameter from below with confidence. The canaries
+  (`coherence_canary`, `score_attack`) are the attacks behind the lower bounds of two papers.
 
 `dp_estimator_checks` runs what applies to any estimator; the checks themselves are in
 `skdp.testing.checks`. Everything here sees exact private answers: for tests, never in production.
 """
 
 from skdp.testing._calibration import CalibrationReport, calibration, check_calibration
+from skdp.testing._canaries import (
+    CanaryReport,
+    canary_report,
+    coherence_canary,
+    score_attack,
+)
 from skdp.testing._data import FitData, contrasting_data, register_data
 from skdp.testing._hooks import fixed_noise, null_release, seeded_entropy
 from skdp.testing._neighbours import Neighbours, register_neighbours
@@ -43,6 +50,7 @@ from skdp.testing.sensitivity import (
 __all__ = [
     "AuditReport",
     "CalibrationReport",
+    "CanaryReport",
     "FitData",
     "FrobeniusNeighbours",
     "Neighbours",
@@ -55,11 +63,13 @@ __all__ = [
     "TranscriptReport",
     "audit",
     "calibration",
+    "canary_report",
     "candidate_pairs",
     "check_calibration",
     "check_lazy",
     "check_order_invariance",
     "check_sensitivity",
+    "coherence_canary",
     "contrasting_data",
     "distribution_free_mu",
     "dp_estimator_checks",
@@ -74,6 +84,7 @@ __all__ = [
     "register_pairs",
     "replay_answers",
     "runs_needed",
+    "score_attack",
     "seeded_entropy",
     "transcript_audit",
     "worst_case_pair",

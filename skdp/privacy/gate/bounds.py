@@ -51,6 +51,8 @@ class Bound:
     cells : int
         For `flip`: how many cells of a binary array of this shape differ at most. The answer is
         the sorted places (int64) of its ones, counted along its rows.
+    remedy : str
+        What to do where rounding alone exceeds the budget.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Bound:
     linf: float | None = None
     law: SketchLaw | None = None
     cells: int = 0
+    remedy: str = "Use a larger 'epsilon' or fewer features."
 
     @property
     def size(self) -> int:
@@ -126,7 +129,7 @@ def _room(bound: Bound, slack: float, noise_steps: float) -> float:
     if not room > 0 or slack > _MAX_ROUNDING * noise_steps:
         raise ValueError(
             f"The budget is too small for the release {bound.name!r} of {bound.size} numbers: "
-            "rounding alone would exceed it. Use a larger 'epsilon' or fewer features."
+            f"rounding alone would exceed it. {bound.remedy}"
         )
     return room
 
