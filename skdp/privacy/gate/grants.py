@@ -124,7 +124,7 @@ class Grant:
             return drawn
         for _ in range(self._copies - 1):
             drawn += noise.integer_gaussian(words, bound.shape, self._levels)
-        # Rounded downwards: the mean of the noisy integers is the answer plus the mean of the noise.
+        # Rounded so that a shift stays a shift: the mean of the noisy integers, rounded.
         return np.asarray((drawn + self._copies // 2) // self._copies, np.int64)
 
     def finish(self, total: NDArray[Any]) -> Answer:

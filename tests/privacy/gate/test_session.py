@@ -107,7 +107,7 @@ def test_gaussian_release_has_its_stated_law():
 
 
 def test_a_release_of_copies_is_the_mean_of_releases():
-    """An integer answer shifts it by itself; deviation, loss and receipt are those of the copies."""
+    """An answer shifts it by itself; the deviation and the loss are those of all copies."""
     bound = Bound("vector", (20_000,), 2.0, slack=0.0)
 
     def released(value):
