@@ -122,9 +122,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
     _publish = "Publish what its released() returns."
     _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
 
-    def _checked_session(
-        self, *, random_state=None, kind=PrivacySession, pure=False, split=True
-    ):
+    def _checked_session(self, *, random_state=None, kind=PrivacySession, pure=False, split=True):
         """Check the privacy parameters; return a session that nobody was charged for."""
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
