@@ -19,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp._bounds import without_names
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyWarning
 from skdp.privacy.accounting.receipts import LedgerEntry
@@ -278,6 +279,7 @@ def rehearse(
     check_counts(estimator, n_samples=n)
     act = type(estimator)._fit_session if act is None else act
     copy = type(estimator)(**estimator.get_params(deep=False))
+    without_names(copy)
     kind = partial(_RehearsalSession, n=n, ordinary=ordinary)
     session = copy._checked_session(kind=kind, pure=pure)
     with suppress(_Over), warnings.catch_warnings():
