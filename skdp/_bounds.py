@@ -44,16 +44,6 @@ def column_bounds(
     )
 
 
-def without_names(estimator: Any) -> None:
-    """Take `bounds` by column name in their order: a plan has no columns to look them up.
-
-    The order of columns changes no noise.
-    """
-    if isinstance(value := getattr(estimator, "bounds", None), Mapping):
-        check_column_bounds(estimator, "bounds")
-        estimator.bounds = [tuple(pair) for pair in value.values()]
-
-
 def _low_and_high(value: Any) -> tuple[FloatArray, FloatArray]:
     """Read a pair, two arrays, or a list of tuples."""
     if isinstance(value, list) and value and all(isinstance(pair, tuple) for pair in value):
