@@ -173,6 +173,7 @@ default="row"
     True
     """
 
+    _splits_budget = True
     _privacy_units = {
         "row": ("add_remove", "replace"),
         "group": ("add_remove", "replace"),
