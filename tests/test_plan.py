@@ -353,3 +353,12 @@ def test_messages_of_streams_and_readouts():
             model.plan(10, 5, signal=2.0)
     with pytest.raises(ValueError, match="must have the shape"):
         DPLowRankFactorizer(matrix_shape=(5, 5)).plan(5, 6)
+
+
+def test_bounds_by_column_name_need_no_columns():
+    for kind in (DPPCA, DPRidge):
+        by_name = kind(bounds={"age": (0, 100), "height": (1, 2)}).plan(1000, 2)
+        in_order = kind(bounds=[(0, 100), (1, 2)]).plan(1000, 2)
+        assert str(by_name) == str(in_order)
+    with pytest.raises(ValueError, match="for 3 columns"):
+        DPPCA(bounds={"age": (0, 100), "height": (1, 2)}).plan(1000, 3)
