@@ -16,7 +16,7 @@ def test_each_pair_is_a_cell_whatever_the_order():
     for user, item in zip(who, what, strict=True):
         expected[np.flatnonzero(found.users == user)[0], np.flatnonzero(item == ITEMS)[0]] = 1.0
     assert np.array_equal(found.matrix.toarray(), expected)
-    again = histories_of_pairs(who[::-1], what[::-1], items=ITEMS).matrix
+    again = histories_of_pairs(who[::-1], what[::-1], items=ITEMS, users=found.users).matrix
     assert np.array_equal(again.toarray(), expected)
     assert found.matrix.has_canonical_format
 
