@@ -178,6 +178,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     True
     """
 
+    _splits_budget = True
     _privacy_units = dict.fromkeys(
         ("row", "group", "interaction", "entry", "edge"), ("add_remove", "replace")
     ) | dict.fromkeys(CONTRACT_UNITS, ("add_remove",))
@@ -364,8 +365,6 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         """Release count, subspace, Ritz values, total and column sums of clipped rows."""
         d, k = X.n_features, self.n_components
         route = row_route(self.algorithm, d, k, is_sparse(X), centred=False)
-        if self._by_group and route == "screened":
-            route = "power"
         shares = check_split(self, self._default_shares(route))
         if session.budget.exact and route == "screened":
             route = "power"

@@ -124,7 +124,7 @@ def _middle(rank: AsksRank, reach: float, share: float) -> tuple[float, bool]:
         ) -> Answer:
             return rank(c + by * float(thresholds[0]), share=share)
 
-        at, narrow = find_places(steps, 1, share)
+        at, narrow, _ = find_places(steps, 1, share)
         seen = seen or bool(narrow[0] or at[0] == 0)  # it may as well be where it was
         center += step * float(at[0])
         step *= _ZOOM / FARTHEST if narrow[0] else 1.0
