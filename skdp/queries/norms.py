@@ -45,12 +45,13 @@ def _moved(X: FloatArray, order: int = 2) -> float:
     Sums of absolute values of a row grow by as much times sqrt(k) at most.
     """
     columns = X.shape[1] if order == 1 else 1
-    return 1.0 + 2.0**-25 * math.sqrt(float(X.size) * float(columns))
+    return 1 + 2.0**-25 * math.sqrt(X.size * columns)
 
 
 def _row_error(X: FloatArray) -> float:
     """Return what rounding to 26 bits may add to the sum of absolute values of a row."""
-    return 2.0**-25 * X.shape[1] * float(np.linalg.norm(X, axis=0).max(initial=0.0))
+    longest = float(np.linalg.norm(X, axis=0).max(initial=0.0))
+    return float(2.0**-25 * X.shape[1] * longest)
 
 
 class NormQuery(PrivateQuery):
