@@ -191,6 +191,7 @@ class EntryQuery(PrivateQuery):
         self._clean: Any = None
         self.unit = unit
         self.shape: tuple[int, int] = A.shape
+        self.n_features = self.shape[1]
 
     def _matrix(self) -> Any:
         """Clip entries, and for a graph symmetrise: inside the gate, once."""

@@ -74,6 +74,7 @@ class NormQuery(PrivateQuery):
         self._digits: list[Any] = []
         self.unit = unit
         self.shape: tuple[int, int] = A.shape
+        self.n_features = self.shape[1]
         self._bits = digit_bits(max(self.shape))
         above = math.frexp(unit.sensitivity)[1]  # s' = 2**above
         self._largest = _power_of_two(_FLOAT_BITS + above)
