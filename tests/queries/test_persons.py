@@ -152,9 +152,9 @@ def test_the_weight_by_rows_is_private_under_replace_too():
 
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_huge_person_counts_once(name):
-    """Thirty thousand rows, spread over all scales, stay within the bound."""
+    """A hundred thousand rows, spread over all scales, stay within the bound."""
     rng = np.random.default_rng(5)
-    rows = rng.standard_normal((30_000, D)) * 10.0 ** rng.uniform(-2, 2, (30_000, 1))
+    rows = rng.standard_normal((100_000, D)) * 10.0 ** rng.uniform(-2, 2, (100_000, 1))
     for weight in WEIGHTS:
         one = bounded(name, [rows], weight=weight)
         change = np.linalg.norm(one.answer(1e-6).astype(np.float64))
