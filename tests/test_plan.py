@@ -212,7 +212,7 @@ def test_plan_has_the_lines_of_the_ledger(case):
 def test_plan_spends_draws_and_reads_nothing(case, monkeypatch):
     estimator, way = CASES[case]
     shape = SHAPES[way]
-    if getattr(estimator, "privacy_unit", "") == "edge":
+    if getattr(estimator, "privacy_unit", "") in ("edge", "edge_change", "mixed"):
         shape = (40, 40)
     options = {"stream": True} if way is stream else {}
     if getattr(estimator, "center", None) is not None and not isinstance(estimator.center, str):
@@ -296,7 +296,7 @@ def test_no_noise(case):
     estimator, way = CASES[case]
     exact = type(estimator)(**estimator.get_params() | {"epsilon": math.inf})
     shape = SHAPES[way]
-    if getattr(estimator, "privacy_unit", "") == "edge":
+    if getattr(estimator, "privacy_unit", "") in ("edge", "edge_change", "mixed"):
         shape = (40, 40)
     if getattr(estimator, "center", None) is not None and not isinstance(estimator.center, str):
         shape = (60, len(estimator.center))
@@ -353,3 +353,12 @@ def test_messages_of_streams_and_readouts():
             model.plan(10, 5, signal=2.0)
     with pytest.raises(ValueError, match="must have the shape"):
         DPLowRankFactorizer(matrix_shape=(5, 5)).plan(5, 6)
+
+
+def test_bounds_by_column_name_need_no_columns():
+    for kind in (DPPCA, DPRidge):
+        by_name = kind(bounds={"age": (0, 100), "height": (1, 2)}).plan(1000, 2)
+        in_order = kind(bounds=[(0, 100), (1, 2)]).plan(1000, 2)
+        assert str(by_name) == str(in_order)
+    with pytest.raises(ValueError, match="for 3 columns"):
+        DPPCA(bounds={"age": (0, 100), "height": (1, 2)}).plan(1000, 3)

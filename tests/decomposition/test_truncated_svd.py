@@ -1,5 +1,6 @@
 """DPTruncatedSVD: limits, utility, units, receipts, errors."""
 
+import itertools
 import math
 import warnings
 from copy import copy
@@ -293,13 +294,38 @@ TO_THE_TRUTH = [
 
 @pytest.mark.parametrize(("unit", "route", "options"), TO_THE_TRUTH, ids=str)
 def test_every_route_goes_to_the_truth(unit, route, options):
-    """At epsilon 1000, whose noise is that of 64."""
+    """At epsilon 1000."""
     data = groups(600, 4) if unit == "edge" else binary(1200, 200, 4)
     rows = normalised(data) if unit == "interaction" else data
     svd = fit(data, 4, privacy_unit=unit, algorithm=route, epsilon=1000.0, **options)
     assert share_of_best(svd, rows) >= 0.999
     values = np.linalg.svd(rows, compute_uv=False)[:4]
     assert np.allclose(svd.singular_values_, values, rtol=0.02)
+
+
+def flat(m, n):
+    """Short histories with a heavy tail: no gap in the spectrum."""
+    return make_histories(m, n, 12, 30, overlap=0.7, tail=0.65, random_state=0)
+
+
+@pytest.mark.parametrize(
+    ("unit", "route"),
+    [("row", "gram"), ("row", "screened"), ("row", "power"), ("interaction", "gram"),
+     ("interaction", "screened"), ("interaction", "one_shot"), ("entry", "gram"),
+     ("entry", "one_shot")],
+)  # fmt: skip
+def test_a_spectrum_without_gaps_is_no_limit(unit, route):
+    """Shares of the best at epsilon 3 to 1000 go up to it."""
+    R = flat(1500, 150)
+    rows = normalised(R.toarray()) if unit != "entry" else R.toarray()
+    data = sp.csr_array(rows) if unit == "row" else R
+    options = {"clip_norm": 1.0} if unit == "row" else {}
+    shares = [
+        share_of_best(fit(data, 6, privacy_unit=unit, algorithm=route, epsilon=e, **options), rows)
+        for e in (3.0, 30.0, 1000.0)
+    ]
+    assert shares[0] < shares[1] < shares[2] or shares[1] > 0.999
+    assert shares[2] >= 0.999
 
 
 def as_printed(rows, epsilon, floor, k=5, width=13, n_steps=6):
@@ -388,6 +414,28 @@ def test_weights_are_found_through_public_thresholds():
     assert svd.singular_values_[0] == pytest.approx(90.0, rel=0.05)
 
 
+def test_graded_entries_get_noise_in_place_of_flips():
+    """Where their rounding to coins is worse, by a released number; pure, and up to the truth."""
+    rng = np.random.default_rng(0)
+    A = np.minimum(rng.gamma(0.3, size=(600, 4)) @ rng.gamma(0.3, size=(4, 150)), 1.0)
+    shares = []
+    for epsilon in (1.0, 3.0, 10.0, 30.0, 1000.0):
+        svd = fit(A, 4, privacy_unit="entry", algorithm="one_shot", epsilon=epsilon)
+        shares.append(share_of_best(svd, A))
+        names = [line.name for line in svd.ledger_]
+        assert names == (
+            ["spread", "matrix"] if epsilon > 3 else ["spread", "cells"][epsilon < 3 :]
+        )
+        assert (svd.privacy_spent_.epsilon, svd.privacy_spent_.delta) == (min(epsilon, 64.0), 0.0)
+    assert all(low < high + 1e-4 for low, high in itertools.pairwise(shares))
+    assert shares[2] > 0.997 and shares[-1] > 0.9999
+    values = np.linalg.svd(A, compute_uv=False)[:4]
+    assert np.allclose(svd.singular_values_, values, rtol=0.01)
+    assert svd.explained_variance_ratio_.sum() <= 1.0
+    coins = fit(binary(600, 150, 4), 4, privacy_unit="entry", algorithm="one_shot", epsilon=10.0)
+    assert [line.name for line in coins.ledger_] == ["spread", "cells"]
+
+
 def test_routes_are_chosen_by_predicted_noise():
     def route(shape, **options):
         svd = DPTruncatedSVD(4, **options)
@@ -401,7 +449,7 @@ def test_routes_are_chosen_by_predicted_noise():
     assert route((3000, 500), epsilon=8.0, **unit) == {"cells"}
     assert route((3000, 500), epsilon=8.0, delta=0.0, **unit) == {"cells"}
     assert "right_product" in route((3000, 500), privacy_unit="entry")
-    assert route((300, 200), privacy_unit="entry", epsilon=4.0) == {"cells"}
+    assert route((300, 200), privacy_unit="entry", epsilon=4.0) == {"spread", "cells"}
 
 
 @pytest.mark.parametrize("unit", ["entry", "frobenius", "interaction", "edge"])
@@ -447,9 +495,8 @@ def test_pure_differential_privacy_of_one_component():
         assert abs(svd.left_[:, 0] @ u) >= 0.9
         assert {entry.mechanism for entry in svd.ledger_} == {"laplace"}
         assert svd.privacy_spent_.delta == 0.0
-    for options in (kwargs, kwargs | {"entry_bounds": (0.0, 1.0), "algorithm": "alternating"}):
-        with pytest.raises(ValueError, match="pure differential privacy"):
-            fit(A, 2, **options)
+    with pytest.raises(ValueError, match="pure differential privacy"):
+        fit(A, 2, **kwargs | {"entry_bounds": (0.0, 1.0), "algorithm": "alternating"})
 
 
 def test_entries_are_clipped_to_the_bounds():
@@ -714,7 +761,15 @@ def test_fit_transform_is_fit_and_transform():
         ({"epsilon": math.nan}, "epsilon"),
         ({"delta": 1.0}, "delta"),
         ({"delta": 0}, "pure differential privacy"),
-        ({"delta": 0, "privacy_unit": "entry", "entry_bounds": (-1, 1)}, "pure differential"),
+        (
+            {
+                "delta": 0,
+                "privacy_unit": "entry",
+                "entry_bounds": (-1, 1),
+                "algorithm": "alternating",
+            },
+            "pure differential",
+        ),
         ({"delta": 0, "privacy_unit": "edge", "algorithm": "power"}, "pure differential privacy"),
         ({"delta": 0, "privacy_unit": "interaction", "algorithm": "gram"}, "pure differential"),
         ({"algorithm": "one_shot"}, "'algorithm' .* among .*'screened'"),
@@ -723,13 +778,13 @@ def test_fit_transform_is_fit_and_transform():
             {"algorithm": "one_shot", "privacy_unit": "entry", "entry_bounds": (-1, 1)},
             r"entry_bounds=\(0, high\)",
         ),
-        ({"delta": 0, "privacy_unit": "frobenius", "n_components": 1}, "pure differential"),
+        ({"delta": 0, "privacy_unit": "frobenius", "algorithm": "alternating"}, "pure differ"),
         ({"adjacency": "swap"}, "adjacency"),
         ({"adjacency": "replace", "privacy_unit": "frobenius"}, r"str among \{'add_remove'\}"),
         ({"adjacency": "replace", "privacy_unit": "spectral"}, r"str among \{'add_remove'\}"),
         ({"privacy_unit": "user"}, "'privacy_unit' parameter .* must be a str among"),
-        ({"privacy_unit": "edge", "algorithm": "deflation"}, "'algorithm' .* among .*'one_shot'"),
-        ({"privacy_unit": "edge"}, "needs the square adjacency matrix of a graph; use 'entry'"),
+        ({"privacy_unit": "edge", "algorithm": "gram"}, "'algorithm' .* among .*'one_shot'"),
+        ({"privacy_unit": "edge"}, "needs a square symmetric matrix; use 'entry'"),
         ({"privacy_unit": None}, "privacy_unit"),
         ({"clip_norm": 0.0}, "clip_norm"),
         ({"clip_norm": "mean"}, r"or a str among \{'auto'\}"),
@@ -744,7 +799,10 @@ def test_fit_transform_is_fit_and_transform():
             {"clip_norm": 2.0, "privacy_unit": "interaction"},
             "bounds nothing .* 'group' and 'entry'",
         ),
-        ({"sensitivity": 2.0, "privacy_unit": "entry"}, "bounds nothing .* by 'frobenius'"),
+        (
+            {"sensitivity": 2.0, "privacy_unit": "entry"},
+            "bounds nothing .* and 'spectral'",
+        ),
         ({"sensitivity": 2.0}, "bounds nothing"),
         ({"entry_bounds": (0.0, 2.0)}, "bounds nothing .* by 'entry' and 'edge'. Leave it out"),
         ({"degree_floor": 2, "privacy_unit": "entry"}, "bounds nothing .* by 'interaction'"),
