@@ -275,7 +275,7 @@ def test_variances_that_are_cut_to_zero_are_explained(k):
             warnings.simplefilter("always")
             pca = DPPCA(k, clip_norm=3.0).fit(X)
         below = np.count_nonzero(pca.explained_variance_ == 0)
-        said = [str(w.message) for w in caught]
+        said = [str(w.message) for w in caught if "noisy variances" not in str(w.message)]
         assert len(said) == bool(below)
         if below:
             assert f"{below} of 2 variances below the noise" in said[0]
