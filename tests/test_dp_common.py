@@ -18,6 +18,7 @@ from skdp import (
     DPTruncatedSVD,
 )
 from skdp.preprocessing import DPStandardScaler
+from skdp.printed import PrintedDeflation, PrintedFactorizer, PrintedPowerMethod
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.entry_rows import EntryRowQuery
 from skdp.queries.interactions import InteractionQuery
@@ -73,6 +74,11 @@ ESTIMATORS = [
     DPTruncatedSVD(privacy_unit="edge", algorithm="power", n_oversamples=1),
     DPTruncatedSVD(1, privacy_unit="edge", adjacency="replace", delta=0.0, algorithm="power"),
     DPTruncatedSVD(privacy_unit="edge", delta=0.0),
+    PrintedPowerMethod(),
+    PrintedPowerMethod(privacy_unit="edge", sensitivity="independent"),
+    PrintedDeflation(2, coherence=1e6, n_iter=2),
+    PrintedFactorizer(1),
+    PrintedFactorizer(1, method="three_sketch", sensitivity=2.0),
     DPTruncatedSVD(privacy_unit="frobenius"),
     DPTruncatedSVD(privacy_unit="spectral", epsilon=8.0),
     DPSpectralEmbedding(),
