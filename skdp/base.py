@@ -22,6 +22,7 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.reservations import handed_on
 from skdp.privacy.ledger.routes import Account
+from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.words import make_source
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
@@ -116,11 +117,12 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
 
     _privacy_units = {"row": ("add_remove", "replace")}
     _pure_dp = False  # whether delta=0 is offered
+    _splits_budget = False  # whether a huge epsilon is split into copies
     _ledger_ticket = None  # of clones and pickles made inside a PrivacyLedger
     _publish = "Publish what its released() returns."
     _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
 
-    def _checked_session(self, *, random_state=None, kind=PrivacySession, pure=False):
+    def _checked_session(self, *, random_state=None, kind=PrivacySession, pure=False, split=True):
         """Check the privacy parameters; return a session that nobody was charged for."""
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
@@ -141,16 +143,18 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
         adjacency = check_option(self, "adjacency", self._privacy_units[unit])
         source = make_source(random_state, name)
         delta = 0.0 if pure else delta
-        budget, observer = PrivacyBudget(epsilon, delta, self._pure_epsilon()), FitObserver()
+        split = split and self._splits_budget and not any(around())  # a ledger prices all fits
+        budget = PrivacyBudget(epsilon, delta, self._pure_epsilon(), split)
+        observer = FitObserver()
         return kind(budget, source=source, adjacency=adjacency, unit=unit, observer=observer)
 
-    def _open_session(self, *, pure=False):
+    def _open_session(self, *, pure=False, split=True):
         """Check the privacy parameters and open the session of one fit; nothing is read.
 
         With `pure` it spends no delta, whatever the parameter says. Inside a PrivacyLedger the
         whole budget is charged here, or refused.
         """
-        session = self._checked_session(random_state=self.random_state, pure=pure)
+        session = self._checked_session(random_state=self.random_state, pure=pure, split=split)
         name = type(self).__name__
         routes.charge(session, name, self._ledger_ticket, getattr(self, "sensitivity", None))
         if (opened := _OPENED.get()) is not None:
@@ -254,7 +258,7 @@ class FitsElsewhereMixin:
         A private number of rows is 0 in the schema.
         """
         self._check_parameters()
-        session = self._open_session(pure=self._is_pure(schema))
+        session = self._open_session(pure=self._is_pure(schema), split=False)
         attributes = self._fit_session(connect(session), schema)
         vars(self).pop("feature_names_in_", None)
         self.n_features_in_ = schema.shape[1]

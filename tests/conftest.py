@@ -10,6 +10,7 @@ import numpy
 import pytest
 import scipy
 import sklearn
+import sklearn.base
 
 import skdp
 from skdp.privacy.noise.words import SystemSource
@@ -40,7 +41,41 @@ def pytest_sessionstart(session):
         pytest.exit(f"skdp is not the installed one: {skdp.__file__}", returncode=3)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    """Sort tests into tiers before `-m` chooses, and quiet one warning."""
+    _quiet_variances(items)
+    first = {}
+    for item in items:
+        if _is_another_way(item, first) or _is_thorough(item, first):
+            item.add_marker("deep")
+
+
+def _is_another_way(item, first):
+    """Tell whether a test asks of an estimator what its first way was asked already."""
+    estimator = _parameters(item).get("estimator")
+    if not isinstance(estimator, sklearn.base.BaseEstimator):
+        return False
+    way = repr(estimator)
+    return first.setdefault((_function(item), type(estimator)), way) != way
+
+
+def _is_thorough(item, first):
+    """Tell whether a long test has no parameters, or others than its first ones."""
+    if item.get_closest_marker("thorough") is None:
+        return False
+    return not _parameters(item) or first.setdefault(_function(item), item.name) != item.name
+
+
+def _parameters(item):
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
+def _function(item):
+    return item.nodeid.partition("[")[0]
+
+
+def _quiet_variances(items):
     """Whether a variance lies below the noise follows the noise: no error in tests of other things.
 
     ``pytest.warns`` sees that warning all the same.

@@ -32,6 +32,8 @@ MODELS = [
     DPStandardScaler(**GROUP),
     DPStandardScaler(entry_bounds=(-3.0, 3.0), group_weight=4, adjacency="replace", **GROUP),
 ]
+# Whether directions are refined is decided on released numbers, and paid all the same.
+CHOSEN = {"left_out", "size_rank", "tangent_product"}
 models = pytest.mark.parametrize("model", MODELS, ids=repr)
 
 
@@ -136,16 +138,16 @@ def test_what_does_not_protect_persons_is_refused(model):
 
 @models
 def test_receipts_and_plans_say_whom_they_protect(model):
-    X, y, groups = table()
+    X, y, groups = table(1000)
     fitted_model = sklearn.clone(model).fit(X, y, groups=groups)
     assert fitted_model.privacy_spent_.unit == "group"
     assert "all rows of one group (a person)" in str(fitted_model.privacy_card())
     stream = {"stream": False} if isinstance(model, DPIncrementalPCA) else {}
     plan = model.plan(1000, X.shape[1], **stream)
     assert "unit group" in str(plan)
-    paid = [line.name for line in fitted_model.ledger_]
-    planned = [line.name for line in plan.releases for _ in range(line.times)]
-    assert set(paid) == set(planned)
+    paid = {line.name for line in fitted_model.ledger_}
+    planned = {line.name for line in plan.releases}
+    assert paid - CHOSEN == planned - CHOSEN
 
 
 def test_groups_are_routed_through_a_pipeline():

@@ -23,7 +23,12 @@ from skdp import (
     PrivacyLedger,
     theory,
 )
-from skdp.datasets import make_interactions, make_spiked_rows, make_trace_regression
+from skdp.datasets import (
+    make_interactions,
+    make_spiked_rows,
+    make_table,
+    make_trace_regression,
+)
 from skdp.preprocessing import DPStandardScaler
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import words
@@ -62,6 +67,20 @@ def histories(estimator):
     return estimator.fit(R), R.shape, options
 
 
+def many_records(estimator):
+    """Targets that the first search sees: how many searches there are is learnt."""
+    X, y = make_table(20_000, random_state=0)
+    groups = {"groups": np.arange(len(y)) // 2} if estimator.privacy_unit == "group" else {}
+    shape = len(y) // 2 if groups else len(y), X.shape[1]
+    return estimator.fit(X, y, **groups), shape, {}
+
+
+def way_of(estimator):
+    if isinstance(estimator, DPRidge):
+        return many_records
+    return histories if learns_rungs(estimator) else one_call
+
+
 def learns_rungs(estimator):
     screened = getattr(estimator, "algorithm", "") == "screened"
     return screened or isinstance(estimator, DPRecommender)
@@ -81,10 +100,7 @@ def stream(estimator):
     return fitted, X.shape, {"stream": True}
 
 
-WAYS = [
-    (estimator, histories if learns_rungs(estimator) else one_call)
-    for estimator in common_estimators()
-]
+WAYS = [(estimator, way_of(estimator)) for estimator in common_estimators()]
 WAYS += [
     (estimator, one_call)
     for estimator in [
@@ -124,7 +140,13 @@ WAYS += [
         DPLowRankFactorizer(2, matrix_shape=X.shape, max_releases=4, **ROW),
     ]
 ]
-SHAPES = {one_call: (60, 8), histories: (60, 8), records: (3000, (4, 3)), stream: X.shape}
+SHAPES = {
+    one_call: (60, 8),
+    many_records: (60, 8),
+    histories: (60, 8),
+    records: (3000, (4, 3)),
+    stream: X.shape,
+}
 CASES = {f"{way.__name__} {' '.join(repr(e).split())}": (e, way) for e, way in WAYS}
 
 # Sensitivities that the released iterates and clip levels decide; public in all other lines.
@@ -331,3 +353,12 @@ def test_messages_of_streams_and_readouts():
             model.plan(10, 5, signal=2.0)
     with pytest.raises(ValueError, match="must have the shape"):
         DPLowRankFactorizer(matrix_shape=(5, 5)).plan(5, 6)
+
+
+def test_bounds_by_column_name_need_no_columns():
+    for kind in (DPPCA, DPRidge):
+        by_name = kind(bounds={"age": (0, 100), "height": (1, 2)}).plan(1000, 2)
+        in_order = kind(bounds=[(0, 100), (1, 2)]).plan(1000, 2)
+        assert str(by_name) == str(in_order)
+    with pytest.raises(ValueError, match="for 3 columns"):
+        DPPCA(bounds={"age": (0, 100), "height": (1, 2)}).plan(1000, 3)

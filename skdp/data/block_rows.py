@@ -62,10 +62,10 @@ def square_norms(rows: Block) -> FloatArray:
     return np.asarray(_over_rows(np.add, rows.data * rows.data, rows.indptr, out))
 
 
-def largest_entries(rows: Block) -> FloatArray:
-    """Largest absolute value of each row."""
+def largest_entries(rows: Block, out: Any = None) -> FloatArray:
+    """Largest absolute value of each row; `out` is memory for dense ones."""
     if not sp.issparse(rows):
-        return np.asarray(np.abs(rows).max(axis=1, initial=0.0))
+        return np.asarray(np.abs(rows, out=out).max(axis=1, initial=0.0))
     out = np.zeros(rows.shape[0])
     return np.asarray(_over_rows(np.maximum, np.abs(rows.data), rows.indptr, out))
 
@@ -73,6 +73,9 @@ def largest_entries(rows: Block) -> FloatArray:
 def finite_rows(rows: Block) -> NDArray[np.bool_]:
     """Whether all entries of a row are finite."""
     if not sp.issparse(rows):
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(rows.sum()):  # a bad entry would show; large good ones are looked at
+                return np.ones(rows.shape[0], bool)
         return np.asarray(np.isfinite(rows).all(axis=1))
     out = np.ones(rows.shape[0], bool)
     return np.asarray(_over_rows(np.logical_and, np.isfinite(rows.data), rows.indptr, out))
@@ -96,10 +99,16 @@ def scale_rows(rows: Block, factors: FloatArray) -> Block:
     return entrywise(lambda x: x * spread(factors, rows), rows)
 
 
-def times_powers(rows: Block, exponents: NDArray[Any]) -> Block:
-    """Multiply each row by its power of two: what `ldexp` returns, in a fraction of the time."""
+def times_powers(rows: Block, exponents: NDArray[Any], out: Any = None) -> Block:
+    """Multiply each row by its power of two: what `ldexp` returns, in a fraction of the time.
+
+    `out` is memory for dense rows.
+    """
     if np.all(np.abs(exponents) < 1022):  # products with normal floats are rounded once, as there
-        return scale_rows(rows, np.ldexp(1.0, exponents))
+        powers = np.ldexp(1.0, exponents)
+        if out is not None and not sp.issparse(rows):
+            return np.multiply(rows, powers[:, None], out=out)
+        return scale_rows(rows, powers)
     return entrywise(lambda x: np.ldexp(x, spread(exponents, rows)), rows)
 
 

@@ -44,6 +44,35 @@ class PublicMatrix:
         return product
 
 
+class ExactProduct:
+    """The product Z'(Z V) for a public V on a grid and integers Z, exact until it is rounded once.
+
+    Rows of Z may be at most 2**18 long together, for one unit. V counts as `scale` times a matrix
+    of norm in [1/2, 1], so that Z is in units of sqrt(step / scale) for answers in steps.
+    """
+
+    def __init__(self, V: FloatArray) -> None:
+        V = np.asarray(V, np.float64)
+        self.scale = math.ldexp(1.0, math.frexp(float(np.linalg.norm(V, 2)))[1])
+        self._matrix = PublicMatrix(V / self.scale)
+        self.norms: FloatArray = self._matrix.norms * self.scale
+
+    def in_limbs(self, Z: Block) -> list[FloatArray]:
+        """Return Z V in three parts: whole numbers, units of 2**-13 and of 2**-26 of them."""
+        rest = self._matrix.multiply(Z)
+        parts = [np.trunc(rest)]
+        for _ in range(2):
+            rest = (rest - parts[-1]) * 2.0 ** (GRID_BITS // 2)
+            parts.append(np.trunc(rest))
+        return parts
+
+    @staticmethod
+    def whole(high: IntArray, middle: IntArray, low: IntArray) -> IntArray:
+        """Return the floor of products with the three parts, summed over all rows."""
+        bits = GRID_BITS // 2
+        return np.asarray(high + ((middle + (low >> bits)) >> bits))
+
+
 def on_grid(matrix: FloatArray) -> FloatArray:
     """Write a public matrix of norm at most 1 in units of 2**-26."""
     return rint(np.asarray(matrix, np.float64) * 2.0**GRID_BITS)

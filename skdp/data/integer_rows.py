@@ -42,6 +42,7 @@ class _ScratchOfThread(threading.local):
     def __init__(self) -> None:
         self.block = Scratch()
         self.long_rows = Scratch()
+        self.mantissas = Scratch()
 
 
 _SCRATCH = _ScratchOfThread()
@@ -51,13 +52,15 @@ def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
     """Write rows as 2**e times integers: (integers, exact squared norms, e). Bad rows become 0.
 
     The largest entry, the power of two and the integers depend on the row alone, and the squared
-    norm of the integers stays below 2**53: nothing here depends on summation order.
+    norm of the integers stays below 2**53: nothing here depends on summation order. The next call
+    of this thread overwrites dense integers.
     """
     bits = max(4, (51 - math.ceil(math.log2(max(2, rows.shape[1])))) // 2)
-    largest = largest_entries(rows)
+    out = None if sp.issparse(rows) else _SCRATCH.mantissas.shaped(rows.shape)
+    largest = largest_entries(rows, out)
     good = np.isfinite(largest) & (largest > 0)
     exponents = np.where(good, np.frexp(np.where(good, largest, 1.0))[1], 0).astype(np.intc)
-    integers = entrywise(rint, times_powers(where_rows(good, rows), bits - exponents))
+    integers = entrywise(rint, times_powers(where_rows(good, rows), bits - exponents, out))
     return integers, square_norms(integers), exponents - bits
 
 
@@ -76,7 +79,7 @@ def row_norms(rows: Block, unit: float = math.inf) -> FloatArray:
     norms = np.sqrt(squares) * unit if math.isfinite(unit) else squares
     hard = np.flatnonzero(~((squares > 2.0**32) & (squares < _EXACT)))
     if hard.size:
-        _, own, exponents = _mantissas(rows[hard])
+        _, own, exponents = _mantissas(rows if hard.size == rows.shape[0] else rows[hard])
         with np.errstate(over="ignore"):  # a norm beyond the largest float is above everything
             norms[hard] = np.ldexp(np.sqrt(own), exponents)
     return np.asarray(norms)

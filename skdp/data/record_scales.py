@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import finite_rows
 from skdp.data.blocks import Block
 
 FloatArray = NDArray[np.float64]
@@ -62,8 +63,13 @@ class RowScale(NamedTuple):
     def __call__(self, rows: Block) -> FloatArray:
         """Return rows in these units, each from that row alone; a bad entry is not a number."""
         dense = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
-        scaled = np.clip((dense - self.center) / self.size, -self.reach, self.reach)
-        return np.asarray(np.where(np.isfinite(dense), scaled, np.nan))
+        scaled = np.asarray(dense - self.center)
+        scaled /= self.size
+        np.clip(scaled, -self.reach, self.reach, out=scaled)
+        bad = np.flatnonzero(~finite_rows(dense))
+        if bad.size:
+            scaled[bad] = np.where(np.isfinite(dense[bad]), scaled[bad], np.nan)
+        return scaled
 
     def selected(self, kept: NDArray[np.intp]) -> RowScale:
         """Return the units of some columns."""

@@ -11,7 +11,8 @@ from skdp.answer import released_count
 from skdp.data.persons import each_alone
 from skdp.decomposition._base import as_input_dtype
 from skdp.decomposition._spectral import in_rows
-from skdp.queries.persons import PersonQuery, PersonWeight
+from skdp.queries.person_maps import PersonWeight
+from skdp.queries.persons import PersonQuery
 from skdp.queries.rows import RowQuery
 from skdp.solvers.moment_sketch import centered_sketch, sketch_attributes
 from skdp.solvers.postprocess import ReleasedMoment, inside_ball, pca_attributes, split_moment

@@ -160,13 +160,11 @@ def expect_rows(estimator, rehearsal, n, d, signal):
             assumed.append("the error of the screened route depends on how columns are spread")
             loss = constant_error
     else:
-        wholes = rehearsal.named("gram_product")  # of persons: core and tangent part as they are
-        core, products = (1.0, wholes) if wholes else (CORE_SCALE, products)
-        reach = clip**2 if wholes else largest_term(clip, core)
+        reach = largest_term(clip, CORE_SCALE)
         noises = [line.noise_scale / reach / shorter**2 for line in products]
         noise = sum(scale**-2 for scale in noises) ** -0.5
         facts = {"d": d, "k": k, "captured": captured, "width": products[0].size // d}
-        loss = partial(power_loss, **facts, noises=noises, core_scale=core)
+        loss = partial(power_loss, **facts, noises=noises, core_scale=CORE_SCALE)
     ranks = rehearsal.named("norm_median")
     if ranks and not exact and loss is not constant_error:
         facts = {"nothing": loss(1e-9), "noise_scale": ranks[-1].noise_scale}

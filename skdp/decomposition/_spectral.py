@@ -22,9 +22,7 @@ from skdp.solvers.screening import screened_subspace
 from skdp.solvers.spectral import (
     RowNoise,
     gram_subspace,
-    moment_subspace,
     power_subspace,
-    product_subspace,
 )
 
 GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
@@ -86,12 +84,9 @@ def step_shares(n_iter, share):
 
 def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversamples):
     """Return the leading subspace (d x k) by a route, and the column sums if it released them."""
-    persons = session.unit == "group"
-    if route == "gram" and persons:
-        return moment_subspace(ask, d, k, share, noise), None
     if route == "gram":
         return gram_subspace(ask, d, k, share, noise), None
-    if route == "screened" and noise.psd and not persons:
+    if route == "screened" and noise.psd:
         V, sums, _ = screened_subspace(ask, d, k, share, noise)
         return V, sums
     extra = min(k, 10) if n_oversamples == "auto" else n_oversamples
@@ -101,8 +96,6 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
         return V, None
     shares = step_shares(n_iter, share)
-    if persons:
-        return product_subspace(ask, start, k, shares), None
     return power_subspace(ask, start, k, shares, noise), None
 
 

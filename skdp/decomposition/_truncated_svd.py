@@ -173,6 +173,7 @@ default="row"
     True
     """
 
+    _splits_budget = True
     _privacy_units = {
         "row": ("add_remove", "replace"),
         "group": ("add_remove", "replace"),
@@ -364,8 +365,6 @@ default="row"
         """Release count, subspace, Ritz values, total and column sums of clipped rows."""
         d, k = X.n_features, self.n_components
         route = row_route(self.algorithm, d, k, is_sparse(X), centred=False)
-        if self._by_group and route == "screened":
-            route = "power"
         shares = check_split(self, self._default_shares(route))
         if session.budget.exact and route == "screened":
             route = "power"

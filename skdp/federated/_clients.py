@@ -27,6 +27,7 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SystemSource
 
 _SMALLEST = 1e-100
+_PUBLIC_ERRORS = (PrivacyError, ValueError, TypeError, ArithmeticError, IndexError)
 
 Check = Callable[[Any, Argument], bool]  # (query, argument) -> acceptable
 Signatures = dict[str, tuple[Check, ...]]
@@ -175,6 +176,8 @@ class FederatedClient:
     n_retries : int
         How often the same request is answered again in the same step of a secure sum, each time
         with fresh noise.
+    trial : PrivateQuery or None
+        A query of the same kind over public units: a request is tried on it before it is paid for.
     """
 
     def __init__(
@@ -189,9 +192,10 @@ class FederatedClient:
         unit: str,
         n_features: int,
         n_retries: int = 0,
+        trial: PrivateQuery | None = None,
     ) -> None:
         parts = NoiseParts.of(config)
-        self._query = query
+        self._query, self._trial = query, trial
         self._signatures = signatures
         self._parts = parts
         self._facts = Facts(unit, adjacency, n_features, *parts.counts)
@@ -228,7 +232,7 @@ class FederatedClient:
                 paid = self._waiting
                 if paid is None or not paid.again(request):
                     paid = self._pay(request)
-        except (PrivacyError, ValueError, TypeError, ArithmeticError) as error:  # all public
+        except _PUBLIC_ERRORS as error:
             raise MessageRefused(str(error)) from None
         self._waiting = paid if self._n_retries else None  # it holds public matrices: let go
         try:
@@ -252,11 +256,11 @@ class FederatedClient:
             )
         if parsed.serial <= self._serial:
             raise PrivacyError(f"release {parsed.serial} is not new; nothing was sent.")
-        bounded: Any = self._query
-        for call in parsed.calls:
-            bounded = narrowed(bounded, call, self._signatures)
-        if not isinstance(bounded, Bounded):
-            raise PrivacyError("the request names no release; nothing was sent.")
+        bounded = self._asked(self._query, parsed.calls)
+        if self._trial is not None:
+            tried = self._asked(self._trial, parsed.calls)
+            if np.shape(tried.answer(0.0)) != bounded.bound.shape:
+                raise PrivacyError("the request does not fit users' rows; nothing was sent.")
         size = packed_size(bounded.bound)
         if isinstance(request, Question) and request.size != size:
             raise PrivacyError(f"the secure sum adds {request.size} words, the answer has {size}.")
@@ -266,6 +270,13 @@ class FederatedClient:
         )  # fmt: skip
         self._serial = parsed.serial
         return _Paid(request, bounded, grant)
+
+    def _asked(self, query: Any, calls: tuple[Call, ...]) -> Bounded:
+        for call in calls:
+            query = narrowed(query, call, self._signatures)
+        if not isinstance(query, Bounded):
+            raise PrivacyError("the request names no release; nothing was sent.")
+        return query
 
     @property
     def privacy_spent_(self) -> PrivacySpent:

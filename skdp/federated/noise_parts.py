@@ -198,7 +198,7 @@ def distribute(
     -------
     PartGrant
     """
-    if session.budget.exact or session.budget.pure:
+    if session.budget.exact or session.budget.pure or session.budget.copies > 1:
         raise PrivacyError(
             "distributed noise is Gaussian: it needs a finite 'epsilon' and a 'delta' above 0."
         )

@@ -1,4 +1,4 @@
-"""Further rounds of a personalised model over devices: each sends one bounded, noisy message."""
+"""A personalised model over devices, from its first fit on: bounded, noisy messages alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from sklearn.utils import check_X_y
 
 from skdp._labels import as_labels
+from skdp.data.users import UserRows
+from skdp.exceptions import PrivacyError
 from skdp.federated._ask import Aggregate, Federation
 from skdp.federated._clients import (
     FederatedClient,
@@ -17,6 +19,7 @@ from skdp.federated._clients import (
     finite_budget,
     is_components,
 )
+from skdp.federated._first_fit import SIGNATURES, FirstFitSession, FirstFitUsers, trial_users
 from skdp.federated._requests import Facts
 from skdp.federated.config import AggregationConfig
 from skdp.federated.noise_parts import NoiseParts
@@ -27,6 +30,7 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.routes import Account
 from skdp.privacy.noise.words import SystemSource
+from skdp.queries.users import UserQuery
 
 
 class _Users(PrivateQuery):
@@ -46,29 +50,48 @@ class _Users(PrivateQuery):
         return bounded
 
 
-def _checked_model(model: Any) -> Any:
-    if not hasattr(model, "server_update") or not hasattr(model, "components_"):
+def _is_fitted(model: Any) -> bool:
+    """Whether further rounds are asked for; an unfitted model is for a first fit."""
+    if not hasattr(model, "server_update"):
         raise ValueError(
-            "'model' must be a fitted DPPersonalizedRegressor or DPPersonalizedClassifier, as "
-            f"released() returns it. Got {model!r} instead."
+            "'model' must be a DPPersonalizedRegressor or DPPersonalizedClassifier: unfitted, or "
+            f"as released() returns it. Got {model!r} instead."
         )
-    return model._copy()
+    return hasattr(model, "components_")
 
 
-_SIGNATURES: dict[type, Signatures] = {_Users: {"round": (is_components,)}}
+def _unfitted(model: Any) -> tuple[Any, int]:
+    """Return a copy for a first fit, which knows its classes, and the number of its outputs."""
+    model = model._twin()
+    model._check_parameters()
+    finite_budget(float(model.epsilon), float(model.delta))
+    if model.init == "exponential":
+        raise PrivacyError(
+            "init='exponential' is a private choice, which no sum over clients can make. Use "
+            "'votes', 'pairs' or 'random'."
+        )
+    if model.user_column is not None:
+        raise ValueError("over clients users are given by 'groups'; leave 'user_column' out.")
+    return model, model._block_encoding()[1]
+
+
+_SIGNATURES: dict[type, Signatures] = {_Users: {"round": (is_components,)}, **SIGNATURES}
 
 
 class PersonalizedClient(FederatedClient):
-    """A device (or a house of several users) in rounds of a personalised model.
+    """A device (or a house of several users) in the fit or in rounds of a personalised model.
 
     What it sends satisfies (`epsilon`, `delta`)-differential privacy for all rows of one user,
     against the server and, with ``config.n_colluders`` of at least 1, everybody else, under the
-    conditions of `PowerMethodClient`.
+    conditions of `PowerMethodClient`. All rows of a user must be at one client: a user in two would
+    count twice.
 
     Parameters
     ----------
     model : DPPersonalizedRegressor or DPPersonalizedClassifier
-        The published model (``released()``), the same on all sides.
+        The same on all sides: unfitted (a classifier with `classes`) for a first fit, or the
+        published model (``released()``) for further rounds. The client computes with its own copy;
+        only arrays come from the server.
     X : array-like of shape (n_rows, n_features)
         The private rows.
     y : array-like of shape (n_rows,)
@@ -99,7 +122,8 @@ class PersonalizedClient(FederatedClient):
         delta: float = 1e-6,
         n_retries: int = 0,
     ) -> None:
-        model = _checked_model(model)
+        first = not _is_fitted(model)
+        model, n_outputs = _unfitted(model) if first else (model._copy(), 0)
         y = y if model._y_numeric else as_labels(y)
         X, y = check_X_y(
             X, y, accept_sparse="csr", dtype=[np.float64, np.float32],
@@ -108,47 +132,66 @@ class PersonalizedClient(FederatedClient):
         codes = np.zeros(X.shape[0], int)
         if groups is not None:
             codes = np.unique(model._checked_labels(groups, X), return_inverse=True)[1]
+        Y, d = model._encoded(y, reset=False), int(X.shape[1])
+        query: PrivateQuery
+        if first:
+            query = FirstFitUsers(model, model._query(X, Y, codes))
+        else:
+            query = _Users(model, X, Y, codes)
         super().__init__(
-            _Users(model, X, model._encoded(y, reset=False), codes),
+            query,
             config,
             _SIGNATURES,
             epsilon=epsilon,
             delta=delta,
             adjacency=model.adjacency,
             unit="group",
-            n_features=int(X.shape[1]),
+            n_features=d,
             n_retries=n_retries,
+            trial=trial_users(model, d, n_outputs) if first else None,
         )
 
 
 class FederatedRounds:
-    """The server of further rounds of a personalised model.
+    """The server of a personalised model over devices: its first fit, or further rounds of it.
 
-    The rounds satisfy (`epsilon`, `delta`)-differential privacy for all rows of one user, in
-    addition to what the model itself has spent; see `FederatedPowerMethod` for the conditions.
+    A first fit satisfies the (`epsilon`, `delta`)-differential privacy of the estimator for all
+    rows of one user. Further rounds satisfy that of their own parameters, in addition to what the
+    model itself has spent. See `FederatedPowerMethod` for the conditions.
 
     Parameters
     ----------
     model : DPPersonalizedRegressor or DPPersonalizedClassifier
-        The published model to start from; it is not changed.
+        Unfitted: it is fitted over the clients, by the releases and with the receipt of its own
+        ``fit``. Or the published model (``released()``) that further rounds start from. It is not
+        changed.
     config : AggregationConfig
         Public counts of clients, colluders and drop-outs.
     epsilon, delta : float
-        Budget of all rounds together.
+        Budget of all further rounds together. A first fit has the budget of its estimator.
     n_rounds : int, default=1
-        Rounds, each with the same part of the budget.
+        Further rounds, each with the same part of the budget. A first fit has those of its
+        estimator.
 
     Attributes
     ----------
     privacy_spent_ : PrivacySpent
-        The receipt of the rounds alone, of a fit that failed too: compose it with that of `model`.
-        An open `PrivacyLedger` is charged with the rounds as with any fit.
+        The receipt of this fit, of one that failed too; that of further rounds is for the rounds
+        alone: compose it with that of `model`. An open `PrivacyLedger` is charged as with any fit.
     ledger_ : tuple of LedgerEntry
-        One line for each round.
+        One line for each release.
+
+    Notes
+    -----
+    A first fit is the solver of the central one, with another `ask`: the model of all, whitener,
+    votes, rounds and the vote for a rule of heads come through secure sums. Each release is a step
+    of its own: with default parameters about 70, most of them for where targets and columns lie.
+    Public `target_bounds` save half of these; ``whiten=False, init="random"`` and 10 rounds or
+    more need no matrix of order n_features.
 
     Examples
     --------
-    A model of 500 pilot users gets a further round from 40 houses of 50 new users each.
+    A first fit over 40 houses of 50 users each.
 
     >>> import numpy as np
     >>> from skdp import DPPersonalizedRegressor
@@ -160,10 +203,21 @@ class FederatedRounds:
     ...     X, users = rng.standard_normal((10 * n, 6)), np.repeat(np.arange(n), 10)
     ...     taste = rng.standard_normal((n, 1)) * np.eye(6)[0]
     ...     return X, np.sum(X * taste[users], axis=1), users
-    >>> X, y, users = people(500)
-    >>> pilot = DPPersonalizedRegressor(1, epsilon=1.0).fit(X, y, groups=users).released()
     >>> config = AggregationConfig(n_clients=40, n_colluders=2)
     >>> houses = [people(50) for _ in range(40)]
+    >>> estimator = DPPersonalizedRegressor(1, epsilon=2.0, target_bounds=(-3, 3))
+    >>> clients = [
+    ...     PersonalizedClient(estimator, X, y, config, groups=g, epsilon=2.0) for X, y, g in houses
+    ... ]
+    >>> sums = PlainAggregator([client.respond for client in clients])
+    >>> model = FederatedRounds(estimator, config).fit(sums, n_features=6)
+    >>> bool(abs(model.components_[0, 0]) > 0.9), model.privacy_spent_
+    (True, (ε=2, δ=1e-06) group)
+
+    A model of 500 pilot users gets a further round from 40 houses of 50 new users each.
+
+    >>> X, y, users = people(500)
+    >>> pilot = DPPersonalizedRegressor(1, epsilon=1.0).fit(X, y, groups=users).released()
     >>> clients = [PersonalizedClient(pilot, X, y, config, groups=g) for X, y, g in houses]
     >>> rounds = FederatedRounds(pilot, config)
     >>> model = rounds.fit(PlainAggregator([client.respond for client in clients]))
@@ -191,20 +245,32 @@ class FederatedRounds:
         self.delta = delta
         self.n_rounds = n_rounds
 
-    def fit(self, aggregator: Aggregate) -> Any:
-        """Run the rounds through the secure sum.
+    def fit(
+        self, aggregator: Aggregate, *, n_features: int | None = None, n_users: int | None = None
+    ) -> Any:
+        """Fit, or run the rounds, through the secure sum.
 
         Parameters
         ----------
         aggregator : callable
             As in `FederatedPowerMethod.fit`.
+        n_features : int or None, default=None
+            Number of features, public: for a first fit, which needs it.
+        n_users : int or None, default=None
+            Number of users of all clients: for a first fit under ``adjacency="replace"``, where it
+            is public.
 
         Returns
         -------
         model : object
-            A public copy with new `components_`, without heads and without a receipt.
+            After a first fit: the fitted estimator, with its receipt and without heads. After
+            further rounds: a public copy with new `components_` and without a receipt.
         """
-        model = _checked_model(self.model)
+        if not _is_fitted(self.model):
+            return self._first_fit(aggregator, n_features, n_users)
+        if n_features is not None or n_users is not None:
+            raise ValueError("'n_features' and 'n_users' are for a first fit; leave them out.")
+        model = self.model._copy()
         if check_count("n_rounds", self.n_rounds) < 1:
             raise ValueError(f"'n_rounds' must be at least 1. Got {self.n_rounds!r} instead.")
         d = model.components_.shape[1]
@@ -227,6 +293,33 @@ class FederatedRounds:
             routes.settle(session, state)
         return model
 
+    def _first_fit(self, aggregator: Aggregate, n_features: Any, n_users: Any) -> Any:
+        """Run the fit of the estimator, with an `ask` that goes to the clients."""
+        given = (self.epsilon, self.delta, self.n_rounds)
+        if given != (1.0, 1e-6, 1):
+            raise ValueError(
+                "A first fit has the 'epsilon', 'delta' and 'n_rounds' of its estimator; leave "
+                f"them out here. Got {given}."
+            )
+        estimator, p = _unfitted(self.model)
+        if n_features is None or check_count("n_features", n_features) < 1:
+            raise ValueError(f"A first fit needs 'n_features'. Got {n_features!r} instead.")
+        n = _public_users(estimator, n_users)
+        rows = UserRows(_zeros(n, n_features), _zeros(n, p), np.arange(n), True)
+        schema = FirstFitUsers(estimator, UserQuery(rows, adjacency=estimator.adjacency))
+        counts, opened = NoiseParts.of(self.config).counts, []
+
+        def connect(session: PrivacySession) -> FirstFitSession:
+            opened.append(session)
+            facts = Facts("group", session.adjacency, n_features, *counts)
+            return FirstFitSession(Federation(session, aggregator, facts))
+
+        try:
+            return estimator._fit_elsewhere(schema, connect)
+        finally:  # what was granted before an abort stays spent
+            for session in opened:
+                self.privacy_spent_, self.ledger_ = session.spent(), session.ledger
+
     def _improved(self, model: Any, federation: Federation) -> Any:
         """Run the rounds; each starts from the components that the one before released."""
         d = model.components_.shape[1]
@@ -236,3 +329,19 @@ class FederatedRounds:
             answer = ask.round(model.components_, share=1 / self.n_rounds)
             model = model.server_update(answer.value, answer.noise_scale)
         return model
+
+
+def _zeros(n: int, d: int) -> NDArray[np.float64]:
+    """Return rows that take no memory: a bound needs only their shape."""
+    return np.broadcast_to(np.zeros(()), (n, d))
+
+
+def _public_users(estimator: Any, n_users: Any) -> int:
+    """Return the number of users, 0 where it is private."""
+    public = estimator.adjacency == "replace"
+    if public != (n_users is not None):
+        raise PrivacyError(
+            "'n_users' is public under adjacency='replace', which needs it, and private under "
+            f"'add_remove', where it is left out. Got {n_users!r} under {estimator.adjacency!r}."
+        )
+    return check_count("n_users", n_users) if public else 0

@@ -112,6 +112,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
     True
     """
 
+    _splits_budget = True
     _privacy_units = {"edge": ("add_remove", "replace")}
     privacy_unit = "edge"
 

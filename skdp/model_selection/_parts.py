@@ -66,7 +66,7 @@ def planned_fit(part, with_groups=False):
         losses = part.planned_losses()
     else:
         pure = part._pure_epsilon() if hasattr(part, "_pure_epsilon") else 0.0
-        losses = planned(PrivacyBudget(part.epsilon, part.delta, pure))
+        losses = planned(PrivacyBudget(part.epsilon, part.delta, pure, split=True))
     unit, adjacency = meaning_of(part, with_groups)
     seeded = part.random_state is not None
     return LedgerFit(type(part).__name__, unit, adjacency, losses, seeded)

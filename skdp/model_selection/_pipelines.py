@@ -10,6 +10,7 @@ from sklearn.pipeline import Pipeline
 
 from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
+from skdp.model_selection._columns import COMMON_TYPE, Keeps, every, kept_by
 from skdp.model_selection._proven import doubts, line_of, parts_of
 from skdp.model_selection._report import PipelineProblem, PipelineReport
 
@@ -23,9 +24,11 @@ class _Flow:
 
     touched: tuple[str, ...] = ()  # steps so far that handed on something else than they got
     private: str = ""  # the last private step so far
+    keeps: Keeps = every  # whether a column here is one of the input, untouched
 
-    def through(self, path):
-        return replace(self, touched=(*self.touched, path))
+    def through(self, path, step=None):
+        keeps = kept_by(step, self.keeps)
+        return replace(self, touched=(*self.touched, path), keeps=keeps)
 
 
 class _Walk:
@@ -83,8 +86,11 @@ class _Walk:
         touched = tuple(dict.fromkeys(name for end in ends for name in end.touched))
         if type(step) is not Pipeline:  # columns were chosen, or put side by side
             touched = (*touched, path or type(step).__name__)
+            keeps = kept_by(step, flow.keeps)
+        else:
+            keeps = flow.keeps
         private = next((end.private for end in reversed(ends) if end.private), flow.private)
-        return _Flow(touched, private)
+        return _Flow(touched, private, keeps)
 
     # -- private steps ---------------------------------------------------------------------
 
@@ -102,10 +108,12 @@ class _Walk:
         self.private.append((name, step))
         for message, remedy in _no_guarantee(step):
             self.add(name, "not private", message, remedy)
-        for message, remedy in _other_units(step, flow.touched):
+        for message, remedy in _other_units(step, flow):
             self.add(name, "unit", message, remedy)
+        if flow.touched and getattr(step, "user_column", None) is not None:
+            self.assumptions.append(f"{name}: {COMMON_TYPE.format(name=', '.join(flow.touched))}.")
         self.assumptions += [f"{name}: {text}" for text in _taken_on_trust(step)]
-        return replace(flow.through(name), private=name)
+        return replace(flow.through(name, step), private=name)
 
     def _inside(self, name, search, flow):
         """Follow the rows into a search; return whether anything in it is private."""
@@ -141,20 +149,23 @@ def _no_guarantee(step):
         yield "whoever knows its random_state can remove the noise.", "Use random_state=None."
 
 
-def _other_units(step, touched):
+def _other_units(step, flow):
     """Say where steps before a private one make what it protects something else."""
-    if not touched:
+    if not flow.touched:
         return
-    before, unit = ", ".join(touched), getattr(step, "privacy_unit", "row")
+    before, unit = ", ".join(flow.touched), getattr(step, "privacy_unit", "row")
     if unit in _ENTRY_UNITS:
         yield (
             f"it protects one {unit}, but a change of one entry goes through {before}.",
             "Put it first, or protect rows: privacy_unit='row'.",
         )
-    if getattr(step, "user_column", None) is not None:
+    column = getattr(step, "user_column", None)
+    if column is not None and not flow.keeps(column):
         yield (
             f"its user_column went through {before}: users may be renamed, joined or split.",
-            "Put it first, or pass 'groups' (metadata routing) in place of user_column.",
+            "Put it first, pass 'groups' (metadata routing) in place of user_column, or hand the "
+            "column on by 'passthrough' of a ColumnTransformer, in a place that its lists of "
+            "columns tell, or by its name in a data frame.",
         )
 
 

@@ -6,13 +6,14 @@ Notation: d columns; a row with a value that is not finite adds nothing.
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_only
-from skdp.data.blocks import Block, row_source
+from skdp.data.blocks import Block, Scratch, row_source
 from skdp.data.dense_pieces import dense_pieces
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.octaves import OctaveQuery, PlaceQuery
@@ -63,7 +64,9 @@ class ColumnQuery(SumQuery):
 
         def answer(step: float) -> NDArray[Any]:
             def of_piece(rows: FloatArray) -> NDArray[Any]:
-                return summed(standard_parts(finite_only(rows), center, size, c), step)
+                w, squares = _standard(finite_only(rows), center, size)
+                last = summed(np.array([[c]]), step) * len(w)
+                return np.hstack([_summed(w, step), _summed(squares, step), last])
 
             def term(block: Block) -> NDArray[Any]:
                 return np.asarray(sum(map(of_piece, dense_pieces(block))))
@@ -86,8 +89,39 @@ def standard_parts(
     rows: FloatArray, center: FloatArray, size: FloatArray, count_weight: float
 ) -> FloatArray:
     """Return what each row adds to the moments of its columns, from that row alone."""
+    w, squares = _standard(rows, center, size)
+    return np.hstack([w, squares, np.full((len(w), 1), count_weight)])
+
+
+def _standard(
+    rows: FloatArray, center: FloatArray, size: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return w and b (w^2 - 1/2); the next call of this thread overwrites them."""
     finite = np.isfinite(size)
     cut = np.where(finite, 1.0, np.inf)
-    w = np.clip((rows - center) / np.where(finite, size, 1.0), -cut, cut)
-    squares = SQUARE_WEIGHT * (w * w - np.where(finite, 0.5, 0.0))
-    return np.hstack([w, squares, np.full((len(w), 1), count_weight)])
+    w = np.subtract(rows, center, out=_SCRATCH.values.shaped(rows.shape))
+    w /= np.where(finite, size, 1.0)
+    np.clip(w, -cut, cut, out=w)
+    squares = np.multiply(w, w, out=_SCRATCH.squares.shaped(rows.shape))
+    squares -= np.where(finite, 0.5, 0.0)
+    squares *= SQUARE_WEIGHT
+    return w, squares
+
+
+def _summed(values: FloatArray, step: float) -> NDArray[Any]:
+    """Return the sum of the rows of a block, each rounded to steps, which overwrites them.
+
+    Sums of the integers of a block are exact as floats.
+    """
+    if step == 0.0:
+        return np.asarray(values.sum(axis=0))
+    values /= step
+    return np.asarray(np.rint(values, out=values).sum(axis=0).astype(np.int64))
+
+
+class _ScratchOfThread(threading.local):
+    def __init__(self) -> None:
+        self.values, self.squares = Scratch(), Scratch()
+
+
+_SCRATCH = _ScratchOfThread()

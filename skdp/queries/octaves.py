@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_only
-from skdp.data.blocks import Block, row_source
+from skdp.data.blocks import Block, Scratch, row_source
 from skdp.data.dense_pieces import dense_pieces
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.sums import SumQuery
@@ -28,6 +29,17 @@ _SHIFT = 52 - (_PARTS.bit_length() - 1)
 _ONE, _BIN_OF_ONE = 1023 * _PARTS - 1, (1 - _LOWEST) * _PARTS - 1  # leading bits of 1; its bin
 _BINS = np.clip(np.arange(2 ** (64 - _SHIFT)) - _ONE + _BIN_OF_ONE, 0, _OCTAVE_BINS - 1)
 _BINS[-1] = NOWHERE = _OCTAVE_BINS
+_SMALL_BINS = _BINS.astype(np.uint16)  # a table that fits the first-level cache
+
+
+class _ScratchOfThread(threading.local):
+    """What lies between a block and its counts."""
+
+    def __init__(self) -> None:
+        self.numbers, self.bins = Scratch(), Scratch()
+
+
+_SCRATCH = _ScratchOfThread()
 
 OfBlock = Callable[[Any], FloatArray]
 
@@ -43,7 +55,11 @@ class OctavesOfBlock:
         return np.asarray(sum(map(self._of_piece, dense_pieces(block))))
 
     def _of_piece(self, rows: FloatArray) -> FloatArray:
-        return counted_octaves(octaves_of(finite_only(rows), self.center))
+        rows = finite_only(rows)
+        numbers = _SCRATCH.numbers.shaped(rows.shape)
+        distances = np.abs(np.subtract(rows, self.center, out=numbers), out=numbers)
+        bins = _leading_bits(distances, distances)
+        return counted_octaves(_SMALL_BINS.take(bins), numbers.view(np.intp))
 
 
 @dataclass(frozen=True)
@@ -58,7 +74,12 @@ class PlacesOfBlock:
         return np.asarray(sum(map(self._of_piece, dense_pieces(block))))
 
     def _of_piece(self, rows: FloatArray) -> FloatArray:
-        return counted_places(places_of(finite_only(rows), self.center, self.step))
+        rows = finite_only(rows)
+        numbers = _SCRATCH.numbers.shaped(rows.shape)
+        steps = _places(rows, self.center, self.step, numbers)
+        bins = _SCRATCH.bins.shaped(rows.shape).view(np.intp)
+        np.copyto(bins, steps, casting="unsafe")
+        return counted_places(bins, bins)
 
 
 class _RankQuery(SumQuery):
@@ -94,7 +115,8 @@ class _RankQuery(SumQuery):
             if step == 0.0:
                 return np.asarray(excess / 2)
             half = round(0.5 / step)
-            return np.asarray(np.clip(excess, -(2**62 // half), 2**62 // half) * half)
+            most = 2**62 // half
+            return np.asarray(np.minimum(np.maximum(excess, -most), most) * half)
 
         change = self.neighbours.array(math.sqrt(d) / 2)
         return self._array("column_ranks", (d,), change, answer)
@@ -182,27 +204,43 @@ def octaves_of(rows: FloatArray, center: FloatArray) -> NDArray[np.intp]:
 
 def places_of(rows: FloatArray, center: FloatArray, step: FloatArray) -> NDArray[np.intp]:
     """Return the number of the step that each entry lies in; the first and last hold the rest."""
+    return _places(rows, center, step, np.empty(rows.shape)).astype(np.intp)
+
+
+def _places(rows: FloatArray, center: FloatArray, step: FloatArray, out: FloatArray) -> FloatArray:
     with np.errstate(over="ignore"):
-        steps = np.ceil((rows - center) / step)
-    return np.asarray(np.clip(steps, -_FARTHEST, _FARTHEST + 1).astype(np.intp) + _FARTHEST)
+        steps = np.subtract(rows, center, out=out)
+        steps /= step
+    np.clip(np.ceil(steps, out=steps), -_FARTHEST, _FARTHEST + 1, out=steps)
+    steps += _FARTHEST
+    return steps
 
 
-def counted_octaves(octaves: NDArray[np.intp]) -> FloatArray:
+def counted_octaves(octaves: NDArray[Any], out: Any = None) -> FloatArray:
     """Return how many numbers of each column lie in each part of an octave."""
-    return _counted(octaves, _OCTAVE_BINS + 1)[:, :_OCTAVE_BINS]
+    return _counted(octaves, _OCTAVE_BINS + 1, out)[:, :_OCTAVE_BINS]
 
 
-def counted_places(places: NDArray[np.intp]) -> FloatArray:
+def counted_places(places: NDArray[np.intp], out: Any = None) -> FloatArray:
     """Return how many numbers of each column lie in each step."""
-    return _counted(places, _PLACE_BINS)
+    return _counted(places, _PLACE_BINS, out)
 
 
 def _bins(sizes: FloatArray) -> NDArray[np.intp]:
     """Return the bin of each size: that of the threshold which ends it."""
-    return np.asarray(_BINS[(sizes.view(np.uint64) - np.uint64(1)) >> np.uint64(_SHIFT)])
+    return np.asarray(_BINS.take(_leading_bits(sizes, np.empty(sizes.shape))))
 
 
-def _counted(bins: NDArray[np.intp], size: int) -> FloatArray:
+def _leading_bits(sizes: FloatArray, out: FloatArray) -> NDArray[np.int64]:
+    """Return what stands for a size in the table of bins, in the memory of `out`: -1 for 0."""
+    bits = np.subtract(sizes.view(np.int64), 1, out=out.view(np.int64))
+    bits >>= _SHIFT
+    return bits
+
+
+def _counted(bins: NDArray[Any], size: int, out: Any = None) -> FloatArray:
+    """Count each column by itself; `out` is memory for the numbers that tell columns apart."""
     d = bins.shape[1]
-    counts = np.bincount((bins + size * np.arange(d)).ravel(), minlength=d * size)
+    numbers = np.add(bins, size * np.arange(d), out=out)
+    counts = np.bincount(numbers.ravel(), minlength=d * size)
     return np.asarray(counts.reshape(d, size).astype(np.float64))

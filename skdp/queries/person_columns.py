@@ -27,14 +27,15 @@ from skdp.queries.octaves import (
     octaves_of,
     places_of,
 )
-from skdp.queries.persons import EQUAL, PersonQuery, PersonWeight
+from skdp.queries.person_maps import EQUAL, PersonWeight
+from skdp.queries.persons import PersonNumbers
 from skdp.queries.sums import summed
 
 FloatArray = NDArray[np.float64]
 _FINE = 2.0**30  # parts of a row are whole multiples of its inverse: their sums have no order
 
 
-class PersonColumns(PersonQuery):
+class PersonColumns(PersonNumbers):
     """Sums over persons of what the entries of their rows say of each column.
 
     Parameters

@@ -25,7 +25,8 @@ from skdp.data.remote import RowNumbers, narrowed
 from skdp.data.views import on_columns
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.person_columns import PersonColumns
-from skdp.queries.persons import EQUAL, PersonMap, PersonQuery, PersonWeight, root_mean_squares
+from skdp.queries.person_maps import EQUAL, PersonMap, PersonWeight, root_mean_squares
+from skdp.queries.persons import PersonNumbers, PersonQuery
 from skdp.queries.readout import largest_change, moment_of
 from skdp.queries.sums import NumberQuery
 
@@ -43,7 +44,7 @@ def _lengths(batch: Persons, scale: RowScale | None) -> FloatArray:
     return root_mean_squares(batch)
 
 
-class PersonReadoutQuery(PersonQuery):
+class PersonReadoutQuery(PersonNumbers):
     """Second moments of the records (x, y) of persons; the methods are those of `ReadoutQuery`.
 
     Parameters

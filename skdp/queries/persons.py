@@ -1,10 +1,8 @@
 """Queries whose privacy unit is a person: all rows of one group, however many.
 
-Notation: a person has m rows and the weight b <= 1, C bounds the root mean square of the rows'
-lengths. Rows count sqrt(b/m) each: their squared lengths sum to at most b C^2, and their second
-moments, which are PSD, to one of Frobenius norm at most b C^2. Laid flat a person is one long row,
-so that the row map and its exact check serve persons too: integers depend on the person's rows
-alone, in any order. Neighbours: all rows of one person come or go (`add_remove`), or give way to
+Notation as in `skdp.queries.person_maps`: m rows of a person count sqrt(b/m) each, their squared
+lengths sum to at most b C^2, and their second moments, which are PSD, to one of Frobenius norm at
+most b C^2. Neighbours: all rows of one person come or go (`add_remove`), or give way to
 any rows of another (`replace`, the number of persons is public; how many rows each has never is).
 """
 
@@ -13,79 +11,26 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import block_gram, dense, scale_rows
+from skdp.data.block_rows import block_gram, dense
 from skdp.data.blocks import Block
-from skdp.data.exact import PublicMatrix
-from skdp.data.integer_rows import (
-    FINEST_UNIT,
-    IntegerRows,
-    as_int64,
-    row_map,
-    row_norms,
-)
+from skdp.data.exact import ExactProduct, PublicMatrix
+from skdp.data.integer_rows import FINEST_UNIT, as_int64, row_map
 from skdp.data.persons import Persons, about, changed
 from skdp.data.remote import Columns, RowColumns
+from skdp.data.views import on_columns
 from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.queries.person_maps import EQUAL, FINE, PersonMap, PersonWeight, root_mean_squares
+from skdp.queries.person_tangent import PersonTangentQuery
 from skdp.queries.sums import SumQuery, summed
 
 FloatArray = NDArray[np.float64]
-_FINE = 2.0**-24  # unit of a person in sums and projections, in units of the bound of its length
 _LOOSE = 1 + 1e-9  # float errors of one person's numbers
-
-
-@dataclass(frozen=True)
-class PersonWeight:
-    """What a person of m rows counts for: 1, or its rows up to `most` of them, over `most`.
-
-    Attributes
-    ----------
-    most : float or None
-        None: 1 whatever m is. Infinite (where nothing is protected): each row counts 1.
-    """
-
-    most: float | None = None
-
-    def __call__(self, m: int) -> float:
-        """Return the weight, at most 1."""
-        if self.most is None:
-            return 1.0
-        return min(1.0, m / self.most) if math.isfinite(self.most) else float(m)
-
-
-EQUAL = PersonWeight()
-
-
-@dataclass(frozen=True)
-class PersonMap:
-    """Rows of persons in units, those of one with squared lengths of sum (length/unit)^2 at most.
-
-    Integers, checked exactly; floats at unit 0.
-    """
-
-    length: float
-    unit: float
-    weight: PersonWeight
-
-    def __call__(self, batch: Persons) -> Block:
-        """Return the weighted rows of a batch."""
-        root = math.sqrt(batch.each)
-        each = math.sqrt(self.weight(batch.each)) / root
-        flat = row_map(self.length * root, self.unit / each, reuse=False)(batch.flat())
-        if self.unit == 0.0:
-            flat = scale_rows(flat, np.full(flat.shape[0], each))
-        return batch.rows_of(flat)
-
-
-def root_mean_squares(batch: Persons) -> FloatArray:
-    """Return the root mean square of the lengths of each person's rows, from that person alone."""
-    return np.asarray(row_norms(batch.flat()) / math.sqrt(batch.each))
 
 
 def _numbers_of(batch: Persons) -> tuple[FloatArray, FloatArray]:
@@ -96,8 +41,8 @@ def _column(columns: Columns, name: str) -> NDArray[Any]:
     return columns[name]
 
 
-class PersonQuery(SumQuery):
-    """Statistics of persons, each with its bound; the methods are those of `RowQuery`.
+class PersonNumbers(SumQuery):
+    """Private numbers of persons: how many there are, what they count for, how long they are.
 
     Parameters
     ----------
@@ -132,22 +77,11 @@ class PersonQuery(SumQuery):
 
     # -- narrowed queries (public arguments) -----------------------------------------------
 
-    def clipped(self, clip_norm: float) -> PersonQuery:
-        """Return the same persons under a public bound of their lengths."""
-        other = copy.copy(self)
-        other.clip_norm = float(clip_norm)
-        return other
-
-    def weighted(self, most: float) -> PersonQuery:
+    def weighted(self, most: float) -> Self:
         """Return the same persons, who count by their rows up to a public number of them."""
         other = copy.copy(self)
         other.weight = PersonWeight(most)
         return other
-
-    def centered(self, center: FloatArray) -> PersonQuery:
-        """Return the persons with their rows about a public centre; clipping comes after it."""
-        rows = changed(self._source, partial(about, center=center), self.n_features)
-        return self._beside(PersonQuery, rows, clip_norm=self.clip_norm, weight=self.weight)
 
     # -- numbers of persons ------------------------------------------------------------------
 
@@ -179,6 +113,37 @@ class PersonQuery(SumQuery):
         """Return how many persons are longer than a threshold."""
         return self._above(self._lengths, threshold, "norm_rank")
 
+
+class PersonQuery(PersonNumbers):
+    """Statistics of persons, each with its bound; the methods are those of `RowQuery`."""
+
+    # -- narrowed queries (public arguments) -----------------------------------------------
+
+    def clipped(self, clip_norm: float) -> PersonQuery:
+        """Return the same persons under a public bound of their lengths."""
+        other = copy.copy(self)
+        other.clip_norm = float(clip_norm)
+        return other
+
+    def centered(self, center: FloatArray) -> PersonQuery:
+        """Return the persons with their rows about a public centre; clipping comes after it."""
+        rows = changed(self._source, partial(about, center=center), self.n_features)
+        return self._beside(PersonQuery, rows, clip_norm=self.clip_norm, weight=self.weight)
+
+    def columns(self, kept: NDArray[np.intp]) -> PersonQuery:
+        """Return the persons on a public selection of columns; bad rows stay bad."""
+        rows = changed(self._source, partial(on_columns, kept=kept), len(kept))
+        return self._beside(PersonQuery, rows, clip_norm=self.clip_norm, weight=self.weight)
+
+    def tangent(
+        self, V: FloatArray, scale: float, weights: FloatArray | None = None
+    ) -> PersonTangentQuery:
+        """Return the query that splits X'X V at the public subspace V."""
+        return self._beside(
+            PersonTangentQuery, self._source, V, scale, weights,
+            clip_norm=self.clip_norm, weight=self.weight,
+        )  # fmt: skip
+
     # -- sums --------------------------------------------------------------------------------
 
     def square_sum(self) -> Bounded:
@@ -207,7 +172,7 @@ class PersonQuery(SumQuery):
     def _sums(self, change: float, of_rows: Callable[[FloatArray], FloatArray]) -> Bounded:
         """Bound sums of means: by Cauchy-Schwarz |sum x| / m <= sqrt(sum |x|^2 / m) <= C."""
         d, weight = self.n_features, self.weight
-        length, fine = self.clip_norm, self.clip_norm * _FINE
+        length, fine = self.clip_norm, self.clip_norm * FINE
 
         def answer(step: float) -> NDArray[Any]:
             rows = PersonMap(length, fine if step else 0.0, EQUAL)
@@ -259,7 +224,7 @@ class PersonQuery(SumQuery):
         radius = C * grid.norms[0]
 
         def answer(step: float) -> NDArray[Any]:
-            unit = C * _FINE if step else 0.0
+            unit = C * FINE if step else 0.0
             rows = PersonMap(C, unit, self.weight)
             checked = row_map(radius, math.sqrt(step), reuse=False)
 
@@ -275,34 +240,36 @@ class PersonQuery(SumQuery):
         return self._square("projected_gram", k, l2, answer)
 
     def gram_product(self, V: FloatArray) -> Bounded:
-        """Return X'(X V) of the weighted rows, for a public V of largest singular value s1.
+        """Return X'(X V) of the weighted rows, for a public V.
 
-        One person gives Z'P: P, rounded from Z V, is kept at norm s1 C by an exact check, and Z at
-        C, so that ||Z'P||_F <= C^2 s1; replace: twice that.
+        A person's second moment is PSD of trace at most C^2: a mixture of 0 and C^2 xx' with
+        ||x|| = 1. The change of the sum is convex in the moments that come and go, so that no
+        persons move it by more than single rows do: C^2 s1, and C^2 sqrt(s1^2 + s2^2) under replace
+        (`RowQuery.gram_product`), with s1 >= s2 the largest singular values of V. The sum is exact;
+        rounding the d x k result costs sqrt(d k).
         """
         d, (_, k), C = self.n_features, V.shape, self.clip_norm
-        grid = PublicMatrix(V)
+        grid = ExactProduct(V)
 
         def answer(step: float) -> NDArray[Any]:
-            unit = math.sqrt(step)
-            rows = PersonMap(C, unit, self.weight)
+            rows = PersonMap(C, math.sqrt(step / grid.scale), self.weight)
 
             def term(batch: Persons) -> FloatArray:
                 Z = rows(batch)
                 if step == 0.0:
                     return dense(Z.T @ dense(Z @ V))
-                P = grid.multiply(Z)
-                checked = IntegerRows(C / unit * grid.norms[0], 1.0)(_flat(P, batch))
-                return dense(Z.T @ checked.reshape(P.shape))
+                return np.vstack([dense(Z.T @ part) for part in grid.in_limbs(Z)])
 
-            return self._sum(term, (d, k), step)
+            if step == 0.0:
+                return self._sum(term, (d, k), step)
+            return grid.whole(*self._sum(term, (3 * d, k), step).reshape(3, d, k))
 
+        norms = grid.norms
         bound = Bound(
             "gram_product",
             (d, k),
-            self.neighbours.array(C * C * grid.norms[0]) * _LOOSE,
-            slack=0.0,
-            min_step=(C * FINEST_UNIT) ** 2,
+            C * C * (math.hypot(*norms) if self.neighbours.replace else norms[0]),
+            min_step=grid.scale * (C * FINEST_UNIT) ** 2,
         )
         return Bounded(bound, answer)
 

@@ -1,6 +1,5 @@
 """The released model of all users that a personalised regression starts from."""
 
-import math
 import warnings
 from typing import Any, NamedTuple
 
@@ -8,9 +7,8 @@ import numpy as np
 
 from skdp._validation import check_range, spread_range
 from skdp.exceptions import PrivacyWarning
-from skdp.solvers.columns import Columns, find_columns
+from skdp.solvers.columns import columns_about_zero, find_columns
 from skdp.solvers.personalization import GlobalModel
-from skdp.solvers.scales import find_scales
 from skdp.solvers.user_base import (
     TargetUnit,
     column_units,
@@ -71,9 +69,7 @@ def _target_unit(estimator, ask, p, shares):
 def _columns(estimator, ask, d, share, n):
     if estimator.fit_intercept:
         return find_columns(ask.columns(), d, share, n)
-    zero = np.zeros(d)
-    scale = find_scales(ask.columns().octaves(zero).ranks, d, share)
-    return Columns(zero, scale.value, scale.found, math.inf, 1.0, scale.needed)
+    return columns_about_zero(ask.columns(), d, share)
 
 
 def warn_unseen(estimator, base):

@@ -18,7 +18,7 @@ from skdp._scales import learn_scale
 from skdp._types import Seed, Split
 from skdp.exceptions import PrivacyWarning
 from skdp.regression._personalized_base import PersonalizedBase
-from skdp.solvers.mean_head import global_model, head_norms
+from skdp.solvers.mean_head import HeadNorms, global_model
 from skdp.solvers.personalization import GlobalModel
 from skdp.solvers.user_heads import Heads
 
@@ -222,7 +222,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         none = GlobalModel(np.zeros((len(U), p)), np.zeros(p))
         heads, bound = Heads(view, U, none), self.coef_bound
         if bound == "auto":
-            numbers = ask.numbers("coef", head_norms(heads))
+            numbers = HeadNorms(heads).asked(ask)
             share /= 2
             bound = learn_scale(
                 self, numbers.kept_below, share, of="the heads", remedy="'coef_bound'"

@@ -10,15 +10,30 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import checked
 from skdp.answer import Answer
+from skdp.base import atomic
 from skdp.exceptions import PrivacyError
 from skdp.regression._users import UserHead
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import Count, Shared
-from skdp.solvers.user_rounds import residual_step, round_message, round_parts
+from skdp.solvers.user_rounds import ResidualRound, residual_step
 
 
 class PublicationMixin:
-    """Publication and federation of a fitted personalised estimator."""
+    """Publication and federation of a personalised estimator."""
+
+    @atomic
+    def _fit_elsewhere(self, schema, connect):
+        """Fit from users without numbers; ``connect(session)`` asks where they are. No heads."""
+        self._check_parameters()
+        self._unit = "group"
+        session = self._open_session()
+        released = self._fit_session(connect(session), schema)
+        vars(self).pop("feature_names_in_", None)
+        self.n_features_in_ = schema.n_features
+        self._close_session(session, self._target_attributes() | released)
+        self._warn_if_few(released["n_users_"])
+        del self._unit
+        return self
 
     def released(self) -> Any:
         """Return the copy that may be published: no heads, no user labels, no counts.
@@ -84,9 +99,7 @@ class PublicationMixin:
 
     def _round(self, query, components):
         """Return the bounded sum of the messages of a query's users at public components."""
-        k, d = components.shape
-        local = round_message(self._public_view(), components.T, self.clip_level)
-        return query.sums("round", local, round_parts(d, k, self.clip_level))
+        return ResidualRound(self._public_view(), components.T, self.clip_level).asked(query)
 
     def server_update(self, total: Any, noise_scale: Any) -> Any:
         """Return a public copy after one more round, from the noisy sum of all messages.

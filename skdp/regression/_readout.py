@@ -36,10 +36,10 @@ from skdp.regression._planning import (
     check_spectrum,
     expect_readout,
 )
+from skdp.regression._targets import left_for_model
 from skdp.regression._wide import GRAM_FEATURES, every_column, kept_of, wide_shares
-from skdp.solvers.columns import Columns, find_columns
+from skdp.solvers.columns import columns_about_zero, find_columns
 from skdp.solvers.readout import readout_moments
-from skdp.solvers.scales import find_scales
 from skdp.theory import check_counts, falling_spectrum, rehearse, searched_error, zero_rows
 from skdp.theory._rehearsal import clear_sums
 
@@ -108,8 +108,9 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
     def _release(self, session, placed, form, scale_of, solve):
         """Return (coefficients, intercepts, scale, attributes), all from released numbers.
 
-        `scale_of(session, ask, shares, n)` returns the public scale of the q targets, paid or not;
-        ``solve(released, clip_norm)`` the solution.
+        `scale_of(session, ask, shares, n)` returns the public scale of the q targets, paid or not,
+        and what is left of the share of the model; ``solve(released, clip_norm, scale)`` the
+        solution.
         """
         records, q = self._records(placed, form), form.n_targets
         rows = records if self._by_group else placed.rows
@@ -124,14 +125,29 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
         clip_norm = self._clip_norm_of(session, ask, d, shares)
-        kept = np.arange(d)
-        scale = scale_of(session, ask.targets(), shares, n)
-        if wide:
+        scale, left = scale_of(session, ask.targets(), shares, n)
+        shares = left_for_model(shares, left)
+        kept, coefficients, intercepts = np.arange(d), np.zeros((d, q)), np.zeros(q)
+        if wide and left:
             noise = query.neighbours.positive(session.noise_multiplier)
             kept, left = kept_of(ask, clip_norm, shares, n, noise)
-            ask, shares = ask.selected(kept), shares | {"readout": left}
+            ask = ask.selected(kept)
+        elif left:
+            left = shares["readout"]
+        if left:
+            solve = partial(solve, clip_norm=clip_norm, scale=scale)
+            coefficients, intercepts = self._solved(ask, left, solve)
+        coefficients = every_column(coefficients, kept, d) / units.size[:, None]
+        intercepts = intercepts - units.center @ coefficients
+        attributes = {"clip_norm_": clip_norm, "center_": unit.center, "scale_": unit.size}
+        attributes["entry_bounds_"] = units.bounds()
+        return coefficients, intercepts, scale, attributes
+
+    def _solved(self, ask, share, solve):
+        """Release the moments; return what `solve` makes of them: coefficients, intercepts."""
+        clip_norm, scale = solve.keywords["clip_norm"], solve.keywords["scale"]
         corner, target = self._lengths(clip_norm)
-        answer = ask.within(clip_norm, scale).readout(corner, target, share=shares["readout"])
+        answer = ask.within(clip_norm, scale).readout(corner, target, share=share)
         released = readout_moments(
             answer.value,
             answer.noise_scale,
@@ -140,13 +156,9 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             clip_norm=clip_norm,
             target_norm=target if np.isfinite(scale.high - scale.low).all() else math.inf,
         )
-        coefficients, intercepts, seen = solve(released, clip_norm)
+        coefficients, intercepts, seen = solve(released)
         self._warn_unseen(seen, len(released.scatter), clip_norm, answer.noise_scale)
-        coefficients = every_column(coefficients, kept, d) / units.size[:, None]
-        intercepts = intercepts - units.center @ coefficients
-        attributes = {"clip_norm_": clip_norm, "center_": unit.center, "scale_": unit.size}
-        attributes["entry_bounds_"] = units.bounds()
-        return coefficients, intercepts, scale, attributes
+        return coefficients, intercepts
 
     def _learns_columns(self, session, rows):
         """Whether columns get units, from public facts: sparse rows stay sparse."""
@@ -174,8 +186,11 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
 
         A guess that is too small would make much of a column, so that it gets no coefficient.
         """
-        words = {"outcome": "which get no coefficient", "remedy": "'bounds'"}
-        columns = self._found(ask.columns(), d, share, n, **words)
+        columns = self._found(ask.columns(), d, share, n)
+        warn_unclear_columns(
+            self, ~columns.found, columns.needed,
+            outcome="which get no coefficient", remedy="'bounds'",
+        )  # fmt: skip
         unit = RowScale(columns.center, columns.spread, _REACH)
         return unit._replace(size=np.where(columns.found, unit.size, math.inf)), unit
 
@@ -197,16 +212,11 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             stacklevel=5,
         )
 
-    def _found(self, ask, d, share, n, **words):
+    def _found(self, ask, d, share, n):
         """Return where columns lie: about a released centre, or about 0 without an intercept."""
         if self.fit_intercept:
-            found = find_columns(ask, d, share, n)
-        else:
-            zero = np.zeros(d)
-            scale = find_scales(ask.octaves(zero).ranks, d, share)
-            found = Columns(zero, scale.value, scale.found, math.inf, 1.0, scale.needed)
-        warn_unclear_columns(self, ~found.found, found.needed, **words)
-        return found
+            return find_columns(ask, d, share, n)
+        return columns_about_zero(ask, d, share)
 
     def _clip_norm_of(self, session, ask, d, shares):
         if not self._is_auto("clip_norm"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +19,15 @@ from skdp.base import atomic
 from skdp.data.record_scales import TargetScale
 from skdp.data.records import RecordForm
 from skdp.regression._readout import ReadoutBase
-from skdp.solvers.readout import solve_readout
+from skdp.regression._targets import (
+    find_targets,
+    left_for_model,
+    model_share,
+    target_scale,
+    warn_unclear_targets,
+)
+from skdp.solvers.columns import columns_about_zero, find_centers
+from skdp.solvers.readout import solve_readout, steadied
 from skdp.theory import FitPlan
 
 _TARGET_REACH = 3.0  # scales from the median at which a target is cut, at least
@@ -65,7 +74,9 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
     target_bounds : (low, high) or "auto", default="auto"
         Public bounds of the targets, numbers or arrays of one number for each; targets are cut to
         them. The narrower, the less noise. "auto" spends 6% of the budget on a private
-        centre and scale of each target, and warns of doubt: give bounds if you know any.
+        centre and scale of each target: give bounds if you know any. If it does not see them it
+        goes on with the budget of the model, up to all of it; then the centre alone is predicted,
+        and a warning says so.
     bounds : pair, two arrays, list of tuples, dict or None, default=None
         Public bounds of the columns, in the forms of `PublicScaler`. They give each column its
         centre and unit for free, and ``clip_norm="auto"`` too; entries are cut to them. A number
@@ -199,7 +210,8 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         def scale_of(session, ask, shares, n):
             if bounds is None:
                 return self._target_scale(session, ask, (d, q), shares, n)
-            return TargetScale.in_box(*bounds, centered=self.fit_intercept)
+            scale = TargetScale.in_box(*bounds, centered=self.fit_intercept)
+            return scale, model_share(shares)
 
         form = RecordForm(as_columns, q)
         W, b, scale, attributes = self._release(session, placed, form, scale_of, self._solve)
@@ -213,24 +225,31 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
             "target_bounds_": (scale.low, scale.high),
         }
 
-    def _solve(self, released, _clip_norm):
-        return solve_readout(released, float(self.alpha))
+    def _solve(self, released, *, clip_norm, scale):
+        half = scale.size / math.sqrt(len(scale.size))
+        return solve_readout(steadied(released, half), float(self.alpha))
 
     def _target_scale(self, session, ask, shape, shares, n):
         """Return learnt bounds about the medians of the targets (about 0 without an intercept).
 
+        Beside them what the search leaves for the model.
         A row of d columns is as long as sqrt(d) of their units, so that products with targets have
         about d times the noise of sums.
         """
         d, q = shape
         if session.budget.exact:
-            return TargetScale.in_ball(math.inf, q)
-        share = shares["target_bounds"]
-        words = {"of": "targets", "outcome": "and took a low guess", "remedy": "'target_bounds'"}
-        found = self._found(ask, q, share, n, **words)
-        reach = found.reach(d * found.sums_noise(shares["readout"] / share), _TARGET_REACH)
-        low, high = found.center - reach, found.center + reach
-        return TargetScale.in_box(low, high, centered=self.fit_intercept)
+            return TargetScale.in_ball(math.inf, q), model_share(shares)
+        targets = find_targets(
+            lambda share: self._found(ask, q, share, n),
+            partial(find_centers if self.fit_intercept else columns_about_zero, ask, q),
+            shares["target_bounds"],
+            model_share(shares),
+        )
+        warn_unclear_targets(self, targets)
+        columns, left = targets.columns, left_for_model(shares, targets.left)["readout"]
+        part = max(left, shares["target_bounds"]) / targets.share
+        reach = columns.reach(d * columns.sums_noise(part), _TARGET_REACH)
+        return target_scale(targets, reach, centered=self.fit_intercept), targets.left
 
     def plan(
         self,

@@ -23,6 +23,7 @@ from skdp.data.records import RecordForm
 from skdp.exceptions import PrivacyWarning
 from skdp.regression._class_weight import check_class_weight, class_weights
 from skdp.regression._readout import ReadoutBase
+from skdp.regression._targets import model_share
 from skdp.solvers.classes import class_moments, reweighted
 from skdp.solvers.readout import solve_readout
 from skdp.theory import FitPlan, check_counts
@@ -197,14 +198,18 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         form = RecordForm(partial(encode, classes=classes, codes=codes), q)
         scale = TargetScale.in_ball(1.0, q)
         solve = partial(self._solve, classes=classes, codes=codes)
-        W, b, _, attributes = self._release(session, placed, form, lambda *_: scale, solve)
+
+        def scale_of(_session, _ask, shares, _n):
+            return scale, model_share(shares)
+
+        W, b, _, attributes = self._release(session, placed, form, scale_of, solve)
         return attributes | {
             "classes_": classes,
             "coef_": (factor * W.T).astype(float_dtype(placed.rows), copy=False),
             "intercept_": intercepts(b, factor) if self.fit_intercept else np.zeros_like(b),
         }
 
-    def _solve(self, released, clip_norm, classes, codes):
+    def _solve(self, released, *, classes, codes, clip_norm, scale):
         """Return the solution under the weights of the classes; all of it is free."""
         alpha = float(self.alpha)
         if not self._releases_sums():

@@ -23,6 +23,7 @@ _SUMS = 2.8  # noise of moments of columns, in that of ranks
 _BLUR, _NEAREST, _FARTHEST = 0.05, 4.0, 64.0  # scales from the centre at which entries are cut
 # Of a share: scales about 0, medians, scales about these, parts of octaves, raises, a count.
 _PARTS = (0.2, 0.4, 0.2, 0.06, 0.12, 0.02)
+_SCALES_ALONE = 0.4  # of the share, where medians alone follow
 # Half of the grid for a median reaches 6 scales from 0 (one may be two octaves off), and then 1.4
 # steps of the one before.
 _STEP, _FINER, _LOOKS = 2.0**-3, 2.0**-5, 2
@@ -83,6 +84,8 @@ class Columns(NamedTuple):
         Of a rank that has all of the share.
     needed : int
         About how many entries that differ from 0 and from the centre show the scale of a column.
+    placed : array of bool, shape (d,)
+        Whether clear ranks enclose the median.
     """
 
     center: FloatArray
@@ -91,6 +94,7 @@ class Columns(NamedTuple):
     n: float
     noise: float
     needed: int
+    placed: NDArray[np.bool_]
 
     def sums_noise(self, part: float) -> float:
         """Return about the noise of sums of columns that have this multiple of the share."""
@@ -126,27 +130,48 @@ def find_columns(ask: AsksColumns, d: int, share: float, n: float | None) -> Col
     else:
         spreads += count
     first = find_scales(ask.octaves(np.zeros(d)).ranks, d, scales)
-    center = _medians(ask, first, places)
+    center, placed = _medians(ask, first, places)
     about = ask.octaves(center).ranks
     spread = find_scales(about, d, spreads, near=first.value)
     size = raised_scales(about, finer_scales(about, spread, finer), raises)
     found, needed = first.found & spread.found, max(first.needed, spread.needed)
     noise = first.noise_scale * math.sqrt(_PARTS[0] / QUESTIONS)
-    return Columns(center, np.where(found, size, spread.value), found, n, noise, needed)
+    size = np.where(found, size, spread.value)
+    return Columns(center, size, found, n, noise, needed, placed)
 
 
-def _medians(ask: AsksColumns, scale: Scale, share: float) -> FloatArray:
-    """Return about the median of each column: entries may be alike, and far from 0.
+def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
+    """Find where the entries of each column lie, and nothing of how far they reach about there."""
+    scale = find_scales(ask.octaves(np.zeros(d)).ranks, d, _SCALES_ALONE * share)
+    center, placed = _medians(ask, scale, (1 - _SCALES_ALONE) * share, stay=0.5)
+    found = np.asarray(scale.found)
+    return Columns(center, scale.value, found, 1.0, scale.noise_scale, scale.needed, placed)
 
-    A column that lies within the steps of a first look is looked at again, in finer ones.
+
+def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
+    """Find how far the entries of each column reach from 0, for models without an intercept."""
+    zero = np.zeros(d)
+    scale = find_scales(ask.octaves(zero).ranks, d, share)
+    found = np.asarray(scale.found)
+    return Columns(zero, scale.value, found, math.inf, 1.0, scale.needed, np.ones(d, bool))
+
+
+def _medians(
+    ask: AsksColumns, scale: Scale, share: float, **how: float
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return about the median of each column, and whether it was enclosed.
+
+    Entries may be alike, and far from 0. A column that lies within the steps of a first look is
+    looked at again, in finer ones.
     """
     d = len(scale.value)
-    center, step = np.zeros(d), scale.value * _STEP
+    center, step, placed = np.zeros(d), scale.value * _STEP, np.zeros(d, bool)
     for _ in range(_LOOKS):
-        at, narrow = find_places(ask.places(center, step).ranks, d, share / _LOOKS)
-        center = np.where(scale.found, center + step * at, 0.0)
-        step = np.where(narrow, step * _FINER, step)
-    return center
+        seen = find_places(ask.places(center, step).ranks, d, share / _LOOKS, **how)
+        center = np.where(scale.found, center + step * seen.at, 0.0)
+        step = np.where(seen.narrow, step * _FINER, step)
+        placed |= seen.enclosed & scale.found
+    return center, placed
 
 
 def find_center(

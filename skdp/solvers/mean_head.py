@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.solvers.personalization import Count, GlobalModel, UserBatch
+from skdp.solvers.personalization import (
+    Count,
+    GlobalModel,
+    NumberMessage,
+    SumMessage,
+    UserBatch,
+)
 from skdp.solvers.user_heads import AsksHeads, Heads
 
 FloatArray = NDArray[np.float64]
@@ -17,33 +24,79 @@ _LOGIT, _BESIDE = 1.0, 0.5  # reach of intercepts; their level, in that of the c
 _RARE = 0.005  # least share of a class, before logarithms
 
 
-def head_norms(heads: Heads) -> Callable[[UserBatch], FloatArray]:
-    """Return the norm of each user's coefficients (inf where it is not finite)."""
-    size = heads.U.shape[1] * heads.model.intercept.size
+@dataclass(frozen=True)
+class HeadNorms(NumberMessage):
+    """The norm of each user's coefficients (inf where it is not finite)."""
 
-    def norms(batch: UserBatch) -> FloatArray:
-        values = heads.small(batch)[:, :size]
+    heads: Heads
+
+    name = "coef"
+
+    @property
+    def public(self) -> tuple[FloatArray | None, ...]:
+        """Its arrays."""
+        return self.heads.view.whitener, self.heads.U
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the norms."""
+        size = self.heads.U.shape[1] * self.heads.model.intercept.size
+        values = self.heads.small(batch)[:, :size]
         sizes = np.sqrt((values * values).sum(axis=1))
         return np.where(np.isfinite(sizes), sizes, np.inf)
 
-    return norms
+
+@dataclass(frozen=True)
+class ClassMeans(SumMessage):
+    """The shares of each user's rows that lie in the p classes: a norm of at most 1."""
+
+    p: int
+
+    name = "class_means"
+    public = ()
+
+    @property
+    def parts(self) -> tuple[tuple[Any, ...], ...]:
+        """One nonnegative vector."""
+        return (((self.p,), 1.0, True),)
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the shares."""
+        means = np.ldexp(batch.Y.mean(axis=1), batch.y_exponent[:, None])
+        return np.asarray(np.clip(means, 0.0, 1.0))
 
 
-def class_means(batch: UserBatch) -> FloatArray:
-    """Return the shares of each user's rows that lie in the classes: a norm of at most 1."""
-    means = np.ldexp(batch.Y.mean(axis=1), batch.y_exponent[:, None])
-    return np.asarray(np.clip(means, 0.0, 1.0))
+@dataclass(frozen=True)
+class MeanHead(SumMessage):
+    """Each user's coefficients, and its intercept about public logits, within a public bound."""
 
+    heads: Heads
+    logits: FloatArray
+    coef_bound: float
 
-def about(heads: Heads, logits: FloatArray, unit: float) -> Callable[[UserBatch], FloatArray]:
-    """Return each user's coefficients, and its intercept about public logits, in a public unit."""
-    p = len(logits)
+    name = "mean_head"
 
-    def parts(batch: UserBatch) -> FloatArray:
-        values = heads.small(batch)
-        return np.concatenate([values[:, :-p], unit * (values[:, -p:] - logits)], axis=1)
+    @property
+    def public(self) -> tuple[Any, ...]:
+        """Its numbers."""
+        return self.heads.view.whitener, self.heads.U, self.logits, self.coef_bound
 
-    return parts
+    @property
+    def beside(self) -> float:
+        """Level of intercepts, for which each counts up to one logit."""
+        return _BESIDE * self.coef_bound
+
+    @property
+    def parts(self) -> tuple[tuple[Any, ...], ...]:
+        """Coefficients, and intercepts."""
+        p = len(self.logits)
+        k = self.heads.U.shape[1]
+        return ((k * p,), self.coef_bound, False), ((p,), self.beside, False)
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return both, the intercepts in units of one logit."""
+        p, unit = len(self.logits), self.beside / _LOGIT
+        values = self.heads.small(batch)
+        return np.concatenate([values[:, :-p], unit * (values[:, -p:] - self.logits)], axis=1)
 
 
 def global_model(
@@ -55,21 +108,20 @@ def global_model(
     one logit from there, whatever bounds the coefficients.
     """
     k, p = heads.U.shape[1], heads.model.intercept.size
-    logits, beside = np.zeros(p), _BESIDE * coef_bound
+    logits = np.zeros(p)
     if heads.view.intercept:
-        shares = ask.sums("class_means", class_means, (((p,), 1.0, True),), share=_CLASSES * share)
+        shares = ClassMeans(p).asked(ask, share=_CLASSES * share)
         level = count.value / max(p, 2)  # of classes that are alike
         gap = _kept(shares.value - level, shares.noise_scale)
         logits, share = class_logits((level + gap) / count.value), (1 - _CLASSES) * share
-    parts = (((k * p,), coef_bound, False), ((p,), beside, False))
-    local = about(heads, logits, beside / _LOGIT)
-    released = ask.sums("mean_head", local, parts, share=share)
+    message = MeanHead(heads, logits, coef_bound)
+    released = message.asked(ask, share=share)
     V = _kept(released.value[: k * p], released.noise_scale) / count.value
     coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
     noise = released.noise_scale * math.sqrt((k + 1) * p) / count.value / coef_bound
     if heads.view.intercept:
         gap = _kept(released.value[k * p :], released.noise_scale) / count.value
-        logits = logits + gap * _LOGIT / beside
+        logits = logits + gap * _LOGIT / message.beside
     return GlobalModel(coef, logits, noise)
 
 

@@ -24,6 +24,7 @@ _MOST_DENSE = 4000  # columns of a dense moment
 _DENSE_ROWS = 4000
 _FULL = 0.03  # of the cells stored: dense products are then faster
 _SMALL = 1500
+_EMPTY = 0.1  # of the entries of a moment
 
 
 def flip_probability(noise_scale: float) -> float:
@@ -48,6 +49,8 @@ def leading_pairs(M: Any, k: int) -> tuple[FloatArray, FloatArray]:
     k = min(k, n)
     if isinstance(M, np.ndarray) and (n < _SMALL or 10 * k >= n):
         return top_eigenpairs(M, k)
+    if isinstance(M, np.ndarray) and np.count_nonzero(M) < _EMPTY * M.size:
+        M = sp.csr_array(M)  # most of it is zero: a product reads less
     values, vectors = eigsh(M, min(k, n - 1), which="LA", tol=1e-4, v0=np.ones(n))
     order = np.argsort(-values, kind="stable")
     return values[order], vectors[:, order]

@@ -2,8 +2,9 @@
 
 Notation: user j has m rows X_j (m x d) and targets Y_j (m x p), d features, p outputs, k
 components. The whitener W (d x d) and the subspace U (d x k, orthonormal, in whitened features) are
-public; user j's coefficients are about W U V_j. Each step hands a public function of one user's
-rows to `ask`, which bounds what the user adds and releases the noisy sum.
+public; user j's coefficients are about W U V_j. Each step asks for a message: a public function of
+one user's rows, which `ask` bounds before it releases the noisy sum. A message is made of public
+numbers alone, so that it can be sent to devices.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,62 @@ class AsksUsers(Protocol):
         ...
 
 
+# -- what users send -------------------------------------------------------------------------------
+
+
+class GramMessage:
+    """Factors F (users, p, width) of a batch; the unit matrix of F'JF is what a user adds."""
+
+    name: ClassVar[str]
+    signed: ClassVar[bool] = False
+
+    @property
+    def width(self) -> int:
+        """Order of the matrix."""
+        raise NotImplementedError
+
+    def __call__(self, batch: Any) -> FloatArray:
+        """Return the factors."""
+        raise NotImplementedError
+
+    def asked(self, users: Any, **share: float) -> Any:
+        """Ask users (or an `ask` about them) for the sum."""
+        return users.grams(self.name, self, self.width, self.signed, **share)
+
+
+class SumMessage:
+    """An array of a batch, made of parts that are clipped to their levels."""
+
+    name: ClassVar[str]
+
+    @property
+    def parts(self) -> tuple[tuple[Any, ...], ...]:
+        """Shape, level and sign of each part; see `skdp.queries.users.Part`."""
+        raise NotImplementedError
+
+    def __call__(self, batch: Any) -> FloatArray:
+        """Return the array, one row for each user."""
+        raise NotImplementedError
+
+    def asked(self, users: Any, **share: float) -> Any:
+        """Ask users (or an `ask` about them) for the sum."""
+        return users.sums(self.name, self, self.parts, **share)
+
+
+class NumberMessage:
+    """One number for each user, which is only ever compared with public thresholds."""
+
+    name: ClassVar[str]
+
+    def __call__(self, batch: Any) -> FloatArray:
+        """Return the numbers."""
+        raise NotImplementedError
+
+    def asked(self, users: Any) -> Any:
+        """Return what ranks thresholds among the numbers."""
+        return users.numbers(self.name, self)
+
+
 # -- what a user sees of its own rows --------------------------------------------------------------
 
 
@@ -134,6 +191,12 @@ class View:
     intercept: bool
     loss_name: str | RowLoss
     base: GlobalModel | None = None
+
+    @property
+    def public(self) -> tuple[FloatArray | None, ...]:
+        """Its arrays: the whitener, and the model's coefficients and intercepts."""
+        base = (None, None) if self.base is None else (self.base.coef, self.base.intercept)
+        return (self.whitener, *base)
 
     @property
     def loss(self) -> ConvexLoss:

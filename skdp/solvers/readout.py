@@ -18,6 +18,7 @@ from skdp.solvers.postprocess import inside_ball
 FloatArray = NDArray[np.float64]
 _GRID = 2.0 ** (np.arange(-120, 81) / 2)  # prior variances of a coefficient, in its natural unit
 _CLEAR = 2.0  # twice the logarithm of how much likelier a signal must be than none
+_PLACE = 1 / 3  # deviation of the mean of a target about the middle of its bounds, in half of them
 _LEAST = 1e-3  # least estimate of an eigenvalue, in standard deviations of the noise
 
 
@@ -80,6 +81,25 @@ def readout_moments(
         A = A - weight * np.outer(mean, mean)
         B = B - weight * np.outer(mean, target_mean)
     return Readout(A, B, mean, target_mean, noise, noise * target_size, weight, corner)
+
+
+def steadied(released: Readout, half: FloatArray) -> Readout:
+    """Return the moments about means that are drawn to the centres, as much as noise moves them.
+
+    `half` is half the width of the bounds of each target, about whose middle its mean is expected.
+    Nothing is expected of the d means of the columns but their common size (James and Stein).
+    """
+    if not released.corner or released.noise == 0.0:
+        return released
+    n, mean, target_mean = released.weight, released.row_mean, released.target_mean
+    noise = released.noise / (n * released.corner)
+    target_noise = released.cross_noise / (n * released.corner)
+    square = max(float(mean @ mean), 1e-300)
+    near = mean * max(0.0, 1 - max(len(mean) - 2, 0) * noise**2 / square)
+    near_target = target_mean / (1 + (target_noise / (_PLACE * half)) ** 2)
+    scatter = released.scatter + n * (np.outer(mean, mean) - np.outer(near, near))
+    cross = released.cross + n * (np.outer(mean, target_mean) - np.outer(near, near_target))
+    return released._replace(scatter=scatter, cross=cross, row_mean=near, target_mean=near_target)
 
 
 class Solution(NamedTuple):

@@ -40,13 +40,15 @@ _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
 _RAISES, RAISING = 16, 4  # clip levels upwards, half octaves; questions among them
 _DOUBT = 2.0  # deviations
 _FINER = 2  # questions about parts of an octave
+_CLEAR_RANK = 3.0  # deviations from which a rank says on which side of a threshold the median lies
+_RAISE_DOUBT = 3.0  # deviations: one raise by mistake costs more accuracy than one left out
 _FAR, _OUTSIDE = 4.0, 0.07  # of the numbers may lie so many scales outside
 _STEPS_UP = 3  # questions whether more do: up to 4^7 scales
 _ENOUGH = 4.2  # numbers, in deviations of the noise of one rank, from which a median is found
 
 # Rank of a threshold among numbers whose median lies i - len(OCTAVES) octaves below it.
 _GAPS = np.arange(-len(OCTAVES), len(OCTAVES) + 1) + 0.5
-_RANKS = [expit(_GAPS / width) - 0.5 for width in _WIDTHS]
+_RANKS = np.stack([expit(_GAPS / width) - 0.5 for width in _WIDTHS])
 
 
 class AsksRank(Protocol):
@@ -133,19 +135,38 @@ def find_scales(
     return Scale(value, found, search.needed, search.noise_scale)
 
 
-def find_places(ranks: AsksRanks, d: int, share: float) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Return the median of each column in steps from a place, and whether it is certain.
+class Places(NamedTuple):
+    """Released medians.
+
+    Attributes
+    ----------
+    at : array of shape (d,)
+        Steps from where they were looked for.
+    narrow : array of bool, shape (d,)
+        Whether little doubt is left about the step.
+    enclosed : array of bool, shape (d,)
+        Whether clear ranks say that it lies above one threshold and below another.
+    """
+
+    at: FloatArray
+    narrow: NDArray[np.bool_]
+    enclosed: NDArray[np.bool_]
+
+
+def find_places(ranks: AsksRanks, d: int, share: float, *, stay: float = _STAY) -> Places:
+    """Return the median of each column in steps from a place, and how certain it is.
 
     `ranks` takes whole numbers of steps, up to `FARTHEST` to each side. A median that may as well
-    be here stays: entries are often alike, and next to what most of them are lies nothing.
+    be here stays: entries are often alike, and next to what most of them are lies nothing. It moves
+    if less than `stay` of what is likely lies on one side of here (0.5: always).
     """
     likely = _Bisection(d)
     for _ in range(QUESTIONS):
         asked = likely.question()
         likely.learn(asked, ranks(OCTAVES[asked].astype(float), share=share / QUESTIONS))
-    middle, found = likely.result()
-    moved = (likely.quantile(_STAY) > FARTHEST) | (likely.quantile(1 - _STAY) < FARTHEST)
-    return np.where(moved, OCTAVES[middle], 0.0), found
+    middle, narrow = likely.result()
+    moved = (likely.quantile(stay) > FARTHEST) | (likely.quantile(1 - stay) < FARTHEST)
+    return Places(np.where(moved, OCTAVES[middle], 0.0), narrow, likely.enclosed())
 
 
 def finer_scale(rank: AsksRank, scale: Scale, share: float, *, questions: int = _FINER) -> float:
@@ -185,7 +206,7 @@ def raised_scales(ranks: AsksRanks, scales: FloatArray, share: float) -> FloatAr
         middle = (low + high) // 2
         below = ranks(scales * np.ldexp(_FAR, 2 * middle), share=part)
         above = total.value - below.value
-        goal = 2 * _OUTSIDE * total.value + _DOUBT * math.sqrt(2) * total.noise_scale
+        goal = 2 * _OUTSIDE * total.value + _RAISE_DOUBT * math.sqrt(2) * total.noise_scale
         few = above <= goal
         low, high = np.where(few, low, middle + 1), np.where(few, middle, high)
     return np.asarray(scales * np.ldexp(1.0, 2 * high))
@@ -235,8 +256,8 @@ class _Likely:
 
     def quantile(self, q: Any) -> IntArray:
         """Return the step of each column below which q of the posterior lies."""
-        reached = np.cumsum(self._posterior, axis=1) >= np.reshape(q, (-1, 1)) * (1 - 1e-12)
-        return np.asarray(np.argmax(reached, axis=1))
+        reached = self._posterior.cumsum(axis=1) >= np.reshape(q, (-1, 1)) * (1 - 1e-12)
+        return np.asarray(reached.argmax(axis=1))
 
     def question(self) -> IntArray:
         """Return the next threshold of each column: near its median, not the same for all.
@@ -247,11 +268,11 @@ class _Likely:
         d, left = len(self._posterior), 1 - len(self._asked) / QUESTIONS
         apart = np.arange(d) * _GOLDEN % 1 - 0.5 if d > 1 else np.zeros(1)
         middle = self.quantile(0.5 + self._apart * left * apart)
-        near = np.clip(middle[:, None] + _ASIDE, 0, len(OCTAVES) - 1)
-        known = np.zeros(near.shape, bool)
-        for asked in self._asked:
-            known |= asked[:, None] == near
-        return np.asarray(near[np.arange(d), np.argmin(known, axis=1)])
+        near = np.minimum(np.maximum(middle[:, None] + _ASIDE, 0), len(OCTAVES) - 1)
+        if not self._asked:
+            return np.asarray(near[:, 0])
+        known = (np.stack(self._asked)[:, :, None] == near).any(axis=0)
+        return np.asarray(near[np.arange(d), known.argmin(axis=1)])
 
     def result(self) -> tuple[IntArray, NDArray[np.bool_]]:
         """Return the median of what is likely, and whether that is narrow."""
@@ -270,11 +291,19 @@ class _Bisection(_Likely):
     def __init__(self, d: int) -> None:
         super().__init__(d, np.full(len(OCTAVES), 1 / len(OCTAVES)))
         self._logs = np.zeros((d, len(OCTAVES)))
+        self._lowest, self._highest = np.zeros(d), np.zeros(d)  # ranks, in deviations
+
+    def enclosed(self) -> NDArray[np.bool_]:
+        """Return whether clear ranks lie on both sides of the median."""
+        return (self._lowest < -_CLEAR_RANK) & (self._highest > _CLEAR_RANK)
 
     def learn(self, asked: IntArray, answer: Answer) -> None:
         """Take in one more answer for each column."""
         self._asked.append(asked)
-        z = np.atleast_1d(answer.value)[:, None] / max(answer.noise_scale, _EXACT)
+        ranks = np.atleast_1d(answer.value) / max(answer.noise_scale, _EXACT)
+        self._lowest = np.minimum(self._lowest, ranks)
+        self._highest = np.maximum(self._highest, ranks)
+        z = ranks[:, None]
         below = np.arange(len(OCTAVES)) <= asked[:, None]
         self._logs += np.where(below, log_ndtr(z), log_ndtr(-z))
         self._logs -= self._logs.max(axis=1, keepdims=True)
@@ -306,10 +335,9 @@ class _Search(_Likely):
         self._asked.append(asked)
         gaps = asked[:, None] - np.arange(len(OCTAVES)) + len(OCTAVES)
         scaled = (np.atleast_1d(answer.value) / noise)[:, None]
-        for i, ranks in enumerate(_RANKS):
-            f = ranks[gaps]
-            self._squares[i] += f * f
-            self._products[i] += f * scaled
+        f = _RANKS.take(gaps, axis=1)
+        self._squares += f * f
+        self._products += f * scaled
         blocks = range(0, len(asked), _BLOCK)
         logs = np.vstack([self._log_likelihood(slice(i, i + _BLOCK)) for i in blocks])
         self._posterior = _pooled(

@@ -12,7 +12,7 @@ Three routes for rows:
 - `screened_subspace` (`skdp.solvers.screening`): columns chosen by their noisy sums, then the
   first route on what is kept.
 
-Two for persons, whose rows are bounded together: `moment_subspace` and `product_subspace`.
+Rows may be persons, whose rows are bounded together: bounds and answers are those of one row.
 
 Clip levels aim at a number of clipped rows in proportion to the noise (`private_clip_level`).
 """
@@ -277,22 +277,3 @@ def power_subspace(
         left = np.linalg.svd(np.hstack(stacked), full_matrices=False)[0]
         V = left[:, : k if last else start.shape[1]]
     return V
-
-
-def moment_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> FloatArray:
-    """Return the leading subspace of one release of the clipped moment, chosen by thinning."""
-    block, scale = clipped_gram(ask, d, share, noise)
-    return chosen_subspace(block, scale, k).vectors
-
-
-def product_subspace(ask: Any, start: FloatArray, k: int, shares: Sequence[float]) -> FloatArray:
-    """Return the leading subspace by power steps on whole products, without core and tangent.
-
-    The last step stacks the last two products, each divided by its noise scale.
-    """
-    V, products = orthonormal(start), []
-    for share in shares:
-        answer = ask.gram_product(V, share=share)
-        products.append(answer.value / max(answer.noise_scale, _TINY))
-        V = orthonormal(answer.value)
-    return np.asarray(np.linalg.svd(np.hstack(products[-2:]), full_matrices=False)[0][:, :k])

@@ -22,6 +22,7 @@ from skdp.solvers.shrinkage import wigner
 FloatArray = NDArray[np.float64]
 _SPLIT = 0.6  # c: most of the signal stays in the half that is fitted
 _MARGIN = 1.0  # by which another must be better than the leading eigenvectors, in noise scales
+_WIDER = 4  # times as many eigenpairs as are asked for: what the shrunk spectrum is made of
 _LEVELS = (2.5, 3.5)  # of the noise off the diagonal, for soft thresholds
 
 
@@ -43,12 +44,28 @@ class Subspace(NamedTuple):
     axes: bool
 
 
-Way = Callable[[FloatArray, float, int], Subspace]
+class _Noisy:
+    """A moment with noise of known scale, and its leading eigenpairs."""
+
+    def __init__(self, moment: FloatArray, noise_scale: float) -> None:
+        self.moment, self.noise_scale = moment, noise_scale
+        self._pairs: tuple[FloatArray, FloatArray] | None = None
+
+    def pairs(self, k: int) -> tuple[FloatArray, FloatArray]:
+        """Return k eigenpairs, descending; what was found once is not looked for again."""
+        if self._pairs is None or len(self._pairs[0]) < min(k, len(self.moment)):
+            self._pairs = leading_pairs(self.moment, k)
+        values, vectors = self._pairs
+        return values[:k], vectors[:, :k]
+
+
+Way = Callable[[_Noisy, int], Subspace]
 
 
 def soft_thresholded(A: FloatArray, level: float) -> FloatArray:
     """Shorten all entries off the diagonal by a level, down to zero."""
-    out = np.sign(A) * np.maximum(np.abs(A) - level, 0.0)
+    out = np.clip(A, -level, level)
+    np.subtract(A, out, out=out)
     np.fill_diagonal(out, np.diag(A))
     return out
 
@@ -62,16 +79,18 @@ def chosen_subspace(
     of two soft thresholds; the k largest entries of the diagonal, and of `first`, if it is given.
     That must be known from elsewhere (popularity): what holds the noise of A is judged too well.
     """
+    released = _Noisy(A, noise_scale)
     if noise_scale == 0.0:
-        return _leading(A, 0.0, k)
+        return _leading(released, k)
     Z = np.random.default_rng(20240229).standard_normal(A.shape) * noise_scale
     Z = (Z + Z.T) / 2
-    half, other = A + _SPLIT * Z, A - Z / _SPLIT
-    wider = noise_scale * math.sqrt(1 + _SPLIT**2)
+    half = _Noisy(A + _SPLIT * Z, noise_scale * math.sqrt(1 + _SPLIT**2))
+    half.pairs(_WIDER * k)
+    other = A - Z / _SPLIT
     ways = _ways(first)
-    scores = [_score(way(half, wider, k).vectors, other) for way in ways]
+    scores = [_score(way(half, k).vectors, other) for way in ways]
     scores[0] += _MARGIN * noise_scale * math.sqrt(k)
-    return ways[int(np.argmax(scores))](A, noise_scale, k)
+    return ways[int(np.argmax(scores))](released, k)
 
 
 def _score(V: FloatArray, moment: FloatArray) -> float:
@@ -79,36 +98,36 @@ def _score(V: FloatArray, moment: FloatArray) -> float:
 
 
 def _ways(first: FloatArray | None) -> list[Way]:
-    """Return the candidates as functions of (moment, noise scale, k)."""
+    """Return the candidates as functions of a noisy moment and k."""
     ways: list[Way] = [
         _leading,
         _with_diagonal,
         *(partial(_thresholded, level=level) for level in _LEVELS),
     ]
-    ways.append(lambda A, _, k: Subspace(_axes(np.diag(A), k), A, True))
+    ways.append(lambda A, k: Subspace(_axes(np.diag(A.moment), k), A.moment, True))
     if first is not None:
-        ways.append(lambda A, _, k: Subspace(_axes(first, k), A, True))
+        ways.append(lambda A, k: Subspace(_axes(first, k), A.moment, True))
     return ways
 
 
-def _leading(A: FloatArray, _noise_scale: float, k: int) -> Subspace:
-    return Subspace(leading_pairs(A, k)[1], A, False)
+def _leading(A: _Noisy, k: int) -> Subspace:
+    return Subspace(A.pairs(k)[1], A.moment, False)
 
 
-def _thresholded(A: FloatArray, noise_scale: float, k: int, level: float) -> Subspace:
-    B = soft_thresholded(A, level * noise_scale / math.sqrt(2))
+def _thresholded(A: _Noisy, k: int, level: float) -> Subspace:
+    B = soft_thresholded(A.moment, level * A.noise_scale / math.sqrt(2))
     return Subspace(leading_pairs(B, k)[1], B, False)
 
 
-def _with_diagonal(A: FloatArray, noise_scale: float, k: int) -> Subspace:
+def _with_diagonal(A: _Noisy, k: int) -> Subspace:
     """Leading subspace of the shrunk spectrum plus what the diagonal has beyond it."""
-    shrunk = wigner(*leading_pairs(A, 4 * k), noise_scale / math.sqrt(2))
+    shrunk = wigner(*A.pairs(_WIDER * k), A.noise_scale / math.sqrt(2))
     sizes = shrunk.values * np.maximum(shrunk.cosines, 0.0)
-    rest = np.maximum(np.diag(A) - (shrunk.vectors**2) @ sizes, 0.0)
-    singles = _axes(rest, min(4 * k, len(rest)))
+    rest = np.maximum(np.diag(A.moment) - (shrunk.vectors**2) @ sizes, 0.0)
+    singles = _axes(rest, min(_WIDER * k, len(rest)))
     parts = [shrunk.vectors * np.sqrt(sizes), singles * np.sqrt(rest @ singles)]
     V = np.linalg.svd(np.hstack(parts), full_matrices=False)[0][:, :k]
-    return Subspace(np.asarray(V), A, False)
+    return Subspace(np.asarray(V), A.moment, False)
 
 
 def _axes(sizes: FloatArray, k: int) -> FloatArray:

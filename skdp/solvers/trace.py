@@ -219,8 +219,8 @@ def private_median(
     def ranks(thresholds: FloatArray, *, share: float) -> Answer:
         return rank(near * _RATIO ** float(thresholds[0]), share=share)
 
-    at, _ = find_places(ranks, 1, QUESTIONS * rank_share)
-    return float(near * _RATIO ** at[0])
+    place = find_places(ranks, 1, QUESTIONS * rank_share).at[0]
+    return float(near * _RATIO**place)
 
 
 # -- the descent --------------------------------------------------------------------------

@@ -8,6 +8,7 @@ is left to `skdp.solvers.personalization`.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from skdp.answer import Answer
 from skdp.solvers.columns import Columns
-from skdp.solvers.personalization import GlobalModel, Local, UserBatch
+from skdp.solvers.personalization import GlobalModel, GramMessage, Local, NumberMessage, UserBatch
 from skdp.solvers.readout import readout_moments, solve_readout
 from skdp.solvers.scales import FARTHEST, AsksRank, find_places, find_scale
 
@@ -62,33 +63,49 @@ class TargetUnit(NamedTuple):
     needed: int
 
 
-def _lengths(center: FloatArray) -> Local:
-    """Return the root mean square of each user's targets about a public centre."""
+@dataclass(frozen=True)
+class TargetLengths(NumberMessage):
+    """The root mean square of each user's targets about a public centre."""
 
-    def lengths(batch: UserBatch) -> FloatArray:
-        gaps = np.ldexp(batch.Y, batch.y_exponent[:, None, None]) - center
+    center: FloatArray
+
+    name = "target"
+
+    @property
+    def public(self) -> tuple[FloatArray]:
+        """Its arrays."""
+        return (self.center,)
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the lengths."""
+        gaps = np.ldexp(batch.Y, batch.y_exponent[:, None, None]) - self.center
         largest = np.abs(gaps).max(axis=(1, 2))
         shape = gaps / np.where(largest > 0, largest, 1.0)[:, None, None]
         return np.asarray(largest * np.sqrt((shape * shape).mean(axis=(1, 2))))
 
-    return lengths
 
+@dataclass(frozen=True)
+class TargetMeans(NumberMessage):
+    """The mean target of each user."""
 
-def target_means(batch: UserBatch) -> FloatArray:
-    """Return the mean target of each user."""
-    return np.asarray(np.ldexp(batch.Y.mean(axis=1)[:, 0], batch.y_exponent))
+    name = "target_mean"
+    public = ()
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the means."""
+        return np.asarray(np.ldexp(batch.Y.mean(axis=1)[:, 0], batch.y_exponent))
 
 
 def find_target_unit(ask: AsksBase, share: float, *, centered: bool) -> TargetUnit:
     """Find where the targets of users lie: the median of their means, and the scale about it."""
     steps = 2 + _ZOOMS if centered else 1
     part, center, placed = share / steps, np.zeros(1), True
-    first = scale = find_scale(ask.numbers("target", _lengths(center)).kept_below, part)
+    first = scale = find_scale(TargetLengths(center).asked(ask).kept_below, part)
     if centered:
-        rank = ask.numbers("target_mean", target_means).kept_below
+        rank = TargetMeans().asked(ask).kept_below
         middle, placed = _middle(rank, _WIDEST * float(first.value), part)
         center = np.full(1, middle if first.found else 0.0)
-        about = ask.numbers("target", _lengths(center)).kept_below
+        about = TargetLengths(center).asked(ask).kept_below
         scale = find_scale(about, part, near=float(first.value))
     found = bool(first.found and placed and scale.found)
     return TargetUnit(center, float(scale.value), found, max(first.needed, scale.needed))
@@ -107,7 +124,7 @@ def _middle(rank: AsksRank, reach: float, share: float) -> tuple[float, bool]:
         ) -> Answer:
             return rank(c + by * float(thresholds[0]), share=share)
 
-        at, narrow = find_places(steps, 1, share)
+        at, narrow, _ = find_places(steps, 1, share)
         seen = seen or bool(narrow[0] or at[0] == 0)  # it may as well be where it was
         center += step * float(at[0])
         step *= _ZOOM / FARTHEST if narrow[0] else 1.0
@@ -128,6 +145,39 @@ def level_model(unit: TargetUnit, d: int) -> GlobalModel:
     return GlobalModel(np.zeros((d, len(unit.center))), unit.center)
 
 
+@dataclass(frozen=True)
+class Pooled(GramMessage):
+    """Rows, targets and a corner of a user, in public units about public centres."""
+
+    center: FloatArray
+    size: FloatArray
+    target_center: FloatArray
+    target_size: float
+    intercept: bool
+
+    name = "pooled"
+
+    @property
+    def public(self) -> tuple[Any, ...]:
+        """Its numbers."""
+        return self.center, self.size, self.target_center, self.target_size
+
+    @property
+    def width(self) -> int:
+        """Number of features, targets and corners."""
+        return len(self.center) + len(self.target_center) + (1 if self.intercept else 0)
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the records; long ones are shortened."""
+        X = (np.ldexp(batch.X, batch.x_exponent[:, None, None]) - self.center) / self.size
+        Y = np.ldexp(batch.Y, batch.y_exponent[:, None, None]) - self.target_center
+        Y = _TARGET * np.clip(Y / self.target_size, -_REACH, _REACH)
+        last = np.full((*X.shape[:2], 1 if self.intercept else 0), _CORNER)
+        lengths = np.sqrt((X * X).sum(axis=2, keepdims=True))
+        weights = np.minimum(1.0, _ROW_REACH / np.maximum(lengths, _ROW_REACH))
+        return np.asarray(weights * np.concatenate([X, Y, last], axis=2))
+
+
 def pooled_model(
     ask: AsksBase, columns: Columns, unit: TargetUnit, share: float, *, intercept: bool
 ) -> GlobalModel:
@@ -140,17 +190,8 @@ def pooled_model(
     size = size * math.sqrt(d)  # an ordinary row has length 1
     corner = _CORNER if intercept else 0.0
 
-    def factors(batch: UserBatch) -> FloatArray:
-        X = (np.ldexp(batch.X, batch.x_exponent[:, None, None]) - columns.center) / size
-        Y = (np.ldexp(batch.Y, batch.y_exponent[:, None, None]) - unit.center) / unit.size
-        Y = _TARGET * np.clip(Y, -_REACH, _REACH)
-        last = np.full((*X.shape[:2], 1 if intercept else 0), corner)
-        lengths = np.sqrt((X * X).sum(axis=2, keepdims=True))
-        weights = np.minimum(1.0, _ROW_REACH / np.maximum(lengths, _ROW_REACH))
-        return np.asarray(weights * np.concatenate([X, Y, last], axis=2))
-
-    width = d + p + (1 if intercept else 0)
-    released = ask.grams("pooled", factors, width, share=share)
+    message = Pooled(columns.center, size, unit.center, unit.size, intercept)
+    released = message.asked(ask, share=share)
     if intercept and released.value[-1, -1] < _SEEN * released.noise_scale:
         return level_model(unit, d)  # not even the number of users is seen
     moments = readout_moments(

@@ -23,6 +23,7 @@ from skdp.solvers.personalization import (
     Local,
     Seen,
     Shared,
+    SumMessage,
     UserBatch,
     View,
 )
@@ -168,7 +169,7 @@ class Heads:
             return np.zeros_like(batch.Y)
         return self.model.predictions(batch)
 
-    def _undetermined(self, batch: UserBatch) -> bool:
+    def undetermined(self, batch: UserBatch) -> bool:
         """Whether these users have too few rows for a head."""
         return bool(batch.X.shape[1] <= self.U.shape[1] + int(self.view.intercept))
 
@@ -222,22 +223,6 @@ class Heads:
         ]
         return np.stack(columns, axis=1)
 
-    def vote(self, rules: Sequence[HeadRule]) -> Local:
-        """Return each user's unit vote: how much better than average each rule does, in logs.
-
-        Users with too few rows for a head judge the rules without one alone.
-        """
-        level = np.array([rule.penalty == math.inf for rule in rules])
-
-        def vote(batch: UserBatch) -> FloatArray:
-            losses = self.losses(batch, rules)
-            logs = np.log(losses[:, :-1] + 0.01 * losses[:, -1:])
-            judged = level if self._undetermined(batch) else np.ones(len(rules), bool)
-            means = logs[:, judged].mean(axis=1, keepdims=True) if judged.any() else 0.0
-            return unit(np.where((losses[:, -1:] > 0) & judged, means - logs, 0.0))
-
-        return vote
-
     def small(self, batch: UserBatch) -> FloatArray:
         """Heads in the subspace in the user's own units: V (k, p) and intercept, (n, (k + 1) p)."""
         rule = fixed_choice(self.view).rules[0]
@@ -259,10 +244,11 @@ class Heads:
         n, _, d = seen.X.shape
         p = seen.Y.shape[2]
         rules, own = choice.rules, np.zeros(n, np.intp)
-        if self._undetermined(batch):
+        if self.undetermined(batch):
             rules = (choice.few,)
         elif len(rules) > 1:
-            own = np.argmax(np.nan_to_num(self.vote(rules)(batch)) + choice.leaning, axis=1)
+            votes = HeadVotes(self, rules)(batch)
+            own = np.argmax(np.nan_to_num(votes) + choice.leaning, axis=1)
         theta, b = np.zeros((n, d, p)), np.zeros((n, p))
         for i, rule in enumerate(rules):
             users = np.flatnonzero(own == i)
@@ -291,6 +277,41 @@ class Heads:
         return theta, b
 
 
+@dataclass(frozen=True)
+class HeadVotes(SumMessage):
+    """Each user's unit vote: how much better than average each rule does, in logs.
+
+    Users with too few rows for a head judge the rules without one alone.
+    """
+
+    heads: Heads
+    rules: tuple[HeadRule, ...]
+
+    name = "head_votes"
+
+    @property
+    def public(self) -> tuple[Any, ...]:
+        """Its arrays."""
+        model = self.heads.model
+        rules = np.array(self.rules, np.float64)
+        return self.heads.view.whitener, model.coef, model.intercept, self.heads.U, rules
+
+    @property
+    def parts(self) -> tuple[tuple[Any, ...], ...]:
+        """One vector."""
+        return (((len(self.rules),), 1.0, False),)
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the votes."""
+        losses = self.heads.losses(batch, self.rules)
+        logs = np.log(losses[:, :-1] + 0.01 * losses[:, -1:])
+        judged = np.ones(len(self.rules), bool)
+        if self.heads.undetermined(batch):
+            judged = np.array([rule.penalty == math.inf for rule in self.rules])
+        means = logs[:, judged].mean(axis=1, keepdims=True) if judged.any() else 0.0
+        return unit(np.where((losses[:, -1:] > 0) & judged, means - logs, 0.0))
+
+
 class _Taken(NamedTuple):
     X: FloatArray
     Y: FloatArray
@@ -311,8 +332,7 @@ def elect(
     share: float,
 ) -> Choice:
     """Elect the rule of all users; if no rule stands out of the noise, only a leaning is left."""
-    parts = (((len(rules),), 1.0, False),)
-    released = ask.sums("head_votes", heads.vote(rules), parts, share=share)
+    released = HeadVotes(heads, rules).asked(ask, share=share)
     votes, noise = released.value, released.noise_scale
     few = _rule_of_few(rules, votes, noise)
     if float(votes.max()) >= _TRUST * noise:

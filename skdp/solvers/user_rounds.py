@@ -7,7 +7,7 @@ loss; "cross" compares directions with heads; "gram" is the paper's noisy normal
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from skdp.solvers.linalg import orthonormal, symmetric_noise_edge
 from skdp.solvers.local_fits import LOSSES, RidgePath, centred, moments, transposed, unit
 from skdp.solvers.personalization import (
     AsksUsers,
-    Local,
+    GramMessage,
     Shared,
+    SumMessage,
     UserBatch,
     View,
 )
@@ -32,19 +33,39 @@ GAIN = 0.6  # a full step takes this part of the error away: messages are clippe
 _CORE = 1 / 3  # weight of the k x k part of a round's message, in units of the clip level
 
 
-def round_message(view: View, U: FloatArray, clip_level: float) -> Local:
-    """Return the message of a round: residual moments times unit head, and the head's square.
+@dataclass(frozen=True)
+class ResidualRound(SumMessage):
+    """Residual moments times unit head, and the head's square.
 
     With the head V fitted on X U, w = V/|V| and the residual r: X'r w' / ((m - k) |V|), and w w'
     times a public weight. The head fits k of the m degrees of freedom away, hence m - k.
     """
-    k = U.shape[1]
-    penalty = _HEAD_PENALTY if view.loss.mean is None else _GLM_PENALTY
 
-    def message(batch: UserBatch) -> FloatArray:
+    view: View
+    U: FloatArray
+    clip_level: float
+
+    name = "round"
+
+    @property
+    def public(self) -> tuple[FloatArray | None, ...]:
+        """Its arrays."""
+        return (*self.view.public, self.U)
+
+    @property
+    def parts(self) -> tuple[tuple[Any, ...], ...]:
+        """The moments, and the square."""
+        k = self.U.shape[1]
+        weight = core_weight(self.clip_level)
+        return (self.U.shape, self.clip_level, False), ((k, k), weight, True)
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return both, of any length."""
+        view, k = self.view, self.U.shape[1]
+        penalty = _HEAD_PENALTY if view.loss.mean is None else _GLM_PENALTY
         seen = view(batch)
         n, m, _ = seen.X.shape
-        path = RidgePath.of(np.matmul(seen.X, U))
+        path = RidgePath.of(np.matmul(seen.X, self.U))
         zero, everyone = np.zeros_like(seen.Y), np.full(n, penalty)
         fit = path.fit(seen.Y, zero, view.loss, everyone, view.variance)
         V = path.coefficients(fit)
@@ -53,21 +74,14 @@ def round_message(view: View, U: FloatArray, clip_level: float) -> Local:
         spare = max(m - k - int(view.intercept), 1)
         residual = (fit.target - fit.eta) / (spare * np.where(lengths > 0, lengths, np.inf))
         D = np.matmul(moments(seen.X, residual), transposed(w))
-        C = core_weight(clip_level) * np.matmul(w, transposed(w))
+        C = core_weight(self.clip_level) * np.matmul(w, transposed(w))
         sent = np.concatenate([D.reshape(n, -1), C.reshape(n, -1)], axis=1)
         return np.where(view.tells(batch)[:, None], sent, 0.0)
-
-    return message
 
 
 def core_weight(clip_level: float) -> float:
     """Scale of w w' in a round's message."""
     return _CORE * clip_level
-
-
-def round_parts(d: int, k: int, clip_level: float) -> tuple[tuple[Any, ...], ...]:
-    """Shapes and levels of a round's message."""
-    return ((d, k), clip_level, False), ((k, k), core_weight(clip_level), True)
 
 
 def residual_step(shared: Shared, released: Answer, clip_level: float) -> Shared:
@@ -90,36 +104,70 @@ def residual_step(shared: Shared, released: Answer, clip_level: float) -> Shared
     return replace(shared, U=orthonormal(U + (D @ R / values) @ R.T), error=error, count=count)
 
 
-def _cross_message(view: View, U: FloatArray) -> Local:
-    def message(batch: UserBatch) -> FloatArray:
+@dataclass(frozen=True)
+class CrossRound(SumMessage):
+    """A user's own unit direction times its unit head."""
+
+    view: View
+    U: FloatArray
+
+    name = "cross_round"
+
+    @property
+    def public(self) -> tuple[FloatArray | None, ...]:
+        """Its arrays."""
+        return (*self.view.public, self.U)
+
+    @property
+    def parts(self) -> tuple[tuple[Any, ...], ...]:
+        """One matrix."""
+        return ((self.U.shape, 1.0, False),)
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the matrix."""
+        view = self.view
         theta = unit(view.ridge(batch))
         seen = view(batch)
-        path, Y = RidgePath.of(np.matmul(seen.X, U)), view.linear_targets(seen.Y)
+        path, Y = RidgePath.of(np.matmul(seen.X, self.U)), view.linear_targets(seen.Y)
         everyone = np.full(len(Y), _HEAD_PENALTY)
         head = path.fit(Y, np.zeros_like(Y), LOSSES["squared"], everyone, view.variance)
         w = unit(path.coefficients(head))
         return np.asarray(np.matmul(theta, transposed(w)).reshape(len(Y), -1))
 
-    return message
 
-
-def _gram_factors(view: View, U: FloatArray) -> Local:
+@dataclass(frozen=True)
+class GramRound(GramMessage):
     """Rows [vec(x v'), y] of the paper's normal equations, for one output."""
 
-    def factors(batch: UserBatch) -> FloatArray:
+    view: View
+    U: FloatArray
+
+    name = "gram_round"
+
+    @property
+    def public(self) -> tuple[FloatArray | None, ...]:
+        """Its arrays."""
+        return (*self.view.public, self.U)
+
+    @property
+    def width(self) -> int:
+        """Unknowns, and the targets."""
+        return self.U.size + 1
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the rows."""
+        view = self.view
         seen = view(batch)
         X, Y = seen.X, view.linear_targets(seen.Y)
         if view.intercept:
             X, Y = centred(X), centred(Y)
-        path = RidgePath.of(np.matmul(X, U))
+        path = RidgePath.of(np.matmul(X, self.U))
         everyone = np.full(len(Y), _HEAD_PENALTY)
         V = path.coefficients(path.fit(Y, np.zeros_like(Y), LOSSES["squared"], everyone, 0.0))
         n, m, _ = X.shape
         rows = np.matmul(V[:, None], X[:, :, None, :]).reshape(n, m, -1)  # (k x 1)(1 x d)
         size = np.sqrt((V * V).sum(axis=(1, 2)))[:, None, None]
         return np.concatenate([rows, Y * np.where(size > 0, 1.0, 0.0)], axis=2)
-
-    return factors
 
 
 def gram_step(shared: Shared, released: Answer) -> Shared:
@@ -138,18 +186,14 @@ def refine(
     ask: AsksUsers, view: View, shared: Shared, kind: str, n_rounds: int, clip: float, share: float
 ) -> Shared:
     """Improve the subspace in rounds that share the budget equally."""
-    d, k = shared.U.shape
     for _ in range(n_rounds):
         part = share / n_rounds
         if kind == "residual":
-            local = round_message(view, shared.U, clip)
-            parts = round_parts(d, k, clip)
-            shared = residual_step(shared, ask.sums("round", local, parts, share=part), clip)
+            released = ResidualRound(view, shared.U, clip).asked(ask, share=part)
+            shared = residual_step(shared, released, clip)
         elif kind == "cross":
-            local = _cross_message(view, shared.U)
-            released = ask.sums("cross_round", local, (((d, k), 1.0, False),), share=part)
-            shared = replace(shared, U=orthonormal(released.value.reshape(d, k)))
+            released = CrossRound(view, shared.U).asked(ask, share=part)
+            shared = replace(shared, U=orthonormal(released.value.reshape(shared.U.shape)))
         else:
-            local = _gram_factors(view, shared.U)
-            shared = gram_step(shared, ask.grams("gram_round", local, d * k + 1, share=part))
+            shared = gram_step(shared, GramRound(view, shared.U).asked(ask, share=part))
     return shared

@@ -6,6 +6,8 @@ Notation as in `skdp.solvers.personalization`.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,9 @@ from skdp.solvers.local_fits import (
 from skdp.solvers.personalization import (
     AsksUsers,
     Count,
+    GramMessage,
     Shared,
+    SumMessage,
     UserBatch,
     View,
 )
@@ -59,6 +63,55 @@ def whitener_of(released: Answer, diagonal: bool) -> FloatArray:
     return np.asarray(W / (np.trace(W) / d))
 
 
+@dataclass(frozen=True)
+class SecondMoment(GramMessage):
+    """A user's rows, own means taken off, in public units."""
+
+    units: FloatArray
+    intercept: bool
+
+    name = "second_moment"
+
+    @property
+    def public(self) -> tuple[FloatArray]:
+        """Its arrays."""
+        return (self.units,)
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return len(self.units)
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the rows."""
+        return (centred(batch.X) if self.intercept else batch.X) / self.units
+
+
+@dataclass(frozen=True)
+class Variances(SumMessage):
+    """Sums of squares of a user's columns, own means taken off, in public units."""
+
+    units: FloatArray
+    intercept: bool
+
+    name = "variances"
+
+    @property
+    def public(self) -> tuple[FloatArray]:
+        """Its arrays."""
+        return (self.units,)
+
+    @property
+    def parts(self) -> tuple[tuple[Any, ...], ...]:
+        """One nonnegative vector."""
+        return (((len(self.units),), 1.0, True),)
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the sums of squares."""
+        X = SecondMoment(self.units, self.intercept)(batch)
+        return np.asarray((X * X).sum(axis=1))
+
+
 def learn_whitener(
     ask: AsksUsers, units: FloatArray, kind: bool | str, intercept: bool, share: float
 ) -> FloatArray | None:
@@ -66,22 +119,12 @@ def learn_whitener(
 
     `units` are public: what rows are divided by first.
     """
-    d = len(units)
     if kind is False:
         return None
-
-    def rows(batch: UserBatch) -> FloatArray:
-        return (centred(batch.X) if intercept else batch.X) / units
-
     if kind is True:
-        released = ask.grams("second_moment", rows, d, share=share)
+        released = SecondMoment(units, intercept).asked(ask, share=share)
         return np.asarray(whitener_of(released, False) / units[:, None])
-
-    def squares(batch: UserBatch) -> FloatArray:
-        X = rows(batch)
-        return np.asarray((X * X).sum(axis=1))
-
-    released = ask.sums("variances", squares, (((d,), 1.0, True),), share=share)
+    released = Variances(units, intercept).asked(ask, share=share)
     return np.asarray(whitener_of(released, True) / units)
 
 
@@ -113,24 +156,58 @@ def _error_of_votes(values: FloatArray, k: int, noise_scale: float, n: float) ->
     return float(np.mean(np.minimum(tilt, (d - k) / d)))
 
 
-def vote_start(
-    ask: AsksUsers, view: View, d: int, k: int | str, local: str, share: float
-) -> Shared:
-    """Each user votes with its own direction u: the sum of u u' shows the subspace."""
-    fit = view.ridge if local == "ridge" else view.moment
-    released = ask.grams("votes", lambda batch: transposed(fit(batch)), d, share=share)
-    return _spectral(released, k, counts=True)
+@dataclass(frozen=True)
+class Votes(GramMessage):
+    """A user's own direction, from its rows alone; `local` says how it is found."""
+
+    view: View
+    d: int
+    local: str
+
+    name = "votes"
+
+    @property
+    def public(self) -> tuple[FloatArray | None, ...]:
+        """Its arrays."""
+        return self.view.public
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return self.d
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the direction, of any length."""
+        fit = self.view.ridge if self.local == "ridge" else self.view.moment
+        return transposed(fit(batch))
 
 
-def pair_start(ask: AsksUsers, view: View, d: int, k: int, share: float) -> Shared:
-    """The paper's start: pairs of rows, x x' y y' with unit rows, averaged over a user's pairs.
+@dataclass(frozen=True)
+class Pairs(GramMessage):
+    """Pairs of rows x x' y y', with unit rows.
 
     A symmetric pair is [(a + b)(a + b)' - (a - b)(a - b)'] / 4: signed factors.
     """
 
-    def factors(batch: UserBatch) -> FloatArray:
-        seen = view(batch)
-        Y = view.linear_targets(seen.Y)
+    view: View
+    d: int
+
+    name, signed = "pairs", True
+
+    @property
+    def public(self) -> tuple[FloatArray | None, ...]:
+        """Its arrays."""
+        return self.view.public
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return self.d
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the factors."""
+        seen = self.view(batch)
+        Y = self.view.linear_targets(seen.Y)
         pairs = Y.shape[1] // 2
         lengths = np.sqrt((seen.X * seen.X).sum(axis=2, keepdims=True))
         X = seen.X / np.where(lengths > 0, lengths, np.inf)
@@ -139,7 +216,17 @@ def pair_start(ask: AsksUsers, view: View, d: int, k: int, share: float) -> Shar
         size, sign = np.sqrt(np.abs(product)), np.where(product < 0, -1.0, 1.0)
         return np.concatenate([size * (a + sign * b), size * (a - sign * b)], axis=1)
 
-    return _spectral(ask.grams("pairs", factors, d, True, share=share), k, counts=False)
+
+def vote_start(
+    ask: AsksUsers, view: View, d: int, k: int | str, local: str, share: float
+) -> Shared:
+    """Each user votes with its own direction u: the sum of u u' shows the subspace."""
+    return _spectral(Votes(view, d, local).asked(ask, share=share), k, counts=True)
+
+
+def pair_start(ask: AsksUsers, view: View, d: int, k: int, share: float) -> Shared:
+    """The paper's start: pairs of rows, averaged over a user's pairs."""
+    return _spectral(Pairs(view, d).asked(ask, share=share), k, counts=False)
 
 
 def _spectral(released: Answer, k: int | str, *, counts: bool) -> Shared:

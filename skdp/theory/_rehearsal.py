@@ -278,6 +278,7 @@ def rehearse(
     check_counts(estimator, n_samples=n)
     act = type(estimator)._fit_session if act is None else act
     copy = type(estimator)(**estimator.get_params(deep=False))
+    _order_bounds(copy)
     kind = partial(_RehearsalSession, n=n, ordinary=ordinary)
     session = copy._checked_session(kind=kind, pure=pure)
     with suppress(_Over), warnings.catch_warnings():
@@ -288,6 +289,12 @@ def rehearse(
     guarantee += f", {session.adjacency}"
     name = type(estimator).__name__
     return Rehearsal(name, guarantee, budget.mu, session.law, tuple(session.paid), session.narrowed)
+
+
+def _order_bounds(estimator: Any) -> None:
+    """Take `bounds` by column name in their order: here are no names, and it changes no noise."""
+    if isinstance(bounds := getattr(estimator, "bounds", None), Mapping):
+        estimator.bounds = [tuple(np.ravel(pair).tolist()) for pair in bounds.values()]
 
 
 def last_noise(

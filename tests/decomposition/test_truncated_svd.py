@@ -293,13 +293,38 @@ TO_THE_TRUTH = [
 
 @pytest.mark.parametrize(("unit", "route", "options"), TO_THE_TRUTH, ids=str)
 def test_every_route_goes_to_the_truth(unit, route, options):
-    """At epsilon 1000, whose noise is that of 64."""
+    """At epsilon 1000."""
     data = groups(600, 4) if unit == "edge" else binary(1200, 200, 4)
     rows = normalised(data) if unit == "interaction" else data
     svd = fit(data, 4, privacy_unit=unit, algorithm=route, epsilon=1000.0, **options)
     assert share_of_best(svd, rows) >= 0.999
     values = np.linalg.svd(rows, compute_uv=False)[:4]
     assert np.allclose(svd.singular_values_, values, rtol=0.02)
+
+
+def flat(m, n):
+    """Short histories with a heavy tail: no gap in the spectrum."""
+    return make_histories(m, n, 12, 30, overlap=0.7, tail=0.65, random_state=0)
+
+
+@pytest.mark.parametrize(
+    ("unit", "route"),
+    [("row", "gram"), ("row", "screened"), ("interaction", "gram"),
+     ("interaction", "screened"), ("interaction", "one_shot"), ("entry", "gram"),
+     ("entry", "one_shot")],
+)  # fmt: skip
+def test_a_spectrum_without_gaps_is_no_limit(unit, route):
+    """Shares of the best at epsilon 3 to 1000 go up to it."""
+    R = flat(1500, 150)
+    rows = normalised(R.toarray()) if unit != "entry" else R.toarray()
+    data = sp.csr_array(rows) if unit == "row" else R
+    options = {"clip_norm": 1.0} if unit == "row" else {}
+    shares = [
+        share_of_best(fit(data, 6, privacy_unit=unit, algorithm=route, epsilon=e, **options), rows)
+        for e in (3.0, 30.0, 1000.0)
+    ]
+    assert shares[0] < shares[1] < shares[2] or shares[1] > 0.999
+    assert shares[2] >= 0.999
 
 
 def as_printed(rows, epsilon, floor, k=5, width=13, n_steps=6):

@@ -4,6 +4,7 @@ import pickle
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.cluster import KMeans
@@ -51,9 +52,9 @@ from skdp import (
 )
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.model_selection import DPGridSearchCV, make_private_scorer
-from skdp.preprocessing import DPStandardScaler, RowClipper
+from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.privacy import epsilon_from_mu_delta
-from skdp.testing import FitData, audit, seeded_entropy, transcript_audit
+from skdp.testing import FitData, audit, fixed_noise, seeded_entropy, transcript_audit
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
@@ -275,12 +276,12 @@ PIPES = {
         make_pipeline(RowClipper(), DPPersonalizedRegressor(user_column=-1)),
         [("dppersonalizedregressor", "holds private"), ("dppersonalizedregressor", "unit")],
     ),
-    "users in a column that was moved": (
+    "users in a column that was moved, and is known": (
         make_pipeline(
             ColumnTransformer([("a", "passthrough", [1, 0])], sparse_threshold=0),
-            DPPersonalizedRegressor(user_column=-1),
+            DPPersonalizedRegressor(user_column=1),
         ),
-        [("dppersonalizedregressor", "holds private"), ("dppersonalizedregressor", "unit")],
+        [("dppersonalizedregressor", "holds private")],
     ),
     "heads of users": (
         DPPersonalizedRegressor(), [("DPPersonalizedRegressor", "holds private")],
@@ -528,6 +529,74 @@ def test_a_step_before_a_column_of_users_renames_them():
     clipped = RowClipper(1.0).fit_transform(X)
     assert len(np.unique(users)) == 100
     assert len(np.unique(clipped[20:, -1])) == 1980
+
+
+def by_columns(*parts, **params):
+    return ColumnTransformer(
+        list(parts), **{"sparse_threshold": 0, "verbose_feature_names_out": False} | params
+    )
+
+
+SCALED, HOT = PublicScaler([(-9, 9)] * 3), OneHotEncoder(
+    categories=[["a", "b"]], handle_unknown="ignore")  # fmt: skip
+IDS, REST = ("ids", "passthrough", ["person"]), ("scale", SCALED, ["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("steps", "column", "kept"),
+    [
+        ([by_columns(IDS, REST)], "person", True),
+        ([by_columns(IDS, REST)], 0, True),
+        ([by_columns(REST, IDS)], -1, True),
+        ([by_columns(REST, IDS)], 3, True),  # a scaler hands on as many columns as it gets
+        ([by_columns(("hot", HOT, ["a"]), IDS)], -1, True),
+        ([by_columns(("scale", SCALED, [0, 1, 2]), ("ids", "passthrough", 3))], -1, True),
+        ([by_columns(REST, remainder="passthrough")], "person", True),
+        ([by_columns(IDS, REST, verbose_feature_names_out=True)], "ids__person", True),
+        ([by_columns(IDS, REST), by_columns(("ids", "passthrough", [0]))], 0, True),
+        ([DPStandardScaler(privacy_unit="group", user_column=0)], 0, True),
+        ([by_columns(IDS, REST), RowClipper()], 0, False),
+        ([RowClipper(), by_columns(IDS, REST)], 0, False),
+        ([by_columns(IDS, REST)], 1, False),
+        ([by_columns(IDS, REST)], -1, False),
+        ([by_columns(IDS, REST, verbose_feature_names_out=True)], "person", False),
+        ([by_columns(("hot", HOT, ["a"]), IDS)], 2, False),  # how wide is not looked up
+        ([by_columns(("ids", RowClipper(), ["person"]), REST)], "person", False),
+        ([by_columns(("all", "passthrough", slice(0, 4)))], 0, False),
+        ([by_columns(("mask", "passthrough", [True, False]))], 0, False),
+        ([by_columns(REST, remainder="passthrough")], -1, False),
+        ([by_columns(("scale", SCALED, [0, 1, 2]), remainder="passthrough")], "person", False),
+        ([by_columns(("s", SCALED, ["person"]), remainder="passthrough")], "person", False),
+        ([DPStandardScaler(privacy_unit="group", user_column=0)], 1, False),
+    ],
+)
+def test_a_column_of_users_may_pass_through_untouched(steps, column, kept):
+    model = DPRidge(privacy_unit="group", user_column=column)
+    report = check_pipeline(make_pipeline(*steps, model))
+    units = [problem for problem in report.problems if problem.kind == "unit"]
+    assert (not units) == kept, str(report)
+    if kept:
+        assert any("whole numbers below 2**53" in text for text in report.assumptions)
+    else:
+        assert "hand the column on by 'passthrough'" in str(report)
+
+
+@pytest.mark.parametrize("output", ["default", "pandas"])
+def test_users_that_passed_through_are_the_users(output):
+    """By force: the same bits as with the persons named beside the rows."""
+    X, y, users = users_first(60, 5)
+    frame = pd.DataFrame(X, columns=["a", "b", "c", "d", "person"])
+    scaled = ("scale", PublicScaler([(-5, 5)] * 4), ["a", "b", "c", "d"])
+    columns = by_columns(IDS, scaled).set_output(transform=output)
+    settings = {"privacy_unit": "group", "clip_norm": 2.0, "target_bounds": (-1, 1)}
+    column = "person" if output == "pandas" else 0
+    pipe = make_pipeline(columns, DPRidge(user_column=column, **settings))
+    assert check_pipeline(pipe).ok
+    with fixed_noise(0):
+        pipe.fit(frame, y)
+    with fixed_noise(0):
+        alone = DPRidge(**settings).fit(scaled[1].fit_transform(X[:, :4]), y, groups=users)
+    assert np.array_equal(pipe[-1].coef_, alone.coef_)
 
 
 @pytest.mark.filterwarnings("ignore:.*too few:skdp.exceptions.PrivacyWarning")

@@ -11,11 +11,14 @@ from skdp.data import groups as grouped_rows
 from skdp.data.persons import PersonRows
 from skdp.data.record_scales import RowScale, TargetScale
 from skdp.queries.person_columns import PersonColumns
+from skdp.queries.person_maps import PersonWeight
 from skdp.queries.person_readout import PersonReadoutQuery
-from skdp.queries.persons import PersonQuery, PersonWeight
+from skdp.queries.persons import PersonQuery
 
 D, K = 5, 3
 V = np.linalg.qr(np.random.default_rng(9).standard_normal((D, K)))[0]
+SKEW = V * [3.0, 1e-3, 0.7]
+OUTSIDE = (np.eye(D) - V @ V.T)[:1] / np.linalg.norm((np.eye(D) - V @ V.T)[0])
 CENTER, SIZE = np.zeros(D), np.ones(D)
 WEIGHTS = {"equal": PersonWeight(), "rows": PersonWeight(8.0)}
 ROWS = {
@@ -23,6 +26,12 @@ ROWS = {
     "moment": lambda q: q.moment(0.5),
     "projected_gram": lambda q: q.projected_gram(V),
     "gram_product": lambda q: q.gram_product(V),
+    "gram_product, not orthonormal": lambda q: q.gram_product(SKEW),
+    "tangent": lambda q: q.tangent(V, math.inf).product(math.inf),
+    "tangent, clipped": lambda q: q.tangent(V, math.inf, np.array([1.0, 0.5, 0.2])).product(0.2),
+    "tangent and core": lambda q: q.tangent(V, 3.0).product(0.3),
+    "tangent_sizes": lambda q: q.tangent(V, 3.0).sizes_above(0.2),
+    "some columns": lambda q: q.columns(np.array([0, 3])).gram(),
     "sums": lambda q: q.sums(),
     "positive_sums": lambda q: q.positive_sums(),
     "kept_below": lambda q: q.kept_below(1.0),
@@ -78,7 +87,7 @@ def bounded(name, groups, adjacency="add_remove", weight="equal", seed=None, mak
 def hostile(seed=0):
     """Persons of 1 to 200 rows of all scales, alike and unlike, and what attains each bound."""
     rng = np.random.default_rng(seed)
-    for m in (1, 2, 7, 8, 200):
+    for m in (1, 2, 8, 200):
         for scale in (0.0, 1e-300, 1.0, 1e300):
             yield scale * rng.standard_normal((m, D))
             yield scale * np.repeat(rng.standard_normal((1, D)), m, axis=0)
@@ -91,6 +100,8 @@ def hostile(seed=0):
     yield np.full((3, D), np.nan)
     yield np.full((2, D), np.finfo(float).max)
     yield np.vstack([np.eye(D)] * 40)
+    for t in (0.1, 0.3, 0.5, 0.53, 0.9):
+        yield np.tile(math.sqrt(t) * V[:, :1].T + math.sqrt(1 - t) * OUTSIDE, (4, 1))
 
 
 def pairs(adjacency):
@@ -103,6 +114,9 @@ def pairs(adjacency):
         yield [rows], [-rows]
         yield [rows], [everybody[(7 * i + 3) % len(everybody)]]
         yield [rows], [np.roll(rows, 1, axis=1) * np.where(np.arange(D) % 2, 1, -1)]
+    for t in (0.1, 0.5, 0.53):  # what attains the split, and its mirror image
+        x = math.sqrt(t) * V[:, :1].T + math.sqrt(1 - t) * OUTSIDE
+        yield [np.tile(x, (3, 1))], [2 * math.sqrt(t) * V[:, :1].T - x]
     for x in (V[:, :1].T, np.ones((1, D))):
         yield [x], [np.repeat(x, 8, axis=0)]
     for first, second in ((V[:, 0], V[:, 1]), (np.eye(D)[0], np.eye(D)[2])):
@@ -125,8 +139,7 @@ def test_sensitivity_holds_and_is_attained(name, adjacency, step):
             change = np.abs(left.answer(step) - right.answer(step)).astype(np.float64)
             worst = max(worst, float(np.linalg.norm(change)) / left.bound.l2_steps(step))
     assert worst <= 1.0
-    # Two persons move a rounded product by less than twice what one does: 2 is no sup there.
-    assert worst >= (0.7 if (name, adjacency) == ("gram_product", "replace") else 0.95)
+    assert worst >= 0.95
 
 
 def test_the_weight_by_rows_is_private_under_replace_too():
@@ -153,6 +166,10 @@ def test_a_huge_person_counts_once(name):
 def test_a_person_sends_the_same_bits_in_any_company_and_order(name, weight, monkeypatch):
     everybody = list(hostile())[::2]
     alone = sum(bounded(name, [rows], weight=weight).answer(1e-6) for rows in everybody)
+    if name.startswith("gram_product"):  # the sum is exact, and rounded down once
+        whole = bounded(name, everybody, weight=weight).answer(1e-6)
+        assert np.all((alone <= whole) & (whole <= alone + len(everybody)))
+        alone = whole
     for seed, jobs in ((None, None), (1, 2)):
         together = bounded(name, everybody, weight=weight, seed=seed, n_jobs=jobs)
         assert np.array_equal(together.answer(1e-6), alone)

@@ -18,9 +18,9 @@ from skdp.solvers import user_base as base
 from skdp.solvers import user_rounds as rounds
 from skdp.solvers import user_starts as starts
 from skdp.solvers.columns import Columns
-from skdp.solvers.mean_head import about, class_means, head_norms
+from skdp.solvers.mean_head import ClassMeans, HeadNorms, MeanHead
 from skdp.solvers.personalization import GlobalModel
-from skdp.solvers.user_heads import Heads, all_rules
+from skdp.solvers.user_heads import Heads, HeadVotes, all_rules
 
 D, K = 5, 2
 STEPS = [1e-9, 1e-6]
@@ -38,31 +38,21 @@ def make_local(name, p=1):
     heads = Heads(view, U, model)
     rules = all_rules(shared.Shared(U, 0.1, shared.Count()), view)[::7]
     return {
-        "second_moment": lambda q: q.grams("m", lambda b: b.X, D),
-        "votes": lambda q: q.grams("v", lambda b: view.ridge(b).swapaxes(1, 2), D),
-        "moment_votes": lambda q: q.grams("v", lambda b: plain.moment(b).swapaxes(1, 2), D),
+        "second_moment": starts.SecondMoment(np.ones(D), False).asked,
+        "votes": starts.Votes(view, D, "ridge").asked,
+        "moment_votes": starts.Votes(plain, D, "moment").asked,
         "pairs": lambda q: starts.pair_start(Recorder(q), plain, D, K, 1.0),
-        "variances": lambda q: q.sums("d", lambda b: (b.X * b.X).sum(axis=1), (((D,), 1.0, True),)),
-        "round": lambda q: q.sums(
-            "r",
-            rounds.round_message(plain, U, 0.5),
-            rounds.round_parts(D, K, 0.5),
-        ),
-        "round_with_intercepts": lambda q: q.sums(
-            "r",
-            rounds.round_message(view, U, 0.5),
-            rounds.round_parts(D, K, 0.5),
-        ),
+        "variances": starts.Variances(np.ones(D), False).asked,
+        "round": rounds.ResidualRound(plain, U, 0.5).asked,
+        "round_with_intercepts": rounds.ResidualRound(view, U, 0.5).asked,
         "cross": lambda q: rounds.refine(Recorder(q), plain, START, "cross", 1, 0.5, 1.0),
         "gram_round": lambda q: rounds.refine(Recorder(q), plain, START, "gram", 1, 0.5, 1.0),
-        "head_votes": lambda q: q.sums("h", heads.vote(rules), (((len(rules),), 1.0, False),)),
-        "class_means": lambda q: q.sums("c", class_means, (((p,), 1.0, True),)),
-        "mean_head": lambda q: q.sums(
-            "c", about(heads, np.ones(p), 0.7), (((K * p,), 2.0, False), ((p,), 1.0, False))
-        ),
-        "kept_below": lambda q: q.numbers("coef", head_norms(heads)).kept_below(1.0),
+        "head_votes": HeadVotes(heads, rules).asked,
+        "class_means": ClassMeans(p).asked,
+        "mean_head": MeanHead(heads, np.ones(p), 2.0).asked,
+        "kept_below": lambda q: HeadNorms(heads).asked(q).kept_below(1.0),
         "target_lengths": lambda q: base.find_target_unit(Recorder(q), 1.0, centered=False),
-        "target_means": lambda q: q.numbers("target_mean", base.target_means).kept_below(-0.1),
+        "target_means": lambda q: base.TargetMeans().asked(q).kept_below(-0.1),
         "pooled": lambda q: base.pooled_model(
             Recorder(q), COLUMNS, base.TargetUnit(np.ones(p), 2.0, True, 0), 1.0, intercept=True
         ),
@@ -217,7 +207,7 @@ def test_a_bad_user_sends_nothing(name, bad):
         query = query_of([user])
         for step in (0.0, 1e-8):
             assert not bounded(name, query).answer(step).any()
-        lengths = query.numbers("target", base._lengths(np.ones(1)))
+        lengths = base.TargetLengths(np.ones(1)).asked(query)
         assert lengths.kept_below(10.0).answer(0.0) == 0
         net_of_axes = net.candidate_scores(
             shared.View(None, False, "squared"), np.eye(D)[:, :, None]

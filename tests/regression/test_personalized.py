@@ -25,7 +25,7 @@ from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, QuantileLoss
 from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES, View
-from skdp.solvers.user_rounds import round_message
+from skdp.solvers.user_rounds import ResidualRound
 from skdp.testing import FitData, checks, null_release, seeded_entropy, transcript_audit
 
 ESTIMATORS = [
@@ -365,7 +365,7 @@ def test_users_who_tell_nothing_of_a_direction_send_nothing(loss):
         return local(next(UserRows(X, Y, np.zeros(len(X), int), True).blocks()))
 
     rng = np.random.default_rng(16)
-    for local in (view.ridge, round_message(view, U, 0.5)):
+    for local in (view.ridge, ResidualRound(view, U, 0.5)):
         assert not any(sent(local, X, y).any() for X, y in degenerate())
         assert sent(local, rng.standard_normal((9, 4)), np.linspace(-1, 1, 9)).any()
 

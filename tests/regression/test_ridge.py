@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_iris
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.preprocessing import normalize
 
@@ -117,6 +117,33 @@ def test_few_records_give_small_predictions_and_a_warning(n):
     with seeded_entropy(0), pytest.warns(PrivacyWarning):
         model = DPRidge(epsilon=0.2).fit(X, y)
     assert np.ptp(model.predict(X)) < 30 * np.ptp(y) or n < 60
+
+
+@pytest.mark.filterwarnings("ignore:.*scale of 6 of 6|.*the rows:skdp.exceptions.PrivacyWarning")
+def test_targets_that_are_hard_to_see_take_budget_from_the_model():
+    """A far and narrow target of few records: its released middle is predicted."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((250, 6)), 40 + rng.standard_normal(250)
+    for seed in range(5):
+        with seeded_entropy(seed), pytest.warns(PrivacyWarning, match="all budget went into"):
+            model = DPRidge(epsilon=0.5).fit(X, y)
+        assert not model.coef_.any()
+        assert "readout" not in {line.name for line in model.ledger_}
+        assert abs(model.intercept_ - 40) < 1
+        mu = math.sqrt(math.fsum(line.loss.value**2 for line in model.ledger_))
+        assert mu == pytest.approx(model.privacy_spent_.mu, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:DPRidge:skdp.exceptions.PrivacyWarning")
+def test_few_records_predict_no_worse_than_about_their_mean():
+    """Whatever is seen and not: an answer below the noise ends near the middle of the targets."""
+    X, y = load_iris(return_X_y=True)[0][:, :3], load_iris(return_X_y=True)[0][:, 3]
+    scores = []
+    for seed in range(40):
+        with seeded_entropy(seed):
+            scores.append(DPRidge().fit(X, y).score(X, y))
+    assert np.median(scores) > -0.25
+    assert np.quantile(scores, 0.1) > -1  # a target of two bumps has its median a deviation off
 
 
 def test_a_read_out_of_noise_is_said():

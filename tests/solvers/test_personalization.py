@@ -242,7 +242,7 @@ def test_election_needs_a_clear_winner():
     model = shared.GlobalModel(np.zeros((8, 1)), np.zeros(1))
     users_heads = heads.Heads(shared.View(None, True, "squared"), U, model)
     rules = heads.all_rules(shared.Shared(U, 0.001, shared.Count()), users_heads.view)
-    votes = users_heads.vote(rules)(batch)
+    votes = heads.HeadVotes(users_heads, rules)(batch)
     assert np.allclose(np.linalg.norm(votes, axis=1), 1)
 
     class Ask:

@@ -5,7 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from skdp.solvers.readout import Readout, readout_moments, solve_readout, true_forms
+from skdp.solvers.readout import (
+    Readout,
+    readout_moments,
+    solve_readout,
+    steadied,
+    true_forms,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -96,6 +102,40 @@ def test_reading_the_moment():
     centred = X - X.mean(axis=0)
     np.testing.assert_allclose(released.scatter, centred.T @ centred, atol=1e-10)
     np.testing.assert_allclose(released.cross, centred.T @ Y, atol=1e-10)
+
+
+def test_means_are_drawn_to_their_centres_as_far_as_noise_moves_them():
+    """The moments about 0 stay what they are; without noise nothing moves."""
+    rng = np.random.default_rng(1)
+    A, B = rng.standard_normal((5, 5)), rng.standard_normal((5, 2))
+    mean, target = rng.standard_normal(5), np.array([3.0, -3.0])
+    released = Readout(A @ A.T, B, mean, target, 2.0, np.array([2.0, 200.0]), 10.0, 0.5)
+    near = steadied(released, np.array([4.0, 4.0]))
+    about_zero = near.scatter + 10 * np.outer(near.row_mean, near.row_mean)
+    np.testing.assert_allclose(about_zero, A @ A.T + 10 * np.outer(mean, mean))
+    cross = near.cross + 10 * np.outer(near.row_mean, near.target_mean)
+    np.testing.assert_allclose(cross, B + 10 * np.outer(mean, target))
+    np.testing.assert_allclose(near.target_mean / target, [1 / (1 + 0.3**2), 1 / (1 + 30**2)])
+    kept = 1 - 3 * (2.0 / 5) ** 2 / (mean @ mean)
+    np.testing.assert_allclose(near.row_mean, kept * mean)
+    exact = released._replace(noise=0.0)
+    assert steadied(exact, np.ones(2)) is exact
+
+
+def test_drawn_means_are_nearer_on_average():
+    """For means of any size, what noise adds to the error is less (James and Stein)."""
+    rng = np.random.default_rng(2)
+    for size in (0.0, 0.5, 2.0, 20.0):
+        mean = size * rng.standard_normal(8)
+        errors = np.zeros(2)
+        for _ in range(400):
+            seen = mean + rng.standard_normal(8)
+            released = Readout(
+                np.eye(8), np.zeros((8, 1)), seen, np.zeros(1), 1.0, np.ones(1), 1.0, 1.0
+            )
+            near = steadied(released, np.ones(1)).row_mean
+            errors += np.sum((seen - mean) ** 2), np.sum((near - mean) ** 2)
+        assert errors[1] < errors[0]
 
 
 def test_hopeless_moments_stay_finite():

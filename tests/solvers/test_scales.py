@@ -210,9 +210,25 @@ def test_places_of_columns_that_are_mostly_one_value(share_at_32):
             exact = np.count_nonzero(column - shift <= steps[0]) - len(column) / 2
             return Answer(exact + noise * rng.standard_normal(1), noise)
 
-        at, found = find_places(ranks, 1, 1.0)
-        assert at[0] == min(32 - shift, FARTHEST)
-        assert found[0]
+        found = find_places(ranks, 1, 1.0)
+        assert found.at[0] == min(32 - shift, FARTHEST)
+        assert found.narrow[0] and found.enclosed[0] == (shift != -50)
+
+
+def test_medians_are_enclosed_where_there_are_enough_numbers():
+    """Half of the numbers against the noise of a rank: eight deviations, and one."""
+    rng = np.random.default_rng(11)
+    for n, most in ((800, 1.0), (100, 0.1)):
+        enclosed = []
+        for _ in range(100):
+            column = 13 + rng.standard_normal(n)
+
+            def ranks(steps, *, share, column=column):
+                exact = np.count_nonzero(column <= 2 * steps[0]) - len(column) / 2
+                return Answer(exact + 50.0 * rng.standard_normal(1), 50.0)
+
+            enclosed.append(find_places(ranks, 1, 1.0).enclosed[0])
+        assert np.mean(enclosed) == 1 if most == 1 else np.mean(enclosed) <= most
 
 
 def test_medians_are_found_in_their_octave():

@@ -8,7 +8,7 @@ Pure parts enter through their privacy loss distribution, never through that for
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +78,14 @@ def delta_from_mu_epsilon(mu: float, epsilon: float) -> float:
     return delta_from_losses([Loss("gaussian", mu)], epsilon)
 
 
+@lru_cache(maxsize=256)  # the fits of a search have few budgets
+def _largest_mu_of(epsilon: float, delta: float) -> float:
+    tail = math.sqrt(-2.0 * math.log(delta))
+    # Either suffices: mu^2/2 + mu tail <= epsilon, mu <= sqrt(2 pi) delta.
+    low = max(2.0 * epsilon / (math.hypot(tail, math.sqrt(2.0 * epsilon)) + tail), delta)
+    return largest_mu(lambda mu: delta_from_mu_epsilon(mu, epsilon), delta, low)
+
+
 def mu_from_epsilon_delta(epsilon: float, delta: float) -> float:
     """Largest mu for which mu-GDP implies (epsilon, delta)-DP, rounded to the safe side.
 
@@ -96,11 +104,8 @@ def mu_from_epsilon_delta(epsilon: float, delta: float) -> float:
     epsilon, delta = as_number("epsilon", epsilon), as_delta(delta)
     if epsilon == math.inf:
         return math.inf
-    epsilon = min(epsilon, _MAX_VALUE)  # a smaller epsilon implies every larger one
-    tail = math.sqrt(-2.0 * math.log(delta))
-    # Either suffices: mu^2/2 + mu tail <= epsilon, mu <= sqrt(2 pi) delta.
-    low = max(2.0 * epsilon / (math.hypot(tail, math.sqrt(2.0 * epsilon)) + tail), delta)
-    return largest_mu(lambda mu: delta_from_mu_epsilon(mu, epsilon), delta, low)
+    # A smaller epsilon implies every larger one.
+    return _largest_mu_of(min(epsilon, _MAX_VALUE), delta)
 
 
 def epsilon_from_mu_delta(mu: float, delta: float) -> float:
@@ -281,10 +286,18 @@ def epsilon_from_losses(losses: Iterable[tuple[str, Any]], delta: float) -> floa
         return math.inf
     if (sketched := _sketch_curve(losses)) is not None:
         return _sketch_epsilon(sketched, delta) if delta > 0.0 else math.inf
-    total = math.fsum(values)
     if delta == 0.0:
-        return total
-    target, atoms = lowered(delta), _pure_atoms(values)
+        return math.fsum(values)
+    return _epsilon_of(mu, values, delta) if values else _gaussian_epsilon(mu, delta)
+
+
+@lru_cache(maxsize=256)  # the fits of a search are alike
+def _gaussian_epsilon(mu: float, delta: float) -> float:
+    return _epsilon_of(mu, [], delta)
+
+
+def _epsilon_of(mu: float, values: list[float], delta: float) -> float:
+    total, target, atoms = math.fsum(values), lowered(delta), _pure_atoms(values)
     curve = partial(_mean_curve, mu, atoms)
     if curve(0.0) <= delta:
         return 0.0

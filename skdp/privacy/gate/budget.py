@@ -1,4 +1,12 @@
-"""What one fit may spend: a validated (epsilon, delta), and the numbers that noise needs."""
+"""What one fit may spend: a validated (epsilon, delta), and the numbers that noise needs.
+
+*Copies.* The sampler's own error is priced e^epsilon, so that one draw serves epsilons up to 37 or
+so (delta 1e-6). A budget beyond it may be split into r copies, each (epsilon/r, delta/r) with its
+sampler's error: a release is then the mean of r releases of one integer answer, which all copies
+choose together. Interactive mechanisms that run side by side compose as if one came after the
+other (Lyu 2022; Vadhan and Zhang 2023), and basic composition gives (epsilon, delta). As a law it
+is Gaussian of sqrt(r) times the mu of a copy.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +24,7 @@ SAMPLER_DISTANCE = MAX_DRAWS * noise.DELTA_PER_DRAW  # of all its noise from its
 
 # Beyond this epsilon the noise stays as it is: a smaller epsilon implies every larger one.
 _MAX_EPSILON = 64.0
+_MOST_COPIES = 32
 
 
 def _calibration_epsilon(epsilon: float, delta: float) -> float:
@@ -27,6 +36,27 @@ def _calibration_epsilon(epsilon: float, delta: float) -> float:
             f"over a fit. Got {delta!r} instead."
         )
     return min(epsilon, math.log(half), _MAX_EPSILON)
+
+
+def _best_copies(epsilon: float, delta: float) -> int:
+    """Return into how many copies a budget is split for the least noise: 1 unless it is huge."""
+    whole = _calibration_epsilon(epsilon, delta)
+    if epsilon <= whole:
+        return 1
+    most = math.ceil(min(epsilon / whole + 1, _MOST_COPIES))
+    numbers = range(max(1, most - 3), most + 1)
+    return max(numbers, key=lambda r: math.sqrt(r) * _mu_of_copy(epsilon, delta, 0.0, r)[0])
+
+
+def _mu_of_copy(
+    epsilon: float, delta: float, pure: float, copies: int
+) -> tuple[float, float, float]:
+    """Return (mu, sampler's charge, pure part) of one of equal copies of a budget."""
+    epsilon, delta = epsilon / copies, delta / copies
+    calibrated = _calibration_epsilon(epsilon, delta)
+    charge = noise.sampler_delta(calibrated, MAX_DRAWS)
+    pure = min(pure, calibrated / 2)
+    return accounting.mu_beside_pure(calibrated, delta - charge, pure), charge, pure
 
 
 @dataclass(frozen=True)
@@ -41,6 +71,8 @@ class PrivacyBudget:
         In [0, 1). With 0 every release is a Laplace release.
     pure_epsilon : float, default=0.0
         Epsilon set aside for pure parts (exponential mechanism) beside Gaussian releases.
+    split : bool, default=False
+        Whether a huge budget is split into copies, for sessions whose noise all comes from grants.
 
     Attributes
     ----------
@@ -48,13 +80,17 @@ class PrivacyBudget:
         Gaussian-DP parameter of all Gaussian releases of the fit together.
     sampler_delta : float
         What the noise sampler itself costs; taken off `delta` before calibrating.
+    copies : int
+        Number of releases whose mean is one release of the session.
     """
 
     epsilon: float
     delta: float
     pure_epsilon: float = 0.0
+    split: bool = False
     mu: float = field(init=False, default=0.0)
     sampler_delta: float = field(init=False, default=0.0)
+    copies: int = field(init=False, default=1)
 
     def __post_init__(self) -> None:
         epsilon = as_number("'epsilon'", self.epsilon)
@@ -66,18 +102,17 @@ class PrivacyBudget:
             raise ValueError(f"'delta' must be in the range [0, 1). Got {self.delta!r} instead.")
         if not pure < epsilon and not (pure == epsilon == math.inf):
             raise ValueError(f"'pure_epsilon' must be below epsilon. Got {self.pure_epsilon!r}.")
-        mu, charge = 0.0, 0.0
+        mu, charge, copies = 0.0, 0.0, 1
         if math.isinf(epsilon):
             mu = pure = math.inf
         elif delta == 0:
             pure = min(epsilon, _MAX_EPSILON)
         else:
-            calibrated = _calibration_epsilon(epsilon, delta)
-            charge = noise.sampler_delta(calibrated, MAX_DRAWS)
-            pure = min(pure, calibrated / 2)
-            mu = accounting.mu_beside_pure(calibrated, delta - charge, pure)
-        names = ("epsilon", "delta", "pure_epsilon", "mu", "sampler_delta")
-        for name, value in zip(names, (epsilon, delta, pure, mu, charge), strict=True):
+            copies = _best_copies(epsilon, delta) if self.split and pure == 0.0 else 1
+            mu, charge, pure = _mu_of_copy(epsilon, delta, pure, copies)
+            mu, charge = math.sqrt(copies) * mu, copies * charge
+        names = ("epsilon", "delta", "pure_epsilon", "mu", "sampler_delta", "copies")
+        for name, value in zip(names, (epsilon, delta, pure, mu, charge, copies), strict=True):
             object.__setattr__(self, name, value)
 
     @property

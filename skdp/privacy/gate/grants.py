@@ -66,6 +66,7 @@ class Grant:
     ) -> None:
         self._session = session
         self._levels = levels
+        self._copies = session.budget.copies
         self._left = 1
         self._process = os.getpid()
         self.bound = bound
@@ -118,7 +119,13 @@ class Grant:
         words = self._session.source.words(self.serial, bound.name, self.noise_scale, *index)
         if self._session.budget.pure:
             return noise.integer_laplace(words, bound.shape)
-        return noise.integer_gaussian(words, bound.shape, self._levels)
+        drawn = noise.integer_gaussian(words, bound.shape, self._levels)
+        if self._copies == 1:
+            return drawn
+        for _ in range(self._copies - 1):
+            drawn += noise.integer_gaussian(words, bound.shape, self._levels)
+        # Rounded so that a shift stays a shift: the mean of the noisy integers, rounded.
+        return np.asarray((drawn + self._copies // 2) // self._copies, np.int64)
 
     def finish(self, total: NDArray[Any]) -> Answer:
         """Turn a noisy integer total into the public answer (everything from here is free)."""

@@ -155,9 +155,10 @@ class PrivacySession:
             step = laplace_step(bound, epsilon)
             spread = math.sqrt(2.0) * noise.LAPLACE_SCALE
             return "laplace", step, step * spread, Loss("pure", epsilon)
-        mu = self.mu(share)
-        step = gaussian_step(bound, mu)
-        return "gaussian", step, step * noise.EFFECTIVE_SIGMA, Loss("gaussian", mu)
+        mu, copies = self.mu(share), math.sqrt(budget.copies)
+        step = gaussian_step(bound, mu / copies)
+        mechanism = "gaussian" if budget.copies == 1 else f"gaussian, mean of {budget.copies}"
+        return mechanism, step, step * noise.EFFECTIVE_SIGMA / copies, Loss("gaussian", mu)
 
     def grant(
         self, bound: Bound, share: float, *, note: str = "", openings: int = 1, unit: int = 1
@@ -317,8 +318,10 @@ class PrivacySession:
         return tuple(whole if snap else loss for loss, snap in zip(losses, near, strict=True))
 
     def _composed_epsilon(self, losses: tuple[Loss, ...]) -> float:
-        budget = self.budget
-        epsilon = accounting.epsilon_from_losses(losses, budget.delta - budget.sampler_delta)
+        budget, copies = self.budget, self.budget.copies
+        each = tuple(loss.times(1 / math.sqrt(copies)) for loss in losses) if copies > 1 else losses
+        left = (budget.delta - budget.sampler_delta) / copies
+        epsilon = copies * accounting.epsilon_from_losses(each, left)
         if epsilon > budget.epsilon * (1 + 1e-9):
             raise PrivacyError("more was granted than this session's budget")
         near = epsilon > budget.epsilon * (1 - 1e-9)  # the last bits depend on the order of sums
@@ -343,5 +346,5 @@ class PrivacySession:
             adjacency=self.adjacency,
             unit=self.unit,
             seeded=self.source.seeded,
-            distance=SAMPLER_DISTANCE * (budget.sampler_delta > 0.0),
+            distance=budget.copies * SAMPLER_DISTANCE * (budget.sampler_delta > 0.0),
         )

@@ -20,6 +20,7 @@ import math
 import os
 import sqlite3
 import tempfile
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from contextvars import ContextVar
@@ -36,19 +37,30 @@ Losses: TypeAlias = tuple[Loss, ...]
 
 
 class Reservation:
-    """What was paid for in advance: its fits draw on it, and not on the ledgers that paid.
-
-    Subclasses say in `reserve` which fits it has room for.
-    """
+    """What somebody paid for by name, as long as it lasts."""
 
     def __init__(self, covers: Iterable[str] = ()) -> None:
         self.token = new_token()
         self.covers = frozenset(covers)  # the ledgers that paid
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivacyError("a reservation cannot be copied or pickled: it would be spent twice.")
+
+
+class WholeFits(Reservation):
+    """Leave to fit clones, each of which pays the ledgers in full."""
+
+
+class Prepaid(Reservation, ABC):
+    """What was paid for in advance: its fits draw on it, and not on the ledgers that paid."""
+
+    def __init__(self, covers: Iterable[str] = ()) -> None:
+        super().__init__(covers)
         self.granted = False
 
+    @abstractmethod
     def reserve(self, fit: LedgerFit) -> int:
         """Take what a fit needs, or refuse."""
-        raise NotImplementedError
 
     def recharge(self, key: int, losses: Losses) -> None:
         """Refuse: the search was paid for as a sum of Gaussian or pure fits."""
@@ -68,11 +80,8 @@ class Reservation:
         """Give nothing back: what the search costs was fixed before it started."""
         self.granted |= bool(granted)
 
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise PrivacyError("a reservation cannot be copied or pickled: it would be spent twice.")
 
-
-class RunLimit(Reservation):
+class RunLimit(Prepaid):
     """What one run of a private search may spend; `next_run` fills it up again."""
 
     def __init__(self, unit: str, adjacency: str, run: Loss) -> None:
@@ -113,11 +122,7 @@ class RunLimit(Reservation):
 RUN: ContextVar[RunLimit | None] = ContextVar("skdp_run", default=None)
 
 
-class WholeFits(Reservation):
-    """Leave to fit clones, each of which pays the ledgers in full."""
-
-
-class Slips(Reservation):
+class Slips(Prepaid):
     """A fixed list of fits and one refit, in a file: any process of this machine may draw on it.
 
     Parameters

@@ -23,6 +23,7 @@ from skdp.privacy.ledger.files import FileBook
 from skdp.privacy.ledger.fits import LedgerFit, planned, unit_name
 from skdp.privacy.ledger.reservations import (
     RUN,
+    Prepaid,
     Reservation,
     RunLimit,
     Slips,
@@ -136,9 +137,7 @@ def _payers(ticket: Ticket | None, name: str) -> list[_Payer]:
             if not path:
                 raise _refuse(name, _ELSEWHERE)
             payers.append(FileBook(path, token=token))
-    if reservation is None or isinstance(reservation, WholeFits):
-        return payers
-    return [reservation, *payers]
+    return [reservation, *payers] if isinstance(reservation, Prepaid) else payers
 
 
 def _charge_all(payers: Iterable[_Payer], fit: LedgerFit) -> Charges:

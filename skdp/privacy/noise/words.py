@@ -24,6 +24,8 @@ KeyPart: TypeAlias = (
 
 _BLOCK_WORDS: Final = 4096
 _KEY_BYTES: Final = 32
+_KEYS: Final = "A key is made of str, bytes, bool, int, float and tuples. Got {!r}."
+_KEY_TYPES: Final = (str, int, float, bytes, np.bool_, np.integer, np.floating)
 _DOMAIN: Final = b"skdp.privacy.random/1"
 
 
@@ -68,12 +70,12 @@ class SystemSource:
 
     def words(self, *public_key: KeyPart) -> Words:
         """Return fresh words; the key is checked as a seeded source would, and not used."""
-        _encode(public_key)
+        _check(public_key)
         return _system_words
 
     def derive(self, *label: KeyPart) -> SystemSource:
         """Return this source: its words are independent at every call."""
-        _encode(label)
+        _check(label)
         return self
 
     def __repr__(self) -> str:
@@ -199,6 +201,15 @@ def _hash(purpose: bytes, *parts: KeyPart) -> bytes:
     return hashlib.shake_256(_encode((_DOMAIN, purpose, *parts))).digest(_KEY_BYTES)
 
 
+def _check(part: KeyPart) -> None:
+    """Refuse what cannot be encoded."""
+    if isinstance(part, tuple):
+        for item in part:
+            _check(item)
+    elif not isinstance(part, _KEY_TYPES):
+        raise TypeError(_KEYS.format(part))
+
+
 def _encode(part: KeyPart) -> bytes:
     """Encode without ambiguity: type tag, length of the body in 8 bytes, body."""
     if isinstance(part, tuple):
@@ -213,7 +224,7 @@ def _encode(part: KeyPart) -> bytes:
         return _frame(b"s", part.encode())
     if isinstance(part, bytes):
         return _frame(b"y", part)
-    raise TypeError(f"A key is made of str, bytes, bool, int, float and tuples. Got {part!r}.")
+    raise TypeError(_KEYS.format(part))
 
 
 def _frame(tag: bytes, body: bytes) -> bytes:

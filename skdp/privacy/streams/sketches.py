@@ -74,6 +74,8 @@ def _losses(
     budget, left = session.budget, session.left()
     if budget.pure:
         raise PrivacyError("sketches have no pure differential privacy; use delta > 0")
+    if budget.copies > 1:
+        raise PrivacyError("sketches are drawn once: their budget is not split into copies")
     if not min(shares) > 0 or not math.fsum(shares) <= left + SHARE_SLIP:
         raise BudgetExceededError(f"the sketches ask for {list(shares)}; {left:.3g} is left.")
     if budget.exact or all(bound.law is None for bound in bounds):

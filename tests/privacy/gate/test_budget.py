@@ -1,5 +1,6 @@
 """Budgets: what is refused, and what the sampler of the noise takes off them."""
 
+import itertools
 import math
 
 import pytest
@@ -26,6 +27,21 @@ def test_huge_epsilon_is_no_error():
     gate = PrivacySession(budget, source=SystemSource(), adjacency="add_remove", unit="row")
     gate.grant(Bound("vector", (4,), 2.0, slack=0.0), 1.0)
     assert gate.spent().epsilon < 50
+
+
+def test_a_huge_epsilon_is_split_into_copies():
+    """Each copy has its part of epsilon and delta, with the sampler's error; mu grows with them."""
+    budgets = [PrivacyBudget(e, 1e-6, split=True) for e in (1, 37, 38, 50, 64, 100, 1000, 1e4)]
+    assert [b.copies for b in budgets[:2]] == [1, 1] and budgets[-2].copies > 20
+    assert all(a.mu <= b.mu for a, b in itertools.pairwise(budgets))
+    for budget in budgets:
+        r = budget.copies
+        copy = PrivacyBudget(budget.epsilon / r, 1e-6 / r)
+        assert budget.mu == pytest.approx(math.sqrt(r) * copy.mu, rel=1e-12)
+        assert budget.sampler_delta == pytest.approx(r * copy.sampler_delta, rel=1e-12)
+        assert budget.mu <= mu_from_epsilon_delta(budget.epsilon, 1e-6)
+    assert PrivacyBudget(1000.0, 1e-6).copies == 1  # nobody asked for it
+    assert PrivacyBudget(1000.0, 1e-6, 1.0, split=True).copies == 1  # a choice is made once
 
 
 @pytest.mark.parametrize("value", [math.nan, 0, -1, -math.inf, True, "1", None, 1j])

@@ -106,6 +106,28 @@ def test_gaussian_release_has_its_stated_law():
     assert max(moments(answer.value, answer.noise_scale)) < 6
 
 
+def test_a_release_of_copies_is_the_mean_of_releases():
+    """An answer shifts it by itself; the deviation and the loss are those of all copies."""
+    bound = Bound("vector", (20_000,), 2.0, slack=0.0)
+
+    def released(value):
+        budget = PrivacyBudget(200.0, 1e-6, split=True)
+        gate = PrivacySession(budget, source=SeededSource(0, "x"), adjacency="", unit="row")
+        grant = gate.grant(bound, 1.0)
+        assert budget.copies > 4
+        return grant, grant.noised(constant(bound, value).answer), gate
+
+    grant, none, gate = released(0)
+    assert np.array_equal(released(12345)[1], none + 12345)
+    assert np.std(none) * grant.step == pytest.approx(grant.noise_scale, rel=0.03)
+    assert grant.noise_scale == pytest.approx(2.0 / gate.budget.mu, rel=1e-9)
+    assert abs(np.mean(none)) * grant.step < 5 * grant.noise_scale / math.sqrt(none.size)
+    assert gate.ledger[0].loss.value == gate.budget.mu
+    spent = gate.spent()
+    assert 0.9 * 200 < spent.epsilon <= 200
+    assert spent.epsilon_at(1e-6) == math.inf  # as one Gaussian its sampler has no price
+
+
 def test_symmetric_release_has_half_the_variance_off_the_diagonal():
     bound = Bound("x", (500, 500), 1.0, symmetric=True, slack=0.0)
     answer = session(source=SeededSource(2)).release(constant(bound), 1.0)

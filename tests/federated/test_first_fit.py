@@ -1,0 +1,316 @@
+"""The first fit of a personalised model over devices: releases and receipt of the central fit."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from skdp import DPPersonalizedClassifier, DPPersonalizedRegressor, PrivacyLedger
+from skdp.exceptions import PrivacyError, PrivacyWarning
+from skdp.federated import (
+    AggregationAborted,
+    AggregationConfig,
+    FederatedRounds,
+    MessageRefused,
+    PersonalizedClient,
+    PlainAggregator,
+    simulated_aggregator,
+)
+from skdp.federated._ask import pack
+from skdp.federated._clients import narrowed
+from skdp.federated._first_fit import SIGNATURES, FirstFitUsers, trial_users
+from skdp.federated._requests import Call, Request
+from skdp.federated.noise_parts import PartGrant
+from skdp.queries.users import UserQuery
+from skdp.testing import seeded_entropy
+from skdp.testing._hooks import replaced
+
+S, D = 5, 5
+CONFIG = AggregationConfig(S, 1, 1)
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(could not see|too few).*:skdp.exceptions.PrivacyWarning"
+)
+
+
+def people(n, seed, m=8):
+    """Rows of n users whose models lie on the first axis, about a common one on the second."""
+    rng = np.random.default_rng(seed)
+    X, users = rng.standard_normal((m * n, D)) * [1, 2, 1, 1, 3], np.repeat(np.arange(n), m)
+    taste = rng.standard_normal((n, 1)) * np.eye(D)[0] + 0.5 * np.eye(D)[1]
+    return X, np.sum(X * taste[users], axis=1) + 0.1 * rng.standard_normal(m * n) + 3.0, users
+
+
+HOUSES = [people(60, seed) for seed in range(S)]
+CLASSES = ["no", "yes"]
+
+
+def labels(houses):
+    return [(X, np.where(y > 3, "yes", "no"), g) for X, y, g in houses]
+
+
+def clients_of(estimator, houses=HOUSES):
+    if isinstance(estimator, DPPersonalizedClassifier):
+        houses = labels(houses)
+    budget = {"epsilon": estimator.epsilon, "delta": estimator.delta}
+    return [PersonalizedClient(estimator, X, y, CONFIG, groups=g, **budget) for X, y, g in houses]
+
+
+def central(estimator, houses=HOUSES):
+    if isinstance(estimator, DPPersonalizedClassifier):
+        houses = labels(houses)
+    groups = np.concatenate([1000 * i + g for i, (_, _, g) in enumerate(houses)])
+    X, y = (np.concatenate([house[i] for house in houses]) for i in (0, 1))
+    return estimator.fit(X, y, groups=groups)
+
+
+def pooled_users(estimator):
+    """All users at one place, as a client would see them."""
+    house = [np.concatenate(part) for part in zip(*HOUSES, strict=True)]
+    house[2] = np.repeat(np.arange(60 * S), 8)
+    return clients_of(estimator, [house])[0]._query
+
+
+def zeros(_):
+    return lambda grant, *index: np.zeros(grant.bound.shape, np.int64)
+
+
+def fit(estimator, aggregator=None, **options):
+    clients = clients_of(estimator)
+    sums = aggregator or PlainAggregator([client.respond for client in clients])
+    if estimator.adjacency == "replace":
+        options["n_users"] = 60 * S
+    server = FederatedRounds(estimator, CONFIG)
+    return server.fit(sums, n_features=D, **options), clients, server
+
+
+WAYS = [
+    DPPersonalizedRegressor(1, epsilon=2.0),
+    DPPersonalizedRegressor(1, epsilon=2.0, adjacency="replace", loss="huber", head="hybrid"),
+    DPPersonalizedRegressor(1, target_bounds=(-10, 10), init="pairs", refine="cross"),
+    DPPersonalizedRegressor(1, target_bounds=(-10, 10), whiten="diag", refine="gram"),
+    DPPersonalizedRegressor(2, whiten=False, init="random", fit_intercept=False, loss="absolute"),
+    DPPersonalizedClassifier(1, classes=CLASSES, coef_bound="auto"),
+    DPPersonalizedClassifier("auto", classes=CLASSES, local="moment"),
+]
+
+
+@pytest.mark.parametrize("estimator", WAYS, ids=range(len(WAYS)))
+def test_same_releases_same_receipt_same_model(estimator):
+    """Every release of the central fit, by name, bound and mu; with little noise the same model."""
+    with warnings.catch_warnings(), seeded_entropy(0):
+        warnings.simplefilter("ignore", PrivacyWarning)
+        alone = central(clone(estimator))
+        model, clients, server = fit(estimator)
+        ledgers = [fitted.ledger_ for fitted in (alone, model, clients[0])]
+    learnt = {"mean_head"} if getattr(estimator, "coef_bound", 1.0) == "auto" else set()
+    lines = [
+        [(line.name, line.name in learnt or line.sensitivity) for line in ledger]
+        for ledger in ledgers
+    ]
+    assert lines[0] == lines[1] == lines[2]
+    losses = [[line.loss.value for line in ledger] for ledger in ledgers]
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-6)
+    assert server.privacy_spent_ == model.privacy_spent_ == clients[0].close()
+    assert (model.privacy_spent_.epsilon, model.privacy_spent_.unit) == (estimator.epsilon, "group")
+    assert model.holds_private == ""
+
+
+@pytest.mark.parametrize("estimator", WAYS, ids=range(len(WAYS)))
+def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
+    """At every step, whatever was asked: the noise apart, not a bit differs."""
+    clients = clients_of(estimator)
+    pooled = pooled_users(estimator)
+    sums = PlainAggregator([client.respond for client in clients])
+    names = []
+
+    def aggregator(request, size):
+        opened, parsed = sums(request, size), Request.decode(request)
+        bounded = pooled
+        for call in parsed.calls:
+            bounded = narrowed(bounded, call, SIGNATURES)
+        expected = pack(np.asarray(bounded.answer(parsed.step)), bounded.bound)
+        assert np.array_equal(opened.total, expected), bounded.bound.name
+        names.append(bounded.bound.name)
+        return opened
+
+    with replaced(PartGrant, "draw", zeros):
+        model = fit(estimator, aggregator)[0]
+    assert names == [line.name for line in model.ledger_]
+
+
+def gap(model):
+    """Sine between the shared line and the users', in raw features."""
+    direction = model.whitener_ @ model.components_[0]
+    return math.sqrt(1 - min(1.0, float(direction[0] / np.linalg.norm(direction)) ** 2))
+
+
+def test_drop_outs_at_every_step_over_secure_sums():
+    """Another client is lost in each step, and the fit is the same fit."""
+    houses = [people(300, 10 + seed) for seed in range(S)]
+    estimator = DPPersonalizedRegressor(1, epsilon=4.0, target_bounds=(-10, 20))
+    clients, asked = clients_of(estimator, houses), []
+
+    def lost(i, kind):
+        return i == len(asked) % S
+
+    secure = simulated_aggregator([client.respond for client in clients], CONFIG, lost=lost)
+
+    def aggregator(request, size):
+        asked.append(request)
+        opened = secure(request, size)
+        assert opened.n_survivors == S - 1
+        return opened
+
+    with seeded_entropy(1):
+        model = FederatedRounds(estimator, CONFIG).fit(aggregator, n_features=D)
+    assert len(asked) == len(model.ledger_) > 40
+    assert gap(model) < 0.1
+    assert model.privacy_spent_.epsilon == 4.0
+
+
+@pytest.mark.parametrize("step", range(9))
+def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
+    estimator = DPPersonalizedRegressor(
+        1, target_bounds=(-10, 10), whiten="diag", delta=1e-6, init="votes", n_rounds=2
+    )
+    clients, asked = clients_of(estimator), []
+    complete = PlainAggregator([client.respond for client in clients])
+    secure = simulated_aggregator(
+        [client.respond for client in clients], CONFIG, lost=lambda i, kind: i < 2
+    )
+    names = [line.name for line in fit(estimator)[0].ledger_]
+    at = {name: i for i, name in enumerate(names)}  # the last of each name
+    stops = sorted(at.values())
+    if step >= len(stops):
+        pytest.skip("no such step")
+
+    def aggregator(request, size):
+        asked.append(request)
+        return (secure if len(asked) > stops[step] else complete)(request, size)
+
+    server = FederatedRounds(estimator, CONFIG)
+    with PrivacyLedger(epsilon=2.0, delta=1e-5) as ledger, pytest.raises(AggregationAborted):
+        server.fit(aggregator, n_features=D)
+    assert [line.name for line in server.ledger_] == names[: stops[step] + 1]
+    assert [entry.state for entry in ledger.entries] == ["failed"]
+
+
+# -- what clients refuse -----------------------------------------------------------------------
+
+
+def first_request(estimator):
+    seen = []
+
+    def stop(request, size):
+        seen.append(request)
+        raise StopIteration
+
+    with pytest.raises(StopIteration):
+        fit(estimator, stop)
+    return Request.decode(seen[0])
+
+
+EYE, ONE = np.eye(D), np.ones(D)
+LEVEL, COEF, LINE = np.zeros(1), np.zeros((D, 1)), np.eye(D)[:, :1]
+RULES = np.array([[0.0, 1.0, np.inf, 1.0], [1.0, 0.1, np.inf, 1.0], [0.0, np.inf, 0.0, 1.0]])
+HONEST = {
+    "votes": (EYE, COEF, LEVEL),
+    "round": (EYE, COEF, LEVEL, LINE),
+    "head_votes": (EYE, COEF, LEVEL, LINE, RULES),
+    "pooled": (ONE, ONE, LEVEL, 1.0),
+    "second_moment": (ONE,),
+}
+LIES = [
+    ("votes", (EYE[:2], COEF, LEVEL)),
+    ("votes", (np.full((D, D), np.nan), COEF, LEVEL)),
+    ("votes", (np.full((D, D), 1e200), COEF, LEVEL)),
+    ("votes", (EYE, COEF, np.zeros(3))),
+    ("votes", (EYE, COEF, None)),
+    ("votes", ()),
+    ("round", (EYE, COEF, LEVEL, 3 * LINE)),
+    ("round", (EYE, COEF, LEVEL, np.ones((D, D)))),
+    ("round", (EYE, COEF, LEVEL, 1.0)),
+    ("head_votes", (EYE, COEF, LEVEL, LINE, -RULES)),
+    ("head_votes", (EYE, COEF, LEVEL, LINE, np.zeros((0, 4)))),
+    ("head_votes", (EYE, None, LEVEL, LINE, RULES)),
+    ("pooled", (ONE, -ONE, LEVEL, 1.0)),
+    ("pooled", (ONE, ONE, LEVEL, -1.0)),
+    ("second_moment", (np.ones(D + 1),)),
+    ("_asked", (ONE,)),
+    ("grams", ()),
+    ("kept_local", ()),
+]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=[f"{i}-{lie[0]}" for i, lie in enumerate(LIES)])
+def test_requests_that_do_not_fit_cost_nothing(lie):
+    estimator = DPPersonalizedRegressor(1, target_bounds=(-10, 10))
+    honest = first_request(estimator)
+    client = clients_of(estimator, HOUSES[:1])[0]
+    request = Request(0, honest.facts, 0.1, honest.step, (Call(*lie),))
+    with pytest.raises(MessageRefused):
+        client.respond(request.encode())
+    assert client.ledger_ == ()
+
+
+@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_one_user_moves_an_answer_no_further_than_its_bound(name, adjacency):
+    """Whatever arrays pass the checks: bounds are those of the users' query."""
+    estimator = DPPersonalizedRegressor(1, adjacency=adjacency)
+    X, y, users = people(3, 5)
+    largest = 0.0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        size = 10.0 ** rng.integers(-30, 30)
+        call = [size * a if a is EYE or a is ONE else a for a in HONEST[name]]
+        theirs, target = X.copy(), y.copy()
+        scales = 10.0 ** rng.integers(-12, 13, 2)
+        theirs[users == 1] = scales[0] * rng.standard_normal((8, D)) * np.eye(D)[seed % D]
+        target[users == 1] = scales[1] * rng.standard_normal(8)
+        first = users < 2
+        second = first if adjacency == "replace" else users < 1
+        bounds = []
+        for A, b, kept in ((X, y, first), (theirs, target, second)):
+            query = estimator._query(A[kept], b[kept, None], users[kept])
+            checks = SIGNATURES[FirstFitUsers][name]
+            asked = FirstFitUsers(estimator, query)
+            assert all(check(asked, a) for check, a in zip(checks, call, strict=True))
+            bounds.append(getattr(asked, name)(*call))
+        step = bounds[0].bound.l2 / 1e6
+        moved = np.subtract(*(b.answer(step) for b in bounds)).astype(float)
+        largest = max(largest, float(np.linalg.norm(moved)) / bounds[0].bound.l2_steps(step))
+    assert largest <= 1
+    assert largest > 0.5
+
+
+def test_requests_are_tried_on_public_rows_of_every_length():
+    trial = trial_users(WAYS[0], D, 1)
+    for name, call in HONEST.items():
+        bounded = getattr(trial, name)(*call)
+        assert np.shape(bounded.answer(0.0)) == bounded.bound.shape
+    assert isinstance(trial._users, UserQuery)
+
+
+def test_what_has_no_federated_fit():
+    for estimator, match in (
+        (
+            DPPersonalizedRegressor(1, init="exponential", candidates=np.eye(D)[:, :, None]),
+            "choice",
+        ),
+        (DPPersonalizedRegressor(1, user_column=0), "user_column"),
+        (DPPersonalizedClassifier(1), "classes"),
+        (DPPersonalizedRegressor(1, epsilon=math.inf), "finite"),
+        (DPPersonalizedRegressor(1, init="random", whiten=False, delta=0.0), "finite"),
+    ):
+        with pytest.raises((ValueError, PrivacyError), match=match):
+            FederatedRounds(estimator, CONFIG).fit(PlainAggregator([]), n_features=D)
+    estimator = DPPersonalizedRegressor(1)
+    with pytest.raises(ValueError, match="of its estimator"):
+        FederatedRounds(estimator, CONFIG, epsilon=2.0).fit(PlainAggregator([]), n_features=D)
+    with pytest.raises(ValueError, match="needs 'n_features'"):
+        FederatedRounds(estimator, CONFIG).fit(PlainAggregator([]))
+    with pytest.raises(PrivacyError, match="'n_users' is public"):
+        FederatedRounds(estimator, CONFIG).fit(PlainAggregator([]), n_features=D, n_users=3)
