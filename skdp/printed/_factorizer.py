@@ -12,13 +12,14 @@ from skdp._validation import check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype
 from skdp.decomposition._factorizer_layout import Layout, draw_maps
+from skdp.printed._plans import PrintedPlanMixin
 from skdp.privacy.streams.sketch_draws import SketchSource
 from skdp.privacy.streams.sketches import grant_sketches
 from skdp.queries.sketches import SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
 
 
-class PrintedFactorizer(LinearTransformMixin, BaseDPEstimator):
+class PrintedFactorizer(PrintedPlanMixin, LinearTransformMixin, BaseDPEstimator):
     """Low-rank factorisation by two or three sketches (Upadhyay 2018), solved as printed.
 
     `left_`, `singular_values_` and `components_` satisfy (`epsilon`, `delta`)-differential privacy
@@ -129,11 +130,7 @@ class PrintedFactorizer(LinearTransformMixin, BaseDPEstimator):
         self._check_parameters()
         self._checked_session()
         X = check_matrix(self, X, "in DPLowRankFactorizer", accept_sparse=("csr", "csc"))
-        if self.n_components > min(X.shape):
-            raise ValueError(
-                f"n_components({self.n_components}) must be <= min(n_samples, n_features)"
-                f"({min(X.shape)}). Got n_components={self.n_components}."
-            )
+        self._check_shape(X.shape)
         session = self._open_session()
         attributes = self._fit_session(session, X)
         return self._close_session(session, as_input_dtype(attributes, X.dtype))
@@ -165,6 +162,13 @@ class PrintedFactorizer(LinearTransformMixin, BaseDPEstimator):
         check_real(self, "sensitivity", 1e-60, 1e60)
         check_option(self, "method", ("two_sketch", "three_sketch"))
         check_real(self, "alpha", 0, 1, closed="right")
+
+    def _check_shape(self, shape):
+        if self.n_components > min(shape):
+            raise ValueError(
+                f"n_components({self.n_components}) must be <= min(n_samples, n_features)"
+                f"({min(shape)}). Got n_components={self.n_components}."
+            )
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

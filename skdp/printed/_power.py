@@ -13,6 +13,7 @@ from skdp._types import Seed
 from skdp._validation import FLOATS, check_bounds, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype
+from skdp.printed._plans import PrintedPlanMixin
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.printed import RULES, PrintedQuery
@@ -36,7 +37,7 @@ def step_share(session, multiplier, n_steps):
     return share
 
 
-class PrintedPowerMethod(LinearTransformMixin, BaseDPEstimator):
+class PrintedPowerMethod(PrintedPlanMixin, LinearTransformMixin, BaseDPEstimator):
     """The power method of Nicolas et al. (2024), algorithm 1, and its predecessors, as printed.
 
     `components_` satisfy (`epsilon`, `delta`)-differential privacy for one interaction of a binary
@@ -189,7 +190,7 @@ class PrintedPowerMethod(LinearTransformMixin, BaseDPEstimator):
             check_square(self, shape)
 
 
-class PrintedDeflation(BaseDPEstimator):
+class PrintedDeflation(PrintedPlanMixin, BaseDPEstimator):
     """Power iteration for a fixed coherence, and deflation (Hardt, Roth 2013, figures 2, 3).
 
     `components_` and `eigenvalues_` satisfy (`epsilon`, `delta`)-differential privacy for one edge
@@ -306,8 +307,7 @@ class PrintedDeflation(BaseDPEstimator):
         X = validate_data(
             self, X, accept_sparse=("csr", "csc", "coo"), dtype=FLOATS, ensure_min_samples=2
         )
-        check_square(self, X.shape)
-        check_columns(self, X.shape[1])
+        self._check_shape(X.shape)
         session = self._open_session()
         attributes = self._fit_session(session, X)
         return self._close_session(session, as_input_dtype(attributes, X.dtype))
@@ -366,6 +366,10 @@ class PrintedDeflation(BaseDPEstimator):
         check_real(self, "coherence", 1, math.inf, closed="left")
         check_option(self, "calibration", ("exact", "printed"))
         check_bounds(self, "entry_bounds")
+
+    def _check_shape(self, shape):
+        check_square(self, shape)
+        check_columns(self, shape[1])
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

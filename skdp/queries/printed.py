@@ -73,20 +73,24 @@ class PrintedQuery(PrivateQuery):
     def right(self, X: FloatArray) -> Bounded:
         """Return A X (for interactions R'R X)."""
         own = self._query.right(X)
-        l2 = max(own.bound.l2, self._alpha * printed_bound(self._rule, np.asarray(X)))
-        l2 *= self._more
-        return replace(own, bound=replace(own.bound, l2=l2))
+        return replace(own, bound=replace(own.bound, l2=self._l2(own, X)))
+
+    def _l2(self, own: Bounded, X: FloatArray) -> float:
+        printed = self._alpha * printed_bound(self._rule, np.asarray(X))
+        return self._more * max(own.bound.l2, printed)
 
     def length(self, x: FloatArray, removed: FloatArray) -> Bounded:
         """Return ||A x - removed|| for public vectors: it moves by at most as much as A x does.
 
         The float error of the norm is relative, and its size at most n max|A| ||x||: public.
         """
-        own = self._query.right(np.reshape(x, (-1, 1)))
+        x = np.reshape(x, (-1, 1))
+        own = self._query.right(x)
         n = len(removed)
         reach = self._largest * n * float(np.linalg.norm(x)) + float(np.linalg.norm(removed))
 
         def compute() -> Any:
             return np.linalg.norm(own.answer(0.0)[:, 0] - removed)
 
-        return rounded_release("length", (), own.bound.l2, 2 * (n + 4) * _ULP * reach, compute)
+        error = 2 * (n + 4) * _ULP * reach
+        return rounded_release("length", (), self._l2(own, x), error, compute)
