@@ -30,6 +30,7 @@ _RAISING = 0.2  # of the share of a clip norm, for how far above the median it s
 DIRECTION_LEVEL = 12.0  # deviations of the noise: how many rows may be shortened
 SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
 SCREENED_FEATURES = 100  # screening needs more columns than it keeps
+_FEW_STEPS, _MORE_STEPS = 1.5, 5.5  # mu, of epsilon 8 and 50: with less noise there are more steps
 _EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
 
@@ -74,9 +75,10 @@ def row_noise(session, adjacency, n, clip_norm):
     return RowNoise(psd, rect, n, clip_norm)
 
 
-def step_shares(n_iter, share):
-    """Shares of the power steps: the last one gets half."""
-    steps = 3 if n_iter == "auto" else n_iter
+def step_shares(n_iter, share, mu):
+    """Shares of the power steps: the last one gets half. With little noise there are more."""
+    steps = 3 if mu < _FEW_STEPS else 6 if mu < _MORE_STEPS else 12
+    steps = steps if n_iter == "auto" else n_iter
     if steps <= 1:
         return [share]
     return [share / (2 * (steps - 1))] * (steps - 1) + [share / 2]
@@ -95,7 +97,7 @@ def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversampl
         each = _EXACT_SHARE * share
         V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
         return V, None
-    shares = step_shares(n_iter, share)
+    shares = step_shares(n_iter, share, session.budget.mu)
     return power_subspace(ask, start, k, shares, noise), None
 
 

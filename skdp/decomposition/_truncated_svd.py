@@ -109,7 +109,8 @@ default="row"
         Kept for compatibility; nothing stops early on private values.
     entry_bounds : tuple of float, default=(0.0, 1.0)
         Entry and edge units: entries are clipped to them; they must hold 0. "one_shot" needs
-        (0, high) and shows x as `high` with probability x/high.
+        (0, high) and shows x as `high` with probability x/high; where that is worse than Laplace
+        noise on each entry (up to four million, by a released number) it takes the noise.
     degree_floor : int, default=5
         Interaction unit: rows are divided by ``sqrt(max(degree, degree_floor))``.
     sensitivity : float, default=1.0

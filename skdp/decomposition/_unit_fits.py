@@ -21,7 +21,9 @@ from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.norms import NormQuery
 from skdp.solvers.flipped import (
     FlippedMatrix,
+    WholeMatrix,
     graph_of_pairs,
+    read_triplets,
     singular_triplets,
     symmetric_pairs,
 )
@@ -33,6 +35,7 @@ from skdp.solvers.low_rank import (
     iterate_symmetric,
     late_columns,
 )
+from skdp.solvers.one_shot import graded_may_pay, graded_pays
 from skdp.solvers.postprocess import svd_variances
 from skdp.theory._one_shot import choose_one_shot
 
@@ -59,6 +62,7 @@ _READ_BY = {
     "degree_floor": ("interaction",),
     "sensitivity": ("frobenius", "spectral"),
 }
+_SPREAD = 0.02  # of a pure budget, for how far entries are from their bounds
 _ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
 
 
@@ -160,11 +164,7 @@ def fit_entries(estimator, session, X, route):
     elif route == "one_shot" and not unit.single:
         U, values, V = whole_triplets(ask, X.shape, k, 0.99)
     elif route == "one_shot":
-        cells = ask.cells(session.random_number(), share=1.0)
-        Y = graph_of_pairs(cells.value, n) if unit.name == "edge" else cells.value
-        graph = unit.name == "edge"
-        ask = FlippedMatrix(Y, cells.noise_scale, high=unit.high, loops=not graph)
-        U, values, V = _flipped_triplets(ask, k, graph)
+        (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k)
     else:
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
     components = components_of(V)
@@ -172,6 +172,31 @@ def fit_entries(estimator, session, X, route):
     means, noise, total = _means(session, ask, unit, m, n, values, route)
     attributes = svd_variances(values**2, components, means, total / m, m, noise)
     return attributes | {"left_": U * signs, "n_samples_seen_": m}
+
+
+def _pure_triplets(session, ask, unit, shape, k):
+    """Return ((U, singular values, V), what answers products) of one pure release of all entries.
+
+    Its cells, flipped; or all entries with Laplace noise, where that is less than what rounding
+    cells to 0 or `high` adds, by a released number.
+    """
+    budget, graph, share = session.budget, unit.name == "edge", 1.0
+    graded = not graph and is_small(shape)
+    if graded and not budget.exact:
+        share = 1.0 - _SPREAD
+        graded = graded_may_pay(share * budget.pure_epsilon)
+        share = share if graded else 1.0
+    if graded and not budget.exact:
+        spread = float(ask.spread(share=_SPREAD).value) / (math.prod(shape) * unit.high**2)
+        graded = graded_pays(share * budget.pure_epsilon, spread)
+    if graded:
+        answer = ask.whole(share=share)
+        found = read_triplets(answer.value, answer.noise_scale, k)
+        return found, WholeMatrix(answer.value, answer.noise_scale)
+    cells = ask.cells(session.random_number(), share=share)
+    Y = graph_of_pairs(cells.value, shape[1]) if graph else cells.value
+    flipped = FlippedMatrix(Y, cells.noise_scale, high=unit.high, loops=not graph)
+    return _flipped_triplets(flipped, k, graph), flipped
 
 
 def _flipped_triplets(ask, k, graph):

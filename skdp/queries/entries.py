@@ -265,15 +265,38 @@ class EntryQuery(PrivateQuery):
 
         return Bounded(Bound("cells", shape, 1.0, cells=1), answer)
 
+    def spread(self) -> Bounded:
+        """Return the sum of x (high - x): how far cells are from 0 and `high`.
+
+        A cell adds a number in [0, high^2/4], so that one entry, or pair, moves it by that much.
+        """
+        if self.symmetric or not self.unit.low == 0 < self.unit.high:
+            raise ValueError(f"a spread needs entries in (0, high). Got {self.unit!r}.")
+        high = self.unit.high
+        error = 2 * (math.prod(self.shape) + 4) * _ULP * high**2 * math.prod(self.shape)
+
+        def answer(step: float) -> NDArray[Any]:
+            A = self._matrix()
+            x = A.data if sp.issparse(A) else A
+            return to_grid(float((x * (high - x)).sum()), step)
+
+        change = high**2 / 4 + error
+        return Bounded(Bound("spread", (), change, l1=change), answer)
+
     def whole(self) -> Bounded:
-        """Return A itself: one entry changes alpha, a symmetric pair sqrt(2) alpha."""
+        """Return A itself: one entry changes alpha, a symmetric pair two of them."""
 
         def answer(step: float) -> NDArray[Any]:
             return to_grid(dense(self._matrix()), step)
 
         slack = math.sqrt(2.0) if self.symmetric else 1.0
         l2, symmetric = self.unit.alpha * slack, self.symmetric
-        return Bounded(Bound("matrix", self.shape, l2, symmetric=symmetric, slack=slack), answer)
+        both = 2.0 if symmetric else 1.0
+        bound = Bound(
+            "matrix", self.shape, l2, symmetric=symmetric, slack=slack,
+            l1=self.unit.alpha * both, l1_slack=both,
+        )  # fmt: skip
+        return Bounded(bound, answer)
 
 
 def pairs_of(n: int) -> int:

@@ -79,6 +79,23 @@ class FlippedMatrix:
         return max(self._high * total, 0.0)
 
 
+class WholeMatrix:
+    """Products with a matrix that was released entry by entry, and with its transpose."""
+
+    def __init__(self, value: FloatArray, noise_scale: float) -> None:
+        self.value, self.noise_scale = value, noise_scale
+
+    def left(self, U: FloatArray, *, share: float) -> Answer:
+        """Return the transpose times U, with the mean deviation of its noise."""
+        length = float(np.linalg.norm(U)) / math.sqrt(U.shape[1])
+        return Answer(np.asarray(self.value.T @ U), self.noise_scale * length)
+
+    def square_sum(self) -> float:
+        """Return the sum of the squares of the entries, without the noise."""
+        noise = self.value.size * self.noise_scale**2
+        return max(float((self.value**2).sum()) - noise, 0.0)
+
+
 def singular_triplets(ask: FlippedMatrix, k: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the k leading (U, singular values without the noise, V)."""
     m, n = ask.shape

@@ -38,6 +38,16 @@ def flip_deviation(epsilon: float) -> float:
     return 0.5 / math.sinh(min(epsilon, 1400.0) / 2)
 
 
+def graded_may_pay(epsilon: float) -> bool:
+    """Whether Laplace noise could be smaller than flips and the rounding of cells, of 1/4."""
+    return 2 / epsilon**2 < flip_deviation(epsilon) ** 2 + 0.25
+
+
+def graded_pays(epsilon: float, spread: float) -> bool:
+    """Whether it is, where the rounding of a cell to 0 or 1 has this variance."""
+    return 2 / epsilon**2 < flip_deviation(epsilon) ** 2 + max(spread, 0.0)
+
+
 def pair_deviation(noise_scale: float, n_rows: float, count: float) -> float:
     """Return the deviation of an entry of B'B: m s^4 + 2 s^2 q for columns of q ones."""
     return math.sqrt(n_rows * noise_scale**4 + 2 * noise_scale**2 * max(count, 0.0))

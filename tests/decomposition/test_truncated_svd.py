@@ -1,5 +1,6 @@
 """DPTruncatedSVD: limits, utility, units, receipts, errors."""
 
+import itertools
 import math
 import warnings
 from copy import copy
@@ -413,6 +414,28 @@ def test_weights_are_found_through_public_thresholds():
     assert svd.singular_values_[0] == pytest.approx(90.0, rel=0.05)
 
 
+def test_graded_entries_get_noise_in_place_of_flips():
+    """Where their rounding to coins is worse, by a released number; pure, and up to the truth."""
+    rng = np.random.default_rng(0)
+    A = np.minimum(rng.gamma(0.3, size=(600, 4)) @ rng.gamma(0.3, size=(4, 150)), 1.0)
+    shares = []
+    for epsilon in (1.0, 3.0, 10.0, 30.0, 1000.0):
+        svd = fit(A, 4, privacy_unit="entry", algorithm="one_shot", epsilon=epsilon)
+        shares.append(share_of_best(svd, A))
+        names = [line.name for line in svd.ledger_]
+        assert names == (
+            ["spread", "matrix"] if epsilon > 3 else ["spread", "cells"][epsilon < 3 :]
+        )
+        assert (svd.privacy_spent_.epsilon, svd.privacy_spent_.delta) == (min(epsilon, 64.0), 0.0)
+    assert all(low < high + 1e-4 for low, high in itertools.pairwise(shares))
+    assert shares[2] > 0.997 and shares[-1] > 0.9999
+    values = np.linalg.svd(A, compute_uv=False)[:4]
+    assert np.allclose(svd.singular_values_, values, rtol=0.01)
+    assert svd.explained_variance_ratio_.sum() <= 1.0
+    coins = fit(binary(600, 150, 4), 4, privacy_unit="entry", algorithm="one_shot", epsilon=10.0)
+    assert [line.name for line in coins.ledger_] == ["spread", "cells"]
+
+
 def test_routes_are_chosen_by_predicted_noise():
     def route(shape, **options):
         svd = DPTruncatedSVD(4, **options)
@@ -426,7 +449,7 @@ def test_routes_are_chosen_by_predicted_noise():
     assert route((3000, 500), epsilon=8.0, **unit) == {"cells"}
     assert route((3000, 500), epsilon=8.0, delta=0.0, **unit) == {"cells"}
     assert "right_product" in route((3000, 500), privacy_unit="entry")
-    assert route((300, 200), privacy_unit="entry", epsilon=4.0) == {"cells"}
+    assert route((300, 200), privacy_unit="entry", epsilon=4.0) == {"spread", "cells"}
 
 
 @pytest.mark.parametrize("unit", ["entry", "frobenius", "interaction", "edge"])

@@ -66,7 +66,8 @@ def test_left_product_whole_and_core(unit):
     U = MATRICES["orthonormal"] if unit.name == "edge" else LEFT
     X = MATRICES["skewed"]
     for ask in (lambda q: q.left(U), lambda q: q.whole()):
-        assert 0.95 <= ratio(unit, ask)[0] <= 1.0
+        for both in ratio(unit, ask):
+            assert 0.95 <= both <= 1.0
     worst = ratio(unit, lambda q: q.square_sum())[0]
     assert worst <= 1.0
     if unit.adjacency == "add_remove":
@@ -137,6 +138,27 @@ def test_one_cell_differs_between_neighbours(name, adjacency):
         assert left.bound.shape == ((1, N * (N - 1) // 2) if name == "edge" else (M, N))
         differs = np.clip(a, 0, 2).sum() != np.clip(b, 0, 2).sum()
         assert np.setxor1d(left.answer(1.0), right.answer(1.0)).size == differs
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_the_spread_moves_by_a_quarter_at_most(adjacency):
+    """The largest change is that of a cell half way, against one at a bound."""
+    unit, worst = EntryUnit("entry", adjacency, 0.0, 3.0), 0.0
+    base = RNG.uniform(-1.0, 5.0, (M, N))
+    for value in (*np.linspace(-1.0, 4.0, 41), np.nan):
+        for other in (0.0, 3.0, 1e9):
+            a, b = base.copy(), base.copy()
+            a[2, 3], b[2, 3] = value, other
+            left, right = (EntryQuery(x, unit).spread() for x in (a, sp.csr_array(b)))
+            change = abs(int(left.answer(STEP)) - int(right.answer(STEP)))
+            worst = max(worst, change / left.bound.l1_steps(STEP))
+            assert change <= left.bound.l2_steps(STEP)
+    assert 0.95 <= worst <= 1.0
+    clipped = np.clip(base, 0.0, 3.0)
+    expected = (clipped * (3.0 - clipped)).sum()
+    assert EntryQuery(base, unit).spread().answer(0.0) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="spread"):
+        EntryQuery(base, EntryUnit("entry", low=-1.0)).spread()
 
 
 def test_cells_are_the_places_of_the_ones():
