@@ -36,6 +36,11 @@ from skdp.testing import (
 
 # One line for each way that a fit can take: a new estimator adds its own.
 ESTIMATORS = [
+    PrintedPowerMethod(),
+    PrintedPowerMethod(privacy_unit="edge", sensitivity="independent"),
+    PrintedDeflation(2, coherence=1e6, n_iter=2),
+    PrintedFactorizer(1),
+    PrintedFactorizer(1, method="three_sketch", sensitivity=2.0),
     DPPCA(),
     DPPCA(2, bounds=(-3.0, 4.0)),
     DPPCA(n_components=2, clip_norm=1.0),
@@ -74,11 +79,6 @@ ESTIMATORS = [
     DPTruncatedSVD(privacy_unit="edge", algorithm="power", n_oversamples=1),
     DPTruncatedSVD(1, privacy_unit="edge", adjacency="replace", delta=0.0, algorithm="power"),
     DPTruncatedSVD(privacy_unit="edge", delta=0.0),
-    PrintedPowerMethod(),
-    PrintedPowerMethod(privacy_unit="edge", sensitivity="independent"),
-    PrintedDeflation(2, coherence=1e6, n_iter=2),
-    PrintedFactorizer(1),
-    PrintedFactorizer(1, method="three_sketch", sensitivity=2.0),
     DPTruncatedSVD(privacy_unit="frobenius"),
     DPTruncatedSVD(privacy_unit="spectral", epsilon=8.0),
     DPSpectralEmbedding(),
