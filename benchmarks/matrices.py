@@ -221,6 +221,33 @@ def norms():
         compare(title, methods, Moment(X, k), ours=["DPTruncatedSVD"])
 
 
+def contracts():
+    """Counts of mean 50 of which one changes by 1: squared cosine with what they differ in."""
+    m, n = sized((2000, 400), (600, 150))
+    rng = np.random.default_rng(0)
+    u, v = rng.choice([-1.0, 1.0], m), rng.choice([-1.0, 1.0], n)
+    X = rng.poisson(50 * (1 + 0.035 * np.outer(u, v))).astype(float)
+
+    def cosine(V):
+        return float(np.sum((V @ v) ** 2)) / n
+
+    def ours(**options):
+        return lambda e: DPTruncatedSVD(2, epsilon=e, **options).fit(X).components_
+
+    methods = {
+        "without privacy": lambda _: np.linalg.svd(X, full_matrices=False)[2][:2],
+        "clipped to (0, 1)": ours(privacy_unit="entry"),
+        "frobenius": ours(privacy_unit="frobenius"),
+        "all entries with Laplace noise": ours(privacy_unit="entry_change", algorithm="one_shot"),
+        "deflation, pure epsilon": ours(
+            privacy_unit="entry_change", algorithm="deflation", delta=0.0
+        ),
+        "entry_change": ours(privacy_unit="entry_change"),
+    }
+    title = f"counts of mean 50, one changes by 1, {m} x {n}, squared cosine"
+    compare(title, methods, cosine, ours=["entry_change"])
+
+
 # -- read-outs -----------------------------------------------------------------------------------
 
 
@@ -305,6 +332,7 @@ SECTIONS = {
     "interactions": interactions,
     "entries": entries,
     "norms": norms,
+    "contracts": contracts,
     "readouts": readouts,
     "users": users,
     "traces": traces,

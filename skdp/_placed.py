@@ -23,7 +23,7 @@ _UNEQUAL = "have inconsistent numbers of samples (withheld)"
 def as_columns(y):
     """Return targets as float64 columns."""
     y = np.asarray(y)
-    return y.astype(np.float64, copy=False).reshape(len(y), -1)
+    return y.astype(np.float64, copy=False).reshape(len(y), n_columns(y))
 
 
 def n_columns(y):

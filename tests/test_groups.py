@@ -114,6 +114,54 @@ def test_files_maps_and_dask_give_the_same_bits(model, tmp_path):
             fitted(model, bad, y, groups=groups)
 
 
+@pytest.mark.parametrize("labels", ["numbers", "strings"])
+def test_one_shuffle_makes_blocks_of_whole_persons(labels):
+    da = pytest.importorskip("dask.array")
+    from skdp.data.dask_groups import blocks_by_group
+
+    X, y, groups = table()
+    if labels == "strings":
+        groups = np.array([f"person {g}" for g in groups])
+    model = DPRidge(clip_norm=3.0, target_bounds=(-4.0, 4.0), **GROUP)
+    expected = fitted(model, X, y, groups=groups)
+    blocks = (len(X) // 3, len(X) // 3, len(X) - 2 * (len(X) // 3))
+    lazy = [da.from_array(groups, chunks=(blocks,)), da.from_array(X, chunks=(blocks, 2)),
+            da.from_array(y, chunks=(blocks,))]  # fmt: skip
+    with pytest.raises(ValueError, match="more than one block"):
+        fitted(model, lazy[1], lazy[2], groups=lazy[0])
+    for n_blocks in (None, 1, 40):  # some of 40 hold nobody
+        persons, rows, targets = blocks_by_group(*lazy, n_blocks=n_blocks)
+        assert rows.numblocks[0] == (n_blocks or 3)
+        assert_same(fitted(model, rows, targets, groups=persons), expected)
+    if labels == "numbers":  # of other types: the same places
+        as_floats = blocks_by_group(lazy[0].astype(float), *lazy[1:])[0].compute()
+        assert np.array_equal(as_floats, blocks_by_group(*lazy)[0].compute())
+    with pytest.raises(ValueError, match="need the blocks of X"):
+        blocks_by_group(lazy[0].rechunk(7), *lazy[1:])
+    with pytest.raises(ValueError, match="must be Dask arrays"):
+        blocks_by_group(groups, *lazy[1:])
+
+
+@pytest.mark.parametrize("unit", ["row", "group"])
+@pytest.mark.parametrize("model", [DPRidge, DPRidgeClassifier])
+def test_a_block_without_rows_is_a_block(model, unit):
+    """How many of the blocks hold nobody is private, as who is in which."""
+    da = pytest.importorskip("dask.array")
+    X, y, groups = table()
+    bounds = {"clip_norm": 3.0}
+    if model is DPRidge:
+        bounds |= {"target_bounds": (-4.0, 4.0)}
+    else:
+        y, bounds = (y > 0).astype(int), bounds | {"classes": [0, 1]}
+    whole = {"groups": groups} if unit == "group" else {}
+    expected = fitted(model(privacy_unit=unit, **bounds), X, y, **whole)
+    blocks = (0, len(X), 0)
+    lazy = {name: da.from_array(column, chunks=(blocks,)) for name, column in whole.items()}
+    rows = da.from_array(X, chunks=(blocks, X.shape[1]))
+    targets = da.from_array(y, chunks=(blocks,))
+    assert_same(fitted(model(privacy_unit=unit, **bounds), rows, targets, **lazy), expected)
+
+
 @models
 def test_what_does_not_protect_persons_is_refused(model):
     X, y, groups = table()

@@ -212,7 +212,7 @@ def test_plan_has_the_lines_of_the_ledger(case):
 def test_plan_spends_draws_and_reads_nothing(case, monkeypatch):
     estimator, way = CASES[case]
     shape = SHAPES[way]
-    if getattr(estimator, "privacy_unit", "") == "edge":
+    if getattr(estimator, "privacy_unit", "") in ("edge", "edge_change", "mixed"):
         shape = (40, 40)
     options = {"stream": True} if way is stream else {}
     if getattr(estimator, "center", None) is not None and not isinstance(estimator.center, str):
@@ -296,7 +296,7 @@ def test_no_noise(case):
     estimator, way = CASES[case]
     exact = type(estimator)(**estimator.get_params() | {"epsilon": math.inf})
     shape = SHAPES[way]
-    if getattr(estimator, "privacy_unit", "") == "edge":
+    if getattr(estimator, "privacy_unit", "") in ("edge", "edge_change", "mixed"):
         shape = (40, 40)
     if getattr(estimator, "center", None) is not None and not isinstance(estimator.center, str):
         shape = (60, len(estimator.center))

@@ -31,14 +31,14 @@ def rint(x: FloatArray) -> FloatArray:
 
 def entrywise(function: Callable[..., Any], rows: Block) -> Block:
     """Apply a function that maps 0 to 0 to the entries."""
-    if not sp.issparse(rows):
+    if isinstance(rows, np.ndarray):
         return function(rows)
     return sp.csr_array((function(rows.data), rows.indices, rows.indptr), shape=rows.shape)
 
 
 def spread(numbers: NDArray[Any], rows: Block) -> NDArray[Any]:
     """Return a number of each row beside its entries, as `entrywise` hands them out."""
-    if not sp.issparse(rows):
+    if isinstance(rows, np.ndarray):
         return numbers[:, None]
     return np.repeat(numbers, np.diff(rows.indptr))
 
@@ -56,7 +56,7 @@ def square_norms(rows: Block) -> FloatArray:
 
     Never through BLAS, whose bits depend on where a row stands in the block.
     """
-    if not sp.issparse(rows):
+    if isinstance(rows, np.ndarray):
         return np.asarray(np.einsum("ij,ij->i", rows, rows))
     out = np.zeros(rows.shape[0])
     return np.asarray(_over_rows(np.add, rows.data * rows.data, rows.indptr, out))
@@ -64,7 +64,7 @@ def square_norms(rows: Block) -> FloatArray:
 
 def largest_entries(rows: Block, out: Any = None) -> FloatArray:
     """Largest absolute value of each row; `out` is memory for dense ones."""
-    if not sp.issparse(rows):
+    if isinstance(rows, np.ndarray):
         return np.asarray(np.abs(rows, out=out).max(axis=1, initial=0.0))
     out = np.zeros(rows.shape[0])
     return np.asarray(_over_rows(np.maximum, np.abs(rows.data), rows.indptr, out))
@@ -72,7 +72,7 @@ def largest_entries(rows: Block, out: Any = None) -> FloatArray:
 
 def finite_rows(rows: Block) -> NDArray[np.bool_]:
     """Whether all entries of a row are finite."""
-    if not sp.issparse(rows):
+    if isinstance(rows, np.ndarray):
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(rows.sum()):  # a bad entry would show; large good ones are looked at
                 return np.ones(rows.shape[0], bool)

@@ -194,9 +194,11 @@ def plain_block(block: Any) -> Any:
     A source of one's own may yield anything, and the norm of a row with an entry stored in parts
     is not the norm of these parts.
     """
+    if isinstance(block, np.ndarray):
+        return np.asarray(block, np.float64)
     if sp.issparse(block):
         return _canonical(sp.csr_array(block).astype(np.float64, copy=False))
-    return np.asarray(block, np.float64) if isinstance(block, np.ndarray) else block
+    return block
 
 
 class SparseRows:

@@ -162,7 +162,7 @@ class IntegerRows:
 
     @staticmethod
     def _replace(Z: Block, which: NDArray[np.intp], rows: Block) -> None:
-        if not sp.issparse(Z):
+        if isinstance(Z, np.ndarray):
             Z[which] = rows
             return
         counts = Z.indptr[which + 1] - Z.indptr[which]

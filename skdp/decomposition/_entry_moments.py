@@ -13,13 +13,13 @@ from skdp.queries.entry_rows import EntryRowQuery, moment_change
 from skdp.solvers.flipped import read_triplets
 from skdp.solvers.linalg import symmetric_noise_edge
 from skdp.solvers.screening import moment_columns, screened_moment
+from skdp.theory._one_shot import MOST_CELLS, MOST_WHOLE
 
 MOST_DENSE = 4000  # columns of a dense moment
 _USUAL_LENGTH = 0.25  # of the longest that a row may be, where nothing is known
 _SUBSPACE, _LEFT, _RITZ, _CLIP = 0.83, 0.05, 0.03, 0.07  # of the budget; 0.02 show means and total
 _ENOUGH = 60.0  # rows, in deviations of noise, for a learnt clip norm
 _QUIET = 0.01  # of the squares of all rows
-_MOST_CELLS, _MOST_WHOLE = 4_000_000, 2000  # of a matrix, and of its shorter side
 
 
 def moment_thresholds(estimator, session, unit, shape):
@@ -28,7 +28,7 @@ def moment_thresholds(estimator, session, unit, shape):
     From public numbers. Where it is small, products would still have to converge.
     """
     seen = estimator.clip_norm != "auto" or shape[0] > _ENOUGH * session.noise_multiplier
-    if not unit.single or unit.name == "edge" or not seen:
+    if unit.name != "entry" or not seen:
         return {}, False
     length = usual_length(estimator, unit, shape[1])
     noise = _moment_noise(session, unit, length)
@@ -74,7 +74,7 @@ def moment_triplets(estimator, session, X, unit, route, products):
 
 def is_small(shape):
     """Whether a whole matrix is released at once: a product with the identity."""
-    return math.prod(shape) <= _MOST_CELLS and min(shape) <= _MOST_WHOLE
+    return math.prod(shape) <= MOST_CELLS and min(shape) <= MOST_WHOLE
 
 
 def whole_triplets(ask, shape, k, share):

@@ -241,14 +241,16 @@ def expect_entries(estimator, rehearsal, m, n, signal):
     """
     if moments := rehearsal.named("gram"):
         return expect_moment(estimator, moments[0], m, n, signal)
-    rights, cells = rehearsal.named("right_product"), rehearsal.named("cells")
+    rights, lefts = rehearsal.named("right_product"), rehearsal.named("left_product")
+    cells, high = rehearsal.named("cells"), float(estimator.entry_bounds[1])
+    if estimator.privacy_unit == "entry_change" and rehearsal.law == "laplace":
+        cells, high = rights or lefts, 1.0  # all of the matrix
     if cells:
-        high = float(estimator.entry_bounds[1])
         right = left = flipped_side(high * cells[0].noise_scale, m, n)
     else:
         right = left = IteratedSide.of(rights, m)
-    if estimator.privacy_unit != "edge" and not cells:
-        left = IteratedSide.of(rehearsal.named("left_product")[: len(rights)], n)
+    if not entry_unit(estimator).symmetric and not cells:
+        left = IteratedSide.of(lefts[: len(rights)], n)
     found = math.sqrt(right.threshold * left.threshold)
     assumed = [unit_route(estimator, (m, n))[1]]
     assumed.append("components are spread over rows and columns (low coherence)")

@@ -33,6 +33,7 @@ from skdp.decomposition._spectral import (
     row_subspace,
 )
 from skdp.decomposition._unit_fits import (
+    CONTRACT_UNITS,
     UNIT_SOLVERS,
     check_used,
     fit_entries,
@@ -61,22 +62,24 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         Budget of one call of fit; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of units. 0 (pure
-        differential privacy) is offered by "one_shot", and for the entry and edge units with one
-        component.
+        differential privacy) is offered by "one_shot" and "deflation", and with one component for
+        all units with a matrix of entries.
     clip_norm : float or "auto", default="auto"
         Row unit, and moments of entries: largest norm of a row. "auto" spends 7% of the budget on a
         private scale of the norms, and warns where the rows do not show it. A number is free, and
         right for normalised rows.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; under "replace" the number of rows is public.
-    privacy_unit : {"row", "group", "interaction", "entry", "edge", "frobenius", "spectral"}, \
-default="row"
+    privacy_unit : {"row", "group", "interaction", "entry", "edge", "entry_change", "edge_change", \
+"mixed", "frobenius", "spectral"}, default="row"
         What is protected. "group": all rows of one person, whose root mean square length is
         clipped. "interaction": one 1 of a binary matrix, where any value but 0 counts as 1,
         ratings and negative ones too: choose what counts before. "entry": one entry. "edge": one
-        symmetric pair of entries of a graph (X is square, its upper triangle counts). "frobenius"
-        and "spectral": any change of X (as 64-bit floats) of that norm at most `sensitivity`, which
-        is the caller's contract: it cannot be checked.
+        symmetric pair of entries of a graph (X is square, its upper triangle counts). What is the
+        caller's contract, which cannot be checked, has no bounds of entries, and X counts as 64-bit
+        floats: "entry_change" and "edge_change", one entry (pair) changes by at most `sensitivity`;
+        "mixed" (equation 7 of [1]_, X symmetric), the norm of the rows' sums of absolute changes is
+        at most that; "frobenius" and "spectral", any change of that norm.
     user_column : int, str or None, default=None
         Unit "group": the column of X that names the person of each row, in place of `groups` of
         ``fit``; it is no feature.
@@ -91,7 +94,9 @@ default="row"
         moment of the items with the largest counts), "power" (and "randomized"), "one_shot".
         Entries: "gram" (and "arpack") and "screened", for thin matrices; "alternating" half steps
         (and "randomized"); "deflation", one component after the other; "one_shot". Edges: "power",
-        "one_shot". Frobenius: all entries at once ("one_shot", with Gaussian noise), or half steps.
+        "deflation", "one_shot"; "edge_change" and "mixed" have no one shot. All entries at once
+        ("one_shot"), or half steps: "entry_change" (with Laplace noise, which is pure differential
+        privacy), "frobenius" (Gaussian noise).
         On cells and pairs "one_shot" flips each with probability 1/(1 + e^epsilon): one release of
         pure differential privacy, whatever `n_components` is, refused where it would flip more than
         2e7 cells. "auto" chooses by the smaller predicted noise, from public shapes and parameters.
@@ -114,7 +119,7 @@ default="row"
     degree_floor : int, default=5
         Interaction unit: rows are divided by ``sqrt(max(degree, degree_floor))``.
     sensitivity : float, default=1.0
-        Frobenius and spectral units: bound on the change.
+        Units of a contract: bound on the change.
     budget_split : dict or "auto", default="auto"
         Row unit: shares of the releases; the keys are named in the error.
     n_jobs : int or None, default=None
@@ -175,15 +180,9 @@ default="row"
     """
 
     _splits_budget = True
-    _privacy_units = {
-        "row": ("add_remove", "replace"),
-        "group": ("add_remove", "replace"),
-        "interaction": ("add_remove", "replace"),
-        "entry": ("add_remove", "replace"),
-        "edge": ("add_remove", "replace"),
-        "frobenius": ("add_remove",),
-        "spectral": ("add_remove",),
-    }
+    _privacy_units = dict.fromkeys(
+        ("row", "group", "interaction", "entry", "edge"), ("add_remove", "replace")
+    ) | dict.fromkeys(CONTRACT_UNITS, ("add_remove",))
 
     def __init__(
         self,
@@ -330,10 +329,11 @@ default="row"
             )
 
     def _check_shape(self, n_samples, n_features):
-        if self.privacy_unit == "edge" and n_samples != n_features:
+        square = self.privacy_unit in ("edge", "edge_change", "mixed")
+        if square and n_samples != n_features:
             raise ValueError(
-                "privacy_unit='edge' needs the square adjacency matrix of a graph; use 'entry' for "
-                f"a rectangular one. Got shape {(n_samples, n_features)} instead."
+                f"privacy_unit={self.privacy_unit!r} needs a square symmetric matrix; use 'entry' "
+                f"or 'entry_change' for another one. Got shape {(n_samples, n_features)} instead."
             )
         public_rows = math.isfinite(n_samples)
         limit = min(n_samples, n_features)

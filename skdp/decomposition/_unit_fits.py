@@ -39,12 +39,16 @@ from skdp.solvers.one_shot import graded_may_pay, graded_pays
 from skdp.solvers.postprocess import svd_variances
 from skdp.theory._one_shot import choose_one_shot
 
+CONTRACT_UNITS = ("entry_change", "edge_change", "mixed", "frobenius", "spectral")
 UNIT_SOLVERS = {
     "interaction": ("auto", "randomized", "arpack", "gram", "screened", "power", "one_shot"),
     "entry": (
         "auto", "randomized", "arpack", "gram", "screened", "alternating", "deflation", "one_shot",
     ),
-    "edge": ("auto", "randomized", "power", "one_shot"),
+    "edge": ("auto", "randomized", "power", "deflation", "one_shot"),
+    "entry_change": ("auto", "randomized", "alternating", "deflation", "one_shot"),
+    "edge_change": ("auto", "randomized", "power", "deflation"),
+    "mixed": ("auto", "randomized", "power", "deflation"),
     "frobenius": ("auto", "randomized", "alternating", "deflation", "one_shot"),
     "spectral": ("auto", "randomized", "alternating", "deflation"),
 }  # fmt: skip
@@ -52,6 +56,9 @@ _SKLEARN = {
     "interaction": {"randomized": "power", "arpack": "gram"},
     "entry": {"randomized": "alternating", "arpack": "gram"},
     "edge": {"randomized": "power"},
+    "entry_change": {"randomized": "alternating"},
+    "edge_change": {"randomized": "power"},
+    "mixed": {"randomized": "power"},
     "frobenius": {"randomized": "alternating"},
     "spectral": {"randomized": "alternating"},
 }
@@ -60,7 +67,7 @@ _READ_BY = {
     "clip_norm": ("row", "group", "entry"),
     "entry_bounds": ("entry", "edge"),
     "degree_floor": ("interaction",),
-    "sensitivity": ("frobenius", "spectral"),
+    "sensitivity": CONTRACT_UNITS,
 }
 _SPREAD = 0.02  # of a pure budget, for how far entries are from their bounds
 _ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
@@ -68,11 +75,9 @@ _ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
 
 def entry_unit(estimator):
     """Return what neighbours differ in, for the units with entries."""
-    low, high = (-math.inf, math.inf)
-    if estimator.privacy_unit in ("entry", "edge"):
-        low, high = map(float, estimator.entry_bounds)
+    bounds = map(float, estimator.entry_bounds)
     sensitivity = float(estimator.sensitivity)
-    return EntryUnit(estimator.privacy_unit, estimator.adjacency, low, high, sensitivity)
+    return EntryUnit(estimator.privacy_unit, estimator.adjacency, *bounds, sensitivity)
 
 
 def unread_bounds(unit):
@@ -111,12 +116,16 @@ def unit_route(estimator, shape):
     name = _SKLEARN.get(unit, {}).get(name, name)
     if unit == "interaction":
         return interaction_route(estimator, shape) if name == "auto" else (name, f"{name}: given")
-    iterated = "power" if unit == "edge" else "alternating"
-    each = N_PRODUCTS if unit == "edge" else N_PASSES
-    n_answers = each[estimator.delta == 0] if estimator.n_iter == "auto" else estimator.n_iter
-    n_answers *= 1 if unit == "edge" else 2
     changed = entry_unit(estimator)
-    if unit == "frobenius" and name in ("auto", "one_shot"):
+    iterated = "power" if changed.symmetric else "alternating"
+    if estimator.delta == 0 and estimator.n_components > 1:
+        iterated = "deflation"  # answers of one column have a bound on their l1 norm that is near
+    steps = N_PRODUCTS if iterated == "power" else N_PASSES
+    n_answers = steps[estimator.delta == 0] if estimator.n_iter == "auto" else estimator.n_iter
+    n_answers *= 1 if iterated == "power" else 2
+    if name == "one_shot" and not changed.bounded:
+        _check_whole(shape)
+    if unit == "frobenius" and name in ("auto", "one_shot") and estimator.delta > 0:
         return _whole_route(estimator, shape)
     if name != "auto":
         return name, f"{name}: as asked for"
@@ -132,14 +141,17 @@ def unit_route(estimator, shape):
 def _whole_route(estimator, shape):
     """Choose between one release of all entries, which is as good as all products, and products."""
     name, small = estimator.algorithm, is_small(shape)
-    if name == "one_shot" and not small:
+    if name == "one_shot" or (name == "auto" and small and not math.isinf(estimator.epsilon)):
+        return "one_shot", "one_shot: one release of all entries holds every product with them"
+    return "alternating", "alternating: there is no noise, or there are too many entries"
+
+
+def _check_whole(shape):
+    if not is_small(shape):
         raise ValueError(
             f"algorithm='one_shot' would release {shape[0]} x {shape[1]} numbers; use "
             "'alternating' or 'auto'. Got 'one_shot'."
         )
-    if name == "one_shot" or (name == "auto" and small and not math.isinf(estimator.epsilon)):
-        return "one_shot", "one_shot: one release of all entries holds every product with them"
-    return "alternating", "alternating: there is no noise, or there are too many entries"
 
 
 def pure_units(estimator):
@@ -148,21 +160,24 @@ def pure_units(estimator):
     flips = name in ("auto", "one_shot")
     if unit == "interaction":
         return flips
-    bounded = unit in ("entry", "edge")
-    return bounded and (estimator.n_components == 1 or (flips and estimator.entry_bounds[0] == 0))
+    if unit not in UNIT_SOLVERS:
+        return False
+    flips = flips and unit in ("entry", "edge") and estimator.entry_bounds[0] == 0
+    return flips or estimator.n_components == 1 or name in ("auto", "deflation", "one_shot")
 
 
 # -- entries and edges -------------------------------------------------------------------------
 
 
 def fit_entries(estimator, session, X, route):
-    """Release products with the matrix, or its flipped cells."""
+    """Release products with the matrix, its flipped cells, or all of it."""
     unit, k, (m, n) = entry_unit(estimator), estimator.n_components, X.shape
-    ask = session.ask((EntryQuery if unit.single else NormQuery)(X, unit))
+    ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
     if route in ("gram", "screened"):
         U, values, V = moment_triplets(estimator, session, X, unit, route, ask)
-    elif route == "one_shot" and not unit.single:
-        U, values, V = whole_triplets(ask, X.shape, k, 0.99)
+    elif route == "one_shot" and not unit.bounded:
+        share = 1.0 if session.budget.pure else 0.99
+        U, values, V = whole_triplets(ask, X.shape, k, share)
     elif route == "one_shot":
         (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k)
     else:
@@ -209,14 +224,14 @@ def _flipped_triplets(ask, k, graph):
 def _iterated_triplets(estimator, session, ask, unit, shape, route):
     """Half steps A V and A'U, one component after the other, or steps on a symmetric A."""
     (m, n), k = shape, estimator.n_components
-    bounded = session.budget.exact or unit.single
+    bounded = session.budget.exact or unit.bounded
     rest = 1.0 if session.budget.pure else 0.98 if bounded else 0.99
     options = {"law": session.law, "n_iter": estimator.n_iter}
     if route == "deflation":
         return deflate(ask, m, session.random_signs((n, k)), rest, **options)
     late, quiet = late_columns(session.law, k, estimator.n_oversamples, min(shape))
     start = session.random_start(n, k, late=late, ones_first=unit.low >= 0)
-    if unit.name != "edge":
+    if not unit.symmetric:
         return alternate(ask, start, k, rest, quiet=quiet, **options)
     values, V = iterate_symmetric(ask, start, k, rest, quiet=quiet, **options)
     return V * np.sign(values), np.abs(values), V
@@ -225,13 +240,13 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
 def _means(session, ask, unit, m, n, values, route):
     """Return the column means, which are one more product, their noise, and the total."""
     exact, pure = session.budget.exact, session.budget.pure
-    if route == "one_shot" and unit.single:
+    if route == "one_shot" and unit.bounded:
         answer = ask.left(np.full((m, 1), 1 / m), share=0.0)
         return answer.value[:, 0], answer.noise_scale, ask.square_sum()
     if pure:
         return np.zeros(n), 0.0, float(np.sum(values**2))
     answer = ask.left(np.full((m, 1), 1 / m), share=0.01)
     total = float(np.sum(values**2))
-    if exact or unit.single:
+    if exact or unit.bounded:
         total = float(ask.square_sum(share=0.01).value)
     return answer.value[:, 0], answer.noise_scale, total

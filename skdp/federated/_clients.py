@@ -62,6 +62,17 @@ def is_matrix(query: Any, value: Argument) -> bool:
     )
 
 
+def is_left_matrix(query: Any, value: Argument) -> bool:
+    """A finite matrix with one row for each row of the client's matrix, as in `is_matrix`."""
+    rows, columns = query.shape
+    return (
+        _is_floats(value, 2)
+        and len(value) == rows
+        and 1 <= value.shape[1] <= columns
+        and _SMALLEST < float(np.abs(value).max()) < 1 / _SMALLEST
+    )
+
+
 def is_subspace(query: Any, value: Argument) -> bool:
     """Such a matrix beside clipped rows: sizes are measured in units of the clip norm."""
     return math.isfinite(query.clip_norm) and is_matrix(query, value)

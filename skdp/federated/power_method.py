@@ -19,6 +19,7 @@ from skdp.federated._clients import (
     Signatures,
     check_count,
     is_center,
+    is_left_matrix,
     is_matrix,
     is_number,
     is_positive,
@@ -32,12 +33,28 @@ from skdp.federated.config import AggregationConfig
 from skdp.federated.noise_parts import NoiseParts
 from skdp.privacy.gate.bounds import PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
+from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.interactions import InteractionQuery
+from skdp.queries.norms import NormQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import ADJACENCIES
 from skdp.queries.tangent import TangentQuery
 
-UNITS = ("row", "interaction")
+_ENTRIES = ("entry", "edge", "entry_change", "edge_change")  # each at one client, of a public shape
+UNITS = ("row", "interaction", *_ENTRIES)
+_SUMS = {  # unit -> routes that ask for sums over clients, the usual one first
+    "interaction": ("power", "gram", "arpack", "screened"),
+    "entry": ("alternating", "deflation"),
+    "entry_change": ("alternating", "deflation"),
+    "edge": ("power", "deflation"),
+    "edge_change": ("power", "deflation"),
+}
+_PRODUCTS: Signatures = {
+    "right": (is_matrix,),
+    "left": (is_left_matrix,),
+    "core": (is_left_matrix, is_matrix),
+    "ritz": (is_matrix,),
+}
 _SIGNATURES: dict[type, Signatures] = {
     RowQuery: {
         "clipped": (is_scale,),
@@ -63,6 +80,8 @@ _SIGNATURES: dict[type, Signatures] = {
         "ritz": (is_matrix,),
         "square_sum": (),
     },
+    EntryQuery: _PRODUCTS | {"square_sum": ()},
+    NormQuery: _PRODUCTS,
 }
 
 
@@ -82,7 +101,8 @@ class PowerMethodClient(FederatedClient):
     Parameters
     ----------
     X : {array-like, sparse matrix} of shape (n_rows, n_features)
-        The client's private rows; there may be none.
+        The client's private rows; there may be none. Units of entries and edges: the matrix of all
+        clients, of the public shape, with zeros for what others hold; see the notes.
     config : AggregationConfig
         Public counts of clients, colluders and drop-outs; the same for all.
     epsilon : float, default=1.0
@@ -91,10 +111,15 @@ class PowerMethodClient(FederatedClient):
         Probability that the bound fails, above 0.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         What neighbours differ in; the number of clients is public under both.
-    privacy_unit : {"row", "interaction"}, default="row"
-        What is protected: one row, or one 1 of a binary user-item matrix.
+    privacy_unit : {"row", "interaction", "entry", "edge", "entry_change", "edge_change"}, \
+default="row"
+        What is protected, as in `DPTruncatedSVD`.
     degree_floor : int, default=5
         Interaction unit: as in `DPTruncatedSVD`; must equal that of the server's estimator.
+    entry_bounds : tuple of float, default=(0.0, 1.0)
+        Units "entry" and "edge": likewise.
+    sensitivity : float, default=1.0
+        Units "entry_change" and "edge_change": likewise.
     n_retries : int, default=0
         How often a step is answered again, with fresh noise, after an attempt that opened nothing.
         Such an answer costs nothing, on the word of a server that follows the protocol; it is
@@ -113,6 +138,14 @@ class PowerMethodClient(FederatedClient):
     See Also
     --------
     FederatedPowerMethod : The server.
+
+    Notes
+    -----
+    Entries: the matrix is the sum of the clients' parts, so that one entry changes the sum by what
+    it changes at its client. **Each entry must be at one client**: at two it would count twice.
+    Edges: the upper triangle counts. The servers of both endpoints may hold an edge, each in the
+    rows of its own nodes: that of the smaller node number counts it, and the other copy, below the
+    diagonal, is not looked at.
 
     Examples
     --------
@@ -134,6 +167,8 @@ class PowerMethodClient(FederatedClient):
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
         degree_floor: int = 5,
+        entry_bounds: tuple[float, float] = (0.0, 1.0),
+        sensitivity: float = 1.0,
         n_retries: int = 0,
         n_jobs: int | None = None,
     ) -> None:
@@ -147,6 +182,8 @@ class PowerMethodClient(FederatedClient):
         query: PrivateQuery
         if privacy_unit == "row":
             query = RowQuery(X, clip_norm=np.inf, adjacency=adjacency, n_jobs=n_jobs)
+        elif privacy_unit in _ENTRIES:
+            query = _entries(X, privacy_unit, adjacency, entry_bounds, sensitivity)
         else:
             query = InteractionQuery(X, degree_floor=degree_floor, adjacency=adjacency)
         super().__init__(
@@ -177,7 +214,8 @@ class FederatedPowerMethod:
     ----------
     estimator : DPTruncatedSVD, DPPCA or DPRecommender
         Unfitted; says what is fitted and at which budget (finite `epsilon`, `delta` > 0). Units
-        "row" and "interaction". It is cloned, never changed.
+        "row" and "interaction", and of `DPTruncatedSVD` "entry", "edge", "entry_change" and
+        "edge_change". It is cloned, never changed.
     config : AggregationConfig
         Public counts of clients, colluders and drop-outs; each client holds the same.
 
@@ -238,7 +276,7 @@ class FederatedPowerMethod:
             Number of features, public.
         n_samples : int or None, default=None
             Number of rows of all clients, where it is public: under ``adjacency="replace"`` and
-            for the interaction unit, which need it.
+            for units other than the row, which need it.
         sparse : bool, default=False
             Whether the rows are sparse: a hint for ``algorithm="auto"``.
 
@@ -250,15 +288,15 @@ class FederatedPowerMethod:
         estimator = self.estimator._twin()
         counts = NoiseParts.of(self.config).counts
         unit = self._checked_unit(estimator)
-        if unit == "interaction":
-            _as_sums(estimator)
+        if unit != "row":
+            _as_sums(estimator, unit)
         shape = (self._public_rows(estimator, unit, n_samples), _checked_width(n_features))
 
         def connect(session: PrivacySession) -> FederatedSession:
             facts = Facts(unit, session.adjacency, shape[1], *counts)
             return FederatedSession(Federation(session, aggregator, facts))
 
-        return estimator._fit_elsewhere(_schema(shape, sparse or unit == "interaction"), connect)
+        return estimator._fit_elsewhere(_schema(shape, sparse or unit != "row"), connect)
 
     @staticmethod
     def _checked_unit(estimator: Any) -> str:
@@ -267,7 +305,7 @@ class FederatedPowerMethod:
         if not hasattr(estimator, "_fit_elsewhere") or unit not in UNITS:
             raise ValueError(
                 "'estimator' must be a DPTruncatedSVD, a DPPCA or a DPRecommender with "
-                f"privacy_unit 'row' or 'interaction'. Got {estimator!r} instead."
+                f"privacy_unit among {UNITS}. Got {estimator!r} instead."
             )
         if estimator.epsilon == np.inf or estimator.delta == 0:
             raise ValueError(
@@ -279,7 +317,7 @@ class FederatedPowerMethod:
     @staticmethod
     def _public_rows(estimator: Any, unit: str, n_samples: int | None) -> int:
         """Return the number of rows that bounds may use: 0 where it is private."""
-        public = unit == "interaction" or estimator.adjacency == "replace"
+        public = unit != "row" or estimator.adjacency == "replace"
         if public and n_samples is None:
             raise ValueError(
                 f"'n_samples' is public with privacy_unit={unit!r} and adjacency="
@@ -299,12 +337,31 @@ def _checked_width(n_features: int) -> int:
     return n_features
 
 
-def _as_sums(estimator: Any) -> None:
-    """Have a fit ask for sums of clients: flips of cells are no sum."""
-    if estimator.algorithm == "one_shot":
-        raise ValueError("algorithm='one_shot' is no sum over clients. Use 'gram' or 'power'.")
-    if estimator.algorithm == "auto":
-        estimator.set_params(algorithm="power")
+def _as_sums(estimator: Any, unit: str) -> None:
+    """Have a fit ask for sums of clients: flips of cells are no sum, nor moments of split rows."""
+    routes = _SUMS[unit]
+    if estimator.algorithm in ("auto", "randomized"):
+        estimator.set_params(algorithm=routes[0])
+    elif estimator.algorithm not in routes:
+        raise ValueError(
+            f"algorithm={estimator.algorithm!r} is no sum over clients for privacy_unit={unit!r}. "
+            f"Use 'auto' or one of {routes}."
+        )
+
+
+def _entries(
+    X: Any, unit: str, adjacency: str, bounds: tuple[float, float], sensitivity: float
+) -> PrivateQuery:
+    """Return the query of a client's part of a matrix, under bounds that are the client's own."""
+    low, high = map(float, bounds)
+    if not (-np.inf < low <= 0 <= high < np.inf and low < high):
+        raise ValueError(f"'entry_bounds' must hold 0 and be finite. Got {bounds!r}.")
+    if not 0 < sensitivity < np.inf:
+        raise ValueError(f"'sensitivity' must be positive and finite. Got {sensitivity!r}.")
+    changed = EntryUnit(unit, adjacency, low, high, float(sensitivity))
+    if not changed.bounded and adjacency != "add_remove":
+        raise ValueError(f"privacy_unit={unit!r} has adjacency='add_remove' alone.")
+    return EntryQuery(X, changed) if changed.bounded else NormQuery(X, changed)
 
 
 def _schema(shape: tuple[int, int], sparse: bool) -> Any:

@@ -13,9 +13,9 @@ from skdp.exceptions import PrivacyError
 from skdp.model_selection._columns import COMMON_TYPE, Keeps, every, kept_by
 from skdp.model_selection._proven import doubts, line_of, parts_of
 from skdp.model_selection._report import PipelineProblem, PipelineReport
+from skdp.privacy.ledger.fits import NORM_UNITS
 
-_NORM_UNITS = ("rank_one", "frobenius", "spectral")
-_ENTRY_UNITS = ("interaction", "entry", "edge", *_NORM_UNITS)
+_ENTRY_UNITS = ("interaction", "entry", "edge", *NORM_UNITS)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _taken_on_trust(step):
         yield f"the guarantee of your own {type(step).__name__}."
     if "classes" in step.get_params(deep=False) and step.classes is None:
         yield "which labels occur in y is public."
-    if getattr(step, "privacy_unit", "row") in _NORM_UNITS:
+    if getattr(step, "privacy_unit", "row") in NORM_UNITS:
         yield "changes have at most the norm 'sensitivity'."
 
 

@@ -2,18 +2,21 @@
 
 Notation: A is m x n with entries clipped to [lo, hi], which holds 0; both shapes are public.
 X (n x k) and U (m x k) are public; r1 >= r2 are the largest row norms of the matrix multiplied.
-alpha is the largest change of an entry: max(|lo|, |hi|) against 0 (add_remove), hi - lo (replace).
+alpha is the largest change of an entry: max(|lo|, |hi|) against 0 (add_remove), hi - lo (replace);
+entry_change and edge_change are entry and edge with alpha = s, and entries without bounds.
 
 | unit | A X | X'A X (symmetric A) | U'A X |
 |---|---|---|---|
 | entry | alpha r1 | | alpha r1(U) r1(X) |
 | edge (no loops) | alpha sqrt(r1^2 + r2^2) | 2 alpha r1 r2 | |
+| mixed (symmetric A), sum_i ||(A - A')_i||_1^2 <= s^2 | s r1 | s r1 ||X||_2 | |
 | frobenius, ||A - A'||_F <= s | s ||X||_2 | s ||X||_2^2 | s ||U||_2 ||X||_2 |
 | spectral, ||A - A'||_2 <= s | s ||X||_F | s ||X||_F ||X||_2 | s min(||U||_F ||X||_2, ...) |
 
 One changed entry changes row i of A X by a X_j; a pair changes rows i and j by a X_j and a X_i; and
-X'(x_i x_j' + x_j x_i')X has Frobenius norm at most 2 ||x_i|| ||x_j||. The last two lines are
-||E X||_F <= ||E||_F ||X||_2 and <= ||E||_2 ||X||_F; their query is in `skdp.queries.norms`.
+X'(x_i x_j' + x_j x_i')X has Frobenius norm at most 2 ||x_i|| ||x_j||. Row i of E X is a sum of rows
+of X with weights E_i, so that its norm is at most ||E_i||_1 r1 (mixed). The last two lines are
+||E X||_F <= ||E||_F ||X||_2 and <= ||E||_2 ||X||_F. Entries without bounds: `skdp.queries.norms`.
 """
 
 from __future__ import annotations
@@ -33,7 +36,6 @@ from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.sums import Neighbours
 
-ENTRY_UNITS = ("entry", "edge", "frobenius", "spectral")
 FloatArray = NDArray[np.float64]
 _ULP = 2.0**-53
 _WIDER = 1 + 1e-9  # above the rounding of norms of public matrices
@@ -83,14 +85,14 @@ class EntryUnit:
 
     Attributes
     ----------
-    name : {"entry", "edge", "frobenius", "spectral"}
+    name : {"entry", "edge", "entry_change", "edge_change", "mixed", "frobenius", "spectral"}
         The unit.
     adjacency : {"add_remove", "replace"}
         Against zero, or any value in the bounds.
     low, high : float
-        Bounds of an entry, enforced by clipping; infinite for frobenius and spectral.
+        Bounds of an entry (entry, edge), enforced by clipping; infinite elsewhere.
     sensitivity : float
-        Bound on the perturbation (frobenius, spectral): the caller's contract.
+        Bound on the change of an entry or of a norm: the caller's contract.
     """
 
     name: str
@@ -100,37 +102,54 @@ class EntryUnit:
     sensitivity: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.single:  # entries have no bounds of their own
+        if not self.bounded:  # entries have no bounds of their own
             object.__setattr__(self, "low", -math.inf)
             object.__setattr__(self, "high", math.inf)
 
     @property
     def alpha(self) -> float:
         """Largest change of one entry (entry, edge), or of the norm of the matrix."""
-        if not self.single:
+        if not self.bounded:
             return self.sensitivity
         return Neighbours(self.adjacency).number(self.low, self.high)
 
     @property
     def single(self) -> bool:
         """Whether one entry, or one symmetric pair, is what changes."""
+        return self.kind in ("entry", "edge")
+
+    @property
+    def bounded(self) -> bool:
+        """Whether entries are clipped to bounds; elsewhere a contract bounds the change."""
         return self.name in ("entry", "edge")
+
+    @property
+    def kind(self) -> str:
+        """What changes: an entry, an edge, or a matrix of this norm."""
+        return self.name.removesuffix("_change")
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the matrix is symmetric: its upper triangle counts."""
+        return self.kind in ("edge", "mixed")
 
     def product(self, X: FloatArray, order: int = 2) -> float:
         """Largest norm (of this order) of the change of A X; inf where there is no bound."""
         if self.single:
             first, second = largest_two(_row_norms(X, order))
             both = math.hypot(first, second) if order == 2 else first + second
-            return self.alpha * (both if self.name == "edge" else first)
+            return self.alpha * (both if self.kind == "edge" else first)
         if order != 2:
             return math.inf
+        if self.name == "mixed":
+            return self.alpha * largest_two(_row_norms(X, 2))[0]
         return self.alpha * float(np.linalg.norm(X, 2 if self.name == "frobenius" else None))
 
     def core(self, U: FloatArray, X: FloatArray, order: int = 2) -> float:
         """Largest norm of the change of U'A X: one entry gives a rank-one matrix."""
-        if self.name == "entry":
+        if self.single and (self.kind == "entry" or order == 1):
             first = [largest_two(_row_norms(side, order))[0] for side in (U, X)]
-            return self.alpha * first[0] * first[1]
+            return self.alpha * first[0] * first[1] * (2 if self.kind == "edge" else 1)
         if order != 2:
             return math.inf
         change = self.product(X, order) * float(np.linalg.norm(U, 2))
@@ -138,12 +157,15 @@ class EntryUnit:
             return change
         return min(change, self.alpha * float(np.linalg.norm(U)) * float(np.linalg.norm(X, 2)))
 
-    def ritz(self, X: FloatArray) -> float:
-        """Largest Frobenius norm of the change of X'A X, for a symmetric A without loops."""
-        if self.name == "edge":
-            first, second = largest_two(_row_norms(X, 2))
-            return 2 * self.alpha * first * second
-        return self.core(X, X)
+    def ritz(self, X: FloatArray, order: int = 2, error: float = 0.0) -> float:
+        """Largest norm of the change of X'A X, for a symmetric A (without loops: edges).
+
+        `error` is what rounding may add to the norm of a row of X.
+        """
+        if self.kind == "edge":
+            first, second = largest_two(_row_norms(X, order))
+            return 2 * self.alpha * (first + error) * (second + error)
+        return self.core(X, X, order)
 
 
 class EntryQuery(PrivateQuery):
@@ -157,18 +179,19 @@ class EntryQuery(PrivateQuery):
     A : array or sparse matrix of shape (m, n)
         The private matrix. For the edge unit its upper triangle is the graph; loops are dropped.
     unit : EntryUnit
-        "entry" or "edge": its bounds are enforced by clipping.
+        "entry" or "edge" with bounds, which are enforced by clipping.
     """
 
     def __init__(self, A: Any, unit: EntryUnit) -> None:
-        if not unit.single:
-            raise PrivacyError(f"float products have no bound for {unit.name!r}; use NormQuery.")
+        if not unit.bounded:
+            raise PrivacyError(f"float products have no bound for {unit!r}; use NormQuery.")
         if unit.name == "edge" and A.shape[0] != A.shape[1]:
             raise ValueError(f"an edge needs a square matrix. Got shape {A.shape} instead.")
         self._raw = A
         self._clean: Any = None
         self.unit = unit
         self.shape: tuple[int, int] = A.shape
+        self.n_features = self.shape[1]
 
     def _matrix(self) -> Any:
         """Clip entries, and for a graph symmetrise: inside the gate, once."""
@@ -179,7 +202,7 @@ class EntryQuery(PrivateQuery):
     @property
     def symmetric(self) -> bool:
         """Whether the matrix is symmetric by construction."""
-        return self.unit.name == "edge"
+        return self.unit.symmetric
 
     def _error(self, terms: int, mass: float) -> float:
         """Bound the float error of sums of entries, `terms` of them, times weights of this mass."""
@@ -221,11 +244,9 @@ class EntryQuery(PrivateQuery):
             M = X.T @ (self._matrix() @ X)
             return (M + M.T) / 2
 
-        k, l2 = X.shape[1], self.unit.ritz(X)
-        return rounded_release(
-            "ritz", (k, k), l2, self._core_error(X, X), compute,
-            l1=l2 if k == 1 else math.inf, symmetric=True,
-        )  # fmt: skip
+        k, error = X.shape[1], self._core_error(X, X)
+        l2, l1 = self.unit.ritz(X), self.unit.ritz(X, 1)
+        return rounded_release("ritz", (k, k), l2, error, compute, l1=l1, symmetric=True)
 
     def _core_error(self, U: FloatArray, X: FloatArray) -> float:
         columns = np.outer(np.abs(U).sum(axis=0), np.abs(X).sum(axis=0))
@@ -321,10 +342,10 @@ def cleaned(A: Any, unit: EntryUnit) -> Any:
     """Return float64 A with clipped entries; entries that are not numbers count as zero."""
     A = without_duplicates(A) if sp.issparse(A) else np.asarray(A, dtype=np.float64)
     A = entrywise(partial(_clipped, unit=unit), A)
-    if unit.name != "edge":
+    if not unit.symmetric:
         return A
-    upper = sp.triu(A, 1) if sp.issparse(A) else np.triu(A, 1)
-    both = upper + upper.T
+    triu = sp.triu if sp.issparse(A) else np.triu
+    both = triu(A, 1 if unit.kind == "edge" else 0) + triu(A, 1).T
     return sp.csr_array(both) if sp.issparse(both) else both
 
 

@@ -73,8 +73,14 @@ class RowQuery(SumQuery):
     # -- narrowed queries (public arguments) -----------------------------------------------
 
     def clipped(self, clip_norm: float) -> RowQuery:
-        """Return the same rows under a public clip norm."""
-        return self._beside(RowQuery, self._source, clip_norm=clip_norm)
+        """Return the same rows under a public clip norm; norms that have a unit are measured once.
+
+        Which unit that is follows from the calls alone, here and where they are made again.
+        """
+        query = self._beside(RowQuery, self._source, clip_norm=clip_norm)
+        if math.isfinite(self.clip_norm):
+            query._norms = self._norms
+        return query
 
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
         """Return the rows on a public selection of columns; bad rows stay bad."""

@@ -268,6 +268,20 @@ def _interaction_data(estimator, rng):
     return _as_families(estimator, matrices, bad)
 
 
+@register_data("edge_change")
+@register_data("mixed")
+def _symmetric_data(estimator, rng):
+    n = settings_of(estimator).n_rows
+    A = rng.standard_normal((n, n))
+    A = A + A.T
+    matrices = {
+        "ordinary": A, "zeros": np.zeros_like(A), "x1e6": 1e6 * A, "x1e-6": 1e-6 * A,
+        "constant": np.ones_like(A), "identity": np.eye(n),
+    }  # fmt: skip
+    return _as_families(estimator, matrices)
+
+
+@register_data("entry_change")
 @register_data("frobenius")
 @register_data("spectral")
 def _norm_data(estimator, rng):

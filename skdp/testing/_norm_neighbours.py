@@ -56,3 +56,59 @@ class SpectralNeighbours(FrobeniusNeighbours):
 
     def _size(self, change):
         return float(np.linalg.norm(change, 2)) if change.size else 0.0
+
+
+@register_neighbours("entry_change")
+class EntryChangeNeighbours(FrobeniusNeighbours):
+    """A change of one entry by `scale`."""
+
+    def _place(self, i, j):
+        change = np.zeros(self.base.shape)
+        change[i, j] = 1.0
+        return change
+
+    def _changes(self, rng):
+        n, d = self.base.shape
+        for j in range(d):
+            i = int(rng.integers(n))
+            yield f"entry ({i}, {j})", self._place(i, j)
+        for i in range(n):
+            j = int(rng.integers(d))
+            yield f"entry ({i}, {j})", self._place(i, j)
+
+    def _size(self, change):
+        return float(np.abs(change).max())
+
+    def perturb(self, theta, rng, size):
+        """Move the change to another place."""
+        n, d = self.base.shape
+        return (self._scaled(self._place(int(rng.integers(n)), int(rng.integers(d)))),)
+
+
+@register_neighbours("edge_change")
+class EdgeChangeNeighbours(EntryChangeNeighbours):
+    """A change of one symmetric pair of entries by `scale`."""
+
+    def _place(self, i, j):
+        change = super()._place(i, j)
+        return np.maximum(change, change.T)
+
+
+@register_neighbours("mixed")
+class MixedNeighbours(FrobeniusNeighbours):
+    """A symmetric change whose rows' sums of absolute values have the norm `scale`."""
+
+    def _changes(self, rng):
+        n = len(self.base)
+        for i in range(n):
+            j = int(rng.integers(n))
+            yield f"entry ({i}, {i})", np.outer(np.eye(n)[i], np.eye(n)[i])
+            yield f"pair ({i}, {j})", np.outer(np.eye(n)[i], np.eye(n)[j])
+        yield "random", rng.standard_normal((n, n))
+        yield "one row", np.eye(n, 1) @ rng.standard_normal((1, n))
+
+    def _size(self, change):
+        return float(np.linalg.norm(np.abs(change).sum(axis=1)))
+
+    def _scaled(self, change):
+        return super()._scaled(change + change.T)

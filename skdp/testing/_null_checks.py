@@ -9,13 +9,13 @@ from sklearn.exceptions import SkipTestWarning
 from sklearn.utils import get_tags
 
 from skdp.exceptions import BudgetExceededError
+from skdp.privacy.ledger.fits import NORM_UNITS
 from skdp.testing._data import FitData, contrasting_data, settings_of
 from skdp.testing._hooks import before_payment, change, fixed_noise, null_release
 from skdp.testing._outcomes import difference, fitted_attributes, fresh, outcome
 from skdp.testing._transcripts import record_transcript, replay_answers
 
 _SEED = 20240229
-_NORM_UNITS = ("frobenius", "rank_one", "spectral")
 
 
 def skip(reason):
@@ -182,7 +182,7 @@ def check_tiny_epsilon(name, estimator):
     (Attributes of the two fits themselves are not compared: where noise makes two singular values
     nearly equal, a thousandth, or another processor's rounding, turns their vectors.)
     """
-    if not_private(estimator) or settings_of(estimator).unit in _NORM_UNITS:
+    if not_private(estimator) or settings_of(estimator).unit in NORM_UNITS:
         return skip("epsilon is infinite, or the unit bounds no data set")
     pure = getattr(estimator, "delta", 0) == 0
     tiny = {"epsilon": 1e-5} if pure else {"epsilon": 1e-9, "delta": 1e-6}

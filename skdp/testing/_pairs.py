@@ -197,6 +197,25 @@ def _interaction_pairs(estimator):
         yield f"degree {degree}", FitData(X), FitData(Y)
 
 
+@register_pairs("entry_change")
+@register_pairs("edge_change")
+@register_pairs("mixed")
+def _change_pairs(estimator):
+    unit, d = settings_of(estimator).unit, max(3, _small(estimator) + 1)
+    s = float(estimator.sensitivity) * (1 - 1e-12)
+    square = unit != "entry_change"
+    for name, fill in (("empty", 0.0), ("full", 100.0)):
+        X = np.full((d if square else d + 2, d), fill)
+        Y = X.copy()
+        if unit == "mixed":
+            Y[0, 0] += s
+        else:
+            Y[0, 1] += s
+        if unit == "edge_change":
+            Y[1, 0] += s
+        yield f"one entry of an otherwise {name} matrix", FitData(X), FitData(Y)
+
+
 @register_pairs("frobenius")
 @register_pairs("spectral")
 def _norm_pairs(estimator):

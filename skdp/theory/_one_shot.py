@@ -11,6 +11,7 @@ from skdp.solvers.one_shot import flip_deviation, flip_probability
 from skdp.theory._subspaces import IteratedSide, iteration_threshold
 
 MOST_FLIPS = 1e7  # expected, by "auto": seconds
+MOST_CELLS, MOST_WHOLE = 4_000_000, 2000  # of a matrix that is released whole; of its shorter side
 _ENOUGH = 2.0  # cells, per root of a component: no need to round weights for less noise
 
 
@@ -24,9 +25,9 @@ def _iterated_threshold(session: Any, unit: Any, k: int, n_answers: int) -> floa
 
     The sizes of the matrix cancel: shorter rows of the query against more numbers in the answer.
     """
-    rows = 2 if unit.name == "edge" else 1  # that a unit moves
+    rows = 2 if unit.kind == "edge" else 1  # that a unit moves
     if session.budget.pure:
-        scale = math.sqrt(2.0) * unit.alpha * rows * n_answers / session.budget.pure_epsilon
+        scale = math.sqrt(2.0) * unit.alpha * rows * k * n_answers / session.budget.pure_epsilon
         return iteration_threshold(scale, 1.0, laplace=True)
     scale = session.noise_multiplier * unit.alpha * math.sqrt(rows * k * n_answers)
     return iteration_threshold(scale, 1.0)
@@ -39,10 +40,18 @@ def _flipped_threshold(session: Any, unit: Any, m: int, n: int) -> float:
     average more answers. So the edge is what compares with their threshold.
     """
     deviation = flip_deviation(session.budget.pure_epsilon)
-    cells = m * (m - 1) // 2 if unit.name == "edge" else m * n
+    cells = m * (m - 1) // 2 if unit.kind == "edge" else m * n
     if cells * flip_probability(deviation) > MOST_FLIPS:
         return math.inf
     return 2 * unit.high * deviation * math.sqrt(math.sqrt(m) * math.sqrt(n))
+
+
+def _whole_threshold(session: Any, unit: Any, m: int, n: int) -> float:
+    """Return the edge of Laplace noise on all entries of a matrix; inf where they are too many."""
+    if m * n > MOST_CELLS or min(m, n) > MOST_WHOLE:
+        return math.inf
+    scale = math.sqrt(2.0) * unit.alpha / session.budget.pure_epsilon
+    return 2 * scale * math.sqrt(math.sqrt(m) * math.sqrt(n))
 
 
 def choose_one_shot(
@@ -82,17 +91,19 @@ def choose_one_shot(
     pure = estimator._checked_session(pure=estimator._offers_pure_dp())
     if pure.budget.exact:
         return other, f"{other}: there is no noise"
-    flips = unit.single and unit.low == 0 < unit.high
-    if not (flips or moments):
+    flips = unit.bounded and unit.low == 0 < unit.high
+    whole = unit.name == "entry_change"
+    if not (flips or moments or whole):
         return other, f"{other}: no cells to flip"
-    ours = _flipped_threshold(pure, unit, *shape) if flips else math.inf
+    ours = math.inf
+    if flips or whole:
+        ours = (_whole_threshold if whole else _flipped_threshold)(pure, unit, *shape)
     theirs = math.inf
-    if estimator.delta > 0 or estimator.n_components == 1:
-        session = estimator._checked_session()
-        theirs = _iterated_threshold(session, unit, estimator.n_components, n_answers)
+    session = estimator._checked_session()
+    theirs = _iterated_threshold(session, unit, estimator.n_components, n_answers)
     rivals = {} if no_products else {other: theirs}
     other, theirs = min((rivals | dict(moments or {})).items(), key=itemgetter(1))
-    enough = _ENOUGH * unit.high * math.sqrt(estimator.n_components)
+    enough = 0.0 if whole else _ENOUGH * unit.high * math.sqrt(estimator.n_components)
     name = "one_shot" if ours < theirs and theirs > enough else other
     mine, rival = (ours, theirs) if name == "one_shot" else (theirs, ours)
     return name, f"{name}: threshold {mine:.3g} against {rival:.3g}"

@@ -8,10 +8,11 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data import groups as grouped_rows
+from skdp.data.exact import ExactProduct
 from skdp.data.persons import PersonRows
 from skdp.data.record_scales import RowScale, TargetScale
 from skdp.queries.person_columns import PersonColumns
-from skdp.queries.person_maps import PersonWeight
+from skdp.queries.person_maps import PersonMap, PersonWeight
 from skdp.queries.person_readout import PersonReadoutQuery
 from skdp.queries.persons import PersonQuery
 
@@ -152,9 +153,9 @@ def test_the_weight_by_rows_is_private_under_replace_too():
 
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_huge_person_counts_once(name):
-    """Thirty thousand rows, spread over all scales, stay within the bound."""
+    """A hundred thousand rows, spread over all scales, stay within the bound."""
     rng = np.random.default_rng(5)
-    rows = rng.standard_normal((30_000, D)) * 10.0 ** rng.uniform(-2, 2, (30_000, 1))
+    rows = rng.standard_normal((100_000, D)) * 10.0 ** rng.uniform(-2, 2, (100_000, 1))
     for weight in WEIGHTS:
         one = bounded(name, [rows], weight=weight)
         change = np.linalg.norm(one.answer(1e-6).astype(np.float64))
@@ -221,3 +222,21 @@ def test_a_person_beyond_the_clip_is_scaled_as_a_whole():
     for name in ("gram", "sums", "trace"):
         long, at_the_edge = (bounded(name, [x]).answer(1e-8) for x in (100 * short, short))
         assert np.allclose(long, at_the_edge, atol=1e-3 / 1e-8)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 50.0])
+def test_products_are_exact_at_the_finest_step(size):
+    """Whole numbers of any length say the same: no product of limbs is rounded."""
+    rng = np.random.default_rng(8)
+    groups = [rng.standard_normal((m, D)) for m in [1] * 300 + [2000, 50, 7]]
+    query = PersonQuery(persons(groups), clip_norm=1.0, adjacency="replace")
+    release = query.gram_product(size * V)
+    step = max(release.bound.l2 / 2**33, release.bound.min_step)
+    product = ExactProduct(size * V)
+    rows = PersonMap(1.0, math.sqrt(step / product.scale), WEIGHTS["equal"])
+    grid = np.rint(size * V / product.scale * 2.0**26).astype(np.int64).astype(object)
+    exact = 0
+    for batch in persons(groups).blocks():
+        Z = rows(batch).astype(np.int64).astype(object)
+        exact = exact + Z.T.dot(Z.dot(grid))
+    assert np.array_equal(release.answer(step), (exact // 2**26).astype(np.int64))

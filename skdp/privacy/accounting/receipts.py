@@ -14,6 +14,7 @@ from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.curves import as_number
 from skdp.privacy.accounting.losses import Loss
 
+_CONTRACT = "at most `sensitivity` (the caller's contract)"
 _SENTENCE = {
     ("row", "add_remove"): "adding or removing one row of X",
     ("row", "replace"): "replacing one row of X by any other",
@@ -26,9 +27,14 @@ _SENTENCE = {
     ("interaction", "replace"): "swapping one interaction of one user for another",
     ("entry", "add_remove"): "setting one entry of X to zero, or from zero to a value",
     ("entry", "replace"): "changing one entry of X to any value in the bounds",
-    ("frobenius", "add_remove"): "any change of X of Frobenius norm at most `sensitivity`",
-    ("rank_one", "add_remove"): "any rank-one change of X of norm at most `sensitivity`",
-    ("spectral", "add_remove"): "any change of X of spectral norm at most `sensitivity`",
+    ("frobenius", "add_remove"): f"any change of X of Frobenius norm {_CONTRACT}",
+    ("rank_one", "add_remove"): f"any rank-one change of X of norm {_CONTRACT}",
+    ("spectral", "add_remove"): f"any change of X of spectral norm {_CONTRACT}",
+    ("entry_change", "add_remove"): f"a change of one entry of X by {_CONTRACT}",
+    ("edge_change", "add_remove"): f"a change of one symmetric pair of entries of X by {_CONTRACT}",
+    ("mixed", "add_remove"): (
+        f"any change of X whose rows' sums of absolute values have a norm of {_CONTRACT}"
+    ),
     ("edge", "add_remove"): "adding or removing one edge of the graph",
     ("edge", "replace"): "changing the weight of one edge to any value in the bounds",
 }

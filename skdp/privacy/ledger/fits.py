@@ -10,7 +10,8 @@ from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.budget import PrivacyBudget
 
-NORM_UNITS = ("rank_one", "frobenius", "spectral")
+# Units whose neighbours are changes of a bounded size, by the caller's contract.
+NORM_UNITS = ("rank_one", "frobenius", "spectral", "entry_change", "edge_change", "mixed")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,101 @@
+"""Dask arrays in blocks of whole groups: one shuffle, before a fit that protects groups."""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.data.blocks import is_dask_array
+from skdp.data.dask_rows import checked_array
+
+
+def blocks_by_group(
+    groups: Any, X: Any, *columns: Any, n_blocks: int | None = None
+) -> tuple[Any, ...]:
+    """Return Dask arrays in which all rows of a group lie in one block, on the workers.
+
+    Nothing is computed before the arrays are used, and no label comes to the driver. Which block a
+    group goes to follows from its label alone; sizes of blocks are unknown. Nothing is released:
+    the arrays are as private as those that were given.
+
+    Parameters
+    ----------
+    groups : dask.array.Array of shape (n_samples,)
+        The group of each row, numbers or strings, in the blocks of X.
+    X : dask.array.Array of shape (n_samples, n_features)
+        The rows.
+    *columns : dask.array.Array of shape (n_samples,) or (n_samples, n_targets)
+        What else belongs to the rows, such as targets, in the same blocks.
+    n_blocks : int or None, default=None
+        How many blocks to make; None: as many as X has.
+
+    Returns
+    -------
+    arrays : tuple of dask.array.Array
+        The groups, X and the columns, in new blocks.
+
+    Examples
+    --------
+    >>> import dask.array as da, numpy as np
+    >>> from skdp import DPPCA
+    >>> from skdp.data.dask_groups import blocks_by_group
+    >>> rng = np.random.default_rng(0)
+    >>> X = da.from_array(rng.standard_normal((4000, 3)), chunks=(500, 3))
+    >>> groups = da.from_array(rng.integers(0, 900, 4000), chunks=500)
+    >>> groups, X = blocks_by_group(groups, X)
+    >>> DPPCA(1, privacy_unit="group", clip_norm=3.0).fit(X, groups=groups).components_.shape
+    (1, 3)
+    """
+    arrays = (groups, checked_array(X), *columns)
+    if not all(is_dask_array(array) for array in arrays):
+        raise ValueError("'groups', X and the columns must be Dask arrays.")
+    if groups.ndim != 1 or len({array.numblocks[0] for array in arrays}) != 1:
+        raise ValueError("'groups' (one label a row) and the columns need the blocks of X.")
+    if any(array.ndim == 2 and array.shape[1] != array.shape[1] for array in arrays):
+        raise ValueError("The number of columns must be known.")
+    arrays = tuple(array.rechunk({1: -1}) if array.ndim == 2 else array for array in arrays)
+    n = arrays[1].numblocks[0] if n_blocks is None else int(n_blocks)
+    dask: Any = importlib.import_module("dask")
+    split, joined = (dask.delayed(f, pure=False) for f in (_split, _joined))  # keys tell nothing
+    blocks = zip(*(array.to_delayed().ravel().tolist() for array in arrays), strict=True)
+    pieces = [split(n, *block) for block in blocks]
+    moved = [joined([piece[i] for piece in pieces]) for i in range(n)]
+    return tuple(_array(moved, i, array) for i, array in enumerate(arrays))
+
+
+def _split(n: int, groups: Any, *columns: Any) -> list[tuple[Any, ...]]:
+    """Cut a block by where its groups go."""
+    groups = np.asarray(groups)
+    labels, codes = np.unique(groups, return_inverse=True)
+    goes = np.array([_place(label, n) for label in labels.tolist()], np.intp)[codes]
+    rows = [np.flatnonzero(goes == i) for i in range(n)]
+    return [(groups[r], *(column[r] for column in columns)) for r in rows]
+
+
+def _place(label: Any, n: int) -> int:
+    """Return the block of a group, the same for numbers of all types."""
+    if not isinstance(label, str) and label == label and label == int(label):
+        label = int(label)
+    return zlib.crc32(repr(label).encode()) % n
+
+
+def _joined(pieces: list[tuple[Any, ...]]) -> list[Any]:
+    return [_stacked(parts) for parts in zip(*pieces, strict=True)]
+
+
+def _stacked(parts: tuple[Any, ...]) -> Any:
+    sparse: Any = importlib.import_module("scipy.sparse")
+    if sparse.issparse(parts[0]):
+        return sparse.vstack(parts, format="csr")
+    return np.concatenate([np.asarray(part) for part in parts])
+
+
+def _array(moved: list[Any], place: int, like: Any) -> NDArray[Any]:
+    da: Any = importlib.import_module("dask.array")
+    shape = (np.nan, *like.shape[1:])
+    blocks = [da.from_delayed(m[place], shape, meta=like._meta) for m in moved]
+    return da.concatenate(blocks, allow_unknown_chunksizes=True)  # type: ignore[no-any-return]

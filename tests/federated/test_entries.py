@@ -1,0 +1,203 @@
+"""Entries and edges at different servers: A is the sum of parts; one entry is in one of them."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skdp import DPTruncatedSVD
+from skdp.exceptions import PrivacyError
+from skdp.federated import (
+    AggregationAborted,
+    AggregationConfig,
+    FederatedPowerMethod,
+    MessageRefused,
+    PlainAggregator,
+    PowerMethodClient,
+    simulated_aggregator,
+)
+from skdp.federated._ask import unpack
+from skdp.federated._clients import narrowed
+from skdp.federated._requests import Request
+from skdp.federated.noise_parts import PartGrant
+from skdp.federated.power_method import _SIGNATURES
+from skdp.testing import seeded_entropy
+from skdp.testing._hooks import replaced
+
+S, M, N = 5, 120, 80
+CONFIG = AggregationConfig(S, 1, 1)
+UNITS = ["entry", "edge", "entry_change", "edge_change"]
+BOUNDS = {"entry": {"entry_bounds": (-1.0, 1.0)}, "edge": {"entry_bounds": (-1.0, 1.0)}}
+
+
+def matrix(unit, seed=0):
+    """A leading pair that is spread over rows and columns, within the bounds."""
+    rng = np.random.default_rng(seed)
+    u, v = rng.choice([-1.0, 1.0], M), rng.choice([-1.0, 1.0], N)
+    if "edge" in unit:
+        A = np.outer(v, v) * 0.8
+        np.fill_diagonal(A, 0.0)
+        return A, v / math.sqrt(N)
+    return np.outer(u, v) * 0.8, v / math.sqrt(N)
+
+
+def parts_of(A, unit):
+    """Entries at random holders; rows of a graph at the server of each node, so edges at two."""
+    rng = np.random.default_rng(1)
+    if "edge" in unit:
+        home = rng.integers(0, S, len(A))
+        return [sp.csr_array(A * (home == i)[:, None]) for i in range(S)]
+    home = rng.integers(0, S, A.shape)
+    return [sp.csr_array(A * (home == i)) for i in range(S)]
+
+
+def clients_of(unit, parts, **options):
+    same = {"privacy_unit": unit, "epsilon": 8.0} | BOUNDS.get(unit, {})
+    return [PowerMethodClient(part, CONFIG, **same | options) for part in parts]
+
+
+def estimator(unit, **options):
+    same = {"privacy_unit": unit, "epsilon": 8.0} | BOUNDS.get(unit, {})
+    return DPTruncatedSVD(1, **same | options)
+
+
+def fit(unit, aggregator, **options):
+    rows = N if "edge" in unit else M
+    server = FederatedPowerMethod(estimator(unit, **options), CONFIG)
+    return server.fit(aggregator, n_features=N, n_samples=rows)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("algorithm", ["auto", "deflation"])
+def test_same_releases_and_receipt_as_the_central_fit(unit, algorithm):
+    """The sums are those of the whole matrix, but for one rounding at each client."""
+    A, v = matrix(unit)
+    clients = clients_of(unit, parts_of(A, unit))
+    whole = clients_of(unit, [A])[0]._query
+    sums = PlainAggregator([client.respond for client in clients])
+
+    def aggregator(request, size):
+        parsed = Request.decode(request)
+        bounded = whole
+        for call in parsed.calls:
+            bounded = narrowed(bounded, call, _SIGNATURES)
+        with replaced(PartGrant, "draw", zeros):
+            opened = sums(request, size)
+        expected = bounded.answer(parsed.step)
+        found = unpack(opened.total, bounded.bound)
+        if bounded.bound.symmetric:
+            expected, found = expected + expected.T, found + found.T
+        assert np.abs(found - expected).max() <= 2 * S
+        return opened
+
+    svd = fit(unit, aggregator, algorithm=algorithm)
+    assert abs(svd.components_[0] @ v) > 0.999
+    route = algorithm if algorithm != "auto" else "power" if "edge" in unit else "alternating"
+    central = estimator(unit, algorithm=route).fit(A)
+    names = [[line.name for line in fitted.ledger_] for fitted in (svd, central, clients[0])]
+    assert names[0] == names[1] == names[2]
+    assert svd.privacy_spent_.epsilon == clients[0].close().epsilon == 8.0
+    assert svd.privacy_spent_.unit == unit
+
+
+def zeros(_):
+    return lambda grant, *index: np.zeros(grant.bound.shape, np.int64)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_drop_outs_over_secure_sums(unit):
+    A, v = matrix(unit)
+    asked = []
+    callbacks = [client.respond for client in clients_of(unit, parts_of(A, unit))]
+    secure = simulated_aggregator(callbacks, CONFIG, lost=lambda i, kind: i == len(asked) % S)
+
+    def aggregator(request, size):
+        asked.append(request)
+        return secure(request, size)
+
+    with seeded_entropy(0):
+        svd = fit(unit, aggregator)
+    assert abs(svd.components_[0] @ v) > 0.9
+    secure = simulated_aggregator(callbacks, CONFIG, lost=lambda i, kind: i < 2)
+    with pytest.raises(AggregationAborted):
+        fit(unit, secure)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_one_entry_at_one_holder_moves_the_sum_by_its_bound(unit):
+    """Every product, at public matrices: the change is that of the whole matrix, and attained."""
+    square = "edge" in unit
+    n = 6
+    m = n if square else 7
+    rng = np.random.default_rng(0)
+    X, U = (np.linalg.qr(rng.standard_normal((size, 2)))[0] for size in (n, m))
+    base = np.clip(rng.standard_normal((m, n)), -1, 1)
+    base = np.triu(base, 1) + np.triu(base, 1).T if square else base
+    home = rng.integers(0, S, m)
+    calls = {"right": (X,), "left": (U,)}
+    calls |= {"ritz": (X,)} if square else {"core": (U, X)}
+    for name, public in calls.items():
+        worst = 0.0
+        for i in range(m):
+            for j in range(n):
+                if square and i >= j:
+                    continue
+                pair = []
+                for value in (0.0, 1.0):  # an edge appears at the servers of both endpoints
+                    A = base.copy()
+                    A[i, j] = value
+                    if square:
+                        A[j, i] = value
+                    answers = []
+                    for s in range(S):
+                        part = sp.csr_array(A * (home == s)[:, None])
+                        bounded = getattr(clients_of(unit, [part])[0]._query, name)(*public)
+                        answers.append(bounded.answer(1e-7).astype(float))
+                    pair.append(sum(answers))
+                change = pair[1] - pair[0]
+                if bounded.bound.symmetric:
+                    change = (change + change.T) / 2
+                worst = max(worst, float(np.linalg.norm(change)) / bounded.bound.l2_steps(1e-7))
+        assert worst <= 1.0
+        assert worst > (0.5 if name == "ritz" else 0.95)
+
+
+def test_a_client_believes_its_own_bounds():
+    A, _ = matrix("entry")
+    parts = parts_of(A, "entry")
+    wide = clients_of("entry", parts, entry_bounds=(-5.0, 5.0))
+    with pytest.raises(MessageRefused, match="too fine"):
+        fit("entry", PlainAggregator([client.respond for client in wide]))
+    small = clients_of("entry", [part[:50] for part in parts])
+    with pytest.raises(TypeError, match="shape"):
+        fit("entry", PlainAggregator([client.respond for client in small]))
+    secure = simulated_aggregator([client.respond for client in small], CONFIG)
+    paid = small[1].ledger_
+    with pytest.raises(AggregationAborted):
+        fit("entry", secure)
+    assert small[1].ledger_ == paid
+
+
+def test_what_is_no_sum_of_entries():
+    aggregator = PlainAggregator([])
+    for options in ({"algorithm": "gram"}, {"algorithm": "one_shot", "entry_bounds": (0, 1)}):
+        with pytest.raises(ValueError, match="no sum over clients"):
+            fit("entry", aggregator, **options)
+    for unit in ("frobenius", "spectral", "mixed"):
+        with pytest.raises(ValueError, match="privacy_unit among"):
+            fit(unit, aggregator)
+        with pytest.raises(ValueError, match="privacy_unit"):
+            PowerMethodClient(np.eye(N), CONFIG, privacy_unit=unit)
+    for options in (
+        {"entry_bounds": (1.0, 2.0)}, {"sensitivity": -1.0},
+        {"privacy_unit": "entry_change", "adjacency": "replace"},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"entry_bounds|sensitivity|adjacency"):
+            PowerMethodClient(np.eye(N), CONFIG, **{"privacy_unit": "entry"} | options)
+    with pytest.raises(ValueError, match="n_samples"):
+        FederatedPowerMethod(estimator("entry"), CONFIG).fit(aggregator, n_features=N)
+    with pytest.raises((ValueError, PrivacyError)):
+        FederatedPowerMethod(estimator("entry", delta=0.0), CONFIG).fit(
+            aggregator, n_features=N, n_samples=M
+        )
