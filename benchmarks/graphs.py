@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/graphs.py [--quick]``. Block models with balanced groups, and with degrees
 that differ; cells are medians of the adjusted Rand index of k-means over fits, noise is fresh. The
-last column is that of ``benchmarks/matrices.py``.
+last two columns are those of ``benchmarks/matrices.py``.
 """
 
 import sys

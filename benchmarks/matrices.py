@@ -3,7 +3,8 @@
 Run ``python benchmarks/matrices.py [--quick] [section ...]``; no section means all. Data are seeded
 and public, noise is fresh, cells are medians over fits. The last column says by how much the best
 trivial baseline is ahead of the package, at the budget where that is worst; what is within the
-noise of the medians (two standard errors) is not counted.
+noise of the medians (two standard errors) is not counted. "CPU" is the median over fits, in ms: old
+routes, new ones and baselines in the same run.
 
 "captured": share of the squared length that the best subspace of k dimensions holds.
 """
@@ -11,6 +12,7 @@ noise of the medians (two standard errors) is not counted.
 import argparse
 import math
 import statistics
+import time
 import trace  # that of this folder
 import warnings
 
@@ -47,16 +49,28 @@ def compare(title, methods, score, *, ours, aside=(), epsilons=EPSILONS, fits=No
     Those in `aside` are shown alone.
     """
     fits = fits or sized(5, 3)
+    seconds = {name: [] for name in methods}
     found = {
-        name: [[score(fit(epsilon)) for _ in range(fits)] for epsilon in epsilons]
+        name: [
+            [score(timed(fit, epsilon, seconds[name])) for _ in range(fits)] for epsilon in epsilons
+        ]
         for name, fit in methods.items()
     }
     trivial = [name for name in methods if name not in (*ours, *aside)]
     rows = []
     for name, cells in found.items():
         behind = lost(cells, [found[other] for other in trivial]) if name in ours else ""
-        rows.append([name, *(f"{statistics.median(cell):.3f}" for cell in cells), behind])
-    show(f"{title}, median of {fits}", ["epsilon", *epsilons, "behind"], rows)
+        medians = [f"{statistics.median(cell):.3f}" for cell in cells]
+        rows.append([name, *medians, behind, f"{1000 * statistics.median(seconds[name]):.0f}"])
+    show(f"{title}, median of {fits}", ["epsilon", *epsilons, "behind", "CPU (ms)"], rows)
+
+
+def timed(fit, epsilon, seconds):
+    """Return a fit, and note the CPU time that it took."""
+    start = time.process_time()
+    found = fit(epsilon)
+    seconds.append(time.process_time() - start)
+    return found
 
 
 def lost(cells, others):

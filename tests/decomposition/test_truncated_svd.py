@@ -310,7 +310,7 @@ def flat(m, n):
 
 @pytest.mark.parametrize(
     ("unit", "route"),
-    [("row", "gram"), ("row", "screened"), ("interaction", "gram"),
+    [("row", "gram"), ("row", "screened"), ("row", "power"), ("interaction", "gram"),
      ("interaction", "screened"), ("interaction", "one_shot"), ("entry", "gram"),
      ("entry", "one_shot")],
 )  # fmt: skip
