@@ -170,7 +170,7 @@ def other_units(full, n_times):
     pairs = [
         (
             "DPPersonalizedRegressor",
-            lambda: DPPersonalizedRegressor(3).fit(X, y, users=users),
+            lambda: DPPersonalizedRegressor(3).fit(X, y, groups=users),
             lambda: Ridge().fit(X, y),
             "Ridge",
             f"{n_users} users x 20 x 50",

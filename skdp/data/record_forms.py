@@ -10,6 +10,7 @@ blocks of them, with numbers of each record (units, weights, scales) in the colu
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import largest_entries
+from skdp.data.blocks import Scratch
 from skdp.data.exact import GRID_BITS, on_grid, reduced
 from skdp.data.zipped import Zipped
 
@@ -55,12 +57,23 @@ def inverse_units(units: FloatArray) -> FloatArray:
     return np.asarray(np.divide(1.0, units, out=np.zeros_like(units), where=units > 0))
 
 
+class _ScratchOfThread(threading.local):
+    def __init__(self) -> None:
+        self.rows = Scratch()
+
+
+_SCRATCH = _ScratchOfThread()
+
+
 def rounded(rows: FloatArray, units: FloatArray) -> FloatArray:
-    """Round rows to multiples of their units (exact integers times a unit)."""
+    """Round rows to multiples of their units (exact integers times a unit).
+
+    The next call of this thread overwrites them.
+    """
     if not units.all():
         rows = np.where((units > 0)[:, None], rows, 0.0)
     shift = (units * (1.5 * 2.0**52))[:, None]
-    out = rows + shift  # rounds to a multiple of the unit
+    out = np.add(rows, shift, out=_SCRATCH.rows.shaped(rows.shape))  # to a multiple of the unit
     out -= shift
     return out
 

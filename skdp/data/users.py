@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import finite_rows
 from skdp.data.blocks import RemoteRows, RowSource
 from skdp.data.groups import GroupedRows, check_apart
 from skdp.data.places import Placed
@@ -53,6 +54,8 @@ def _scaled(values: FloatArray, scale: bool) -> tuple[FloatArray, NDArray[np.int
     """Take a power of two off each user, so that its largest entry lies in [1/2, 1)."""
     largest = np.abs(values).max(axis=(1, 2), initial=0.0)
     exponents = np.where(scale & (largest > 0), np.frexp(largest)[1], 0).astype(np.intc)
+    if np.all(np.abs(exponents) < 1022):  # a product with a normal power is rounded as by ldexp
+        return values * np.ldexp(1.0, -exponents)[:, None, None], exponents
     return np.ldexp(values, -exponents[:, None, None]), exponents
 
 
@@ -111,7 +114,7 @@ class UserRows(GroupedRows):
             block = block.toarray()  # duplicates are summed
         X = np.asarray(block, np.float64).reshape(users.size, m, self.n_features)
         Y = np.asarray(columns["Y"], np.float64).reshape(users.size, m, self.n_outputs)
-        good = np.asarray(np.isfinite(X).all(axis=(1, 2)) & np.isfinite(Y).all(axis=(1, 2)))
+        good = finite_rows(X.reshape(len(X), -1)) & finite_rows(Y.reshape(len(Y), -1))
         if not good.all():
             X = np.where(good[:, None, None], X, 0.0)
             Y = np.where(good[:, None, None], Y, 0.0)

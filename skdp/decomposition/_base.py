@@ -19,6 +19,8 @@ from skdp.base import FitsElsewhereMixin
 from skdp.data.products import row_products, saturated
 from skdp.exceptions import PrivacyWarning
 
+_DOUBT = 0.5  # of the largest variance: more is said
+
 
 class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """Project rows on the released components.
@@ -171,10 +173,11 @@ def public_range(estimator, d, *, centers):
     return middle, reach if estimator.clip_norm == "auto" else None
 
 
-def warn_below_noise(estimator, attributes):
+def warn_below_noise(estimator, attributes, doubt):
     """Say which released components lie below the noise: public numbers, cut to zero.
 
-    Of a whole spectrum some always do: half of it is said.
+    Of a whole spectrum some always do: half of it is said. Where none do, `doubt` says how far
+    known noise moves the largest variance, relative to it.
     """
     name, variances = type(estimator).__name__, attributes["explained_variance_"]
     below = int(np.count_nonzero(variances == 0))
@@ -187,6 +190,9 @@ def warn_below_noise(estimator, attributes):
     elif below and estimator.epsilon != math.inf:
         said = f"{name} released {below} of {len(variances)} variances below the noise, cut to 0: "
         said += "these components may be noise alone. n_components='auto' leaves them out."
+    elif doubt > _DOUBT:
+        said = f"{name} released noisy variances: mean, number of rows and moment together move "
+        said += f"the largest by about {min(doubt, 9.99):.0%}. Only directions may be of use."
     if said:
         remedy = "Use more rows, a larger 'epsilon' or public 'bounds'; plan() says how many rows"
         message = f"{said} {remedy} a signal needs."

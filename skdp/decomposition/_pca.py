@@ -13,7 +13,7 @@ from skdp._types import ColumnBounds, Seed, Split
 from skdp._validation import (
     check_split,
 )
-from skdp.answer import released_count
+from skdp.answer import Answer, released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition._base import (
@@ -43,6 +43,7 @@ from skdp.solvers.postprocess import (
     shrunk_mean,
     split_moment,
     subspace_attributes,
+    variance_doubt,
 )
 from skdp.solvers.spectral import clipped_gram
 
@@ -264,11 +265,11 @@ class DPPCA(
         n = query.n_rows if self._total_is_public() else None
         rows = ask.clipped(clip_norm)
         if self._wants_spectrum(d):
-            attributes = self._fit_spectrum(session, rows, clip_norm, d, n, shares, sparse)
+            attributes, doubt = self._fit_spectrum(session, rows, clip_norm, d, n, shares, sparse)
         else:
             route = row_route(self.svd_solver, d, self.n_components, sparse)
-            attributes = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
-        warn_below_noise(self, attributes)
+            attributes, doubt = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
+        warn_below_noise(self, attributes, doubt)
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
         return in_rows(attributes, most)
@@ -299,47 +300,58 @@ class DPPCA(
         return row_clip_norm(self, session, ask, share, d, level=level, near=near)
 
     def _count(self, ask, n, shares):
-        """Number of rows, public or released; kept above two deviations of its noise."""
+        """Number of rows, public or released (kept above two deviations), and its noise."""
         if n is not None:
-            return n
+            return Answer(n, 0.0)
         count = ask.count(share=shares["count"])
-        return released_count(*count)
+        return count._replace(value=released_count(*count))
 
     def _center(self, session, ask, n, clip_norm, d, shares):
-        """Return the released mean, what its error adds, the rows about it and their clip norm."""
+        """Return the released mean, what its error adds, the rows about it and their clip norm.
+
+        A mean that was shrunk adds less noise and as much bias: the second number has both.
+        """
         if not self._centers():
-            return np.zeros(d), 0.0, ask, clip_norm
+            return np.zeros(d), (0.0, 0.0), ask, clip_norm
         sums = ask.sums(share=shares["mean"])
         mean, kept = shrunk_mean(sums.value, sums.noise_scale, n, clip_norm)
         ask = ask.centered(mean)
         if "spread" in shares:
             clip_norm = self._clip_norm_of(session, ask, shares["spread"], d, near=clip_norm)
             ask = ask.clipped(clip_norm)
-        return mean, kept * mean_push(sums.noise_scale, n, d), ask, clip_norm
+        push = mean_push(sums.noise_scale, n, d)
+        return mean, (kept * push, push), ask, clip_norm
 
     def _fit_spectrum(self, session, ask, clip_norm, d, n, shares, sparse):
-        """Release the whole second moment about the centre; everything after it is free."""
+        """Release the whole second moment about the centre; return attributes, and their doubt."""
         if self._centers() and sparse:  # in one release, as centred rows would not be sparse
             corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
             moment = ask.moment(corner, share=shares["moment"])
             released = split_moment(moment.value, corner, moment.noise_scale, clip_norm, n)
+            count = Answer(released.n, 0.0 if n is not None else moment.noise_scale / corner**2)
+            pushes = 0.0, 0.0
         else:
-            n_rows = self._count(ask, n, shares)
-            mean, push, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
-            noise = row_noise(session, self.adjacency, n_rows, clip_norm)
+            count = self._count(ask, n, shares)
+            rows = float(count.value)
+            mean, pushes, ask, clip_norm = self._center(session, ask, rows, clip_norm, d, shares)
+            noise = row_noise(session, self.adjacency, rows, clip_norm)
             gram, scale = clipped_gram(ask, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
-            released = ReleasedMoment(gram, mean, n_rows, scale, push)
+            released = ReleasedMoment(gram, mean, rows, scale, pushes[0])
         rank = self._rank(released.n, d)
         limit = int(rank) if session.budget.exact or n is not None else d
         attributes = pca_attributes(released, self.n_components, limit, rank)
-        return attributes | {"n_samples_": round(released.n), "clip_norm_": clip_norm}
+        noises = released.noise_scale, pushes[1]
+        doubt = variance_doubt(attributes["explained_variance_"], count, *noises)
+        return attributes | {"n_samples_": round(released.n), "clip_norm_": clip_norm}, doubt
 
     def _fit_subspace(self, session, ask, clip_norm, d, n, shares, route):
         """Release count, mean, leading subspace of the centred rows, Ritz values and total."""
-        n_rows = self._count(ask, n, shares)
-        mean, _, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
+        count = self._count(ask, n, shares)
+        n_rows = float(count.value)
+        mean, pushes, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
         if session.budget.exact and route == "screened":
             route = "power"
+        noise = row_noise(session, self.adjacency, n_rows, clip_norm)
         V, _ = row_subspace(
             session,
             ask,
@@ -347,11 +359,17 @@ class DPPCA(
             d,
             self.n_components,
             shares["subspace"],
-            row_noise(session, self.adjacency, n_rows, clip_norm),
+            noise,
             n_iter=self.iterated_power,
             n_oversamples="auto",
         )
         values, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
         total = float(ask.square_sum(share=shares["trace"]).value)
         attributes = subspace_attributes(values, V, total, n_rows, self._rank(n_rows, d))
-        return attributes | {"mean_": mean, "n_samples_": round(n_rows), "clip_norm_": clip_norm}
+        attributes |= {"mean_": mean, "n_samples_": round(n_rows), "clip_norm_": clip_norm}
+        scale = 0.0
+        if noise.psd:
+            scale = noise.psd * clip_norm**2 / math.sqrt(shares["ritz"])
+        return attributes, variance_doubt(
+            attributes["explained_variance_"], count, scale, pushes[1]
+        )

@@ -26,7 +26,7 @@ from skdp.regression._targets import (
     target_scale,
     warn_unclear_targets,
 )
-from skdp.solvers.columns import columns_about_zero, find_centers
+from skdp.solvers.columns import find_centers
 from skdp.solvers.readout import solve_readout, steadied
 from skdp.theory import FitPlan
 
@@ -241,7 +241,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
             return TargetScale.in_ball(math.inf, q), model_share(shares)
         targets = find_targets(
             lambda share: self._found(ask, q, share, n),
-            partial(find_centers if self.fit_intercept else columns_about_zero, ask, q),
+            partial(find_centers, ask, q) if self.fit_intercept else None,
             shares["target_bounds"],
             model_share(shares),
         )

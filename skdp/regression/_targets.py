@@ -36,19 +36,25 @@ class Targets(NamedTuple):
 
 
 def find_targets(
-    find: Callable[[float], Columns], middle: Callable[[float], Columns], share: float, rest: float
+    find: Callable[[float], Columns],
+    middle: Callable[[float], Columns] | None,
+    share: float,
+    rest: float,
 ) -> Targets:
     """Search until most targets are seen; `rest` is what the model would have.
 
     A model about a centre that nobody saw is worse than the mean of the targets, so the search goes
     on at its expense: with four times the share, or what this number of records needs. If less than
-    half would be left for the model all of it goes to `middle`, and that alone is predicted.
+    half would be left for the model all of it goes to `middle`, which is predicted alone; None is
+    for models without an intercept, which keep it.
     """
     found = find(share)
     first_needed, left = found.needed, rest
     while left and 2 * np.count_nonzero(_unclear(found)) > len(found.found):
-        share *= max(_AGAIN, found.needed / found.n) ** 2
-        share = share if share <= _MOST * left else left
+        wanted = share * max(_AGAIN, found.needed / found.n) ** 2
+        if wanted > _MOST * left and middle is None:
+            break
+        share = wanted if wanted <= _MOST * left else left
         left -= share
         found = find(share) if left else middle(share)
     return Targets(found, share, left, first_needed)

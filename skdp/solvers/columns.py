@@ -143,7 +143,8 @@ def find_columns(ask: AsksColumns, d: int, share: float, n: float | None) -> Col
 def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
     """Find where the entries of each column lie, and nothing of how far they reach about there."""
     scale = find_scales(ask.octaves(np.zeros(d)).ranks, d, _SCALES_ALONE * share)
-    center, placed = _medians(ask, scale, (1 - _SCALES_ALONE) * share, stay=0.5)
+    guess = scale._replace(found=np.ones(d, bool))  # in low steps the centre stays near 0
+    center, placed = _medians(ask, guess, (1 - _SCALES_ALONE) * share, stay=0.5)
     found = np.asarray(scale.found)
     return Columns(center, scale.value, found, 1.0, scale.noise_scale, scale.needed, placed)
 

