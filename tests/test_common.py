@@ -20,6 +20,7 @@ from skdp import (
 from skdp.decomposition import LocalRowReporter
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
+from skdp.printed import PrintedDeflation, PrintedFactorizer, PrintedPowerMethod
 from skdp.recommend import DPRecommender
 
 
@@ -67,6 +68,9 @@ ESTIMATORS = [
     DPTruncatedSVD(n_components=1, privacy_unit="interaction", algorithm="gram"),
     DPTruncatedSVD(n_components=1, privacy_unit="entry", algorithm="one_shot"),
     DPTruncatedSVD(n_components=1, privacy_unit="spectral"),
+    PrintedPowerMethod(n_components=1),
+    PrintedDeflation(),
+    PrintedFactorizer(1),
     DPSpectralEmbedding(n_components=1),
     DPSpectralEmbedding(n_components=1, normalization="laplacian", delta=0.0),
     DPSpectralEmbedding(n_components=1, normalization="none", adjacency="replace"),

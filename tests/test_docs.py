@@ -94,8 +94,8 @@ def test_links_lead_to_files(page):
 
 PUBLIC = [
     "skdp", "skdp.datasets", "skdp.decomposition", "skdp.exceptions", "skdp.federated",
-    "skdp.graph", "skdp.model_selection", "skdp.plotting", "skdp.preprocessing", "skdp.privacy",
-    "skdp.regression", "skdp.testing", "skdp.theory",
+    "skdp.graph", "skdp.model_selection", "skdp.plotting", "skdp.preprocessing", "skdp.printed",
+    "skdp.privacy", "skdp.regression", "skdp.testing", "skdp.theory",
 ]  # fmt: skip
 
 

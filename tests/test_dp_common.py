@@ -18,6 +18,7 @@ from skdp import (
     DPTruncatedSVD,
 )
 from skdp.preprocessing import DPStandardScaler
+from skdp.printed import PrintedDeflation, PrintedFactorizer, PrintedPowerMethod
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.entry_rows import EntryRowQuery
 from skdp.queries.interactions import InteractionQuery
@@ -35,6 +36,11 @@ from skdp.testing import (
 
 # One line for each way that a fit can take: a new estimator adds its own.
 ESTIMATORS = [
+    PrintedPowerMethod(),
+    PrintedPowerMethod(privacy_unit="edge", sensitivity="independent"),
+    PrintedDeflation(2, coherence=1e6, n_iter=2),
+    PrintedFactorizer(1),
+    PrintedFactorizer(1, method="three_sketch", sensitivity=2.0),
     DPPCA(),
     DPPCA(2, bounds=(-3.0, 4.0)),
     DPPCA(n_components=2, clip_norm=1.0),

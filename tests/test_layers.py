@@ -67,6 +67,7 @@ ALLOWED = {
     "graph": ESTIMATOR | {"theory"},
     "preprocessing": ESTIMATOR | {"theory"},
     "recommend": ESTIMATOR | {"theory"},
+    "printed": ESTIMATOR | {"decomposition", "privacy.streams", "theory"},
     "federated": {"_labels", "_packing", "answer", "data", "queries", "solvers", "privacy"}
     | COMMON,
     "ledger": {"_tables", "exceptions", "privacy"},

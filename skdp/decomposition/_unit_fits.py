@@ -34,6 +34,7 @@ from skdp.solvers.low_rank import (
     deflate,
     iterate_symmetric,
     late_columns,
+    passes_of_deflation,
 )
 from skdp.solvers.one_shot import graded_may_pay, graded_pays
 from skdp.solvers.postprocess import svd_variances
@@ -117,11 +118,12 @@ def unit_route(estimator, shape):
     if unit == "interaction":
         return interaction_route(estimator, shape) if name == "auto" else (name, f"{name}: given")
     changed = entry_unit(estimator)
-    iterated = "power" if changed.symmetric else "alternating"
-    if estimator.delta == 0 and estimator.n_components > 1:
+    iterated, pure = "power" if changed.symmetric else "alternating", estimator.delta == 0
+    n_answers = (N_PRODUCTS if iterated == "power" else N_PASSES)[pure]
+    if pure and estimator.n_components > 1:
         iterated = "deflation"  # answers of one column have a bound on their l1 norm that is near
-    steps = N_PRODUCTS if iterated == "power" else N_PASSES
-    n_answers = steps[estimator.delta == 0] if estimator.n_iter == "auto" else estimator.n_iter
+        n_answers = passes_of_deflation("laplace", estimator.n_components)
+    n_answers = n_answers if estimator.n_iter == "auto" else estimator.n_iter
     n_answers *= 1 if iterated == "power" else 2
     if name == "one_shot" and not changed.bounded:
         _check_whole(shape)

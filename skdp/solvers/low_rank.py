@@ -27,6 +27,7 @@ FloatArray = NDArray[np.float64]
 _STEPS = {"gaussian": posterior_step, "laplace": laplace_step}
 _CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}
 N_PASSES = (6, 2)  # with a delta, without
+_PASSES_EACH = 4  # of several pure components: two do not find one behind a stronger one
 N_PRODUCTS = (16, 8)  # with a delta, without
 _LATE = 10  # columns beyond those that are wanted, at most
 _EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
@@ -73,6 +74,11 @@ def _exact_pairs(ask: Any, start: FloatArray, each: float) -> tuple[FloatArray, 
     return orthonormal(ask.right(V, share=each).value), V
 
 
+def passes_of_deflation(law: str, k: int) -> int:
+    """Return how many passes each of k components has by default."""
+    return _PASSES_EACH if law == "laplace" and k > 1 else N_PASSES[law == "laplace"]
+
+
 def deflate(
     ask: Any, n_rows: int, starts: FloatArray, share: float, *, law: str, n_iter: int | str
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -81,7 +87,7 @@ def deflate(
         return alternate(ask, starts, starts.shape[1], share, law=law, n_iter=n_iter)
     n, k = starts.shape
     U, V = np.zeros((n_rows, 0)), np.zeros((n, 0))
-    passes = N_PASSES[law == "laplace"] if isinstance(n_iter, str) else n_iter
+    passes = passes_of_deflation(law, k) if isinstance(n_iter, str) else n_iter
     core = _CORE_SHARE[law]
     for j in range(k):
         each = (1 - core) * share / k

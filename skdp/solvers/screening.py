@@ -98,7 +98,8 @@ def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> Fl
     size = moment_columns(signal * math.sqrt(rest / share), d, k)
     order = order[: max(size, min(_spread(counts, order), _MOST_KEPT))]
     moment = ask.columns(order).gram(share=rest)
-    V[order] = chosen_subspace(moment.value, moment.noise_scale, k, counts.value[order]).vectors
+    options = (moment.noise_scale, k, counts.value[order])
+    V[order] = chosen_subspace(moment.value, *options, sparse=True).vectors
     return V
 
 
@@ -118,7 +119,7 @@ def _moment_subspace(
     first, last = shares
     block = ask.columns(np.arange(n))
     moment, scale = clipped_gram(block, n, first, noise, level=_MOMENT_LEVEL)
-    found = chosen_subspace(moment, scale, k, sizes[:n])
+    found = chosen_subspace(moment, scale, k, sizes[:n], sparse=True)
     if not found.axes:
         outside = _expected_precision(found, scale, sizes)
         rounds = (last / 2, last / 2)
@@ -129,7 +130,7 @@ def _moment_subspace(
     a, b = scale**-2, other**-2
     moment, scale = (a * moment + b * again) / (a + b), (a + b) ** -0.5
     V = np.zeros((len(sizes), k))
-    V[:n] = chosen_subspace(moment, scale, k, sizes[:n]).vectors
+    V[:n] = chosen_subspace(moment, scale, k, sizes[:n], sparse=True).vectors
     return V
 
 

@@ -71,12 +71,18 @@ def soft_thresholded(A: FloatArray, level: float) -> FloatArray:
 
 
 def chosen_subspace(
-    A: FloatArray, noise_scale: float, k: int, first: FloatArray | None = None
+    A: FloatArray,
+    noise_scale: float,
+    k: int,
+    first: FloatArray | None = None,
+    *,
+    sparse: bool = False,
 ) -> Subspace:
     """Return the k-dimensional subspace that the other half of the noise likes best.
 
     Candidates: leading eigenvectors as they are, of the shrunk spectrum and the diagonal beside it,
-    of two soft thresholds; the k largest entries of the diagonal, and of `first`, if it is given.
+    of two soft thresholds; for sparse rows, of what is read off the diagonal and the diagonal
+    itself; the k largest entries of the diagonal, and of `first`, if it is given.
     That must be known from elsewhere (popularity): what holds the noise of A is judged too well.
     """
     released = _Noisy(A, noise_scale)
@@ -87,7 +93,7 @@ def chosen_subspace(
     half = _Noisy(A + _SPLIT * Z, noise_scale * math.sqrt(1 + _SPLIT**2))
     half.pairs(_WIDER * k)
     other = A - Z / _SPLIT
-    ways = _ways(first)
+    ways = _ways(first, sparse)
     scores = [_score(way(half, k).vectors, other) for way in ways]
     scores[0] += _MARGIN * noise_scale * math.sqrt(k)
     return ways[int(np.argmax(scores))](released, k)
@@ -97,7 +103,7 @@ def _score(V: FloatArray, moment: FloatArray) -> float:
     return float(np.sum(V * (moment @ V)))
 
 
-def _ways(first: FloatArray | None) -> list[Way]:
+def _ways(first: FloatArray | None, sparse: bool) -> list[Way]:
     """Return the candidates as functions of a noisy moment and k."""
     ways: list[Way] = [
         _leading,
@@ -105,6 +111,8 @@ def _ways(first: FloatArray | None) -> list[Way]:
         *(partial(_thresholded, level=level) for level in _LEVELS),
     ]
     ways.append(lambda A, k: Subspace(_axes(np.diag(A.moment), k), A.moment, True))
+    if sparse:
+        ways.append(_beside_diagonal)
     if first is not None:
         ways.append(lambda A, k: Subspace(_axes(first, k), A.moment, True))
     return ways
@@ -128,6 +136,22 @@ def _with_diagonal(A: _Noisy, k: int) -> Subspace:
     parts = [shrunk.vectors * np.sqrt(sizes), singles * np.sqrt(rest @ singles)]
     V = np.linalg.svd(np.hstack(parts), full_matrices=False)[0][:, :k]
     return Subspace(np.asarray(V), A.moment, False)
+
+
+def _beside_diagonal(A: _Noisy, k: int) -> Subspace:
+    """Leading subspace of the shrunk spectrum off the diagonal, and the diagonal as it is.
+
+    Sums of squares of columns are large beside their products where rows are sparse; they are no
+    direction, and their noise is that of one entry.
+    """
+    diagonal = np.maximum(np.diag(A.moment), 0.0)
+    off = A.moment.copy()
+    np.fill_diagonal(off, 0.0)
+    found = wigner(*leading_pairs(off, _WIDER * k), A.noise_scale / math.sqrt(2))
+    sizes = found.values * np.maximum(found.cosines, 0.0)
+    estimate = (found.vectors * sizes) @ found.vectors.T
+    np.fill_diagonal(estimate, diagonal)
+    return Subspace(leading_pairs(estimate, k)[1], estimate, False)
 
 
 def _axes(sizes: FloatArray, k: int) -> FloatArray:

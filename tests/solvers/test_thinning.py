@@ -76,3 +76,19 @@ def test_soft_thresholds_leave_the_diagonal():
     A = np.array([[1.0, -3.0], [-3.0, 0.5]])
     np.testing.assert_array_equal(soft_thresholded(A, 2.0), [[1.0, -1.0], [-1.0, 0.5]])
     np.testing.assert_array_equal(soft_thresholded(A, 5.0), np.diag([1.0, 0.5]))
+
+
+def test_a_large_diagonal_is_no_direction():
+    """Sparse rows: products are read beside the sums of squares, and the better of all is kept."""
+    rng = np.random.default_rng(0)
+    n, k = 300, 4
+    U = np.linalg.qr(rng.standard_normal((n, k)))[0]
+    M = (U * [60.0, 55.0, 50.0, 45.0]) @ U.T + np.diag(80.0 * np.arange(1, n + 1) ** -0.7)
+    Z = rng.standard_normal((n, n))
+    A, best = M + (Z + Z.T) / 2, np.linalg.eigvalsh(M)[-k:].sum()
+    shares = [
+        np.trace(V.T @ M @ V) / best
+        for V in (chosen_subspace(A, 1.0, k, sparse=sparse).vectors for sparse in (False, True))
+    ]
+    assert shares[1] > 0.95
+    assert shares[1] >= shares[0] - 0.01
