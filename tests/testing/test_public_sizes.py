@@ -44,7 +44,7 @@ FOLDERS = (
 # Public sizes that decide on a way through the code, and what makes test data exceed them.
 SIZES = {
     "_BLOCK_BYTES": 64, "_CACHE_BYTES": 64, "_MAX_ROWS": 3, "_EXACT_ROWS": 4, "_BATCH_BYTES": 64,
-    "_MAX_GROUPS": 2, "_MOST_CELLS": 4, "_MOST_WHOLE": 2,
+    "_MAX_GROUPS": 2, "MOST_CELLS": 4, "MOST_WHOLE": 2, "_TERM_CELLS": 4, "_WIDE_SIZE": 4.0,
     "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
     "MAX_ROWS": 3, "_BLOCK": 4, "_FACTORS": 4, "_AT_ONCE": 4, "_WHOLE": 1,
     "_MOST_KEPT": 2, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
@@ -61,6 +61,8 @@ OTHERS = {
     "2 ** 31": "stands for no limit",
     "1022": "values, not sizes",
     "1400.0": "a budget",
+    "_FINE": "values, not sizes", "_FINE_CORE": "values, not sizes",
+    "_MOST_RULES": "refused beyond it",
     "_FARTHEST": "values, not sizes", "_CLEAR": "values, not sizes",
     "64": "letters of a name", "1 << 20": "bytes of one read from a socket",
     "MOST_FLIPS": "a route by public numbers, asked for by name in other ways",
