@@ -713,7 +713,7 @@ def test_number_of_rows_is_given_where_it_is_public():
 UNFIT = {
     "no noise": (DPTruncatedSVD(epsilon=math.inf), "finite 'epsilon'"),
     "pure": (DPTruncatedSVD(delta=0), "finite 'epsilon'"),
-    "entry": (DPTruncatedSVD(privacy_unit="entry"), "privacy_unit 'row'"),
+    "norm": (DPTruncatedSVD(privacy_unit="frobenius"), "privacy_unit among"),
     "other": (SimpleNamespace(epsilon=1.0), "DPTruncatedSVD, a DPPCA or a DPRecommender"),
 }
 

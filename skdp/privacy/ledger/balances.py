@@ -97,7 +97,7 @@ class Balance:
         delta = self.terms.cap.delta if delta is None else delta
         low, middle, high = 0.0, self.terms.cap.ceiling, self.terms.cap.ceiling
         while high - low > 1e-12 * self.terms.cap.ceiling:
-            losses = planned(PrivacyBudget(middle, delta, split=True))
+            losses = planned(PrivacyBudget(middle, delta))
             enough = self.affords(LedgerFit("", "", "", losses, False, part=part))
             low, high = (middle, high) if enough else (low, middle)
             middle = (low + high) / 2
