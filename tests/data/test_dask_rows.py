@@ -124,12 +124,14 @@ def cluster(local_cluster):
 # -- the same bits ---------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", DENSE)
 @pytest.mark.parametrize("make", [dense, unknown_rows])
 def test_dense_blocks_give_the_bits_of_the_array(name, make):
     assert_same_bits(fitted(DENSE[name], X), fitted(DENSE[name], make()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SPARSE)
 def test_sparse_blocks_give_the_bits_of_the_matrix(name):
     assert_same_bits(fitted(SPARSE[name], S), fitted(SPARSE[name], sparse()))
@@ -142,6 +144,7 @@ def test_epsilon_inf_agrees():
     assert np.allclose(here["components_"], there["components_"], atol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["dense", "sparse", "files", "threads", "persisted"])
 def test_a_cluster_gives_the_same_bits(kind, cluster, tmp_path):
     model, rows, blocks = DPPCA(2, center="none"), X, dense()
@@ -161,6 +164,7 @@ def test_a_cluster_gives_the_same_bits(kind, cluster, tmp_path):
     assert_same_bits(fitted(model, rows), got)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["increments", "scaler", "ridge", "classes"])
 def test_a_cluster_fits_the_other_estimators(name, cluster):
     labels = np.where(X[:, 0] > 0, "yes", "no")
@@ -178,6 +182,7 @@ def test_a_cluster_fits_the_other_estimators(name, cluster):
     assert_same_bits(expected, fitted(model, cluster.persist(dense()), *lazy))
 
 
+@pytest.mark.thorough
 def test_a_list_of_sources_is_one_task_each():
     from skdp.data.blocks import DenseRows
 
@@ -210,6 +215,7 @@ def totals(monkeypatch):
     return seen
 
 
+@pytest.mark.thorough
 def test_only_sums_of_integers_come_home(totals):
     with record_transcript() as transcript:
         DPPCA(2).fit(unknown_rows())
@@ -222,6 +228,7 @@ def test_only_sums_of_integers_come_home(totals):
     assert len(totals) >= len(transcript) - 1
 
 
+@pytest.mark.thorough
 def test_what_travels_holds_no_rows(monkeypatch):
     """A function that carried its query would carry the graph of all blocks."""
     import cloudpickle
@@ -245,6 +252,7 @@ def test_a_source_does_not_pickle():
         pickle.dumps(DaskRows(dense()))
 
 
+@pytest.mark.thorough
 def test_keys_are_random_and_no_hash_of_data(monkeypatch):
     keys, true = [], dask.compute
 
@@ -272,6 +280,7 @@ def test_null_release_depends_on_the_columns_alone():
         assert_same_bits(here, there)
 
 
+@pytest.mark.thorough
 def test_nothing_stays_on_the_cluster(cluster):
     DPPCA(2, svd_solver="power").fit(dense())
     gc.collect()
@@ -330,6 +339,7 @@ def killing(flag):
     return kill
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_a_killed_worker_costs_time_and_no_release(cluster, tmp_path):
     model = DPPCA(2, svd_solver="power", clip_norm=9.0)
@@ -345,6 +355,7 @@ def test_a_killed_worker_costs_time_and_no_release(cluster, tmp_path):
     assert after.faults == []
 
 
+@pytest.mark.thorough
 def test_what_all_workers_lost_is_sent_again(monkeypatch):
     """The public matrix of a step cannot be computed again by Dask: the step is, before noise."""
 
@@ -368,6 +379,7 @@ def test_what_all_workers_lost_is_sent_again(monkeypatch):
     assert len(calls) > 12
 
 
+@pytest.mark.thorough
 def test_numbers_of_records_are_made_again_where_they_were_lost(monkeypatch):
     """A trace regression keeps them on the workers from pass to pass, one on top of the other."""
 
@@ -416,6 +428,7 @@ with Client(sys.argv[1], timeout=60):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_a_killed_driver_publishes_nothing(cluster, tmp_path):
     flag = str(tmp_path / "flag")
@@ -497,6 +510,7 @@ def column(values):
     return da.from_array(np.asarray(values), chunks=(CHUNKS,), name=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("labels", [GROUPS, GROUPS.astype(str)], ids=["int", "str"])
 @pytest.mark.parametrize("name", USERS)
 def test_users_in_blocks_give_the_same_bits(name, labels):
@@ -506,6 +520,7 @@ def test_users_in_blocks_give_the_same_bits(name, labels):
     assert_same_bits(expected, fitted(model, dense(), y, groups=labels))
 
 
+@pytest.mark.thorough
 def test_users_on_a_cluster_give_the_same_bits(cluster):
     model, y = USERS["regressor-replace"]
     expected = fitted(model, X, y, groups=GROUPS)

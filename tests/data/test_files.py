@@ -88,6 +88,7 @@ def npz(tmp_path):
     return paths
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", DENSE)
 def test_dense_files_and_maps_give_the_bits_of_the_array(name, npy, tmp_path):
     expected = fitted(DENSE[name], X)
@@ -96,11 +97,13 @@ def test_dense_files_and_maps_give_the_bits_of_the_array(name, npy, tmp_path):
     assert_same_bits(expected, fitted(DENSE[name], np.load(tmp_path / "all.npy", mmap_mode="r")))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SPARSE)
 def test_sparse_files_give_the_bits_of_the_matrix(name, npz):
     assert_same_bits(fitted(SPARSE[name], S), fitted(SPARSE[name], npz))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n_jobs", [2, 5])
 def test_threads_and_block_size_change_no_bit(n_jobs, npy, npz, monkeypatch):
     expected, sparse = fitted(DPPCA(2), X), fitted(DPTruncatedSVD(2), S)
@@ -109,6 +112,7 @@ def test_threads_and_block_size_change_no_bit(n_jobs, npy, npz, monkeypatch):
     assert_same_bits(sparse, fitted(DPTruncatedSVD(2, n_jobs=n_jobs), npz))
 
 
+@pytest.mark.thorough
 def test_integers_and_float32_are_read_as_they_are(tmp_path):
     for dtype in (np.uint8, np.int32, np.float32):
         rows = np.abs(X * 3).astype(dtype)
@@ -248,6 +252,7 @@ def test_a_trace_regression_takes_maps_and_files(npy, tmp_path):
         assert_same_bits(here, model)
 
 
+@pytest.mark.thorough
 def test_transform_of_files_is_a_generator(npy, npz, tmp_path):
     model = DPPCA(2, whiten=True).fit(npy)
     out = model.transform(npy)
@@ -288,6 +293,7 @@ def user_files(tmp_path):
     return paths
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", USERS)
 def test_users_in_files_and_maps_give_the_same_bits(name, user_files, tmp_path):
     model, y = USERS[name]
@@ -358,6 +364,7 @@ class Elsewhere:
         return sum(work(Table([table])) for table in self.tables)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", DENSE)
 @pytest.mark.parametrize("kind", [Table, Elsewhere])
 def test_a_source_of_ones_own_gives_the_same_bits(kind, name):

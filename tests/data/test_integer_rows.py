@@ -36,6 +36,7 @@ def test_integer_norm_never_exceeds_the_bound(radius, sparse):
     assert np.array_equal(dense, np.rint(dense))
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.floats(-20, 20), st.floats(0.1, 1e5))
 def test_integer_norm_is_bounded_for_any_row(seed, d, log_scale, radius):

@@ -159,6 +159,7 @@ class Elsewhere(Table):
 # -- rows alone ------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ROWS)
 def test_blocks_of_rows_give_the_bits_of_the_array(name, npy, mapped):
     model = ROWS[name]
@@ -251,6 +252,7 @@ def test_transform_of_a_scaler_stays_lazy(npy, mapped):
 # -- rows with targets -----------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", RECORDS)
 def test_records_in_blocks_give_the_bits_of_the_array(name, npy, mapped, monkeypatch):
     model, y = RECORDS[name]
@@ -268,6 +270,7 @@ def test_records_in_blocks_give_the_bits_of_the_array(name, npy, mapped, monkeyp
     model.set_params(n_jobs=None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["ridge", "classes"])
 def test_sparse_records(name, npz):
     model, y = RECORDS[name]
@@ -337,6 +340,7 @@ def test_predictions_stay_lazy(npy):
 # -- records of a trace regression: numbers of single records stay where they are --------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TRACES)
 def test_traces_of_blocks_have_the_bits_of_the_array(name, npy, mapped):
     model = TRACES[name]
@@ -350,6 +354,7 @@ def test_traces_of_blocks_have_the_bits_of_the_array(name, npy, mapped):
     model.set_params(n_jobs=None)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*no singular value:skdp.exceptions.PrivacyWarning")
 def test_sparse_and_wide_traces(npz, monkeypatch):
     """Wide records keep coordinates beside the rows, in small blocks too."""
@@ -388,6 +393,7 @@ def test_too_many_records_are_refused_when_they_can_be_counted(monkeypatch):
 # -- what comes home, and what is said -------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_only_sums_of_integers_come_home(monkeypatch):
     totals, true = [], dask.compute
 
@@ -414,6 +420,7 @@ def test_only_sums_of_integers_come_home(monkeypatch):
     assert bool(columns & {total.shape for total in totals}) == bool(searches)
 
 
+@pytest.mark.thorough
 def test_what_travels_holds_no_rows_and_no_targets(monkeypatch):
     import cloudpickle
 
@@ -493,6 +500,7 @@ def test_bad_records_are_refused_before_any_cost(npy, mapped):
     assert len(transcript) == 0
 
 
+@pytest.mark.thorough
 def test_nothing_is_read_before_it_is_paid_for(npy, monkeypatch):
     reads, paid, true = [], [], block_files._loaded
     monkeypatch.setattr(
@@ -514,6 +522,7 @@ def test_nothing_is_read_before_it_is_paid_for(npy, monkeypatch):
         assert min(reads) >= 1
 
 
+@pytest.mark.thorough
 def test_null_release_depends_on_public_sizes_alone(npy, tmp_path):
     np.save(tmp_path / "other.npy", np.full((3, D), 1e9))
     other = [tmp_path / "other.npy"]
@@ -535,6 +544,7 @@ FACTORIZERS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "method"),
     [*((name, "two_sketch") for name in FACTORIZERS), ("row", "dense"), ("entry", "three_sketch")],

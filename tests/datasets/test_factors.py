@@ -83,6 +83,7 @@ def test_histories_are_binary_canonical_and_of_the_stated_length():
     assert copy.nnz == R.nnz
 
 
+@pytest.mark.thorough
 def test_histories_are_harder_to_tell_apart_than_interactions():
     hard = make_histories(2000, 500, 20, 8, random_state=0)
     easy = make_interactions(2000, 500, 40_000, 8, random_state=0)

@@ -55,6 +55,7 @@ def counts(m, n, depth, seed):
     return rng.poisson(50 * (1 + depth * np.outer(u, v))).astype(float), v / math.sqrt(n)
 
 
+@pytest.mark.thorough
 def test_counts_need_the_contract():
     """Mean 50, epsilon .3, a change by 1: clipped counts say nothing, all entries with noise less.
 

@@ -365,6 +365,7 @@ def test_the_aggregate_of_local_reports_has_the_receipt_of_the_reports():
 # -- the real secure sum ---------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["dense", "two_sketch", "three_sketch"])
 def test_servers_under_the_real_secure_sum_equal_the_plain_sum(method):
     """Masked, sent as messages, unmasked: bit for bit what adding in the clear gives."""

@@ -40,6 +40,7 @@ def cases():
                     yield unit, adjacency, method, sketch, mode
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("unit", "adjacency", "method", "sketch", "mode"), list(cases()))
 def test_transcript(unit, adjacency, method, sketch, mode):
     model = DPLowRankFactorizer(

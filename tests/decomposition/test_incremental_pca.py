@@ -136,6 +136,7 @@ def test_automatic_clip_norm_is_paid_from_the_first_batch():
     assert squares["moment"] == pytest.approx(0.93 * pca.privacy_spent_.mu**2)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*scale of the rows:skdp.exceptions.PrivacyWarning")
 def test_nothing_is_seen_but_what_is_released():
     """Null release over a whole stream: with zeros for answers, no data can be told from others."""

@@ -42,6 +42,7 @@ def modular_sum(arrays):
 # -- accuracy --------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "t", "v", "least", "most"),
     [
@@ -280,6 +281,7 @@ def test_worst_case_pays_the_spectral_norm(kind):
     assert model.ledger_[0].sensitivity >= math.sqrt(80 / 10) * 0.95
 
 
+@pytest.mark.thorough
 def test_a_ledger_adds_up_sketches():
     A = low_rank(60, 50, 2)
     with PrivacyLedger(2.0, 1e-6) as ledger:
@@ -313,6 +315,7 @@ def mean_square_error(make, A, count=3):
     return math.sqrt(np.mean([ratio(make(), A) ** 2 for _ in range(count)]))
 
 
+@pytest.mark.thorough
 def test_a_secure_sum_of_sixteen_servers_is_the_central_model():
     A, p = low_rank(200, 150, 4), 16
     params = {**SERVERS, "matrix_shape": A.shape}
@@ -437,6 +440,7 @@ def test_a_failed_release_keeps_the_state():
 # -- local reports ---------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_local_reports_show_what_rows_share():
     rng = np.random.default_rng(0)
     V = np.linalg.qr(rng.standard_normal((6, 2)))[0]
@@ -501,6 +505,7 @@ def test_every_call_of_a_reporter_spends():
     assert not np.array_equal(first, second)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["frobenius", "rank_one"])
 @pytest.mark.parametrize("shape", [(60, 50), (300, 200), (1000, 800)])
 def test_three_isometries_work_at_every_shape(unit, shape):

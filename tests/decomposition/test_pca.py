@@ -82,6 +82,7 @@ def captured(pca, rows):
     return np.sum((rows @ pca.components_.T) ** 2) / np.sum(rows**2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("adjacency", "floor"),
     [("add_remove", (0.44, 0.515, 0.543)), ("replace", (0.37, 0.485, 0.533))],
@@ -156,6 +157,7 @@ def test_float32_is_kept_and_used_only_at_the_end():
     assert pca.transform(X.astype(np.float32)).dtype == np.float32
 
 
+@pytest.mark.thorough
 def test_number_of_rows_public_or_released():
     with pytest.warns(PrivacyWarning):
         assert DPPCA(2, adjacency="replace", random_state=1).fit(X).n_samples_ == len(X)
@@ -283,6 +285,7 @@ def test_variances_that_are_cut_to_zero_are_explained(k):
     assert {0, 1} <= seen or {1, 2} <= seen
 
 
+@pytest.mark.thorough
 def test_variances_that_noise_moves_far_are_said():
     """Four columns far from zero, 150 rows: hardly more is known than directions."""
     X, few, many = load_iris().data, [], []

@@ -147,6 +147,7 @@ def test_interactions_equal_scikit_learn_on_normalised_rows(floor):
     assert ours.n_samples_seen_ == 300
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("container", CONTAINERS, ids=lambda c: c.__name__)
 @pytest.mark.parametrize("unit", UNITS)
 def test_containers_agree(container, unit):
@@ -158,6 +159,7 @@ def test_containers_agree(container, unit):
         assert np.allclose(other.transform(container(X)), dense.transform(X), atol=1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("container", [np.asarray, sp.csr_array, sp.csc_matrix])
 @pytest.mark.parametrize("unit", UNITS)
 def test_float32_is_kept_and_used_only_at_the_end(container, unit):
@@ -192,6 +194,7 @@ CENTRED /= np.linalg.norm(CENTRED, axis=1).max()
 GOALS = {"add_remove": (0.475, 0.534, 0.551, 0.555), "replace": (0.40, 0.500, 0.541, 0.553)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", GOALS)
 @pytest.mark.parametrize("algorithm", ["gram", "auto"])
 def test_captured_share_of_digits(adjacency, algorithm):
@@ -217,6 +220,7 @@ def wide():
     return sp.csr_array(normalize(make_interactions(5000, 3000, 120_000, 10, random_state=0)))
 
 
+@pytest.mark.thorough
 def test_screening_wins_on_wide_sparse_rows(wide):
     kwargs = {"clip_norm": 1.0, "delta": 1e-5}
     screened = fit(wide, 5, algorithm="screened", **kwargs)
@@ -292,6 +296,7 @@ TO_THE_TRUTH = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("unit", "route", "options"), TO_THE_TRUTH, ids=str)
 def test_every_route_goes_to_the_truth(unit, route, options):
     """At epsilon 1000."""
@@ -308,6 +313,7 @@ def flat(m, n):
     return make_histories(m, n, 12, 30, overlap=0.7, tail=0.65, random_state=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("unit", "route"),
     [("row", "gram"), ("row", "screened"), ("row", "power"), ("interaction", "gram"),
@@ -340,6 +346,7 @@ def as_printed(rows, epsilon, floor, k=5, width=13, n_steps=6):
     return X[:, :k].T
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
 def test_interactions_do_not_lose_to_a_stronger_promise(epsilon):
     """Rows as a unit, on the same rows; nor to the power method as it is printed."""
@@ -353,6 +360,7 @@ def test_interactions_do_not_lose_to_a_stronger_promise(epsilon):
     assert share_of_best(ours, rows) >= share_of_best(printed, rows) - 0.01
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0, 10.0])
 def test_interactions_do_not_lose_to_popularity(epsilon):
     """Short histories with a heavy tail, where little but popularity can be read."""
@@ -366,6 +374,7 @@ def test_interactions_do_not_lose_to_popularity(epsilon):
     assert share_of_best(svd, rows) > share_of_best(products, rows)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
 def test_entries_of_thin_matrices_do_not_lose_to_a_stronger_promise(epsilon):
     """Rows as a unit, on the same matrix; nor to products with it."""
@@ -392,6 +401,7 @@ def test_one_release_of_all_entries_holds_every_product():
         large.set_params(algorithm="one_shot").plan(5000, 4000)
 
 
+@pytest.mark.thorough
 def test_entry_and_edge_units_find_many_components_in_one_release():
     """Where products at the same budget find less; the receipt says pure."""
     cases = (("entry", binary(800, 600, 20), "alternating"), ("edge", groups(600, 12), "power"))
@@ -436,6 +446,7 @@ def test_graded_entries_get_noise_in_place_of_flips():
     assert [line.name for line in coins.ledger_] == ["spread", "cells"]
 
 
+@pytest.mark.thorough
 def test_routes_are_chosen_by_predicted_noise():
     def route(shape, **options):
         svd = DPTruncatedSVD(4, **options)
@@ -617,6 +628,7 @@ FITS = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kwargs", FITS, ids=str)
 def test_receipt_adds_up_to_the_whole_budget(kwargs):
     data = X[:19] if kwargs.get("privacy_unit") == "edge" else X
@@ -841,6 +853,7 @@ def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match, monke
     assert not [name for name in vars(svd) if name.endswith("_")]
 
 
+@pytest.mark.thorough
 def test_shares_of_the_automatic_route(wide):
     """Which releases there are depends on the public shape; the error names them."""
     shares = {"subspace": 8, "ritz": 1, "trace": 1, "count": 1}

@@ -109,6 +109,7 @@ def configs(n):
                     yield AggregationConfig(n, colluders, dropouts, threshold=threshold)
 
 
+@pytest.mark.thorough
 @NOBODY_COLLUDES
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_every_dropout_pattern(n):
@@ -120,6 +121,7 @@ def test_every_dropout_pattern(n):
         check_step_after(*played, X)
 
 
+@pytest.mark.thorough
 @NOBODY_COLLUDES
 @pytest.mark.parametrize("n", [5, 6])
 def test_dropout_patterns_up_to_order(n):
@@ -141,6 +143,7 @@ def test_every_dropout_pattern_in_every_order(n, first):
         check_pattern(choices[number % len(choices)], (first, *rest), X)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 def test_dropouts_on_a_circulant_graph(seed):
     rng = np.random.default_rng(seed)

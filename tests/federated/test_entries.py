@@ -68,6 +68,7 @@ def fit(unit, aggregator, **options):
     return server.fit(aggregator, n_features=N, n_samples=rows)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("algorithm", ["auto", "deflation"])
 def test_same_releases_and_receipt_as_the_central_fit(unit, algorithm):
@@ -105,6 +106,7 @@ def zeros(_):
     return lambda grant, *index: np.zeros(grant.bound.shape, np.int64)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", UNITS)
 def test_drop_outs_over_secure_sums(unit):
     A, v = matrix(unit)
@@ -124,6 +126,7 @@ def test_drop_outs_over_secure_sums(unit):
         fit(unit, secure)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", UNITS)
 def test_one_entry_at_one_holder_moves_the_sum_by_its_bound(unit):
     """Every product, at public matrices: the change is that of the whole matrix, and attained."""

@@ -96,6 +96,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("estimator", WAYS, ids=range(len(WAYS)))
 def test_same_releases_same_receipt_same_model(estimator):
     """Every release of the central fit, by name, bound and mu; with little noise the same model."""
@@ -117,6 +118,7 @@ def test_same_releases_same_receipt_same_model(estimator):
     assert model.holds_private == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("estimator", WAYS, ids=range(len(WAYS)))
 def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
     """At every step, whatever was asked: the noise apart, not a bit differs."""
@@ -146,6 +148,7 @@ def gap(model):
     return math.sqrt(1 - min(1.0, float(direction[0] / np.linalg.norm(direction)) ** 2))
 
 
+@pytest.mark.thorough
 def test_drop_outs_at_every_step_over_secure_sums():
     """Another client is lost in each step, and the fit is the same fit."""
     houses = [people(300, 10 + seed) for seed in range(S)]
@@ -170,6 +173,7 @@ def test_drop_outs_at_every_step_over_secure_sums():
     assert model.privacy_spent_.epsilon == 4.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", range(9))
 def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
     estimator = DPPersonalizedRegressor(

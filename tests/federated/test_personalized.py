@@ -58,6 +58,7 @@ def without_noise():
     return replaced(PartGrant, "draw", lambda _: lambda grant: np.zeros(grant.bound.shape, int))
 
 
+@pytest.mark.thorough
 def test_round_is_the_round_of_the_paper_but_for_the_grid():
     """Without noise: the step of `server_update` on the sum of all users' own messages."""
     messages = [
@@ -157,6 +158,7 @@ def stop_after(seen):
     return aggregate
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
 def test_one_user_moves_a_message_no_further_than_its_bound(adjacency, size):

@@ -125,6 +125,7 @@ FITS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FITS)
 def test_opened_totals_are_the_central_integers_plus_the_shares(name):
     """Bit for bit where terms are integers of rows; a rounded answer is rounded by each client."""
@@ -153,6 +154,7 @@ def test_opened_totals_are_the_central_integers_plus_the_shares(name):
     assert {line.mechanism for line in model.ledger_} <= {"distributed gaussian", "paid, not read"}
 
 
+@pytest.mark.thorough
 def test_secure_and_plain_sums_are_the_same_fit():
     """Masks and drop-outs change nothing: with fixed noise the two fits are equal."""
     estimator = DPTruncatedSVD(2, clip_norm=1.5)
@@ -176,6 +178,7 @@ def trusting(n_clients, n_dropouts):
 # -- accuracy --------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["gram", "power"])
 def test_captures_the_energy_of_the_central_fit(algorithm):
     """24 clients, no colluders or drop-outs: the same noise, but for the coarser grid."""
@@ -191,6 +194,7 @@ def test_captures_the_energy_of_the_central_fit(algorithm):
     assert abs(np.mean(central) - np.mean(apart)) < 6 * spread
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("colluders", "dropouts", "away"), [(0, 0, 0), (4, 4, 0), (4, 4, 4)])
 def test_colluders_and_dropouts_cost_what_theory_says(colluders, dropouts, away):
     """The honest noise is that of the central fit; what is added has variance s'/(s - T - F)."""
@@ -246,6 +250,7 @@ def worst_pair(adjacency):
     return data, other
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("algorithm", ["gram", "power"])
 def test_transcript_without_the_noise_of_colluders(adjacency, algorithm):
@@ -411,6 +416,7 @@ LIES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lie", LIES)
 def test_client_refuses_what_it_cannot_check(lie):
     """Nothing is read and nothing is spent; the step of an honest request is the finest allowed."""
@@ -424,6 +430,7 @@ def test_client_refuses_what_it_cannot_check(lie):
     assert client.privacy_spent_.epsilon == 0.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("method", ["gram_product", "projected_gram", "product", "moment"])
 def test_no_arguments_of_a_server_break_a_bound(method, adjacency):
@@ -494,6 +501,7 @@ def test_retries_are_counted_and_draw_fresh_noise():
     assert len(client.ledger_) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", ["a step", "outside"])
 @pytest.mark.parametrize("then", ["another step", "outside", "closed"])
 def test_a_retry_stays_within_its_step(first, then):
@@ -558,6 +566,7 @@ def test_noise_is_sized_for_the_secure_sum_that_carries_it():
     assert all(client.ledger_ == () for client in clients)
 
 
+@pytest.mark.thorough
 def test_an_unopened_attempt_is_repeated_if_clients_allow_it():
     """The masked messages of the first attempt of each step are lost for too many clients."""
     estimator = DPTruncatedSVD(2, clip_norm=1.5)
@@ -584,6 +593,7 @@ def test_an_unopened_attempt_is_repeated_if_clients_allow_it():
     assert not caught.value.opened
 
 
+@pytest.mark.thorough
 def test_receipts_of_both_sides_agree():
     for name in ("gram", "power", "interaction"):
         estimator, data = FITS[name]
@@ -599,6 +609,7 @@ def test_receipts_of_both_sides_agree():
         assert clients[2].ledger_ == ()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", [0, 1, 4])
 def test_receipts_after_an_early_exit_are_the_whole_budget(steps):
     """Answered nothing, something, or all: how far a fit went depends on what it released."""
@@ -767,6 +778,7 @@ def test_a_thousand_clients_hold_no_public_matrices():
 # -- over processes' boundaries --------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_fit_over_sockets():
     """Requests and answers as frames over loopback, each client in a thread of its own."""
     estimator, run_id = DPTruncatedSVD(2, clip_norm=1.5), b"a run over sockets"
@@ -877,6 +889,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bug", PLANTED)
 def test_planted_bug_is_caught(bug, monkeypatch):
     plant, finds = PLANTED[bug]

@@ -98,6 +98,7 @@ def test_what_is_not_a_request_is_refused(name):
         Request.decode(BROKEN[name])
 
 
+@pytest.mark.thorough
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_random_bytes_and_damaged_requests_are_refused_or_read(data):

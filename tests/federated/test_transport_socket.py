@@ -284,6 +284,7 @@ def test_sums_over_tls(tmp_path):
         assert (aggregate(b"q", 1000).total == 111).all()
 
 
+@pytest.mark.thorough
 def test_a_certificate_belongs_to_one_client(tmp_path):
     """Client 1 knows its token; with the certificate of client 0, or none, it is not let in."""
     paths = [certificate(tmp_path, name) for name in ("server.pem", "c0.pem", "c1.pem")]

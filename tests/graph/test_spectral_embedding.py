@@ -49,6 +49,7 @@ def warned(A, **params):
     return [str(warning.message) for warning in said if "no eigenvalue" in str(warning.message)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["power", "one_shot"])
 @pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 def test_an_embedding_of_noise_says_so(algorithm, normalization):
@@ -63,6 +64,7 @@ def test_an_embedding_of_noise_says_so(algorithm, normalization):
 # -- utility -----------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("seed", range(3))
@@ -72,6 +74,7 @@ def test_two_blocks_are_recovered(two_blocks, normalization, adjacency, seed):
     assert agreement(model, labels) >= 0.97
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("n_blocks", "gap"), [(3, 70.0), (4, 70.0)])
 @pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 def test_more_blocks_are_recovered(n_blocks, gap, normalization):
@@ -325,6 +328,7 @@ def blocks(n, k, inside, outside):
     return sp.csr_array(np.triu(rng.random((n, n)) < chance, 1) * 1.0), labels
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_many_groups_are_found_in_one_release(normalization):
     """Where sixteen products show nothing; n_components is the number of groups."""

@@ -97,6 +97,7 @@ def test_refit_costs_what_the_dearest_candidate_does():
     assert "epsilon=" in repr(cost)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:Counting released:skdp.exceptions.PrivacyWarning")
 def test_cost_is_not_exceeded_by_what_a_row_meets():
     """Count, fit by fit, the training sets that hold the row: the claim, and no more."""

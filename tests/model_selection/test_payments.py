@@ -185,6 +185,7 @@ def test_what_pay_for_needs():
 # -- searches -------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["sequential", "threading"])
 @pytest.mark.parametrize("cv", [KFold(3), IndependentKFold(3)])
 def test_search_is_charged_as_counted(cv, backend):
@@ -233,6 +234,7 @@ def test_more_than_was_paid_for_is_refused():
     assert len(ledger.entries) == 1
 
 
+@pytest.mark.thorough
 def test_what_a_search_left_over_ends_with_it():
     """Candidates that fail before they read were paid for: their fits are free for nobody."""
     search = GridSearchCV(
@@ -254,6 +256,7 @@ def test_what_a_search_left_over_ends_with_it():
         assert len(ledger.entries) == 2
 
 
+@pytest.mark.thorough
 def test_a_search_that_never_ran_costs_nothing():
     search = grid(IndependentKFold(3), pca(), scoring=SCORER)
     with PrivacyLedger(9, 1e-5) as ledger:
@@ -267,6 +270,7 @@ def test_a_search_that_never_ran_costs_nothing():
     assert SCORER._ledger_ticket is None and search.estimator._ledger_ticket is None
 
 
+@pytest.mark.thorough
 def test_pipeline_and_private_search_inside_a_search():
     scorer = make_private_scorer("squared_error", (0.0, 1.0))
     pipe = make_pipeline(pca(), DPTraceRegressor(1))

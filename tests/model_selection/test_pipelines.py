@@ -617,6 +617,7 @@ def test_what_a_fitted_object_holds_is_said_by_one_attribute():
     assert not pickle.loads(pickle.dumps(public)).holds_private
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*too few:skdp.exceptions.PrivacyWarning")
 @pytest.mark.filterwarnings("ignore:.*asked to predict without users:UserWarning")
 def test_the_best_model_of_a_search_says_what_it_holds():
@@ -667,6 +668,7 @@ def test_a_private_search_refuses_what_is_not_verified(candidate):
     assert not hasattr(search, "best_estimator_")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("trusted", [["scale"], (FunctionTransformer,)])
 def test_a_caller_may_vouch_for_a_function(trusted):
     X, y = data(300)

@@ -152,6 +152,7 @@ TEXT = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["C", "F"])
 @pytest.mark.parametrize("step", NUMERIC, ids=repr)
 def test_dense_rows(step, layout):
@@ -159,11 +160,13 @@ def test_dense_rows(step, layout):
     assert differences(step, numbers(layout), layout) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", FOR_CSR, ids=repr)
 def test_sparse_rows(step):
     assert differences(step, numbers("csr")) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["C", "F", "csr"])
 def test_missing_values(layout):
     assert not list(doubts(IMPUTER))
@@ -192,6 +195,7 @@ def frames():
         )
 
 
+@pytest.mark.thorough
 def test_data_frames():
     one_hot = OneHotEncoder(categories=[["a", "b", "cc"]], handle_unknown="ignore")
     step = ColumnTransformer(
@@ -236,6 +240,7 @@ VOTE = VotingRegressor([("a", Recorder()), ("b", Recorder())], weights=[1, 2])
 TRIED = [*NUMERIC, IMPUTER, *CATEGORICAL, *TEXT, *COMPOSITIONS, VOTE]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["C", "csr"])
 @pytest.mark.parametrize("step", COMPOSITIONS, ids=lambda step: type(step).__name__)
 def test_compositions(step, layout):
@@ -277,6 +282,7 @@ MOVED = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MOVED)
 def test_what_moves_other_rows_is_not_verified(name):
     step, pairs = MOVED[name]

@@ -105,6 +105,7 @@ def test_attributes_are_those_of_a_grid_search():
     assert not fitted_attributes(clone(search))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("search", SEARCHES, ids=NAMES)
 def test_attributes_are_documented(search):
     found = set(fitted_attributes(clone(search).fit(X)))
@@ -153,6 +154,7 @@ def test_random_stopping_has_no_mu_and_the_model_carries_the_receipt_of_the_sear
                search.best_estimator_.steps)  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_parts_of_a_pipeline_share_a_run_as_their_budgets_compare():
     pipeline = make_pipeline(
         Normalizer(), DPTruncatedSVD(1, clip_norm=1.0, epsilon=4.0), DPTraceRegressor(1)
@@ -193,6 +195,7 @@ def test_infinite_epsilon_is_exact():
     assert search.privacy_spent_.epsilon == math.inf
 
 
+@pytest.mark.thorough
 def test_seeded_search_is_reproducible_and_flagged():
     fits = []
     for _ in range(2):
@@ -259,6 +262,7 @@ def test_norm_units_have_no_private_score():
         search.fit(X)
 
 
+@pytest.mark.thorough
 def test_users_are_scored_as_users():
     groups = np.arange(600) % 100
     model = DPPersonalizedRegressor(1, n_rounds=0)
@@ -274,6 +278,7 @@ def test_users_are_scored_as_users():
 # -- ledgers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("search", SEARCHES, ids=NAMES)
 def test_search_pays_a_ledger_once_for_everything(search):
     inside, again = clone(search), clone(search)
@@ -313,6 +318,7 @@ def test_twice_the_loss_in_a_replace_ledger():
     assert delta == Loss("delta", pytest.approx((1 + math.e) * 1e-6))
 
 
+@pytest.mark.thorough
 def test_number_of_runs_is_not_in_the_ledger():
     sizes = set()
     for _ in range(4):
@@ -338,6 +344,7 @@ def test_failed_search_keeps_its_charge_only_if_something_was_granted():
         assert len(ledger.entries) == 1
 
 
+@pytest.mark.thorough
 def test_ledgers_that_are_opened_during_a_search():
     """One inside a run counts its fits; another thread may not learn how many runs there are."""
     inside, beside = [], PrivacyLedger(9, 1e-5)
@@ -362,6 +369,7 @@ def test_ledgers_that_are_opened_during_a_search():
 # -- what is published ---------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_no_run_draws_anything():
     """A Poisson number may be zero: the model is one of public rows."""
     search = pca_search(strategy="random_stopping", law="poisson", expected_runs=1.01)
@@ -377,6 +385,7 @@ def test_no_run_draws_anything():
     assert search.transform(X[:3]).shape == (3, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("search", SEARCHES[:2], ids=["compose", "random stopping"])
 def test_null_release(search):
     """With nothing read, searches on contrasting data must look the same, whatever they draw."""
@@ -393,6 +402,7 @@ def test_null_release(search):
                     assert found is None, f"{name}, run={run}: {found}"
 
 
+@pytest.mark.thorough
 def test_only_the_winner_is_published():
     search = clone(STOPPED).set_params(expected_runs=20)
     for _ in range(3):
@@ -404,6 +414,7 @@ def test_only_the_winner_is_published():
         assert search.best_index_ == 0
 
 
+@pytest.mark.thorough
 def test_warnings_of_lost_runs_are_dropped():
     """A warning of a run that was not chosen tells that it ran."""
     search = DPGridSearchCV(DPTraceRegressor(1), {"max_iter": [1]}, SQUARED,
@@ -418,6 +429,7 @@ def test_warnings_of_lost_runs_are_dropped():
 # -- audits --------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("search", SEARCHES, ids=NAMES)
 def test_transcript_of_a_search(search):
     """The worst pair of the estimator, through every run: no release moves by more than paid."""
@@ -472,6 +484,7 @@ def lower_bound(n_runs, expected_runs, epsilon):
     return max(epsilon_lower_bound(*pair, 1e-6, 1e-3) for pair in (sides, sides[::-1]))
 
 
+@pytest.mark.thorough
 def test_audit_of_a_whole_search():
     bound = lower_bound(120, 3.0, 8.0)
     print(f"geometric, mean 3: epsilon >= {bound:.3f} of 8.0")
@@ -485,6 +498,7 @@ def test_long_audit_of_a_whole_search():
     assert 0 < bound <= 4.0
 
 
+@pytest.mark.thorough
 def test_audit_finds_scores_without_noise(monkeypatch):
     draw = Grant.draw
 
@@ -512,6 +526,7 @@ def simulated(publish, n=4000):
     return max(epsilon_lower_bound(*pair, 1e-6, 1e-3) for pair in (sides, sides[::-1]))
 
 
+@pytest.mark.thorough
 def test_audit_of_the_selection_and_of_one_that_publishes_its_runs():
     """Publishing all runs, and so their number, costs far more than the best run alone."""
     claim = random_stopping_epsilon(MU, "geometric", MEAN, 1e-6)
@@ -592,6 +607,7 @@ def test_no_run_at_all_publishes_nothing_of_the_length_of_factors(monkeypatch):
     assert len(widths) == 1
 
 
+@pytest.mark.thorough
 def test_a_search_in_a_search_carries_the_receipt_of_the_outer_one():
     inner = ridge_search(RowClipper(), {"ridge__alpha": [1.0, 2.0]}, strategy="compose")
     outer = DPGridSearchCV(

@@ -195,6 +195,7 @@ def test_auto_leaves_poisson_out_where_it_may_be_zero():
     assert plan_selection(1, 1e-6, 14, strategy="random_stopping").law == "poisson"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 8.0, 100.0])
 @pytest.mark.parametrize("law", LAWS)
 def test_plan_keeps_its_total(epsilon, law):

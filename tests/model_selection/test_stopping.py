@@ -26,6 +26,7 @@ def probabilities(law, mean, top):
     return p
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("law", LAWS)
 def test_number_of_runs_follows_its_law(law):
     n, mean = 4000, 6.0
@@ -59,6 +60,7 @@ def test_a_tie_asks_for_more_bits():
         assert not list(script)
 
 
+@pytest.mark.thorough
 def test_poisson_with_a_large_mean():
     words = SeededSource(0, "large").words("runs")
     drawn = [draw_runs(words, "poisson", 2000.0) for _ in range(200)]

@@ -74,6 +74,7 @@ def estimators():
 FITTED = estimators()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in FITTED if name != "mixed"])
 def test_spectrum(name, canvas, tmp_path):
     estimator = FITTED[name]
@@ -110,6 +111,7 @@ NOISE = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("name", NOISE)
 def test_pure_noise_has_no_component(name):
@@ -136,6 +138,7 @@ def test_components_above_the_noise_are_counted():
     assert SpectrumDisplay([3.0, -4.0, 1.0], noise_edge=2.0).n_above_noise == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("k", [None, 3])
 def test_cumulative_shares_have_intervals(k):
     """Of 60 fits, about 95% hold the exact share; 6 sigma below that is 78%."""
@@ -175,6 +178,7 @@ def test_spectrum_needs_a_spectrum():
         SpectrumDisplay.from_estimator(Other())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FITTED)
 def test_budget(name, canvas, tmp_path):
     estimator = FITTED[name]
@@ -230,6 +234,7 @@ def test_budget_takes_unknown_losses(canvas):
     assert shares_of((line, line)) == {"sketch": {"sketch": 1.0}}
 
 
+@pytest.mark.thorough
 def test_utility_curve(canvas, tmp_path):
     display = UtilityCurveDisplay.from_estimator(
         DPPCA(2, clip_norm=1.5, center="none"), X, data="synthetic", epsilons=(3.0, 0.1),
@@ -280,6 +285,7 @@ def test_utility_asks_what_the_data_are():
         UtilityCurveDisplay.from_values([1, 2], [[1]], data="public")
 
 
+@pytest.mark.thorough
 def test_plan(canvas, tmp_path):
     display = PlanDisplay.from_estimator(
         DPPCA(3, clip_norm=1.0), 40, epsilons=(0.5, 2.0), target=0.05,
@@ -311,6 +317,7 @@ def test_plan_of_others():
         PlanDisplay.from_estimator(DPTruncatedSVD(1, privacy_unit="entry"), 40, n_samples=[10])
 
 
+@pytest.mark.thorough
 def test_audit_of_an_estimator(canvas, tmp_path):
     display = AuditDisplay.from_estimator(DPPCA(1, clip_norm=1.0, center="none"))
     assert display.broken == []

@@ -50,6 +50,7 @@ def test_the_edge_of_a_stream_is_where_its_noise_ends(n_releases, mechanism, mon
     assert shown.n_above_noise == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "params",
     [
@@ -84,6 +85,7 @@ def test_the_edge_of_a_factorizer_separates_signal_from_noise(params, canvas, tm
     assert values[1] > 2 * edge > values[2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("estimator", "options"),
     [

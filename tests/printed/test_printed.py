@@ -139,6 +139,7 @@ def test_constants_that_protect_less_than_they_say_are_refused(interactions):
     PrintedPowerMethod(2, epsilon=26.0, delta=1e-5, calibration="printed").fit(R)
 
 
+@pytest.mark.thorough
 def test_our_estimator_needs_less_than_the_print(interactions):
     """Same budget: the print, exact accounting of it, and the package."""
     R, gram = interactions
@@ -259,6 +260,7 @@ def test_printed_core_solves_its_least_squares():
         assert np.linalg.norm(Z - S.T @ Q @ other) >= best
 
 
+@pytest.mark.thorough
 def test_factors_beside_ours():
     """Same sizes, same noise: the print costs more, and explodes where v is near t."""
     A = low_rank(300, 240, 5)

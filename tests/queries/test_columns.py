@@ -16,6 +16,7 @@ def query(adjacency):
     return lambda X: ColumnQuery(X, adjacency=adjacency)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("release", RELEASES)
 def test_bound_holds_and_is_reached(release, adjacency):

@@ -66,6 +66,7 @@ def pairs_of(name, sensitivity):
         yield base, base + change * (sensitivity * (1 - 1e-12))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", UNITS)
 @pytest.mark.parametrize("public", MATRICES)
 @pytest.mark.parametrize("sensitivity", [0.7, 1e-200, 3e200])
@@ -85,6 +86,7 @@ def test_products_hold_their_bounds_and_attain_them(name, public, sensitivity):
             assert 0.95 <= both <= 1.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SQUARE)
 @pytest.mark.parametrize("public", MATRICES)
 def test_ritz(name, public):
@@ -96,6 +98,7 @@ def test_ritz(name, public):
         assert worst >= 0.95
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", UNITS)
 @pytest.mark.parametrize("scale", [1e3, 1e9, 1e15, 2.0**53, 1e17, 1e30, 1e300])
 def test_entries_of_any_size_are_inside_the_guarantee(name, scale):

@@ -53,6 +53,7 @@ def ratio(unit, ask):
     return worst, worst_l1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", UNITS, ids=str)
 @pytest.mark.parametrize("name", MATRICES)
 def test_right_product(unit, name):
@@ -61,6 +62,7 @@ def test_right_product(unit, name):
     assert 0.95 <= worst_l1 <= 1.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", UNITS, ids=str)
 def test_left_product_whole_and_core(unit):
     U = MATRICES["orthonormal"] if unit.name == "edge" else LEFT
@@ -77,6 +79,7 @@ def test_left_product_whole_and_core(unit):
             assert 0.95 <= both <= 1.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", UNITS[2:], ids=str)
 @pytest.mark.parametrize("name", MATRICES)
 def test_ritz(unit, name):
@@ -173,6 +176,7 @@ def test_cells_are_the_places_of_the_ones():
             EntryQuery(A, EntryUnit("entry", "add_remove", *bounds)).cells(0)
 
 
+@pytest.mark.thorough
 def test_weights_keep_their_mean_over_public_thresholds():
     A = RNG.uniform(0.0, 2.0, (30, 20))
     query, n = EntryQuery(A, EntryUnit("entry", high=2.0)), 4000

@@ -38,6 +38,7 @@ def interactions(adjacency):
     return lambda R: InteractionHistories(R, adjacency=adjacency)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cap", [None, 3.0])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("release", ["counts", "moment"])
@@ -49,6 +50,7 @@ def test_row_bounds_hold_and_are_tight(release, adjacency, cap):
     assert report.ratio > 0.98
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize(
     ("release", "public"),
@@ -63,6 +65,7 @@ def test_interaction_bounds_hold_and_are_tight(release, public, adjacency):
     assert report.ratio > 0.95
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_one_interaction_moves_so_many_cells(adjacency):
     rng, most, bound = np.random.default_rng(1), 0, None
@@ -124,6 +127,7 @@ def flip_cell(R, rng):
     return S
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "neighbour"),
     [
@@ -170,6 +174,7 @@ def test_one_interaction_moves_all_recalls_from_nothing_to_everything(adjacency)
     assert change.sum() == pytest.approx(bound.l1, rel=1e-12)
 
 
+@pytest.mark.thorough
 def test_the_range_of_a_choice_is_claimed():
     def make(R, tastes):
         return interactions("add_remove")(R).judge(*judge(tastes)).best_recall(np.zeros(3))
@@ -208,6 +213,7 @@ def test_recalls_are_those_of_the_definition():
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_rows_count_by_themselves():
     """The same bits in every order of the rows and in every company."""
     tastes = random_filter(seed=4, size=3.0)

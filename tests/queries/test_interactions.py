@@ -59,6 +59,7 @@ def worst_ratio(ask, adjacency, floor):
     return worst
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("floor", [1, 2, 3, 5, 20])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_gram_and_sums(adjacency, floor):
@@ -83,6 +84,7 @@ def realised(X, adjacency, floor):
     return worst
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("floor", [1, 2, 3, 5])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_product(adjacency, floor):
@@ -94,12 +96,14 @@ def test_product(adjacency, floor):
     assert max(ratios) >= 0.95
 
 
+@pytest.mark.thorough
 def test_product_through_the_query():
     for adjacency in ("add_remove", "replace"):
         for X in list(public_matrices())[:2]:
             assert worst_ratio(lambda q, X=X: q.right(X), adjacency, 2) <= 1.0
 
 
+@pytest.mark.thorough
 def test_ritz_and_trace():
     for adjacency in ("add_remove", "replace"):
         for X in list(public_matrices())[:4]:

@@ -28,6 +28,7 @@ def bases(bounds):
         yield np.column_stack([np.zeros(6), values])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("bounds", BOUNDS)
 def test_sum_changes_by_its_bound_and_no_more(bounds, adjacency):

@@ -53,6 +53,7 @@ def worst_ratio(unit, pairs, ask, step):
     return worst
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("public", MATRICES)
 @pytest.mark.parametrize("sensitivity", [0.7, 1.0, 1e-200, 3e200])
@@ -86,6 +87,7 @@ def huge_pairs(name, scale, rng):
             yield base, flipped
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scale", [1e3, 1e9, 1e15, 2.0**53, 1e17, 1e30, 1e300])
 def test_entries_of_any_size_are_inside_the_guarantee(name, scale):

@@ -15,6 +15,7 @@ def query(adjacency):
     return lambda X: ColumnQuery(X, adjacency=adjacency).octaves(CENTER[: np.shape(X)[1]])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_bound_holds_and_is_reached(adjacency):
     bases = [np.random.default_rng(0).standard_normal((5, 4)) * s for s in (1e-8, 1.0, 1e13)]
@@ -71,6 +72,7 @@ def places(adjacency):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_bound_of_places_holds_and_is_reached(adjacency):
     bases = [np.random.default_rng(0).standard_normal((5, 4)) * s for s in (1e-8, 1.0, 1e13)]

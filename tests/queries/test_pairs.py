@@ -19,6 +19,7 @@ def popular(n, kind=1):
     return v / (np.linalg.norm(v) or 1.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [0, 1, 2])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_the_bound_holds_and_is_tight(adjacency, kind):
@@ -36,6 +37,7 @@ def rows_of(rng, n):
     return X * 10.0 ** np.clip(sizes, -300, 100)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [0, 1, 2])
 @pytest.mark.parametrize("step", [0.0, 1e-9, 1e-6, 1e-3, 0.1])
 def test_no_row_adds_more_than_one(step, kind):

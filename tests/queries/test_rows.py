@@ -267,6 +267,7 @@ def test_a_row_counts_the_same_in_each_form_that_a_source_may_yield(method, form
 SCREENED = {name: release for name, release in RELEASES.items() if name != "count"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", SCREENED)

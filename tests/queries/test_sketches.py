@@ -89,6 +89,7 @@ def largest_ratio(unit, sketch, pairs, mu=0.2):
     return out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "adjacency", "kind"), CASES)
 def test_exact_norms_of_a_matrix_hold_and_are_reached(name, adjacency, kind):
     unit, rng = unit_of(name, adjacency), np.random.default_rng(0)
@@ -130,6 +131,7 @@ def test_rounding_to_nearest_would_break_the_contract():
     np.testing.assert_array_equal(unit.contributions(-x, 1.0), -unit.contributions(x, 1.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["gaussian", "sparse"])
 @pytest.mark.parametrize("unit", ["frobenius", "entry"])
 def test_public_fuzz_of_the_package(kind, unit):

@@ -41,6 +41,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", BOTH)
 @pytest.mark.parametrize("kind", DRAWS)
 def test_change_holds_and_is_reached(kind, adjacency):
@@ -98,6 +99,7 @@ KEPT = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", BOTH)
 @pytest.mark.parametrize("kind", KEPT)
 def test_kept_below_holds_and_is_reached(kind, adjacency):
@@ -157,6 +159,7 @@ BUGS = {
 RELEASES = {"number": ("kept_below", 1.0), "array": ("sums",), "positive": ("gram",)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_found(bug, monkeypatch):
     method, broken = BUGS[bug]

@@ -35,6 +35,7 @@ def mirrored(x):
     return 2 * V @ (V.T @ x) - x
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [1e-9, 1e-7])
 @pytest.mark.parametrize("level", [0.03, 0.3, 9.0])
 @pytest.mark.parametrize("scale", [1.0, 2.0, 3.0, math.inf])
@@ -56,6 +57,7 @@ def test_sensitivity_holds_and_is_attained(adjacency, scale, level, step):
     assert worst >= attained
 
 
+@pytest.mark.thorough
 def test_both_roundings_cost_no_more_than_each_alone():
     """The inequality of the proof, by force: at half-integers in the span of V it is reached."""
     rng = np.random.default_rng(2)
@@ -119,6 +121,7 @@ def test_rank_bound(adjacency):
     assert 0.95 <= worst <= 1.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_column_weights_stay_inside_the_bound(adjacency):
     weights = np.array([1.0, 0.2])

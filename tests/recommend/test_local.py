@@ -28,6 +28,7 @@ def reported(row, **params):
     return cells
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
 def test_a_report_is_the_history_with_flips_of_the_stated_law(epsilon):
     truth = np.array([1.0, 0, 0, 1, 1, 1, 1, 0, 1])
@@ -110,6 +111,7 @@ def popularity_recall(train, test):
     return recall_at_n(np.argsort(-scores, axis=1, kind="stable")[:, :20], test)
 
 
+@pytest.mark.thorough
 def test_the_server_reads_counts_and_tastes(split):
     train, test = split
     reports = reports_of(train, 4.0)
@@ -125,6 +127,7 @@ def test_the_server_reads_counts_and_tastes(split):
     np.testing.assert_array_equal(again.recommend(train)[0], model.recommend(train)[0])
 
 
+@pytest.mark.thorough
 def test_where_tastes_are_none_the_order_is_that_of_the_counts():
     R = make_interactions(1500, 120, 15_000, 2, taste_share=0.0, random_state=1)
     train, test = leave_some_out(R, random_state=0)
@@ -132,6 +135,7 @@ def test_where_tastes_are_none_the_order_is_that_of_the_counts():
     assert recall_at_n(model.recommend(train)[0], test) > popularity_recall(train, test) - 0.01
 
 
+@pytest.mark.thorough
 def test_some_items_of_a_catalogue():
     R = make_interactions(400, 60, 6000, 3, random_state=0)
     items = np.arange(5, 45)

@@ -37,6 +37,7 @@ def recall(model, split):
     return recall_at_n(model.recommend(split[0])[0], split[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["row", "interaction"])
 def test_tastes_beat_popularity_and_come_near_the_exact_filter(tastes, unit):
     with seeded_entropy(0):
@@ -55,6 +56,7 @@ def test_tastes_beat_popularity_and_come_near_the_exact_filter(tastes, unit):
     assert found[0.5] - 0.01 < found[3.0] < found[10.0] + 0.01
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["row", "interaction"])
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
 def test_never_below_popularity(plain, unit, epsilon):

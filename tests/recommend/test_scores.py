@@ -63,6 +63,7 @@ def test_missed_items_are_those_of_the_definition(fitted):
     np.testing.assert_array_equal(missed_share(model, one), [0.5, 0.5])
 
 
+@pytest.mark.thorough
 def test_a_private_score_of_lists_is_their_recall_up_to_its_noise(fitted):
     R, model = fitted
     scorer = make_private_scorer("missed_items", (0.0, 1.0), epsilon=2.0, adjacency="replace")
@@ -79,6 +80,7 @@ def test_a_private_score_of_lists_is_their_recall_up_to_its_noise(fitted):
         scorer(object(), R)
 
 
+@pytest.mark.thorough
 def test_a_search_over_recommenders_pays_for_lists():
     R = make_interactions(800, 120, 16_000, 4, random_state=0)
     scorer = make_private_scorer("missed_items", (0.0, 1.0))

@@ -38,6 +38,7 @@ ESTIMATORS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")  # settings are theirs
 @parametrize_with_checks(ESTIMATORS)
 def test_sklearn_compatible(estimator, check):
@@ -109,6 +110,7 @@ def seeded(cls=DPPersonalizedRegressor, data=SMALL.all, groups=True, **params):
 # -- utility: fixed data and fixed noise, with room to spare ---------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("n", "seeds", "intercept", "bound"),
     [
@@ -122,6 +124,7 @@ def test_risk_by_number_of_users(n, seeds, intercept, bound):
     assert np.median(risks) <= bound
 
 
+@pytest.mark.thorough
 def test_beats_users_alone_and_is_hardly_worse_with_too_few():
     with seeded_entropy(1):
         for n, factor in ((50, 1.15), (100, 1.15), (200, 0.9)):
@@ -132,6 +135,7 @@ def test_beats_users_alone_and_is_hardly_worse_with_too_few():
             assert np.median(ratios) <= factor
 
 
+@pytest.mark.thorough
 def test_rotated_features_of_unequal_variance():
     Q = np.linalg.qr(np.random.default_rng(1).standard_normal((20, 20)))[0]
     users = Users(4000, m=15, root=(Q * np.sqrt(np.linspace(1, 0.05, 20))) @ Q.T)
@@ -140,11 +144,13 @@ def test_rotated_features_of_unequal_variance():
         assert risk_of(users, whiten=False) > 1.1 * users.within(users.U)
 
 
+@pytest.mark.thorough
 def test_without_noise_it_is_as_good_as_the_true_subspace():
     users = Users(1500)
     assert risk_of(users, epsilon=math.inf, n_rounds=5) <= 1.1 * users.within(users.U)
 
 
+@pytest.mark.thorough
 def test_automatic_number_of_components():
     with seeded_entropy(3):
         for k in (1, 3):
@@ -152,6 +158,7 @@ def test_automatic_number_of_components():
             assert quiet(DPPersonalizedRegressor("auto").fit, *users.all).n_components_ == k
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "params",
     [
@@ -172,6 +179,7 @@ def test_other_routes_learn_too(params):
         assert risk_of(users, **params) < 0.25 < users.alone()
 
 
+@pytest.mark.thorough
 def test_order_of_exponential_mechanism_and_votes():
     """d=3, k=1: the choice with the scale-free score learns; Gaussian votes learn faster."""
     common = {"whiten": False, "n_rounds": 0, "head": "subspace", "fit_intercept": False}
@@ -199,6 +207,7 @@ def test_order_of_exponential_mechanism_and_votes():
     assert errors["add_remove"] < 0.15 < 0.78  # random: .78
 
 
+@pytest.mark.thorough
 def test_mean_of_users_is_the_global_model():
     rng = np.random.default_rng(0)
     users = np.repeat(np.arange(2000), 8)
@@ -242,6 +251,7 @@ class Shops:
         return [float(np.mean((self.y[held] - guess) ** 2)) for guess in guesses]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
 def test_heads_beat_the_model_of_all_and_that_beats_the_mean(unit):
     """Targets about 150 deviations from 0, columns of units 1/1000 to 1000."""
@@ -254,6 +264,7 @@ def test_heads_beat_the_model_of_all_and_that_beats_the_mean(unit):
     assert few[0] < 1.01 * few[1] and few[1] < 0.85 * few[2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("common", [0.0, 1.0])
 def test_users_who_do_not_differ_are_hardly_worse_than_the_model_of_all(common):
     with seeded_entropy(22):
@@ -261,6 +272,7 @@ def test_users_who_do_not_differ_are_hardly_worse_than_the_model_of_all(common):
     assert own < 1.05 * public < 1.05 * 1.02 * mean
 
 
+@pytest.mark.thorough
 def test_one_row_is_no_head():
     """Such users have the model of all, and without noise no head explodes."""
     shops = Shops(300)
@@ -306,6 +318,7 @@ def stacked(users, ids):
     return X, y, np.repeat(ids, [len(x) for x, _ in users])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("params", [{}, {"loss": "huber", "head": "hybrid"}, {"refine": "gram"}])
 def test_hostile_users_break_nothing(params):
     users = [*hostile(), *((SMALL.rows[i, :, :4], SMALL.y[6 * i : 6 * i + 6]) for i in range(20))]
@@ -340,6 +353,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("params", WAYS, ids=str)
 def test_order_of_the_rows_of_a_user_changes_no_bit(params):
     rng = np.random.default_rng(13)
@@ -370,6 +384,7 @@ def test_users_who_tell_nothing_of_a_direction_send_nothing(loss):
         assert sent(local, rng.standard_normal((9, 4)), np.linspace(-1, 1, 9)).any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("params", [{"init": "pairs"}, {"refine": "gram"}, {"head": "hybrid"}])
 def test_memory_grows_with_the_rows_of_a_user_not_with_their_square(params):
     m = 40_000
@@ -383,6 +398,7 @@ def test_memory_grows_with_the_rows_of_a_user_not_with_their_square(params):
     assert peak < 250 * 8 * m  # m^2 numbers are 40,000 * 8 * m bytes
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [1e-9, 1.0, 60.0, math.inf])
 def test_empty_data_at_any_budget(epsilon):
     X, y, groups = SMALL.all
@@ -396,6 +412,7 @@ def label(y, classes):
     return y if classes is None else np.asarray(classes)[(y > 0).astype(int)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "estimator",
     [
@@ -495,6 +512,7 @@ def test_exponential_mechanism_is_paid_beside_the_gaussians():
 # -- users -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_both_forms_of_users_are_the_same_fit():
     by_groups = seeded()
     X = np.insert(SMALL.X, 2, SMALL.groups, axis=1)
@@ -574,6 +592,7 @@ def test_labels_of_another_kind_are_an_error():
         model.predict(SMALL.X, SMALL.groups.astype(str))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("routing", [False, True])
 @pytest.mark.filterwarnings("ignore:.*too few:skdp.exceptions.PrivacyWarning")
 def test_pipeline_and_search_with_users(routing):
@@ -602,6 +621,7 @@ def test_pipeline_and_search_with_users(routing):
     assert min(scores.values()) > 0.65, scores
 
 
+@pytest.mark.thorough
 def test_users_that_get_lost_are_noticed():
     """Routing off: a search hands groups to the splitter alone."""
     users = Users(200, d=4, m=6)
@@ -693,6 +713,7 @@ def test_federated_round_is_a_round_of_fit():
     assert not hasattr(public, "_private")
 
 
+@pytest.mark.thorough
 def test_pickle_and_threads_change_nothing():
     model = seeded()
     with pytest.warns(PrivacyWarning, match="keep it like the data"):
@@ -718,6 +739,7 @@ def labelled(n=500, classes=2, seed=0):
     return X, np.argmax(eta + rng.gumbel(size=eta.shape), axis=1), groups
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("classes", "floor"), [(2, 0.78), (3, 0.68)])
 def test_classifier_learns_personal_labels(classes, floor):
     X, y, groups = labelled(600, classes)
@@ -856,6 +878,7 @@ COMBINATIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("params", COMBINATIONS, ids=str)
 def test_a_user_adds_the_same_in_any_company(params):
     """Every loss, start, refinement and head, on users with equally many rows."""

@@ -78,6 +78,7 @@ def test_learnt_bounds_lie_about_the_mean():
     assert 2 * y.std() < high - low < 60 * y.std()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shift", [0.0, 50.0])
 @pytest.mark.parametrize("units", [1.0, [1e-6, 1.0, 30.0, 1e4, 1e9]])
 def test_shifts_and_units_do_not_matter(shift, units):
@@ -119,6 +120,7 @@ def test_few_records_give_small_predictions_and_a_warning(n):
     assert np.ptp(model.predict(X)) < 30 * np.ptp(y) or n < 60
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*scale of 6 of 6|.*the rows:skdp.exceptions.PrivacyWarning")
 def test_targets_that_are_hard_to_see_take_budget_from_the_model():
     """A far and narrow target of few records: its released middle is predicted."""
@@ -136,6 +138,7 @@ def test_targets_that_are_hard_to_see_take_budget_from_the_model():
     assert np.median(off) < 1
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:DPRidge:skdp.exceptions.PrivacyWarning")
 def test_few_records_predict_no_worse_than_about_their_mean():
     """Whatever is seen and not: an answer below the noise ends near the middle of the targets."""
@@ -360,6 +363,7 @@ def both_sides(model, X, y):
     return np.mean([np.mean(model.predict(X[y == label]) == label) for label in (False, True)])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_wide_rows_and_rare_classes_are_learnt(adjacency):
     X, y = texts()
@@ -387,6 +391,7 @@ def test_predictions_of_one_class_are_said():
     assert both_sides(model, X, y) > 0.6
 
 
+@pytest.mark.thorough
 def test_wide_rows_of_a_regression():
     X, _ = texts()
     weights = np.where(np.arange(X.shape[1]) < 20, np.arange(X.shape[1]) % 5 - 2.0, 0.0)

@@ -54,6 +54,7 @@ def fitted(loss, rows, groups, seed=0):
     return model.fit(*rows[0][:2], groups=groups)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loss", ["absolute", LogCosh()])
 def test_robust_losses_survive_heavy_tails(loss):
     """Errors of squares .5, of these .3 when this was written."""
@@ -68,6 +69,7 @@ def test_robust_losses_survive_heavy_tails(loss):
     assert np.median(ratios) < 0.9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("level", [0.2, 0.5, 0.8])
 def test_quantiles_are_where_they_should_be(level):
     """Shrunk to the middle: users have twelve rows each."""

@@ -35,6 +35,7 @@ def error(model, M):
     return float(np.linalg.norm(model.coef_ - M) / np.linalg.norm(M))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("params", "limit"),
     [
@@ -66,6 +67,7 @@ def test_finds_the_matrix(params, limit):
     assert model.privacy_spent_.epsilon == pytest.approx(model.epsilon, rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_forms_of_the_same_measurements():
     rng = np.random.default_rng(1)
     A, B = rng.standard_normal((8000, 6)), rng.standard_normal((8000, 5))
@@ -83,6 +85,7 @@ def test_forms_of_the_same_measurements():
         assert model.score(form, y) > 0.9
 
 
+@pytest.mark.thorough
 def test_ratings_as_one_hot_rows():
     rng = np.random.default_rng(2)
     n, d = 20_000, 20
@@ -98,6 +101,7 @@ def test_ratings_as_one_hot_rows():
     assert np.linalg.norm(cells_found - M) < 0.1 * np.linalg.norm(M)  # was .069
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("params", [{}, {"adjacency": "replace"}, {"privacy_unit": "label"}])
 def test_a_shift_of_the_targets_changes_nothing(params):
     """Errors about .01, whatever the shift; without the second mean .3 and more at a thousand."""
@@ -152,6 +156,7 @@ def test_zero_matrix_with_a_warning_when_the_budget_is_too_small(params):
         assert model.privacy_spent_.epsilon == pytest.approx(0.5, rel=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
 def test_infinite_epsilon_is_least_squares_of_low_rank():
     X, y, M = sample(4000, noise=0.0)
@@ -165,6 +170,7 @@ def test_infinite_epsilon_is_least_squares_of_low_rank():
     assert np.allclose(line.coef_[:, 0], np.arange(6.0), atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_scale_of_x_and_y_changes_nothing():
     X, y, M = sample(6000)
     for a, b in ((1e3, 1.0), (1e-3, 1e4)):
@@ -173,6 +179,7 @@ def test_scale_of_x_and_y_changes_nothing():
         assert model.intercept_ == pytest.approx(9.0 * b, rel=0.02)
 
 
+@pytest.mark.thorough
 def test_search_over_epsilon_pipeline_pickle_and_jobs():
     X, y, _ = sample(1500, shape=(3, 2), values=(2.0,))
     flat = X.reshape(len(X), -1)
@@ -252,6 +259,7 @@ def test_theory():
     assert theory.initialization_records((20, 20), 2, condition=3.0, descent=True) == 9 * start
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("epsilon", "n", "limit"), [(1.0, 5000, 0.075), (4.0, 10_000, 0.040)])
 def test_accuracy_that_was_promised(epsilon, n, limit):
     """d = 20, rank 2, noise .5: medians .067 and .033 when this was written."""
@@ -262,6 +270,7 @@ def test_accuracy_that_was_promised(epsilon, n, limit):
     assert np.median(errors) <= limit * 1.15
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("params", "least"),
     [
@@ -300,6 +309,7 @@ READABLE = [  # test data of 40 records are enough for these
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_known_covariance_that_is_no_product():
     """Errors .004 with it, .06 with the nearest product and with a learnt one, when written."""
     rng = np.random.default_rng(3)
@@ -323,11 +333,13 @@ def test_a_known_covariance_that_is_no_product():
         clone(known).fit((X[:, :6], X[:, 6:12]), y)
 
 
+@pytest.mark.thorough
 @parametrize_with_dp_checks(READABLE)
 def test_keeps_its_promise(estimator, check):
     check(estimator)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize(("n", "epsilon"), [(1500, 3.0), (5000, 1.0), (9000, 3.0)])
 def test_the_label_unit_is_no_worse_than_the_row_unit(adjacency, n, epsilon):

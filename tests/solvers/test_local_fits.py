@@ -3,10 +3,12 @@
 import math
 
 import numpy as np
+import pytest
 
 from skdp.solvers import local_fits as fits
 
 
+@pytest.mark.thorough
 def test_expected_risk_of_a_head_in_a_tilted_subspace():
     """E excess = |(I - UU')theta|^2 (1 + k/(q-k-1)) + sigma^2 k/(q-k-1): q rows, least squares."""
     d, k, sigma, n = 12, 3, 0.7, 30_000

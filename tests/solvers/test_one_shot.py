@@ -29,6 +29,7 @@ def flip(R, p, rng):
     return sp.csr_array(np.abs(R - (rng.random(R.shape) < p)))
 
 
+@pytest.mark.thorough
 def test_pairs_have_the_claimed_deviation():
     rng, m, epsilon = np.random.default_rng(0), 400, 1.0
     R = np.zeros((m, 2))
@@ -79,6 +80,7 @@ def test_the_operator_is_the_dense_moment(monkeypatch):
     np.testing.assert_allclose(again.values, dense.values, rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_leading_pairs_of_a_large_moment():
     rng = np.random.default_rng(3)
     values = np.concatenate([[50.0, 30.0, 20.0], np.ones(1597)])

@@ -51,6 +51,7 @@ def test_without_noise_and_penalty_it_has_least_norm():
     np.testing.assert_array_equal(solve_readout(nothing, 0.0)[0], 0.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", [3.0, 10.0, 30.0])
 def test_it_beats_the_plain_solution_and_its_usual_repairs(noise):
     """Against the noisy normal equations, clipped, and with the noise edge as a penalty."""

@@ -57,6 +57,7 @@ def rows_of(kind, n, rng):
 ENOUGH = {"normal": 400, "cauchy": 400, "lognormal": 800, "discrete": 400, "mostly zero": 5000}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ENOUGH)
 def test_scales_are_found_or_doubt_is_shown(kind):
     """Hardly any search is more than 8 times off and sure of itself.
@@ -77,6 +78,7 @@ def test_scales_are_found_or_doubt_is_shown(kind):
     assert sure_and_wrong <= 10  # 1% of 240, and 5 deviations
 
 
+@pytest.mark.thorough
 def test_what_is_not_found_is_guessed_low():
     rng = np.random.default_rng(1)
     levels = [
@@ -85,6 +87,7 @@ def test_what_is_not_found_is_guessed_low():
     assert np.mean(np.array(levels) > 8) < 0.1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("d", [1, 3])
 def test_the_number_of_questions_is_fixed(d):
     for signs in itertools.product([-1e9, 1e9], repeat=QUESTIONS):

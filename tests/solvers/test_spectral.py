@@ -226,6 +226,7 @@ def test_screening_keeps_the_columns_that_hold_something():
     assert loss(W, V) < 0.05
 
 
+@pytest.mark.thorough
 def test_few_columns_of_both_signs_are_all_kept():
     """Their sums tell nothing, their moment would."""
     rng = np.random.default_rng(0)

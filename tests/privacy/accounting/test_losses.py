@@ -62,6 +62,7 @@ def relative(value, reference):
 # --- the curve and its two inverses ---------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_all_three_agree_with_exact_arithmetic_and_err_on_the_safe_side():
     worst = dict.fromkeys(("mu", "delta", "epsilon"), 0.0)
     for epsilon, delta in GRID:
@@ -287,6 +288,7 @@ def integrated_delta(mu, pure, epsilon):
     return total
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mu", [0.1, 0.7, 2.0])
 @pytest.mark.parametrize("pure", [0.05, 0.5, 2.0])
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.0])
@@ -382,6 +384,7 @@ def test_mu_beside_nothing_is_mu():
     assert mu_beside_pure(math.inf, 1e-6, 1.0) == math.inf
 
 
+@pytest.mark.thorough
 @FEW
 @given(epsilons, deltas, st.floats(0.001, 0.999))
 def test_mu_beside_pure_is_safe_tight_and_never_worse_than_splitting(epsilon, delta, share):
@@ -393,6 +396,7 @@ def test_mu_beside_pure_is_safe_tight_and_never_worse_than_splitting(epsilon, de
     assert delta * (1 - 1e-9) < delta_from_losses(losses, epsilon) <= delta * (1 + 1e-13)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9])
 @pytest.mark.parametrize(("epsilon", "pure"), [(1.0, 0.05), (1.0, 0.5), (4.0, 0.2), (0.3, 0.2)])
 def test_mu_beside_pure_by_integration(epsilon, pure, delta):
@@ -419,6 +423,7 @@ def accountant(event, interval=1e-4):
     return pld.PLDAccountant(relation, interval).compose(event)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "losses",
     [
@@ -440,6 +445,7 @@ def test_against_the_pld_accountant(losses):
         )
 
 
+@pytest.mark.thorough
 def test_the_pure_event_is_the_worst_pure_mechanism_and_laplace_is_not():
     dpa = pytest.importorskip("dp_accounting")
     losses = [("pure", 0.5)] * 20

@@ -18,6 +18,7 @@ from skdp.privacy.accounting.sketch_laws import (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize("d", [4, 20, 200])
 def test_one_sketch_is_the_integral_over_its_law(d, epsilon):
@@ -42,6 +43,7 @@ def test_known_inflation_of_the_noise():
         assert 1.0 < mu_from_epsilon_delta(1.0, 1e-6) / float(mixture) < most
 
 
+@pytest.mark.thorough
 def test_sums_and_products_against_sampling():
     rng = np.random.default_rng(0)
     mixture = largest_mixture([(0.5, (30,)), (0.3, (10,)), (0.2, (15, 20))], 1.0, 0.05)

@@ -196,6 +196,7 @@ def scores(values):
     return Bounded(SCORES, answer)
 
 
+@pytest.mark.thorough
 def test_choice_has_the_law_of_the_exponential_mechanism():
     counts = np.zeros(3)
     n = 3000

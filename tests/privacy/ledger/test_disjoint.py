@@ -79,6 +79,7 @@ def test_two_rules_cross():
     assert ledger.spent.mu == pytest.approx(math.hypot(mu_of(0.5), mu_of(0.7)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(20))
 def test_no_unit_ever_loses_more_than_the_budget(seed):
     """Adversary: random fits of all kinds, in parts of two rules, until nothing more is taken."""

@@ -73,6 +73,7 @@ def true_delta(first, options, epsilon):
     return float(np.max(curves, axis=0) @ mass)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", [Loss("gaussian", 0.15), Loss("pure", 0.1)])
 def test_no_tree_of_two_kinds_exceeds_the_ledger(first):
     epsilon, delta = 1.0, 1e-3

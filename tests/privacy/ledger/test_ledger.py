@@ -91,6 +91,7 @@ def test_one_fit_may_spend_the_whole_ledger(epsilon):
     assert ledger.spent.epsilon <= epsilon
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [2, 7, 50])
 def test_equal_parts_of_mu_add_up(n):
     mu = mu_of(1.0) / math.sqrt(n)
@@ -356,6 +357,7 @@ def test_fit_that_fails_after_a_release_keeps_what_was_granted(monkeypatch):
 # -- threads and nesting ---------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_many_threads_never_overspend():
     with PrivacyLedger(1, 1e-6) as ledger, ThreadPoolExecutor(8) as pool:
         mu = mu_of(1) / math.sqrt(10.5)

@@ -58,6 +58,7 @@ def test_a_damaged_table_is_refused(tmp_path, monkeypatch):
         noise._gaussian_table.__wrapped__()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("negative", [0, 1])
 def test_every_cell_keeps_below_its_threshold_and_settles_ties(negative):
     table = noise._gaussian_table()
@@ -118,6 +119,7 @@ def test_discrete_gaussian_is_a_rounded_normal(sigma):
         assert 4.5e-4 < distance * sigma**4 <= 4.9e-4
 
 
+@pytest.mark.thorough
 def test_convolution_of_discrete_gaussians_small_case_exactly():
     # the same construction with factor 3 and sigma 6 has the same ratio sigma / factor = 2
     with mpmath.workprec(200):
@@ -133,6 +135,7 @@ def test_convolution_of_discrete_gaussians_small_case_exactly():
         assert 0.1 * bound < mpmath.fsum(errors) / 2 < bound
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_convolution_error_is_below_2_to_minus_112(level):
     lower = Fraction(90000 * sum(150 ** (2 * i) for i in range(level)))  # variance of Y
@@ -153,6 +156,7 @@ def test_convolution_error_is_below_2_to_minus_112(level):
         assert max(abs(s / mean - 1) for s in sums) < mpmath.mpf(2) ** -112.8
 
 
+@pytest.mark.thorough
 def test_digits_of_the_laplace_are_exact():
     q = {}
     with mpmath.workprec(400):
@@ -243,6 +247,7 @@ def p_values(name):
         yield stats.chisquare(counts, n * law).pvalue
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LAWS)
 def test_law(name):
     p = np.array(list(p_values(name)))
@@ -267,6 +272,7 @@ def test_moments_and_independence(draw, variance, fourth):
         assert abs(np.corrcoef(x, other)[0, 1]) < 6 / math.sqrt(n)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("draw", [noise.integer_gaussian, noise.integer_laplace])
 def test_low_bits_are_uniform(draw):
     x = draw(SeededSource(1).words("bits"), (400_000,))
@@ -319,6 +325,7 @@ def test_choice_extremes():
 # ---- words --------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @given(SHAPES)
 def test_shapes_and_word_counts(shape):
     size = math.prod(shape)
@@ -379,6 +386,7 @@ def test_more_ties_than_spare_words_stay_exact():
     assert script.asked == [36, 1, 1, 1, 1]  # the reserve and the first words at once
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("depth", [1, 2, 4, 9])
 def test_ties_of_the_laplace_are_refined_as_long_as_it_takes(place, depth):

@@ -21,6 +21,7 @@ def table_weights():
     return [b - a for a, b in itertools.pairwise([0, *thresholds(), 2**BITS])]
 
 
+@pytest.mark.thorough
 def test_the_script_rebuilds_the_committed_table():
     columns = np.load(_table.TABLE_PATH)
     assert np.array_equal(_table.split_columns(_table.gaussian_thresholds()), columns)
@@ -28,6 +29,7 @@ def test_the_script_rebuilds_the_committed_table():
     assert columns.dtype == np.uint64 and columns.max() < 2**63
 
 
+@pytest.mark.thorough
 def test_the_table_is_within_2_to_minus_116_of_the_discrete_gaussian():
     with mpmath.workprec(300):
         # Poisson summation gives the normaliser to e^-1776528; the script sums it instead

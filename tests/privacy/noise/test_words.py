@@ -188,6 +188,7 @@ def tagged(part):
     return type(part).__name__, part.hex() if isinstance(part, float) else part
 
 
+@pytest.mark.thorough
 @given(parts, parts)
 def test_key_encoding_is_unambiguous(one, two):
     assert (_encode(one) == _encode(two)) == (tagged(one) == tagged(two))

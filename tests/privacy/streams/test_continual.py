@@ -112,6 +112,7 @@ def encoding(kind, horizon):
     return np.array(columns, float).T, stream.schedule
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("horizon", [5, 8, 13])
 def test_no_unit_moves_the_sums_by_more_than_the_factor(kind, horizon):
@@ -126,6 +127,7 @@ def test_no_unit_moves_the_sums_by_more_than_the_factor(kind, horizon):
         assert np.linalg.norm(C @ D) <= schedule.factor * (1 + 1e-12)
 
 
+@pytest.mark.thorough
 def test_a_bound_on_the_root_of_squares_would_be_short():
     C, schedule = encoding("tree", 33)
     D = np.ones(33) / math.sqrt(33)
@@ -276,6 +278,7 @@ def test_each_sum_gets_noise_once(kind):
         assert set(drawn) == {(lv, i) for lv in range(3) for i in range(23 >> lv)}
 
 
+@pytest.mark.thorough
 def test_tree_state_is_logarithmic():
     stream = new_stream("tree", 4096, shape=(10,))
     for _ in range(4095):
