@@ -290,7 +290,7 @@ def test_clients_of_a_federated_fit_cannot_bound_persons():
     server = FederatedPowerMethod(
         DPPCA(1, clip_norm=1.0, privacy_unit="group"), AggregationConfig(3, 1, 0)
     )
-    with pytest.raises(ValueError, match="privacy_unit 'row' or 'interaction'"):
+    with pytest.raises(ValueError, match="privacy_unit among"):
         server.fit(PlainAggregator([]), n_features=4)
 
 
