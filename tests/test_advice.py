@@ -40,6 +40,7 @@ def test_missing_values_get_advice_that_does_not_leak(model):
     assert "HistGradient" not in str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:DPRidgeClassifier predicts one class:UserWarning")
 @pytest.mark.filterwarnings(
     "ignore:.*could not see the scale|.*sees nothing|.*zero matrix:skdp.exceptions.PrivacyWarning"

@@ -127,6 +127,7 @@ def cases():
         yield from (pytest.param(*case, id=name) for name, case in found.items())
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize(("estimator", "check"), list(cases()))
 def test_sklearn_compatible(estimator, check):

@@ -60,6 +60,7 @@ def without_noise(text):
     return [line for line, _ in itertools.groupby(lines)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ELSEWHERE])
 def test_code_of_the_page_runs_and_prints_what_it_says(name, tmp_path, monkeypatch, capsys):
     blocks, shown = python_blocks(ROOT / name), shown_outputs(ROOT / name)
@@ -152,6 +153,7 @@ def test_every_user_guide_page_has_all_parts(page):
     assert [part for part in parts if not any(h.startswith(part) for h in headings)] == []
 
 
+@pytest.mark.thorough
 def test_the_estimator_of_the_guide_keeps_its_promise(tmp_path, monkeypatch, capsys):
     module, *rest = python_blocks(ROOT / "docs" / "writing_a_new_estimator.md")
     assert len([line for line in module.splitlines() if line.strip()]) <= 80

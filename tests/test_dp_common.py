@@ -161,6 +161,7 @@ ESTIMATORS = [
 ]
 
 
+@pytest.mark.thorough
 @parametrize_with_dp_checks(ESTIMATORS)
 def test_keeps_its_promise(estimator, check):
     check(estimator)
@@ -169,6 +170,7 @@ def test_keeps_its_promise(estimator, check):
 PRIVATE = [estimator for estimator in ESTIMATORS if estimator.epsilon != np.inf]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("estimator", PRIVATE, ids=repr)
 def test_worst_case_pair_is_tight(estimator):
     """Realised over claimed mu is at most 1, and near 1 where one pair is the worst throughout."""
@@ -202,6 +204,7 @@ def row_query(adjacency, clip_norm=1.7):
     return lambda X: RowQuery(X, clip_norm=clip_norm, adjacency=adjacency)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("release", ROW_RELEASES)
 def test_row_sensitivity_is_proved_and_tight(release, adjacency):
@@ -291,6 +294,7 @@ OTHER_RELEASES = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("name", OTHER_RELEASES)
 def test_other_sensitivities(name, adjacency):
@@ -300,6 +304,7 @@ def test_other_sensitivities(name, adjacency):
     assert report.ratio > least
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("release", ROW_RELEASES)
 def test_row_answers_depend_on_no_order(release):
     name, public = release.partition(",")[0], ROW_RELEASES[release][1:]

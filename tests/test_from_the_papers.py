@@ -45,6 +45,7 @@ def test_all_five_papers_have_a_table():
         assert part.count("\n| ") >= 7
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cells", list(rows()))
 def test_what_the_page_names_exists(cells):
     _, ours, printed, test, benchmark = cells

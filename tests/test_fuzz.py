@@ -275,6 +275,7 @@ def run(estimator, count, seconds):
 SHARE = float(os.environ.get("SKDP_FUZZ_SHARE", "1"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
 def test_fit_survives(estimator):
     outcomes = run(estimator, 250, 60)
@@ -304,6 +305,7 @@ FUNCTIONS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("function", FUNCTIONS, ids=range(len(FUNCTIONS)))
 @given(a=anything, b=anything)
 @settings(max_examples=150)
@@ -315,6 +317,7 @@ def test_accounting_survives(function, a, b):
     assert isinstance(value, float) and value >= 0
 
 
+@pytest.mark.thorough
 @given(epsilon=anything, delta=anything, pure=anything)
 @settings(max_examples=300)
 def test_budget_survives(epsilon, delta, pure):

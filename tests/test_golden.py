@@ -287,6 +287,7 @@ def answer_differences(expected, seen, where):
         yield f"{where.strip()}: {expected} was {seen}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_has_changed(way):
     reference = json.loads(REFERENCE.read_text())

@@ -64,6 +64,7 @@ def assert_same(one, other):
         assert np.array_equal(value, other[name]), name
 
 
+@pytest.mark.thorough
 @models
 def test_groups_and_a_column_are_one(model):
     X, y, groups = table()
@@ -77,6 +78,7 @@ def test_groups_and_a_column_are_one(model):
     assert_same(fitted(by_column.set_params(user_column="c2"), frame, y), expected)
 
 
+@pytest.mark.thorough
 @models
 def test_neither_the_order_of_rows_nor_the_names_of_persons_change_a_bit(model):
     X, y, groups = table()
@@ -87,6 +89,7 @@ def test_neither_the_order_of_rows_nor_the_names_of_persons_change_a_bit(model):
     assert_same(fitted(sklearn.clone(model), X, y, groups=list(groups)), expected)
 
 
+@pytest.mark.thorough
 @models
 def test_files_maps_and_dask_give_the_same_bits(model, tmp_path):
     da = pytest.importorskip("dask.array")
@@ -114,6 +117,7 @@ def test_files_maps_and_dask_give_the_same_bits(model, tmp_path):
             fitted(model, bad, y, groups=groups)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("labels", ["numbers", "strings"])
 def test_one_shuffle_makes_blocks_of_whole_persons(labels):
     da = pytest.importorskip("dask.array")
@@ -184,6 +188,7 @@ def test_what_does_not_protect_persons_is_refused(model):
         sklearn.clone(model).fit(X, y, groups=["a", *groups[1:].tolist()])
 
 
+@pytest.mark.thorough
 @models
 def test_receipts_and_plans_say_whom_they_protect(model):
     X, y, groups = table(1000)

@@ -45,6 +45,7 @@ def coefficients(model, y, **options):
     return fitted.coef_ if hasattr(fitted, "coef_") else fitted.global_coef_
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("odd", ODD, ids=name_of)
 @pytest.mark.parametrize("name", ["plain", "personal"])
 def test_a_label_of_another_type_takes_only_itself_out(name, odd):

@@ -262,6 +262,7 @@ def body_length(function):
     return body[-1].end_lineno - body[0].lineno + 1 if body else 0
 
 
+@pytest.mark.thorough
 def test_package_obeys_the_map():
     assert violations(PACKAGE) == []
 

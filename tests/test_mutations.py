@@ -524,6 +524,7 @@ def table():
     print("\n" + "\n".join(f"{bug:40} {tier:22} {s:6.2f} s" for bug, tier, s in TABLE))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bug", MUTATIONS)
 def test_planted_bug_is_caught(bug, monkeypatch):
     tier, run, estimator, plant = MUTATIONS[bug]
@@ -536,6 +537,7 @@ def test_planted_bug_is_caught(bug, monkeypatch):
         TABLE.append((bug, tier, time.process_time() - start))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bug", MUTATIONS)
 def test_the_same_tier_is_silent_on_the_right_code(bug):
     _, run, estimator, _ = MUTATIONS[bug]
@@ -547,6 +549,7 @@ def test_a_dozen_bugs_and_each_tier():
     assert len({tier for tier, *_ in MUTATIONS.values()}) >= 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("check", checks.CHECKS, ids=[check.__name__ for check in checks.CHECKS])
 def test_every_check_passes_on_the_toy(check):
     if check.__name__ == "check_joblib":

@@ -8,6 +8,7 @@ import pytest
 PAGE = Path(__file__).parents[1] / "docs" / "user_guide" / "outgrowing_one_machine.md"
 
 
+@pytest.mark.thorough
 def test_the_page_runs(tmp_path, monkeypatch):
     dask = pytest.importorskip("dask")
     monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))

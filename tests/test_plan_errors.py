@@ -31,6 +31,7 @@ def captured(X, components):
     return np.sum((X @ components.T) ** 2) / np.sum(X**2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", ["gram", "power"])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize(
@@ -51,6 +52,7 @@ def test_expected_loss_of_components(solver, adjacency, n, d, k, share, epsilon)
     assert 0.5 < np.mean(losses) / expected < 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("n", "shape", "epsilon"), [(3000, (10, 10), 1.0), (2000, (20, 20), 4.0), (6000, (20, 20), 1.0)]
 )
@@ -63,6 +65,7 @@ def test_expected_error_of_a_matrix(n, shape, epsilon):
     assert 0.5 < np.median(errors) / np.linalg.norm(M) / expected < 2
 
 
+@pytest.mark.thorough
 def test_expected_error_of_a_subspace():
     X, y, groups, coefs = make_user_tasks(1000, 12, 2, coef=True, random_state=0)
     basis = np.linalg.svd(coefs, full_matrices=False)[2][:2]
@@ -84,6 +87,7 @@ def test_expected_error_of_a_subspace():
     assert 0.5 < np.mean(errors) / expected < 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("n", "epsilon"), [(300, 1.0), (500, 1.0), (1000, 1.0), (1000, 4.0)])
 @pytest.mark.parametrize("m", [10, 20])
 def test_expected_risk_of_heads(n, epsilon, m):
@@ -122,6 +126,7 @@ def test_expected_error_of_the_moment_of_entries(times):
     assert 0.5 < lost / model.plan(2000, 60, signal=times * found).error < 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(1000, 40), (40, 1000), (300, 200)])
 @pytest.mark.parametrize("times", [1.2, 2.0])
 def test_expected_error_of_entries(shape, times):
@@ -226,6 +231,7 @@ def low_rank(m, n, k, value):
     return value * U @ V.T
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["dense", "two_sketch", "three_sketch"])
 @pytest.mark.parametrize(("shape", "k"), [((200, 150), 4), ((400, 60), 2)])
 @pytest.mark.parametrize("n_releases", [1, 6])
@@ -251,6 +257,7 @@ def test_expected_error_of_a_factorization(method, shape, k, n_releases):
     assert 0.6 < np.mean(errors) / expected < 1.4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["dense", "two_sketch", "three_sketch"])
 def test_what_is_below_the_noise_is_not_found(method):
     model = DPLowRankFactorizer(2, method=method)
@@ -294,6 +301,7 @@ def test_expected_loss_of_a_ridge(n, d, adjacency, intercept, q, signal):
     assert 0.5 < np.mean(losses) / expected < 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("n", "d", "k", "epsilon"), [(400, 8, 2, 0.5), (1000, 8, 2, 0.5), (1000, 20, 2, 0.5)]
 )
@@ -332,6 +340,7 @@ def columns_with(spectrum):
     return np.linalg.cholesky(C / np.outer(deviations, deviations))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["even", "one factor", "falling"])
 @pytest.mark.parametrize(("n", "d", "epsilon"), [(2000, 10, 1.0), (1500, 6, 2.0)])
 def test_expected_loss_of_a_ridge_by_default(n, d, epsilon, kind):
@@ -380,6 +389,7 @@ def test_samples_needed():
         assert model.plan(round(0.9 * plan.needed), 20).error > model.plan(plan.needed, 20).error
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize(
     ("n", "epsilon", "algorithm", "most"),

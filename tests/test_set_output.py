@@ -20,6 +20,7 @@ TRANSFORMERS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 @pytest.mark.parametrize("transformer", TRANSFORMERS, ids=lambda each: type(each).__name__)
 def test_frames_come_in_and_go_out(transformer, library):

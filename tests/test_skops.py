@@ -60,6 +60,7 @@ def test_everything_that_a_model_holds_is_named(model):
     assert found <= set(skdp.skops_types())
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
 def test_skops_loads_what_it_wrote(model):

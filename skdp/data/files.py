@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from numpy.lib.npyio import NpzFile
 from skdp.data.blocks import Block, DenseRows, RowSource, SparseRows, cuts
 
 _FORMS = "npy files of 2-D arrays of numbers, or npz files of CSR matrices (scipy.sparse.save_npz)"
+_PARSER = threading.Lock()  # of headers: the one of Python 3.11 fails at times where threads meet
 
 
 class _Piece(NamedTuple):
@@ -44,9 +46,15 @@ def _dtype_of_member(archive: NpzFile, name: str) -> np.dtype[Any]:
     return dtype
 
 
+def _opened_file(path: str) -> Any:
+    """Map an npy file, or open an archive; nothing is unpickled."""
+    with _PARSER:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
 def _read_header(path: str) -> _Header:
     """Return shape and dtype of a file; its rows are not read, and never unpickled."""
-    found = np.load(path, mmap_mode="r", allow_pickle=False)
+    found = _opened_file(path)
     if not isinstance(found, NpzFile):
         return _Header(found.shape, found.dtype, False)
     with found as archive:
@@ -153,7 +161,7 @@ class BlockFiles:
 def _loaded(piece: _Piece) -> Any:
     """Map an npy file, or load a CSR matrix."""
     if not piece.sparse:
-        return np.load(piece.path, mmap_mode="r", allow_pickle=False)
+        return _opened_file(piece.path)
     matrix = sp.load_npz(piece.path)
     matrix.check_format(full_check=True)  # a bad index would be read from foreign memory
     return matrix

@@ -747,7 +747,7 @@ def test_width_is_checked(width):
 @pytest.mark.parametrize(
     "options",
     [
-        {"privacy_unit": "entry"},
+        {"privacy_unit": "frobenius"},
         {"adjacency": "both"},
         {"epsilon": math.inf},
         {"delta": 0.0},

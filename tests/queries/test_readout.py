@@ -63,6 +63,7 @@ def at_the_bound(scale, adjacency):
     return make
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("case", CASES)
 def test_bound_holds(case, adjacency):
@@ -123,6 +124,7 @@ def records(n=333):
     return rng.standard_normal((n, 4)) * 10.0 ** rng.uniform(-6, 6, (n, 1))
 
 
+@pytest.mark.thorough
 def test_answers_depend_on_no_order():
     check_order_invariance(make_query(BALL, "add_remove"), "readout", 0.5, 1.0, data=records())
 
@@ -182,6 +184,7 @@ BUGS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_found(bug, monkeypatch):
     name, broken = BUGS[bug]
@@ -199,6 +202,7 @@ def test_unknown_adjacency():
         make_query(BALL, "swap")(np.zeros((2, 4)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_kept_columns_are_clipped_again(adjacency):
     """A selection is the query over these columns: its bound holds, and is reached."""

@@ -110,6 +110,7 @@ def worst_of(release, form, unit, adjacency, corner, step, n=100):
     return worst
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("corner", [0.0, 0.8])
 @pytest.mark.parametrize(("unit", "adjacency"), UNITS)
 @pytest.mark.parametrize("form", CONTRIBUTING)
@@ -119,6 +120,7 @@ def test_sensitivity_holds_and_is_attained(name, form, unit, adjacency, corner):
     assert 0.95 <= worst <= 1 + 1e-9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [1e-9, 1e-5])
 @pytest.mark.parametrize(("unit", "adjacency"), UNITS)
 def test_antipodal_records_attain_the_bound(unit, adjacency, step):
@@ -132,6 +134,7 @@ def test_antipodal_records_attain_the_bound(unit, adjacency, step):
         assert 0.999 <= change(make, (x, y), other, step) <= 1 + 1e-9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("form", FORMS)
 def test_design_moments_hold_and_are_attained(form, adjacency):
@@ -174,6 +177,7 @@ def wide(X, y, adjacency="add_remove", whitened=False, corner=0.0, n_jobs=None):
     return out.tangent(U1, np.array([[1.7]]), V1, 0.4).total(0.7)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("whitened", [False, True, "mixed"])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_kept_coordinates_hold_the_bound_and_attain_it(adjacency, whitened):
@@ -332,6 +336,7 @@ def test_matches_the_float_computation(form, corner):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", CONTRIBUTING)
 def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
     rng = np.random.default_rng(12)

@@ -65,6 +65,7 @@ def neighbours(adjacency):
         yield V[:, :1].T, y[None]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("name", RELEASES)
@@ -94,6 +95,7 @@ def test_a_neighbour_among_many_rows(name):
         assert np.linalg.norm(change) <= whole.bound.l2_steps(1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("name", RELEASES)
 def test_answers_are_the_same_bits_in_any_order(name, sparse, monkeypatch):

@@ -247,6 +247,7 @@ def test_repeated_short_values():
 # -- bounds ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_statistical_audit_is_silent_on_right_code_and_tight():
     pca = DPPCA(n_components=1, clip_norm=1.0, epsilon=4.8866)
     with seeded_entropy(1):
@@ -257,6 +258,7 @@ def test_statistical_audit_is_silent_on_right_code_and_tight():
     assert -ndtri(1 - report.confidence) == pytest.approx(3.09, abs=0.01)
 
 
+@pytest.mark.thorough
 def test_statistical_audit_of_an_adaptive_fit():
     pair = np.array([0.0, 0.0]), np.array([1.0, 1.0])
 
@@ -272,6 +274,7 @@ def test_statistical_audit_of_an_adaptive_fit():
         assert report.distribution_free_bound > 0.3 * report.claimed_mu
 
 
+@pytest.mark.thorough
 def test_statistical_audit_of_pure_noise():
     with seeded_entropy(4):
         report = audit(laplace, (np.zeros(1), np.ones(1)), 400).check()
@@ -286,6 +289,7 @@ def test_statistical_audit_of_pure_noise():
         audit(cheap, (np.zeros(1), np.ones(1)), 400).check()
 
 
+@pytest.mark.thorough
 def test_statistical_audit_of_a_choice():
     with seeded_entropy(5):
         report = audit(choosing, (np.zeros(4), np.array([1.0, 1.0, -1.0, -1.0])), 200)

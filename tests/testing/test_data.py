@@ -11,6 +11,7 @@ from skdp.testing import (
 from skdp.testing._data import CONTRASTS
 
 
+@pytest.mark.thorough
 def test_own_data_can_be_registered():
     class Odd(DPPCA):
         _privacy_units = {"odd": ("add_remove",)}

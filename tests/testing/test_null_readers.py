@@ -193,6 +193,7 @@ READERS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*sees nothing:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("reader", READERS)
 def test_a_reader_of_private_rows_shows_its_noise_alone(reader):
@@ -210,6 +211,7 @@ def test_a_reader_of_private_rows_shows_its_noise_alone(reader):
     assert any(difference(seen[0], other) for other in seen[1:]), "nothing shows the noise"
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*sees nothing:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("reader", READERS)
 def test_real_answers_do_show(reader):

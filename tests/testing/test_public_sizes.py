@@ -145,6 +145,7 @@ def large_sizes(tree, known):
                 yield ast.unparse(node)
 
 
+@pytest.mark.thorough
 def test_every_public_size_is_known():
     trees = modules()
     known = {name: value for _, tree in trees for name, value in constants(tree).items()}
@@ -211,6 +212,7 @@ def test_these_take_another_way(estimator):
     assert (before != after) or getattr(estimator, "algorithm", "") == "screened"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("check", KEPT, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("estimator", WAYS + IN_BLOCKS, ids=repr)
 def test_keeps_its_promise_beyond_every_size(estimator, check):

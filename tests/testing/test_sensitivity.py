@@ -67,11 +67,15 @@ UNITS = {
     ("frobenius", "add_remove"): (1.0, lambda A: clean(A, -1e9, 1e9)),
     ("rank_one", "add_remove"): (1.0, lambda A: clean(A, -1e9, 1e9)),
     ("spectral", "add_remove"): (5**0.5, lambda A: clean(A, -1e9, 1e9)),
+    ("entry_change", "add_remove"): (1.0, lambda A: clean(A, -1e9, 1e9)),
+    ("edge_change", "add_remove"): (2**0.5, lambda A: clean(A, -1e9, 1e9)),
+    ("mixed", "add_remove"): (1.0, lambda A: clean(A, -1e9, 1e9)),
     ("group", "add_remove"): (1.0, group_sum),
     ("group", "replace"): (2.0, group_sum),
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("unit", "adjacency"), UNITS)
 def test_every_unit_reaches_its_supremum(unit, adjacency):
     l2, statistic = UNITS[unit, adjacency]
@@ -87,6 +91,7 @@ def test_every_registered_unit_is_tested():
     assert {unit for unit, _ in UNITS} | {"row"} == set(NEIGHBOURS)
 
 
+@pytest.mark.thorough
 def test_deterministic():
     def run():
         return check_sensitivity(
@@ -99,6 +104,7 @@ def test_deterministic():
     assert np.array_equal(a.pair[0], b.pair[0], equal_nan=True)
 
 
+@pytest.mark.thorough
 def test_report_keeps_the_worst_pair():
     report = check_sensitivity(
         lambda A: RowQuery(A, clip_norm=1.0, adjacency="add_remove"), "gram", max_starts=60
@@ -125,6 +131,7 @@ def test_range_of_a_choice():
         check_sensitivity(lambda A: A, linf_query(0.5), max_starts=60, n_climb=20)
 
 
+@pytest.mark.thorough
 def test_l1_is_attacked_too():
     def short(query):
         bounded = query.sums()

@@ -83,6 +83,7 @@ def test_noise_of_the_printed_start_follows_u2_and_e2(n, d, r):
     assert 2 < measured[1] / bounds.e2 < 16
 
 
+@pytest.mark.thorough
 def test_descent_bound_has_the_slopes_of_fits():
     """Fits of the package stay below it; both shrink alike with n, where privacy is cheap."""
     rng, errors, bounds = np.random.default_rng(2), [], []
@@ -217,6 +218,7 @@ def test_recovery_bound_is_attained_by_one_gaussian_number():
     assert right == pytest.approx(recovery_bound(mu, changes), abs=0.006)
 
 
+@pytest.mark.thorough
 def test_coherence_canary_passes_private_fits_and_flags_others():
     """At epsilon C/n bits are safe; 100 times that may find them, within its own bound."""
     n, C = 100, 2.0
@@ -243,6 +245,7 @@ def test_canary_needs_gaussian_receipts():
         coherence_canary(svd, 20, 2.0, n_runs=1)
 
 
+@pytest.mark.thorough
 def test_score_attack_tells_records_of_a_plain_fit_and_not_of_a_private_one():
     rng, d, plain, private = np.random.default_rng(9), 10, [], []
     for _ in range(40):
