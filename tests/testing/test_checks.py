@@ -42,8 +42,7 @@ def test_decorator_marks_expected_failures():
     assert len(cases) == 2 * len(checks.CHECKS)
     marked = [case for case in cases if case.marks]
     assert len(marked) == 1 and marked[0].values[1].func is checks.check_scaling
-    assert mark.kwargs["ids"](cases[0].values[0]) == "DPPCA()"
-    assert mark.kwargs["ids"](cases[0].values[1]) == "check_null_release"
+    assert cases[0].id == "DPPCA()-check_null_release"
 
 
 def test_outcome_collects_everything():
