@@ -84,7 +84,7 @@ def dp_estimator_checks(
     >>> from skdp import DPPCA
     >>> from skdp.testing import dp_estimator_checks
     >>> for estimator, check in dp_estimator_checks(DPPCA(n_components=1)):
-    ...     if "null_release" in check.func.__name__:
+    ...     if "receipt" in check.func.__name__:
     ...         check(estimator)
     """
     left_out = dict(expected_failed_checks or {})

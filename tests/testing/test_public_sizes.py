@@ -212,7 +212,7 @@ def test_these_take_another_way(estimator):
     assert (before != after) or getattr(estimator, "algorithm", "") == "screened"
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("check", KEPT, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("estimator", WAYS + IN_BLOCKS, ids=repr)
 def test_keeps_its_promise_beyond_every_size(estimator, check):
