@@ -39,7 +39,7 @@ def interactions(adjacency):
     return lambda R: InteractionHistories(R, adjacency=adjacency)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("cap", [None, 3.0])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("release", ["counts", "moment"])
@@ -126,7 +126,7 @@ def flip_cell(R, rng):
     return S
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("make", "neighbour"),
     [
