@@ -260,7 +260,8 @@ class PrivateScorer:
         return losses
 
     def __repr__(self):
-        return f"make_private_scorer({self.loss!r}, {self.bounds!r})"
+        loss = getattr(self.loss, "__qualname__", repr(self.loss))
+        return f"make_private_scorer({loss}, {self.bounds!r})"
 
 
 def make_private_scorer(

@@ -385,7 +385,7 @@ def test_no_run_draws_anything():
     assert search.transform(X[:3]).shape == (3, 1)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("search", SEARCHES[:2], ids=["compose", "random stopping"])
 def test_null_release(search):
     """With nothing read, searches on contrasting data must look the same, whatever they draw."""
