@@ -97,7 +97,8 @@ def history_pairs(Y: Any, noise_scale: float, floor: float) -> PairMoment:
         off = LinearOperator((n, n), matvec=multiply, dtype=np.float64)
     b = n / moment.rows
     edge = moment.rows * moment.variance * (b + 2 * math.sqrt(b)) / floor
-    return PairMoment(off, partial(moment.directions, scale=1 / floor), edge)
+    shrink = partial(moment.directions, scale=1 / floor)
+    return PairMoment(off, shrink, edge, moment.diagonal / floor)
 
 
 class NormalisedPairs(NamedTuple):

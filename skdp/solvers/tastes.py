@@ -45,7 +45,7 @@ class Way(NamedTuple):
     doubt: float
 
 
-WAYS = (Way(0, 0.0, 0.0), Way(0, 1.0, 1.5), Way(0, 2.0, 2.0), Way(1, 0.25, 1.5), Way(1, 1.0, 3.0))
+WAYS = (Way(0, 0.0, 0.0), Way(0, 1.0, 0.0), Way(1, 0.25, 2.0), Way(1, 1.0, 3.0))
 
 
 class Items(NamedTuple):
@@ -116,19 +116,19 @@ _NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
 
 
 def _readings(moment: PairMoment, items: Items, k: int) -> list[Directions]:
-    """Return what pairs say, with a diagonal that fits them, and what they say beside `own`.
+    """Return what pairs say, with a diagonal that fits them, and with the released one or `own`.
 
     Popularity is known from the counts: all is read beside it. The fitted diagonal follows the k
     first directions, once: more rounds change little.
     """
-    own, v = items.own, items.popular
+    own, v, released = items.own, items.popular, moment.diagonal
     beside = _projected(moment.off, v)
     found = moment.shrink(*leading_pairs(beside, k))
     share = (found.vectors**2) @ (found.values * found.cosines)
     most = 2 * k if isinstance(beside, np.ndarray) else k  # an operator takes long
     return [
         moment.shrink(*leading_pairs(_with_diagonal(beside, diagonal, v), most))
-        for diagonal in (np.minimum(share, own), own)
+        for diagonal in (np.minimum(share, own), own if released is None else released)
     ]
 
 
