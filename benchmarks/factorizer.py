@@ -6,13 +6,12 @@ public, noise is fresh. The peers are here only: the zero matrix, A plus noise, 
 of Hardt and Roth (2012), and the algorithm of Upadhyay (2018) with its own constants.
 """
 
-import argparse
 import math
 import statistics
 import time
 
 import numpy as np
-from report import show, shown
+from report import run_sections, show, shown
 
 from skdp import DPLowRankFactorizer
 from skdp.privacy import mu_from_epsilon_delta
@@ -230,9 +229,4 @@ def tables(full):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []])
-    arguments = parser.parse_args()
-    for name in arguments.sections or SECTIONS:
-        SECTIONS[name](arguments.quick)
+    run_sections(__doc__, SECTIONS)

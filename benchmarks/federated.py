@@ -4,17 +4,17 @@ Run ``python benchmarks/federated.py [--quick] [section ...]``; no section means
 seeded and public, noise is fresh in every fit but those of the figure.
 """
 
-import argparse
 import math
 import statistics
 import time
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import scipy.optimize
 import scipy.sparse as sp
 import scipy.sparse.linalg
-from report import show, shown
+from report import run_sections, show, shown
 from sklearn.base import clone
 from sklearn.preprocessing import normalize
 
@@ -360,16 +360,11 @@ def tables(full):
         yield from shown(section)
 
 
-def main():
+def _section(section, quick):
     global QUICK
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("sections", nargs="*", metavar="section", help=", ".join(SECTIONS))
-    arguments = parser.parse_args()
-    QUICK = arguments.quick
-    for name in arguments.sections or SECTIONS:
-        SECTIONS[name]()
+    QUICK = quick
+    section()
 
 
 if __name__ == "__main__":
-    main()
+    run_sections(__doc__, {name: partial(_section, f) for name, f in SECTIONS.items()})

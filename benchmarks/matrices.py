@@ -9,19 +9,19 @@ routes, new ones and baselines in the same run.
 "captured": share of the squared length that the best subspace of k dimensions holds.
 """
 
-import argparse
 import math
 import statistics
 import time
 import trace  # that of this folder
 import warnings
+from functools import partial
 
 import baselines
 import numpy as np
 import personalization
 import scipy.sparse as sp
 from readout import adassp, r2, synthetic
-from report import show, shown
+from report import run_sections, show, shown
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
@@ -361,20 +361,13 @@ def tables(full):
         yield from shown(section)
 
 
-def main():
+def _section(section, quick):
     global QUICK
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller data and fewer fits")
-    parser.add_argument("sections", nargs="*", metavar="section", help=", ".join(SECTIONS))
-    arguments = parser.parse_args()
-    if unknown := set(arguments.sections) - set(SECTIONS):
-        parser.error(f"unknown sections {sorted(unknown)}; there are {', '.join(SECTIONS)}")
-    QUICK = arguments.quick
-    warnings.simplefilter("ignore")
-    with threadpool_limits(1):
-        for name in arguments.sections or SECTIONS:
-            SECTIONS[name]()
+    QUICK = quick
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        section()
 
 
 if __name__ == "__main__":
-    main()
+    run_sections(__doc__, {name: partial(_section, f) for name, f in SECTIONS.items()})

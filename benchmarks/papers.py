@@ -6,12 +6,11 @@ algorithm through our gate (`skdp.printed`), "paper" the number that the paper p
 five papers have no experiments; `docs/from_the_papers.md` says where each of their systems is.
 """
 
-import argparse
 import math
 import statistics
 
 import numpy as np
-from report import show, shown
+from report import run_sections, show, shown
 from spectral import critical_signal, spread_vector
 
 from skdp import DPLowRankFactorizer, DPSpectralEmbedding, DPTruncatedSVD
@@ -284,9 +283,4 @@ def tables(full):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []])
-    arguments = parser.parse_args()
-    for name in arguments.sections or SECTIONS:
-        SECTIONS[name](arguments.quick)
+    run_sections(__doc__, SECTIONS)

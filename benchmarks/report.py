@@ -7,13 +7,14 @@ module without it is run as a script, and what it prints is kept as it is.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Table", "printed", "show", "shown"]
+__all__ = ["Table", "printed", "run_sections", "show", "shown"]
 
 _COLLECTORS: list[list[Table]] = []
 
@@ -106,3 +107,15 @@ def printed(title: str, function: Callable[[], Any], *notes: str) -> Iterator[Ta
         function()
     print(stream.getvalue(), flush=True)
     yield Table(title, text=stream.getvalue().strip("\n"), notes=list(notes))
+
+
+def run_sections(doc: str, sections: dict[str, Callable[[bool], Any]]) -> None:
+    """Run the sections named on the command line, or all; ``--quick`` is handed to each."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="smaller data and fewer fits")
+    parser.add_argument("sections", nargs="*", metavar="section", help=", ".join(sections))
+    arguments = parser.parse_args()
+    if unknown := set(arguments.sections) - set(sections):
+        parser.error(f"unknown sections {sorted(unknown)}; there are {', '.join(sections)}")
+    for name in arguments.sections or sections:
+        sections[name](arguments.quick)

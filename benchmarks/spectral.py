@@ -5,20 +5,20 @@ and public, noise is fresh in every fit; a cell is "mean (sd)" over fits. The pe
 papers' own calibrations, are in ``baselines.py``; none of them is an option of the package.
 """
 
-import argparse
 import math
 import statistics
 import time
 import tracemalloc
 import warnings
 from dataclasses import dataclass
+from functools import partial
 
 import baselines
 import numpy as np
 import peers
 import scipy.linalg
 import scipy.sparse as sp
-from report import show, shown
+from report import run_sections, show, shown
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA, TruncatedSVD
@@ -602,23 +602,16 @@ def tables(full):
             yield from shown(section)
 
 
-def main():
+def _section(section, quick):
     global QUICK
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller data and fewer fits")
-    parser.add_argument("sections", nargs="*", metavar="section", help=", ".join(SECTIONS))
-    arguments = parser.parse_args()
-    if unknown := set(arguments.sections) - set(SECTIONS):
-        parser.error(f"unknown sections {sorted(unknown)}; there are {', '.join(SECTIONS)}")
-    QUICK = arguments.quick
-    warnings.simplefilter("error")
-    with threadpool_limits(1):
-        for name in arguments.sections or SECTIONS:
-            start = time.perf_counter()
-            print(f"== {name}: {SECTIONS[name].__doc__}")
-            SECTIONS[name]()
-            print(f"({time.perf_counter() - start:.0f} s)\n", flush=True)
+    QUICK = quick
+    start = time.perf_counter()
+    print(f"== {section.__name__}: {section.__doc__}")
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        section()
+    print(f"({time.perf_counter() - start:.0f} s)\n", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_sections(__doc__, {name: partial(_section, f) for name, f in SECTIONS.items()})

@@ -74,7 +74,7 @@ for epsilon in epsilons:
     svd, clients = fit_together(epsilon, masked=epsilon == 1.0)
     together.append(captured(svd))
     one = DPTruncatedSVD(n_patterns, epsilon=epsilon, clip_norm=1.0)
-    alone.append(np.mean([captured(one.fit(rows)) for rows in hospitals[:8]]))
+    alone.append(np.mean([captured(one.fit(rows)) for rows in hospitals[:4]]))
     central.append(captured(one.fit(pooled)))
 best = float(np.sum(np.linalg.svd(pooled, compute_uv=False)[:n_patterns] ** 2) / np.sum(pooled**2))
 

@@ -151,6 +151,11 @@ def test_every_user_guide_page_has_all_parts(page):
     headings = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
     parts = [part for part in PARTS if part != "What the paper" or page.stem not in NO_PAPER]
     assert [part for part in parts if not any(h.startswith(part) for h in headings)] == []
+    assert headings[0] == "When to use it"
+    assert {"The parameters that matter", "An example"} <= set(headings[:4])
+    assert shown_outputs(page)[:2] != [None, None], "the example shows what it prints"
+    proofs = [number for number, text in enumerate(headings) if text.startswith("Guarantee")]
+    assert min(proofs) > headings.index("When it is useful, and when not"), "proofs last"
 
 
 @pytest.mark.thorough

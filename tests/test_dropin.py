@@ -73,13 +73,16 @@ NOT_THESE = {
     ),
 }
 
+LONG = ("test_pca_sparse",)  # 216 parameters, of which the first tier runs the first
+
 
 def collect():
     """Put scikit-learn's test functions and fixtures into this module."""
     for prefix, module in MODULES.items():
         for name, value in vars(module).items():
             if name.startswith("test_") and name not in NOT_OURS:
-                globals()[f"test_{prefix}_{name.removeprefix('test_')}"] = value
+                test = pytest.mark.thorough(value) if name in LONG else value
+                globals()[f"test_{prefix}_{name.removeprefix('test_')}"] = test
 
 
 collect()

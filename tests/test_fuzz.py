@@ -275,7 +275,7 @@ def run(estimator, count, seconds):
 SHARE = float(os.environ.get("SKDP_FUZZ_SHARE", "1"))
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
 def test_fit_survives(estimator):
     outcomes = run(estimator, 250, 60)

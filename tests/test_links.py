@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skdp
-from skdp import DPPCA, PrivacyLedger, check_pipeline
+from skdp import DPPCA, DPRidgeClassifier, PrivacyLedger, check_pipeline
 from skdp._links import DocLinkMixin
+from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
 
 API = (Path(__file__).parents[1] / "docs" / "api" / "index.rst").read_text()
 
@@ -69,6 +71,8 @@ def reports():
         "check": check_pipeline(pipeline),
         "card": fitted.privacy_card(),
         "ledger": ledger,
+        "search": DPGridSearchCV(DPRidgeClassifier(), {"alpha": [1, 2]}).plan(),
+        "cost": search_cost(GridSearchCV(DPPCA(), {}, cv=IndependentKFold(2)), n_samples=100),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from sklearn.model_selection import (
     RandomizedSearchCV,
 )
 
-from skdp._tables import aligned
+from skdp._tables import aligned, html_table
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._folds import held_by, resolved_splitter
 from skdp.model_selection._parts import (
@@ -29,6 +30,7 @@ from skdp.privacy.ledger.fits import LedgerFit
 
 # Parameters that change what a fit spends: a search may not draw them anew.
 _SPENDING = ("epsilon", "delta", "adjacency", "privacy_unit", "sensitivity", "init", "random_state")
+_HEAD = ("candidate", "one fit")
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,32 +94,35 @@ class SearchCost:
         """Gaussian-DP parameter, or None unless all parts are Gaussian."""
         return PrivacySpent(0.0, 0.0, self.losses, self.adjacency, self.unit, False).mu
 
-    def table(self):
-        """Return the candidates and what one fit of each spends, as aligned text."""
-        rows = [("candidate", "one fit")]
+    def _candidates(self):
         for params, losses in self.candidates:
             spent = ", ".join(f"{kind} {value:.4g}" for kind, value in losses)
-            rows.append((str(params), spent or "nothing"))
-        return "\n".join(aligned(rows))
+            yield str(params), spent or "nothing"
 
-    def __str__(self):
+    def table(self):
+        """Return the candidates and what one fit of each spends, as aligned text."""
+        return "\n".join(aligned([_HEAD, *self._candidates()]))
+
+    def _totals(self):
         scores = (
             "exact: neither they nor the choice are covered" if self.exact_scores else "private"
         )
-        lines = (
+        return (
             f"{self.name}: {len(self.candidates)} candidate(s), {self.n_splits} splits",
             f"one {self.unit} ({self.adjacency}) is in {self.held} training sets of each candidate",
             f"refit: {'one more fit, of the dearest' if self.refit else 'none'}; scores: {scores}",
             f"total: epsilon={self.epsilon():.4g} at delta=1e-06"
             + ("" if self.mu is None else f" (mu={self.mu:.4g})"),
         )
-        return "\n".join([self.table(), *lines])
 
-    def __repr__(self):
-        return (
-            f"SearchCost(epsilon={self.epsilon():.4g} at delta=1e-06, {len(self.candidates)} "
-            f"candidates, {self.held} of {self.n_splits} fits a row, refit={self.refit})"
-        )
+    def __str__(self):
+        return "\n".join([self.table(), *self._totals()])
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in self._totals())
+        return html_table(self._candidates(), _HEAD) + lines
 
 
 def search_cost(
@@ -161,7 +166,14 @@ def search_cost(
     >>> pca = DPPCA(clip_norm=1.0, epsilon=0.5)
     >>> search = GridSearchCV(pca, {"n_components": [1, 2, 3]}, cv=IndependentKFold(4))
     >>> search_cost(search, n_samples=1000)
-    SearchCost(epsilon=1.729 at delta=1e-06, 3 candidates, 3 of 4 fits a row, refit=True)
+    candidate            one fit
+    {'n_components': 1}  gaussian 0.1241
+    {'n_components': 2}  gaussian 0.1241
+    {'n_components': 3}  gaussian 0.1241
+    GridSearchCV: 3 candidate(s), 4 splits
+    one row (add_remove) is in 3 training sets of each candidate
+    refit: one more fit, of the dearest; scores: exact: neither they nor the choice are covered
+    total: epsilon=1.729 at delta=1e-06 (mu=0.3925)
     """
     counted = is_search(search)
     if hasattr(search, "cv") and not counted:

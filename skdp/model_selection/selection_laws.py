@@ -21,6 +21,7 @@ from functools import cache
 
 from scipy.optimize import minimize_scalar
 
+from skdp._tables import aligned, html_table
 from skdp.model_selection.stopping import LAWS, chance_drawn, check_mean, exact_gamma, true_mean
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss, delta_from_mu_epsilon, mu_from_epsilon_delta
@@ -110,7 +111,7 @@ def largest_mu(law: str, expected_runs: float, epsilon: float, delta: float) -> 
     return low
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Selection:
     """How a search spends one (epsilon, delta): every field is public, and fixed before it starts.
 
@@ -145,6 +146,32 @@ class Selection:
         """
         size = float(self.run.value) * self.chance
         return size * (_ALL_SCORES if self.strategy == "compose" else 1.0)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        if self.strategy == "compose":
+            runs = f"{self.expected_runs:.0f}, one of each candidate; all scores are published"
+        else:
+            runs = f"{self.expected_runs:.4g} on average ({self.law}); the best is published"
+        return [
+            ("Plan", f"a search, strategy {self.strategy}; no data was touched"),
+            ("Runs", runs),
+            ("One run", f"{_spends((self.run,))}: a fit and its score"),
+            ("The search", f"{_spends(self.losses)}: all runs and the final model"),
+            ("Chance", f"{self.chance:.0%} that a given candidate is run"),
+        ]
+
+    def __str__(self) -> str:
+        """Return the plan as aligned text."""
+        return "\n".join(aligned(self._facts()))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_table(self._facts())
+
+
+def _spends(losses: tuple[Loss, ...]) -> str:
+    return ", ".join(f"{kind} {value:.4g}" for kind, value in losses)
 
 
 def ideal_budget(epsilon: float, delta: float, runs: float, sessions: int) -> tuple[float, float]:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
-
 import numpy as np
 
 from skdp._inputs import check_matrix
 from skdp._types import Seed
 from skdp._validation import check_int, check_option, check_real
-from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition._base import LinearTransformMixin, as_input_dtype
+from skdp.decomposition._base import LinearTransformMixin
 from skdp.decomposition._factorizer_layout import Layout, draw_maps
-from skdp.printed._plans import PrintedPlanMixin
+from skdp.printed._base import Printed
 from skdp.privacy.streams.sketch_draws import SketchSource
 from skdp.privacy.streams.sketches import grant_sketches
 from skdp.queries.sketches import SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
 
 
-class PrintedFactorizer(PrintedPlanMixin, LinearTransformMixin, BaseDPEstimator):
+class PrintedFactorizer(LinearTransformMixin, Printed):
     """Low-rank factorisation by two or three sketches (Upadhyay 2018), solved as printed.
 
     `left_`, `singular_values_` and `components_` satisfy (`epsilon`, `delta`)-differential privacy
@@ -111,29 +108,8 @@ class PrintedFactorizer(PrintedPlanMixin, LinearTransformMixin, BaseDPEstimator)
         self.alpha = alpha
         self.random_state = random_state
 
-    @atomic
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Factor X with one release; spends (`epsilon`, `delta`) once.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            The private matrix.
-        y : Ignored
-            Not used.
-
-        Returns
-        -------
-        self : PrintedFactorizer
-            The fitted estimator.
-        """
-        self._check_parameters()
-        self._checked_session()
-        X = check_matrix(self, X, "in DPLowRankFactorizer", accept_sparse=("csr", "csc"))
-        self._check_shape(X.shape)
-        session = self._open_session()
-        attributes = self._fit_session(session, X)
-        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+    def _checked_matrix(self, X):
+        return check_matrix(self, X, "in DPLowRankFactorizer", accept_sparse=("csr", "csc"))
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import validate_data
@@ -11,9 +10,8 @@ from sklearn.utils.validation import validate_data
 from skdp._inputs import check_matrix
 from skdp._types import Seed
 from skdp._validation import FLOATS, check_bounds, check_int, check_option, check_real
-from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition._base import LinearTransformMixin, as_input_dtype
-from skdp.printed._plans import PrintedPlanMixin
+from skdp.decomposition._base import LinearTransformMixin
+from skdp.printed._base import Printed
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.queries.printed import RULES, PrintedQuery
@@ -37,7 +35,7 @@ def step_share(session, multiplier, n_steps):
     return share
 
 
-class PrintedPowerMethod(PrintedPlanMixin, LinearTransformMixin, BaseDPEstimator):
+class PrintedPowerMethod(LinearTransformMixin, Printed):
     """The power method of Nicolas et al. (2024), algorithm 1, and its predecessors, as printed.
 
     `components_` satisfy (`epsilon`, `delta`)-differential privacy for one interaction of a binary
@@ -132,30 +130,9 @@ class PrintedPowerMethod(PrintedPlanMixin, LinearTransformMixin, BaseDPEstimator
         self.entry_bounds = entry_bounds
         self.random_state = random_state
 
-    @atomic
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Run the printed steps; spends (`epsilon`, `delta`), or less with printed constants.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Users x items, of which non-zeros count as 1, or the adjacency matrix of a graph.
-        y : Ignored
-            Not used.
-
-        Returns
-        -------
-        self : PrintedPowerMethod
-            The fitted estimator.
-        """
-        self._check_parameters()
-        self._checked_session()
+    def _checked_matrix(self, X):
         options = {"accept_sparse": ("csr", "csc"), "ensure_min_features": 2}
-        X = check_matrix(self, X, "for the row unit of DPTruncatedSVD", **options)
-        self._check_shape(X.shape)
-        session = self._open_session()
-        attributes = self._fit_session(session, X)
-        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+        return check_matrix(self, X, "for the row unit of DPTruncatedSVD", **options)
 
     def _fit_session(self, session, X):
         """Release the noisy products; X itself is read by the session alone."""
@@ -190,7 +167,7 @@ class PrintedPowerMethod(PrintedPlanMixin, LinearTransformMixin, BaseDPEstimator
             check_square(self, shape)
 
 
-class PrintedDeflation(PrintedPlanMixin, BaseDPEstimator):
+class PrintedDeflation(Printed):
     """Power iteration for a fixed coherence, and deflation (Hardt, Roth 2013, figures 2, 3).
 
     `components_` and `eigenvalues_` satisfy (`epsilon`, `delta`)-differential privacy for one edge
@@ -286,31 +263,9 @@ class PrintedDeflation(PrintedPlanMixin, BaseDPEstimator):
         self.entry_bounds = entry_bounds
         self.random_state = random_state
 
-    @atomic
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Run the printed steps; spends (`epsilon`, `delta`), or less with printed constants.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_nodes, n_nodes)
-            Adjacency matrix; the upper triangle counts.
-        y : Ignored
-            Not used.
-
-        Returns
-        -------
-        self : PrintedDeflation
-            The fitted estimator.
-        """
-        self._check_parameters()
-        self._checked_session()
-        X = validate_data(
-            self, X, accept_sparse=("csr", "csc", "coo"), dtype=FLOATS, ensure_min_samples=2
-        )
-        self._check_shape(X.shape)
-        session = self._open_session()
-        attributes = self._fit_session(session, X)
-        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+    def _checked_matrix(self, X):
+        forms = ("csr", "csc", "coo")
+        return validate_data(self, X, accept_sparse=forms, dtype=FLOATS, ensure_min_samples=2)
 
     def _fit_session(self, session, X):
         """Release the noisy products; X itself is read by the session alone."""

@@ -91,8 +91,8 @@ def _chosen_way(ways: Ways, Y: Any, noise_scale: float) -> int:
     for half in (0, 1):
         known = np.arange(Y.shape[1]) % 2 == half
         totals += _hits(together, weights, Y.tocsc(), known, noise_scale)
-    per_half = 2 * together.list_length * noise_scale**2 + _DIFFERENCE
-    return best_way(totals, math.sqrt(2 * Y.shape[0] * per_half))
+    cells = 2 * Y.shape[0] * 2 * together.list_length
+    return best_way(totals, math.sqrt(cells) * noise_scale, math.sqrt(2 * Y.shape[0] * _DIFFERENCE))
 
 
 def _hits(

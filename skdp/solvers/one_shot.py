@@ -61,9 +61,9 @@ def leading_pairs(M: Any, k: int) -> tuple[FloatArray, FloatArray]:
         return top_eigenpairs(M, k)
     if isinstance(M, np.ndarray) and np.count_nonzero(M) < _EMPTY * M.size:
         M = sp.csr_array(M)  # most of it is zero: a product reads less
-    values, vectors = eigsh(M, min(k, n - 1), which="LA", tol=1e-4, v0=np.ones(n))
+    values, vectors = eigsh(M, min(k, n - 1), which="LA", tol=1e-4, v0=np.ones(n, M.dtype))
     order = np.argsort(-values, kind="stable")
-    return values[order], vectors[:, order]
+    return values[order].astype(np.float64), vectors[:, order].astype(np.float64)
 
 
 class _Moment(NamedTuple):

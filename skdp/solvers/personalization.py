@@ -10,6 +10,7 @@ numbers alone, so that it can be sent to devices.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -81,53 +82,53 @@ class AsksUsers(Protocol):
 # -- what users send -------------------------------------------------------------------------------
 
 
-class GramMessage:
+class GramMessage(ABC):
     """Factors F (users, p, width) of a batch; the unit matrix of F'JF is what a user adds."""
 
     name: ClassVar[str]
     signed: ClassVar[bool] = False
 
     @property
+    @abstractmethod
     def width(self) -> int:
         """Order of the matrix."""
-        raise NotImplementedError
 
+    @abstractmethod
     def __call__(self, batch: Any) -> FloatArray:
         """Return the factors."""
-        raise NotImplementedError
 
     def asked(self, users: Any, **share: float) -> Any:
         """Ask users (or an `ask` about them) for the sum."""
         return users.grams(self.name, self, self.width, self.signed, **share)
 
 
-class SumMessage:
+class SumMessage(ABC):
     """An array of a batch, made of parts that are clipped to their levels."""
 
     name: ClassVar[str]
 
     @property
+    @abstractmethod
     def parts(self) -> tuple[tuple[Any, ...], ...]:
         """Shape, level and sign of each part; see `skdp.queries.users.Part`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def __call__(self, batch: Any) -> FloatArray:
         """Return the array, one row for each user."""
-        raise NotImplementedError
 
     def asked(self, users: Any, **share: float) -> Any:
         """Ask users (or an `ask` about them) for the sum."""
         return users.sums(self.name, self, self.parts, **share)
 
 
-class NumberMessage:
+class NumberMessage(ABC):
     """One number for each user, which is only ever compared with public thresholds."""
 
     name: ClassVar[str]
 
+    @abstractmethod
     def __call__(self, batch: Any) -> FloatArray:
         """Return the numbers."""
-        raise NotImplementedError
 
     def asked(self, users: Any) -> Any:
         """Return what ranks thresholds among the numbers."""

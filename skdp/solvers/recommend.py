@@ -32,7 +32,6 @@ _MOST_JUDGED = 0.5  # of the rows, of which a fifth of the items is hidden from 
 _JUDGED_ROWS = 10_000.0  # are enough
 _JUDGED_SCORES = 2e7  # computed for it: seconds
 _DIFFERENCE = 0.03  # variance of how far the recalls of two ways differ for one row
-_DOUBTS = np.array([way.doubt for way in WAYS])
 _HIDDEN, _MOST_HIDDEN = 0.2, 6.0  # share of the items of a judged row, and how many in the mean
 _LISTS = 8  # with other noise, that are compared with the list of the counts
 
@@ -92,7 +91,7 @@ def _rungs(route: str, available: float) -> tuple[tuple[float, float, float], ..
     if route == "one_shot":
         return ((_PURE_COUNTS, 4.5, 0.03), (_PURE_CELLS, math.inf, 0.0))
     rungs = (
-        (0.04, 5.0, 0.0007), (0.06, 5.0, 0.0015), (0.2, 3.5, 0.003), (0.3, 3.5, 0.02),
+        (0.04, 5.0, 0.0015), (0.06, 5.0, 0.003), (0.2, 3.5, 0.006), (0.3, 3.5, 0.02),
         (0.4, math.inf, 0.0),
     )  # fmt: skip
     return tuple((part * available, level, loss) for part, level, loss in rungs)
@@ -156,9 +155,15 @@ def popularity_ways(counts: Bought, n_users: float) -> Ways:
     return offered(None, known_items(counts, top, n_users), 1, 0.0)
 
 
-def best_way(totals: FloatArray, noise_scale: float) -> int:
+def doubts(noise_scale: float, sampled: float) -> FloatArray:
+    """Return by how much each way must be better: for privacy's noise, and for that of the rows."""
+    both = math.hypot(noise_scale, sampled)
+    return np.array([way.doubt * both + way.luck * sampled for way in WAYS])
+
+
+def best_way(totals: FloatArray, noise_scale: float, sampled: float) -> int:
     """Return the way with the largest released recall; popularity where noise may have done it."""
-    return int(np.argmax(totals - noise_scale * _DOUBTS))
+    return int(np.argmax(totals - doubts(noise_scale, sampled)))
 
 
 def fit_filter(
@@ -200,9 +205,8 @@ def _chosen_way(
     sampled = math.sqrt(_DIFFERENCE * n_users * judged[0])
     if route.name != "one_shot":
         answer = query.recalls(share=_JUDGE)
-        return best_way(answer.value, math.hypot(answer.noise_scale, sampled))
-    noise_scale = math.hypot(route.doubt(_JUDGE), sampled)
-    return int(query.best_recall(-noise_scale * _DOUBTS, share=_JUDGE))
+        return best_way(answer.value, answer.noise_scale, sampled)
+    return int(query.best_recall(-doubts(route.doubt(_JUDGE), sampled), share=_JUDGE))
 
 
 def _moment(

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import get_tags
 
 from skdp.exceptions import PrivacyWarning
+from skdp.model_selection._parts import dp_parts
 from skdp.privacy.accounting import losses as accounting
 from skdp.testing._calibration import check_calibration
 from skdp.testing._data import FitData, contrasting_data, settings_of
@@ -59,16 +60,18 @@ def check_receipt(name, estimator):
     """The ledger adds up to the receipt, and the receipt to at most the budget.
 
     Each line's noise is at least what its loss needs for its sensitivity; each opening of the gate
-    has one line and one reading.
+    has one line and one reading. The lines of a search pay for whole runs, of which none spends
+    more than the plan says.
     """
     with record_transcript() as transcript:
         fitted = _fitted(estimator)
     spent, ledger = fitted.privacy_spent_, fitted.ledger_
     if transcript.faults:
         raise AssertionError(f"{name}: {transcript.faults}")
-    read = [line for line in ledger if line.mechanism != "paid, not read"]
-    if len(transcript) != len(read):
-        raise AssertionError(f"{name}: {len(read)} ledger lines, {len(transcript)} openings")
+    if hasattr(fitted, "best_estimator_"):
+        _check_runs(name, fitted, transcript)
+    else:
+        _check_lines(name, ledger, transcript)
     losses = accounting.compose(line.loss for line in ledger)
     if not _same_losses(losses, spent.losses):
         raise AssertionError(f"{name}: the ledger has {losses}, the receipt {spent.losses}")
@@ -84,6 +87,27 @@ def check_receipt(name, estimator):
     for line in ledger:
         if line.noise_scale * _SLIP < _needed_noise(line):
             raise AssertionError(f"{name}: too little noise for its loss: {line}")
+
+
+def _check_lines(name, ledger, transcript):
+    """Each opening of the gate has one line."""
+    read = [line for line in ledger if line.mechanism != "paid, not read"]
+    if len(transcript) != len(read):
+        raise AssertionError(f"{name}: {len(read)} ledger lines, {len(transcript)} openings")
+
+
+def _check_runs(name, search, transcript):
+    """Each run of a search, fits and score, spends at most what its plan gives to a run."""
+    limit, per_run = search.plan_.run, len(dp_parts(search.estimator)) + 1
+    runs = {}
+    for opening in transcript:
+        runs.setdefault(opening.session // per_run, []).append(opening.loss)
+    if search.plan_.strategy == "compose" and len(runs) != len(search.ledger_):
+        raise AssertionError(f"{name}: {len(search.ledger_)} lines, {len(runs)} runs")
+    for number, losses in runs.items():
+        spent = accounting.compose(losses)
+        if [loss.kind for loss in spent] != [limit.kind] or spent[0].value > limit.value * _SLIP:
+            raise AssertionError(f"{name}: run {number} spends {spent}, its plan says {limit}")
 
 
 def _same_losses(first, second):
@@ -301,6 +325,9 @@ _SCALED = (
 
 def _scaled_params(estimator, factor):
     """Return the parameters in the unit of X times a factor; public ones for those learnt."""
+    inner = getattr(estimator, "estimator", None)
+    if inner is not None:
+        return {f"estimator__{name}": v for name, v in _scaled_params(inner, factor).items()}
     out = {}
     unread = getattr(estimator, "_unread_bounds", list)()
     for name in _SCALED:

@@ -41,6 +41,8 @@ class Opening:
         How often the data were read for it.
     serial : int
         Number of its ledger line.
+    session : int
+        Which session paid for it: 0 for the first that opened something in the block.
     stream : object or None
         What all openings that one ledger line pays for have in common.
     """
@@ -55,6 +57,7 @@ class Opening:
     value: Any = None
     n_reads: int = 0
     serial: int = 0
+    session: int = 0
     stream: Any = field(default=None, repr=False)
 
     @property
@@ -106,6 +109,7 @@ class _Recorder:
         self._pending: dict[Grant, Opening] = {}
         self._closings: dict[Grant, int] = {}
         self._allowed: dict[Grant, int] = {}
+        self._sessions: dict[PrivacySession, int] = {}
 
     @contextmanager
     def _noise(self):
@@ -124,6 +128,7 @@ class _Recorder:
             self._pending[grant] = Opening(
                 grant.bound, grant.mechanism, grant.step, grant.noise_scale, loss, exact,
                 serial=grant.serial,
+                session=self._sessions.setdefault(grant._session, len(self._sessions)),
             )  # fmt: skip
         return self._pending[grant]
 

@@ -84,7 +84,7 @@ def dp_estimator_checks(
     >>> from skdp import DPPCA
     >>> from skdp.testing import dp_estimator_checks
     >>> for estimator, check in dp_estimator_checks(DPPCA(n_components=1)):
-    ...     if "null_release" in check.func.__name__:
+    ...     if "receipt" in check.func.__name__:
     ...         check(estimator)
     """
     left_out = dict(expected_failed_checks or {})
@@ -97,10 +97,8 @@ def dp_estimator_checks(
             yield clone(estimator), partial(check, name)
 
 
-def _check_id(value: Any) -> Any:
-    if isinstance(value, partial):
-        return value.func.__name__
-    return repr(value).replace(" ", "").replace("\n", "") if hasattr(value, "get_params") else None
+def _shown(estimator: Any) -> str:
+    return repr(estimator).replace(" ", "").replace("\n", "")
 
 
 def parametrize_with_dp_checks(
@@ -134,9 +132,11 @@ def parametrize_with_dp_checks(
 
     cases = []
     for estimator in estimators:
+        shown = _shown(estimator)  # once: it takes longer than a quick check
         expected = dict(expected_failed_checks(estimator) if expected_failed_checks else {})
         for subject, check in dp_estimator_checks(estimator):
             reason = expected.get(check.func.__name__)
             marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
-            cases.append(pytest.param(subject, check, marks=marks))
-    return pytest.mark.parametrize(("estimator", "check"), cases, ids=_check_id)
+            name = f"{shown}-{check.func.__name__}"
+            cases.append(pytest.param(subject, check, marks=marks, id=name))
+    return pytest.mark.parametrize(("estimator", "check"), cases)

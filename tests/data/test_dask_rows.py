@@ -144,7 +144,7 @@ def test_epsilon_inf_agrees():
     assert np.allclose(here["components_"], there["components_"], atol=1e-9)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["dense", "sparse", "files", "threads", "persisted"])
 def test_a_cluster_gives_the_same_bits(kind, cluster, tmp_path):
     model, rows, blocks = DPPCA(2, center="none"), X, dense()
@@ -164,7 +164,7 @@ def test_a_cluster_gives_the_same_bits(kind, cluster, tmp_path):
     assert_same_bits(fitted(model, rows), got)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["increments", "scaler", "ridge", "classes"])
 def test_a_cluster_fits_the_other_estimators(name, cluster):
     labels = np.where(X[:, 0] > 0, "yes", "no")
@@ -510,7 +510,7 @@ def column(values):
     return da.from_array(np.asarray(values), chunks=(CHUNKS,), name=False)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("labels", [GROUPS, GROUPS.astype(str)], ids=["int", "str"])
 @pytest.mark.parametrize("name", USERS)
 def test_users_in_blocks_give_the_same_bits(name, labels):

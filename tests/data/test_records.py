@@ -252,7 +252,7 @@ def test_transform_of_a_scaler_stays_lazy(npy, mapped):
 # -- rows with targets -----------------------------------------------------------------
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("name", RECORDS)
 def test_records_in_blocks_give_the_bits_of_the_array(name, npy, mapped, monkeypatch):
     model, y = RECORDS[name]
@@ -340,7 +340,7 @@ def test_predictions_stay_lazy(npy):
 # -- records of a trace regression: numbers of single records stay where they are --------
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("name", TRACES)
 def test_traces_of_blocks_have_the_bits_of_the_array(name, npy, mapped):
     model = TRACES[name]

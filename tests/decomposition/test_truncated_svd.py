@@ -194,7 +194,7 @@ CENTRED /= np.linalg.norm(CENTRED, axis=1).max()
 GOALS = {"add_remove": (0.475, 0.534, 0.551, 0.555), "replace": (0.40, 0.500, 0.541, 0.553)}
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("adjacency", GOALS)
 @pytest.mark.parametrize("algorithm", ["gram", "auto"])
 def test_captured_share_of_digits(adjacency, algorithm):

@@ -121,7 +121,7 @@ def test_every_dropout_pattern(n):
         check_step_after(*played, X)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @NOBODY_COLLUDES
 @pytest.mark.parametrize("n", [5, 6])
 def test_dropout_patterns_up_to_order(n):

@@ -126,7 +126,7 @@ def test_drop_outs_over_secure_sums(unit):
         fit(unit, secure)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("unit", UNITS)
 def test_one_entry_at_one_holder_moves_the_sum_by_its_bound(unit):
     """Every product, at public matrices: the change is that of the whole matrix, and attained."""

@@ -96,7 +96,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("estimator", WAYS, ids=range(len(WAYS)))
 def test_same_releases_same_receipt_same_model(estimator):
     """Every release of the central fit, by name, bound and mu; with little noise the same model."""

@@ -178,7 +178,7 @@ def trusting(n_clients, n_dropouts):
 # -- accuracy --------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("algorithm", ["gram", "power"])
 def test_captures_the_energy_of_the_central_fit(algorithm):
     """24 clients, no colluders or drop-outs: the same noise, but for the coarser grid."""

@@ -49,7 +49,7 @@ def warned(A, **params):
     return [str(warning.message) for warning in said if "no eigenvalue" in str(warning.message)]
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("algorithm", ["power", "one_shot"])
 @pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 def test_an_embedding_of_noise_says_so(algorithm, normalization):

@@ -32,7 +32,7 @@ class Constant:
         return np.full(len(X), 0.25)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize(
     ("loss", "bounds"), [("squared_error", (0, 2)), ("absolute_error", (0, 1))]
@@ -228,7 +228,7 @@ def test_a_derived_class_gets_one_row_at_a_time():
     np.testing.assert_array_equal(losses(40)[:39], losses(39))
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("share", [0.02, 0.25, 0.9])
 def test_a_score_looks_at_the_rows_through_its_noise_alone(share, monkeypatch):
     """Nothing read, and the noise fixed: whatever the rows, and however many, the score is one."""

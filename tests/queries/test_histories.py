@@ -15,6 +15,7 @@ BLENDS = (0.0, 0.25, 1.0)
 LIST = 10  # of 40 items
 KEPT = np.array([0, 2, 3, 5])
 POPULAR = np.array([0.8, 0.5, 0.3, 0.0])  # of the kept items
+SMALL = {"max_starts": 36, "n_climb": 6, "budgets": (0.3,)}  # one step: rounding is that of rows
 BINARY = [(RNG.random((8, 6)) < p).astype(float) for p in (0.0, 0.4, 1.0)]
 
 
@@ -39,15 +40,13 @@ def interactions(adjacency):
     return lambda R: InteractionHistories(R, adjacency=adjacency)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("cap", [None, 3.0])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("release", ["counts", "moment"])
 def test_row_bounds_hold_and_are_tight(release, adjacency, cap):
     public = () if release == "counts" else (np.arange(4), 1, 0.5, 0.2, POPULAR)
-    report = check_sensitivity(
-        rows(adjacency, cap), release, *public, adjacency=adjacency, max_starts=80, n_climb=20
-    )
+    report = check_sensitivity(rows(adjacency, cap), release, *public, adjacency=adjacency, **SMALL)
     assert report.ratio > 0.98
 
 
@@ -62,7 +61,7 @@ def test_row_bounds_hold_and_are_tight(release, adjacency, cap):
 def test_interaction_bounds_hold_and_are_tight(release, public, adjacency):
     report = check_sensitivity(
         interactions(adjacency), release, *public, unit="interaction", adjacency=adjacency,
-        bases=BINARY, n_climb=20,
+        bases=BINARY, **SMALL,
     )  # fmt: skip
     assert report.ratio > 0.95
 
@@ -129,7 +128,7 @@ def flip_cell(R, rng):
     return S
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("make", "neighbour"),
     [
@@ -147,7 +146,7 @@ def flip_cell(R, rng):
     ids=["row", "row replaced", "row of values", "interaction"],
 )
 def test_recalls_move_by_no_more_than_claimed(make, neighbour):
-    worst, _ = changes(make, neighbour, 400, 0)
+    worst, _ = changes(make, neighbour, 160, 0)
     # One known item rarely moves popularity's own list: see the next test.
     assert (0.81 if neighbour is flip_cell else 0.98) < worst <= 1 + 1e-9
 
@@ -186,7 +185,7 @@ def test_the_range_of_a_choice_is_claimed():
         query = interactions("add_remove")(R).judge(*judge(tastes))
         return type(bounded)(query.recalls().bound, bounded.answer)
 
-    _, widest = changes(check, flip_cell, 400, 1)
+    _, widest = changes(check, flip_cell, 160, 1)
     assert make(BINARY[1], random_filter(6)).bound.linf == 2.0
     assert 0.9 <= widest <= 2.0 + 1e-6
 

@@ -19,7 +19,7 @@ def popular(n, kind=1):
     return v / (np.linalg.norm(v) or 1.0)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", [0, 1, 2])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_the_bound_holds_and_is_tight(adjacency, kind):

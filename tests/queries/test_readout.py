@@ -63,7 +63,7 @@ def at_the_bound(scale, adjacency):
     return make
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("case", CASES)
 def test_bound_holds(case, adjacency):

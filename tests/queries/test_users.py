@@ -3,6 +3,7 @@
 All contributions of the solver are tried, on users of every size and scale.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -23,12 +24,12 @@ from skdp.solvers.personalization import GlobalModel
 from skdp.solvers.user_heads import Heads, HeadVotes, all_rules
 
 D, K = 5, 2
-STEPS = [1e-9, 1e-6]
 RNG = np.random.default_rng(7)
 U = np.linalg.qr(RNG.standard_normal((D, K)))[0]
 W = np.diag([1.0, 2.0, 0.5, 1.0, 3.0])
 
 
+@functools.cache
 def make_local(name, p=1):
     """The function that the solver hands to the query, and how it is summed."""
     loss = "squared" if p == 1 else "softmax"
@@ -119,12 +120,12 @@ def targets(rng, m, p):
 def hostile_users(p=1, seed=0):
     rng = np.random.default_rng(seed)
     users = []
-    for m in (1, 2, 3, 4, 5, 6, 9, 30):
+    for m in (1, 2, 3, 6, 30) if p == 1 else (1, 2, 5, 9):
         X, y = rng.standard_normal((m, D)), targets(rng, m, p)
         users.append((X, y))
         users.append((X, X[:, :1].repeat(p, 1) if p == 1 else y))
         users.append((X, (X @ U)[:, :1] if p == 1 else y))
-        for scale in (1e-200, 1e-7, 1e3, 1e200):
+        for scale in (1e-200, 1e3, 1e200):
             users.append((X * scale, y))
             if p == 1:
                 users.append((X, y * scale))
@@ -152,45 +153,43 @@ def opposites(user):
 
 
 def user_is_tame(user):
-    return all(np.isfinite(part).all() and np.abs(part).max(initial=0) < 1e9 for part in user)
+    return all(np.isfinite(part).all() and np.abs(part).max(initial=0) < 99 for part in user)
 
 
-def ratio(name, first, second, adjacency, step, p):
-    left = bounded(name, query_of(first, adjacency, p), p)
-    right = bounded(name, query_of(second, adjacency, p), p)
-    change = (left.answer(step) - right.answer(step)).astype(np.float64)
-    assert left.bound == right.bound
-    assert np.abs(change).sum() <= left.bound.l1_steps(step)
-    return float(np.linalg.norm(change)) / left.bound.l2_steps(step)
-
-
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.thorough
 @pytest.mark.parametrize("p", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
-def test_adding_a_user_changes_at_most_the_bound_and_attains_it(name, p, step):
+def test_neighbours_change_at_most_the_bound_and_attain_it(name, p):
+    """Each hostile user comes and goes, and stands for every one that might send the opposite."""
     if name == "gram_round" and p > 1:
         pytest.skip("one output only")
-    ratios = [ratio(name, [user], [], "add_remove", step, p) for user in hostile_users(p)]
-    assert max(ratios) <= 1.0
-    assert max(ratios) >= 0.95
-
-
-@pytest.mark.parametrize("p", [1, 3])
-@pytest.mark.parametrize("name", NAMES)
-def test_replacing_a_user_changes_at_most_the_bound_and_attains_it(name, p):
-    """All pairs of hostile users and of users that might send the opposite."""
-    if name == "count" or (name == "gram_round" and p > 1):
-        pytest.skip("public" if name == "count" else "one output only")
     users = hostile_users(p)
-    users += [other for user in users if user_is_tame(user) for other in opposites(user)]
-    users += [(X, 1e3 * y) for X, y in users[:30]]  # bounds hold for targets that are no labels too
-    sent = [bounded(name, query_of([user], "replace", p), p) for user in users]
-    bound = sent[0].bound
-    assert all(one.bound == bound for one in sent)
-    answers = np.array([one.answer(1e-9).ravel() for one in sent], np.float64)
-    worst = max(np.linalg.norm(answers - answer, axis=1).max() for answer in answers)
-    assert worst <= bound.l2_steps(1e-9)
-    assert worst >= FLOOR.get((name, p), 0.95) * bound.l2_steps(1e-9)
+    tame = [user for user in users if user_is_tame(user) and len(user[0]) not in (1, 3)]
+    users += [other for user in tame for other in opposites(user)]
+    users += [(X, 1e3 * y) for X, y in users[:20]]  # bounds hold for targets that are no labels too
+    added = [bounded(name, query_of([user], p=p), p) for user in users]
+    answers = [one.answer(1e-9).ravel() for one in added]
+    adds, pairs = largest_changes(answers)
+    l1 = max(np.abs(answer).sum(dtype=float) for answer in answers)
+    assert l1 <= added[0].bound.l1_steps(1e-9)
+    assert 0.95 <= adds / added[0].bound.l2_steps(1e-9) <= 1.0
+    rounded = [one.answer(1e-6) for one in added[::15]]
+    assert largest_changes(rounded)[0] <= added[0].bound.l2_steps(1e-6)
+    if name == "count":
+        return  # public under "replace"
+    replaced = [bounded(name, query_of([user], "replace", p), p) for user in users[::15]]
+    for one, answer in zip(replaced, answers[::15], strict=True):
+        assert np.array_equal(one.answer(1e-9).ravel(), answer)
+    assert FLOOR.get((name, p), 0.95) <= pairs / replaced[0].bound.l2_steps(1e-9) <= 1.0
+    for ones in (added, replaced):
+        assert all(one.bound == ones[0].bound for one in ones)
+
+
+def largest_changes(answers):
+    """Norms of what each unit adds, and of what all pairs of them differ by."""
+    answers = np.array([answer.ravel() for answer in answers], np.float64)
+    pairs = (np.linalg.norm(answers - answer, axis=1).max() for answer in answers)
+    return np.linalg.norm(answers, axis=1).max(), max(pairs)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -216,13 +215,14 @@ def test_a_bad_user_sends_nothing(name, bad):
     assert bounded(name, query_of([(X, y)])).answer(1e-8).any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("p", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_user_sends_the_same_bits_in_any_company(name, p, monkeypatch):
     """The sum over all users is the sum of what each sends when it is alone."""
     if name == "gram_round" and p > 1:
         pytest.skip("one output only")
-    users = hostile_users(p) + hostile_users(p, seed=1)
+    users = (hostile_users(p) + hostile_users(p, seed=1))[::5]
     alone = sum(bounded(name, query_of([u], p=p), p).answer(1e-8) for u in users)
     for kwargs in ({}, {"n_jobs": 2}):
         together = bounded(name, query_of(users, p=p, **kwargs), p)

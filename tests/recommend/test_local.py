@@ -28,7 +28,7 @@ def reported(row, **params):
     return cells
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
 def test_a_report_is_the_history_with_flips_of_the_stated_law(epsilon):
     truth = np.array([1.0, 0, 0, 1, 1, 1, 1, 0, 1])

@@ -37,7 +37,7 @@ def recall(model, split):
     return recall_at_n(model.recommend(split[0])[0], split[1])
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("unit", ["row", "interaction"])
 def test_tastes_beat_popularity_and_come_near_the_exact_filter(tastes, unit):
     with seeded_entropy(0):

@@ -110,7 +110,7 @@ def seeded(cls=DPPersonalizedRegressor, data=SMALL.all, groups=True, **params):
 # -- utility: fixed data and fixed noise, with room to spare ---------------------------------------
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("n", "seeds", "intercept", "bound"),
     [
@@ -251,7 +251,7 @@ class Shops:
         return [float(np.mean((self.y[held] - guess) ** 2)) for guess in guesses]
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
 def test_heads_beat_the_model_of_all_and_that_beats_the_mean(unit):
     """Targets about 150 deviations from 0, columns of units 1/1000 to 1000."""
@@ -264,7 +264,7 @@ def test_heads_beat_the_model_of_all_and_that_beats_the_mean(unit):
     assert few[0] < 1.01 * few[1] and few[1] < 0.85 * few[2]
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("common", [0.0, 1.0])
 def test_users_who_do_not_differ_are_hardly_worse_than_the_model_of_all(common):
     with seeded_entropy(22):
@@ -592,7 +592,7 @@ def test_labels_of_another_kind_are_an_error():
         model.predict(SMALL.X, SMALL.groups.astype(str))
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("routing", [False, True])
 @pytest.mark.filterwarnings("ignore:.*too few:skdp.exceptions.PrivacyWarning")
 def test_pipeline_and_search_with_users(routing):

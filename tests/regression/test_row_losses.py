@@ -54,7 +54,7 @@ def fitted(loss, rows, groups, seed=0):
     return model.fit(*rows[0][:2], groups=groups)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("loss", ["absolute", LogCosh()])
 def test_robust_losses_survive_heavy_tails(loss):
     """Errors of squares .5, of these .3 when this was written."""

@@ -259,7 +259,7 @@ def test_theory():
     assert theory.initialization_records((20, 20), 2, condition=3.0, descent=True) == 9 * start
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(("epsilon", "n", "limit"), [(1.0, 5000, 0.075), (4.0, 10_000, 0.040)])
 def test_accuracy_that_was_promised(epsilon, n, limit):
     """d = 20, rank 2, noise .5: medians .067 and .033 when this was written."""
@@ -333,13 +333,13 @@ def test_a_known_covariance_that_is_no_product():
         clone(known).fit((X[:, :6], X[:, 6:12]), y)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @parametrize_with_dp_checks(READABLE)
 def test_keeps_its_promise(estimator, check):
     check(estimator)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize(("n", "epsilon"), [(1500, 3.0), (5000, 1.0), (9000, 3.0)])
 def test_the_label_unit_is_no_worse_than_the_row_unit(adjacency, n, epsilon):

@@ -5,7 +5,7 @@ import pytest
 
 from skdp.answer import Answer
 from skdp.solvers.recommend import best_way, buy_counts, list_loss
-from skdp.solvers.tastes import WAYS
+from skdp.solvers.tastes import WAYS, Way
 
 
 @pytest.mark.parametrize("tail", [0.5, 1.0])
@@ -48,11 +48,10 @@ def test_counts_are_bought_until_they_are_known():
 
 
 def test_a_way_must_be_clearly_better_than_popularity():
-    doubts = [way.doubt for way in WAYS]
-    assert doubts[0] == 0.0 and WAYS[0].weight == 0.0
-    assert best_way(np.zeros(len(WAYS)), 1.0) == 0
-    for way, doubt in enumerate(doubts[1:], 1):
+    assert WAYS[0] == Way(0, 0.0)
+    assert best_way(np.zeros(len(WAYS)), 1.0, 1.0) == 0
+    for way, (_, _, doubt, luck) in enumerate(WAYS[1:], 1):
         gains = (np.arange(len(WAYS)) == way) * 10.0
-        assert best_way(gains, 0.1) == way
-        if doubt:  # careful tastes need no proof: where they are none, nothing is added
-            assert best_way(gains, 10.1 / doubt) == 0
+        assert best_way(gains, 0.1, 0.1) == way
+        assert best_way(gains, 0.0, 10.1 / (doubt + luck)) == 0
+        assert best_way(gains, 10.1 / max(doubt, 1e-9), 0.0) == (0 if doubt else way)

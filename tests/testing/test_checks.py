@@ -1,9 +1,12 @@
 """The generator and the decorator, and the parts that the checks are made of."""
 
+from dataclasses import replace
+
 import pytest
 
 import skdp.testing
 from skdp import DPPCA
+from skdp.model_selection import DPGridSearchCV, make_private_scorer
 from skdp.testing import (
     checks,
     contrasting_data,
@@ -39,8 +42,7 @@ def test_decorator_marks_expected_failures():
     assert len(cases) == 2 * len(checks.CHECKS)
     marked = [case for case in cases if case.marks]
     assert len(marked) == 1 and marked[0].values[1].func is checks.check_scaling
-    assert mark.kwargs["ids"](cases[0].values[0]) == "DPPCA()"
-    assert mark.kwargs["ids"](cases[0].values[1]) == "check_null_release"
+    assert cases[0].id == "DPPCA()-check_null_release"
 
 
 def test_outcome_collects_everything():
@@ -49,3 +51,24 @@ def test_outcome_collects_everything():
     assert seen.exception is None and "PrivacyWarning" in seen.warnings[0]
     seen = outcome(DPPCA(epsilon=-1), data)
     assert seen.exception.startswith("ValueError") and seen.attributes == {}
+
+
+class _Understated(DPGridSearchCV):
+    """A search whose plan says less of a run than is spent on it."""
+
+    def fit(self, X, y=None, **params):
+        super().fit(X, y, **params)
+        run = self.plan_.run
+        self.plan_ = replace(self.plan_, run=run._replace(value=0.99 * run.value))
+        return self
+
+
+@pytest.mark.parametrize("strategy", ["compose", "random_stopping"])
+def test_receipts_of_searches_bound_each_run(strategy):
+    scorer = make_private_scorer("reconstruction", (0.0, 100.0))
+    model = DPPCA(1, clip_norm=1.0)
+    settings = {"strategy": strategy, "epsilon": 15.0}
+    grid = {"center": ["dp", "none"]}
+    checks.check_receipt("honest", DPGridSearchCV(model, grid, scorer, **settings))
+    with pytest.raises(AssertionError, match="its plan says"):
+        checks.check_receipt("understated", _Understated(model, grid, scorer, **settings))

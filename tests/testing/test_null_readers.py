@@ -193,7 +193,7 @@ READERS = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore:.*sees nothing:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("reader", READERS)
 def test_a_reader_of_private_rows_shows_its_noise_alone(reader):

@@ -37,7 +37,7 @@ def least_margin(divisor, scale):
     return least
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("divisor", [FINE, COARSE])
 def test_integer_entries_are_smaller_in_convex_order(divisor):
     with mp.workdps(60):

@@ -1,15 +1,51 @@
-"""Plans of the printed algorithms: their releases, without an expected error."""
+"""What the printed algorithms share: their fit and their plan."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, Self
 
+from skdp.base import BaseDPEstimator, atomic
+from skdp.decomposition._base import as_input_dtype
 from skdp.theory import Expectation, FitPlan, check_counts, constant_error, rehearse, zero_rows
 
 
-class PrintedPlanMixin:
-    """The method `plan` of the printed algorithms."""
+class Printed(BaseDPEstimator, ABC):
+    """A printed algorithm: checks, one session, releases."""
+
+    @atomic
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Run the algorithm; spends (`epsilon`, `delta`), or less with printed constants.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            The private matrix: users x items, of which non-zeros count as 1, or the adjacency
+            matrix of a graph, of which the upper triangle counts, or any matrix to be factored.
+        y : Ignored
+            Not used.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        self._check_parameters()
+        self._checked_session()  # what is wrong with the budget is said before the shape
+        X = self._checked_matrix(X)
+        self._check_shape(X.shape)
+        session = self._open_session()
+        attributes = self._fit_session(session, X)
+        return self._close_session(session, as_input_dtype(attributes, X.dtype))
+
+    @abstractmethod
+    def _checked_matrix(self, X):
+        """Return X as the algorithm takes it, or say what is wrong with it."""
+
+    @abstractmethod
+    def _check_shape(self, shape):
+        """Refuse a shape that does not go with the parameters."""
 
     def plan(self, n_samples: int, n_features: Any = None, *, signal: Any = None) -> FitPlan:
         """Say what a fit would release; no data is touched.
