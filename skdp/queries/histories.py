@@ -185,18 +185,23 @@ class RowHistories(_Histories, SumQuery):
         popular: FloatArray,
     ) -> Bounded:
         """Return the pairs of the known parts of the rows, off a direction: see `PairQuery`."""
-        hiding = {"judged": judged, "share": hidden}
-        view = partial(history_rows, kept=kept, form="known", cap=self._cap, **hiding)
+        view = self._view(kept, "known", judged, hidden)
         query = self._beside(PairQuery, narrowed(self._source, view, len(kept)))
         if len(kept) > _MOST_SHARED:
             query.n_jobs = 1
         return query.moment(popular)
 
+    def _view(
+        self, kept: NDArray[np.intp], form: str, judged: float, hidden: float
+    ) -> Callable[..., Any]:
+        return partial(
+            history_rows, kept=kept, form=form, judged=judged, share=hidden, cap=self._cap
+        )
+
     def _judged(
         self, kept: NDArray[np.intp], judged: float, hidden: float
     ) -> Callable[..., RecallQuery]:
-        hiding = {"judged": judged, "share": hidden}
-        view = partial(history_rows, kept=kept, form="both", cap=self._cap, **hiding)
+        view = self._view(kept, "both", judged, hidden)
         return partial(self._beside, RecallQuery, narrowed(self._source, view, len(kept)))
 
 

@@ -177,8 +177,8 @@ def fit_filter(
     if not counts.readable:
         ways = popularity_ways(counts, n_users)
         if route.name == "one_shot":
-            judged = min(_MOST_JUDGED, _JUDGED_ROWS / n_users), _HIDDEN
-            _chosen_way(ask, route, ways, n_users, judged)
+            judged = min(_MOST_JUDGED, _JUDGED_ROWS / n_users)
+            _chosen_way(ask, route, ways, n_users, (judged, _HIDDEN))
         return Fitted(ways.chosen(0), counts)
     rest = _PURE_CELLS if route.name == "one_shot" else available - counts.spent - _JUDGE
     order = np.argsort(-counts.value, kind="stable")

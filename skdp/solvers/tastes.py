@@ -130,10 +130,12 @@ def _readings(moment: PairMoment, items: Items, k: int) -> list[Directions]:
 
     def read(diagonal: FloatArray) -> Directions:
         M = _with_diagonal(beside, diagonal, v)
-        return moment.shrink(*leading_pairs(M, 2 * k if dense else k))
+        return moment.shrink(*leading_pairs(M, 2 * k if dense else k, rough=True))
 
     second = read(own if released is None else released)
-    found = moment.shrink(*leading_pairs(beside, k)) if dense else second  # which takes long
+    found = (
+        moment.shrink(*leading_pairs(beside, k, rough=True)) if dense else second
+    )  # which takes long
     share = (found.vectors**2) @ (found.values * found.cosines)
     return [read(np.minimum(share, own)), second]
 
