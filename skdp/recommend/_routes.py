@@ -14,7 +14,7 @@ _FEWEST = 200  # items that flips must reach to be worth their cost
 _CHOICE = 1.3  # deviation of the noise of a choice at epsilon 1 (Gumbel)
 _LEAST_SIGNAL = 150.0  # below it counts alone, which are pure, tell more than a moment beside them
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
-_USUAL_DEGREE, _USUAL_SHARE = 10.0, 0.8  # stand for what is not known before the counts
+_USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
 
 
 def release_route(name, session, unit, n_users):

@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+_LIST = 20  # items that are looked at
 _PRIOR = 2.0  # a history counts as if it had this many items more, of average taste
+
+
+def list_length(n_items: int) -> int:
+    """Return how many items a list has: few beside the catalogue, or it would find all of them."""
+    return max(1, min(_LIST, n_items // 4))
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,11 @@ class ItemFilter:
     def rank(self) -> int:
         """Number of tastes."""
         return len(self.outward)
+
+    @property
+    def list_length(self) -> int:
+        """How many items a list of it has."""
+        return list_length(len(self.popularity))
 
     def blended(self, blend: float) -> ItemFilter:
         """Return the same filter with another weight of the tastes."""

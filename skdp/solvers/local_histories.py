@@ -25,7 +25,6 @@ from skdp.solvers.tastes import Ways, offered
 
 FloatArray = NDArray[np.float64]
 _JUDGED = 5  # every so many reports are kept for the choice of the blend
-_BEST = 20
 _DIFFERENCE = 0.5  # variance of how far the hits of two ways differ for one half of a report
 _CELLS = 2**20  # scored at once
 
@@ -85,15 +84,15 @@ def _ways(
 def _chosen_way(ways: Ways, Y: Any, noise_scale: float) -> int:
     """Choose among the ways by what they find of one half of the items from the other.
 
-    Hits are sums of unbiased cells: 20 of each report, with deviation s each.
+    Hits are sums of unbiased cells: those of the list of each report, with deviation s each.
     """
     together, weights = ways.together()
     totals = np.zeros(len(weights))
     for half in (0, 1):
         known = np.arange(Y.shape[1]) % 2 == half
         totals += _hits(together, weights, Y.tocsc(), known, noise_scale)
-    per_half = 2 * _BEST * noise_scale**2 + _DIFFERENCE
-    return best_way(totals, math.sqrt(2 * Y.shape[0] * per_half))
+    cells = 2 * Y.shape[0] * 2 * together.list_length
+    return best_way(totals, math.sqrt(cells) * noise_scale, math.sqrt(2 * Y.shape[0] * _DIFFERENCE))
 
 
 def _hits(
@@ -103,10 +102,10 @@ def _hits(
     known: NDArray[np.bool_],
     noise_scale: float,
 ) -> FloatArray:
-    """Return the unbiased number of hits among the best 20 other items, by rows of weights."""
+    """Return the unbiased number of hits among the best other items, by rows of weights."""
     gain, offset = _unbiased(noise_scale)
     given, hidden = Y[:, known].tocsr(), Y[:, ~known].tocsr()
-    best, totals = min(_BEST, hidden.shape[1]), np.zeros(len(weights))
+    best, totals = min(tastes.list_length, hidden.shape[1]), np.zeros(len(weights))
     if best == 0:
         return totals
     inward = tastes.inward[known]
