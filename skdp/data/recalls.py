@@ -17,7 +17,7 @@ FloatArray = NDArray[np.float64]
 _MOST_HIDDEN = 4  # items of a row that are judged at most
 _WHOLE = 12  # recall in twelfths is an integer: 1 to 4 items are judged
 _BITS = 20  # of a public factor or a weight of a taste, in exact products
-_CELLS = 2**20  # scored together: they stay in the cache, and in bounded memory
+_CELLS = 2**18  # scored together: they stay in the cache, and in bounded memory
 WHOLE = 2 * _WHOLE  # so that recall - 1/2 is a whole number of it
 
 

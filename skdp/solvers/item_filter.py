@@ -69,9 +69,25 @@ class ItemFilter:
         projected[:, 0] = np.maximum(projected[:, 0], 1e-9) * (1 + _PRIOR / sizes) * self.scale
         return projected
 
+    def flipped_coordinates(
+        self, rows: Any, inward: FloatArray, gain: float, offset: float
+    ) -> FloatArray:
+        """Return the same of unbiased histories gain y - offset on the items of `inward`."""
+        projected = gain * np.asarray(rows @ inward) - offset * inward.sum(axis=0)
+        sizes = gain * np.diff(rows.indptr) - offset * rows.shape[1]
+        return self.weighed(projected, np.maximum(sizes, 1.0))
+
     def scores(self, rows: Any) -> FloatArray:
         """Return the scores of all items (CSR rows over all items)."""
-        coordinates = self.coordinates(rows[:, self.kept])
+        return self.scores_of(self.coordinates(rows[:, self.kept]))
+
+    def flipped_scores(self, rows: Any, gain: float, offset: float) -> FloatArray:
+        """Return the scores of all items for flipped histories (CSR rows over all items)."""
+        kept = rows[:, self.kept]
+        return self.scores_of(self.flipped_coordinates(kept, self.inward, gain, offset))
+
+    def scores_of(self, coordinates: FloatArray) -> FloatArray:
+        """Return the scores of all items from the coordinates of histories."""
         scores = coordinates[:, :1] * self.popularity
         if self.rank and self.blend:
             personal = coordinates[:, 1:] @ (self.blend * self.outward)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.solvers.item_filter import ItemFilter
-from skdp.solvers.one_shot import flip_probability, history_pairs
+from skdp.solvers.one_shot import Flipped, history_pairs
 from skdp.solvers.recommend import (
     best_way,
     kept_degree,
@@ -34,12 +34,6 @@ class LocalFit(NamedTuple):
 
     filter: ItemFilter
     counts: Bought
-
-
-def _unbiased(noise_scale: float) -> tuple[float, float]:
-    """Return (gain, offset) of B = gain Y - offset."""
-    p = flip_probability(noise_scale)
-    return 1 / (1 - 2 * p), p / (1 - 2 * p)
 
 
 def fit_reports(
@@ -71,7 +65,7 @@ def _ways(
     n_components: int,
     exponent: float,
 ) -> tuple[Ways, Bought]:
-    gain, offset = _unbiased(noise_scale)
+    gain, offset = Flipped(Y, noise_scale).unbiased
     m = Y.shape[0]
     value = np.zeros(n_items)
     value[items] = gain * np.bincount(Y.indices, minlength=len(items)) - offset * m
@@ -103,7 +97,7 @@ def _hits(
     noise_scale: float,
 ) -> FloatArray:
     """Return the unbiased number of hits among the best other items, by rows of weights."""
-    gain, offset = _unbiased(noise_scale)
+    gain, offset = Flipped(Y, noise_scale).unbiased
     given, hidden = Y[:, known].tocsr(), Y[:, ~known].tocsr()
     best, totals = min(tastes.list_length, hidden.shape[1]), np.zeros(len(weights))
     if best == 0:
@@ -112,9 +106,7 @@ def _hits(
     n_rows = max(1, _CELLS // hidden.shape[1])
     for start in range(0, given.shape[0], n_rows):
         rows, truth = given[start : start + n_rows], hidden[start : start + n_rows]
-        projected = gain * np.asarray(rows @ inward) - offset * inward.sum(axis=0)
-        sizes = gain * np.diff(rows.indptr) - offset * rows.shape[1]
-        coordinates = tastes.weighed(projected, np.maximum(sizes, 1.0))
+        coordinates = tastes.flipped_coordinates(rows, inward, gain, offset)
         popular = coordinates[:, :1] * tastes.popularity[tastes.kept[~known]]
         outward = tastes.outward[:, ~known]
         cells = gain * truth.toarray() - offset

@@ -38,6 +38,27 @@ def flip_deviation(epsilon: float) -> float:
     return 0.5 / math.sinh(min(epsilon, 1400.0) / 2)
 
 
+class Flipped(NamedTuple):
+    """Released histories: each cell was flipped by itself.
+
+    Attributes
+    ----------
+    rows : CSR array
+        Ones where the flipped cell is one.
+    noise_scale : float
+        Deviation of the unbiased cell (y - p)/(1 - 2p).
+    """
+
+    rows: Any
+    noise_scale: float
+
+    @property
+    def unbiased(self) -> tuple[float, float]:
+        """(gain, offset) of the unbiased cell gain y - offset."""
+        p = flip_probability(self.noise_scale)
+        return 1 / (1 - 2 * p), p / (1 - 2 * p)
+
+
 def graded_may_pay(epsilon: float) -> bool:
     """Whether Laplace noise could be smaller than flips and the rounding of cells, of 1/4."""
     return 2 / epsilon**2 < flip_deviation(epsilon) ** 2 + 0.25

@@ -17,7 +17,7 @@ from scipy.special import ndtri
 
 from skdp.answer import Answer
 from skdp.solvers.item_filter import ItemFilter, list_length
-from skdp.solvers.one_shot import history_pairs
+from skdp.solvers.one_shot import Flipped, history_pairs
 from skdp.solvers.rungs import Bought, bought, ranked
 from skdp.solvers.shrinkage import PairMoment, wigner
 from skdp.solvers.tastes import WAYS, Items, Ways, offered, own_of
@@ -60,10 +60,11 @@ class Route(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """What a fit releases: the filter, and the counts that it starts from."""
+    """What a fit releases: the filter, the counts that it starts from, and flipped histories."""
 
     filter: ItemFilter
     counts: Bought
+    flipped: Flipped | None = None
 
 
 def buy_counts(ask_counts: Callable[..., Answer], available: float, route: str) -> Bought:
@@ -167,7 +168,13 @@ def best_way(totals: FloatArray, noise_scale: float, sampled: float) -> int:
 
 
 def fit_filter(
-    ask: Any, route: Route, n_users: float, available: float, n_components: int, exponent: float
+    ask: Any,
+    route: Route,
+    n_users: float,
+    available: float,
+    n_components: int,
+    exponent: float,
+    floor: int | None = None,
 ) -> Fitted:
     """Release counts, the moment of the most popular items, and how far its tastes help.
 
@@ -182,15 +189,17 @@ def fit_filter(
         return Fitted(ways.chosen(0), counts)
     rest = _PURE_CELLS if route.name == "one_shot" else available - counts.spent - _JUDGE
     order = np.argsort(-counts.value, kind="stable")
-    n_kept, floor = _sized(route, counts.value[order], n_users, rest)
+    n_kept, usual = _sized(route, counts.value[order], n_users, rest)
     kept = np.sort(order[:n_kept])
     judged = min(_MOST_JUDGED, _JUDGED_ROWS / n_users)
-    hidden = min(_HIDDEN, _MOST_HIDDEN / floor)
+    hidden = min(_HIDDEN, _MOST_HIDDEN / usual)
     items = known_items(counts, kept, n_users)
-    moment = _moment(ask, route, items, floor, (judged, hidden), rest)
+    moment, flipped = _moment(ask, route, items, floor or usual, (judged, hidden), rest)
     ways = offered(moment, items, n_components, exponent)
+    del moment  # large
     judged = min(judged, _JUDGED_SCORES / (n_users * n_kept))
-    return Fitted(ways.chosen(_chosen_way(ask, route, ways, n_users, (judged, hidden))), counts)
+    way = _chosen_way(ask, route, ways, n_users, (judged, hidden))
+    return Fitted(ways.chosen(way), counts, flipped)
 
 
 def _chosen_way(
@@ -211,11 +220,12 @@ def _chosen_way(
 
 def _moment(
     ask: Any, route: Route, items: Items, floor: int, judged: tuple[float, float], share: float
-) -> PairMoment:
+) -> tuple[PairMoment, Flipped | None]:
     """Release the moment on the kept items, or their flipped cells."""
     if route.name == "one_shot":
         cells = ask.cells(items.kept, *judged, share=share)
-        return history_pairs(cells.value, cells.noise_scale, floor)
+        flipped = Flipped(cells.value, cells.noise_scale)
+        return history_pairs(flipped.rows, flipped.noise_scale, floor), flipped
     answer = ask.moment(items.kept, floor, *judged, items.popular, share=share)
     off, diagonal = answer.value.copy(), None
     if not route.pairs:
@@ -223,4 +233,4 @@ def _moment(
         np.fill_diagonal(off, 0.0)
     noise_scale = answer.noise_scale / math.sqrt(2)
     edge = 2 * noise_scale * math.sqrt(len(items.kept))
-    return PairMoment(off, partial(wigner, noise_scale=noise_scale), edge, diagonal)
+    return PairMoment(off, partial(wigner, noise_scale=noise_scale), edge, diagonal), None

@@ -48,7 +48,9 @@ class Way(NamedTuple):
     luck: float = 0.0
 
 
-WAYS = (Way(0, 0.0), Way(0, 1.0, luck=1.0), Way(1, 0.25, 2.0), Way(1, 1.0, 3.0))
+WAYS = (
+    Way(0, 0.0), Way(0, 1.0, luck=1.0), Way(0, 2.0, 1.0, 1.0), Way(1, 0.25, 2.0), Way(1, 1.0, 3.0),
+)  # fmt: skip
 
 
 class Items(NamedTuple):
