@@ -32,7 +32,7 @@ def agreement(embedding):
 # %%
 # Each fit draws fresh noise. Three groups need two dimensions: the direction of the degrees, which
 # all nodes share, is released and taken out.
-epsilons, n_fits = [0.25, 0.5, 0.75, 1, 2], 8
+epsilons, n_fits = [0.25, 0.5, 0.75, 1, 2], 4
 embeddings, scores = {}, []
 for epsilon in epsilons:
     fits = [DPSpectralEmbedding(n_components=2, epsilon=epsilon).fit(A) for _ in range(n_fits)]

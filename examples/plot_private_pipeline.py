@@ -11,7 +11,7 @@ holds for everything.
 """
 
 # %%
-# Twenty thousand people, 30 measurements in units from hundredths to thousands, and an outcome that
+# Ten thousand people, 30 measurements in units from hundredths to thousands, and an outcome that
 # depends on four factors behind them. Simulated: scores on people kept back may be shown.
 import importlib.util
 
@@ -25,13 +25,13 @@ from skdp.model_selection import DPGridSearchCV, make_private_scorer
 from skdp.preprocessing import DPStandardScaler
 
 rng = np.random.default_rng(0)
-n, n_features = 24000, 30
+n, n_features = 12_000, 30
 factors = rng.standard_normal((n, 4))
 X = factors @ rng.standard_normal((4, n_features)) + 0.7 * rng.standard_normal((n, n_features))
 units = 10.0 ** rng.uniform(-2, 3, n_features)
 X = units * (X + 3 * rng.standard_normal(n_features))
 y = factors @ [1.0, -0.6, 0.4, 0.2] + 0.4 * rng.standard_normal(n)
-train, test = slice(0, 20000), slice(20000, n)
+train, test = slice(0, 10_000), slice(10_000, n)
 
 # %%
 # What many would write: only the step in the middle is private.
@@ -91,11 +91,11 @@ exact = make_pipeline(StandardScaler(), Ridge()).fit(X[train], y[train])
 ceiling = exact.score(X[test], y[test])
 epsilons = [0.25, 0.5, 1.0, 2.0, 4.0]
 scores = [
-    [tuned(epsilon).fit(X[train], y[train]).score(X[test], y[test]) for _ in range(3)]
+    [tuned(epsilon).fit(X[train], y[train]).score(X[test], y[test]) for _ in range(2)]
     for epsilon in epsilons
 ]
 print()
-print("total epsilon of the tuned pipeline, and R2 on people kept back (three runs)")
+print("total epsilon of the tuned pipeline, and R2 on people kept back (two runs)")
 for epsilon, runs in zip(epsilons, scores, strict=True):
     print(f"{epsilon:>8}  " + "  ".join(f"{score:.3f}" for score in sorted(runs)))
 print(f"{'no noise':>8}  {ceiling:.3f}")
@@ -117,7 +117,7 @@ if importlib.util.find_spec("matplotlib"):
     axes.minorticks_off()
     axes.set_xlabel("privacy budget epsilon of everything together (delta = 1e-6)")
     axes.set_ylabel("R2 on people kept back")
-    axes.set_title("20,000 people, 30 measurements")
+    axes.set_title("10,000 people, 30 measurements")
     axes.legend(loc="lower right", fontsize="small")
     figure.savefig("private_pipeline.png", dpi=150)
     print("\nwrote private_pipeline.png")

@@ -6,7 +6,8 @@ The score plot is what most people fit a PCA for, and it may not be shown: each 
 `DPScoreDensity` releases where rows lie in the plane of two released components, as a density or
 as one ellipse for each class, whichever the number of rows can pay for. On the left the exact
 points, which stay with you; beside them what may be published at epsilon .5, 1 and 3 (as much
-again was spent on the components).
+again was spent on the components). Each picture has components of its own: two that explain about
+as much may be mirrored or turned into each other.
 """
 
 # %%
@@ -52,13 +53,22 @@ def private_picture(X, y, epsilon, bound, ax):
     picture = DPScoreDensity.from_model(pca, epsilon=epsilon, classes=np.unique(y)).fit(X, y)
     ScoreDisplay.from_estimator(picture, n_loadings=3, ax=ax)
     ax.set_title(f"epsilon = {epsilon}: {picture.kind_}")
+    if picture.kind_ == "ellipse":
+        ax.get_legend().remove()  # each stands in its ellipse
     return picture
 
 
-figure, axes = plt.subplots(3, 4, figsize=(19, 13), layout="constrained")
+# The colours of the display, for the exact points.
+COLORS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000"]
+
+
+figure, axes = plt.subplots(3, 4, figsize=(18, 13), layout="constrained")
 for row, (name, (X, y, bound)) in zip(axes, tables.items(), strict=True):
     scores = PCA(n_components=2).fit_transform(X)
-    row[0].scatter(*scores.T, c=y, cmap="tab10", s=2, rasterized=True)
+    colors = np.array(COLORS)[y % len(COLORS)]
+    row[0].scatter(*scores.T, c=colors, s=2, rasterized=True)
+    for k in np.unique(y):
+        row[0].text(*scores[y == k].mean(axis=0), k, weight="bold", ha="center", va="center")
     row[0].set_title(f"{name}, not private")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # small budgets warn

@@ -11,6 +11,7 @@ from skdp._labels import check_labels
 from skdp._placed import check_placed, groups_in_blocks, in_blocks
 from skdp._scales import learn_scale
 from skdp._validation import check_int, check_option
+from skdp.data.blocks import row_source
 from skdp.data.persons import PersonForm, PersonRows, persons_of
 from skdp.data.places import Placed
 from skdp.queries.persons import PersonQuery
@@ -96,7 +97,9 @@ class GroupUnitMixin:
         """Return the rows to fit as a source, by person for the unit "group"."""
         self._check_given(groups)
         if not self._by_group:
-            return check_rows(self, X, **options)
+            rows = check_rows(self, X, **options)
+            self._warn_of_delta(row_source(rows))
+            return rows
         if as_blocks(X) is not None and not is_memory_map(X):
             refuse_column(self)
             placed = groups_in_blocks(self, X, groups, accept_sparse=options["accept_sparse"])
@@ -108,7 +111,9 @@ class GroupUnitMixin:
         """Return checked rows and targets, and for the unit "group" the person of each row."""
         self._check_given(groups)
         if not self._by_group:
-            return check_placed(self, X, y, numbers=numbers)
+            placed = check_placed(self, X, y, numbers=numbers)
+            self._warn_of_delta(placed.rows)
+            return placed
         if as_blocks(X) is not None:
             refuse_column(self)
             return in_blocks(self, X, y, groups, numbers=numbers, multi_output=True)

@@ -12,7 +12,14 @@ import scipy.sparse as sp
 from sklearn.utils.validation import check_array, validate_data
 
 from skdp._validation import FLOATS
-from skdp.data.blocks import DenseRows, is_dask_array, is_paths, is_source, row_source
+from skdp.data.blocks import (
+    DenseRows,
+    is_dask_array,
+    is_paths,
+    is_source,
+    plain_block,
+    row_source,
+)
 from skdp.data.dask_rows import DaskRows, map_rows
 from skdp.data.files import BlockFiles
 from skdp.data.histories import binary_rows
@@ -139,6 +146,19 @@ def refuse_blocks(estimator, X, reason):
             f"{type(estimator).__name__} needs X in memory (an array or a sparse matrix) {reason}. "
             f"Got {type(X).__name__}."
         )
+
+
+def stacked_rows(X):
+    """Return rows that come in blocks as one CSR array in memory; an array as it is."""
+    if is_dask_array(X):
+        blocks = [block.compute() for block in X.to_delayed().ravel()]
+    elif (source := as_blocks(X)) is None or is_memory_map(X):
+        return X
+    elif hasattr(source, "blocks"):
+        blocks = list(source.blocks())
+    else:
+        raise ValueError(f"rows of a {type(X).__name__} stay where they are.")
+    return sp.vstack([sp.csr_array(plain_block(block)) for block in blocks], format="csr")
 
 
 def check_matrix(estimator, X, reason, **options):

@@ -41,6 +41,22 @@ def class_numbers(y, classes):
     return np.array([look_up(label) for label in np.asarray(as_labels(y)).tolist()], dtype=np.intp)
 
 
+def check_kind(estimator, y):
+    """Refuse text for numbers, or numbers for text: no row would count.
+
+    The dtype of an array is public; that of a list would follow its values, and is not looked at.
+    """
+    if getattr(estimator, "classes", None) is None or not hasattr(y, "dtype"):
+        return
+    text = {"y": y.dtype.kind, "classes": np.asarray(list(estimator.classes)).dtype.kind}
+    if set(text.values()) <= set("biufU") and (text["y"] == "U") != (text["classes"] == "U"):
+        raise ValueError(
+            f"The 'classes' of {type(estimator).__name__} are "
+            f"{'text' if text['classes'] == 'U' else 'numbers'} and y is not: no label would be "
+            f"one of them. Got classes={estimator.classes!r}."
+        )
+
+
 def check_classes(estimator, *, least=2):
     """Return the distinct public classes; labels that are not numbers equal nothing."""
     try:

@@ -60,11 +60,11 @@ def check_int(estimator, name, low, *, also=(), none=False):
     return int(value)
 
 
-def check_option(estimator, name, options):
-    """Return a string parameter that is one of `options`."""
+def check_option(estimator, name, options, otherwise=""):
+    """Return a string parameter that is one of `options`; `otherwise` names what is no string."""
     value = getattr(estimator, name)
     if not isinstance(value, str) or value not in options:
-        _fail(estimator, name, f"a str among {set(options)}", value)
+        _fail(estimator, name, f"a str among {set(options)}{otherwise}", value)
     return value
 
 
@@ -116,10 +116,19 @@ def check_n_jobs(estimator):
         _fail(estimator, "n_jobs", "None or an int of at most 32768 in magnitude", value)
 
 
+def check_center_option(estimator):
+    """Check a `center` that is a word; True and False are those of other classes."""
+    if isinstance(estimator.center, str | bool):
+        check_option(estimator, "center", ("dp", "none"), ", or an array of public centres")
+
+
 def check_bounds(estimator, name):
     """Return public bounds (low, high) of an entry, which hold 0."""
     value = getattr(estimator, name)
-    expected = "a pair of floats (low, high) with low <= 0 <= high and low < high"
+    expected = (
+        "a pair of floats (low, high) with low <= 0 <= high and low < high, one for all entries "
+        "(columns of unlike ranges: map them by PublicScaler(bounds=[(low, high), ...]) first)"
+    )
     try:
         low, high = value
     except (TypeError, ValueError):

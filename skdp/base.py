@@ -16,7 +16,7 @@ from skdp._links import DocLinkMixin
 from skdp._progress import CallbackMixin, ReleaseTasks, run_with_callbacks
 from skdp._validation import check_n_jobs, check_option, check_real
 from skdp.exceptions import PrivacyWarning
-from skdp.privacy.accounting.receipts import privacy_card
+from skdp.privacy.accounting.receipts import cautions, privacy_card
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger import routes
@@ -27,6 +27,7 @@ from skdp.privacy.noise.words import make_source
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 _SMALLEST_EPSILON = 1e-12
+_ABSURD_EPSILON = 1e4
 
 
 # Sessions opened by the fit that runs in this context.
@@ -176,12 +177,20 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
         if epsilon == math.inf:
             message = f"{name} adds no noise with epsilon=inf: the result is not private."
             warnings.warn(message, PrivacyWarning, stacklevel=4)
+        elif epsilon > _ABSURD_EPSILON:
+            warnings.warn(cautions(epsilon, 0, "unit")[0], PrivacyWarning, stacklevel=4)
         elif seeded:
             message = (
                 f"{name} was given a random_state: whoever knows it can remove the noise. The "
                 "result is not private; use random_state=None."
             )
             warnings.warn(message, PrivacyWarning, stacklevel=4)
+
+    def _warn_of_delta(self, rows):
+        """Say that delta is too large for a public number of rows: that of "replace"."""
+        if self.adjacency == "replace" and self.epsilon != math.inf:
+            for said in cautions(0.0, float(self.delta), "row", rows.n_rows()):
+                warnings.warn(said, PrivacyWarning, stacklevel=5)
 
     def _close_session(self, session, attributes):
         """Set the fitted attributes (all of them public) and the receipt."""

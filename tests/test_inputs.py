@@ -11,6 +11,7 @@ from skdp import (
     DPPersonalizedRegressor,
     DPRidge,
     DPRidgeClassifier,
+    DPScoreDensity,
     DPStandardScaler,
     DPTraceRegressor,
     DPTruncatedSVD,
@@ -103,3 +104,27 @@ def test_dates_are_no_numbers(model):
         assert "2020" not in refusal(model, frame, y, **fit_params)
     if model in NUMERIC_Y:
         assert "subtract a public date first" in refusal(model, X, dates(y), **fit_params)
+
+
+def test_classes_of_another_kind_than_the_labels_are_refused():
+    """No label would be one of them; the dtype of an array is public, that of a list is not."""
+    X, y = np.zeros((N, D)), np.arange(N) % 2
+    with pytest.raises(ValueError, match=r"classes.* are text and y is not"):
+        DPRidgeClassifier(classes=["a", "b"]).fit(X, y)
+    with pytest.raises(ValueError, match=r"classes.* are numbers and y is not"):
+        DPPersonalizedClassifier(1, classes=[0, 1]).fit(X, y.astype(str), groups=y)
+    with pytest.raises(ValueError, match="are text and y is not"):
+        DPScoreDensity(np.eye(D)[:2], classes=["a", "b"]).fit(X, pd.Series(y))
+
+
+@pytest.mark.parametrize("params", [{"center": True}, {"center": False}])
+def test_a_centre_that_is_no_word_says_what_is_one(params):
+    for model in (DPPCA(2, **params), DPIncrementalPCA(2, **params)):
+        with pytest.raises(ValueError, match=r"'dp'.*or an array of public centres"):
+            model.fit(np.ones((N, D)))
+
+
+def test_bounds_for_each_column_point_to_the_scaler():
+    svd = DPTruncatedSVD(2, privacy_unit="entry", entry_bounds=[(18, 90), (0, 2e5)])
+    with pytest.raises(ValueError, match=r"one for all entries .*PublicScaler\(bounds="):
+        svd.fit(np.ones((N, D)))

@@ -21,7 +21,7 @@ from skdp.data.blocks import RowSource, plain_block
 
 Words = NDArray[np.uint64]
 FloatArray = NDArray[np.float64]
-_HIDDEN = 0.2  # share of the items of a judged row that are hidden
+HIDDEN = 0.2  # share of the items of a judged row that are hidden
 _FEW = 8.0  # of a long row: the judge looks at four
 
 
@@ -49,27 +49,30 @@ def weighted_rows(block: Any, cap: float | None) -> Any:
 
 
 def hidden_cells(
-    rows: Any, judged: float, *, by_cell: bool, most: float = math.inf
+    rows: Any, judged: float, share: float = HIDDEN, *, by_cell: bool, most: float = math.inf
 ) -> NDArray[np.bool_]:
-    """Mark the stored cells of binary rows that are hidden, in a public share of the rows.
+    """Mark the stored cells of binary rows that are hidden: a share of some of the rows.
 
-    What is hidden at a smaller share is hidden at a larger one. By cell the rows are all users; by
-    row about `most` items are hidden at most.
+    Both shares are public. What is hidden at smaller ones is hidden at larger ones. By cell the
+    rows are all users; by row about `most` items are hidden at most.
     """
     degrees = np.diff(rows.indptr)
     items = _mixed(rows.indices.astype(np.uint64))
     salt = _mixed(np.arange(len(degrees), dtype=np.uint64)) if by_cell else _salts(rows, items)
     chosen = _mixed(salt) < _threshold(judged)
     words = _mixed(items ^ np.repeat(salt, degrees))
-    shares = np.minimum(_HIDDEN, most / np.maximum(degrees, 1))
+    shares = np.minimum(share, most / np.maximum(degrees, 1))
     limits = np.repeat(chosen, degrees) * np.repeat(_threshold(shares), degrees)
     return np.asarray(words < limits)
 
 
-def without_hidden(rows: Any, judged: float, *, by_cell: bool, most: float = math.inf) -> Any:
+def without_hidden(
+    rows: Any, judged: float, share: float = HIDDEN, *, by_cell: bool, most: float = math.inf
+) -> Any:
     """Return binary rows without their hidden cells."""
     part = rows.copy()
-    part.data = np.where(hidden_cells(rows, judged, by_cell=by_cell, most=most), 0.0, rows.data)
+    hidden = hidden_cells(rows, judged, share, by_cell=by_cell, most=most)
+    part.data = np.where(hidden, 0.0, rows.data)
     part.eliminate_zeros()
     return part
 
@@ -97,6 +100,7 @@ def history_rows(
     kept: NDArray[np.intp] | None = None,
     form: str = "unit",
     judged: float = 0.0,
+    share: float = HIDDEN,
     cap: float | None = None,
 ) -> Iterator[Any]:
     """Yield histories on the kept items, as CSR blocks.
@@ -110,8 +114,8 @@ def history_rows(
     form : {"unit", "known", "both"}
         Rows of length 1; the same without what is hidden by row; or, for the judge, rows whose
         hidden entries are negative.
-    judged : float
-        Share of the rows of which items are hidden.
+    judged, share : float
+        Share of the rows of which items are hidden, and of their items.
     cap : float or None
         Entries count by min(x, cap); None: all alike.
 
@@ -122,9 +126,9 @@ def history_rows(
     for block in blocks:
         rows = weighted_rows(_finite_rows(block), cap)
         if form == "known":
-            rows = without_hidden(rows, judged, by_cell=False, most=_FEW)
+            rows = without_hidden(rows, judged, share, by_cell=False, most=_FEW)
         elif form == "both":
-            rows.data[hidden_cells(rows, judged, by_cell=False, most=_FEW)] *= -1
+            rows.data[hidden_cells(rows, judged, share, by_cell=False, most=_FEW)] *= -1
         rows = rows if kept is None else rows[:, kept]
         yield rows if form == "both" else _of_length_one(rows)
 
@@ -152,10 +156,10 @@ def _of_length_one(rows: Any) -> Any:
 class JudgedCells:
     """All users of a matrix in blocks: 1 for a known item, -1 for one that is hidden by cell."""
 
-    def __init__(self, R: Any, kept: NDArray[np.intp], judged: float) -> None:
+    def __init__(self, R: Any, kept: NDArray[np.intp], judged: float, share: float) -> None:
         self._R = R
         self._kept = kept
-        self._judged = judged
+        self._hidden = judged, share
         self.n_features = len(kept)
 
     def n_rows(self) -> int:
@@ -169,5 +173,5 @@ class JudgedCells:
     def blocks(self) -> Iterator[Any]:
         """Yield one CSR block of the kept items."""
         rows = binary_rows(self._R)
-        rows.data[hidden_cells(rows, self._judged, by_cell=True)] = -1.0
+        rows.data[hidden_cells(rows, *self._hidden, by_cell=True)] = -1.0
         yield rows[:, self._kept]

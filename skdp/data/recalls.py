@@ -1,7 +1,7 @@
 """How many hidden items of a history a public filter finds, row by row.
 
 Some items of some histories are hidden (`skdp.data.histories`), and a filter scores the others; the
-recall of a row is the share of its hidden items among the 20 best. It is that of the row alone.
+recall of a row is the share of its hidden items in its list. It is that of the row alone.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
-_BEST = 20  # length of the list
 _MOST_HIDDEN = 4  # items of a row that are judged at most
 _WHOLE = 12  # recall in twelfths is an integer: 1 to 4 items are judged
 _BITS = 20  # of a public factor or a weight of a taste, in exact products
-_CELLS = 2**20  # scored together: they stay in the cache, and in bounded memory
+_CELLS = 2**18  # scored together: they stay in the cache, and in bounded memory
 WHOLE = 2 * _WHOLE  # so that recall - 1/2 is a whole number of it
 
 
@@ -38,6 +37,11 @@ class Tastes(Protocol):
     @property
     def outward(self) -> FloatArray:
         """What each taste adds to the kept items."""
+        ...
+
+    @property
+    def list_length(self) -> int:
+        """How many items a list has."""
         ...
 
     def coordinates(self, rows: Any) -> FloatArray:
@@ -82,24 +86,25 @@ def _recalls(rows: Any, tastes: Tastes, weights: FloatArray) -> FloatArray:
         personal = coordinates[:, 1:][:, used] * weight[used]
         scores = popular + _exact_product(personal, tastes.outward[used])
         scores[_owners(known), known.indices] = -np.inf
-        above = _number_above(scores, users, items)
-        total[j] = 2 * each[above < _BEST].sum() - _WHOLE * rows.shape[0]
+        found = _listed(scores, users, items, tastes.list_length)
+        total[j] = 2 * each[found].sum() - _WHOLE * rows.shape[0]
     return total
 
 
-def _number_above(
-    scores: FloatArray, users: NDArray[np.intp], items: NDArray[np.intp]
-) -> NDArray[np.int64]:
-    """Return how many items stand before each (user, item), ties by number."""
-    above = np.empty(len(users), np.int64)
-    earlier = np.arange(scores.shape[1])
-    n_rows = max(1, _CELLS // scores.shape[1])
-    for i in range(0, len(users), n_rows):
-        u, v = users[i : i + n_rows], items[i : i + n_rows]
-        own = scores[u, v][:, None]
-        before = (scores[u] > own) | ((scores[u] == own) & (earlier < v[:, None]))
-        above[i : i + n_rows] = np.count_nonzero(before, axis=1)
-    return above
+def _listed(
+    scores: FloatArray, users: NDArray[np.intp], items: NDArray[np.intp], n: int
+) -> NDArray[np.bool_]:
+    """Return whether each (user, item) is among the n best of the user, ties by number."""
+    if n >= scores.shape[1]:
+        return np.ones(len(users), bool)
+    last = np.partition(scores, scores.shape[1] - n, axis=1)[:, -n]
+    own = scores[users, items]
+    found = np.asarray(own > last[users])
+    for i in np.flatnonzero(own == last[users]):
+        row = scores[users[i]]
+        before = np.count_nonzero(row > own[i]) + np.count_nonzero(row[: items[i]] == own[i])
+        found[i] = before < n
+    return found
 
 
 def _exact_product(weights: FloatArray, factors: FloatArray) -> FloatArray:

@@ -14,6 +14,7 @@ from skdp._streaming import StreamingMixin
 from skdp._types import Seed, Split
 from skdp._validation import (
     check_bool,
+    check_center_option,
     check_clip_norm,
     check_int,
     check_option,
@@ -312,8 +313,7 @@ class DPIncrementalPCA(
         check_int(self, "max_releases", 1)
         check_option(self, "mechanism", ("auto", "sqrt", "tree"))
         check_clip_norm(self)
-        if isinstance(self.center, str):
-            check_option(self, "center", ("dp", "none"))
+        check_center_option(self)
 
     # -- releases --------------------------------------------------------------------------
 

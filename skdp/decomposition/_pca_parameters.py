@@ -4,7 +4,14 @@ import math
 from numbers import Integral
 
 from skdp._bounds import check_column_bounds
-from skdp._validation import check_bool, check_clip_norm, check_int, check_option, check_real
+from skdp._validation import (
+    check_bool,
+    check_center_option,
+    check_clip_norm,
+    check_int,
+    check_option,
+    check_real,
+)
 from skdp.decomposition._base import check_in_range
 from skdp.decomposition._spectral import check_normalizer
 
@@ -33,8 +40,7 @@ class PCAParametersMixin:
         check_int(self, "iterated_power", 0, also=("auto",))
         check_int(self, "n_oversamples", 1)
         check_clip_norm(self)
-        if isinstance(self.center, str | bool):
-            check_option(self, "center", ("dp", "none"))
+        check_center_option(self)
         if self.bounds is not None:
             check_column_bounds(self, "bounds")
             if not isinstance(self.center, str):

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import check_rows
+from skdp._labels import check_kind
 from skdp._placed import check_placed
 from skdp._scales import column_weights, warn_unclear_columns
 from skdp._types import Seed, Split
@@ -209,6 +210,7 @@ class DPScoreDensity(ScoreParametersMixin, ScorePlansMixin, BaseDPEstimator):
             The fitted estimator.
         """
         self._check_parameters()
+        check_kind(self, y)
         session = self._open_session()
         if self.classes is None:
             rows = check_rows(self, X, accept_sparse="csr")

@@ -53,7 +53,7 @@ _SIGNATURES: dict[type, Signatures] = {
     RowHistories: {
         "count": (),
         "counts": (),
-        "moment": (is_selection, is_positive, is_share, is_direction),
+        "moment": (is_selection, is_positive, is_share, is_share, is_direction),
         "judge": (
             is_selection,
             is_center,
@@ -61,6 +61,7 @@ _SIGNATURES: dict[type, Signatures] = {
             is_factor,
             is_positive,
             is_weights,
+            is_share,
             is_share,
         ),
     },

@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.compose import ColumnTransformer
 from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer
 
+from skdp.model_selection._proven import doubts
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 
 Keeps = Callable[[Any], bool]
@@ -106,6 +107,7 @@ def _by_place(given: Any, step: Any, parts: list[Any]) -> Any:
 def _width(part: Any, columns: list[Any] | None) -> int | None:
     if isinstance(part, str) and part == "drop":
         return 0
-    if columns is None or not (part == "passthrough" or type(part) in _AS_MANY):
+    if columns is None:
         return None
-    return len(columns)
+    proven = type(part) in _AS_MANY and not any(doubts(part))  # a trusted function may widen rows
+    return len(columns) if proven or (isinstance(part, str) and part == "passthrough") else None

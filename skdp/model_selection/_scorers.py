@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.base import is_classifier
+from sklearn.pipeline import Pipeline
 from sklearn.utils import check_consistent_length
 
 from skdp._labels import as_labels, check_labels
@@ -53,12 +55,20 @@ def _distance(x, found):
     return np.sum(np.square(np.ascontiguousarray(x - found)), axis=1)
 
 
+def _share_lost(origin, x, found):
+    """Share of the squared distance from an origin that is not rebuilt: in [0, 1], no scale."""
+    whole = _distance(x, origin)
+    lost = np.zeros_like(whole)
+    return np.divide(_distance(x, found), whole, out=lost, where=whole > 0)
+
+
 # name -> (method of the model, loss of a target and what was found)
 LOSSES = {
     "squared_error": ("predict", _squared),
     "absolute_error": ("predict", _absolute),
     "zero_one": ("predict", _zero_one),
     "reconstruction": ("reconstruct", _distance),
+    "share_lost": ("reconstruct", _share_lost),  # given the origin of the model first
 }
 ROW_LOSSES = {"missed_items": missed_share}  # name -> losses of rows, from a model that is asked
 
@@ -78,6 +88,12 @@ def _by_row(method, loss, X, y, found):
 
 def _row_loss(method, loss, model, X, y):
     return _by_row(method, loss, X, y, apply(model, method, X))
+
+
+def _origin(model, X):
+    """Return what a row becomes whose projection is zero: the mean of a model, or zeros."""
+    zeros = public_row(X)
+    return model.inverse_transform(np.zeros_like(model.transform(zeros)))
 
 
 def _by_itself(method, loss, found_of, _, X, y):
@@ -235,6 +251,8 @@ class PrivateScorer:
             one, batch = given, None
         else:
             method, loss = LOSSES[self.loss]
+            if loss is _share_lost:
+                loss = partial(_share_lost, _origin(model, X))
             if method == "predict" and y is None:
                 raise ValueError(f"the loss {self.loss!r} needs y.")
             one = partial(_row_loss, method, loss)
@@ -264,6 +282,25 @@ class PrivateScorer:
         return f"make_private_scorer({loss}, {self.bounds!r})"
 
 
+def own_scorer(estimator: Any) -> PrivateScorer | None:
+    """Return the private scorer that needs no bounds but those the estimator has; None if none.
+
+    Classifiers: the share of wrong labels; projections: the share of a row that is lost; regressors
+    with `target_bounds`: the squared error; recommenders: the share of hidden items missed.
+    """
+    if is_classifier(estimator):
+        return PrivateScorer("zero_one", (0.0, 1.0))
+    last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+    if hasattr(last, "recommend"):
+        return PrivateScorer("missed_items", (0.0, 1.0))
+    if hasattr(last, "inverse_transform"):
+        return PrivateScorer("share_lost", (0.0, 1.0))
+    bounds = getattr(last, "target_bounds", "auto")
+    if isinstance(bounds, str):
+        return None
+    return PrivateScorer("squared_error", (0.0, float(np.max(np.ptp(bounds, axis=0))) ** 2))
+
+
 def make_private_scorer(
     loss: Any,
     bounds: Any,
@@ -284,9 +321,10 @@ def make_private_scorer(
 
     Parameters
     ----------
-    loss : {"squared_error", "absolute_error", "zero_one", "reconstruction", "missed_items"} or \
-            callable
-        "reconstruction" is the squared distance of a row from ``inverse_transform(transform(x))``.
+    loss : {"squared_error", "absolute_error", "zero_one", "reconstruction", "share_lost", \
+            "missed_items"} or callable
+        "reconstruction" is the squared distance of a row from ``inverse_transform(transform(x))``,
+        "share_lost" its share of the squared distance from the model's mean, in (0, 1).
         "missed_items" is for recommenders: the share of some hidden items of a history that is not
         among the best 20, 1 - recall, in (0, 1); half where there is nothing to hide.
         A callable (model, X, y) -> losses of the rows of X gets one row at a time: it must not

@@ -32,8 +32,12 @@ class DPGridSearchCV(PrivateSearch):
     param_grid : dict or list of dicts
         Parameters to try, as in `~sklearn.model_selection.GridSearchCV`; no budgets.
     scoring : PrivateScorer, "accuracy" or None, default=None
-        From `make_private_scorer`; its budget is not used, the search sets one. None and "accuracy"
-        are for classifiers: minus the share of wrong labels. Other losses need public bounds.
+        From `make_private_scorer`; its budget is not used, the search sets one. None is minus the
+        share of wrong labels of a classifier ("accuracy"), of the squared length of a row that a
+        projection loses, or of hidden items that a recommender misses, and minus the squared error
+        of a regressor with public `target_bounds`.
+    cv : None, default=None
+        There are no folds; anything else is an error that says why.
     epsilon, delta : float, default=1.0, 1e-6
         Total budget of one call of fit, for the tuning and the model. With ``delta=0`` estimators
         that offer it are tuned with pure differential privacy.
@@ -134,6 +138,7 @@ class DPGridSearchCV(PrivateSearch):
         param_grid: Any,
         scoring: Any = None,
         *,
+        cv: None = None,
         epsilon: float = 1.0,
         delta: float = 1e-6,
         strategy: str = "auto",
@@ -146,6 +151,7 @@ class DPGridSearchCV(PrivateSearch):
         self.estimator = estimator
         self.param_grid = param_grid
         self.scoring = scoring
+        self.cv = cv
         self.epsilon = epsilon
         self.delta = delta
         self.strategy = strategy
@@ -173,8 +179,12 @@ class DPRandomizedSearchCV(PrivateSearch):
     param_distributions : dict or list of dicts
         Distributions or lists, as in `~sklearn.model_selection.RandomizedSearchCV`; no budgets.
     scoring : PrivateScorer, "accuracy" or None, default=None
-        From `make_private_scorer`; its budget is not used, the search sets one. None and "accuracy"
-        are for classifiers: minus the share of wrong labels. Other losses need public bounds.
+        From `make_private_scorer`; its budget is not used, the search sets one. None is minus the
+        share of wrong labels of a classifier ("accuracy"), of the squared length of a row that a
+        projection loses, or of hidden items that a recommender misses, and minus the squared error
+        of a regressor with public `target_bounds`.
+    cv : None, default=None
+        There are no folds; anything else is an error that says why.
     n_iter : int, default=10
         Number of candidates that are drawn.
     epsilon, delta : float, default=1.0, 1e-6
@@ -248,6 +258,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         param_distributions: Any,
         scoring: Any = None,
         *,
+        cv: None = None,
         epsilon: float = 1.0,
         delta: float = 1e-6,
         n_iter: int = 10,
@@ -261,6 +272,7 @@ class DPRandomizedSearchCV(PrivateSearch):
         self.estimator = estimator
         self.param_distributions = param_distributions
         self.scoring = scoring
+        self.cv = cv
         self.n_iter = n_iter
         self.epsilon = epsilon
         self.delta = delta

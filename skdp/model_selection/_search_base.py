@@ -20,7 +20,7 @@ from skdp.model_selection._parts import (
 )
 from skdp.model_selection._pipelines import check_searchable
 from skdp.model_selection._runs import Runs
-from skdp.model_selection._scorers import PrivateScorer, make_private_scorer
+from skdp.model_selection._scorers import PrivateScorer, own_scorer
 from skdp.model_selection.selection_laws import plan_selection
 from skdp.model_selection.stopping import LAWS
 from skdp.privacy.accounting.receipts import PrivacySpent
@@ -130,11 +130,18 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
         check_option(self, "law", ("auto", *LAWS))
         if not (isinstance(self.expected_runs, str) and self.expected_runs == "auto"):
             check_real(self, "expected_runs", 1, 1e6)
+        if self.cv is not None:
+            raise ValueError(
+                f"{type(self).__name__} has no folds: each candidate is fitted and scored on all "
+                "rows, which costs less noise than to split them, and a private model cannot adapt "
+                f"to single rows by much. Leave 'cv' at None. Got {self.cv!r}."
+            )
         if not isinstance(self._scorer, PrivateScorer):
             raise ValueError(
                 f"The 'scoring' parameter of {type(self).__name__} must come from "
-                f"skdp.model_selection.make_private_scorer. Got {self.scoring!r} instead. None and "
-                "'accuracy' are for classifiers; other losses need public bounds."
+                f"skdp.model_selection.make_private_scorer. Got {self.scoring!r} instead. None "
+                "takes the estimator's own: a regressor has one with public 'target_bounds'; "
+                "'accuracy' is for classifiers; other losses need public bounds."
             )
         check_searchable(self.estimator, self.trusted)
         if any(part.random_state is not None for part in dp_parts(self.estimator)):
@@ -157,12 +164,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseDPEstimator):
 
     @property
     def _scorer(self):
-        """The scorer that was given, or the share of wrong labels of a classifier."""
-        plain = self.scoring is None or (
-            isinstance(self.scoring, str) and self.scoring == "accuracy"
-        )
-        if plain and is_classifier(self.estimator):
-            return make_private_scorer("zero_one", (0.0, 1.0))
+        """The scorer that was given, or the estimator's own."""
+        accuracy = isinstance(self.scoring, str) and self.scoring == "accuracy"
+        if self.scoring is None or (accuracy and is_classifier(self.estimator)):
+            return own_scorer(self.estimator)
         return self.scoring
 
     def _sessions(self):

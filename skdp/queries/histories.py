@@ -9,7 +9,7 @@ moment of the histories on some items, and how well a public filter finds hidden
 | interaction | 1 (raw counts) | `gram_change` | sqrt(c) |
 
 Some items of some histories are hidden (`skdp.data.histories`), and a filter scores the others; the
-recall is the share of hidden items among the 20 best. Neighbours of both units, one row or one
+recall is the share of hidden items in a short list. Neighbours of both units, one row or one
 interaction, differ in the recall of one row; with c filters its recalls lie in a cube of c
 dimensions.
 """
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows
-from skdp.data.histories import JudgedCells, binary_rows, history_rows, without_hidden
+from skdp.data.histories import HIDDEN, JudgedCells, binary_rows, history_rows, without_hidden
 from skdp.data.recalls import WHOLE, Tastes, judged
 from skdp.data.remote import narrowed
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
@@ -113,7 +113,9 @@ class _Histories(ABC):
     n_features: int
 
     @abstractmethod
-    def _judged(self, kept: NDArray[np.intp], judged: float) -> Callable[..., RecallQuery]:
+    def _judged(
+        self, kept: NDArray[np.intp], judged: float, hidden: float
+    ) -> Callable[..., RecallQuery]:
         """Return what makes the query of a filter and the weights of its tastes."""
 
     def judge(
@@ -125,8 +127,11 @@ class _Histories(ABC):
         scale: float,
         weights: FloatArray,
         judged: float,
+        hidden: float = HIDDEN,
     ) -> RecallQuery:
         """Return the recalls of the public filter of these arrays: see `RecallQuery`.
+
+        A share `judged` of the rows is looked at, of which a share of the items is hidden.
 
         Arrays that do not fit together are refused: such a filter would fail on some data only.
         """
@@ -136,7 +141,7 @@ class _Histories(ABC):
         if shapes != fitting or weights.shape[1:] != (rank,):
             raise ValueError(f"these are no filter of {self.n_features} items: shapes {shapes}.")
         tastes = ItemFilter(kept, popularity, inward, outward, float(scale))
-        return self._judged(kept, judged)(tastes, weights)
+        return self._judged(kept, judged, hidden)(tastes, weights)
 
 
 class RowHistories(_Histories, SumQuery):
@@ -172,17 +177,31 @@ class RowHistories(_Histories, SumQuery):
         return self._beside(RowQuery, rows, clip_norm=1.0).positive_sums()
 
     def moment(
-        self, kept: NDArray[np.intp], floor: int, judged: float, popular: FloatArray
+        self,
+        kept: NDArray[np.intp],
+        floor: int,
+        judged: float,
+        hidden: float,
+        popular: FloatArray,
     ) -> Bounded:
         """Return the pairs of the known parts of the rows, off a direction: see `PairQuery`."""
-        view = partial(history_rows, kept=kept, form="known", judged=judged, cap=self._cap)
+        view = self._view(kept, "known", judged, hidden)
         query = self._beside(PairQuery, narrowed(self._source, view, len(kept)))
         if len(kept) > _MOST_SHARED:
             query.n_jobs = 1
         return query.moment(popular)
 
-    def _judged(self, kept: NDArray[np.intp], judged: float) -> Callable[..., RecallQuery]:
-        view = partial(history_rows, kept=kept, form="both", judged=judged, cap=self._cap)
+    def _view(
+        self, kept: NDArray[np.intp], form: str, judged: float, hidden: float
+    ) -> Callable[..., Any]:
+        return partial(
+            history_rows, kept=kept, form=form, judged=judged, share=hidden, cap=self._cap
+        )
+
+    def _judged(
+        self, kept: NDArray[np.intp], judged: float, hidden: float
+    ) -> Callable[..., RecallQuery]:
+        view = self._view(kept, "both", judged, hidden)
         return partial(self._beside, RecallQuery, narrowed(self._source, view, len(kept)))
 
 
@@ -211,22 +230,29 @@ class InteractionHistories(_Histories, PrivateQuery):
         return self._all.counts()
 
     def moment(
-        self, kept: NDArray[np.intp], floor: int, judged: float, popular: FloatArray
+        self,
+        kept: NDArray[np.intp],
+        floor: int,
+        judged: float,
+        hidden: float,
+        popular: FloatArray,
     ) -> Bounded:
         """Return R'R of the known cells of the kept items, with a degree floor."""
-        prepare = partial(_known_cells, judged=judged)
+        prepare = partial(_known_cells, judged=judged, hidden=hidden)
         return self._known(degree_floor=floor, prepare=prepare).columns(kept).gram()
 
-    def cells(self, kept: NDArray[np.intp], judged: float) -> Bounded:
+    def cells(self, kept: NDArray[np.intp], judged: float, hidden: float = HIDDEN) -> Bounded:
         """Return the known cells of the kept items, to be flipped."""
-        prepare = partial(_known_cells, judged=judged)
+        prepare = partial(_known_cells, judged=judged, hidden=hidden)
         return self._known(degree_floor=1, prepare=prepare).columns(kept).cells()
 
-    def _judged(self, kept: NDArray[np.intp], judged: float) -> Callable[..., RecallQuery]:
-        rows = JudgedCells(self._R, kept, judged)
+    def _judged(
+        self, kept: NDArray[np.intp], judged: float, hidden: float
+    ) -> Callable[..., RecallQuery]:
+        rows = JudgedCells(self._R, kept, judged, hidden)
         # One interaction changes what is found of one row, whether it comes, goes or moves.
         return partial(RecallQuery, rows, adjacency="replace", n_jobs=self.n_jobs)
 
 
-def _known_cells(R: Any, judged: float) -> Any:
-    return without_hidden(binary_rows(R), judged, by_cell=True)
+def _known_cells(R: Any, judged: float, hidden: float) -> Any:
+    return without_hidden(binary_rows(R), judged, hidden, by_cell=True)

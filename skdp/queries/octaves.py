@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_only
 from skdp.data.blocks import Block, Scratch, row_source
-from skdp.data.dense_pieces import dense_pieces
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.sums import SumQuery
 
@@ -52,14 +52,16 @@ class OctavesOfBlock:
 
     def __call__(self, block: Block) -> FloatArray:
         """Return how many entries of the block lie in each part of an octave, by column."""
-        return np.asarray(sum(map(self._of_piece, dense_pieces(block))))
-
-    def _of_piece(self, rows: FloatArray) -> FloatArray:
-        rows = finite_only(rows)
+        rows = finite_only(block)
+        if sp.issparse(rows):
+            return _counted_stored(rows, self._bins_at, _OCTAVE_BINS + 1)[:, :_OCTAVE_BINS]
         numbers = _SCRATCH.numbers.shaped(rows.shape)
         distances = np.abs(np.subtract(rows, self.center, out=numbers), out=numbers)
         bins = _leading_bits(distances, distances)
         return counted_octaves(_SMALL_BINS.take(bins), numbers.view(np.intp))
+
+    def _bins_at(self, values: FloatArray, columns: NDArray[Any]) -> NDArray[np.intp]:
+        return octaves_of(values, self.center[columns])
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,17 @@ class PlacesOfBlock:
 
     def __call__(self, block: Block) -> FloatArray:
         """Return how many entries of the block lie in each step, by column."""
-        return np.asarray(sum(map(self._of_piece, dense_pieces(block))))
-
-    def _of_piece(self, rows: FloatArray) -> FloatArray:
-        rows = finite_only(rows)
+        rows = finite_only(block)
+        if sp.issparse(rows):
+            return _counted_stored(rows, self._bins_at, _PLACE_BINS)
         numbers = _SCRATCH.numbers.shaped(rows.shape)
         steps = _places(rows, self.center, self.step, numbers)
         bins = _SCRATCH.bins.shaped(rows.shape).view(np.intp)
         np.copyto(bins, steps, casting="unsafe")
         return counted_places(bins, bins)
+
+    def _bins_at(self, values: FloatArray, columns: NDArray[Any]) -> NDArray[np.intp]:
+        return places_of(values, self.center[columns], self.step[columns])
 
 
 class _RankQuery(SumQuery):
@@ -244,3 +248,16 @@ def _counted(bins: NDArray[Any], size: int, out: Any = None) -> FloatArray:
     numbers = np.add(bins, size * np.arange(d), out=out)
     counts = np.bincount(numbers.ravel(), minlength=d * size)
     return np.asarray(counts.reshape(d, size).astype(np.float64))
+
+
+def _counted_stored(
+    rows: Any, bins_at: Callable[[FloatArray, NDArray[Any]], NDArray[np.intp]], size: int
+) -> FloatArray:
+    """Count the stored entries of each column by their bins, and all others as zeros."""
+    n, d = rows.shape
+    columns = np.asarray(rows.indices, np.intp)
+    counts = np.bincount(columns * size + bins_at(rows.data, columns), minlength=d * size)
+    counts = counts.reshape(d, size)
+    every = np.arange(d)
+    counts[every, bins_at(np.zeros(d), every)] += n - np.bincount(columns, minlength=d)
+    return np.asarray(counts.astype(np.float64))

@@ -51,7 +51,8 @@ def histories_of_pairs(
     """Return the sparse matrix of pairs (user, item), with the names of its rows and columns.
 
     Private: the matrix is the data. The catalogue `items` must be public, so that the columns tell
-    of nobody: a pair with an item that is not in it adds nothing.
+    of nobody: a pair with an item that is not in it adds nothing, nor does one without a user (None
+    or NaN), who would be another row at each pair.
 
     Parameters
     ----------
@@ -89,12 +90,12 @@ def histories_of_pairs(
             "pairs_users and pairs_items must be columns of the same length. Got "
             f"{len(who)} and {len(what)} names."
         )
-    weights = np.ones(len(who)) if values is None else np.asarray(values, np.float64)
+    weights = np.ones(len(who)) if values is None else _numbers(values)
     if weights.shape != (len(who),):
         raise ValueError(f"values must have one number for each pair. Got {weights.shape}.")
     catalogue = _catalogue(items, "items")
     if users is None:
-        seen = dict.fromkeys(key for key in who if isinstance(key, Hashable))
+        seen = dict.fromkeys(filter(_is_name, who))
         names = {key: i for i, key in enumerate(seen)}
     else:
         names = _catalogue(users, "users")
@@ -113,6 +114,24 @@ def histories_of_pairs(
 def _each(values: Any) -> list[Any]:
     """Return names one by one: in an array of several types one would rename all others."""
     return list(values.tolist() if hasattr(values, "tolist") else values)
+
+
+def _numbers(values: Any) -> NDArray[np.float64]:
+    try:
+        found = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        found = None
+    if found is None:  # out here no context holds the value
+        raise ValueError("values must hold numbers.")
+    return found
+
+
+def _is_name(key: Any) -> bool:
+    """Whether a key tells who it is: one that is missing equals nothing, not even itself."""
+    try:
+        return key is not None and isinstance(key, Hashable) and bool(key == key)
+    except TypeError:  # as pandas.NA
+        return False
 
 
 def _catalogue(given: Any, name: str) -> dict[Any, int]:

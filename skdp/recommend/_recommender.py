@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._inputs import as_blocks, check_matrix, check_rows, checked, map_blocks
+from skdp._inputs import as_blocks, check_matrix, check_rows, checked, map_blocks, stacked_rows
 from skdp._types import Seed
 from skdp._validation import check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
@@ -17,7 +17,14 @@ from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
 from skdp.queries.histories import InteractionHistories, RowHistories
 from skdp.recommend._lists import ListsMixin
-from skdp.recommend._routes import choose_route, expected_counts, release_route, taste_edge
+from skdp.recommend._published import PublishedListsMixin
+from skdp.recommend._routes import (
+    choose_route,
+    expected_counts,
+    readable_tastes,
+    release_route,
+    taste_edge,
+)
 from skdp.solvers.recommend import fit_filter
 from skdp.theory import FitPlan
 from skdp.theory._plan import Expectation, check_counts, constant_error
@@ -28,6 +35,7 @@ _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is privat
 
 class DPRecommender(
     ListsMixin,
+    PublishedListsMixin,
     FitsElsewhereMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
@@ -38,8 +46,10 @@ class DPRecommender(
     The fitted filter is (`epsilon`, `delta`)-differentially private for adding or removing one row
     (a user with the whole history) or one interaction, and may be published. Recommendations are
     computed from the user's own true history and go to that user: what all other users see
-    together says no more about the history than the filter does (joint differential privacy). An
-    interaction unit promises little for a whole history: its epsilon times the number of items.
+    together says no more about the history than the filter does (joint differential privacy). The
+    "one_shot" release holds a flipped history of each user: lists that are made of those
+    (`recommend_all`) may be published for all users, at pure epsilon. An interaction unit promises
+    little for a whole history: its epsilon times the number of items.
 
     Noisy counts of the items say how popular each is; a noisy moment of the most popular ones says
     what is liked together. What can be read of it through its known noise is added to popularity,
@@ -66,6 +76,10 @@ class DPRecommender(
     item_exponent : float, default=0.5
         Popular items count less among the tastes: by their count, and some of the noise, to this
         power. 0 is a plain singular value decomposition, 0.5 the normalisation of graph filters.
+    degree_floor : "auto" or int, default="auto"
+        Interactions: users with fewer of the kept items weigh as if they had so many. "auto" takes
+        their released mean number. A number must be public, such as the length of usual histories;
+        `algorithm="auto"` then reckons with it (with 25 otherwise).
     weights : "binary" or float, default="binary"
         What an entry counts: each positive one the same, or min(x, weights), a public cap on
         ratings or numbers of plays (row unit only). Rows have length 1 in any case.
@@ -92,6 +106,8 @@ class DPRecommender(
         Which algorithm was used, and why.
     components_ : ndarray of shape (n_components, n_features)
         The first row measures popularity, the others tastes; rows beyond `rank_` are zero.
+    flipped_ : Flipped or None
+        Of "one_shot": the flipped histories on the kept items, which may be published.
     n_users_ : int
         Number of users: released under "add_remove" for the row unit, exact where it is public.
     n_features_in_ : int
@@ -133,6 +149,7 @@ class DPRecommender(
         privacy_unit: str = "row",
         algorithm: str = "auto",
         item_exponent: float = 0.5,
+        degree_floor: int | str = "auto",
         weights: float | str = "binary",
         random_state: Seed = None,
         n_jobs: int | None = None,
@@ -140,6 +157,7 @@ class DPRecommender(
         self.n_components = n_components
         self.algorithm = algorithm
         self.item_exponent = item_exponent
+        self.degree_floor = degree_floor
         self.weights = weights
         self.privacy_unit = privacy_unit
         self.epsilon = epsilon
@@ -155,7 +173,8 @@ class DPRecommender(
         Parameters
         ----------
         R : {array-like, sparse matrix} of shape (n_users, n_items), or blocks
-            Positive entries are interactions. For the row unit also blocks, as in `DPPCA`.
+            Positive entries are interactions. Blocks are those of `DPPCA`; for interactions they
+            are put together in memory, as a sparse matrix.
         y : Ignored
             Not used.
 
@@ -170,7 +189,7 @@ class DPRecommender(
         if whole:
             R = check_rows(self, R, **options)
         else:
-            R = check_matrix(self, R, "unless privacy_unit='row'", **options)
+            R = check_matrix(self, stacked_rows(R), "unless privacy_unit='row'", **options)
         session = self._open_session(pure=self._is_pure(R))
         return self._close_session(session, self._fit_session(session, R))
 
@@ -208,9 +227,8 @@ class DPRecommender(
             n_users = max(1.0, float(count.value), 2 * count.noise_scale)
             available -= _COUNT_SHARE
         route = release_route(name, session, self.privacy_unit, n_users)
-        fitted = fit_filter(
-            ask, route, n_users, available, self.n_components, float(self.item_exponent)
-        )
+        options = (self.n_components, float(self.item_exponent), self._floor)
+        fitted = fit_filter(ask, route, n_users, available, *options)
         return self._attributes(fitted, n_users, n_items) | {"route_": reason}
 
     def _attributes(self, fitted, n_users, n_items):
@@ -226,6 +244,7 @@ class DPRecommender(
             "rank_": found.rank,
             "components_": components,
             "n_users_": round(n_users),
+            "flipped_": fitted.flipped,
         }
 
     def _check_parameters(self):
@@ -239,6 +258,13 @@ class DPRecommender(
                 "privacy_unit='interaction'. Got privacy_unit='row'."
             )
 
+        if self._floor is not None:
+            check_int(self, "degree_floor", 1)
+            if self.privacy_unit == "row":
+                raise ValueError(
+                    "degree_floor needs privacy_unit='interaction': rows have length 1. "
+                    f"Use degree_floor='auto'. Got degree_floor={self.degree_floor!r}."
+                )
         if self._cap is not None:
             check_real(self, "weights", 1e-60, 1e60, closed="both")
             if self.privacy_unit == "interaction":
@@ -246,6 +272,11 @@ class DPRecommender(
                     "a cap on values needs privacy_unit='row': an interaction is there or not. "
                     f"Use weights='binary'. Got weights={self.weights!r}."
                 )
+
+    @property
+    def _floor(self):
+        given = self.degree_floor
+        return None if isinstance(given, str) and given == "auto" else given
 
     @property
     def _cap(self):
@@ -283,6 +314,8 @@ class DPRecommender(
         )
         edge = taste_edge(rehearsal, n_samples)
         popularity = "popularity only: at this budget no taste of so few histories can be read"
+        n_read = readable_tastes(edge, self.n_components)
+        tastes = f"{n_read} of {self.n_components - 1} tastes are read if the j-th holds 1/(10 j)"
         expected = Expectation(
             error=constant_error,
             meaning="(no formula: recall depends on the tastes)",
@@ -290,7 +323,8 @@ class DPRecommender(
             signal="share of the squared length of all histories that a taste must hold",
             assumptions=(
                 f"{nnz} interactions, counts that fall like the rank to the power -.8",
-                popularity if math.isnan(edge) else reason,
+                *([popularity] if math.isnan(edge) or not n_read else []),
+                *([] if math.isnan(edge) else [tastes, reason]),
             ),
             scales=False,
         )

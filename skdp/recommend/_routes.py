@@ -14,7 +14,7 @@ _FEWEST = 200  # items that flips must reach to be worth their cost
 _CHOICE = 1.3  # deviation of the noise of a choice at epsilon 1 (Gumbel)
 _LEAST_SIGNAL = 150.0  # below it counts alone, which are pure, tell more than a moment beside them
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
-_USUAL_DEGREE, _USUAL_SHARE = 10.0, 0.8  # stand for what is not known before the counts
+_USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
 
 
 def release_route(name, session, unit, n_users):
@@ -64,9 +64,8 @@ def _flips(session, n_users):
     return Route("one_shot", signal, most, doubt)
 
 
-def _usual_signal(route, n_items):
+def _usual_signal(route, n_items, degree):
     """Return the signal figure where users have a usual number of the kept items."""
-    degree = min(_USUAL_DEGREE, n_items)
     n_kept, most = n_items, route.most(_USUAL_SHARE)
     for _ in range(20):
         signal = route.signal(degree, n_kept, _USUAL_SHARE)
@@ -84,14 +83,15 @@ def choose_route(estimator, shape):
         return name, f"{name}: as asked for"
     if estimator.privacy_unit == "row":
         return "gram", "gram: rows have no other release of tastes"
+    degree = min(estimator._floor or _USUAL_DEGREE, shape[1])
     flips = _flips(estimator._checked_session(pure=True), shape[0])
     enough = flips.most(_USUAL_SHARE) >= min(_FEWEST, shape[1])
-    ours = _usual_signal(flips, shape[1]) if enough else 0.0
+    ours = _usual_signal(flips, shape[1], degree) if enough else 0.0
     if estimator.delta == 0:
         name = "one_shot" if ours else "popularity"
         return name, f"{name}: delta is 0"
     moment = _moment(estimator._checked_session(), "interaction", shape[0])
-    other = _usual_signal(moment, shape[1])
+    other = _usual_signal(moment, shape[1], degree)
     if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
         return "popularity", "popularity: only a taste of a tenth of all could be read"
     name = "one_shot" if ours > other else "gram"
@@ -105,6 +105,13 @@ def expected_counts(n_users, n_items, nnz, unit):
     if unit == "row":  # a history of d items, scaled to length 1, adds sqrt(d) in all
         total = math.sqrt(n_users * nnz)
     return np.minimum(total * falling / falling.sum(), n_users)
+
+
+def readable_tastes(edge, n_components):
+    """Return how many tastes stand out of an edge, if the j-th holds 1/(10 j) of all."""
+    if math.isnan(edge):
+        return 0
+    return n_components - 1 if edge == 0.0 else int(min(n_components - 1, 0.1 / edge))
 
 
 def taste_edge(rehearsal, n_users):

@@ -10,13 +10,13 @@ from skdp._inputs import check_histories
 from skdp.data.histories import hidden_cells, without_hidden
 from skdp.recommend._ranking import best_items
 
-_BEST = 20
 _UNJUDGED = 0.5  # loss of a row with nothing to hide, or nothing to go by
 
 
 def missed_share(model: Any, X: Any, _: Any = None) -> Any:
-    """Share of the hidden items of each row that are not among the best 20 for the others.
+    """Share of the hidden items of each row that are not in the list for the others.
 
+    It has 20 items, or a quarter of a small catalogue.
     A fifth of the items is hidden, by a rule of the row's own items. The loss of a private scorer:
     see `make_private_scorer`, whose "missed_items" it is.
     """
@@ -25,10 +25,10 @@ def missed_share(model: Any, X: Any, _: Any = None) -> Any:
     hidden.data = hidden_cells(rows, 1.0, by_cell=False).astype(np.float64)
     hidden.eliminate_zeros()
     judged = (np.diff(hidden.indptr) > 0) & (np.diff(known.indptr) > 0)
-    losses = np.full(rows.shape[0], _UNJUDGED)
+    losses, length = np.full(rows.shape[0], _UNJUDGED), model.filter_.list_length
     for u in np.flatnonzero(judged):  # a row at a time: the bits of a product depend on its company
         row = known[[u]]
-        lists, _ = best_items(model.filter_.scores, row, _BEST, exclude_known=True)
+        lists, _ = best_items(model.filter_.scores, row, length, exclude_known=True)
         wanted = hidden.indices[hidden.indptr[u] : hidden.indptr[u + 1]]
         losses[u] = 1 - np.isin(wanted, lists[0]).mean()
     return losses

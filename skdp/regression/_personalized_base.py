@@ -26,7 +26,7 @@ from skdp._inputs import (
     checked,
     is_memory_map,
 )
-from skdp._labels import as_labels, check_labels
+from skdp._labels import as_labels, check_kind, check_labels
 from skdp._placed import in_blocks
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.users import UserForm, UserRows, users_of
@@ -120,6 +120,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         ``adapt`` does that.
         """
         self._check_parameters()
+        check_kind(self, y)
         self._unit = self._unit_of(groups)
         session = self._open_session()
         rows, users = self._rows_and_users(X, y, groups)

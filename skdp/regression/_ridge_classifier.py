@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
-from skdp._labels import check_classes, class_numbers
+from skdp._labels import check_classes, check_kind, class_numbers
 from skdp._types import ColumnBounds, Seed, Split
 from skdp.base import atomic
 from skdp.data.blocks import is_dask_array
@@ -185,6 +185,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
             The fitted estimator.
         """
         self._check_parameters()
+        check_kind(self, y)
         session = self._open_session()
         placed = self._checked_records(X, y, groups, numbers=False)
         classes = self._public_classes(placed.columns["y"])

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_ndtr
 
 FloatArray = NDArray[np.float64]
 _KERNEL = np.array([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
@@ -104,26 +105,44 @@ def class_shapes(
         + 6 * np.square(mean).sum(axis=1)
         + np.square(covariance - square).sum(axis=(1, 2)) / weights.units**2
     )
-    covariance = _shrunk(covariance, expected, n * seen)
+    covariance, doubt = _shrunk(covariance, expected, n * seen)
     values, vectors = np.linalg.eigh(covariance)
-    values = np.clip(values, _THINNEST, 1.0)
+    values = np.clip(_positive(values, np.sqrt(doubt / 3)[:, None]), _THINNEST, 1.0)
     covariance = (vectors * values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
     size = half[:, None] * half
     return ClassShapes(counts, center + half * mean, covariance * size, np.asarray(seen))
 
 
-def _shrunk(covariances: FloatArray, noise: FloatArray, n: FloatArray) -> FloatArray:
+def _shrunk(
+    covariances: FloatArray, noise: FloatArray, n: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Move matrices to their weighted mean, as far as their differences are expected of noise.
 
     `noise` is the expected squared norm of the noise on each; twice that is room for few classes.
+    That of what is returned comes with it.
     """
     if np.count_nonzero(n) < 2:
-        return covariances
-    common = np.average(covariances, axis=0, weights=n)
+        return covariances, noise
+    weights = n / n.sum()
+    common = np.average(covariances, axis=0, weights=weights)
     away = covariances - common
-    found = np.average(np.square(away).sum(axis=(1, 2)), weights=n)
-    expected = np.average(noise, weights=n)
-    return np.asarray(common + max(0.0, 1 - 2 * expected / max(found, 1e-300)) * away)
+    found = np.average(np.square(away).sum(axis=(1, 2)), weights=weights)
+    expected = np.average(noise, weights=weights)
+    kept = max(0.0, 1 - 2 * expected / max(found, 1e-300))
+    left = kept**2 * noise + (1 - kept) ** 2 * (np.square(weights) @ noise)
+    return np.asarray(common + kept * away), left
+
+
+def _positive(values: FloatArray, noise_scale: FloatArray) -> FloatArray:
+    """Return the mean of what numbers above zero may be, of which these noisy ones are known.
+
+    The mean of a normal law cut at zero. A variance below its noise is drawn about as wide as the
+    noise, not thin.
+    """
+    scale = np.maximum(noise_scale, 1e-300)
+    place = np.clip(values / scale, -30.0, 30.0)
+    hazard = np.exp(-0.5 * np.square(place) - log_ndtr(place)) / math.sqrt(2 * math.pi)
+    return np.asarray(np.where(values > 30 * scale, values, scale * (place + hazard)))
 
 
 def mass_level(density: FloatArray, share: float) -> float:

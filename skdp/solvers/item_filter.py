@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+_LIST = 20  # items that are looked at
 _PRIOR = 2.0  # a history counts as if it had this many items more, of average taste
+
+
+def list_length(n_items: int) -> int:
+    """Return how many items a list has: few beside the catalogue, or it would find all of them."""
+    return max(1, min(_LIST, n_items // 4))
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,11 @@ class ItemFilter:
         """Number of tastes."""
         return len(self.outward)
 
+    @property
+    def list_length(self) -> int:
+        """How many items a list of it has."""
+        return list_length(len(self.popularity))
+
     def blended(self, blend: float) -> ItemFilter:
         """Return the same filter with another weight of the tastes."""
         return ItemFilter(
@@ -58,9 +69,25 @@ class ItemFilter:
         projected[:, 0] = np.maximum(projected[:, 0], 1e-9) * (1 + _PRIOR / sizes) * self.scale
         return projected
 
+    def flipped_coordinates(
+        self, rows: Any, inward: FloatArray, gain: float, offset: float
+    ) -> FloatArray:
+        """Return the same of unbiased histories gain y - offset on the items of `inward`."""
+        projected = gain * np.asarray(rows @ inward) - offset * inward.sum(axis=0)
+        sizes = gain * np.diff(rows.indptr) - offset * rows.shape[1]
+        return self.weighed(projected, np.maximum(sizes, 1.0))
+
     def scores(self, rows: Any) -> FloatArray:
         """Return the scores of all items (CSR rows over all items)."""
-        coordinates = self.coordinates(rows[:, self.kept])
+        return self.scores_of(self.coordinates(rows[:, self.kept]))
+
+    def flipped_scores(self, rows: Any, gain: float, offset: float) -> FloatArray:
+        """Return the scores of all items for flipped histories (CSR rows over all items)."""
+        kept = rows[:, self.kept]
+        return self.scores_of(self.flipped_coordinates(kept, self.inward, gain, offset))
+
+    def scores_of(self, coordinates: FloatArray) -> FloatArray:
+        """Return the scores of all items from the coordinates of histories."""
         scores = coordinates[:, :1] * self.popularity
         if self.rank and self.blend:
             personal = coordinates[:, 1:] @ (self.blend * self.outward)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.solvers.item_filter import ItemFilter
-from skdp.solvers.one_shot import flip_probability, history_pairs
+from skdp.solvers.one_shot import Flipped, history_pairs
 from skdp.solvers.recommend import (
     best_way,
     kept_degree,
@@ -25,7 +25,6 @@ from skdp.solvers.tastes import Ways, offered
 
 FloatArray = NDArray[np.float64]
 _JUDGED = 5  # every so many reports are kept for the choice of the blend
-_BEST = 20
 _DIFFERENCE = 0.5  # variance of how far the hits of two ways differ for one half of a report
 _CELLS = 2**20  # scored at once
 
@@ -35,12 +34,6 @@ class LocalFit(NamedTuple):
 
     filter: ItemFilter
     counts: Bought
-
-
-def _unbiased(noise_scale: float) -> tuple[float, float]:
-    """Return (gain, offset) of B = gain Y - offset."""
-    p = flip_probability(noise_scale)
-    return 1 / (1 - 2 * p), p / (1 - 2 * p)
 
 
 def fit_reports(
@@ -72,7 +65,7 @@ def _ways(
     n_components: int,
     exponent: float,
 ) -> tuple[Ways, Bought]:
-    gain, offset = _unbiased(noise_scale)
+    gain, offset = Flipped(Y, noise_scale).unbiased
     m = Y.shape[0]
     value = np.zeros(n_items)
     value[items] = gain * np.bincount(Y.indices, minlength=len(items)) - offset * m
@@ -85,15 +78,15 @@ def _ways(
 def _chosen_way(ways: Ways, Y: Any, noise_scale: float) -> int:
     """Choose among the ways by what they find of one half of the items from the other.
 
-    Hits are sums of unbiased cells: 20 of each report, with deviation s each.
+    Hits are sums of unbiased cells: those of the list of each report, with deviation s each.
     """
     together, weights = ways.together()
     totals = np.zeros(len(weights))
     for half in (0, 1):
         known = np.arange(Y.shape[1]) % 2 == half
         totals += _hits(together, weights, Y.tocsc(), known, noise_scale)
-    per_half = 2 * _BEST * noise_scale**2 + _DIFFERENCE
-    return best_way(totals, math.sqrt(2 * Y.shape[0] * per_half))
+    cells = 2 * Y.shape[0] * 2 * together.list_length
+    return best_way(totals, math.sqrt(cells) * noise_scale, math.sqrt(2 * Y.shape[0] * _DIFFERENCE))
 
 
 def _hits(
@@ -103,19 +96,17 @@ def _hits(
     known: NDArray[np.bool_],
     noise_scale: float,
 ) -> FloatArray:
-    """Return the unbiased number of hits among the best 20 other items, by rows of weights."""
-    gain, offset = _unbiased(noise_scale)
+    """Return the unbiased number of hits among the best other items, by rows of weights."""
+    gain, offset = Flipped(Y, noise_scale).unbiased
     given, hidden = Y[:, known].tocsr(), Y[:, ~known].tocsr()
-    best, totals = min(_BEST, hidden.shape[1]), np.zeros(len(weights))
+    best, totals = min(tastes.list_length, hidden.shape[1]), np.zeros(len(weights))
     if best == 0:
         return totals
     inward = tastes.inward[known]
     n_rows = max(1, _CELLS // hidden.shape[1])
     for start in range(0, given.shape[0], n_rows):
         rows, truth = given[start : start + n_rows], hidden[start : start + n_rows]
-        projected = gain * np.asarray(rows @ inward) - offset * inward.sum(axis=0)
-        sizes = gain * np.diff(rows.indptr) - offset * rows.shape[1]
-        coordinates = tastes.weighed(projected, np.maximum(sizes, 1.0))
+        coordinates = tastes.flipped_coordinates(rows, inward, gain, offset)
         popular = coordinates[:, :1] * tastes.popularity[tastes.kept[~known]]
         outward = tastes.outward[:, ~known]
         cells = gain * truth.toarray() - offset

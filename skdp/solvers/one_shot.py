@@ -38,6 +38,27 @@ def flip_deviation(epsilon: float) -> float:
     return 0.5 / math.sinh(min(epsilon, 1400.0) / 2)
 
 
+class Flipped(NamedTuple):
+    """Released histories: each cell was flipped by itself.
+
+    Attributes
+    ----------
+    rows : CSR array
+        Ones where the flipped cell is one.
+    noise_scale : float
+        Deviation of the unbiased cell (y - p)/(1 - 2p).
+    """
+
+    rows: Any
+    noise_scale: float
+
+    @property
+    def unbiased(self) -> tuple[float, float]:
+        """(gain, offset) of the unbiased cell gain y - offset."""
+        p = flip_probability(self.noise_scale)
+        return 1 / (1 - 2 * p), p / (1 - 2 * p)
+
+
 def graded_may_pay(epsilon: float) -> bool:
     """Whether Laplace noise could be smaller than flips and the rounding of cells, of 1/4."""
     return 2 / epsilon**2 < flip_deviation(epsilon) ** 2 + 0.25
@@ -53,17 +74,21 @@ def pair_deviation(noise_scale: float, n_rows: float, count: float) -> float:
     return math.sqrt(n_rows * noise_scale**4 + 2 * noise_scale**2 * max(count, 0.0))
 
 
-def leading_pairs(M: Any, k: int) -> tuple[FloatArray, FloatArray]:
-    """Return the k largest eigenpairs of a symmetric array or operator, from a fixed start."""
+def leading_pairs(M: Any, k: int, *, rough: bool = False) -> tuple[FloatArray, FloatArray]:
+    """Return the k largest eigenpairs of a symmetric array or operator, from a fixed start.
+
+    `rough`: a large one is read in single precision, which takes half of the time.
+    """
     n = M.shape[0]
     k = min(k, n)
     if isinstance(M, np.ndarray) and (n < _SMALL or 10 * k >= n):
         return top_eigenpairs(M, k)
+    M = M.astype(np.float32) if rough and isinstance(M, np.ndarray) else M
     if isinstance(M, np.ndarray) and np.count_nonzero(M) < _EMPTY * M.size:
         M = sp.csr_array(M)  # most of it is zero: a product reads less
-    values, vectors = eigsh(M, min(k, n - 1), which="LA", tol=1e-4, v0=np.ones(n))
+    values, vectors = eigsh(M, min(k, n - 1), which="LA", tol=1e-4, v0=np.ones(n, M.dtype))
     order = np.argsort(-values, kind="stable")
-    return values[order], vectors[:, order]
+    return values[order].astype(np.float64), vectors[:, order].astype(np.float64)
 
 
 class _Moment(NamedTuple):
@@ -97,7 +122,8 @@ def history_pairs(Y: Any, noise_scale: float, floor: float) -> PairMoment:
         off = LinearOperator((n, n), matvec=multiply, dtype=np.float64)
     b = n / moment.rows
     edge = moment.rows * moment.variance * (b + 2 * math.sqrt(b)) / floor
-    return PairMoment(off, partial(moment.directions, scale=1 / floor), edge)
+    shrink = partial(moment.directions, scale=1 / floor)
+    return PairMoment(off, shrink, edge, moment.diagonal / floor)
 
 
 class NormalisedPairs(NamedTuple):

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from skdp.answer import Answer
-from skdp.solvers.item_filter import ItemFilter
-from skdp.solvers.one_shot import history_pairs
+from skdp.solvers.item_filter import ItemFilter, list_length
+from skdp.solvers.one_shot import Flipped, history_pairs
 from skdp.solvers.rungs import Bought, bought, ranked
 from skdp.solvers.shrinkage import PairMoment, wigner
 from skdp.solvers.tastes import WAYS, Items, Ways, offered, own_of
 
 FloatArray = NDArray[np.float64]
-_PURE_COUNTS, _PURE_CELLS = 0.15, 0.8  # shares of a pure budget
+_PURE_COUNTS, _PURE_CELLS = 0.1, 0.85  # shares of a pure budget
 _FEWEST_KEPT, _MOST_KEPT = 100, 4000
 _SIZE = 1.2  # kept items: SIZE x^(2/3) for a signal figure x
 _SLOW = 1e-300
@@ -32,8 +32,7 @@ _MOST_JUDGED = 0.5  # of the rows, of which a fifth of the items is hidden from 
 _JUDGED_ROWS = 10_000.0  # are enough
 _JUDGED_SCORES = 2e7  # computed for it: seconds
 _DIFFERENCE = 0.03  # variance of how far the recalls of two ways differ for one row
-_DOUBTS = np.array([way.doubt for way in WAYS])
-_LIST = 20
+_HIDDEN, _MOST_HIDDEN = 0.2, 6.0  # share of the items of a judged row, and how many in the mean
 _LISTS = 8  # with other noise, that are compared with the list of the counts
 
 
@@ -61,10 +60,11 @@ class Route(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """What a fit releases: the filter, and the counts that it starts from."""
+    """What a fit releases: the filter, the counts that it starts from, and flipped histories."""
 
     filter: ItemFilter
     counts: Bought
+    flipped: Flipped | None = None
 
 
 def buy_counts(ask_counts: Callable[..., Answer], available: float, route: str) -> Bought:
@@ -90,20 +90,21 @@ def _rungs(route: str, available: float) -> tuple[tuple[float, float, float], ..
     if route == "popularity":
         return ((available, math.inf, 0.0),)
     if route == "one_shot":
-        return ((_PURE_COUNTS, 4.5, 0.02), (_PURE_CELLS, math.inf, 0.0))
+        return ((_PURE_COUNTS, 4.5, 0.03), (_PURE_CELLS, math.inf, 0.0))
     rungs = (
-        (0.04, 5.0, 0.0015), (0.06, 5.0, 0.003), (0.2, 3.5, 0.004), (0.3, 3.5, 0.01),
+        (0.04, 5.0, 0.0015), (0.06, 5.0, 0.003), (0.2, 3.5, 0.006), (0.3, 3.5, 0.02),
         (0.4, math.inf, 0.0),
     )  # fmt: skip
     return tuple((part * available, level, loss) for part, level, loss in rungs)
 
 
 def list_loss(counts: FloatArray, noise_scale: float) -> float:
-    """Return which share of the counts of the best 20 items as much noise again would lose.
+    """Return which share of the counts of the best items as much noise again would lose.
 
-    About what the first noise has lost. The second one is a fixed pattern: nothing is drawn.
+    About what the first noise has lost. The second one is a fixed pattern: nothing is drawn. Twice
+    as many items as a list has: those that a user knows are not in it.
     """
-    best = min(_LIST, len(counts))
+    best = min(2 * list_length(len(counts)), max(1, len(counts) // 2))
     total = float(np.partition(counts, -best)[-best:].sum())
     if total <= 0.0:
         return 1.0
@@ -155,13 +156,25 @@ def popularity_ways(counts: Bought, n_users: float) -> Ways:
     return offered(None, known_items(counts, top, n_users), 1, 0.0)
 
 
-def best_way(totals: FloatArray, noise_scale: float) -> int:
+def doubts(noise_scale: float, sampled: float) -> FloatArray:
+    """Return by how much each way must be better: for privacy's noise, and for that of the rows."""
+    both = math.hypot(noise_scale, sampled)
+    return np.array([way.doubt * both + way.luck * sampled for way in WAYS])
+
+
+def best_way(totals: FloatArray, noise_scale: float, sampled: float) -> int:
     """Return the way with the largest released recall; popularity where noise may have done it."""
-    return int(np.argmax(totals - noise_scale * _DOUBTS))
+    return int(np.argmax(totals - doubts(noise_scale, sampled)))
 
 
 def fit_filter(
-    ask: Any, route: Route, n_users: float, available: float, n_components: int, exponent: float
+    ask: Any,
+    route: Route,
+    n_users: float,
+    available: float,
+    n_components: int,
+    exponent: float,
+    floor: int | None = None,
 ) -> Fitted:
     """Release counts, the moment of the most popular items, and how far its tastes help.
 
@@ -171,43 +184,53 @@ def fit_filter(
     if not counts.readable:
         ways = popularity_ways(counts, n_users)
         if route.name == "one_shot":
-            _chosen_way(ask, route, ways, n_users, min(_MOST_JUDGED, _JUDGED_ROWS / n_users))
+            judged = min(_MOST_JUDGED, _JUDGED_ROWS / n_users)
+            _chosen_way(ask, route, ways, n_users, (judged, _HIDDEN))
         return Fitted(ways.chosen(0), counts)
     rest = _PURE_CELLS if route.name == "one_shot" else available - counts.spent - _JUDGE
     order = np.argsort(-counts.value, kind="stable")
-    n_kept, floor = _sized(route, counts.value[order], n_users, rest)
+    n_kept, usual = _sized(route, counts.value[order], n_users, rest)
     kept = np.sort(order[:n_kept])
     judged = min(_MOST_JUDGED, _JUDGED_ROWS / n_users)
+    hidden = min(_HIDDEN, _MOST_HIDDEN / usual)
     items = known_items(counts, kept, n_users)
-    moment = _moment(ask, route, items, floor, judged, rest)
+    moment, flipped = _moment(ask, route, items, floor or usual, (judged, hidden), rest)
     ways = offered(moment, items, n_components, exponent)
+    del moment  # large
     judged = min(judged, _JUDGED_SCORES / (n_users * n_kept))
-    return Fitted(ways.chosen(_chosen_way(ask, route, ways, n_users, judged)), counts)
+    way = _chosen_way(ask, route, ways, n_users, (judged, hidden))
+    return Fitted(ways.chosen(way), counts, flipped)
 
 
-def _chosen_way(ask: Any, route: Route, ways: Ways, n_users: float, judged: float) -> int:
-    """Choose the way by the recall of hidden items; pure routes by one choice."""
+def _chosen_way(
+    ask: Any, route: Route, ways: Ways, n_users: float, judged: tuple[float, float]
+) -> int:
+    """Choose the way by the recall of hidden items; pure routes by one choice.
+
+    `judged` are a share of the rows, and of their items that are hidden.
+    """
     together, weights = ways.together()
-    query = ask.judge(*together.arrays(), weights, judged)
-    sampled = math.sqrt(_DIFFERENCE * n_users * judged)
+    query = ask.judge(*together.arrays(), weights, *judged)
+    sampled = math.sqrt(_DIFFERENCE * n_users * judged[0])
     if route.name != "one_shot":
         answer = query.recalls(share=_JUDGE)
-        return best_way(answer.value, math.hypot(answer.noise_scale, sampled))
-    noise_scale = math.hypot(route.doubt(_JUDGE), sampled)
-    return int(query.best_recall(-noise_scale * _DOUBTS, share=_JUDGE))
+        return best_way(answer.value, answer.noise_scale, sampled)
+    return int(query.best_recall(-doubts(route.doubt(_JUDGE), sampled), share=_JUDGE))
 
 
 def _moment(
-    ask: Any, route: Route, items: Items, floor: int, judged: float, share: float
-) -> PairMoment:
+    ask: Any, route: Route, items: Items, floor: int, judged: tuple[float, float], share: float
+) -> tuple[PairMoment, Flipped | None]:
     """Release the moment on the kept items, or their flipped cells."""
     if route.name == "one_shot":
-        cells = ask.cells(items.kept, judged, share=share)
-        return history_pairs(cells.value, cells.noise_scale, floor)
-    answer = ask.moment(items.kept, floor, judged, items.popular, share=share)
-    off = answer.value.copy()
+        cells = ask.cells(items.kept, *judged, share=share)
+        flipped = Flipped(cells.value, cells.noise_scale)
+        return history_pairs(flipped.rows, flipped.noise_scale, floor), flipped
+    answer = ask.moment(items.kept, floor, *judged, items.popular, share=share)
+    off, diagonal = answer.value.copy(), None
     if not route.pairs:
+        diagonal = np.diag(off).copy()
         np.fill_diagonal(off, 0.0)
     noise_scale = answer.noise_scale / math.sqrt(2)
     edge = 2 * noise_scale * math.sqrt(len(items.kept))
-    return PairMoment(off, partial(wigner, noise_scale=noise_scale), edge)
+    return PairMoment(off, partial(wigner, noise_scale=noise_scale), edge, diagonal), None

@@ -46,11 +46,14 @@ class PairMoment(NamedTuple):
         What can be read of its eigenpairs (values, vectors), which may be of another diagonal.
     edge : float
         Where the spectrum of its noise ends.
+    diagonal : ndarray of shape (n,) or None
+        The released diagonal; None where there is none.
     """
 
     off: Any
     shrink: Callable[[FloatArray, FloatArray], Directions]
     edge: float
+    diagonal: FloatArray | None = None
 
 
 def wigner(values: FloatArray, vectors: FloatArray, noise_scale: float) -> Directions:

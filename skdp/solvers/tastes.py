@@ -36,16 +36,21 @@ class Way(NamedTuple):
         errs more.
     weight : float
         Of the tastes beside popularity.
-    doubt : float
-        Noise scales by which its recall must be better than that of popularity.
+    doubt, luck : float
+        Deviations of all noise, and of the luck of the judged rows alone, by which its recall must
+        be better than that of popularity. What pairs say together is nothing where it does not
+        stand out of the noise of privacy, which need not be doubted again.
     """
 
     kind: int
     weight: float
-    doubt: float
+    doubt: float = 0.0
+    luck: float = 0.0
 
 
-WAYS = (Way(0, 0.0, 0.0), Way(0, 1.0, 1.5), Way(0, 2.0, 2.0), Way(1, 0.25, 1.5), Way(1, 1.0, 3.0))
+WAYS = (
+    Way(0, 0.0), Way(0, 1.0, luck=1.0), Way(0, 2.0, 1.0, 1.0), Way(1, 0.25, 2.0), Way(1, 1.0, 3.0),
+)  # fmt: skip
 
 
 class Items(NamedTuple):
@@ -116,20 +121,25 @@ _NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))
 
 
 def _readings(moment: PairMoment, items: Items, k: int) -> list[Directions]:
-    """Return what pairs say, with a diagonal that fits them, and what they say beside `own`.
+    """Return what pairs say, with a diagonal that fits them, and with the released one or `own`.
 
     Popularity is known from the counts: all is read beside it. The fitted diagonal follows the k
     first directions, once: more rounds change little.
     """
-    own, v = items.own, items.popular
+    own, v, released = items.own, items.popular, moment.diagonal
     beside = _projected(moment.off, v)
-    found = moment.shrink(*leading_pairs(beside, k))
+    dense = isinstance(beside, np.ndarray)
+
+    def read(diagonal: FloatArray) -> Directions:
+        M = _with_diagonal(beside, diagonal, v)
+        return moment.shrink(*leading_pairs(M, 2 * k if dense else k, rough=True))
+
+    second = read(own if released is None else released)
+    found = (
+        moment.shrink(*leading_pairs(beside, k, rough=True)) if dense else second
+    )  # which takes long
     share = (found.vectors**2) @ (found.values * found.cosines)
-    most = 2 * k if isinstance(beside, np.ndarray) else k  # an operator takes long
-    return [
-        moment.shrink(*leading_pairs(_with_diagonal(beside, diagonal, v), most))
-        for diagonal in (np.minimum(share, own), own)
-    ]
+    return [read(np.minimum(share, own)), second]
 
 
 def _projected(M: Any, v: FloatArray) -> Any:
@@ -142,7 +152,7 @@ def _projected(M: Any, v: FloatArray) -> Any:
         y = M @ _off(x.reshape(-1), v)
         return _off(y, v)
 
-    return LinearOperator(M.shape, matvec=multiply, dtype=np.float64)
+    return LinearOperator(M.shape, matvec=multiply, dtype=np.float32)
 
 
 def _off(x: FloatArray, v: FloatArray) -> FloatArray:
@@ -160,7 +170,7 @@ def _with_diagonal(M: Any, diagonal: FloatArray, v: FloatArray) -> Any:
         x = x.reshape(-1)
         return np.asarray(M @ x + _off(diagonal * _off(x, v), v))
 
-    return LinearOperator(M.shape, matvec=multiply, dtype=np.float64)
+    return LinearOperator(M.shape, matvec=multiply, dtype=np.float32)
 
 
 def _filter(

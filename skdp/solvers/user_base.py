@@ -114,7 +114,8 @@ def find_target_unit(ask: AsksBase, share: float, *, centered: bool) -> TargetUn
 def _middle(rank: AsksRank, reach: float, share: float) -> tuple[float, bool]:
     """Return about the median of numbers in [-reach, reach], and whether it was seen at all.
 
-    Zooms that are finer than the numbers are apart say little, and do little.
+    It was if released ranks enclose it: one that nothing moved may lie anywhere. Zooms that are
+    finer than the numbers are apart say little, and do little.
     """
     center, step, seen = 0.0, reach / FARTHEST, False
     for _ in range(_ZOOMS):
@@ -124,8 +125,8 @@ def _middle(rank: AsksRank, reach: float, share: float) -> tuple[float, bool]:
         ) -> Answer:
             return rank(c + by * float(thresholds[0]), share=share)
 
-        at, narrow, _ = find_places(steps, 1, share)
-        seen = seen or bool(narrow[0] or at[0] == 0)  # it may as well be where it was
+        at, narrow, enclosed = find_places(steps, 1, share)
+        seen = seen or bool(enclosed[0])
         center += step * float(at[0])
         step *= _ZOOM / FARTHEST if narrow[0] else 1.0
     return center, seen

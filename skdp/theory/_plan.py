@@ -114,6 +114,8 @@ class FitPlan:
         The assumed shape of the data.
     guarantee : str
         What the fit would satisfy.
+    cautions : tuple of str
+        What is weak about it.
     mu : float
         Gaussian-DP parameter of the budget; 0 where the fit is not made of Gaussians.
     unit : str
@@ -140,6 +142,7 @@ class FitPlan:
     n_samples: int
     n_features: int
     guarantee: str
+    cautions: tuple[str, ...]
     mu: float
     unit: str
     error: float
@@ -173,6 +176,7 @@ class FitPlan:
         facts = [
             ("Plan", f"{self.estimator}, {shape}; no data was touched"),
             ("Guarantee", self.guarantee),
+            *(("Weak", text) for text in self.cautions),
             ("Expected error", f"{error} ({self.meaning})"),
             ("Found from", f"{self.found:.2g} ({self.signal})"),
         ]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from skdp.answer import Answer
 from skdp.exceptions import PrivacyWarning
-from skdp.privacy.accounting.receipts import LedgerEntry
+from skdp.privacy.accounting.receipts import LedgerEntry, cautions
 from skdp.privacy.gate.ask import Path
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.privacy.gate.grants import Grant
@@ -198,6 +198,7 @@ class Rehearsal:
 
     estimator: str
     guarantee: str
+    cautions: tuple[str, ...]
     mu: float
     law: str
     lines: tuple[PlannedRelease, ...]
@@ -224,6 +225,7 @@ class Rehearsal:
             n_samples=n,
             n_features=d,
             guarantee=self.guarantee,
+            cautions=self.cautions,
             mu=self.mu,
             unit=unit,
             error=expected.error(n),
@@ -288,7 +290,9 @@ def rehearse(
     guarantee = f"epsilon={budget.epsilon:g}, delta={budget.delta:g}, unit {session.unit}"
     guarantee += f", {session.adjacency}"
     name = type(estimator).__name__
-    return Rehearsal(name, guarantee, budget.mu, session.law, tuple(session.paid), session.narrowed)
+    weak = cautions(budget.epsilon, budget.delta, session.unit, n)
+    paid = tuple(session.paid)
+    return Rehearsal(name, guarantee, weak, budget.mu, session.law, paid, session.narrowed)
 
 
 def _order_bounds(estimator: Any) -> None:

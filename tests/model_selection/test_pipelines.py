@@ -561,6 +561,7 @@ IDS, REST = ("ids", "passthrough", ["person"]), ("scale", SCALED, ["a", "b", "c"
         ([by_columns(IDS, REST)], -1, False),
         ([by_columns(IDS, REST, verbose_feature_names_out=True)], "person", False),
         ([by_columns(("hot", HOT, ["a"]), IDS)], 2, False),  # how wide is not looked up
+        ([by_columns(("own", FunctionTransformer(np.hstack), ["a"]), IDS)], 1, False),  # nor here
         ([by_columns(("ids", RowClipper(), ["person"]), REST)], "person", False),
         ([by_columns(("all", "passthrough", slice(0, 4)))], 0, False),
         ([by_columns(("mask", "passthrough", [True, False]))], 0, False),

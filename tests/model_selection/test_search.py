@@ -219,7 +219,9 @@ def test_seeded_search_is_reproducible_and_flagged():
         ({"expected_runs": 0.5, "strategy": "random_stopping"}, "expected_runs"),
         ({"score_share": 1.0}, "score_share"),
         ({"scoring": "r2"}, "make_private_scorer"),
-        ({"scoring": None}, "make_private_scorer"),
+        ({"scoring": "accuracy"}, "make_private_scorer"),
+        ({"scoring": None, "estimator": DPRidge()}, "public 'target_bounds'"),
+        ({"cv": 5}, "has no folds"),
         ({"param_grid": {"epsilon": [1, 2]}}, "cannot be searched"),
         ({"param_grid": {"random_state": [1, 2]}}, "cannot be searched"),
         ({"estimator": StandardScaler()}, "neither a private estimator"),
@@ -246,6 +248,24 @@ def test_bad_parameters_touch_nothing(params, match):
         search.fit(X)
     assert not len(transcript) and not ledger.entries
     assert not hasattr(search, "best_estimator_")
+
+
+def test_estimators_have_a_score_of_their_own():
+    """Without one an error would ask for bounds of a loss that a newcomer has not heard of."""
+    rng = np.random.default_rng(0)
+    A = 50 + rng.standard_normal((4000, 3)) * [10.0, 3.0, 1.0]
+    grid, settings = {"n_components": [1, 3]}, {"epsilon": 30.0, "strategy": "compose"}
+    search = DPGridSearchCV(DPPCA(), grid, **settings).fit(A)
+    lost = np.sum((A - search.inverse_transform(search.transform(A))) ** 2, axis=1)
+    share = lost / np.sum((A - search.best_estimator_.mean_) ** 2, axis=1)
+    assert search.best_params_ == {"n_components": 3}
+    assert search.best_score_ == pytest.approx(-np.mean(share), abs=0.01)
+    y = A @ [0.1, 0.0, 0.0] - 5 + 0.1 * rng.standard_normal(4000)
+    ridge = DPRidge(target_bounds=(-4.0, 4.0))
+    search = DPGridSearchCV(ridge, {"alpha": [1e-3, 1e6]}, **settings).fit(A, y)
+    error = np.mean((y - search.predict(A)) ** 2)
+    assert search.best_params_ == {"alpha": 1e-3}
+    assert search.best_score_ == pytest.approx(-error, abs=0.2)
 
 
 def test_losses_of_other_kinds_are_refused():
@@ -626,7 +646,7 @@ def test_a_classifier_is_scored_by_its_labels(scoring):
     model = DPRidgeClassifier(clip_norm=1.8, classes=["a", "b"])
     search = DPGridSearchCV(model, {"alpha": [1.0, 10.0]}, epsilon=4.0, **scoring).fit(X, y)
     assert -0.2 < search.best_score_ < 0.1
-    with pytest.raises(ValueError, match="are for classifiers; other losses need public bounds"):
+    with pytest.raises(ValueError, match="other losses need public bounds"):
         DPGridSearchCV(DPRidge(), {"alpha": [1.0]}, **scoring).fit(X, X[:, 0])
 
 

@@ -12,6 +12,7 @@ from skdp.testing import check_order_invariance, check_sensitivity
 
 RNG = np.random.default_rng(0)
 BLENDS = (0.0, 0.25, 1.0)
+LIST = 10  # of 40 items
 KEPT = np.array([0, 2, 3, 5])
 POPULAR = np.array([0.8, 0.5, 0.3, 0.0])  # of the kept items
 SMALL = {"max_starts": 36, "n_climb": 6, "budgets": (0.3,)}  # one step: rounding is that of rows
@@ -44,7 +45,7 @@ def interactions(adjacency):
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("release", ["counts", "moment"])
 def test_row_bounds_hold_and_are_tight(release, adjacency, cap):
-    public = () if release == "counts" else (np.arange(4), 1, 0.5, POPULAR)
+    public = () if release == "counts" else (np.arange(4), 1, 0.5, 0.2, POPULAR)
     report = check_sensitivity(rows(adjacency, cap), release, *public, adjacency=adjacency, **SMALL)
     assert report.ratio > 0.98
 
@@ -53,8 +54,9 @@ def test_row_bounds_hold_and_are_tight(release, adjacency, cap):
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize(
     ("release", "public"),
-    [("counts", ()), ("moment", (KEPT, 1, 0.5, POPULAR)), ("moment", (KEPT, 2, 0.5, POPULAR)),
-     ("moment", (np.arange(6), 3, 0.0, np.zeros(6)))],
+    [("counts", ()), ("moment", (KEPT, 1, 0.5, 0.2, POPULAR)),
+     ("moment", (KEPT, 2, 0.5, 0.1, POPULAR)),
+     ("moment", (np.arange(6), 3, 0.0, 0.2, np.zeros(6)))],
 )  # fmt: skip
 def test_interaction_bounds_hold_and_are_tight(release, public, adjacency):
     report = check_sensitivity(
@@ -157,12 +159,12 @@ def test_one_interaction_moves_all_recalls_from_nothing_to_everything(adjacency)
     order = np.argsort(-tastes.popularity, kind="stable")
     all_cells = binary_rows(np.ones((200, n)))
     hidden = hidden_cells(all_cells, 1.0, by_cell=True).reshape(200, n)
-    user = int(np.flatnonzero(hidden[:, order[20]] & ~hidden[:, order[:20]].all(axis=1))[0])
+    user = int(np.flatnonzero(hidden[:, order[LIST]] & ~hidden[:, order[:LIST]].all(axis=1))[0])
     first = np.zeros((user + 1, n))
-    first[user, order[20]] = 1
-    unpopular = next(i for i in order[:20:-1] if not hidden[user, i])
+    first[user, order[LIST]] = 1
+    unpopular = next(i for i in order[:LIST:-1] if not hidden[user, i])
     first[user, unpopular] = 1
-    second, popular = first.copy(), next(i for i in order[:20] if not hidden[user, i])
+    second, popular = first.copy(), next(i for i in order[:LIST] if not hidden[user, i])
     second[user, popular] = 1
     if adjacency == "replace":
         second[user, unpopular] = 0
@@ -189,11 +191,11 @@ def test_the_range_of_a_choice_is_claimed():
 
 
 def brute_recall(known, hidden, tastes, blend):
-    """Recall of one user by the definition: at most four hidden items, lists of twenty."""
+    """Recall of one user by the definition: at most four hidden items, lists of a quarter."""
     row = sp.csr_array(known[None])
     scores = tastes.blended(blend).scores(row)[0]
     scores[known > 0] = -np.inf
-    best = np.lexsort((np.arange(len(scores)), -scores))[:20]
+    best = np.lexsort((np.arange(len(scores)), -scores))[:LIST]
     wanted = np.flatnonzero(hidden)[:4]
     return np.isin(wanted, best).mean()
 
@@ -218,7 +220,7 @@ def test_rows_count_by_themselves():
     tastes = random_filter(seed=4, size=3.0)
     R = histories(np.random.default_rng(3), 60)
     for release, public in (
-        ("counts", ()), ("moment", (KEPT, 1, 0.7, POPULAR)),
+        ("counts", ()), ("moment", (KEPT, 1, 0.7, 0.2, POPULAR)),
     ):  # fmt: skip
         check_order_invariance(rows("add_remove"), release, *public, data=R)
         values = R * np.random.default_rng(4).gamma(0.3, size=R.shape)
@@ -263,9 +265,12 @@ def test_hidden_items_depend_on_the_row_or_on_the_cell_alone():
 
 def test_what_is_hidden_at_a_small_share_is_hidden_at_a_larger_one():
     R = binary_rows(histories(np.random.default_rng(7), 100))
-    small, large = (hidden_cells(R, share, by_cell=False) for share in (0.2, 0.6))
-    assert small.sum() < large.sum()
-    assert np.all(large[small])
+    for flag in (False, True):
+        few, small, large = (
+            hidden_cells(R, *shares, by_cell=flag) for shares in ((0.2, 0.1), (0.2,), (0.6,))
+        )
+        assert 0 < few.sum() < small.sum() < large.sum()
+        assert np.all(small[few]) and np.all(large[small])
 
 
 def test_only_positive_entries_are_interactions():
@@ -273,8 +278,8 @@ def test_only_positive_entries_are_interactions():
     R = np.array([[2.0, -1.0, np.nan], [np.inf, 0.5, -np.inf], [0.0, 1e-300, 1.0]])
     query = InteractionHistories(sp.csr_array(R), adjacency="add_remove")
     np.testing.assert_array_equal(query.counts().answer(0.0), [1, 2, 1])
-    np.testing.assert_array_equal(query.cells(np.arange(3), 0.0).answer(1.0), [0, 4, 7, 8])
-    moment = query.moment(np.arange(3), 2, 0.0, np.zeros(3)).answer(0.0)
+    np.testing.assert_array_equal(query.cells(np.arange(3), 0.0, 0.2).answer(1.0), [0, 4, 7, 8])
+    moment = query.moment(np.arange(3), 2, 0.0, 0.2, np.zeros(3)).answer(0.0)
     np.testing.assert_allclose(np.diag(moment), [0.5, 1, 0.5], atol=1e-12)
 
 

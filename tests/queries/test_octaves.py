@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from skdp.queries.columns import ColumnQuery
+from skdp.queries.octaves import OctavesOfBlock, PlacesOfBlock
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
 
 CENTER, THRESHOLDS = np.array([0.0, 1.0, -2.0, 0.5]), np.array([1.0, 2.0, 0.5, 2.0**40])
@@ -105,3 +107,15 @@ def test_quarters_of_octaves_are_told_apart():
     for t in ([1.25, 0.75, 2.0**30], [1.0, 2.0**-30 * 1.5, 2.0**30 * 1.75]):
         exact = (np.abs(X) <= t).sum(axis=0) - len(X) / 2
         np.testing.assert_array_equal(ask.ranks(np.array(t)).answer(0.0), exact)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("center", [np.zeros(7), np.linspace(-1.0, 2.0, 7)])
+def test_stored_entries_are_counted_like_all_entries(center, dtype):
+    """What is not stored is 0; a row with one value that is not finite counts in no column."""
+    rng = np.random.default_rng(0)
+    X = sp.random(300, 7, density=0.3, format="csr", random_state=0).astype(dtype)
+    X.data *= (10.0 ** rng.integers(-30, 30, X.nnz) * rng.choice([-1, 1], X.nnz)).astype(dtype)
+    X.data[[3, 9, 20]] = 0.0, np.nan, -np.inf
+    for count in (OctavesOfBlock(center), PlacesOfBlock(center, np.full(7, 0.01))):
+        assert np.array_equal(count(X), count(X.toarray()))

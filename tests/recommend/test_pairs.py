@@ -44,6 +44,23 @@ def test_one_strange_name_changes_no_other_pair():
         assert np.array_equal(other[:4].toarray(), plain.matrix.toarray())
 
 
+def test_a_pair_without_a_user_adds_nothing():
+    """Names that are missing equal nothing: each pair of one person would be a row of its own."""
+    pandas = pytest.importorskip("pandas")
+    for missing in (None, float("nan"), pandas.NA, pandas.NaT):
+        found = histories_of_pairs([missing, 1, missing], ["tea", "jam", "jam"], items=ITEMS)
+        assert found.users.tolist() == [1]
+        assert found.matrix.toarray().tolist() == [[1.0, 0.0, 0.0, 0.0]]
+    found = histories_of_pairs(np.array([np.nan, 2.0, np.nan]), ["tea"] * 3, items=ITEMS)
+    assert found.users.tolist() == [2.0] and found.matrix.sum() == 1
+
+
+def test_values_that_are_no_numbers_are_not_quoted():
+    with pytest.raises(ValueError, match="must hold numbers") as caught:
+        histories_of_pairs([1], ["tea"], items=ITEMS, values=["secret"])
+    assert caught.value.__context__ is None and "secret" not in str(caught.value)
+
+
 def test_recommendations_come_back_by_name():
     rng = np.random.default_rng(0)
     who, what = rng.integers(0, 500, 2000), rng.permuted(np.tile(ITEMS, 500))

@@ -176,6 +176,9 @@ def test_the_map_is_the_filter(tastes):
         ({"n_components": 0}, "n_components"),
         ({"privacy_unit": "entry"}, "privacy_unit"),
         ({"weights": 0.0}, "weights"),
+        ({"degree_floor": 5}, "privacy_unit='interaction'"),
+        ({"degree_floor": 0, "privacy_unit": "interaction"}, "degree_floor"),
+        ({"degree_floor": 2.5, "privacy_unit": "interaction"}, "degree_floor"),
         ({"weights": "rating"}, "weights"),
         ({"weights": 5.0, "privacy_unit": "interaction"}, "privacy_unit='row'"),
     ],
@@ -201,6 +204,53 @@ def test_blocks_of_rows(tastes, tmp_path):
         second.fit([str(path) for path in paths])
     np.testing.assert_array_equal(first.counts_, second.counts_)
     np.testing.assert_allclose(first.components_, second.components_, atol=1e-12)
+
+
+def test_interactions_in_blocks_are_put_together(tastes, tmp_path):
+    train = tastes[0][:500]
+    paths = [tmp_path / "0.npz", tmp_path / "1.npz"]
+    for path, part in zip(paths, (train[:200], train[200:]), strict=True):
+        sp.save_npz(path, part)
+    found = []
+    for R in (train, [str(path) for path in paths]):
+        with fixed_noise(0):
+            found.append(DPRecommender(epsilon=5.0, privacy_unit="interaction").fit(R))
+    np.testing.assert_array_equal(found[0].counts_, found[1].counts_)
+    np.testing.assert_array_equal(found[0].components_, found[1].components_)
+
+
+def test_lists_of_flipped_histories_need_no_true_one(tastes):
+    """They are what is released: worse than lists of true histories, better than popularity."""
+    with seeded_entropy(0):
+        model = DPRecommender(epsilon=6.0, privacy_unit="interaction", delta=0.0).fit(tastes[0])
+    assert model.privacy_spent_.delta == 0.0
+    published, scores = model.recommend_all()
+    assert published.shape == scores.shape == (4000, 20)
+    reported = model.flipped_.rows.toarray()[:, np.searchsorted(model.kept_items_, published[0])]
+    assert not reported[0].any()
+    found = recall_at_n(published, tastes[1])
+    assert popularity_recall(tastes) + 0.05 < found < recall(model, tastes) + 0.01
+    with pytest.raises(ValueError, match="one_shot"):
+        DPRecommender().fit(tastes[0][:300]).recommend_all()
+
+
+def test_a_public_length_of_histories_is_used(tastes):
+    with fixed_noise(0):
+        model = DPRecommender(privacy_unit="interaction", algorithm="gram", degree_floor=30)
+        line = {line.name: line for line in model.fit(tastes[0]).ledger_}["gram"]
+    assert line.sensitivity == pytest.approx(math.sqrt(59) / 30, rel=1e-3)
+    long, short = (
+        DPRecommender(privacy_unit="interaction", epsilon=3.0, degree_floor=d) for d in (90, 2)
+    )
+    assert long.fit(tastes[0]).route_.startswith("one_shot")
+    assert short.fit(tastes[0]).route_.startswith("gram")
+
+
+def test_a_plan_says_how_many_tastes_are_read():
+    few = DPRecommender(epsilon=0.05).plan(1000, 500, nnz=9000)
+    assert any("popularity only" in line for line in few.expected.assumptions)
+    many = DPRecommender(epsilon=3.0).plan(20_000, 500, nnz=180_000)
+    assert any("15 of 15 tastes" in line for line in many.expected.assumptions)
 
 
 def test_values_below_their_cap_weigh_less():

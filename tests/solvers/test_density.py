@@ -69,6 +69,19 @@ def test_noisy_covariances_are_those_that_classes_share():
     assert np.linalg.eigvalsh(noisy.covariances).min() > 0
 
 
+def test_noise_does_not_make_classes_thin():
+    """Where a variance is below its noise, a class is drawn about as wide as that may be."""
+    rng = np.random.default_rng(0)
+    groups = [c + 0.25 * rng.standard_normal((180, 2)) for c in rng.uniform(-0.4, 0.4, (10, 2))]
+    sums = np.concatenate([sums_of(g) for g in groups])
+    areas = []
+    for _ in range(100):
+        noisy = sums + 18.0 * rng.standard_normal(sums.size)
+        shapes = class_shapes(noisy, 18.0, WEIGHTS, 0 * UNIT, UNIT)
+        areas.append(np.median(np.sqrt(np.linalg.det(shapes.covariances))) / 0.25**2)
+    assert 0.4 < min(areas) < max(areas) < 4
+
+
 def test_small_classes_are_not_seen():
     shapes = class_shapes(np.zeros(6), 3.0, WEIGHTS, 0 * UNIT, UNIT)
     assert not shapes.seen.any()

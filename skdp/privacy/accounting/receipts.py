@@ -172,6 +172,35 @@ class PrivacySpent:
         return f"{flag}(ε={self.epsilon:.3g}, δ={self.delta:.1g}){unit}"
 
 
+_MUCH = 20.0  # e^20: what one unit makes likelier by so much, tells of it
+
+
+def cautions(epsilon: float, delta: float, unit: str, n_units: int = 0) -> tuple[str, ...]:
+    """Say what is weak about a promise, from public numbers alone.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The promise.
+    unit : str
+        What it is made to.
+    n_units : int, default=0
+        How many there are, where that is public; 0 if it is not.
+    """
+    said = []
+    if _MUCH < epsilon < math.inf:
+        said.append(
+            f"epsilon={epsilon:g} promises next to nothing: a result may be e^{epsilon:g} times as "
+            f"likely with one {unit} as without it. Usual values are 0.1 to 10."
+        )
+    if n_units and delta * n_units >= 1:
+        said.append(
+            f"delta={delta:g} is no less than 1/{n_units}: to publish one {unit} drawn at random "
+            f"would keep this promise. Take at most {0.01 / n_units:.1g}."
+        )
+    return tuple(said)
+
+
 def _facts(title: str, spent: PrivacySpent, held: str) -> list[tuple[str, str]]:
     facts = [("Estimator", title), ("Guarantee", spent.sentence())]
     if spent.seeded:
@@ -179,6 +208,7 @@ def _facts(title: str, spent: PrivacySpent, held: str) -> list[tuple[str, str]]:
         facts.insert(0, ("SEEDED", seeded))
     if held:
         facts.insert(0, ("HOLDS", held))
+    facts += [("Weak", text) for text in cautions(spent.epsilon, spent.delta, spent.unit)]
     facts.append(("Unit", spent.unit))
     facts.append(("Adjacency", spent.adjacency))
     facts.append(("mu", "none (not only Gaussian)" if spent.mu is None else f"{spent.mu:.6g}"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.curves import as_number
@@ -38,13 +39,16 @@ def _calibration_epsilon(epsilon: float, delta: float) -> float:
     return min(epsilon, math.log(half), _MAX_EPSILON)
 
 
+@lru_cache(maxsize=64)  # the fits of a search have few budgets
 def _best_copies(epsilon: float, delta: float) -> int:
     """Return into how many copies a budget is split for the least noise: 1 unless it is huge."""
     whole = _calibration_epsilon(epsilon, delta)
     if epsilon <= whole:
         return 1
-    most = math.ceil(min(epsilon / whole + 1, _MOST_COPIES))
-    numbers = range(max(1, most - 3), most + 1)
+    # The delta of a copy has to cover the sampler's error.
+    covered = math.ceil(delta / (4 * SAMPLER_DISTANCE) * (1 - 1e-9)) - 1
+    most = max(1, min(math.ceil(min(epsilon / whole + 1, _MOST_COPIES)), covered))
+    numbers = range(1, most + 1)
     return max(numbers, key=lambda r: math.sqrt(r) * _mu_of_copy(epsilon, delta, 0.0, r)[0])
 
 

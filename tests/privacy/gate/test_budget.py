@@ -44,6 +44,16 @@ def test_a_huge_epsilon_is_split_into_copies():
     assert PrivacyBudget(1000.0, 1e-6, 1.0, split=True).copies == 1  # a choice is made once
 
 
+@pytest.mark.parametrize("delta", [3e-22, 1e-21, 1e-20, 1e-18])
+def test_copies_have_a_delta_that_covers_the_sampler(delta):
+    """A tiny delta is split as far as each part of it goes, and mu never falls with epsilon."""
+    budgets = [PrivacyBudget(e, delta, split=True) for e in (1, 3, 10, 40, 100, 1e6)]
+    assert all(a.mu <= b.mu for a, b in itertools.pairwise(budgets))
+    for budget in budgets:
+        assert budget.mu >= PrivacyBudget(budget.epsilon, delta).mu
+        assert budget.sampler_delta < delta
+
+
 @pytest.mark.parametrize("value", [math.nan, 0, -1, -math.inf, True, "1", None, 1j])
 def test_bad_epsilon(value):
     with pytest.raises(ValueError, match="epsilon"):
