@@ -124,7 +124,16 @@ def environment_of():
         "scikit-learn": sklearn.__version__,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": commit(),
     }
+
+
+def commit():
+    """Short name of the commit that is checked out; empty outside a checkout."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return ""
 
 
 def markdown(results):
@@ -136,12 +145,13 @@ def markdown(results):
         "",
         "Made by `python -m benchmarks` (`--full` for more sizes and repeats); do not edit. Data "
         "are synthetic or public, noise is fresh. Times come from shared machines: compare ratios "
-        "inside one table, not seconds between tables.",
+        "inside one table, not seconds between tables. Parts are made at different times: each "
+        "measures the code of its date, or of its commit where one is named.",
         "",
     ]
     for name, part in results.items():
         kind = "full" if part["full"] else "quick"
-        facts = ", ".join(f"{key} {value}" for key, value in part["environment"].items())
+        facts = ", ".join(f"{key} {value}" for key, value in part["environment"].items() if value)
         lines += [f"## {name}", "", f"`python -m benchmarks {name}` ({kind} run; {facts})", ""]
         lines += [Table(**table).as_markdown() for table in part["tables"]]
         if part["fault"]:

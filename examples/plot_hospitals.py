@@ -1,5 +1,5 @@
 """
-Can fifty hospitals find common patterns without pooling their patients?
+Can sixty hospitals find common patterns without pooling their patients?
 =========================================================================
 
 Each hospital keeps its rows. In every step it sends one array of integers that looks random: its
@@ -9,7 +9,7 @@ that way.
 """
 
 # %%
-# Fifty hospitals, 12,000 patients, forty measurements, four patterns. Hospitals differ: each sees
+# Sixty hospitals, 12,000 patients, forty measurements, four patterns. Hospitals differ: each sees
 # mostly one kind of patient, so that none of them finds all patterns in its own rows.
 import importlib.util
 
@@ -25,11 +25,11 @@ from skdp.federated import (
 )
 
 rng = np.random.default_rng(0)
-n_hospitals, n_features, n_patterns = 50, 40, 4
+n_hospitals, n_features, n_patterns = 60, 40, 4
 patterns = np.linalg.qr(rng.standard_normal((n_features, n_patterns)))[0].T
 
 
-def patients(hospital, n=240):
+def patients(hospital, n=200):
     """Rows of norm near 1; four of five patients show the pattern their hospital is known for."""
     usual = hospital % n_patterns
     kind = np.where(rng.random(n) < 0.8, usual, rng.integers(n_patterns, size=n))
@@ -98,7 +98,7 @@ if importlib.util.find_spec("matplotlib"):
 
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     axes.semilogx(epsilons, central, "s--", label="rows pooled (central fit)")
-    axes.semilogx(epsilons, together, "o-", label="50 hospitals, nothing pooled")
+    axes.semilogx(epsilons, together, "o-", label="60 hospitals, nothing pooled")
     axes.semilogx(epsilons, alone, "^:", label="one hospital alone")
     axes.axhline(best, color="0.3", linestyle="--", label="not private")
     axes.set_xticks(epsilons, [str(epsilon) for epsilon in epsilons])
@@ -106,7 +106,7 @@ if importlib.util.find_spec("matplotlib"):
     axes.set_ylim(0, 1)
     axes.set_xlabel("epsilon for one patient (delta = 1e-6)")
     axes.set_ylabel("captured squares, all patients")
-    axes.set_title("50 hospitals, 2 may collude, 3 are offline")
+    axes.set_title("60 hospitals, 2 may collude, 3 are offline")
     axes.legend(loc="center left", bbox_to_anchor=(0, 0.47))
     figure.savefig("hospitals.png", dpi=150)
     print("\nwrote hospitals.png")

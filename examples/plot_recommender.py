@@ -73,7 +73,7 @@ if importlib.util.find_spec("matplotlib"):
     axes.axhline(popular, color="0.3", linestyle=":", label="most popular items, not private")
     axes.set_xticks(epsilons, [str(epsilon) for epsilon in epsilons])
     axes.minorticks_off()
-    axes.set_ylim(0, None)
+    axes.set_ylim(0, 0.55)
     axes.set_xlabel("epsilon (delta at most 1e-6)")
     axes.set_ylabel("Recall@20 on held-out items")
     axes.set_title("synthetic histories: 6000 users, 1000 items")

@@ -66,7 +66,7 @@ for name, line, marker in zip(names, scores.T, "os^", strict=True):
 axes.set_xticks(epsilons, [str(epsilon) for epsilon in epsilons])
 axes.minorticks_off()
 axes.set_xlabel("epsilon for all visits of one patient (delta = 1e-6)")
-axes.set_ylabel("R2 of all visits, median of 3 fits")
+axes.set_ylabel("R2 of all visits, median of 3 fits, at least 0")
 axes.set_title(f"{n_patients} patients, {len(X)} visits")
 axes.set_ylim(0, 1)
 axes.legend()

@@ -14,8 +14,9 @@ from skdp.plotting._style import COLORS, GREY, axes_of
 class SpectrumDisplay:
     """Released eigenvalues or singular values, and how far noise alone would reach.
 
-    Everything in it was released by the fit. Values inside the shaded band say nothing: noise alone
-    has eigenvalues of that size.
+    Everything in it was released by the fit. Values inside the shaded band say nothing: the noise
+    of privacy alone has eigenvalues of that size. What stands above it is variance that the rows
+    have; many rows without any structure have it in every direction.
 
     Parameters
     ----------
