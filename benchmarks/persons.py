@@ -11,7 +11,8 @@ ways protect all rows of one person under add_remove, at (epsilon, 1e-6):
 - "ours": ``privacy_unit="group"``, with both weights.
 
 Clip norms, scales and bounds are learnt by all ways. Figures are medians over repetitions, with
-fresh data each time.
+fresh data each time, which all ways share: the last columns are the mean differences from the best
+of the other ways, with their standard errors.
 """
 
 import math
@@ -95,28 +96,41 @@ def scores(n, epsilon, seed):
     return out
 
 
+def paired(by_name, i):
+    """Return mean differences of ours from the best of the other ways, with standard errors."""
+    others = [name for name in by_name if not name.startswith("ours")]
+    best = max(others, key=lambda name: np.median(by_name[name][:, i]))
+    cells = []
+    for name in by_name.keys() - set(others):
+        gain = by_name[name][:, i] - by_name[best][:, i]
+        cells.append((name, f"{gain.mean():+.3f} ± {gain.std() / math.sqrt(len(gain)):.3f}"))
+    return [cell for _, cell in sorted(cells)]
+
+
 def tables(full):
     """Yield a table for each figure."""
-    repetitions = 41 if full else 11
+    repetitions = 41 if full else 21
     sizes = (1000, 4000, 16000) if full else (1000, 4000)
     found = {}
     for n in sizes:
         for epsilon in EPSILONS:
             runs = [scores(n, epsilon, seed) for seed in range(repetitions)]
-            found[n, epsilon] = {
-                name: np.median([run[name] for run in runs], axis=0) for name in runs[0]
-            }
+            found[n, epsilon] = {name: np.array([run[name] for run in runs]) for name in runs[0]}
     names = list(next(iter(found.values())))
     for i, (title, what) in enumerate(
         [("DPPCA", "captured variance over the best"), ("DPRidge", "R2, 0 at least")]
     ):
         rows = [
-            [n, f"{epsilon:g}", *(f"{by_name[name][i]:.3f}" for name in names)]
+            [
+                n, f"{epsilon:g}",
+                *(f"{np.median(by_name[name][:, i]):.3f}" for name in names),
+                *paired(by_name, i),
+            ]
             for (n, epsilon), by_name in found.items()
-        ]
+        ]  # fmt: skip
         yield Table(
             f"{title}, persons of 1 to {MOST} rows: {what}",
-            ["persons", "epsilon", *names],
+            ["persons", "epsilon", *names, "equal - best other", "rows - best other"],
             rows,
             [f"{D} features, {K} components; medians of {repetitions}."],
         )

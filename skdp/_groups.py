@@ -18,6 +18,7 @@ from skdp.queries.persons import PersonQuery
 from skdp.queries.rows import RowQuery
 
 _WEIGHT_SHARE = 0.04  # of the budget, for how many rows a person counts
+_OF_MEDIAN = 0.5  # of the numbers of rows: most persons count whole, and noise grows by a seventh
 
 
 class GroupUnitMixin:
@@ -139,25 +140,28 @@ class GroupUnitMixin:
         elif session.budget.exact:
             return ask.weighted(math.inf), 1.0
         else:
-            most = learn_scale(self, ask.rows_below, shares["group_weight"],
+            most = _OF_MEDIAN * learn_scale(self, ask.rows_below, shares["group_weight"],
                 of="the numbers of rows", remedy="'group_weight', a number of rows",
             )  # fmt: skip
         return ask.weighted(max(1.0, most)), max(1.0, most)
 
 
-def newcomers(X, groups, seen):
-    """Return the rows by person without those who were seen, and who is seen by now.
+def persons_of_batch(X, groups, seen):
+    """Return the rows of a batch by person, and who was seen by now; nobody may come twice.
 
-    Labels are kept as text, whole numbers alike in every type of number.
+    Whether somebody does is asked of each person's own label and says nothing of the others. Labels
+    are kept as text, whole numbers alike in every type of number.
     """
     persons, codes = np.unique(groups, return_inverse=True)
     names = [_name(person) for person in persons.tolist()]
     if names and seen and names[0][0] != seen[0][0]:
         raise ValueError("Persons are of one kind in one batch and of another in this one.")
-    known = set(seen)
-    new = np.array([name not in known for name in names], bool)[codes]
-    codes = np.unique(codes[new], return_inverse=True)[1]
-    return PersonRows(X[new], {}, codes), sorted(known.union(names))
+    if not set(seen).isdisjoint(names):
+        raise ValueError(
+            "A person of this batch came in an earlier one (who is withheld), and would count "
+            "twice: all rows of a person must come in one batch. This batch was not taken."
+        )
+    return PersonRows(X, {}, codes), sorted({*seen, *names})
 
 
 def _name(person):

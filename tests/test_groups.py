@@ -13,7 +13,8 @@ from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncate
 from skdp.exceptions import PrivacyWarning
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, check_pipeline, search_cost
 from skdp.preprocessing import DPStandardScaler, RowClipper
-from skdp.testing import fixed_noise
+from skdp.testing import fixed_noise, transcript_audit
+from skdp.testing._data import FitData
 
 # Tiny fits show little, and some have no noise; whether a fit says so is tested elsewhere.
 pytestmark = pytest.mark.filterwarnings(
@@ -299,6 +300,27 @@ def test_clients_of_a_federated_fit_cannot_bound_persons():
         server.fit(PlainAggregator([]), n_features=4)
 
 
+def neighbours(size, adjacency):
+    """Return few persons, and one more of so many rows of all scales; or in place of one row."""
+    X, y, groups = table(9)
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((size, X.shape[1])) * 10.0 ** rng.uniform(-9, 9, (size, 1))
+    pair = []
+    for one in (rows, -rows[: adjacency == "replace"]):
+        more = np.vstack([X, one]), np.append(y, 1e9 * one[:, 0]), np.append(groups, [1] * len(one))
+        pair.append(FitData(more[0], more[1], {"groups": more[2]}))
+    return pair
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [100_000, 1, 2])
+@models
+def test_every_release_holds_for_a_person_of_any_size(model, size):
+    """At the answers that were released a person moves none by more than it was given noise for."""
+    report = transcript_audit(model, neighbours(size, model.adjacency)).check()
+    assert 0.0 < report.realised_mu <= report.claimed_mu * (1 + 1e-9)
+
+
 def streamed(batches, **params):
     """Return what a stream of (rows, persons) released under fixed noise."""
     params = {"clip_norm": 4.0, "max_releases": len(batches)} | GROUP | params
@@ -309,18 +331,31 @@ def streamed(batches, **params):
     return released(model) | {"n_samples_": model.n_samples_seen_}
 
 
-def test_a_person_who_comes_again_counts_as_nobody_and_nothing_says_so():
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_a_person_who_comes_again_is_an_error_that_takes_nothing(adjacency):
     X, _, groups = table(40)
     early = groups < np.median(groups)
-    rng = np.random.default_rng(3)
-    again = (np.vstack([X[~early], 50 * rng.standard_normal((30, X.shape[1]))]),
-             np.append(groups[~early], rng.choice(groups[early], 30)))  # fmt: skip
     once = [(X[early], groups[early]), (X[~early], groups[~early])]
-    assert_same(streamed([once[0], again]), streamed(once))
-    as_floats = (again[0], again[1].astype(float))
-    assert_same(streamed([once[0], as_floats]), streamed(once))
+    expected = streamed(once, adjacency=adjacency)
+    again = groups[~early].astype(float)
+    again[-1] = groups[early][0]
+    with fixed_noise(0):
+        model = DPIncrementalPCA(2, clip_norm=4.0, max_releases=2, adjacency=adjacency, **GROUP)
+        model.partial_fit(once[0][0], groups=once[0][1])
+        with pytest.raises(ValueError, match="came in an earlier one") as error:
+            model.partial_fit(X[~early], groups=again)
+        assert not any(character.isdigit() for character in str(error.value))
+        assert model.n_releases_ == 1
+        model.partial_fit(once[1][0], groups=once[1][1])  # neither the rows nor the step are lost
+    assert_same(released(model) | {"n_samples_": model.n_samples_seen_}, expected)
+    if adjacency == "replace":
+        assert model.n_samples_seen_ == len(np.unique(groups))
+
+
+def test_a_batch_may_hold_nobody():
+    X, _, groups = table(40)
     nobody = (np.zeros((0, X.shape[1])), np.zeros(0))
-    assert_same(streamed([*once, nobody]), streamed([*once, once[0]]))
+    assert streamed([(X, groups), nobody])["n_samples_"] > 0
 
 
 def test_a_stream_of_persons_goes_on_from_a_checkpoint(tmp_path):
@@ -331,17 +366,16 @@ def test_a_stream_of_persons_goes_on_from_a_checkpoint(tmp_path):
     model.checkpoint(tmp_path / "stream")
     model._drop_stream()
     again = DPIncrementalPCA.restore(tmp_path / "stream")
-    before = again.n_samples_seen_
-    again.partial_fit(*batches[0][:1], groups=batches[0][1])
-    noise = again.ledger_[0].noise_scale
-    assert abs(again.n_samples_seen_ - before) < 12 * noise  # nobody is new
+    with pytest.raises(ValueError, match="came in an earlier one"):
+        again.partial_fit(*batches[0][:1], groups=batches[0][1])
+    for X, groups in batches[1:]:
+        again.partial_fit(X, groups=groups)
+    assert again.n_releases_ == 3
 
 
 def test_what_a_stream_of_persons_refuses():
     X, _, groups = table()
     model = DPIncrementalPCA(2, clip_norm=4.0, max_releases=3, **GROUP)
-    with pytest.raises(ValueError, match="how many of a batch are new is private"):
-        sklearn.clone(model).set_params(adjacency="replace").partial_fit(X, groups=groups)
     model.partial_fit(X, groups=groups)
     with pytest.raises(ValueError, match="of one kind in one batch"):
         model.partial_fit(X, groups=groups.astype(str))

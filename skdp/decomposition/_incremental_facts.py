@@ -2,7 +2,7 @@
 
 import math
 
-from skdp._groups import labels_of, newcomers, split_rows
+from skdp._groups import labels_of, persons_of_batch, split_rows
 from skdp._inputs import as_blocks, float_dtype
 from skdp._validation import check_split
 from skdp.decomposition._base import check_center
@@ -18,19 +18,16 @@ class FactsMixin:
     def _batch(self, X, groups, seen, **options):
         """Return the rows of a batch, and who was seen by now, as long as persons are told apart.
 
-        A person comes once: rows of one who was seen are left out. Whether there are any is
-        private, so that it is no error.
+        A person who comes twice is an error: streams where nobody does have only neighbours where
+        nobody does, and the guarantee is among them.
         """
         if not self._by_group:
             return self._checked_rows(X, groups, **options), seen
         self._check_given(groups)
-        if as_blocks(X) is not None or self.adjacency != "add_remove":
-            raise ValueError(
-                f"{type(self).__name__}.partial_fit takes persons in memory, and adjacency="
-                "'add_remove': how many of a batch are new is private."
-            )
+        if as_blocks(X) is not None:
+            raise ValueError(f"{type(self).__name__}.partial_fit takes persons in memory.")
         X, groups = split_rows(self, X, groups, **options)
-        return newcomers(X, labels_of(groups, X.shape[0]), seen)
+        return persons_of_batch(X, labels_of(groups, X.shape[0]), seen)
 
     def _n_components_of(self, rows):
         """Number of components, from public sizes; an error if there are not as many."""

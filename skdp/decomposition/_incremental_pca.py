@@ -52,9 +52,9 @@ class DPIncrementalPCA(
 
     Each person's rows come once, as one row of one batch: a person with a row in each of ten
     batches is ten units. With ``privacy_unit="group"`` they come in one batch, as many as there
-    are: in later ones a person who was there before counts as nobody, and nothing says so. How many
-    calls there are, and when, is public: call `partial_fit` on a schedule, with the rows that
-    arrived (none is fine), not whenever a thousand rows are there.
+    are: a person who comes again is an error, before anything of that batch is used. How many calls
+    there are, and when, is public: call `partial_fit` on a schedule, with the rows that arrived
+    (none is fine), not whenever a thousand rows are there.
 
     Parameters
     ----------

@@ -133,7 +133,8 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         Released variance of the projected rows.
     explained_variance_ratio_ : ndarray of shape (n_components,)
         Its share of the released total variance (of the released components where the unit
-        bounds no total: frobenius, spectral, and pure entry fits).
+        bounds no total: frobenius, spectral, and pure entry fits). Gradual entries that are flipped
+        at an epsilon below about 2.5 are coins, whose variance is in the total.
     singular_values_ : ndarray of shape (n_components,)
         Released singular values.
     left_ : ndarray of shape (n_samples, n_components)

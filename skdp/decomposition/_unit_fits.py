@@ -197,14 +197,15 @@ def _pure_triplets(session, ask, unit, shape, k):
     Its cells, flipped; or all entries with Laplace noise, where that is less than what rounding
     cells to 0 or `high` adds, by a released number.
     """
-    budget, graph, share = session.budget, unit.name == "edge", 1.0
+    budget, graph, share, coins = session.budget, unit.name == "edge", 1.0, 0.0
     graded = not graph and is_small(shape)
     if graded and not budget.exact:
         share = 1.0 - _SPREAD
         graded = graded_may_pay(share * budget.pure_epsilon)
         share = share if graded else 1.0
     if graded and not budget.exact:
-        spread = float(ask.spread(share=_SPREAD).value) / (math.prod(shape) * unit.high**2)
+        coins = max(float(ask.spread(share=_SPREAD).value), 0.0)
+        spread = coins / (math.prod(shape) * unit.high**2)
         graded = graded_pays(share * budget.pure_epsilon, spread)
     if graded:
         answer = ask.whole(share=share)
@@ -212,7 +213,7 @@ def _pure_triplets(session, ask, unit, shape, k):
         return found, WholeMatrix(answer.value, answer.noise_scale)
     cells = ask.cells(session.random_number(), share=share)
     Y = graph_of_pairs(cells.value, shape[1]) if graph else cells.value
-    flipped = FlippedMatrix(Y, cells.noise_scale, high=unit.high, loops=not graph)
+    flipped = FlippedMatrix(Y, cells.noise_scale, high=unit.high, loops=not graph, coins=coins)
     return _flipped_triplets(flipped, k, graph), flipped
 
 

@@ -49,15 +49,26 @@ class FlippedMatrix:
         What a one stands for.
     loops : bool
         Whether the diagonal was released; without it, it is zero.
+    coins : float
+        Released sum of x (high - x): what rounding x to 0 or `high` adds to the squares, noise like
+        that of the flips; 0 for entries that are 0 or `high`.
     """
 
-    def __init__(self, Y: Any, noise_scale: float, *, high: float = 1.0, loops: bool = True):
+    def __init__(
+        self,
+        Y: Any,
+        noise_scale: float,
+        *,
+        high: float = 1.0,
+        loops: bool = True,
+        coins: float = 0.0,
+    ) -> None:
         p = flip_probability(noise_scale)
         self._ones, self._transposed = Y, Y.T.tocsr()
         self._gain, self._offset = high / (1 - 2 * p), high * p / (1 - 2 * p)
-        self._loops, self._high = loops, high
+        self._loops, self._high, self._coins = loops, high, coins
         self.shape: tuple[int, int] = Y.shape
-        self.noise_scale = high * noise_scale
+        self.noise_scale = math.hypot(high * noise_scale, math.sqrt(coins / math.prod(Y.shape)))
 
     def _product(self, ones: Any, X: FloatArray) -> Answer:
         common = X.sum(axis=0) - (0.0 if self._loops else X)
@@ -74,9 +85,9 @@ class FlippedMatrix:
         return self._product(self._transposed, U)
 
     def square_sum(self) -> float:
-        """Return the sum of the squares of the cells, which are 0 or `high`, without the noise."""
+        """Return the sum of the squares of the entries, without noise and without the coins."""
         total = float(self._gain * self._ones.nnz - self._offset * math.prod(self.shape))
-        return max(self._high * total, 0.0)
+        return max(self._high * total - self._coins, 0.0)
 
 
 class WholeMatrix:

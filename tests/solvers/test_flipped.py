@@ -102,3 +102,21 @@ def test_triplets_of_flipped_cells(shape, small, monkeypatch):
     assert np.linalg.norm(Z[:, :3].T @ V) ** 2 > 2.0
     assert W.shape == (shape[0], 5)
     assert noisy.square_sum() == pytest.approx(R.sum(), abs=6 * math.sqrt(R.size))
+
+
+def test_coins_are_noise_of_known_size():
+    """Rounding x to 0 or 3 at random adds x (3 - x) to each square, and noise of that variance."""
+    x = 3 * np.outer(RNG.uniform(0.5, 0.9, 200), RNG.uniform(0.5, 0.9, 100))
+    Y = (RNG.random(x.shape) < x / 3) != (RNG.random(x.shape) < 1 / (1 + math.exp(3.0)))
+    coins = float((x * (3 - x)).sum())
+    scale = flip_deviation(3.0)
+    plain = FlippedMatrix(sp.csr_array(Y * 1.0), scale, high=3.0)
+    known = FlippedMatrix(sp.csr_array(Y * 1.0), scale, high=3.0, coins=coins)
+    truth = float((x**2).sum())
+    assert known.square_sum() == pytest.approx(truth, rel=0.1)
+    assert plain.square_sum() > 1.5 * truth
+    seen = known.right(np.eye(100), share=1.0)
+    assert np.std(seen.value - x) == pytest.approx(seen.noise_scale, rel=0.03)
+    exact = np.linalg.svd(x, compute_uv=False)
+    assert singular_triplets(known, 3)[1] == pytest.approx(exact[:3], abs=0.06 * exact[0])
+    assert singular_triplets(plain, 3)[1][1] > 0.08 * exact[0]  # noise that nobody took off
