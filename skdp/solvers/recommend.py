@@ -158,8 +158,7 @@ def popularity_ways(counts: Bought, n_users: float) -> Ways:
 
 def doubts(noise_scale: float, sampled: float) -> FloatArray:
     """Return by how much each way must be better: for privacy's noise, and for that of the rows."""
-    both = math.hypot(noise_scale, sampled)
-    return np.array([way.doubt * both + way.luck * sampled for way in WAYS])
+    return np.array([way.doubt * noise_scale + way.luck * sampled for way in WAYS])
 
 
 def best_way(totals: FloatArray, noise_scale: float, sampled: float) -> int:

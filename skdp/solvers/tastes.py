@@ -37,19 +37,19 @@ class Way(NamedTuple):
     weight : float
         Of the tastes beside popularity.
     doubt, luck : float
-        Deviations of all noise, and of the luck of the judged rows alone, by which its recall must
-        be better than that of popularity. What pairs say together is nothing where it does not
+        Deviations of the noise of privacy, and of the luck of the judged rows, by which its recall
+        must be better than that of popularity. What pairs say together is nothing where it does not
         stand out of the noise of privacy, which need not be doubted again.
     """
 
     kind: int
     weight: float
-    doubt: float = 0.0
-    luck: float = 0.0
+    doubt: float
+    luck: float = 1.0
 
 
 WAYS = (
-    Way(0, 0.0), Way(0, 1.0, luck=1.0), Way(0, 2.0, 1.0, 1.0), Way(1, 0.25, 2.0), Way(1, 1.0, 3.0),
+    Way(0, 0.0, 0.0, 0.0), Way(0, 1.0, 0.0), Way(0, 2.0, 1.0), Way(1, 0.25, 2.0), Way(1, 1.0, 3.0),
 )  # fmt: skip
 
 

@@ -48,10 +48,10 @@ def test_counts_are_bought_until_they_are_known():
 
 
 def test_a_way_must_be_clearly_better_than_popularity():
-    assert WAYS[0] == Way(0, 0.0)
+    assert WAYS[0] == Way(0, 0.0, 0.0, 0.0)
     assert best_way(np.zeros(len(WAYS)), 1.0, 1.0) == 0
     for way, (_, _, doubt, luck) in enumerate(WAYS[1:], 1):
         gains = (np.arange(len(WAYS)) == way) * 10.0
         assert best_way(gains, 0.1, 0.1) == way
-        assert best_way(gains, 0.0, 10.1 / (doubt + luck)) == 0
+        assert best_way(gains, 0.0, 10.1 / luck) == 0
         assert best_way(gains, 10.1 / max(doubt, 1e-9), 0.0) == (0 if doubt else way)
