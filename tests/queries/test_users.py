@@ -120,7 +120,7 @@ def targets(rng, m, p):
 def hostile_users(p=1, seed=0):
     rng = np.random.default_rng(seed)
     users = []
-    for m in (1, 2, 3, 6, 30) if p == 1 else (1, 2, 5, 9):
+    for m in (1, 2, 6, 30) if p == 1 else (1, 2, 4, 9):
         X, y = rng.standard_normal((m, D)), targets(rng, m, p)
         users.append((X, y))
         users.append((X, X[:, :1].repeat(p, 1) if p == 1 else y))
@@ -164,9 +164,9 @@ def test_neighbours_change_at_most_the_bound_and_attain_it(name, p):
     if name == "gram_round" and p > 1:
         pytest.skip("one output only")
     users = hostile_users(p)
-    tame = [user for user in users if user_is_tame(user) and len(user[0]) not in (1, 3)]
+    tame = [user for user in users if user_is_tame(user) and len(user[0]) > 2 - (p > 1)]
     users += [other for user in tame for other in opposites(user)]
-    users += [(X, 1e3 * y) for X, y in users[:20]]  # bounds hold for targets that are no labels too
+    users += [(X, 1e3 * y) for X, y in users[:10]]  # bounds hold for targets that are no labels too
     added = [bounded(name, query_of([user], p=p), p) for user in users]
     answers = [one.answer(1e-9).ravel() for one in added]
     adds, pairs = largest_changes(answers)
