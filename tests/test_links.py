@@ -1,7 +1,9 @@
 """Notebooks: the name of each estimator leads to a page of ours, and reports are tables."""
 
 import importlib
+import inspect
 import pkgutil
+import typing
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +57,14 @@ def test_the_link_leads_to_a_page(cls):
     assert issubclass(cls, DocLinkMixin)
     page = cls._get_doc_link(cls.__new__(cls)).rpartition("/")[2].removesuffix(".html")
     assert f"   {page}\n" in API
+
+
+@pytest.mark.parametrize("cls", PUBLIC, ids=lambda cls: cls.__name__)
+def test_what_users_write_is_hinted(cls):
+    """Else a type checker takes the default of a parameter for its type."""
+    own = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    assert [each.name for each in own if each.annotation is each.empty] == []
+    assert inspect.signature(cls.fit).return_annotation in ("Self", typing.Self)
 
 
 def test_unreleased_code_is_documented_by_the_source_tree():

@@ -182,13 +182,13 @@ class LocalRowReporter(
     def __init__(
         self,
         *,
-        clip_norm=1.0,
-        epsilon=1.0,
-        delta=1e-6,
-        sketch_size=None,
-        sketch_seed=None,
-        random_state=None,
-    ):
+        clip_norm: float = 1.0,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        sketch_size: int | None = None,
+        sketch_seed: int | None = None,
+        random_state: int | None = None,
+    ) -> None:
         self.clip_norm = clip_norm
         self.epsilon = epsilon
         self.delta = delta
@@ -196,7 +196,7 @@ class LocalRowReporter(
         self.sketch_seed = sketch_seed
         self.random_state = random_state
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the number of columns; spends nothing.
 
         Parameters
@@ -217,7 +217,7 @@ class LocalRowReporter(
         self._n_features_out = min(size, X.shape[1])
         return self
 
-    def transform(self, X):
+    def transform(self, X: Any) -> np.ndarray:
         """Return one report of each row; spends the budget of each once more.
 
         Parameters
@@ -234,7 +234,7 @@ class LocalRowReporter(
         X = checked(self, X, accept_sparse="csr", reset=False)
         return np.array([self._reported(X[[i]], i).values for i in range(X.shape[0])])
 
-    def report(self, row):
+    def report(self, row: Any) -> LocalReport:
         """Return the report of one row with its receipt; spends its budget once more.
 
         Parameters

@@ -58,7 +58,7 @@ class UserHead(BaseEstimator):
         The user's intercept.
     """
 
-    def __init__(self, public=None):
+    def __init__(self, public: Any = None) -> None:
         self.public = public
 
     def fit(self, X: Any, y: Any) -> Self:
