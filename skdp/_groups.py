@@ -18,7 +18,7 @@ from skdp.queries.persons import PersonQuery
 from skdp.queries.rows import RowQuery
 
 _WEIGHT_SHARE = 0.04  # of the budget, for how many rows a person counts
-_OF_MEDIAN = 0.5  # of the numbers of rows: most persons count whole, and noise grows by a seventh
+_OF_MEDIAN = 1 / 3  # of the numbers of rows: most persons count whole, and noise grows little
 
 
 class GroupUnitMixin:

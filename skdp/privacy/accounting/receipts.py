@@ -171,6 +171,10 @@ class PrivacySpent:
         unit = f" {self.unit}" if not self.seeded else ""
         return f"{flag}(ε={self.epsilon:.3g}, δ={self.delta:.1g}){unit}"
 
+    def __str__(self) -> str:
+        """Return the short form and what it is the receipt of: one fit of a search is not all."""
+        return f"{self!r}, by {self.covers}"
+
 
 _MUCH = 20.0  # e^20: what one unit makes likelier by so much, tells of it
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.model_selection import GridSearchCV
 
 from skdp import DPPCA, DPRidge
 from skdp.exceptions import PrivacyWarning
@@ -42,3 +43,15 @@ def test_fits_warn_where_the_number_of_rows_is_public():
 def test_an_absurd_epsilon_warns():
     with pytest.warns(PrivacyWarning, match="promises next to nothing"):
         DPPCA(1, epsilon=1e6, clip_norm=4.0).fit(X)
+
+
+def test_a_receipt_in_print_says_what_it_is_of():
+    """One of ten fits of a search has the receipt of one fit."""
+    X = np.random.default_rng(0).standard_normal((3000, 3))
+    search = GridSearchCV(
+        DPRidge(clip_norm=1.0, target_bounds=(-1, 1)), {"alpha": [1.0, 9.0]}, cv=2
+    )
+    spent = search.fit(X, X[:, 0]).best_estimator_.privacy_spent_
+    assert str(spent) == "(ε=1, δ=1e-06) row, by this fit alone"
+    assert spent.sentence().endswith(", by this fit alone.")
+    assert len(repr(spent)) <= 30

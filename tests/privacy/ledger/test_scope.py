@@ -59,6 +59,18 @@ def test_workers_refuse_what_nobody_paid_for():
     assert in_workers(None, pca().fit, partial(SCORER, model)) == ["fitted"] * 3
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("kept", [True, False])
+def test_spawned_workers_of_dask_charge_the_file_or_refuse(kept, tmp_path):
+    dask = pytest.importorskip("dask")
+    path = tmp_path / "a.ledger" if kept else None
+    with PrivacyLedger(3, 1e-5, path=path) as ledger:
+        built = dask.delayed(attempt)()
+        (told,) = dask.compute(built, scheduler="processes", num_workers=1)
+    assert told == "fitted" if kept else "another process" in told
+    assert len(ledger.entries) == kept
+
+
 def test_a_search_that_was_paid_for_runs_in_workers():
     search = GridSearchCV(
         pca(), {"n_components": [1, 2]}, cv=IndependentKFold(2), scoring=SCORER, n_jobs=2
