@@ -80,8 +80,9 @@ def _split(n: int, groups: Any, *columns: Any) -> list[tuple[Any, ...]]:
 
 def _place(label: Any, n: int) -> int:
     """Return the block of a group, the same for numbers of all types."""
-    if isinstance(label, Real) and math.isfinite(label) and label == int(label):
-        label = int(label)  # of other labels, which fits refuse, no error may tell
+    # Of labels that fits refuse no error may tell.
+    if isinstance(label, Real) and math.isfinite(label) and label == math.trunc(label):
+        label = math.trunc(label)
     return zlib.crc32(repr(label).encode()) % n
 
 
