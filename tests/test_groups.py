@@ -1,5 +1,7 @@
 """The unit "group": all rows of one person, in every linear model, in memory, files and Dask."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -145,6 +147,17 @@ def test_one_shuffle_makes_blocks_of_whole_persons(labels):
         blocks_by_group(lazy[0].rechunk(7), *lazy[1:])
     with pytest.raises(ValueError, match="must be Dask arrays"):
         blocks_by_group(groups, *lazy[1:])
+
+
+@pytest.mark.parametrize("labels", [[b"alice", b"bob"], [1.0, math.inf]], ids=["bytes", "inf"])
+def test_a_shuffle_tells_nothing_of_labels(labels):
+    da = pytest.importorskip("dask.array")
+    from skdp.data.dask_groups import blocks_by_group
+
+    groups, X = np.array(labels * 2), da.zeros((4, 1), chunks=(2, 1))
+    for n_blocks in (1, 5):
+        found = blocks_by_group(da.from_array(groups, chunks=2), X, n_blocks=n_blocks)[0]
+        assert sorted(found.compute().tolist()) == sorted(groups.tolist())
 
 
 @pytest.mark.parametrize("unit", ["row", "group"])

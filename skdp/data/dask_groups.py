@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import math
 import zlib
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -78,8 +80,9 @@ def _split(n: int, groups: Any, *columns: Any) -> list[tuple[Any, ...]]:
 
 def _place(label: Any, n: int) -> int:
     """Return the block of a group, the same for numbers of all types."""
-    if not isinstance(label, str) and label == label and label == int(label):
-        label = int(label)
+    # Of labels that fits refuse no error may tell.
+    if isinstance(label, Real) and math.isfinite(label) and label == math.trunc(label):
+        label = math.trunc(label)
     return zlib.crc32(repr(label).encode()) % n
 
 

@@ -165,7 +165,9 @@ def pure_units(estimator):
     if unit not in UNIT_SOLVERS:
         return False
     flips = flips and unit in ("entry", "edge") and estimator.entry_bounds[0] == 0
-    return flips or estimator.n_components == 1 or name in ("auto", "deflation", "one_shot")
+    moments = name in ("gram", "arpack", "screened")  # of matrices: no near bound on an l1 norm
+    one = estimator.n_components == 1 and not moments
+    return flips or one or name in ("auto", "deflation", "one_shot")
 
 
 # -- entries and edges -------------------------------------------------------------------------

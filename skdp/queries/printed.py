@@ -86,11 +86,11 @@ class PrintedQuery(PrivateQuery):
         """
         x = np.reshape(x, (-1, 1))
         own = self._query.right(x)
-        n = len(removed)
+        n, terms = len(removed), sum(self._query.shape)
         reach = self._largest * n * float(np.linalg.norm(x)) + float(np.linalg.norm(removed))
 
         def compute() -> Any:
             return np.linalg.norm(own.answer(0.0)[:, 0] - removed)
 
-        error = 2 * (n + 4) * _ULP * reach
+        error = 2 * (terms + 4) * _ULP * reach
         return rounded_release("length", (), self._l2(own, x), error, compute)

@@ -318,7 +318,7 @@ class DPRecommender(
         tastes = f"{n_read} of {self.n_components - 1} tastes are read if the j-th holds 1/(10 j)"
         expected = Expectation(
             error=constant_error,
-            meaning="(no formula: recall depends on the tastes)",
+            meaning="no formula: recall depends on the tastes",
             found=edge,
             signal="share of the squared length of all histories that a taste must hold",
             assumptions=(

@@ -82,6 +82,7 @@ def test_the_receipt_says_that_it_is_a_contract(unit):
     X = planted(30, 30, [300.0, 200.0])[0]
     svd = fit(X, 1, privacy_unit=unit, sensitivity=2.0)
     assert "the caller's contract" in str(svd.privacy_card())
+    assert ("any symmetric change" in svd.privacy_spent_.sentence()) == (unit == "mixed")
     assert svd.privacy_spent_.unit == unit
     scale = fit(X, 1, privacy_unit=unit, sensitivity=4.0).ledger_[0].noise_scale
     assert scale == pytest.approx(2 * svd.ledger_[0].noise_scale, rel=1e-6)
@@ -133,6 +134,12 @@ PURE = [
     ("frobenius", {"sensitivity": 0.05}, "deflation"),
     ("spectral", {"sensitivity": 0.05}, "deflation"),
 ]
+
+
+@pytest.mark.parametrize("algorithm", ["gram", "arpack", "screened"])
+def test_moments_of_entries_have_no_pure_epsilon(algorithm):
+    with pytest.raises(ValueError, match="no pure differential privacy"):
+        fit(np.eye(60), 1, privacy_unit="entry", delta=0.0, algorithm=algorithm)
 
 
 @pytest.mark.parametrize(("unit", "options", "route"), PURE, ids=str)

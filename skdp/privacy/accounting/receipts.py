@@ -33,7 +33,7 @@ _SENTENCE = {
     ("entry_change", "add_remove"): f"a change of one entry of X by {_CONTRACT}",
     ("edge_change", "add_remove"): f"a change of one symmetric pair of entries of X by {_CONTRACT}",
     ("mixed", "add_remove"): (
-        f"any change of X whose rows' sums of absolute values have a norm of {_CONTRACT}"
+        f"any symmetric change of X whose rows' sums of absolute values have a norm of {_CONTRACT}"
     ),
     ("edge", "add_remove"): "adding or removing one edge of the graph",
     ("edge", "replace"): "changing the weight of one edge to any value in the bounds",
