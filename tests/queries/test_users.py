@@ -166,7 +166,7 @@ def test_neighbours_change_at_most_the_bound_and_attain_it(name, p):
     users = hostile_users(p)
     tame = [user for user in users if user_is_tame(user) and len(user[0]) > 2 - (p > 1)]
     users += [other for user in tame for other in opposites(user)]
-    users += [(X, 1e3 * y) for X, y in users[:10]]  # bounds hold for targets that are no labels too
+    users += [(X, 1e3 * y) for X, y in users[:20]]  # bounds hold for targets that are no labels too
     added = [bounded(name, query_of([user], p=p), p) for user in users]
     answers = [one.answer(1e-9).ravel() for one in added]
     adds, pairs = largest_changes(answers)
