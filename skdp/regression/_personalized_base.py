@@ -37,11 +37,7 @@ from skdp.regression._publication import PublicationMixin
 from skdp.regression._users import positions, same_kind
 from skdp.solvers.candidates import choose_subspace
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.personalization import (
-    Count,
-    GlobalModel,
-    View,
-)
+from skdp.solvers.personalization import Count, GlobalModel, View
 from skdp.solvers.user_heads import (
     AS_ALL,
     Choice,
