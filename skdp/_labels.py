@@ -46,7 +46,7 @@ def check_kind(estimator, y):
 
     The dtype of an array is public; that of a list would follow its values, and is not looked at.
     """
-    if getattr(estimator, "classes", None) is None or not hasattr(y, "dtype"):
+    if getattr(estimator, "classes", None) is None or not hasattr(y, "dtype") or y.ndim != 1:
         return
     text = {"y": y.dtype.kind, "classes": np.asarray(list(estimator.classes)).dtype.kind}
     if set(text.values()) <= set("biufU") and (text["y"] == "U") != (text["classes"] == "U"):

@@ -175,8 +175,8 @@ def search_cost(
     refit: one more fit, of the dearest; scores: exact: neither they nor the choice are covered
     total: epsilon=1.729 at delta=1e-06 (mu=0.3925)
     """
-    counted = is_search(search)
-    if hasattr(search, "cv") and not counted:
+    counted, private = is_search(search), hasattr(search, "planned_losses")
+    if hasattr(search, "cv") and not counted and not private:
         raise PrivacyError(
             f"{type(search).__name__} decides by exact scores what it fits, or fits on folds that "
             "depend on the rows of others: its cost cannot be counted. Use DPGridSearchCV."
