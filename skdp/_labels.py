@@ -48,7 +48,7 @@ def check_kind(estimator, y):
     """
     if getattr(estimator, "classes", None) is None or not hasattr(y, "dtype") or y.ndim != 1:
         return
-    text = {"y": y.dtype.kind, "classes": np.asarray(list(estimator.classes)).dtype.kind}
+    text = {"y": y.dtype.kind, "classes": check_classes(estimator, least=1).dtype.kind}
     if set(text.values()) <= set("biufU") and (text["y"] == "U") != (text["classes"] == "U"):
         raise ValueError(
             f"The 'classes' of {type(estimator).__name__} are "

@@ -184,7 +184,8 @@ def _edge_pairs(estimator):
 @register_pairs("interaction")
 def _interaction_pairs(estimator):
     d = max(3, _small(estimator) + 1)
-    floor = int(getattr(estimator, "degree_floor", 1) or 1)
+    given = getattr(estimator, "degree_floor", 1)
+    floor = given if isinstance(given, int) else 1  # a floor that is learnt is known to nobody
     replace = settings_of(estimator).adjacency == "replace"
     for degree in {0, 1, min(floor - 1, d - 2), d - 2}:
         if degree < 0:

@@ -598,7 +598,7 @@ def test_labels_of_another_kind_are_an_error():
 def test_pipeline_and_search_with_users(routing):
     users = Users(600, d=6, m=8)
     X, y, groups = users.all
-    model = DPPersonalizedRegressor(epsilon=4.0)
+    model = DPPersonalizedRegressor(epsilon=8.0)
     cut = FunctionTransformer()
     scores = {}
     with config_context(enable_metadata_routing=routing):
