@@ -57,7 +57,8 @@ SIZES = {
 OTHERS = {
     "_MOST_RECORDS": "refused beyond it", "MOST": "refused beyond it",
     "_LARGEST_CHANGE": "refused beyond it",
-    "_MAX_EPSILON": "a budget", "_ABSURD_EPSILON": "a budget", "64.0": "a budget", "_LARGEST_MEAN": "refused beyond it",
+    "_MAX_EPSILON": "a budget", "_ABSURD_EPSILON": "a budget",
+    "64.0": "a budget", "_LARGEST_MEAN": "refused beyond it",
     "2 ** 31": "stands for no limit",
     "1022": "values, not sizes",
     "1400.0": "a budget",
