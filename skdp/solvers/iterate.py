@@ -34,6 +34,7 @@ from skdp.solvers.linalg import orthonormal
 FloatArray = NDArray[np.float64]
 _AGREEMENT = 0.1  # mean squared cosine above chance that an earlier answer needs
 _SHORTEN = 0.25  # rows of a query, in squared mean lengths, where all is noise
+_BLIND = 0.98  # of the last answer is noise: what cut rows would show is not seen anyway
 QUIET = 0.1  # of the last answer is noise: then more columns help
 _PRIOR = 0.03  # of the signal in the last answer: what was asked for besides is weaker
 _CLEAR = 1e-3  # of the last answer is noise: then its law does not matter
@@ -219,18 +220,28 @@ class _Side:
         sent: Project, seen: Project, *, spread: bool = True,
     ) -> None:  # fmt: skip
         self.transcript = Transcript(wanted, agreement)
-        self._shorten = _SHORTEN if spread else math.inf
+        self._spread = spread
         self._late, self._quiet, self._step = start[:, wanted:], quiet, step
         self._sent, self._seen = sent, seen
         self._level = 1.0
 
     def ask(self, product: Callable[..., Answer], X: FloatArray, share: float) -> FloatArray:
         """Send X, and return a basis of its image."""
-        Q = self._sent(shorten_rows(X, self._shorten / max(self._level, 1e-15) ** 0.5))
+        Q = self._sent(shorten_rows(X, self._longest()))
         answer = product(Q, share=share)
         self.transcript.add(Sent(Q, self._seen(answer.value), answer.noise_scale))
         self._level = self.transcript.noise_fraction()
         return orthonormal(self._seen(self._step(self.transcript, X)))
+
+    def _longest(self) -> float:
+        """Return where rows of a query are cut: less noise, for a bias where few rows hold much.
+
+        The noise follows the longest row. Signal that is spread loses little; otherwise rows are
+        cut only as long as answers show nothing.
+        """
+        if not self._spread and self._level < _BLIND:
+            return math.inf
+        return float(_SHORTEN / max(self._level, 1e-15) ** 0.5)
 
     def widened(self, X: FloatArray) -> FloatArray:
         """Return X with the late columns, once the answers are quiet enough."""
@@ -265,7 +276,8 @@ def symmetric_power(
 
     Columns of `start` beyond the first `wanted` join when less than `quiet` of the last answer is
     noise. `project` is a public linear map (a direction taken out), of queries and answers. With
-    ``spread=False`` few rows may hold most of the signal: none is cut, and all answers are used.
+    ``spread=False`` few rows may hold most of the signal: they are cut only as long as answers are
+    noise, and all answers are used.
     """
     wanted = start.shape[1] if wanted is None else wanted
     agreement = _AGREEMENT if spread else None
