@@ -250,8 +250,7 @@ def check_pays_first(name, estimator):
     """Nothing private is computed before it is paid for.
 
     The rows are overwritten in place at the first payment: the fit must be that of the new rows,
-    bit by bit. (An estimator that needs a copy of dense float64 rows cannot pass; it should say
-    why in `expected_failed_checks`.)
+    bit by bit. An estimator that copies dense float64 rows before it pays does not pass.
     """
     if not_private(estimator) or get_tags(estimator).target_tags.required:
         return skip("needs noise, and no target")

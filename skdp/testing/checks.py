@@ -8,7 +8,7 @@ The checks hook into the gate (`PrivacySession`): an estimator that releases num
 is not covered, except by the checks that compare whole fits.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -62,9 +62,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def dp_estimator_checks(
-    estimator: Any, *, expected_failed_checks: Mapping[str, str] | None = None
-) -> Iterator[tuple[Any, Callable[[Any], None]]]:
+def dp_estimator_checks(estimator: Any) -> Iterator[tuple[Any, Callable[[Any], None]]]:
     """Yield (estimator, check) for all privacy checks; ``check(estimator)`` runs one.
 
     Parameters
@@ -72,8 +70,6 @@ def dp_estimator_checks(
     estimator : estimator
         An instance; every check gets a clone. The data are made by the factory registered for its
         privacy unit (see `register_data`).
-    expected_failed_checks : mapping, optional
-        Names of checks that are left out, and the reason for each.
 
     Yields
     ------
@@ -87,34 +83,24 @@ def dp_estimator_checks(
     ...     if "receipt" in check.func.__name__:
     ...         check(estimator)
     """
-    left_out = dict(expected_failed_checks or {})
-    unknown = set(left_out) - {check.__name__ for check in CHECKS}
-    if unknown:
-        raise ValueError(f"expected_failed_checks has unknown names {sorted(unknown)}.")
     name = type(estimator).__name__
     for check in CHECKS:
-        if check.__name__ not in left_out:
-            yield clone(estimator), partial(check, name)
+        yield clone(estimator), partial(check, name)
 
 
 def _shown(estimator: Any) -> str:
     return repr(estimator).replace(" ", "").replace("\n", "")
 
 
-def parametrize_with_dp_checks(
-    estimators: list[Any],
-    *,
-    expected_failed_checks: Callable[[Any], Mapping[str, str]] | None = None,
-) -> Any:
+def parametrize_with_dp_checks(estimators: list[Any]) -> Any:
     """Parametrize a pytest test with estimators and privacy checks.
+
+    All checks, for all of them: one that does not apply skips itself, and none is expected to fail.
 
     Parameters
     ----------
     estimators : list of estimator instances
         What to check.
-    expected_failed_checks : callable, optional
-        Estimator -> mapping of check names to reasons; those are marked as expected failures,
-        strictly: one that passes fails the test.
 
     Returns
     -------
@@ -133,10 +119,7 @@ def parametrize_with_dp_checks(
     cases = []
     for estimator in estimators:
         shown = _shown(estimator)  # once: it takes longer than a quick check
-        expected = dict(expected_failed_checks(estimator) if expected_failed_checks else {})
         for subject, check in dp_estimator_checks(estimator):
-            reason = expected.get(check.func.__name__)
-            marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
             name = f"{shown}-{check.func.__name__}"
-            cases.append(pytest.param(subject, check, marks=marks, id=name))
+            cases.append(pytest.param(subject, check, id=name))
     return pytest.mark.parametrize(("estimator", "check"), cases)

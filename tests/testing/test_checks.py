@@ -25,23 +25,12 @@ def test_generator_yields_clones_and_named_checks():
     pairs = list(dp_estimator_checks(estimator))
     assert len(pairs) == len(checks.CHECKS)
     assert all(e is not estimator and e.clip_norm == 1.0 for e, _ in pairs)
-    left = list(dp_estimator_checks(estimator, expected_failed_checks={"check_joblib": "slow"}))
-    assert len(left) == len(pairs) - 1
-    with pytest.raises(ValueError, match="unknown names"):
-        list(dp_estimator_checks(estimator, expected_failed_checks={"check_nothing": ""}))
 
 
-def test_decorator_marks_expected_failures():
-    def expected(estimator):
-        return {} if estimator.adjacency == "replace" else {"check_scaling": "why"}
-
-    mark = parametrize_with_dp_checks(
-        [DPPCA(), DPPCA(adjacency="replace")], expected_failed_checks=expected
-    ).mark
-    cases = mark.args[1]
-    assert len(cases) == 2 * len(checks.CHECKS)
-    marked = [case for case in cases if case.marks]
-    assert len(marked) == 1 and marked[0].values[1].func is checks.check_scaling
+def test_decorator_asks_every_check_and_expects_no_failure():
+    cases = parametrize_with_dp_checks([DPPCA(), DPPCA(adjacency="replace")]).mark.args[1]
+    assert [case.values[1].func for case in cases] == 2 * list(checks.CHECKS)
+    assert not any(case.marks for case in cases)
     assert cases[0].id == "DPPCA()-check_null_release"
 
 
