@@ -45,10 +45,12 @@ def check_kind(estimator, y):
     """Refuse text for numbers, or numbers for text: no row would count.
 
     The dtype of an array is public; that of a list would follow its values, and is not looked at.
+    Nor are dtypes that are not numpy's.
     """
-    if getattr(estimator, "classes", None) is None or not hasattr(y, "dtype") or y.ndim != 1:
+    kind = getattr(getattr(y, "dtype", None), "kind", None)
+    if getattr(estimator, "classes", None) is None or kind is None or np.ndim(y) != 1:
         return
-    text = {"y": y.dtype.kind, "classes": check_classes(estimator, least=1).dtype.kind}
+    text = {"y": kind, "classes": check_classes(estimator, least=1).dtype.kind}
     if set(text.values()) <= set("biufU") and (text["y"] == "U") != (text["classes"] == "U"):
         raise ValueError(
             f"The 'classes' of {type(estimator).__name__} are "

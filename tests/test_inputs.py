@@ -117,6 +117,20 @@ def test_classes_of_another_kind_than_the_labels_are_refused():
         DPScoreDensity(np.eye(D)[:2], classes=["a", "b"]).fit(X, pd.Series(y))
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def test_labels_of_other_libraries_are_no_kind_of_numpy():
+    """Columns whose dtype is not numpy's, or none of its numbers, are looked up label by label."""
+    X, y = np.ones((N, D)), np.arange(N) % 2
+
+    class Column(list):
+        dtype = "Int64 of another library"
+
+    for labels in (Column(y.tolist()), y.tolist(), pd.Series(y, dtype="Int64").astype("category")):
+        DPRidgeClassifier(classes=[0, 1], clip_norm=2.0).fit(X, labels)
+    polars = pytest.importorskip("polars")
+    DPRidgeClassifier(classes=[0, 1], clip_norm=2.0).fit(X, polars.Series(y))
+
+
 @pytest.mark.parametrize("params", [{"center": True}, {"center": False}])
 def test_a_centre_that_is_no_word_says_what_is_one(params):
     for model in (DPPCA(2, **params), DPIncrementalPCA(2, **params)):

@@ -72,6 +72,9 @@ def test_zero_one_loss_with_labels_of_text():
         (DPTraceRegressor(1, epsilon=20.0), "squared_error"),
         (DPPCA(2, clip_norm=1.0), "reconstruction"),
         (DPTruncatedSVD(2, clip_norm=1.0), "reconstruction"),
+        (DPPCA(2, clip_norm=1.0), "share_lost"),
+        (DPPCA(2, clip_norm=1.0, whiten=True), "share_lost"),
+        (DPTruncatedSVD(2, clip_norm=1.0), "share_lost"),
         (
             make_pipeline(DPPCA(2, clip_norm=1.0), DPTraceRegressor(1, epsilon=20.0)),
             "squared_error",
@@ -82,8 +85,10 @@ def test_fast_and_slow_ways_agree(model, loss):
     model.fit(X, Y)
 
     def slow(model, x, y):
-        if loss == "reconstruction":
-            return np.sum((x - model.inverse_transform(model.transform(x))) ** 2, axis=1)
+        if loss != "squared_error":
+            lost = np.sum((x - model.inverse_transform(model.transform(x))) ** 2, axis=1)
+            whole = np.sum((x - getattr(model, "mean_", 0.0)) ** 2, axis=1)
+            return lost if loss == "reconstruction" else lost / np.maximum(whole, 1e-300)
         return (y - model.predict(x)) ** 2
 
     exact = []
@@ -94,14 +99,30 @@ def test_fast_and_slow_ways_agree(model, loss):
     assert exact[0] == pytest.approx(exact[1], rel=1e-9)
 
 
-def test_sparse_rows():
+@pytest.mark.parametrize("loss", ["reconstruction", "share_lost"])
+def test_sparse_rows(loss):
     model = DPTruncatedSVD(2, clip_norm=1.0).fit(X)
     exact = []
     for rows in (X, sp.csr_array(X), sp.csc_matrix(X)):
         with record_transcript() as transcript:
-            make_private_scorer("reconstruction", (0.0, 1.0))(model, rows)
+            make_private_scorer(loss, (0.0, 1.0))(model, rows)
         exact.append(int(transcript.openings[0].exact))
     assert exact[0] == exact[1] == exact[2]
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_a_share_is_that_of_the_row_alone_at_any_scale(form):
+    """Bit by bit the same in any company, in [0, 1], and 0 where there is nothing to lose."""
+    model = DPPCA(2, clip_norm=1.0).fit(X)
+    rows = X[:40] * 10.0 ** RNG.uniform(-150, 150, (40, 1))
+    rows[7] = 0.0
+    scorer = make_private_scorer("share_lost", (0.0, 1.0))
+    together = scorer._losses_of(model, form(rows), None)()
+    alone = [scorer._losses_of(model, form(rows[[i]]), None)()[0] for i in range(40)]
+    np.testing.assert_array_equal(together, alone)
+    assert np.all((together >= 0) & (together <= 1 + 1e-9))
+    centre = form(np.zeros((1, 4)) + model.mean_)
+    assert scorer._losses_of(model, centre, None)()[0] == 0.0
 
 
 def test_errors_of_private_rows_are_not_shown_and_public_ones_are():
