@@ -72,8 +72,8 @@ class DPSpectralEmbedding(BaseDPEstimator):
         is refused where it would flip more than 2e7 pairs. "auto" chooses by the smaller predicted
         noise, from public numbers.
     entry_bounds : tuple of float, default=(0.0, 1.0)
-        Unit "edge": weights are clipped to them; they must hold 0. "one_shot" needs (0, high) and shows a
-        weight w as `high` with probability w/high: an edge of weight `high` always.
+        Unit "edge": weights are clipped to them; they must hold 0. "one_shot" needs (0, high) and
+        shows a weight w as `high` with probability w/high: an edge of weight `high` always.
     sensitivity : float, default=1.0
         Units of a contract: bound on the change.
     random_state : int, Generator, RandomState or None, default=None
