@@ -43,9 +43,12 @@ def shape_of(given, parameter):
 # -- records: a matrix -------------------------------------------------------------------------
 
 
-def planned_records(n, shape, *, known):
+def planned_records(n, shape, *, known, by_record=False):
     """Return records of a public shape; where X is public, those of an even design."""
     size, y = math.prod(shape), np.broadcast_to(np.zeros(()), (n,))
+    if by_record:
+        rows = np.broadcast_to(np.zeros(()), (n, size))
+        return in_memory(rows, y=y, covariance=np.broadcast_to(np.ones(()), (n,)))
     if not known:
         return in_memory(zero_rows(n, size), y=y)
     places = np.arange(n) % size
