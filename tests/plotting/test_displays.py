@@ -118,7 +118,7 @@ NOISE = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("name", NOISE)
 def test_pure_noise_has_no_component(name):
@@ -145,7 +145,7 @@ def test_components_above_the_noise_are_counted():
     assert SpectrumDisplay([3.0, -4.0, 1.0], noise_edge=2.0).n_above_noise == 2
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("k", [None, 3])
 def test_cumulative_shares_have_intervals(k):
     """Of 60 fits, about 95% hold the exact share; 6 sigma below that is 78%."""
@@ -273,6 +273,7 @@ def test_utility_curves_share_axes(canvas):
     assert texts == ["a", "5% to 95% of the fits", "b"]
 
 
+@pytest.mark.deep
 def test_utility_of_users_takes_groups():
     Xu, y, groups = make_user_tasks(300, 4, 1, random_state=0)
     display = UtilityCurveDisplay.from_estimator(

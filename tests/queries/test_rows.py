@@ -84,6 +84,7 @@ def test_sensitivity_holds_and_is_attained(name, adjacency, step):
     assert worst_l1 <= 1.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", RELEASES)
 def test_a_neighbour_among_many_rows(name):
     """The same bounds inside a larger data set, at several places."""
@@ -132,6 +133,7 @@ def test_integer_answers_approach_the_exact_ones(name):
     assert np.allclose(value, exact, rtol=2e-4, atol=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", RELEASES)
 def test_sparse_dense_memmap_and_dtypes_agree(name, tmp_path):
     X = np.random.default_rng(5).standard_normal((200, D)).astype(np.float32)
@@ -162,6 +164,7 @@ def duplicated(X, times):
     return out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", RELEASES)
 def test_duplicate_entries_are_summed_first(name):
     X = np.where(rows_of_all_scales(6, 10) > 0, 1.0, 0.0)
@@ -244,6 +247,7 @@ FORMS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("method", ["sums", "gram", "gram_product", "square_sum", "norms"])
 def test_a_row_counts_the_same_in_each_form_that_a_source_may_yield(method, form):
