@@ -161,12 +161,42 @@ class DenseRows:
         rows = rows_at_once(self.n_features)
         scratch = Scratch()
         for i in range(self._range[0], self._range[1], rows):
-            block = np.asarray(self._X[i : min(i + rows, self._range[1])])
+            block = np.asarray(self._rows(i, min(i + rows, self._range[1])))
             if block.dtype != np.float64:
                 converted = scratch.shaped(block.shape)
                 np.copyto(converted, block, casting="unsafe")
                 block = converted
             yield block
+
+    def _rows(self, i: int, j: int) -> NDArray[Any]:
+        return self._X[i:j]
+
+    def taken(self, which: NDArray[np.intp]) -> DenseRows:
+        """Return some of these rows."""
+        return _TakenRows(self._X, self._range[0] + which)
+
+
+class _TakenRows(DenseRows):
+    """Some rows of an array, copied block by block."""
+
+    def __init__(self, X: NDArray[Any], which: NDArray[np.intp]) -> None:
+        super().__init__(X, 0, len(which))
+        self._which = which
+
+    def whole(self) -> Any:
+        """Return the rows as one array."""
+        return self._X[self._which]
+
+    def parts(self, n: int) -> list[RowSource]:
+        """Cut into `n` ranges of rows."""
+        return [_TakenRows(self._X, self._which[a:b]) for a, b in cuts(*self._range, n)]
+
+    def taken(self, which: NDArray[np.intp]) -> DenseRows:
+        """Return some of these rows."""
+        return _TakenRows(self._X, self._which[which])
+
+    def _rows(self, i: int, j: int) -> NDArray[Any]:
+        return self._X[self._which[i:j]]
 
 
 def _is_canonical(block: Any) -> bool:
