@@ -335,6 +335,7 @@ def killing(flag):
         except FileExistsError:
             return block
         os.kill(os.getpid(), signal.SIGKILL)
+        return None
 
     return kill
 

@@ -302,6 +302,13 @@ def test_a_refit_keeps_no_attribute_of_another_normalisation(small):
         ({"algorithm": "flip"}, r"The 'algorithm' parameter .* among"),
         ({"algorithm": "one_shot", "entry_bounds": (-1.0, 1.0)}, r"entry_bounds=\(0, high\)"),
         ({"adjacency": "swap"}, "adjacency"),
+        ({"privacy_unit": "entry_change"}, r"The 'privacy_unit' parameter .* among"),
+        ({"privacy_unit": "mixed", "adjacency": "replace"}, "adjacency"),
+        ({"privacy_unit": "mixed", "entry_bounds": (0.0, 2.0)}, "'entry_bounds' bounds nothing"),
+        ({"sensitivity": 2.0}, "read by 'edge_change' and 'mixed'"),
+        ({"privacy_unit": "edge_change", "sensitivity": 0.0}, "sensitivity"),
+        ({"privacy_unit": "edge_change", "algorithm": "one_shot"}, "privacy_unit='edge'"),
+        ({"privacy_unit": "mixed", "delta": 0.0}, "pure differential privacy"),
         ({"random_state": "seed"}, "cannot be used to seed"),
     ],
 )
@@ -316,6 +323,50 @@ def test_bad_parameters_are_refused_before_anything_is_read(kwargs, match, monke
 def test_a_rectangle_is_no_graph():
     with pytest.raises(ValueError, match=r"square adjacency matrix.*Got shape \(30, 20\)"):
         DPSpectralEmbedding(1).fit(np.zeros((30, 20)))
+
+
+# -- contracts ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def messages():
+    """Poisson counts of messages, mean 50 inside a group and 30 between groups."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(300) % 2
+    means = np.where(labels[:, None] == labels, 50.0, 30.0)
+    return np.triu(rng.poisson(means), 1).astype(float), labels
+
+
+@pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")  # bounds
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_weights_without_bounds_of_which_one_changes_by_one(messages, normalization):
+    """One message more or less; bounds of weights would cut them or ask for 80 times the noise."""
+    A, labels = messages
+    k = 2 if normalization == "none" else 1
+    model = fit(A, k, normalization=normalization, privacy_unit="edge_change")
+    assert adjusted_rand_score(labels, model.embedding_[:, -1] > 0) == 1.0
+    assert model.privacy_spent_.unit == "edge_change"
+    bounded = fit(A, k, normalization=normalization, entry_bounds=(0.0, 80.0), algorithm="power")
+    ratio = bounded.ledger_[0].sensitivity / model.ledger_[0].sensitivity
+    assert ratio == pytest.approx(80.0, rel=1e-3)
+
+
+def test_a_contract_scales_the_noise(messages):
+    A, _ = messages
+    for unit in ("edge_change", "mixed"):
+        one, four = (fit(A, privacy_unit=unit, sensitivity=s).ledger_[0] for s in (1.0, 4.0))
+        assert four.noise_scale == pytest.approx(4 * one.noise_scale, rel=1e-6)
+    mixed = fit(A, privacy_unit="mixed").ledger_[0].sensitivity
+    pair = fit(A, privacy_unit="edge_change").ledger_[0].sensitivity
+    assert pair == pytest.approx(math.sqrt(2) * mixed, rel=1e-3)  # two rows, each moved by one
+
+
+@pytest.mark.parametrize("unit", ["edge_change", "mixed"])
+def test_no_noise_gives_the_same_embedding_without_bounds(unit):
+    A, options = spiked_graph()
+    ours = exact(A, 3, normalization="none", privacy_unit=unit)
+    bounded = exact(A, 3, normalization="none", algorithm="power", **options)
+    assert np.allclose(ours.embedding_, bounded.embedding_, atol=1e-5)
 
 
 # -- one shot ----------------------------------------------------------------------------------
