@@ -26,7 +26,7 @@ FloatArray = NDArray[np.float64]
 Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 
 _BLOCK_BYTES = 2**23  # large enough for BLAS, small beside the data
-_CACHE_BYTES = 2**21  # what a block of few columns may take: it is passed over several times
+_CACHE_BYTES = 2**22  # what a block of few columns may take: it is passed over several times
 # Public caps: one row adds less than 2**36 to an entry (mu * sigma is below 2**33, and a tangent
 # core below 9 times that), so float sums over this many rows stay below 2**53.
 _MAX_ROWS = 2**16
