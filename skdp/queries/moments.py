@@ -218,15 +218,20 @@ def _above(values: FloatArray, threshold: float) -> NDArray[np.bool_]:
     return values > threshold
 
 
+def _stacked(exact: FloatArray) -> FloatArray:
+    """Return a matrix of integers in two limbs, one above the other."""
+    return limbs_of(exact).reshape(-1, exact.shape[1])
+
+
 def _gram_limbs(rows: Block, integers: IntegerRows) -> FloatArray:
     """Return Z'Z of one block, in limbs."""
-    return np.vstack(limbs_of(block_gram(integers(rows))))
+    return _stacked(block_gram(integers(rows)))
 
 
 def _cut_off(rows: Block, first: float, then: float, unit: float) -> FloatArray:
     """Return what clipping further takes off Z'Z of one block, in limbs."""
     whole = block_gram(IntegerRows(first, unit, reuse=True)(rows))
-    return np.vstack(limbs_of(whole - block_gram(IntegerRows(then, unit, reuse=True)(rows))))
+    return _stacked(whole - block_gram(IntegerRows(then, unit, reuse=True)(rows)))
 
 
 def _long_terms(
@@ -237,4 +242,4 @@ def _long_terms(
     A, _, sizes = split(Z, lengths)
     above = np.flatnonzero(_above(sizes * unit**2, level))
     Z, T = Z[above], np.trunc(A[above] * (level / unit**2 / sizes[above])[:, None])
-    return np.hstack([np.vstack(limbs_of(M)) for M in (block_gram(Z), dense(Z.T @ T))])
+    return np.hstack([_stacked(block_gram(Z)), _stacked(dense(Z.T @ T))])
