@@ -75,6 +75,7 @@ ESTIMATORS = [
     DPSpectralEmbedding(n_components=1, normalization="laplacian", delta=0.0),
     DPSpectralEmbedding(n_components=1, normalization="none", adjacency="replace"),
     DPSpectralEmbedding(n_components=1, algorithm="one_shot"),
+    DPSpectralEmbedding(n_components=1, privacy_unit="edge_change"),
     DPTraceRegressor(),
     DPTraceRegressor(design=1.0, fit_intercept=False, adjacency="replace"),
     DPTraceRegressor(privacy_unit="label", solver="spectral_init"),

@@ -89,6 +89,8 @@ ESTIMATORS = [
     DPSpectralEmbedding(1, normalization="laplacian", delta=0.0, algorithm="power"),
     DPSpectralEmbedding(normalization="none", adjacency="replace", algorithm="power"),
     DPSpectralEmbedding(algorithm="power"),
+    DPSpectralEmbedding(privacy_unit="edge_change", sensitivity=2.0),
+    DPSpectralEmbedding(1, privacy_unit="mixed", normalization="none", delta=0.0),
     DPSpectralEmbedding(
         normalization="laplacian", algorithm="one_shot", delta=0.0, adjacency="replace"
     ),
