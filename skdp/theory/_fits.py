@@ -60,9 +60,10 @@ def readout_loss(
     A has the eigenvalues m_i = n length^2 p_i, p the spectrum, or n times those `seen`. An entry of
     X'Y has noise s, and so has one of X'X: for coefficients w an entry of X'y is off by
     s^2 (1 + |w|^2), beside the scatter of the targets about their mean. In units of the mean square
-    rho^2 of a coefficient, w = rho z, that is level = (s^2 (1 + |w|^2) + scatter) / rho^2, and a filter 1 - f = m^2 / (m^2 + level)
-    loses f^2 z^2 + f (1 - f) of a direction. The mean over random z of the same explained variance
-    is not its value at z = 1: where the strong directions hold little, the weak ones hold much.
+    rho^2 of a coefficient, w = rho z, that is level = (s^2 (1 + |w|^2) + scatter) / rho^2, and a
+    filter 1 - f = m^2 / (m^2 + level) loses f^2 z^2 + f (1 - f) of a direction. The mean over
+    random z of the same explained variance is not its value at z = 1: where the strong directions
+    hold little, the weak ones hold much.
     Normal targets that are cut shorten all coefficients, by the share of targets that is cut.
 
     Parameters
