@@ -220,7 +220,7 @@ def gram_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> Fl
     Between them the subspace of the moment is chosen by thinning, which costs nothing. How many
     rounds there are follows from released values, and all are paid.
     """
-    first, rounds = 0.6 * share, (0.2 * share, 0.2 * share)
+    first, rest = 0.6 * share, 0.4 * share
     block, scale = clipped_gram(ask, d, first if noise.psd else share, noise)
     values, V = top_eigenpairs(block, k)
     if noise.psd == 0.0:
@@ -228,10 +228,9 @@ def gram_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> Fl
     edge = scale * math.sqrt(d / 2)
     loss = _predicted_loss(values, edge, float(np.trace(block)), d)
     if loss < _NEGLIGIBLE_LOSS:
-        ask.forfeit(sum(rounds))  # decided on released values, so it is paid all the same
+        ask.forfeit(rest)  # decided on released values, so it is paid all the same
         return V
-    if loss < _ONE_ROUND:
-        rounds = (sum(rounds),)
+    rounds = [rest] if loss < _ONE_ROUND else [rest / 2, rest / 2]
     found = chosen_subspace(block, scale, k)
     return refined_subspace(ask, found.moment, scale, found.vectors, rounds, noise)
 
