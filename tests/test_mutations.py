@@ -537,7 +537,7 @@ def test_planted_bug_is_caught(bug, monkeypatch):
         TABLE.append((bug, tier, time.process_time() - start))
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("bug", MUTATIONS)
 def test_the_same_tier_is_silent_on_the_right_code(bug):
     _, run, estimator, _ = MUTATIONS[bug]
@@ -549,7 +549,7 @@ def test_a_dozen_bugs_and_each_tier():
     assert len({tier for tier, *_ in MUTATIONS.values()}) >= 10
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("check", checks.CHECKS, ids=[check.__name__ for check in checks.CHECKS])
 def test_every_check_passes_on_the_toy(check):
     if check.__name__ == "check_joblib":

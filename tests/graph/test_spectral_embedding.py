@@ -74,7 +74,7 @@ def test_two_blocks_are_recovered(two_blocks, normalization, adjacency, seed):
     assert agreement(model, labels) >= 0.97
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(("n_blocks", "gap"), [(3, 70.0), (4, 70.0)])
 @pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 def test_more_blocks_are_recovered(n_blocks, gap, normalization):
@@ -113,6 +113,7 @@ def test_degrees_are_released(two_blocks):
     assert np.mean((model.degrees_ - true) ** 2) < true.var()
 
 
+@pytest.mark.deep
 def test_degree_of_size_is_taken_out():
     """Hubs do not change the groups: nodes are embedded by angle."""
     rng = np.random.default_rng(0)
@@ -156,6 +157,7 @@ def block_graph(n=100):
     return make_block_graph(n, 2, 20.0, 40.0, random_state=3)[0].toarray(), {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 @pytest.mark.parametrize("make", [spiked_graph, block_graph])
 def test_no_noise_gives_eigenvectors_of_the_projected_matrix(normalization, make):
@@ -183,6 +185,7 @@ def test_only_the_upper_triangle_counts(small):
     assert np.array_equal(base.embedding_, other.embedding_)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "container", [sp.csr_array, sp.csr_matrix, sp.csc_array, sp.coo_array, np.asfortranarray]
 )
@@ -207,6 +210,7 @@ def test_duplicate_edges_are_one_entry():
 # -- attributes and receipts -------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_float32_is_kept(small, normalization):
     single = fit(small.astype(np.float32), 2, normalization=normalization)
@@ -217,6 +221,7 @@ def test_float32_is_kept(small, normalization):
             assert np.array_equal(getattr(single, name), getattr(double, name).astype(np.float32))
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
@@ -236,6 +241,7 @@ def test_receipt_adds_up_to_the_whole_budget(small, normalization, adjacency, n_
     assert names == ["right_product"] * (degrees + steps) + ["ritz"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_attributes(small, normalization):
     model = fit(small, 3, normalization=normalization)
@@ -250,6 +256,7 @@ def test_attributes(small, normalization):
         assert np.array_equal(made.fit_transform(small), model.embedding_)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_signs_come_from_the_embedding(small, normalization):
     """The largest entry of each released eigenvector is positive."""
@@ -261,6 +268,7 @@ def test_signs_come_from_the_embedding(small, normalization):
         assert np.array_equal(V, exact(small, 2, normalization=normalization).embedding_)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("data", [np.zeros((30, 30)), sp.csr_array((30, 30)), np.eye(30)])
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
@@ -379,7 +387,7 @@ def blocks(n, k, inside, outside):
     return sp.csr_array(np.triu(rng.random((n, n)) < chance, 1) * 1.0), labels
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_many_groups_are_found_in_one_release(normalization):
     """Where sixteen products show nothing; n_components is the number of groups."""
@@ -396,6 +404,7 @@ def test_many_groups_are_found_in_one_release(normalization):
     assert agreement(products, labels) < 0.3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_a_large_budget_shows_the_graph_itself(normalization):
     A, _ = blocks(200, 3, 0.5, 0.1)

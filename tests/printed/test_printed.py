@@ -49,6 +49,7 @@ def changes(ask, unit):
     return worst, claimed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MATRICES)
 @pytest.mark.parametrize("rule", LITERAL)
 def test_printed_bounds_are_literal_and_hold(name, rule):

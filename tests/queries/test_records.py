@@ -215,6 +215,7 @@ def test_kept_coordinates_hold_the_bound_and_attain_it(adjacency, whitened):
     assert 0.999 <= worst <= 1 + 1e-9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("whitened", [False, True, "mixed"])
 def test_kept_coordinates_change_nothing(whitened, monkeypatch):
     rng = np.random.default_rng(25)
@@ -285,6 +286,7 @@ RANKS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("name", RANKS)
 def test_ranks_hold_and_are_attained(name, adjacency):
@@ -383,6 +385,7 @@ def reference(X, y, C, corner, intercept):
     return np.concatenate([*parts, [corner * weights.sum()]] if corner else parts)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("corner", [0.0, 0.7])
 @pytest.mark.parametrize("form", FORMS)
 def test_matches_the_float_computation(form, corner):
@@ -450,6 +453,7 @@ def test_public_moments_of_the_label_unit():
     assert np.allclose(found, np.concatenate([part.ravel() for part in expected]), atol=0.1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["dense", "csr", "factors"])
 def test_records_outside_the_tangent_space_keep_sums_exact(form):
     """Their projection is next to nothing, so only the floor of a size keeps weights small."""

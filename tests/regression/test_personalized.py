@@ -158,7 +158,7 @@ def test_automatic_number_of_components():
             assert quiet(DPPersonalizedRegressor("auto").fit, *users.all).n_components_ == k
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "params",
     [
@@ -384,7 +384,7 @@ def test_users_who_tell_nothing_of_a_direction_send_nothing(loss):
         assert sent(local, rng.standard_normal((9, 4)), np.linspace(-1, 1, 9)).any()
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("params", [{"init": "pairs"}, {"refine": "gram"}, {"head": "hybrid"}])
 def test_memory_grows_with_the_rows_of_a_user_not_with_their_square(params):
     m = 40_000
@@ -550,6 +550,7 @@ def test_rows_without_users():
         DPPersonalizedRegressor().fit(SMALL.X, SMALL.y)
 
 
+@pytest.mark.deep
 def test_a_fit_with_users_after_one_without():
     model = DPPersonalizedRegressor(target_bounds=(-9, 9), epsilon=8.0)
     with pytest.warns(PrivacyUnitWarning):
@@ -681,6 +682,7 @@ def test_heads_of_new_users_cost_nothing(monkeypatch):
         public.adapt(SMALL.X, SMALL.y)
 
 
+@pytest.mark.deep
 def test_head_for_a_device():
     model = private_fit()
     rows = SMALL.groups == 7
@@ -739,7 +741,7 @@ def labelled(n=500, classes=2, seed=0):
     return X, np.argmax(eta + rng.gumbel(size=eta.shape), axis=1), groups
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(("classes", "floor"), [(2, 0.78), (3, 0.68)])
 def test_classifier_learns_personal_labels(classes, floor):
     X, y, groups = labelled(600, classes)

@@ -36,7 +36,7 @@ def error(model, M):
     return float(np.linalg.norm(model.coef_ - M) / np.linalg.norm(M))
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("params", "limit"),
     [
@@ -102,7 +102,7 @@ def test_ratings_as_one_hot_rows():
     assert np.linalg.norm(cells_found - M) < 0.1 * np.linalg.norm(M)  # was .069
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("params", [{}, {"adjacency": "replace"}, {"privacy_unit": "label"}])
 def test_a_shift_of_the_targets_changes_nothing(params):
     """Errors about .01, whatever the shift; without the second mean .3 and more at a thousand."""
@@ -129,6 +129,7 @@ def test_a_zero_matrix_predicts_the_centre():
     assert model.intercept_ == pytest.approx(40.0, abs=0.1)
 
 
+@pytest.mark.deep
 def test_few_records_are_said_to_be_few():
     """Between what can be read and what is of use the number of records alone decides."""
     X, y, _ = sample(1300, shape=(20, 20))
@@ -146,6 +147,7 @@ def test_outliers_do_little():
     assert error(DPTraceRegressor(epsilon=2.0, random_state=0).fit(X, y), M) < 0.12
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("params", [{}, {"design": 1.0}, {"adjacency": "replace"}])
 def test_zero_matrix_with_a_warning_when_the_budget_is_too_small(params):
     for seed in range(3):
@@ -196,6 +198,7 @@ def test_search_over_epsilon_pipeline_pickle_and_jobs():
     assert np.array_equal(one.coef_, two.coef_)
 
 
+@pytest.mark.deep
 def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
     X, y, _ = sample(3000, shape=(4, 3), values=(1.0,))
     model = DPTraceRegressor(9, epsilon=9.0).fit(X, y)

@@ -196,6 +196,7 @@ def test_answers_that_do_not_agree_are_left_out():
     assert transcript([good, stray, wide], 1, 0.1).used() == [0, 2]  # columns may have joined
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("signal", "gain"), [(5.0, 1.2), (15.0, 1.1), (40.0, 1.0)])
 def test_laplace_step_beats_the_mean_under_laplace_noise(signal, gain):
     """Most of the information of a Laplace answer on a weak signal is in its sign."""
@@ -234,6 +235,7 @@ def test_laplace_step_minimises_its_objective():
 # -- the iterations ----------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [last_answer, posterior_step])
 @pytest.mark.parametrize("width", [2, 5])
 def test_symmetric_power_converges_without_noise(step, width):
@@ -260,6 +262,7 @@ def test_queries_are_shortened_and_widened_as_far_as_answers_are_noise(noise):
     assert [query.shape[1] for query in at_once.queries] == [5, 5]
 
 
+@pytest.mark.deep
 def test_slow_spectra_are_resolved_as_noise_vanishes():
     """Eigenvalues that fall slowly: sixteen steps of the power method alone stay behind."""
     values = 50 / np.sqrt(np.arange(1, 201))
@@ -290,6 +293,7 @@ def test_symmetric_power_across_a_direction():
     assert all(abs(out.T @ query).max() < 1e-10 for query in ask.queries)
 
 
+@pytest.mark.deep
 def test_symmetric_power_averages_all_answers():
     A, Q = symmetric(400, [60.0], seed=2)
     averaged, plain = [], []

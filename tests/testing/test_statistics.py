@@ -28,7 +28,7 @@ def test_bounds_hold_on_gaussian_scores(mu):
     assert np.all(over <= 16)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("law", ["cauchy", "ties", "constant"])
 def test_bounds_are_silent_on_equal_laws(law):
     """On equal distributions the truth is 0, whatever the law: nothing may be certified."""
