@@ -192,13 +192,15 @@ def test_more_rows_and_more_budget_help():
 @pytest.mark.thorough
 @pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
 @pytest.mark.parametrize("n_releases", [1, 16])
-def test_expected_loss_of_a_stream(n_releases, mechanism):
+@pytest.mark.parametrize("clip_norm", [1.0, "auto"])
+def test_expected_loss_of_a_stream(n_releases, mechanism, clip_norm):
     """Within a factor of two of the mean over streams, at the last release."""
     rows = make_spiked_rows(3200, 30, 3, 0.5, random_state=1)
-    rows /= np.linalg.norm(rows, axis=1)[:, None]
+    if clip_norm == 1.0:
+        rows /= np.linalg.norm(rows, axis=1)[:, None]
     best = captured(rows, np.linalg.svd(rows, full_matrices=False)[2][:3])
     epsilon = 0.3 if n_releases == 1 else 0.8
-    options = {"clip_norm": 1.0, "max_releases": n_releases, "mechanism": mechanism}
+    options = {"clip_norm": clip_norm, "max_releases": n_releases, "mechanism": mechanism}
     losses = []
     with seeded_entropy(0):
         for _ in range(4):
@@ -348,12 +350,16 @@ def columns_with(spectrum):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("kind", ["even", "one factor", "falling"])
-@pytest.mark.parametrize(("n", "d", "epsilon"), [(2000, 10, 1.0), (1500, 6, 2.0)])
+@pytest.mark.parametrize("kind", ["even", "one factor", "strong factor", "falling"])
+@pytest.mark.parametrize(
+    ("n", "d", "epsilon"), [(2000, 10, 1.0), (1500, 6, 2.0), (20_000, 20, 0.3)]
+)
 def test_expected_loss_of_a_ridge_by_default(n, d, epsilon, kind):
     """Learnt scales, columns far from 0 and correlated: within a factor of two."""
-    factor = np.linalg.cholesky(0.5 * np.eye(d) + 0.5)
-    roots = {"even": np.eye(d), "one factor": factor}
+    roots = {
+        kind: np.linalg.cholesky((1 - part) * np.eye(d) + part)
+        for kind, part in {"even": 0.0, "one factor": 0.5, "strong factor": 0.9}.items()
+    }
     roots["falling"] = columns_with(1 / np.arange(1, d + 1))
     root, rng, losses = roots[kind], np.random.default_rng(0), []
     C = root @ root.T
