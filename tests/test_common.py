@@ -22,6 +22,7 @@ from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_priv
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.printed import PrintedDeflation, PrintedFactorizer, PrintedPowerMethod
 from skdp.recommend import DPRecommender
+from skdp.regression import QuantileLoss
 
 
 class PersonsPCA(DPPCA):
@@ -81,7 +82,7 @@ ESTIMATORS = [
     DPTraceRegressor(privacy_unit="label", solver="spectral_init"),
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
-    DPPersonalizedRegressor(1, loss="absolute"),
+    DPPersonalizedRegressor(1, loss=QuantileLoss(0.8)),
     DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0),
     DPPersonalizedClassifier(),
     DPLowRankFactorizer(n_components=1),

@@ -282,6 +282,7 @@ def test_plan_stops_where_the_fit_stops(n, left_out):
     assert plan.needed == pca.plan(1000, 12, signal=0.5).needed
 
 
+@pytest.mark.deep
 def test_few_records_are_not_read():
     """Below the threshold of the medians the rest of the budget is paid and left out."""
     model = DPTraceRegressor(1, matrix_shape=(4, 3))

@@ -155,6 +155,7 @@ def test_ends_of_the_range():
         )
 
 
+@pytest.mark.deep
 @FEW
 @given(epsilons, deltas, st.floats(1.0001, 3.0))
 def test_mu_grows_with_both_budgets(epsilon, delta, factor):
