@@ -5,6 +5,10 @@ import sys
 import zlib
 from pathlib import Path
 
+# Before numpy, and for the processes of xdist: tests are small, and threads only wait for threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import hypothesis
 import numpy
 import pytest
@@ -41,22 +45,29 @@ def pytest_sessionstart(session):
         pytest.exit(f"skdp is not the installed one: {skdp.__file__}", returncode=3)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Tests have no examples in their docstrings: none are looked for."""
+    return [found for found in (yield) if type(found).__name__ != "DoctestModule"]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Sort tests into tiers before `-m` chooses, and quiet one warning."""
     _quiet_variances(items)
-    first = {}
+    first, ways = {}, {}
     for item in items:
-        if _is_another_way(item, first) or _is_thorough(item, first):
+        if _is_another_way(item, first, ways) or _is_thorough(item, first):
             item.add_marker("deep")
 
 
-def _is_another_way(item, first):
+def _is_another_way(item, first, ways):
     """Tell whether a test asks of an estimator what its first way was asked already."""
     estimator = _parameters(item).get("estimator")
     if not isinstance(estimator, sklearn.base.BaseEstimator):
         return False
-    way = repr(estimator)
+    if (way := ways.get(id(estimator))) is None:  # written once: it takes a millisecond
+        way = ways[id(estimator)] = repr(estimator)
     return first.setdefault((_function(item), type(estimator)), way) != way
 
 

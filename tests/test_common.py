@@ -22,6 +22,7 @@ from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_priv
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.printed import PrintedDeflation, PrintedFactorizer, PrintedPowerMethod
 from skdp.recommend import DPRecommender
+from skdp.regression import QuantileLoss
 
 
 class PersonsPCA(DPPCA):
@@ -75,12 +76,13 @@ ESTIMATORS = [
     DPSpectralEmbedding(n_components=1, normalization="laplacian", delta=0.0),
     DPSpectralEmbedding(n_components=1, normalization="none", adjacency="replace"),
     DPSpectralEmbedding(n_components=1, algorithm="one_shot"),
+    DPSpectralEmbedding(n_components=1, privacy_unit="edge_change"),
     DPTraceRegressor(),
     DPTraceRegressor(design=1.0, fit_intercept=False, adjacency="replace"),
     DPTraceRegressor(privacy_unit="label", solver="spectral_init"),
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
-    DPPersonalizedRegressor(1, loss="absolute"),
+    DPPersonalizedRegressor(1, loss=QuantileLoss(0.8)),
     DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0),
     DPPersonalizedClassifier(),
     DPLowRankFactorizer(n_components=1),

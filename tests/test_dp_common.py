@@ -28,6 +28,7 @@ from skdp.recommend import DPRecommender
 from skdp.testing import (
     check_order_invariance,
     check_sensitivity,
+    checks,
     parametrize_with_dp_checks,
     seeded_entropy,
     transcript_audit,
@@ -89,6 +90,8 @@ ESTIMATORS = [
     DPSpectralEmbedding(1, normalization="laplacian", delta=0.0, algorithm="power"),
     DPSpectralEmbedding(normalization="none", adjacency="replace", algorithm="power"),
     DPSpectralEmbedding(algorithm="power"),
+    DPSpectralEmbedding(privacy_unit="edge_change", sensitivity=2.0),
+    DPSpectralEmbedding(1, privacy_unit="mixed", normalization="none", delta=0.0),
     DPSpectralEmbedding(
         normalization="laplacian", algorithm="one_shot", delta=0.0, adjacency="replace"
     ),
@@ -161,8 +164,21 @@ ESTIMATORS = [
 ]
 
 
-@pytest.mark.thorough
-@parametrize_with_dp_checks(ESTIMATORS)
+FIRST_CHECKS = {checks.check_null_release, checks.check_pays_first, checks.check_receipt}
+FIRST_CLASSES = {DPPCA, DPTruncatedSVD, DPLowRankFactorizer, DPPersonalizedRegressor, DPRecommender}
+
+
+def cases():
+    """Yield all checks of all ways; the worst pair is audited below, where more is asked of it."""
+    for case in parametrize_with_dp_checks(ESTIMATORS).args[1]:
+        estimator, check = case.values
+        first = type(estimator) in FIRST_CLASSES and check.func in FIRST_CHECKS
+        if check.func is not checks.check_worst_case_pair:
+            marks = () if first else pytest.mark.deep
+            yield pytest.param(estimator, check, id=case.id, marks=marks)
+
+
+@pytest.mark.parametrize(("estimator", "check"), list(cases()))
 def test_keeps_its_promise(estimator, check):
     check(estimator)
 

@@ -73,16 +73,14 @@ NOT_THESE = {
     ),
 }
 
-LONG = ("test_pca_sparse",)  # 216 parameters, of which the first tier runs the first
-
 
 def collect():
-    """Put scikit-learn's test functions and fixtures into this module."""
+    """Put scikit-learn's test functions into this module: the first tier has the first ways."""
     for prefix, module in MODULES.items():
         for name, value in vars(module).items():
             if name.startswith("test_") and name not in NOT_OURS:
-                test = pytest.mark.thorough(value) if name in LONG else value
-                globals()[f"test_{prefix}_{name.removeprefix('test_')}"] = test
+                test = f"test_{prefix}_{name.removeprefix('test_')}"
+                globals()[test] = pytest.mark.thorough(value)
 
 
 collect()

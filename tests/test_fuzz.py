@@ -305,7 +305,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("function", FUNCTIONS, ids=range(len(FUNCTIONS)))
 @given(a=anything, b=anything)
 @settings(max_examples=150)

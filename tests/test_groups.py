@@ -67,7 +67,7 @@ def assert_same(one, other):
         assert np.array_equal(value, other[name]), name
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @models
 def test_groups_and_a_column_are_one(model):
     X, y, groups = table()
@@ -92,7 +92,7 @@ def test_neither_the_order_of_rows_nor_the_names_of_persons_change_a_bit(model):
     assert_same(fitted(sklearn.clone(model), X, y, groups=list(groups)), expected)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @models
 def test_files_maps_and_dask_give_the_same_bits(model, tmp_path):
     da = pytest.importorskip("dask.array")
@@ -120,7 +120,7 @@ def test_files_maps_and_dask_give_the_same_bits(model, tmp_path):
             fitted(model, bad, y, groups=groups)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("labels", ["numbers", "strings"])
 def test_one_shuffle_makes_blocks_of_whole_persons(labels):
     da = pytest.importorskip("dask.array")
@@ -160,6 +160,7 @@ def test_a_shuffle_tells_nothing_of_labels(labels):
         assert sorted(found.compute().tolist()) == sorted(groups.tolist())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["row", "group"])
 @pytest.mark.parametrize("model", [DPRidge, DPRidgeClassifier])
 def test_a_block_without_rows_is_a_block(model, unit):

@@ -104,6 +104,7 @@ def test_a_user_of_another_type_is_refused_before_any_cost(odd):
     assert not transcript
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*predicts one class:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("odd", ODD, ids=name_of)
 def test_a_private_score_counts_each_label_by_itself(odd):

@@ -87,7 +87,11 @@ def learns_rungs(estimator):
 
 
 def records(estimator):
-    return estimator.fit(*RECORDS), (len(RECORDS[1]), (4, 3)), {}
+    by_record = (
+        isinstance(getattr(estimator, "design", None), str) and estimator.design == "records"
+    )
+    known = {"design": np.ones(len(RECORDS[1]))} if by_record else {}
+    return estimator.fit(*RECORDS, **known), (len(RECORDS[1]), (4, 3)), {}
 
 
 def stream(estimator):
@@ -124,6 +128,7 @@ WAYS += [
         DPTraceRegressor(1, design=(np.eye(4), np.eye(3)), solver="spectral_init"),
         DPTraceRegressor(1, privacy_unit="label"),
         DPTraceRegressor(1, privacy_unit="label", design=1.0),
+        DPTraceRegressor(1, design="records"),
     ]
 ]
 WAYS += [
@@ -277,6 +282,7 @@ def test_plan_stops_where_the_fit_stops(n, left_out):
     assert plan.needed == pca.plan(1000, 12, signal=0.5).needed
 
 
+@pytest.mark.deep
 def test_few_records_are_not_read():
     """Below the threshold of the medians the rest of the budget is paid and left out."""
     model = DPTraceRegressor(1, matrix_shape=(4, 3))

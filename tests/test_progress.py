@@ -66,6 +66,7 @@ def support(request, monkeypatch):
         pytest.skip("this scikit-learn has no callbacks")
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("number", range(3))
 def test_tasks_are_the_ledger(number, support):

@@ -32,6 +32,7 @@ def test_progress_bar_of_scikit_learn(name):
     estimator.set_callbacks()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FITS)
 def test_every_release_is_printed(name, capsys):
     estimator, data = FITS[name]

@@ -50,7 +50,7 @@ def test_main_command_names_an_existing_example():
 
 def test_ci_runs_the_test_command_and_ends_with_it():
     expected = steps(blocks("bash")[1].strip())[2:]
-    assert expected == ["ruff check .", "mypy", "pytest"]
+    assert expected == ["ruff check .", "mypy", "pytest -n auto"]
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     code = [line for line in lines if line.strip() and not line.startswith("#")]
     assert [line for line in code if line in expected] == expected

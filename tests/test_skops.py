@@ -52,6 +52,7 @@ def types_in(value, seen):
         yield from types_in(each, seen)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
 def test_everything_that_a_model_holds_is_named(model):
@@ -60,7 +61,7 @@ def test_everything_that_a_model_holds_is_named(model):
     assert found <= set(skdp.skops_types())
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
 def test_skops_loads_what_it_wrote(model):

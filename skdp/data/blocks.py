@@ -26,7 +26,7 @@ FloatArray = NDArray[np.float64]
 Block = Any  # a float64 ndarray, or a scipy CSR array: rows of one block
 
 _BLOCK_BYTES = 2**23  # large enough for BLAS, small beside the data
-_CACHE_BYTES = 2**21  # what a block of few columns may take: it is passed over several times
+_CACHE_BYTES = 2**22  # what a block of few columns may take: it is passed over several times
 # Public caps: one row adds less than 2**36 to an entry (mu * sigma is below 2**33, and a tangent
 # core below 9 times that), so float sums over this many rows stay below 2**53.
 _MAX_ROWS = 2**16
@@ -161,12 +161,42 @@ class DenseRows:
         rows = rows_at_once(self.n_features)
         scratch = Scratch()
         for i in range(self._range[0], self._range[1], rows):
-            block = np.asarray(self._X[i : min(i + rows, self._range[1])])
+            block = np.asarray(self._rows(i, min(i + rows, self._range[1])))
             if block.dtype != np.float64:
                 converted = scratch.shaped(block.shape)
                 np.copyto(converted, block, casting="unsafe")
                 block = converted
             yield block
+
+    def _rows(self, i: int, j: int) -> NDArray[Any]:
+        return self._X[i:j]
+
+    def taken(self, which: NDArray[np.intp]) -> DenseRows:
+        """Return some of these rows."""
+        return _TakenRows(self._X, self._range[0] + which)
+
+
+class _TakenRows(DenseRows):
+    """Some rows of an array, copied block by block."""
+
+    def __init__(self, X: NDArray[Any], which: NDArray[np.intp]) -> None:
+        super().__init__(X, 0, len(which))
+        self._which = which
+
+    def whole(self) -> Any:
+        """Return the rows as one array."""
+        return self._X[self._which]
+
+    def parts(self, n: int) -> list[RowSource]:
+        """Cut into `n` ranges of rows."""
+        return [_TakenRows(self._X, self._which[a:b]) for a, b in cuts(*self._range, n)]
+
+    def taken(self, which: NDArray[np.intp]) -> DenseRows:
+        """Return some of these rows."""
+        return _TakenRows(self._X, self._which[which])
+
+    def _rows(self, i: int, j: int) -> NDArray[Any]:
+        return self._X[self._which[i:j]]
 
 
 def _is_canonical(block: Any) -> bool:

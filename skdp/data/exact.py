@@ -24,23 +24,23 @@ _MASK = 2**_LIMB - 1
 class PublicMatrix:
     """A public matrix on a grid, so that products with integer rows are exact.
 
-    `norms` holds its two largest singular values.
+    `integers` are its entries in multiples of `unit`, `norms` its two largest singular values.
     """
 
     def __init__(self, V: FloatArray) -> None:
         V = np.asarray(V, np.float64)
         self._bits = GRID_BITS - math.frexp(float(np.linalg.norm(V, 2)))[1]
-        self._unit = math.ldexp(1.0, -self._bits)
-        self._V = np.rint(np.ldexp(V, self._bits))
+        self.unit = math.ldexp(1.0, -self._bits)
+        self.integers: FloatArray = np.rint(np.ldexp(V, self._bits))
         largest = np.zeros(2)
-        values = np.linalg.svd(self._V, compute_uv=False)[:2]
+        values = np.linalg.svd(self.integers, compute_uv=False)[:2]
         largest[: len(values)] = np.ldexp(values, -self._bits) * (1 + 1e-9)
         self.norms: FloatArray = largest
 
     def multiply(self, Z: Block) -> FloatArray:
         """Return Z V for integer rows Z, without rounding."""
-        product = dense(Z @ self._V)
-        product *= self._unit
+        product = dense(Z @ self.integers)
+        product *= self.unit
         return product
 
 

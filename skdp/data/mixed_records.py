@@ -87,7 +87,4 @@ class MixedRecords(DenseRecords):
             kept[:, : r * d1], kept[:, r * d1 :] = right, left
         squares = tuple(np.einsum("ij,ij->i", part, part) for part in (right, left, core))
         margin = math.sqrt(d1 * d2) + 2 * math.sqrt(r) * (math.sqrt(d1) + math.sqrt(d2)) + r
-        seen = reduced(self._left(frame.left, Z), inverse_units(units)[:, None, None])
-        seen = reduced((seen.reshape(-1, d2) @ frame.basis).reshape(m, r * r))
-        inner = np.einsum("ij,j->i", seen, frame.core.ravel())
-        return tangent_sizes(squares, units, margin), units * frame.core_unit * inner
+        return tangent_sizes(squares, units, margin), self.inner(Z, units, frame)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +95,7 @@ class DenseRecords:
 
     shape: tuple[int, int]
     outer: Pair | None = None
+    surveyed: ClassVar[tuple[str, ...]] = ()  # further numbers of each record in a survey
 
     @property
     def at_once(self) -> int:
@@ -113,7 +114,13 @@ class DenseRecords:
     def _left(self, matrix: FloatArray, Z: FloatArray) -> FloatArray:
         return np.asarray(np.matmul(matrix, Z.reshape(len(Z), *self.shape)))
 
-    def survey(self, block: Zipped) -> Pair:
+    def inner(self, Z: FloatArray, units: FloatArray, frame: Frame) -> FloatArray:
+        """Return <x, M> of records that were rounded to their units."""
+        seen = reduced(self._left(frame.left, Z), inverse_units(units)[:, None, None])
+        seen = reduced((seen.reshape(-1, self.shape[1]) @ frame.basis).reshape(len(Z), -1))
+        return np.asarray(units * frame.core_unit * np.einsum("ij,j->i", seen, frame.core.ravel()))
+
+    def survey(self, block: Zipped) -> tuple[FloatArray, ...]:
         """Return units and upper bounds of the norms (of W1 X W2); 0 for what adds nothing."""
         d1, d2 = self.shape
         units = record_units(largest_entries(block.rows), record_bits(d1 * d2))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from skdp.data.blocks import (
     AnyRows,
     Block,
+    DenseRows,
     RemoteRows,
     RowSource,
     checked_total,
@@ -216,6 +217,28 @@ class Numbers:
     ) -> NDArray[Any]:
         """Return the sum of the int64 ``work(numbers)`` over all parts."""
         return self.columns.sum(_Composed(work, self.of), shape)
+
+    @property
+    def measured(self) -> bool:
+        """Whether a sum over the numbers was asked for before."""
+        return self.columns._kept is not None
+
+    def rows_where(self, wanted: Callable[[FloatArray], NDArray[np.bool_]]) -> AnyRows:
+        """Return at least the rows whose number is wanted: those alone, where rows can be taken."""
+        kept = self.columns._made()
+        if not isinstance(kept, _KeptHere):
+            return self.columns._source
+        parts = [_taken(part, np.flatnonzero(wanted(self.of(made)))) for part, made in kept.made]
+        return parts[0] if len(parts) == 1 else sources_in_turn(parts, parts[0].n_features)
+
+
+def _taken(part: RowSource, which: NDArray[np.intp]) -> RowSource:
+    """Return some rows of an array or of a view of one; of other sources all rows."""
+    if isinstance(part, DenseRows):
+        return part.taken(which)
+    if isinstance(part, ViewedRows):
+        return part.over(_taken(part.source, which))
+    return part
 
 
 @dataclass(frozen=True)

@@ -24,19 +24,23 @@ class ViewedRows:
     """A source of rows behind a public view."""
 
     def __init__(self, source: RowSource, view: View, n_features: int) -> None:
-        self._source, self._view, self.n_features = source, view, n_features
+        self.source, self._view, self.n_features = source, view, n_features
 
     def n_rows(self) -> int:
         """Return the private number of rows."""
-        return self._source.n_rows()
+        return self.source.n_rows()
 
     def parts(self, n: int) -> list[RowSource]:
         """Cut as the source does."""
-        return [ViewedRows(part, self._view, self.n_features) for part in self._source.parts(n)]
+        return [self.over(part) for part in self.source.parts(n)]
+
+    def over(self, source: RowSource) -> ViewedRows:
+        """Return the view of other rows."""
+        return ViewedRows(source, self._view, self.n_features)
 
     def blocks(self) -> Iterator[Block]:
         """Yield what the view makes of the blocks."""
-        return self._view(self._source.blocks())
+        return self._view(self.source.blocks())
 
 
 def centered(blocks: Iterable[Block], center: FloatArray) -> Iterator[FloatArray]:

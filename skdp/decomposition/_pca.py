@@ -30,6 +30,7 @@ from skdp.decomposition._spectral import (
     DIRECTION_LEVEL,
     SPECTRUM_LEVEL,
     in_rows,
+    kept_rows,
     rotate_by_ritz,
     row_clip_norm,
     row_noise,
@@ -352,6 +353,7 @@ class DPPCA(
         if session.budget.exact and route == "screened":
             route = "power"
         noise = row_noise(session, self.adjacency, n_rows, clip_norm)
+        ask = kept_rows(ask, route)
         V, _ = row_subspace(
             session,
             ask,

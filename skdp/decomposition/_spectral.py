@@ -67,6 +67,11 @@ estimator, ask.kept_below, (1 - _RAISING) * share,
     return raised_level(ask.norms_above, median / math.sqrt(2), goal, _RAISING * share)
 
 
+def kept_rows(ask, route):
+    """Return the rows as a route reads them: their moment is kept where it is released anyway."""
+    return ask.kept() if route == "gram" else ask
+
+
 def row_noise(session, adjacency, n, clip_norm):
     """Public facts on the noise of a row-unit fit."""
     multiplier = session.noise_multiplier

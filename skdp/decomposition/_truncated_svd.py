@@ -26,6 +26,7 @@ from skdp.decomposition._spectral import (
     check_normalizer,
     components_of,
     in_rows,
+    kept_rows,
     rotate_by_ritz,
     row_clip_norm,
     row_noise,
@@ -376,7 +377,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         query = self._unit_query(X)
         ask, most = self._weighted(session, session.ask(query), shares)
         clip_norm = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
-        ask = ask.clipped(clip_norm)
+        ask = kept_rows(ask.clipped(clip_norm), route)
         if self._total_is_public():
             n = query.n_rows
         else:

@@ -86,20 +86,30 @@ def unread_bounds(unit):
     return [parameter for parameter, units in _READ_BY.items() if unit not in units]
 
 
-def check_used(estimator):
-    """Refuse bounds that the unit does not read; warn of steps that a named route does not take.
-
-    Decided from parameters alone.
-    """
-    unit, name = estimator.privacy_unit, estimator.algorithm
+def check_bounds_read(estimator):
+    """Refuse bounds that the unit does not read: they would bound nothing."""
+    unit = estimator.privacy_unit
     defaults = signature(type(estimator)).parameters
     for parameter in unread_bounds(unit):
-        given, units = getattr(estimator, parameter), " and ".join(map(repr, _READ_BY[parameter]))
+        if parameter not in defaults:
+            continue
+        given = getattr(estimator, parameter)
+        offered = [name for name in _READ_BY[parameter] if name in estimator._privacy_units]
+        units = " and ".join(map(repr, offered))
         if given not in (defaults[parameter].default, math.inf):
             raise ValueError(
                 f"{parameter!r} bounds nothing under privacy_unit={unit!r}; it is read by "
                 f"{units}. Leave it out. Got {given!r}."
             )
+
+
+def check_used(estimator):
+    """Refuse bounds that the unit does not read; warn of steps that a named route does not take.
+
+    Decided from parameters alone.
+    """
+    check_bounds_read(estimator)
+    unit, name = estimator.privacy_unit, estimator.algorithm
     steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
     ignored = [key for key in steps if getattr(estimator, key) != "auto"]
     sklearn_like = unit in ("row", "group")  # where the words of scikit-learn are taken in silence

@@ -12,10 +12,12 @@ from sklearn.utils import check_scalar
 from sklearn.utils.validation import validate_data
 
 from skdp._types import Seed
-from skdp._validation import FLOATS, check_bounds, check_int, check_option
+from skdp._validation import FLOATS, check_bounds, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
+from skdp.decomposition._unit_fits import check_bounds_read, entry_unit, unread_bounds
 from skdp.graph._verdict import warn_of_nothing
-from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.entries import EntryQuery
+from skdp.queries.norms import NormQuery
 from skdp.solvers.flipped import FlippedMatrix, graph_of_pairs, symmetric_pairs
 from skdp.solvers.graphs import (
     ScaledGraph,
@@ -50,7 +52,12 @@ class DPSpectralEmbedding(BaseDPEstimator):
         Probability that the bound fails. 0 (pure differential privacy) needs "one_shot", or
         ``n_components=1``.
     adjacency : {"add_remove", "replace"}, default="add_remove"
-        One edge appears or goes, or its weight changes to any value in the bounds.
+        One edge appears or goes, or its weight changes to any value in the bounds ("edge" alone).
+    privacy_unit : {"edge", "edge_change", "mixed"}, default="edge"
+        "edge": one edge, whose weight lies in `entry_bounds`. What is the caller's contract, which
+        cannot be checked, has no bounds of weights: "edge_change", one weight changes by at most
+        `sensitivity`; "mixed", the norm of the rows' sums of absolute changes is at most that (all
+        edges of a node may change a little).
     affinity : {"precomputed"}, default="precomputed"
         X is the adjacency matrix. Its upper triangle is read; loops are dropped.
     normalization : {"degree", "laplacian", "none"}, default="degree"
@@ -65,8 +72,10 @@ class DPSpectralEmbedding(BaseDPEstimator):
         is refused where it would flip more than 2e7 pairs. "auto" chooses by the smaller predicted
         noise, from public numbers.
     entry_bounds : tuple of float, default=(0.0, 1.0)
-        Weights are clipped to them; they must hold 0. "one_shot" needs (0, high) and shows a
-        weight w as `high` with probability w/high: an edge of weight `high` always.
+        Unit "edge": weights are clipped to them; they must hold 0. "one_shot" needs (0, high) and
+        shows a weight w as `high` with probability w/high: an edge of weight `high` always.
+    sensitivity : float, default=1.0
+        Units of a contract: bound on the change.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. Anything else makes the noise reproducible,
         which is not private: it warns and is flagged in the receipt.
@@ -113,8 +122,11 @@ class DPSpectralEmbedding(BaseDPEstimator):
     """
 
     _splits_budget = True
-    _privacy_units = {"edge": ("add_remove", "replace")}
-    privacy_unit = "edge"
+    _privacy_units = {
+        "edge": ("add_remove", "replace"),
+        "edge_change": ("add_remove",),
+        "mixed": ("add_remove",),
+    }
 
     def __init__(
         self,
@@ -123,11 +135,13 @@ class DPSpectralEmbedding(BaseDPEstimator):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         adjacency: str = "add_remove",
+        privacy_unit: str = "edge",
         affinity: str = "precomputed",
         normalization: str = "degree",
         n_iter: int | str = "auto",
         algorithm: str = "auto",
         entry_bounds: tuple[float, float] = (0.0, 1.0),
+        sensitivity: float = 1.0,
         random_state: Seed = None,
     ) -> None:
         self.n_components = n_components
@@ -140,6 +154,8 @@ class DPSpectralEmbedding(BaseDPEstimator):
         self.epsilon = epsilon
         self.delta = delta
         self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.sensitivity = sensitivity
 
     @atomic
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -239,12 +255,20 @@ class DPSpectralEmbedding(BaseDPEstimator):
         )
 
     def _check_parameters(self):
+        check_option(self, "privacy_unit", tuple(self._privacy_units))
         check_int(self, "n_components", 1)
         check_option(self, "affinity", ("precomputed",))
         check_option(self, "normalization", ("degree", "laplacian", "none"))
         check_int(self, "n_iter", 1, also=("auto",))
         check_option(self, "algorithm", ("auto", "power", "one_shot"))
         check_bounds(self, "entry_bounds")
+        check_real(self, "sensitivity", 0, math.inf)
+        check_bounds_read(self)
+        if self.algorithm == "one_shot" and self.privacy_unit != "edge":
+            raise ValueError(
+                "algorithm='one_shot' flips edges that are there or not: it needs "
+                f"privacy_unit='edge'. Got {self.privacy_unit!r}."
+            )
         if self.algorithm == "one_shot" and self.entry_bounds[0] != 0:
             raise ValueError(
                 "algorithm='one_shot' flips edges that are there or not: it needs "
@@ -265,20 +289,21 @@ class DPSpectralEmbedding(BaseDPEstimator):
             )
 
     def _offers_pure_dp(self):
-        return self.n_components == 1 or (self.algorithm != "power" and self.entry_bounds[0] == 0)
+        flips = self.privacy_unit == "edge" and self.entry_bounds[0] == 0
+        return self.n_components == 1 or (self.algorithm != "power" and flips)
 
-    def _unit(self):
-        return EntryUnit("edge", self.adjacency, *map(float, self.entry_bounds))
+    def _unread_bounds(self):
+        return unread_bounds(self.privacy_unit)
 
     def _route(self, n):
         """Return (name, reason): a function of the settings and the number of nodes."""
         n_answers = N_PRODUCTS[self.delta == 0] if self.n_iter == "auto" else self.n_iter
-        return choose_one_shot(self, self._unit(), (n, n), n_answers, "power")
+        return choose_one_shot(self, entry_unit(self), (n, n), n_answers, "power")
 
     def _fit_session(self, session, X):
         """Release products with the graph, or its flipped pairs; then embed the nodes."""
-        n = X.shape[0]
-        ask = session.ask(EntryQuery(X, self._unit()))
+        n, unit = X.shape[0], entry_unit(self)
+        ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
         if self._route(n)[0] == "one_shot":
             cells = ask.cells(session.random_number(), share=1.0)
             Y, high = graph_of_pairs(cells.value, n), float(self.entry_bounds[1])
@@ -290,7 +315,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
     def _embedded(self, ask, n, eigenpairs):
         """Embed by the leading eigenvectors as they are, or across or scaled by the degrees."""
         if self.normalization == "none":
-            values, V = eigenpairs(ask, 1.0, np.asarray, self.entry_bounds[0] >= 0)
+            values, V = eigenpairs(ask, 1.0, np.asarray, entry_unit(self).low >= 0)
             return {"embedding_": fix_signs(V.T).T, "eigenvalues_": values}
         degrees = released_degrees(ask, n, _DEGREE_SHARE)
         if self.normalization == "laplacian":

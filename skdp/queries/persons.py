@@ -125,6 +125,10 @@ class PersonQuery(PersonNumbers):
         other.clip_norm = float(clip_norm)
         return other
 
+    def kept(self) -> PersonQuery:
+        """Return the same persons: each release makes a pass of its own."""
+        return self
+
     def centered(self, center: FloatArray) -> PersonQuery:
         """Return the persons with their rows about a public centre; clipping comes after it."""
         rows = changed(self._source, partial(about, center=center), self.n_features)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows, RowSource, sum_rows
+from skdp.data.known_records import COVARIANCES, KnownRecords
 from skdp.data.places import Placed
 from skdp.data.record_forms import DenseRecords
 from skdp.data.remote import RowColumns
@@ -37,13 +38,13 @@ def centred(columns: Columns, center: float) -> FloatArray:
     return np.where(columns["units"] > 0, columns["targets"] - center, 0.0)
 
 
-def _surveyed(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return unit, norm and target of each record: 0 for records that contribute nothing."""
-    units, norms = form.survey(block)
+def _surveyed(block: Zipped, form: Form) -> tuple[FloatArray, ...]:
+    """Return unit, norm, target (and more) of each record: 0 for those that contribute nothing."""
+    units, norms, *more = form.survey(block)
     y = block.columns["y"]
     good = np.abs(np.nan_to_num(y, nan=np.inf)) < _LARGEST_TARGET
     units = np.where(good, units, 0.0)
-    return units, np.where(good, norms, 0.0), np.where(units > 0, y, 0.0)
+    return units, np.where(good, norms, 0.0), np.where(units > 0, y, 0.0), *more
 
 
 def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
@@ -93,7 +94,8 @@ class RecordPasses(SumQuery):
 
     def _keep(self) -> None:
         """Keep units, norms and targets of the records in this form, and their moment sizes."""
-        self.survey = self._made(_surveyed, "units", "norms", "targets")
+        more = getattr(self.form, "surveyed", ())
+        self.survey = self._made(_surveyed, "units", "norms", "targets", *more)
         make = partial(_sizes_of_moments, form=self.form)
         self.moment_sizes = self.survey.then(make, "moment_sizes")
 
@@ -130,4 +132,6 @@ def _check_number(n: float) -> None:
 def _form_of(placed: Placed, shape: tuple[int, int]) -> Form:
     if "factors" in placed.columns:
         return FactoredRecords(shape)
+    if any(name in placed.columns for name in COVARIANCES):
+        return KnownRecords(shape)
     return SparseRecords(shape) if getattr(placed.rows, "sparse", False) else DenseRecords(shape)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.known_records import KnownRecords, read_covariances
 from skdp.data.mixed_records import MixedRecords
 from skdp.data.remote import RowColumns
 from skdp.data.zipped import Zipped
@@ -35,6 +36,24 @@ def _target_sizes(columns: Columns, center: float) -> FloatArray:
 
 def _moment_sizes(columns: Columns) -> FloatArray:
     return columns["moment_sizes"]
+
+
+def _precision(columns: Columns) -> FloatArray:
+    return columns["precision"]
+
+
+def _spread(columns: Columns) -> FloatArray:
+    return columns["spread"]
+
+
+def _precisions(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray]:
+    known = read_covariances(block.columns, form.shape)
+    return known.precision, known.spread
+
+
+def _gained(block: Zipped, gain: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    columns = block.columns
+    return columns["units"] * gain, columns["norms"] * gain, columns["targets"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +79,9 @@ class RecordQuery(RecordPasses):
     ----------
     placed : Placed
         Measurement matrices as rows of d1 d2 numbers, with the column `y` of targets; or rows a_i
-        of d1 numbers, with a column `factors` of rows b_i besides, for X_i = a_i b_i'.
+        of d1 numbers, with a column `factors` of rows b_i besides, for X_i = a_i b_i'. A column
+        `covariance`, or columns `row_covariance` and `column_covariance`, hold a covariance L_i of
+        each record, which is part of it: the record contributes e_i L_i^-1 X_i.
     shape : tuple of int
         (d1, d2).
     adjacency : {"add_remove", "replace"}
@@ -85,6 +106,18 @@ class RecordQuery(RecordPasses):
         other = copy.copy(self)
         other.form = MixedRecords.of(self.form, A)
         other._keep()
+        return other
+
+    def gained(self, gain: float) -> RecordQuery:
+        """Return records with covariances whose contributions are `gain` times as large.
+
+        `gain` is a power of two, so that integers of records stay what they are.
+        """
+        if not isinstance(self.form, KnownRecords):
+            raise ValueError("only records with covariances of their own have a gain")
+        other = copy.copy(self)
+        other.form = replace(self.form, gain=self.form.gain * gain)
+        other.survey = self.survey.then(partial(_gained, gain=gain), "units", "norms", "targets")
         return other
 
     def augmented(self, center: float, corner: float) -> RecordQuery:
@@ -113,6 +146,21 @@ class RecordQuery(RecordPasses):
     def moment_sizes_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the sizes ||X_i X_i'||_F."""
         return self._below(self.moment_sizes.numbers(_moment_sizes), threshold, "moment_median")
+
+    def precisions_below(self, threshold: float) -> Bounded:
+        """Return the rank of a threshold among the mean precisions tr(L_i^-1) / (d1 d2)."""
+        return self._below(self.survey.numbers(_precision), threshold, "precision_median")
+
+    def spreads_below(self, threshold: float) -> Bounded:
+        """Return the rank of a threshold among mean precisions times mean variances."""
+        return self._below(self.survey.numbers(_spread), threshold, "spread_median")
+
+    def public_precision(self) -> tuple[float, float]:
+        """Return the medians of both; covariances are public under the unit "label" only."""
+        if self.privacy_unit != "label":
+            raise ValueError("covariances are private unless privacy_unit='label'")
+        found = self._made(_precisions, "precision", "spread")
+        return found.median("precision"), found.median("spread")
 
     # -- second moments of the design --------------------------------------------------------
 

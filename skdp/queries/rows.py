@@ -38,6 +38,7 @@ from skdp.data.integer_rows import (
 from skdp.data.remote import RowNumbers, narrowed
 from skdp.data.views import centered, selected
 from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.queries.moments import MOST_FEATURES, KeptMoment
 from skdp.queries.sums import SumQuery
 from skdp.queries.tangent import TangentQuery
 
@@ -69,6 +70,7 @@ class RowQuery(SumQuery):
         near = self.clip_norm * _SUM_UNIT
         self._norms = RowNumbers(self._source, partial(row_norms, unit=near))
         self.n_features: int = self._source.n_features
+        self._moment: KeptMoment | None = None
 
     # -- narrowed queries (public arguments) -----------------------------------------------
 
@@ -80,6 +82,17 @@ class RowQuery(SumQuery):
         query = self._beside(RowQuery, self._source, clip_norm=clip_norm)
         if math.isfinite(self.clip_norm):
             query._norms = self._norms
+        if self._moment is not None and self._moment.serves(clip_norm):
+            query._moment = self._moment
+        return query
+
+    def kept(self) -> RowQuery:
+        """Return the same rows; their exact second moment is made once, for several releases."""
+        query = self.clipped(self.clip_norm)
+        if math.isfinite(self.clip_norm) and self.n_features <= MOST_FEATURES:
+            query._moment = self._beside(
+                KeptMoment, self._source, query._norms, clip_norm=self.clip_norm
+            )
         return query
 
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
@@ -97,6 +110,8 @@ class RowQuery(SumQuery):
     ) -> TangentQuery:
         """Return the query that splits X'X V at the public subspace V."""
         C = self.clip_norm
+        if self._moment is not None and scale == math.inf:
+            return self._moment.tangent(V, weights, C)
         return self._beside(TangentQuery, self._source, V, scale, weights, clip_norm=C)
 
     # -- norms and sums --------------------------------------------------------------------
@@ -161,6 +176,8 @@ class RowQuery(SumQuery):
             rows_to_units = row_map(C, math.sqrt(step))
             return self._sum(lambda rows: block_gram(rows_to_units(rows)), (d, d), step)
 
+        if self._moment is not None:
+            return self._moment.gram(C, answer)
         return self._square("gram", d, self.neighbours.positive(C * C, d), answer)
 
     def moment(self, corner: float) -> Bounded:
@@ -205,6 +222,8 @@ class RowQuery(SumQuery):
                 lambda rows: block_gram(project(grid.multiply(integers(rows)) * unit)), (k, k), step
             )
 
+        if self._moment is not None:
+            return self._moment.projected_gram(V, C, answer)
         return self._square(
             "projected_gram", k, self.neighbours.positive(radius * radius, k), answer
         )

@@ -25,8 +25,8 @@ from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.sums import SumQuery
 
 FloatArray = NDArray[np.float64]
-_SIZE_UNIT = 2.0**-20  # unit of a row when only its sizes are asked for
-_LOOSE = 1 + 1e-9
+_SIZE_UNIT = 2.0**-20  # unit of a row when only its sizes are asked for: fine enough to search
+LOOSE = 1 + 1e-9  # float errors of sizes
 # ||b|| counts as at least ||a||/8. Rows inside the span of V then send no long core vectors, whose
 # sums could overflow, for tangent parts that they do not have.
 _SMALLEST_B = 8.0
@@ -44,7 +44,7 @@ def tangent_bound(clip_norm: float, scale: float) -> float:
 
 
 @dataclass(frozen=True)
-class _Split:
+class Split:
     """The public side of the split: all that is needed where the rows are, and no rows."""
 
     grid: FloatArray
@@ -65,9 +65,8 @@ class _Split:
         weighted = A * self.weights
         return A, weighted, np.sqrt(np.einsum("ij,ij->i", weighted, weighted)) * b
 
-    def sizes(self, rows: Block, clip_norm: float) -> FloatArray:
-        """Return the sizes of rows, in a unit fine enough for a search."""
-        unit = clip_norm * _SIZE_UNIT
+    def sizes(self, rows: Block, clip_norm: float, unit: float) -> FloatArray:
+        """Return the sizes of rows that become integers of a unit."""
         return np.asarray(self(*rows_and_squares(rows, clip_norm, unit))[2] * unit**2)
 
 
@@ -117,9 +116,11 @@ class TangentQuery(SumQuery):
             raise ValueError("'weights' must be one for each column of 'V'.")
         if not (np.all(self._weights > 0) and np.all(self._weights <= 1)):
             raise ValueError("'weights' must lie in (0, 1].")
-        self._split = _Split(self._grid, self._weights, self._removed, gap, rounding, GRID_BITS)
-        self._float_split = _Split(self._V, self._weights, self._removed, 0.0, 0.0, 0)
-        self._sizes = RowNumbers(source, partial(self._split.sizes, clip_norm=clip_norm))
+        self._split = Split(self._grid, self._weights, self._removed, gap, rounding, GRID_BITS)
+        self._float_split = Split(self._V, self._weights, self._removed, 0.0, 0.0, 0)
+        self._sizes = RowNumbers(
+            source, partial(self._split.sizes, clip_norm=clip_norm, unit=clip_norm * _SIZE_UNIT)
+        )
         self.clip_norm = clip_norm
         self.largest = tangent_bound(clip_norm, min(scale, _SMALLEST_B)) * (1 + gap)
 
@@ -166,7 +167,7 @@ class TangentQuery(SumQuery):
         bound = Bound(
             "tangent_product",
             (d, p),
-            self.neighbours.array(level) * _LOOSE,
+            self.neighbours.array(level) * LOOSE,
             slack=math.sqrt(d * p),
             cross=self.neighbours.array(self.clip_norm) * math.sqrt(p),
             min_step=(self.clip_norm * FINEST_UNIT) ** 2,

@@ -190,9 +190,9 @@ class LocalRecommender(DocLinkMixin, ListsMixin, BaseEstimator):
     --------
     >>> from skdp.datasets import make_histories
     >>> from skdp.recommend import LocalRecommender, LocalReporter
-    >>> R = make_histories(2000, 50, 8, 3, random_state=0)
+    >>> R = make_histories(400, 50, 8, 3, random_state=0)
     >>> reporter = LocalReporter(range(50), epsilon=4.0)
-    >>> reports = [reporter.report(R[[u]]) for u in range(200)]  # each on the device of u
+    >>> reports = [reporter.report(R[[u]]) for u in range(60)]  # each on the device of u
     >>> model = LocalRecommender(range(50), 50, 4).fit(reports)
     >>> items, scores = model.recommend(R[[1]], n=5)  # on the device again
     >>> items.shape

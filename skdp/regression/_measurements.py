@@ -20,13 +20,22 @@ from skdp.data.mixed_records import MOST
 from skdp.data.places import in_memory
 from skdp.data.records import RecordForm
 from skdp.queries.columns import ColumnQuery
+from skdp.regression._covariances import RECORDS, check_given, with_covariances
 from skdp.solvers.columns import find_center
-from skdp.solvers.design import Whitening, mixing, whitening
+from skdp.solvers.design import (
+    Whitening,
+    known_design,
+    mixing,
+    release_known_design,
+    release_whitening,
+    whitening,
+)
 from skdp.solvers.trace import TraceFacts, median_steps
 
 
-def check_measurements(estimator, X, y):
+def check_measurements(estimator, X, y, design=None):
     """Return (records, shape of a matrix): rows of d1 d2 numbers, or factors."""
+    check_given(estimator, design)
     X, given = _flat(X)
     if as_blocks(X) is not None:
         placed = in_blocks(estimator, X, y, numbers=True)
@@ -35,7 +44,8 @@ def check_measurements(estimator, X, y):
         placed, given = in_memory(A, y=y, factors=B), (A.shape[1], B.shape[1])
     else:
         placed = check_placed(estimator, X, y, numbers=True, multi_output=False)
-    return placed, _shape(estimator, given, _width(placed, given))
+    shape = _shape(estimator, given, _width(placed, given))
+    return placed if design is None else with_covariances(placed, shape, design), shape
 
 
 def _flat(X):
@@ -121,12 +131,13 @@ def check_design(design, shape, *, sparse=False):
         if not 0 < design < math.inf:
             raise ValueError(f"a number as 'design' must be positive and finite. Got {design!r}.")
         return Whitening(None, None, float(design))
-    if isinstance(design, np.ndarray):
+    if isinstance(design, np.ndarray) and design.ndim == 2:
         return _full_design(design, math.prod(shape), sparse)
     if not isinstance(design, Sequence) or len(design) != 2:
         raise ValueError(
-            "The 'design' parameter must be 'private', a number, or a pair of covariances (of "
-            f"rows, of columns). Got {design!r} instead."
+            "The 'design' parameter must be 'private', 'records' (covariances of single records go "
+            "to fit, beside them), a number, one covariance, or a pair of them (of rows, of "
+            f"columns). Got {type(design).__name__} instead."
         )
     R, C = (check_array(part, dtype=np.float64, input_name="design") for part in design)
     for part, d in zip((R, C), shape, strict=True):
@@ -137,6 +148,27 @@ def check_design(design, shape, *, sparse=False):
         raise ValueError("full covariances in 'design' need dense X; give diagonal ones for CSR.")
     moments = np.concatenate([(R * np.trace(C)).ravel(), (C * np.trace(R)).ravel()])
     return whitening(moments, shape, 1.0, 0.0)
+
+
+def searches_of_design(estimator):
+    """Return how many medians are learnt of the design, which is public under the unit "label"."""
+    if not isinstance(estimator.design, str) or estimator.privacy_unit == "label":
+        return 0
+    return 2 if estimator.design == RECORDS else 1
+
+
+def public_design(estimator, query, shape, n):
+    """Return the design from X and covariances that are public: None if they show none."""
+    if estimator.design == RECORDS:
+        return known_design(*query.public_precision())
+    return whitening(query.public_moments(), shape, n, 0.0)
+
+
+def learnt_design(estimator, ask, shape, n, rank_share, share):
+    """Release what the descent must know of the design."""
+    if estimator.design == RECORDS:
+        return release_known_design(ask, n, rank_share)
+    return release_whitening(ask, shape, n, rank_share, share)
 
 
 def _full_design(design, size, sparse):
@@ -171,14 +203,14 @@ def check_parameters(estimator):
             "medians, or 'auto'."
         )
     if isinstance(estimator.design, str):
-        check_option(estimator, "design", ("private",))
+        check_option(estimator, "design", ("private", RECORDS))
 
 
 def descent_facts(estimator, shape, n, unit_noise):
     """Public numbers of a descent, for entries of variance 1."""
     shares = estimator._shares()
     max_iter = 0 if estimator.solver == "spectral_init" else estimator.max_iter
-    steps = median_steps(max_iter, covariance=estimator._learns_design())
+    steps = median_steps(max_iter, of_design=searches_of_design(estimator))
     return TraceFacts(
         shape=shape, rank=min(estimator.rank, *shape), n=n, lam=1.0, unit_noise=unit_noise,
         init=shares["init"], gradients=shares.get("gradients", 0.0),

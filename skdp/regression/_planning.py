@@ -22,6 +22,7 @@ from skdp.theory import (
     readout_loss,
     vote_error,
     vote_threshold,
+    weighted_rows,
     zero_rows,
 )
 
@@ -43,9 +44,12 @@ def shape_of(given, parameter):
 # -- records: a matrix -------------------------------------------------------------------------
 
 
-def planned_records(n, shape, *, known):
+def planned_records(n, shape, *, known, by_record=False):
     """Return records of a public shape; where X is public, those of an even design."""
     size, y = math.prod(shape), np.broadcast_to(np.zeros(()), (n,))
+    if by_record:
+        rows = np.broadcast_to(np.zeros(()), (n, size))
+        return in_memory(rows, y=y, covariance=np.broadcast_to(np.ones(()), (n,)))
     if not known:
         return in_memory(zero_rows(n, size), y=y)
     places = np.arange(n) % size
@@ -116,32 +120,44 @@ def check_spectrum(spectrum, d):
 class ReadoutFacts(NamedTuple):
     """What a plan takes for granted of a read-out, beside the noise of its release.
 
-    `length` is the length of a row and `target` that of its targets in the release, both in clip
-    norms; `spectrum` the shares of the squared length in orthogonal directions.
+    `spectrum` holds the shares of the squared length of rows in orthogonal directions, `length` is
+    their length and `target` that of their targets in the release, both in clip norms; `cut` is
+    where targets are cut, in their standard deviations, and `level` the clip norm in median lengths
+    of rows that are normal; None are rows of one length.
     """
 
     clip_norm: float
-    length: float
-    target: float
     spectrum: np.ndarray
+    target: float
+    cut: float = math.inf
+    level: float | None = None
+
+    def rows(self):
+        """Return the length of rows in clip norms, and their mean squares as they are weighted."""
+        if self.level is None:
+            return 1.0, self.spectrum
+        return weighted_rows(self.spectrum, self.level)
 
 
 def expect_readout(noise_scale, n, signal, facts, kind="falling"):
     """Expect the loss of a read-out, from the noise of its release; `kind` names the spectrum."""
     noise = noise_scale / math.sqrt(2) / facts.clip_norm**2
-    known = {"length": facts.length, "target": facts.target}
+    length, seen = facts.rows()
+    known = {"length": length, "seen": seen, "target": facts.target, "cut": facts.cut}
     spread = {"falling": "in shares that fall like 1/i", "given": "in the shares given"}[kind]
+    cut = "" if math.isinf(facts.cut) else f", normal, cut at {facts.cut:.2g} deviations"
+    kind_of_rows = "rows are" if facts.level is None else "rows are normal,"
     return Expectation(
         error=partial(readout_loss, spectrum=facts.spectrum, noise=noise, signal=signal, **known),
         meaning="share of the explainable variance that is lost",
-        found=min(1.0, 2 * noise * math.sqrt(len(facts.spectrum)) / n / facts.length**2),
+        found=min(1.0, 2 * noise * math.sqrt(len(seen)) / n / float(np.sum(seen))),
         signal="share of the squared length that one direction must hold",
         assumptions=(
-            f"rows are {facts.length:.2g} times as long as the clip norm, spread over orthogonal "
+            f"{kind_of_rows} {length:.2g} times as long as the clip norm, spread over orthogonal "
             f"directions {spread}",
             f"targets are {facts.target:.2g} times as long as the clip norm (bounds that are much "
             "wider cost accuracy), linear in the rows up to "
-            f"{1 - signal:g} of their variance; alpha is small; scales are found",
+            f"{1 - signal:g} of their variance{cut}; alpha is small; scales are found",
         ),
         goal=0.5,
     )

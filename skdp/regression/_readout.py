@@ -45,10 +45,14 @@ from skdp.theory._rehearsal import clear_sums
 
 _MOST_COLUMNS = 1000
 _TARGET_LENGTH = 0.5  # assumed length of a target, in units of bounds that are given
-# A learnt scale ends a quarter of an octave: 1.1 medians on average. In units of it a row is as
-# long as this, in the root mean square, and a normal target has this deviation.
-_LEARNT_LENGTH, _LEARNT_DEVIATION = 0.93, 1.35
+# A learnt scale ends a quarter of an octave: so many medians on average. In units of it a normal
+# target has this deviation.
+_LEARNT_LEVEL, _LEARNT_DEVIATION = 1.1, 1.35
 _REACH = 6.0  # learnt units from the centre at which an entry is cut
+_SHORT_TAILS = (
+    f"columns have short tails: entries are cut {_REACH:g} units from the centre; a target that is "
+    "linear in an exponential column loses 4% of that, in a lognormal one of deviation 1 31%"
+)
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
@@ -198,10 +202,8 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         """Say that a read-out is nothing but noise, from released moments and public shapes."""
         if seen.all():
             return
-        facts = ReadoutFacts(
-            clip_norm, _LEARNT_LENGTH if self._learns_lengths() else 1.0,
-            _TARGET_LENGTH * self._lengths(1.0)[1] / math.sqrt(len(seen)), falling_spectrum(d),
-        )  # fmt: skip
+        target = _TARGET_LENGTH * self._lengths(1.0)[1] / math.sqrt(len(seen))
+        facts = ReadoutFacts(clip_norm, falling_spectrum(d), target, level=self._clip_level())
         needed = expect_readout(noise_scale, 1, 0.5, facts).needed()
         warnings.warn(
             f"{type(self).__name__} sees nothing of {np.count_nonzero(~seen)} of {len(seen)} "
@@ -211,6 +213,10 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             PrivacyWarning,
             stacklevel=5,
         )
+
+    def _clip_level(self):
+        """Return the clip norm that a plan assumes, in median lengths; None: of all rows."""
+        return _LEARNT_LEVEL if self._learns_lengths() else None
 
     def _found(self, ask, d, share, n):
         """Return where columns lie: about a released centre, or about 0 without an intercept."""
@@ -261,16 +267,19 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         kept = len(rehearsal.narrowed["selected"][0]) if "selected" in rehearsal.narrowed else d
         shares = check_spectrum(spectrum, kept if spectrum is None else d)
         shares = np.sort(shares)[::-1][:kept]
-        length = _LEARNT_LENGTH if self._learns_lengths() else 1.0
-        target = self._lengths(1.0)[1] / math.sqrt(columns) * length
+        target, cut = self._lengths(1.0)[1] / math.sqrt(columns), math.inf
         if not whole:
-            target *= self._target_length(rehearsal, columns)
-        facts = ReadoutFacts(clip_norm, length, target, shares)
+            part = self._target_length(rehearsal, columns)
+            target *= part
+            cut = 1 / part if self._is_auto("target_bounds") else math.inf
+        facts = ReadoutFacts(clip_norm, shares, target, cut, self._clip_level())
         kind = "falling" if spectrum is None else "given"
         expected = expect_readout(noise, n, signal, facts, kind)
         if kept < d:
             said = f"of what the {kept} columns of the largest sums explain, which are kept"
             expected = replace(expected, assumptions=(*expected.assumptions, said))
+        if rehearsal.named("column_ranks"):
+            expected = replace(expected, assumptions=(*expected.assumptions, _SHORT_TAILS))
         ranks = rehearsal.named("column_ranks", "norm_median")
         if ranks:
             noise = max(line.noise_scale for line in ranks)

@@ -20,12 +20,15 @@ from skdp.regression._measurements import (
     check_measurements,
     check_parameters,
     descent_facts,
+    learnt_design,
     pay_the_rest,
     predictions,
+    public_design,
     release_center,
+    searches_of_design,
 )
 from skdp.regression._planning import expect_trace, ordinary_moments, planned_records, shape_of
-from skdp.solvers.design import release_whitening, through_design, whitening
+from skdp.solvers.design import through_design
 from skdp.solvers.trace import (
     UnreadableError,
     fit_trace,
@@ -71,11 +74,11 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     clip_level : float or "auto", default="auto"
         Where a record's share of a gradient is cut, in medians of its length (which are learnt
         privately). "auto" plans it from the budget.
-    design : "private", float, (array (d1, d1), array (d2, d2)), or array (d1 d2, d1 d2)
+    design : "private", "records", float, (array (d1, d1), array (d2, d2)), or array (d1 d2, d1 d2)
         Second moments of X: learnt with 5% of the budget (row and column covariances; variances
         only for sparse X), or the public variance of an entry, or public row and column
         covariances whose Kronecker product is the covariance of X, or that covariance itself (of
-        dense rows).
+        dense rows). "records": each record comes with its own known covariance, see ``fit``.
     solver : {"riemannian", "spectral_init"}, default="riemannian"
         "spectral_init" stops after the first release, and spends everything on it.
     tail_average : bool, default=True
@@ -147,6 +150,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     """
 
     _privacy_units = dict.fromkeys(("row", "label"), ("add_remove", "replace"))
+    __metadata_request__fit = {"design": True}
 
     def __init__(
         self,
@@ -186,7 +190,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, design: Any = None) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -198,6 +202,11 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         y : array-like of shape (n_samples,)
             Targets, in the order of the rows; beside Dask rows also a Dask array in the same
             blocks.
+        design : array or pair of arrays, default=None
+            With ``design="records"``: what is known of each record, in the order of the rows. One
+            variance (n_samples,), one for each entry (n_samples, d1 * d2), covariances (n_samples,
+            d1 * d2, d1 * d2), or a pair (n_samples, d1, d1), (n_samples, d2, d2) whose Kronecker
+            products they are. They belong to their records, and are protected with them.
 
         Returns
         -------
@@ -206,7 +215,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         """
         self._check_parameters()
         session = self._open_session()
-        placed, shape = check_measurements(self, X, y)
+        placed, shape = check_measurements(self, X, y, design)
         attributes = self._fit_session(session, placed, shape)
         self._warn_of(attributes.pop("doubt"), attributes["n_samples_"], shape)
         return self._close_session(session, attributes)
@@ -223,7 +232,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         n = self._n_records(ask, query, shares)
         unit_noise = query.neighbours.units / session.budget.mu
         if design is None and session.unit == "label":
-            design = whitening(query.public_moments(), shape, n, 0.0)
+            design = public_design(self, query, shape, n)
         centre, seen = 0.0, True
         if self.fit_intercept:
             centre, seen = release_center(self, session, placed, shares["center"], n)
@@ -242,14 +251,11 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     def _shares(self):
         return check_split(self, self._default_shares())
 
-    def _learns_design(self):
-        return isinstance(self.design, str) and self.privacy_unit == "row"
-
     def _default_shares(self):
         shares = {"init": 0.15, "medians": 0.0365}
         if self.adjacency == "add_remove" and self.privacy_unit == "row":
             shares["count"] = 0.01
-        if self._learns_design():
+        if searches_of_design(self) == 1:
             shares["covariance"] = 0.05
         if self.fit_intercept:
             shares["center"] = 0.03
@@ -270,8 +276,9 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         """Learn the design, then the matrix; return the fitted attributes."""
         facts = descent_facts(self, shape, n, unit_noise)
         try:
-            if self._learns_design():
-                design = release_whitening(ask, shape, n, facts.rank_share, shares["covariance"])
+            if searches_of_design(self):
+                share = shares.get("covariance", 0.0)
+                design = learnt_design(self, ask, shape, n, facts.rank_share, share)
             if design is None:
                 raise UnreadableError
         except UnreadableError:
@@ -330,7 +337,8 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         self._check_parameters()
         known = self.privacy_unit == "label"
         rows = n_samples if known or self.adjacency == "replace" else 1  # else nobody asks
-        records = planned_records(rows, shape, known=known)
+        by_record = isinstance(self.design, str) and self.design == "records"
+        records = planned_records(rows, shape, known=known, by_record=by_record)
         moments = ordinary_moments(shape)
         rehearsal = rehearse(self, n_samples, records, shape, design_moments=moments)
         ranks = rehearsal.named("moment_median", "clip_median")
@@ -382,6 +390,6 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
+        tags.input_tags.sparse = not (isinstance(self.design, str) and self.design == "records")
         tags.regressor_tags.poor_score = True
         return tags

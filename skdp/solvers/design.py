@@ -35,12 +35,25 @@ class AsksDesign(Protocol):
         ...
 
 
+class AsksPrecision(Protocol):
+    """What is asked of records with covariances of their own."""
+
+    def precisions_below(self, threshold: float, *, share: float) -> Answer:
+        """Return a negative number when the threshold is below the median precision."""
+        ...
+
+    def spreads_below(self, threshold: float, *, share: float) -> Answer:
+        """Return a negative number when the threshold is below the median spread."""
+        ...
+
+
 class Whitening(NamedTuple):
     """Public symmetric W1, W2 of norm 1 (None: identity), and the variance of W1 X W2.
 
     Or a public `mix` A, `lam` times the inverse of the covariance L of vec(X): E <x, H> A x = lam H
     for every H. Then `variance` is that of an entry of A x, and `spread` its square times the mean
-    variance of an entry of x, over lam^2: 1 if L is a multiple of the identity.
+    variance of an entry of x, over lam^2: 1 if L is a multiple of the identity. Or records that
+    have covariances L_i of their own, and contribute `gain` L_i^-1 x: lam is the gain.
     """
 
     left: FloatArray | None
@@ -49,6 +62,7 @@ class Whitening(NamedTuple):
     mix: FloatArray | None = None
     variance: float | None = None
     spread: float = 1.0
+    gain: float | None = None
 
 
 def _signal(spread: float, expected: float) -> float:
@@ -111,9 +125,28 @@ def mixing(covariance: FloatArray) -> Whitening:
 
 def through_design(ask: Any, design: Whitening) -> Any:
     """Return what is asked of records that are seen through a design."""
+    if design.gain is not None:
+        return ask.gained(design.gain)
     if design.mix is not None:
         return ask.mixed(design.mix)
     return ask if design.left is None else ask.whitened(design.left, design.right)
+
+
+def known_design(precision: float, spread: float) -> Whitening:
+    """Return what records contribute that have covariances of their own.
+
+    `precision` is about the mean of tr(L^-1)/p, `spread` that times tr(L)/p.
+    """
+    gain = 2.0 ** round(-math.log2(min(max(precision, 2.0**-60), 2.0**60)))
+    return Whitening(
+        None, None, gain, variance=gain**2 * precision, spread=max(spread, 1.0), gain=gain
+    )
+
+
+def release_known_design(ask: AsksPrecision, n: float, rank_share: float) -> Whitening:
+    """Learn how large contributions of records with covariances are: two private medians."""
+    precision = private_median(ask.precisions_below, rank_share, n)
+    return known_design(precision, private_median(ask.spreads_below, rank_share, n))
 
 
 def release_whitening(

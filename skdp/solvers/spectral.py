@@ -37,6 +37,7 @@ _GRAM_LEVEL, _TANGENT_LEVEL = 12.0, 20.0
 CORE_SCALE = 3.0
 _MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
 _NEGLIGIBLE_LOSS = 2e-4  # of the sum of squares: not worth two more passes over the data
+_ONE_ROUND = 3e-3  # a loss that one tangent round mends as well as two
 _TINY = 1e-150  # stands for the noise scale where there is no noise
 
 
@@ -214,19 +215,22 @@ def refined_subspace(
 
 
 def gram_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> FloatArray:
-    """Return the leading k-dimensional subspace: clipped moment, then two tangent rounds.
+    """Return the leading k-dimensional subspace: clipped moment, then up to two tangent rounds.
 
-    Between them the subspace of the moment is chosen by thinning, which costs nothing.
+    Between them the subspace of the moment is chosen by thinning, which costs nothing. How many
+    rounds there are follows from released values, and all are paid.
     """
-    first, rounds = 0.6 * share, (0.2 * share, 0.2 * share)
+    first, rest = 0.6 * share, 0.4 * share
     block, scale = clipped_gram(ask, d, first if noise.psd else share, noise)
     values, V = top_eigenpairs(block, k)
     if noise.psd == 0.0:
         return V
     edge = scale * math.sqrt(d / 2)
-    if _predicted_loss(values, edge, float(np.trace(block)), d) < _NEGLIGIBLE_LOSS:
-        ask.forfeit(sum(rounds))  # decided on released values, so it is paid all the same
+    loss = _predicted_loss(values, edge, float(np.trace(block)), d)
+    if loss < _NEGLIGIBLE_LOSS:
+        ask.forfeit(rest)  # decided on released values, so it is paid all the same
         return V
+    rounds = [rest] if loss < _ONE_ROUND else [rest / 2, rest / 2]
     found = chosen_subspace(block, scale, k)
     return refined_subspace(ask, found.moment, scale, found.vectors, rounds, noise)
 

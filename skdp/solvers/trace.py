@@ -190,11 +190,14 @@ class UnreadableError(Exception):
     """The noise of a rank hides the median."""
 
 
-def median_steps(max_iter: int, *, covariance: bool) -> int:
-    """Return how many ranks all searches of a fit ask for; each gets the same share."""
+def median_steps(max_iter: int, *, of_design: int) -> int:
+    """Return how many ranks all searches of a fit ask for; each gets the same share.
+
+    `of_design` is the number of searches before the descent, for the design.
+    """
     wide, near = QUESTIONS + _FINER, QUESTIONS
     descent = wide + (wide + near * (max_iter - 1) if max_iter else 0)
-    return descent + covariance * wide
+    return descent + of_design * wide
 
 
 def private_median(
@@ -281,7 +284,8 @@ class _Descent:
         if facts.corner:
             self.intercept += rate * float(answer.value[-1])
         size = float(np.linalg.norm(self.values))
-        limit = 3 * self.first_sd / math.sqrt(facts.lam)
+        # Where X varies little along M, ||M|| is large beside the deviation of <X, M>.
+        limit = 3 * self.first_sd * math.sqrt(facts.entry_variance * facts.spread) / facts.lam
         self.values = self.values * min(1.0, limit / max(size, 1e-300))
         self.sampling = (
             self.sd * math.sqrt(_clipped_variance(c) / (facts.information * facts.n)) / b

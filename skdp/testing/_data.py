@@ -96,7 +96,21 @@ def contrasting_data(estimator, seed: int = 0) -> dict[str, dict[str, FitData]]:
             f"No test data for privacy_unit={unit!r}; register some with `register_data`. "
             f"Known units: {sorted(CONTRASTS)}."
         )
-    return CONTRASTS[unit](estimator, np.random.default_rng(seed))
+    families = CONTRASTS[unit](estimator, np.random.default_rng(seed))
+    return {
+        family: {name: with_design(estimator, data) for name, data in members.items()}
+        for family, members in families.items()
+    }
+
+
+def with_design(estimator, data):
+    """Add a variance of each row where the estimator asks for one; the row alone decides it."""
+    design = getattr(estimator, "design", None)
+    if not isinstance(design, str) or design != "records":
+        return data
+    rows = data.X.toarray() if sp.issparse(data.X) else np.asarray(data.X)
+    first = np.nan_to_num(np.abs(rows.reshape(len(rows), -1)[:, 0]), posinf=1.0)
+    return data._replace(fit_params={**data.fit_params, "design": 1.0 + np.minimum(first, 9.0)})
 
 
 def _target(estimator, X, rng):

@@ -8,7 +8,7 @@ from sklearn.utils import get_tags
 
 from skdp.regression import DPTraceRegressor
 from skdp.regression._personalized_base import PersonalizedBase
-from skdp.testing._data import FitData, settings_of, takes_labels
+from skdp.testing._data import FitData, settings_of, takes_labels, with_design
 
 _MANY = 2000
 _HUGE = 1e15  # shifts each step of a search for the clip norm, then is clipped
@@ -44,8 +44,8 @@ def candidate_pairs(estimator) -> Iterator[tuple[str, FitData, FitData]]:
     for key in (*type(estimator).__mro__, unit):
         if key in CANDIDATES:
             return (
-                (name, *_with_targets(estimator, data, neighbour))
-                for name, data, neighbour in CANDIDATES[key](estimator)
+                (name, *(with_design(estimator, data) for data in _with_targets(estimator, *pair)))
+                for name, *pair in CANDIDATES[key](estimator)
             )
     raise ValueError(f"No worst-case pairs for {type(estimator).__name__} and unit {unit!r}.")
 

@@ -118,8 +118,9 @@ def parametrize_with_dp_checks(estimators: list[Any]) -> Any:
 
     cases = []
     for estimator in estimators:
-        shown = _shown(estimator)  # once: it takes longer than a quick check
-        for subject, check in dp_estimator_checks(estimator):
-            name = f"{shown}-{check.func.__name__}"
-            cases.append(pytest.param(subject, check, id=name))
+        shown, name = _shown(estimator), type(estimator).__name__
+        subject = clone(estimator)  # one for all: checks fit clones, and clones take their time
+        for check in CHECKS:
+            case = pytest.param(subject, partial(check, name), id=f"{shown}-{check.__name__}")
+            cases.append(case)
     return pytest.mark.parametrize(("estimator", "check"), cases)

@@ -13,6 +13,7 @@ from skdp.theory._fits import (
     factorization_threshold,
     falling_spectrum,
     readout_loss,
+    weighted_rows,
 )
 from skdp.theory._plan import Expectation, FitPlan, PlannedRelease, check_counts, constant_error
 from skdp.theory._power import (
@@ -87,6 +88,7 @@ __all__ = [
     "rehearse",
     "vote_error",
     "vote_threshold",
+    "weighted_rows",
     "constant_error",
     "zero_rows",
 ]

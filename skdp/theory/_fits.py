@@ -6,13 +6,16 @@ The constants `_FACTOR` and `_FOUND` are measured; tests compare all three with 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 # Error over sqrt(k) (sqrt m + sqrt n) noise: of an exact rank.
 _FACTOR = {"two_sketch": 1.15, "three_sketch": 1.3}
 _FOUND = {"dense": 0.7, "two_sketch": 1.0, "three_sketch": 1.1}
+_DRAWS, _SIZE = 64, 2**14  # of random coefficients; fewer where there are many directions
 
 
 def factorization_error(method: str, m: int, n: int, noise_scale: float, value: float) -> float:
@@ -49,13 +52,19 @@ def readout_loss(
     target: float,
     noise: float,
     signal: float,
+    cut: float = math.inf,
+    seen: NDArray[np.float64] | None = None,
 ) -> float:
     """Return the share of the explainable variance that a noisy ridge loses.
 
-    A has the eigenvalues m_i = n length^2 p_i, p the spectrum. An entry of X'Y has noise s, and so
-    has one of X'X: for coefficients of variance rho^2, the same in all directions, an entry of X'y
-    is off by s^2 (1 + d rho^2), beside the scatter of the targets about their mean. A filter of
-    that level loses level / (m_i^2 + level) of a direction, which holds m_i of what is explained.
+    A has the eigenvalues m_i = n length^2 p_i, p the spectrum, or n times those `seen`. An entry of
+    X'Y has noise s, and so has one of X'X: for coefficients w an entry of X'y is off by
+    s^2 (1 + |w|^2), beside the scatter of the targets about their mean. In units of the mean square
+    rho^2 of a coefficient, w = rho z, that is level = (s^2 (1 + |w|^2) + scatter) / rho^2, and a
+    filter 1 - f = m^2 / (m^2 + level) loses f^2 z^2 + f (1 - f) of a direction. The mean over
+    random z of the same explained variance is not its value at z = 1: where the strong directions
+    hold little, the weak ones hold much.
+    Normal targets that are cut shorten all coefficients, by the share of targets that is cut.
 
     Parameters
     ----------
@@ -69,12 +78,53 @@ def readout_loss(
         Standard deviation of the noise on an off-diagonal entry.
     signal : float
         Share of the variance of the target that is linear in the rows.
+    cut : float
+        Where targets are cut, in their standard deviations.
+    seen : array of shape (d,) or None
+        Mean squares of the rows along the directions, as they are weighted, in the units of the
+        release; None if none is too long.
     """
-    m = n * length**2 * spectrum
-    prior = signal * target**2 / length**2  # rho^2: the variance of one coefficient
+    p = spectrum[spectrum > 0]
+    m = n * (length**2 * spectrum if seen is None else seen)[spectrum > 0]
+    z2 = _squares(len(p))
+    explained = z2 @ p
+    rho2 = signal * target**2 / length**2 / explained
     scatter = (1 - signal) * target**2 * m
-    level = (noise**2 * (1 + len(spectrum) * prior) + scatter) / prior
-    return float(spectrum @ (level / (m * m + level)))
+    noises = noise**2 * (1 + rho2 * z2.sum(axis=1))
+    level = (noises[:, None] + scatter) / rho2[:, None]
+    f = level / (m * m + level)
+    lost = float(np.mean((f * (f * z2 + 1 - f)) @ p / explained))
+    short = math.erfc(cut / math.sqrt(2)) ** 2
+    return short + (1 - short) * min(1.0, lost)
+
+
+def weighted_rows(spectrum: NDArray[np.float64], level: float) -> tuple[float, NDArray[np.float64]]:
+    """Return the length of normal rows in clip norms, and mean squares as `readout_loss` sees them.
+
+    Rows longer than the clip norm C are weighted by (C/|x|)^2, which takes most from the strongest
+    directions.
+
+    Parameters
+    ----------
+    spectrum : array of shape (d,)
+        Shares of the squared length in orthogonal directions; they sum to 1.
+    level : float
+        The clip norm in median lengths.
+    """
+    squares = _squares(len(spectrum)) * spectrum
+    total = squares.sum(axis=1)
+    clip = level**2 * float(np.median(total))
+    weights = np.minimum(1.0, clip / total)
+    return 1 / math.sqrt(clip), np.asarray(weights @ squares / len(squares) / clip)
+
+
+@lru_cache(maxsize=8)
+def _squares(d: int) -> NDArray[np.float64]:
+    """Return squares of d normal numbers, a few times: the same ones always, in each column all."""
+    times = min(_DRAWS, max(_DRAWS // 4, _SIZE // d))
+    even = ndtri((np.arange(times) + 0.5) / times)
+    order = np.argsort(np.random.default_rng(0).random((times, d)), axis=0)
+    return np.asarray(even[order] ** 2 / np.mean(even**2))
 
 
 def falling_spectrum(d: int) -> NDArray[np.float64]:

@@ -103,7 +103,7 @@ def test_sparse_files_give_the_bits_of_the_matrix(name, npz):
     assert_same_bits(fitted(SPARSE[name], S), fitted(SPARSE[name], npz))
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("n_jobs", [2, 5])
 def test_threads_and_block_size_change_no_bit(n_jobs, npy, npz, monkeypatch):
     expected, sparse = fitted(DPPCA(2), X), fitted(DPTruncatedSVD(2), S)
@@ -293,7 +293,7 @@ def user_files(tmp_path):
     return paths
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("name", USERS)
 def test_users_in_files_and_maps_give_the_same_bits(name, user_files, tmp_path):
     model, y = USERS[name]

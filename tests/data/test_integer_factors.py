@@ -19,6 +19,7 @@ def test_norms_of_contributions():
     assert np.array_equal(clipped(np.array([[0.3, 0.4]]), 1.0), [[0.3, 0.4]])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("step", [1e-10, 1e-7, 1e-4, 1e-2, 0.3])
 def test_integer_factors_are_exactly_bounded(step, signed):

@@ -45,6 +45,7 @@ def test_integer_norm_is_bounded_for_any_row(seed, d, log_scale, radius):
     assert max(exact_squares(IntegerRows(1.0, 1.0 / radius)(X))) <= radius**2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_row_does_not_depend_on_its_neighbours(sparse):
     X = hostile_rows(1)

@@ -169,6 +169,7 @@ def test_blocks_of_rows_give_the_bits_of_the_array(name, npy, mapped):
         assert_same_bits(expected, fitted(model, rows))
 
 
+@pytest.mark.deep
 def test_sparse_blocks_of_an_incremental_pca(npz):
     array = da.concatenate(
         [da.from_array(S[a:b], chunks=-1, asarray=False, name=False) for a, b in ENDS]
@@ -179,6 +180,7 @@ def test_sparse_blocks_of_an_incremental_pca(npz):
             DPStandardScaler().fit(rows)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_a_stream_of_blocks_is_the_stream_of_arrays(adjacency, npy):
     def stream(*batches):
@@ -270,7 +272,7 @@ def test_records_in_blocks_give_the_bits_of_the_array(name, npy, mapped, monkeyp
     model.set_params(n_jobs=None)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["ridge", "classes"])
 def test_sparse_records(name, npz):
     model, y = RECORDS[name]
@@ -282,6 +284,7 @@ def test_sparse_records(name, npz):
         assert_same_bits(expected, fitted(model, rows, targets))
 
 
+@pytest.mark.deep
 def test_the_control_targets_in_another_order_fit_otherwise(npy):
     model, y = RECORDS["ridge"]
     right, wrong = fitted(model, npy, y), fitted(model, npy, np.roll(y, 300))
@@ -544,7 +547,7 @@ FACTORIZERS = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "method"),
     [*((name, "two_sketch") for name in FACTORIZERS), ("row", "dense"), ("entry", "three_sketch")],

@@ -90,6 +90,7 @@ def test_histories_are_harder_to_tell_apart_than_interactions():
     assert taste_share(hard, 8) < 0.75 * taste_share(easy, 8)
 
 
+@pytest.mark.deep
 def test_spread_and_overlap_say_how_much_there_is_to_learn():
     def share(**options):
         return taste_share(make_histories(3000, 200, 20, 4, random_state=0, **options), 4)
@@ -115,6 +116,7 @@ def test_activity_is_skewed():
     assert degrees.max() <= 1000 // 4
 
 
+@pytest.mark.deep
 def test_tastes_are_planted():
     """Users of one taste share a part of the catalogue: the spectrum has a gap after the tastes."""
     sizes = (4000, 600, 80_000, 5)

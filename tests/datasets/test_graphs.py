@@ -8,6 +8,7 @@ from skdp.datasets import (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n_blocks", [1, 2, 3])
 def test_block_graph(n_blocks):
     A, labels = make_block_graph(600, n_blocks, 40.0, 80.0, random_state=0)

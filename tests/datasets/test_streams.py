@@ -8,6 +8,7 @@ from skdp.datasets import (
 )
 
 
+@pytest.mark.deep
 def test_event_stream():
     rows, columns, deltas, times = events = make_event_stream(
         100_000, (60, 40), 3, n_steps=8, deleted=0.2, random_state=0

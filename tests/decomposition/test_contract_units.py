@@ -35,6 +35,7 @@ def captured(svd, V):
     return float(np.sum((svd.components_ @ V) ** 2)) / len(svd.components_)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("container", [np.asarray, sp.csr_array])
 def test_without_noise_it_is_the_decomposition(unit, container):
@@ -77,6 +78,7 @@ def test_counts_need_the_contract():
     assert found["contract"] > 0.93
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_receipt_says_that_it_is_a_contract(unit):
     X = planted(30, 30, [300.0, 200.0])[0]
@@ -142,6 +144,7 @@ def test_moments_of_entries_have_no_pure_epsilon(algorithm):
         fit(np.eye(60), 1, privacy_unit="entry", delta=0.0, algorithm=algorithm)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("unit", "options", "route"), PURE, ids=str)
 def test_two_components_with_pure_epsilon(unit, options, route):
     square = unit in ("edge", "edge_change", "mixed")
@@ -172,6 +175,7 @@ def test_spectral_noise_beside_that_of_the_paper():
     assert right.noise_scale / papers == pytest.approx(math.sqrt(2), rel=0.01)
 
 
+@pytest.mark.deep
 def test_one_shot_against_deflation_at_the_same_pure_epsilon():
     """Many components: one release of all entries has less noise than products for each of them."""
     X, V = planted(300, 200, [30.0] * 12)

@@ -51,6 +51,7 @@ def product(model):
     return (model.left_ * model.singular_values_) @ model.components_
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["dense sqrt", "dense tree", "dense window", "isometry"])
 def test_without_noise_a_release_is_the_best_factorisation(way):
     model = new(9, epsilon=math.inf, **WAYS[way])
@@ -72,6 +73,7 @@ def test_without_noise_a_release_is_the_best_factorisation(way):
         assert model.n_releases_ == t
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_a_large_budget_finds_the_matrix(way):
     steps = [50.0 * STEPS[0]] * T
@@ -81,6 +83,7 @@ def test_a_large_budget_finds_the_matrix(way):
     assert np.linalg.norm(product(model) - exact) < 0.1 * np.linalg.norm(exact)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_one_payment_for_all_releases(way):
     with record_transcript() as transcript:
@@ -100,6 +103,7 @@ def spread(weights, places):
     return [w * places for w in weights]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["dense sqrt", "dense tree", "dense window", "isometry"])
 def test_audit_of_a_unit_that_comes_at_many_times(way):
     place = np.zeros((M, N))
@@ -154,6 +158,7 @@ def test_rows_that_come_once(adjacency):
     assert 0.95 < report.realised_mu / report.claimed_mu <= 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_goes_on_from_a_checkpoint(way, tmp_path):
     with pytest.warns(PrivacyWarning):

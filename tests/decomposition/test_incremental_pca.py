@@ -82,6 +82,7 @@ def test_fit_without_noise_is_pca(center, form):
     assert ours.n_samples_seen_ == 600
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("center", ["dp", "none"])
 @pytest.mark.parametrize("limit", [3000, 3])
@@ -161,6 +162,7 @@ def test_nothing_is_seen_but_what_is_released():
     assert difference(fitted_attributes(one), fitted_attributes(two))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
 @pytest.mark.parametrize("limit", [3000, 3])
@@ -181,6 +183,7 @@ def test_worst_row_of_a_whole_stream(adjacency, mechanism, limit, monkeypatch):
     assert ratio > (0.95 if limit == 3000 else 0.6)  # one row is not the worst of four releases
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [1, 3, 8])
 def test_a_late_row_moves_less(n):
     steps = [0.1 * RNG.standard_normal((8, 4)) for _ in range(8)]
@@ -273,6 +276,7 @@ def test_a_running_stream_is_secret_and_a_released_model_is_free():
     assert not fitted_attributes(clone(pca))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"adjacency": "replace"}, {"center": np.ones(7)}])
 @pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
 def test_goes_on_from_a_checkpoint(tmp_path, mechanism, options):

@@ -42,7 +42,7 @@ def modular_sum(arrays):
 # -- accuracy --------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("method", "t", "v", "least", "most"),
     [
@@ -63,6 +63,7 @@ def test_error_of_an_exact_rank(method, t, v, least, most):
     np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(10), atol=1e-9)
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore:.*random_state:skdp.exceptions.PrivacyWarning")
 def test_error_falls_with_epsilon_and_is_the_same_for_sparse_input():
     A = low_rank(200, 150, 3)
@@ -132,6 +133,7 @@ def test_shares_follow_the_shape(m, n):
 STREAM = {"matrix_shape": (60, 40), "privacy_unit": "entry", "entry_bounds": (-3.0, 3.0)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sketch", ["sparse", "srht", "gaussian"])
 @pytest.mark.parametrize("method", ["two_sketch", "three_sketch", "dense"])
 def test_any_order_of_updates_gives_the_same_release(sketch, method):
@@ -530,6 +532,7 @@ def test_a_core_that_rounding_exceeds_says_why():
         model.fit(np.zeros((300, 300)))
 
 
+@pytest.mark.deep
 def test_default_sketches_are_wider_where_they_are_small():
     """Of a matrix at hand; the tail costs 9% where the narrow ones of a stream cost a quarter."""
     rng = np.random.default_rng(0)

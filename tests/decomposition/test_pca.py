@@ -39,6 +39,7 @@ def seeded(*args, data=X, **kwargs):
         return DPPCA(*args, random_state=0, **kwargs).fit(data)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n_components", [None, 1, 5, 0.8, 0.999, "mle"])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("whiten", [False, True])
@@ -56,6 +57,7 @@ def test_equals_scikit_learn_without_noise(n_components, adjacency, whiten):
     assert np.allclose(ours.inverse_transform(Z), theirs.inverse_transform(Z), atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "container", [sp.csr_array, sp.csr_matrix, sp.csc_array, np.asfortranarray]
 )
@@ -82,7 +84,7 @@ def captured(pca, rows):
     return np.sum((rows @ pca.components_.T) ** 2) / np.sum(rows**2)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("adjacency", "floor"),
     [("add_remove", (0.44, 0.515, 0.543)), ("replace", (0.37, 0.485, 0.533))],
@@ -251,6 +253,7 @@ def test_bounds_and_a_centre_are_one_too_many():
         DPPCA(2, bounds=(1, 0)).fit(X)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*could not see")
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_nothing_is_found_in_nothing(form):
@@ -266,6 +269,7 @@ def test_nothing_is_found_in_nothing(form):
     assert found <= 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("k", [None, 2])
 def test_variances_that_are_cut_to_zero_are_explained(k):
     """One column of rows, and nothing beside it: the second variance is noise, or less."""

@@ -12,6 +12,7 @@ def rows(n=4000, d=4):
     return np.random.default_rng(0).standard_normal((n, d)) * [3.0, 2.0, 1.0, 0.5] + [5, 0, 0, 1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("whiten", [False, True])
 @pytest.mark.parametrize("k", [None, 2])
 def test_they_have_the_released_mean_and_covariance(k, whiten):

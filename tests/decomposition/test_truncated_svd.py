@@ -72,6 +72,7 @@ def assert_same(ours, theirs, tolerance=1e-6):
 # -- without noise it is scikit-learn's --------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ROUTES)
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("k", [1, 4])
@@ -89,6 +90,7 @@ def test_rows_equal_scikit_learn(algorithm, adjacency, k):
 FLAT = np.random.default_rng(0).standard_normal((150, 40))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [FLAT, FLAT.T], ids=["tall", "wide"])
 @pytest.mark.parametrize(
     "kwargs",
@@ -108,6 +110,7 @@ def test_flat_spectra_equal_scikit_learn(rows, kwargs, k):
     assert_same(exact(rows, k, **kwargs), TruncatedSVD(k, algorithm="arpack").fit(rows))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ENTRY_UNITS)
 @pytest.mark.parametrize("algorithm", ["auto", "alternating", "deflation"])
 @pytest.mark.parametrize("k", [1, 4])
@@ -207,6 +210,7 @@ def test_captured_share_of_digits(adjacency, algorithm):
         assert np.mean(shares) >= goal, epsilon
 
 
+@pytest.mark.deep
 def test_power_route_on_digits():
     shares = [
         captured(fit(CENTRED, 5, algorithm="power", clip_norm=1.0, random_state=seed), CENTRED)
@@ -248,6 +252,7 @@ def test_automatic_route_stays_on_public_facts(wide):
     assert "gram" in {entry.name for entry in fit(sp.csr_array(X), 2, clip_norm=1.0).ledger_}
 
 
+@pytest.mark.deep
 def test_interaction_unit_on_planted_tastes():
     R = make_interactions(4000, 300, 60_000, 5, random_state=0)
     rows = normalize(R)
@@ -313,7 +318,7 @@ def flat(m, n):
     return make_histories(m, n, 12, 30, overlap=0.7, tail=0.65, random_state=0)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("unit", "route"),
     [("row", "gram"), ("row", "screened"), ("row", "power"), ("interaction", "gram"),
@@ -346,7 +351,7 @@ def as_printed(rows, epsilon, floor, k=5, width=13, n_steps=6):
     return X[:, :k].T
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
 def test_interactions_do_not_lose_to_a_stronger_promise(epsilon):
     """Rows as a unit, on the same rows; nor to the power method as it is printed."""
@@ -360,7 +365,7 @@ def test_interactions_do_not_lose_to_a_stronger_promise(epsilon):
     assert share_of_best(ours, rows) >= share_of_best(printed, rows) - 0.01
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0, 10.0])
 def test_interactions_do_not_lose_to_popularity(epsilon):
     """Short histories with a heavy tail, where little but popularity can be read."""
@@ -374,7 +379,7 @@ def test_interactions_do_not_lose_to_popularity(epsilon):
     assert share_of_best(svd, rows) > share_of_best(products, rows)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(("route", "least"), [("alternating", 0.9993), ("deflation", 0.998)])
 def test_spectra_that_fall_slowly_are_resolved_without_noise_in_the_way(route, least):
     """The fifth singular value is 4% above the sixth: steps of ten columns stop at .995."""
@@ -383,7 +388,7 @@ def test_spectra_that_fall_slowly_are_resolved_without_noise_in_the_way(route, l
     assert share_of_best(svd, A.toarray()) >= least
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
 def test_entries_of_thin_matrices_do_not_lose_to_a_stronger_promise(epsilon):
     """Rows as a unit, on the same matrix; nor to products with it."""
@@ -433,6 +438,7 @@ def test_weights_are_found_through_public_thresholds():
     assert svd.singular_values_[0] == pytest.approx(90.0, rel=0.05)
 
 
+@pytest.mark.deep
 def test_graded_entries_get_noise_in_place_of_flips():
     """Where their rounding to coins is worse, by a released number; pure, and up to the truth."""
     rng = np.random.default_rng(0)
@@ -472,6 +478,7 @@ def test_routes_are_chosen_by_predicted_noise():
     assert route((300, 200), privacy_unit="entry", epsilon=4.0) == {"spread", "cells"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["entry", "frobenius", "interaction", "edge"])
 def test_oversampling_is_honoured(unit):
     """Columns that are asked for are there from the first product."""
@@ -492,6 +499,7 @@ def planted(m, n, signal, coherence, seed=0):
     return signal * np.outer(u, v), u, v
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ENTRY_UNITS)
 @pytest.mark.parametrize("algorithm", ["alternating", "deflation"])
 def test_entry_units_find_a_planted_pair(unit, algorithm):
@@ -533,6 +541,7 @@ def test_sensitivity_scales_the_noise():
     assert large == pytest.approx(7 * small, rel=1e-6)
 
 
+@pytest.mark.deep
 def test_variances_on_many_rows():
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((200_000, 4)) * [2.0, 1.0, 0.5, 0.25] + [0.0, 3.0, 0.0, 0.0]
@@ -553,6 +562,7 @@ def test_automatic_clip_norm():
     assert sum(spent) == pytest.approx(0.8 * 0.07 * svd.privacy_spent_.mu**2, rel=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("seed", range(4))
 def test_attributes_are_consistent(unit, seed):
@@ -605,6 +615,7 @@ def with_duplicates(dense):
     return out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", UNITS)
 def test_duplicate_entries_count_once(unit):
     dense = X[:200]
@@ -706,6 +717,7 @@ def test_number_of_rows_public_or_released():
     assert len(seen) > 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["gram", "power", "screened"])
 @pytest.mark.parametrize("container", [np.asarray, sp.csr_array])
 def test_threads_do_not_change_the_result(algorithm, container):
@@ -750,6 +762,7 @@ def test_a_failed_refit_leaves_the_old_fit():
     assert vars(svd) == before | {"n_components": 500, "random_state": None}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", ["row", "interaction", "entry"])
 @pytest.mark.parametrize("second", ["row", "interaction", "entry"])
 def test_a_refit_keeps_no_attribute_of_another_unit(first, second):
@@ -873,6 +886,7 @@ def test_shares_of_the_automatic_route(wide):
     assert exact(wide, 2, budget_split=shares, algorithm="screened").components_.any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "ignored"),
     [
@@ -919,6 +933,7 @@ def test_nothing_is_read_after_a_refused_grant(monkeypatch):
     assert not read
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*could not see the scale:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("data", [np.zeros((50, 4)), sp.csr_array((50, 4)), 1e300 * X, X[:1]])
 @pytest.mark.parametrize("unit", UNITS)

@@ -173,7 +173,7 @@ def test_drop_outs_at_every_step_over_secure_sums():
     assert model.privacy_spent_.epsilon == 4.0
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("step", range(9))
 def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
     estimator = DPPersonalizedRegressor(
@@ -248,6 +248,7 @@ LIES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lie", LIES, ids=[f"{i}-{lie[0]}" for i, lie in enumerate(LIES)])
 def test_requests_that_do_not_fit_cost_nothing(lie):
     estimator = DPPersonalizedRegressor(1, target_bounds=(-10, 10))

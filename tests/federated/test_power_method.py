@@ -194,7 +194,7 @@ def test_captures_the_energy_of_the_central_fit(algorithm):
     assert abs(np.mean(central) - np.mean(apart)) < 6 * spread
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(("colluders", "dropouts", "away"), [(0, 0, 0), (4, 4, 0), (4, 4, 4)])
 def test_colluders_and_dropouts_cost_what_theory_says(colluders, dropouts, away):
     """The honest noise is that of the central fit; what is added has variance s'/(s - T - F)."""
@@ -760,6 +760,7 @@ def test_client_parameters_are_checked(options):
         PowerMethodClient(X, CONFIG, **options)
 
 
+@pytest.mark.deep
 def test_a_thousand_clients_hold_no_public_matrices():
     """A client keeps its rows and its ledger; requests and their matrices are let go."""
     config = trusting(S, 0)

@@ -74,7 +74,7 @@ def test_two_blocks_are_recovered(two_blocks, normalization, adjacency, seed):
     assert agreement(model, labels) >= 0.97
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(("n_blocks", "gap"), [(3, 70.0), (4, 70.0)])
 @pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 def test_more_blocks_are_recovered(n_blocks, gap, normalization):
@@ -113,6 +113,7 @@ def test_degrees_are_released(two_blocks):
     assert np.mean((model.degrees_ - true) ** 2) < true.var()
 
 
+@pytest.mark.deep
 def test_degree_of_size_is_taken_out():
     """Hubs do not change the groups: nodes are embedded by angle."""
     rng = np.random.default_rng(0)
@@ -156,6 +157,7 @@ def block_graph(n=100):
     return make_block_graph(n, 2, 20.0, 40.0, random_state=3)[0].toarray(), {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 @pytest.mark.parametrize("make", [spiked_graph, block_graph])
 def test_no_noise_gives_eigenvectors_of_the_projected_matrix(normalization, make):
@@ -183,6 +185,7 @@ def test_only_the_upper_triangle_counts(small):
     assert np.array_equal(base.embedding_, other.embedding_)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "container", [sp.csr_array, sp.csr_matrix, sp.csc_array, sp.coo_array, np.asfortranarray]
 )
@@ -207,6 +210,7 @@ def test_duplicate_edges_are_one_entry():
 # -- attributes and receipts -------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_float32_is_kept(small, normalization):
     single = fit(small.astype(np.float32), 2, normalization=normalization)
@@ -217,6 +221,7 @@ def test_float32_is_kept(small, normalization):
             assert np.array_equal(getattr(single, name), getattr(double, name).astype(np.float32))
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
@@ -236,6 +241,7 @@ def test_receipt_adds_up_to_the_whole_budget(small, normalization, adjacency, n_
     assert names == ["right_product"] * (degrees + steps) + ["ritz"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_attributes(small, normalization):
     model = fit(small, 3, normalization=normalization)
@@ -250,6 +256,7 @@ def test_attributes(small, normalization):
         assert np.array_equal(made.fit_transform(small), model.embedding_)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_signs_come_from_the_embedding(small, normalization):
     """The largest entry of each released eigenvector is positive."""
@@ -261,6 +268,7 @@ def test_signs_come_from_the_embedding(small, normalization):
         assert np.array_equal(V, exact(small, 2, normalization=normalization).embedding_)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("data", [np.zeros((30, 30)), sp.csr_array((30, 30)), np.eye(30)])
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
@@ -302,6 +310,13 @@ def test_a_refit_keeps_no_attribute_of_another_normalisation(small):
         ({"algorithm": "flip"}, r"The 'algorithm' parameter .* among"),
         ({"algorithm": "one_shot", "entry_bounds": (-1.0, 1.0)}, r"entry_bounds=\(0, high\)"),
         ({"adjacency": "swap"}, "adjacency"),
+        ({"privacy_unit": "entry_change"}, r"The 'privacy_unit' parameter .* among"),
+        ({"privacy_unit": "mixed", "adjacency": "replace"}, "adjacency"),
+        ({"privacy_unit": "mixed", "entry_bounds": (0.0, 2.0)}, "'entry_bounds' bounds nothing"),
+        ({"sensitivity": 2.0}, "read by 'edge_change' and 'mixed'"),
+        ({"privacy_unit": "edge_change", "sensitivity": 0.0}, "sensitivity"),
+        ({"privacy_unit": "edge_change", "algorithm": "one_shot"}, "privacy_unit='edge'"),
+        ({"privacy_unit": "mixed", "delta": 0.0}, "pure differential privacy"),
         ({"random_state": "seed"}, "cannot be used to seed"),
     ],
 )
@@ -318,6 +333,50 @@ def test_a_rectangle_is_no_graph():
         DPSpectralEmbedding(1).fit(np.zeros((30, 20)))
 
 
+# -- contracts ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def messages():
+    """Poisson counts of messages, mean 50 inside a group and 30 between groups."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(300) % 2
+    means = np.where(labels[:, None] == labels, 50.0, 30.0)
+    return np.triu(rng.poisson(means), 1).astype(float), labels
+
+
+@pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")  # bounds
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_weights_without_bounds_of_which_one_changes_by_one(messages, normalization):
+    """One message more or less; bounds of weights would cut them or ask for 80 times the noise."""
+    A, labels = messages
+    k = 2 if normalization == "none" else 1
+    model = fit(A, k, normalization=normalization, privacy_unit="edge_change")
+    assert adjusted_rand_score(labels, model.embedding_[:, -1] > 0) == 1.0
+    assert model.privacy_spent_.unit == "edge_change"
+    bounded = fit(A, k, normalization=normalization, entry_bounds=(0.0, 80.0), algorithm="power")
+    ratio = bounded.ledger_[0].sensitivity / model.ledger_[0].sensitivity
+    assert ratio == pytest.approx(80.0, rel=1e-3)
+
+
+def test_a_contract_scales_the_noise(messages):
+    A, _ = messages
+    for unit in ("edge_change", "mixed"):
+        one, four = (fit(A, privacy_unit=unit, sensitivity=s).ledger_[0] for s in (1.0, 4.0))
+        assert four.noise_scale == pytest.approx(4 * one.noise_scale, rel=1e-6)
+    mixed = fit(A, privacy_unit="mixed").ledger_[0].sensitivity
+    pair = fit(A, privacy_unit="edge_change").ledger_[0].sensitivity
+    assert pair == pytest.approx(math.sqrt(2) * mixed, rel=1e-3)  # two rows, each moved by one
+
+
+@pytest.mark.parametrize("unit", ["edge_change", "mixed"])
+def test_no_noise_gives_the_same_embedding_without_bounds(unit):
+    A, options = spiked_graph()
+    ours = exact(A, 3, normalization="none", privacy_unit=unit)
+    bounded = exact(A, 3, normalization="none", algorithm="power", **options)
+    assert np.allclose(ours.embedding_, bounded.embedding_, atol=1e-5)
+
+
 # -- one shot ----------------------------------------------------------------------------------
 
 
@@ -328,7 +387,7 @@ def blocks(n, k, inside, outside):
     return sp.csr_array(np.triu(rng.random((n, n)) < chance, 1) * 1.0), labels
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_many_groups_are_found_in_one_release(normalization):
     """Where sixteen products show nothing; n_components is the number of groups."""
@@ -345,6 +404,7 @@ def test_many_groups_are_found_in_one_release(normalization):
     assert agreement(products, labels) < 0.3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_a_large_budget_shows_the_graph_itself(normalization):
     A, _ = blocks(200, 3, 0.5, 0.1)

@@ -65,6 +65,7 @@ def grid(cv, estimator=None, **params):
 # -- the rule ------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("cv", "held"),
     [
@@ -208,6 +209,7 @@ def test_no_private_estimator_has_no_cost():
 # -- what is easily counted wrong ------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(20))
 def test_a_splitter_that_draws_anew_is_not_counted_by_one_draw(seed):
     cv = ShuffleSplit(4, train_size=1, test_size=1, random_state=np.random.RandomState(seed))

@@ -318,6 +318,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("meta", "y", "fits"), WHOLE)
 def test_clones_on_all_rows_are_charged_as_a_fit_each(meta, y, fits):
     with PrivacyLedger(50, 1e-5) as ledger:

@@ -491,6 +491,7 @@ def test_steps_of_different_adjacencies_do_not_add_up():
     assert check_pipeline(pipe.set_params(dpridge__adjacency="replace")).ok
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
     "first",
@@ -669,7 +670,7 @@ def test_a_private_search_refuses_what_is_not_verified(candidate):
     assert not hasattr(search, "best_estimator_")
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("trusted", [["scale"], (FunctionTransformer,)])
 def test_a_caller_may_vouch_for_a_function(trusted):
     X, y = data(300)

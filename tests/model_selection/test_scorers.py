@@ -110,6 +110,7 @@ def test_sparse_rows(loss):
     assert exact[0] == exact[1] == exact[2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_a_share_is_that_of_the_row_alone_at_any_scale(form):
     """Bit by bit the same in any company, in [0, 1], and 0 where there is nothing to lose."""
@@ -210,6 +211,7 @@ def test_more_losses_than_rows_are_refused():
         query.total().answer(0.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("entry", [None, "text", [1.0]])
 def test_a_target_that_is_no_number_counts_as_the_middle(entry):
     model = DPRidge(clip_norm=1.0, target_bounds=(-9, 9)).fit(X, Y)

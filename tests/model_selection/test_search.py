@@ -115,6 +115,7 @@ def test_attributes_are_documented(search):
 # -- budgets and receipts ------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("search", SEARCHES, ids=NAMES)
 def test_runs_stay_inside_the_plan(search):
     search = clone(search)

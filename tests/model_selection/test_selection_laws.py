@@ -63,6 +63,7 @@ def test_composing_eight():
     assert epsilon_from_mu_delta(ONE * 3, 1e-6) == pytest.approx(3.32, abs=0.005)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("law", "mean", "epsilon"),
     [("geometric", 8, 0.458), ("logarithmic", 8, 0.553), ("poisson", 24, 0.330)],
@@ -132,6 +133,7 @@ def test_bound_is_above_the_exact_divergence(law, mu, mean, sign):
         assert exact_renyi(sign * mu, law, mean, order) <= bound * (1 + 1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize(("mu", "mean"), [(0.3, 8), (0.5, 64)])
 def test_total_covers_the_exact_loss(law, mu, mean):
@@ -176,6 +178,7 @@ def test_conversion_is_near_the_gaussian():
 # -- plans ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_plan_changes_with_the_number_of_candidates():
     assert [plan_selection(1, 1e-6, n).strategy for n in (1, 4, 8, 100)] == [
         "compose", "compose", "compose", "random_stopping",
@@ -189,6 +192,7 @@ def test_plan_changes_with_the_number_of_candidates():
     assert auto.run.value > 3.5 * many.run.value
 
 
+@pytest.mark.deep
 def test_auto_leaves_poisson_out_where_it_may_be_zero():
     for n in (1, 2, 8, 13):
         assert plan_selection(1, 1e-6, n, strategy="random_stopping").law != "poisson"

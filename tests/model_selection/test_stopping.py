@@ -42,6 +42,7 @@ def test_number_of_runs_follows_its_law(law):
     assert drawn.min() == (0 if law == "poisson" else 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("mean", [1.0001, 8.0, 1e5])
 def test_any_mean_can_be_drawn(law, mean):

@@ -1,6 +1,7 @@
 """Displays, by the artists that they draw."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -51,34 +52,45 @@ def canvas():
     plt.close("all")
 
 
-def estimators():
-    Xu, y, groups = make_user_tasks(500, 6, random_state=0)
-    graph = make_block_graph(60, 2, 10.0, 20.0, random_state=0)[0]
-    records = make_trace_regression(2000, (4, 3), 1, random_state=0)
-    return {
-        "pca": DPPCA(2, clip_norm=1.5).fit(X),
-        "pca all": DPPCA(clip_norm=1.5).fit(X),
-        "power": DPTruncatedSVD(2, algorithm="power").fit(X),
-        "screened": DPTruncatedSVD(2, algorithm="screened").fit(X),
-        "entry": DPTruncatedSVD(2, privacy_unit="entry").fit(X),
-        "pure": DPTruncatedSVD(1, privacy_unit="entry", delta=0.0).fit(X),
-        "graph": DPSpectralEmbedding(2, epsilon=8.0).fit(graph),
-        "trace": DPTraceRegressor(1).fit(*records),
-        "users": DPPersonalizedRegressor(2, epsilon=4.0).fit(Xu, y, groups=groups),
-        "mixed": DPPersonalizedRegressor(
-            1, epsilon=4.0, init="exponential", candidates=np.eye(6)[:, :, None]
-        ).fit(Xu, y, groups=groups),
-    }
+def users(estimator):
+    X, y, groups = make_user_tasks(500, 6, random_state=0)
+    return estimator.fit(X, y, groups=groups)
 
 
-with seeded_entropy(0):  # made before any test, which seed their own
-    FITTED = estimators()
+def graph(estimator):
+    return estimator.fit(make_block_graph(60, 2, 10.0, 20.0, random_state=0)[0])
+
+
+def trace(estimator):
+    return estimator.fit(*make_trace_regression(2000, (4, 3), 1, random_state=0))
+
+
+EXPONENTIAL = {"init": "exponential", "candidates": np.eye(6)[:, :, None]}
+MODELS = {
+    "pca": lambda: DPPCA(2, clip_norm=1.5).fit(X),
+    "pca all": lambda: DPPCA(clip_norm=1.5).fit(X),
+    "power": lambda: DPTruncatedSVD(2, algorithm="power").fit(X),
+    "screened": lambda: DPTruncatedSVD(2, algorithm="screened").fit(X),
+    "entry": lambda: DPTruncatedSVD(2, privacy_unit="entry").fit(X),
+    "pure": lambda: DPTruncatedSVD(1, privacy_unit="entry", delta=0.0).fit(X),
+    "graph": lambda: graph(DPSpectralEmbedding(2, epsilon=8.0)),
+    "trace": lambda: trace(DPTraceRegressor(1)),
+    "users": lambda: users(DPPersonalizedRegressor(2, epsilon=4.0)),
+    "mixed": lambda: users(DPPersonalizedRegressor(1, epsilon=4.0, **EXPONENTIAL)),
+}
+NAMES = list(MODELS)
+
+
+@cache
+def model(name):
+    with seeded_entropy(0):  # the same in whichever test comes first
+        return MODELS[name]()
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name in FITTED if name != "mixed"])
+@pytest.mark.parametrize("name", NAMES[:-1])
 def test_spectrum(name, canvas, tmp_path):
-    estimator = FITTED[name]
+    estimator = model(name)
     display = SpectrumDisplay.from_estimator(estimator)
     offsets = display.kept_.get_offsets()
     kept = display.n_kept
@@ -95,7 +107,7 @@ def test_spectrum(name, canvas, tmp_path):
 
 
 def test_spectrum_of_users_has_hollow_points():
-    display = SpectrumDisplay.from_estimator(FITTED["users"])
+    display = SpectrumDisplay.from_estimator(model("users"))
     assert len(display.left_out_.get_offsets()) == 4
     assert np.allclose(display.left_out_.get_facecolor(), 1)  # white
     assert display.left_out_.get_edgecolor().shape[1] == 4
@@ -112,7 +124,7 @@ NOISE = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("name", NOISE)
 def test_pure_noise_has_no_component(name):
@@ -139,7 +151,7 @@ def test_components_above_the_noise_are_counted():
     assert SpectrumDisplay([3.0, -4.0, 1.0], noise_edge=2.0).n_above_noise == 2
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("k", [None, 3])
 def test_cumulative_shares_have_intervals(k):
     """Of 60 fits, about 95% hold the exact share; 6 sigma below that is 78%."""
@@ -156,7 +168,7 @@ def test_cumulative_shares_have_intervals(k):
 def test_the_share_ends_where_the_noise_begins():
     display = SpectrumDisplay.from_estimator(DPPCA(clip_norm=1.5).fit(X))
     assert len(display.share_.get_xdata()) == display.n_above_noise
-    assert SpectrumDisplay.from_estimator(FITTED["graph"]).share_ is None
+    assert SpectrumDisplay.from_estimator(model("graph")).share_ is None
 
 
 def test_spectrum_from_values_on_given_axes(canvas):
@@ -180,9 +192,9 @@ def test_spectrum_needs_a_spectrum():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", FITTED)
+@pytest.mark.parametrize("name", NAMES)
 def test_budget(name, canvas, tmp_path):
-    estimator = FITTED[name]
+    estimator = model(name)
     display = BudgetDisplay.from_estimator(estimator)
     for kind, bars in display.bars_.items():
         widths = [bar.get_width() for bar in bars]
@@ -203,14 +215,14 @@ def test_budget(name, canvas, tmp_path):
 
 
 def test_budget_shares_of_the_pca_are_those_of_its_split():
-    shares = BudgetDisplay.from_estimator(FITTED["pca"]).shares["gaussian"]
+    shares = BudgetDisplay.from_estimator(model("pca")).shares["gaussian"]
     assert shares["sums"] == pytest.approx(0.08)  # the mean
     assert shares["count"] == pytest.approx(0.01)
 
 
 def test_budget_kinds():
-    assert set(BudgetDisplay.from_estimator(FITTED["mixed"]).shares) == {"gaussian", "range"}
-    assert set(BudgetDisplay.from_estimator(FITTED["pure"]).shares) == {"pure"}
+    assert set(BudgetDisplay.from_estimator(model("mixed")).shares) == {"gaussian", "range"}
+    assert set(BudgetDisplay.from_estimator(model("pure")).shares) == {"pure"}
 
 
 def test_budget_says_seeded_and_not_private():
@@ -267,6 +279,7 @@ def test_utility_curves_share_axes(canvas):
     assert texts == ["a", "5% to 95% of the fits", "b"]
 
 
+@pytest.mark.deep
 def test_utility_of_users_takes_groups():
     Xu, y, groups = make_user_tasks(300, 4, 1, random_state=0)
     display = UtilityCurveDisplay.from_estimator(

@@ -26,6 +26,7 @@ def canvas():
     plt.close("all")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
 @pytest.mark.parametrize("n_releases", [1, 16])
 def test_the_edge_of_a_stream_is_where_its_noise_ends(n_releases, mechanism, monkeypatch):
@@ -50,7 +51,7 @@ def test_the_edge_of_a_stream_is_where_its_noise_ends(n_releases, mechanism, mon
     assert shown.n_above_noise == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "params",
     [
@@ -85,7 +86,7 @@ def test_the_edge_of_a_factorizer_separates_signal_from_noise(params, canvas, tm
     assert values[1] > 2 * edge > values[2]
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("estimator", "options"),
     [
@@ -102,6 +103,7 @@ def test_plans_fall_with_the_number_of_samples(estimator, options, tmp_path):
     display.figure_.savefig(tmp_path / "picture.png", dpi=40)
 
 
+@pytest.mark.deep
 def test_plan_of_a_factorizer_needs_a_signal():
     sizes = [50, 500, 5000]
     model = DPLowRankFactorizer(2, method="two_sketch")
@@ -111,6 +113,7 @@ def test_plan_of_a_factorizer_needs_a_signal():
         PlanDisplay.from_estimator(model, 40, n_samples=sizes)
 
 
+@pytest.mark.deep
 def test_budget_of_read_outs_and_scalers():
     X = np.random.default_rng(0).standard_normal((300, 4))
     ridge, scaler = DPRidge(epsilon=9.0).fit(X, X[:, 0]), DPStandardScaler(epsilon=9.0).fit(X)

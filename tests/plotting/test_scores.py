@@ -1,6 +1,5 @@
 """The score plot shows what was released, and no row."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -13,10 +12,12 @@ LIMITS = ((-4.0, 6.0), (-4.0, 6.0))
 
 
 @pytest.fixture(autouse=True)
-def fixed():
+def plt():
     with seeded_entropy(0):
-        yield
-    plt.close("all")
+        import matplotlib.pyplot  # not where tests are merely collected
+
+        yield matplotlib.pyplot
+        matplotlib.pyplot.close("all")
 
 
 def fitted(n=6000, classes=(0, 1), **params):
@@ -60,7 +61,7 @@ def test_classes_below_the_noise_are_left_out():
     assert "1 class(es) below the noise left out" in " ".join(display.ax_.get_title().split())
 
 
-def test_without_classes_and_on_axes_of_ones_own():
+def test_without_classes_and_on_axes_of_ones_own(plt):
     _, ax = plt.subplots()
     display = ScoreDisplay.from_estimator(fitted(classes=None), ax=ax, n_loadings=1)
     assert display.ax_ is ax

@@ -43,6 +43,7 @@ def test_without_noise_it_is_standard_scaler(bounds, adjacency):
     assert ours.n_samples_seen_ == 500
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_columns_of_unequal_units_are_learnt(adjacency):
     X = columns()
@@ -123,6 +124,7 @@ def sparse_rows(n=4000, d=6):
     return sp.random_array((n, d), density=0.2, rng=rng, format="csr", data_sampler=rng.normal)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")  # of seeds
 @pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix])
 @pytest.mark.parametrize("entry_bounds", ["auto", (-2.0, 3.0)])

@@ -129,6 +129,7 @@ def test_edge_needs_a_square_matrix():
         EntryQuery(np.zeros((3, 4)), UNITS[2])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("name", ["entry", "edge"])
 def test_one_cell_differs_between_neighbours(name, adjacency):
@@ -143,6 +144,7 @@ def test_one_cell_differs_between_neighbours(name, adjacency):
         assert np.setxor1d(left.answer(1.0), right.answer(1.0)).size == differs
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_the_spread_moves_by_a_quarter_at_most(adjacency):
     """The largest change is that of a cell half way, against one at a bound."""

@@ -190,6 +190,7 @@ def test_float_sums_are_not_the_same_bits():
     assert not np.array_equal(X.T @ X, X[::-1].T @ X[::-1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("weight", WEIGHTS)
 @pytest.mark.parametrize("name", RELEASES)
 def test_integer_answers_approach_the_exact_ones(name, weight):
@@ -201,6 +202,7 @@ def test_integer_answers_approach_the_exact_ones(name, weight):
     assert np.allclose(answer(1e-8) * 1e-8, exact, rtol=1e-3, atol=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ROWS | READOUTS)
 def test_sparse_rows_give_the_same_bits(name):
     rng = np.random.default_rng(5)
@@ -229,6 +231,7 @@ def test_a_person_beyond_the_clip_is_scaled_as_a_whole():
         assert np.allclose(long, at_the_edge, atol=1e-3 / 1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [1e-3, 1.0, 50.0])
 def test_products_are_exact_at_the_finest_step(size):
     """Whole numbers of any length say the same: no product of limbs is rounded."""

@@ -100,6 +100,7 @@ def test_exact_norms_of_a_matrix_hold_and_are_reached(name, adjacency, kind):
         assert ratio > (0.97 if sketch.name != "core_sketch" else 0.5), sketch.name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "adjacency"), [("frobenius", "add_remove"), ("entry", "replace")])
 def test_the_sum_of_a_units_updates_is_bounded(name, adjacency, kind):
@@ -144,6 +145,7 @@ def test_public_fuzz_of_the_package(kind, unit):
     assert 0.3 < report.ratio <= 1 + 1e-9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("v", ["spike", "flat", "random"])
 def test_the_law_of_a_gaussian_sketch(v):
     """|v'F|^2 over fresh sketches: mean at most one, and the tails of chi2_t / t."""
@@ -160,6 +162,7 @@ def test_the_law_of_a_gaussian_sketch(v):
         assert abs(p - q) < 6 * math.sqrt(q * (1 - q) / count) + 0.002
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", range(3))
 def test_the_claimed_law_of_each_sketch_is_the_law_of_its_change(place):
     """One entry changes: the squared norm over the bound, by simulation, against the degrees.
@@ -196,6 +199,7 @@ def test_structural_norms():
 # -- streams are exact -----------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_has_the_state_of_one_batch(kind):
     """Any order, repeats, signs, batches, dense or sparse: equal integers, also where they wrap."""

@@ -140,6 +140,7 @@ def test_numbers_are_left_out_alone():
     assert query.kept_below(0.7).bound.name == "number_median"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["rows", "users", "numbers"])
 def test_kept_below_depends_on_no_order(kind):
     X = RNG.standard_normal((333, 3)) * 10.0 ** RNG.uniform(-6, 6, (333, 1))

@@ -234,6 +234,7 @@ def test_a_user_sends_the_same_bits_in_any_company(name, p, monkeypatch):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_integer_answers_approach_the_float_ones(name):
     rng = np.random.default_rng(4)

@@ -56,7 +56,7 @@ def test_tastes_beat_popularity_and_come_near_the_exact_filter(tastes, unit):
     assert found[0.5] - 0.01 < found[3.0] < found[10.0] + 0.01
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("unit", ["row", "interaction"])
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 10.0])
 def test_never_below_popularity(plain, unit, epsilon):
@@ -144,6 +144,7 @@ def test_a_list_is_a_function_of_its_own_history(tastes):
     np.testing.assert_array_equal(together[::50], alone)
 
 
+@pytest.mark.deep
 def test_similar_items_share_a_taste(tastes):
     with seeded_entropy(0):
         model = DPRecommender(epsilon=10.0, privacy_unit="interaction").fit(tastes[0])
@@ -206,6 +207,7 @@ def test_blocks_of_rows(tastes, tmp_path):
     np.testing.assert_allclose(first.components_, second.components_, atol=1e-12)
 
 
+@pytest.mark.deep
 def test_interactions_in_blocks_are_put_together(tastes, tmp_path):
     train = tastes[0][:500]
     paths = [tmp_path / "0.npz", tmp_path / "1.npz"]
@@ -219,6 +221,7 @@ def test_interactions_in_blocks_are_put_together(tastes, tmp_path):
     np.testing.assert_array_equal(found[0].components_, found[1].components_)
 
 
+@pytest.mark.deep
 def test_lists_of_flipped_histories_need_no_true_one(tastes):
     """They are what is released: worse than lists of true histories, better than popularity."""
     with seeded_entropy(0):
@@ -234,6 +237,7 @@ def test_lists_of_flipped_histories_need_no_true_one(tastes):
         DPRecommender().fit(tastes[0][:300]).recommend_all()
 
 
+@pytest.mark.deep
 def test_a_public_length_of_histories_is_used(tastes):
     with fixed_noise(0):
         model = DPRecommender(privacy_unit="interaction", algorithm="gram", degree_floor=30)
@@ -253,6 +257,7 @@ def test_a_plan_says_how_many_tastes_are_read():
     assert any("15 of 15 tastes" in line for line in many.expected.assumptions)
 
 
+@pytest.mark.deep
 def test_values_below_their_cap_weigh_less():
     """Ones and a cap are the binary fit; of ratings the high ones say more."""
     rng = np.random.default_rng(0)

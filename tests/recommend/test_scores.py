@@ -46,6 +46,7 @@ def fitted():
         return R, DPRecommender(4, epsilon=20.0).fit(R)
 
 
+@pytest.mark.deep
 def test_missed_items_are_those_of_the_definition(fitted):
     R, model = fitted
     R = R[:60]

@@ -24,6 +24,7 @@ def data(n=3000, d=5, q=1, seed=0, noise=0.1):
     return X, Y[:, 0] if q == 1 else Y
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*no noise:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("fit_intercept", [True, False])
@@ -40,6 +41,7 @@ def test_without_noise_it_is_ridge(adjacency, fit_intercept, q):
         assert np.shape(ours.coef_) == np.shape(theirs.coef_)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*no noise|.*classes from y:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("n_classes", [2, 3, 10])
@@ -69,6 +71,7 @@ def test_it_learns_and_more_budget_is_better():
     assert errors[2] < 0.02
 
 
+@pytest.mark.deep
 def test_learnt_bounds_lie_about_the_mean():
     X, y = data(20000)
     with seeded_entropy(0):
@@ -78,7 +81,7 @@ def test_learnt_bounds_lie_about_the_mean():
     assert 2 * y.std() < high - low < 60 * y.std()
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("shift", [0.0, 50.0])
 @pytest.mark.parametrize("units", [1.0, [1e-6, 1.0, 30.0, 1e4, 1e9]])
 def test_shifts_and_units_do_not_matter(shift, units):
@@ -93,6 +96,7 @@ def test_shifts_and_units_do_not_matter(shift, units):
     assert classes.score(X, y > np.median(y)) > 0.95
 
 
+@pytest.mark.deep
 def test_a_target_with_many_zeros_is_learnt():
     X, y = data(20_000)
     y = np.where(y > np.quantile(y, 0.7), 1000 * y, 0.0)
@@ -110,6 +114,7 @@ def test_columns_that_do_not_show_get_no_coefficient():
     assert model.score(X, y) > 0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [5, 60, 400])
 def test_few_records_give_small_predictions_and_a_warning(n):
     """Where nothing can be learnt, the fit says so and stays near a constant, in any units."""
@@ -363,7 +368,7 @@ def both_sides(model, X, y):
     return np.mean([np.mean(model.predict(X[y == label]) == label) for label in (False, True)])
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_wide_rows_and_rare_classes_are_learnt(adjacency):
     X, y = texts()

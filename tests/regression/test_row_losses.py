@@ -69,7 +69,7 @@ def test_robust_losses_survive_heavy_tails(loss):
     assert np.median(ratios) < 0.9
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("level", [0.2, 0.5, 0.8])
 def test_quantiles_are_where_they_should_be(level):
     """Shrunk to the middle: users have twelve rows each."""

@@ -14,6 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from skdp import theory
 from skdp.exceptions import PrivacyWarning
+from skdp.privacy.gate.session import PrivacySession
 from skdp.regression import DPTraceRegressor
 from skdp.testing import parametrize_with_dp_checks, transcript_audit, worst_case_pair
 
@@ -35,7 +36,7 @@ def error(model, M):
     return float(np.linalg.norm(model.coef_ - M) / np.linalg.norm(M))
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("params", "limit"),
     [
@@ -101,7 +102,7 @@ def test_ratings_as_one_hot_rows():
     assert np.linalg.norm(cells_found - M) < 0.1 * np.linalg.norm(M)  # was .069
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("params", [{}, {"adjacency": "replace"}, {"privacy_unit": "label"}])
 def test_a_shift_of_the_targets_changes_nothing(params):
     """Errors about .01, whatever the shift; without the second mean .3 and more at a thousand."""
@@ -128,6 +129,7 @@ def test_a_zero_matrix_predicts_the_centre():
     assert model.intercept_ == pytest.approx(40.0, abs=0.1)
 
 
+@pytest.mark.deep
 def test_few_records_are_said_to_be_few():
     """Between what can be read and what is of use the number of records alone decides."""
     X, y, _ = sample(1300, shape=(20, 20))
@@ -145,6 +147,7 @@ def test_outliers_do_little():
     assert error(DPTraceRegressor(epsilon=2.0, random_state=0).fit(X, y), M) < 0.12
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("params", [{}, {"design": 1.0}, {"adjacency": "replace"}])
 def test_zero_matrix_with_a_warning_when_the_budget_is_too_small(params):
     for seed in range(3):
@@ -195,6 +198,7 @@ def test_search_over_epsilon_pipeline_pickle_and_jobs():
     assert np.array_equal(one.coef_, two.coef_)
 
 
+@pytest.mark.deep
 def test_rank_is_cut_to_the_shape_and_the_default_shape_is_a_column():
     X, y, _ = sample(3000, shape=(4, 3), values=(1.0,))
     model = DPTraceRegressor(9, epsilon=9.0).fit(X, y)
@@ -280,6 +284,8 @@ def test_accuracy_that_was_promised(epsilon, n, limit):
         ({"adjacency": "replace", "design": 1.0}, 0.97),
         ({"design": np.diag(np.arange(1.0, 7.0)) + 0.3}, 0.97),
         ({"privacy_unit": "label", "design": 1.0}, 0.97),
+        ({"design": "records"}, 0.97),
+        ({"design": "records", "adjacency": "replace", "privacy_unit": "label"}, 0.97),
     ],
 )
 def test_worst_case_pair_is_tight(params, least):
@@ -301,6 +307,10 @@ READABLE = [  # test data of 40 records are enough for these
     DPTraceRegressor(
         1, matrix_shape=(2, 2), design=1.0, epsilon=25.0, max_iter=2, adjacency="replace",
         budget_split=MEDIANS | {"medians": 0.5},
+    ),
+    DPTraceRegressor(
+        1, matrix_shape=(2, 2), design="records", epsilon=30.0, max_iter=2,
+        budget_split=MEDIANS | {"medians": 0.5, "gradients": 0.1, "count": 0.05},
     ),
     DPTraceRegressor(  # its design comes from X, which is public under this unit; y is not
         1, matrix_shape=(2, 2), privacy_unit="label", epsilon=25.0, max_iter=3,
@@ -331,6 +341,87 @@ def test_a_known_covariance_that_is_no_product():
         clone(known).fit(sp.csr_array(X), y)
     with pytest.raises(ValueError, match="dense"):
         clone(known).fit((X[:, :6], X[:, 6:12]), y)
+
+
+def measured(kind, n, d=6):
+    """Records of two kinds with covariances of their own; what is known of each; y; the matrix."""
+    rng = np.random.default_rng(3)
+    p, first = d * d, rng.random(n) < 0.5
+    Z, M = rng.standard_normal((n, p)), sample(2, 7, (d, d), (1.0, 1.0))[2]
+    if kind == "covariances":
+        spectrum = np.geomspace(1, 30, p)
+        Q = [np.linalg.qr(rng.standard_normal((p, p)))[0] for _ in range(2)]
+        X = np.where(first[:, None], *((Z * np.sqrt(spectrum)) @ q.T for q in Q))
+        known = np.where(first[:, None, None], *((q * spectrum) @ q.T for q in Q))
+    elif kind == "pairs":
+        near = 0.6 ** np.abs(np.subtract.outer(np.arange(d), np.arange(d)))
+        R = np.where(first[:, None, None], near, np.linalg.inv(near))
+        roots = np.linalg.cholesky(R)
+        X = np.einsum("nij,njk,nlk->nil", roots, Z.reshape(n, d, d), roots).reshape(n, p)
+        known = (R, R)
+    else:
+        known = np.where(first, 0.05, 5.0)
+        if kind == "variances":
+            known = np.exp(rng.standard_normal((n, p)))
+        X = Z * np.sqrt(known.reshape(n, -1))
+    return X, known, 5.0 + X @ M.ravel() + 0.3 * rng.standard_normal(n), M
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("params", [{}, {"privacy_unit": "label", "adjacency": "replace"}], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [("pairs", 0.03), ("variance", 0.03), ("variances", 0.02), ("covariances", 0.02)],
+)
+def test_covariances_of_single_records(kind, limit, params):
+    """Errors were .015, .016, .010 and .008; with a learnt design .026 for the last."""
+    X, known, y, M = measured(kind, 12_000 if kind != "covariances" else 6000)
+    model = DPTraceRegressor(2, matrix_shape=(6, 6), epsilon=2.0, random_state=0, **params)
+    found = clone(model).set_params(design="records").fit(X, y, design=known)
+    assert error(found, M) < limit
+    assert found.intercept_ == pytest.approx(5.0, abs=0.1)
+    if kind == "covariances":
+        assert error(found, M) < 0.5 * error(model.fit(X, y), M)
+    names = {line.name for line in found.ledger_}
+    assert ("precision_median" in names) == (not params)  # under "label" covariances are public
+    assert "design_moments" not in names
+    spent = math.fsum(line.loss.value**2 for line in found.ledger_)
+    assert spent == pytest.approx(found.privacy_spent_.mu**2)
+
+
+def test_a_search_cuts_covariances_with_their_records():
+    X, known, y, _ = measured("variance", 3000)
+    model = DPTraceRegressor(1, matrix_shape=(6, 6), design="records", epsilon=8.0)
+    search = GridSearchCV(model, {"rank": [1, 2]}, cv=2).fit(X, y, design=known)
+    assert search.best_estimator_.privacy_spent_.epsilon == pytest.approx(8.0)
+    wide = clone(model).fit(X, y, design=known[:, None] * np.ones(36))
+    assert wide.rank_ == 1
+    assert {"precision_median", "spread_median"} <= {
+        line.name for line in model.plan(3000).releases
+    }
+
+
+def test_covariances_that_do_not_fit_are_refused(monkeypatch):
+    monkeypatch.setattr(PrivacySession, "_read", None)
+    X, y, _ = sample(20, shape=(4, 3), values=(1.0,))
+    flat, ones = X.reshape(20, -1), np.ones(20)
+    records = DPTraceRegressor(1, matrix_shape=(4, 3), design="records")
+    indefinite = np.tile(np.ones((12, 12)), (20, 1, 1))
+    for model, given, X_, match in (
+        (records, None, flat, "needs the covariances"),
+        (DPTraceRegressor(1), ones, flat, "set the parameter design='records'"),
+        (records, ones[:19], flat, "inconsistent numbers of samples .withheld."),
+        (records, ones, sp.csr_array(flat), "dense X in memory"),
+        (records, ones, (X[:, :, 0], X[:, 0, :]), "dense X in memory"),
+        (records, np.ones((20, 4)), flat, "must be one variance for each record"),
+        (records, 0 * ones, flat, "positive variances"),
+        (records, indefinite, flat, "positive definite"),
+        (records, (np.tile(np.eye(3), (20, 1, 1)),) * 2, flat, "a pair of"),
+        (records, ["a"] * 20, flat, "must be one variance"),
+        (DPTraceRegressor(1, design=indefinite), None, flat, "single records go to fit"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            model.fit(X_, y, design=given)
 
 
 @pytest.mark.deep

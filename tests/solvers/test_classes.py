@@ -61,6 +61,7 @@ def test_weighted_products_are_those_of_weighted_rows(n_classes, centered):
     )
 
 
+@pytest.mark.deep
 def test_noise_of_weighted_products_is_as_said():
     """Within 6 sigma, for classes of unlike size: the error of an entry over its deviation."""
     X, y = data(3, n=20_000)

@@ -83,6 +83,7 @@ def test_eigenvalues_lose_what_the_noise_gave_them(monkeypatch):
     assert V.shape == (n, 2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("small", [10, 1000])
 @pytest.mark.parametrize("shape", [(300, 200), (200, 300)])
 def test_triplets_of_flipped_cells(shape, small, monkeypatch):

@@ -70,6 +70,7 @@ def brute_force(X, y, penalty, variance):
     return np.array(out)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("q", [3, 12])
 @pytest.mark.parametrize("variance", [0.0, 0.3, math.inf])
 @pytest.mark.parametrize("penalty", [1e-3, 0.5])
@@ -152,6 +153,7 @@ def votes_of(batch, view, d):
     return theta.T @ theta
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("intercept", [False, True])
 def test_rounds_without_noise_reach_the_subspace(intercept):
     U, _, batch = users(n=2000)

@@ -129,6 +129,7 @@ def test_debias_is_right_on_average():
 # -- the number of components ------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(12))
 def test_mle_is_scikit_learns(seed):
     rng = np.random.default_rng(seed)

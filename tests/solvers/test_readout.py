@@ -51,7 +51,7 @@ def test_without_noise_and_penalty_it_has_least_norm():
     np.testing.assert_array_equal(solve_readout(nothing, 0.0)[0], 0.0)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("noise", [3.0, 10.0, 30.0])
 def test_it_beats_the_plain_solution_and_its_usual_repairs(noise):
     """Against the noisy normal equations, clipped, and with the noise edge as a penalty."""
@@ -123,6 +123,7 @@ def test_means_are_drawn_to_their_centres_as_far_as_noise_moves_them():
     assert steadied(exact, np.ones(2)) is exact
 
 
+@pytest.mark.deep
 def test_drawn_means_are_nearer_on_average():
     """For means of any size, what noise adds to the error is less (James and Stein)."""
     rng = np.random.default_rng(2)

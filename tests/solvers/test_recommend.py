@@ -8,6 +8,7 @@ from skdp.solvers.recommend import best_way, buy_counts, list_loss
 from skdp.solvers.tastes import WAYS, Way
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tail", [0.5, 1.0])
 @pytest.mark.parametrize("noise_scale", [3.0, 10.0, 40.0])
 def test_the_loss_of_a_list_is_what_noise_took_from_it(tail, noise_scale):

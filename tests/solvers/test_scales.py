@@ -57,7 +57,7 @@ def rows_of(kind, n, rng):
 ENOUGH = {"normal": 400, "cauchy": 400, "lognormal": 800, "discrete": 400, "mostly zero": 5000}
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ENOUGH)
 def test_scales_are_found_or_doubt_is_shown(kind):
     """Hardly any search is more than 8 times off and sure of itself.
@@ -138,6 +138,7 @@ def test_columns_keep_their_own_scale():
     assert np.all(np.abs(np.log2(level / (0.674 * units)) - 0.5) < 2)
 
 
+@pytest.mark.deep
 def test_enough_numbers_are_enough():
     rng = np.random.default_rng(5)
     needed = find_scale(Ranks(np.zeros((9, 1)), MU, rng), 1.0).needed
@@ -180,6 +181,7 @@ def real_columns(n, rng):
     ]).astype(float)  # fmt: skip
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("n", [None, 20_000.0])
 def test_columns_of_real_tables(n):
     """The centre lies among the entries, most within the spread, hardly any outside the reach."""
@@ -218,6 +220,7 @@ def test_places_of_columns_that_are_mostly_one_value(share_at_32):
         assert found.narrow[0] and found.enclosed[0] == (shift != -50)
 
 
+@pytest.mark.deep
 def test_medians_are_enclosed_where_there_are_enough_numbers():
     """Half of the numbers against the noise of a rank: eight deviations, and one."""
     rng = np.random.default_rng(11)

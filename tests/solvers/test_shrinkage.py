@@ -11,6 +11,7 @@ def spikes(n, k, rng):
     return np.linalg.qr(rng.standard_normal((n, k)))[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_wigner_finds_values_and_cosines(seed):
     n, scale, rng = 600, 0.3, np.random.default_rng(seed)
@@ -24,6 +25,7 @@ def test_wigner_finds_values_and_cosines(seed):
     np.testing.assert_allclose(found.cosines, true, atol=0.08)
 
 
+@pytest.mark.deep
 def test_wigner_reads_nothing_in_noise():
     rng = np.random.default_rng(0)
     n, rank = 300, 0
@@ -33,6 +35,7 @@ def test_wigner_reads_nothing_in_noise():
     assert rank <= 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_marchenko_pastur_finds_values_and_cosines(seed):
     m, n, s, rng = 3000, 500, 0.7, np.random.default_rng(seed)

@@ -128,6 +128,7 @@ def test_gram_without_noise_is_exact(k):
     assert ask.log == [("gram", 0.9)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("k", [1, 3])
 def test_power_without_noise_converges(k):
     ask = Rows(X, math.inf)
@@ -160,6 +161,7 @@ def test_gram_leaves_out_a_refinement_that_is_not_worth_it_and_pays_for_it():
     assert easy.spent() == pytest.approx(hard.spent()) == pytest.approx(0.7)
 
 
+@pytest.mark.deep
 def test_refinement_beats_one_release_of_the_moment():
     refined, plain = [], []
     for seed in range(8):
@@ -213,6 +215,7 @@ def wide_rows(n=3000, d=400, used=60, k=3, seed=0):
     return X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1.0)
 
 
+@pytest.mark.deep
 def test_screening_keeps_the_columns_that_hold_something():
     W = wide_rows()
     ask = Rows(W, 1.0, 4.0)
@@ -247,6 +250,7 @@ def test_with_sums_that_cannot_be_read_the_most_popular_columns_are_kept():
     assert np.array_equal(np.abs(V).sum(axis=1) > 0, np.isin(np.arange(40), kept))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scale", [20.0, 4.0, 0.5])
 def test_screening_is_never_far_below_the_most_popular_columns(scale):
     """Columns without a taste in common: popularity is all there is."""

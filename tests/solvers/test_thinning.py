@@ -30,7 +30,7 @@ def dense_moment(rng):
     return (Q * (300.0 / np.arange(1, 151))) @ Q.T
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("make", [sparse_moment, dense_moment])
 def test_what_is_chosen_is_about_as_good_as_the_leading_vectors_or_better(make):
     """On average over noises. Where nearly all is noise, directions off the axes lose a little."""

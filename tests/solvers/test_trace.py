@@ -90,7 +90,7 @@ def test_noisy_answers_give_it_up_to_their_noise():
 def test_shares_are_what_was_planned():
     M = low_rank()
     ask = Exact(M, 1.0)
-    ranks = trace.median_steps(8, covariance=False)
+    ranks = trace.median_steps(8, of_design=0)
     trace.fit_trace(ask, plan(M, rank_share=0.1 / ranks))
     assert math.fsum(ask.shares) == pytest.approx(1.0)
 
@@ -167,4 +167,4 @@ def test_private_medians_are_found_to_a_tenth():
         assert 1 <= found / median < 1.15
         again = trace.private_median(below, 0.01, 100.0, near=3 * median)
         assert 1 <= again / median < 1.11
-        assert len(asked) == trace.median_steps(2, covariance=False) - 10
+        assert len(asked) == trace.median_steps(2, of_design=0) - 10

@@ -16,7 +16,7 @@ from skdp.testing import (
 pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("mu", [0.0, 1.0, 3.0])
 def test_bounds_hold_on_gaussian_scores(mu):
     """400 audits at confidence .99: at most 4 + 6 sqrt(4) = 16 may exceed the truth."""
@@ -28,7 +28,7 @@ def test_bounds_hold_on_gaussian_scores(mu):
     assert np.all(over <= 16)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("law", ["cauchy", "ties", "constant"])
 def test_bounds_are_silent_on_equal_laws(law):
     """On equal distributions the truth is 0, whatever the law: nothing may be certified."""

@@ -47,6 +47,7 @@ def start(X, y, d, r):
     return U[:, :r], s[:r], Vt[:r].T
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("n", "d", "r"), [(4000, 10, 1), (4000, 20, 2), (16000, 20, 2)])
 def test_start_without_privacy_follows_u1_and_e1(n, d, r):
     """The spectral start without noise: a third to the whole of u1 and e1."""
@@ -140,6 +141,7 @@ def power(A, k, p, n_iter, epsilon, rng, accounting):
     return X, rows, prior
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [250, 750])
 @pytest.mark.parametrize("which", ["rows", "prior", "independent"])
 def test_power_bounds_follow_simulation(n, which):
@@ -165,6 +167,7 @@ def test_power_bounds_follow_simulation(n, which):
     assert max(ratios) / min(ratios) < 2.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("n", "k"), [(2000, 16), (2000, 64), (4000, 64)])
 def test_ratio_of_a_random_start(n, k):
     """r(k, n) is cautious: measured ratios are 1.3 to 1.9 times the closed form."""

@@ -10,6 +10,7 @@ from skdp.solvers.scales import find_scale
 from skdp.theory import scale_doubt
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spread", [0.1, 0.3])
 def test_doubt_of_a_scale(spread):
     """The curve against searches, between two and five deviations."""

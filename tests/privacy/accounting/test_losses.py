@@ -86,6 +86,7 @@ def test_all_three_agree_with_exact_arithmetic_and_err_on_the_safe_side():
     assert worst["epsilon"] < 1e-9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [0.0, 1e-12, 1e-3, 1.0, 30.0, 100.0])
 @pytest.mark.parametrize("mu", [1e-30, 1e-9, 1e-3, 0.3, 0.999, 1.001, 3.0, 30.0, 200.0])
 def test_curve_far_from_the_grid(mu, epsilon):
@@ -101,6 +102,7 @@ def test_curve_far_from_the_grid(mu, epsilon):
         assert delta_from_mu_epsilon(mu, epsilon) <= 1e-300
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mu", [0.2, 1.0, 4.0])
 @pytest.mark.parametrize("epsilon", [-0.1, -1.0, -5.0])
 def test_negative_epsilon_is_the_hockey_stick_of_the_densities(mu, epsilon):
@@ -153,6 +155,7 @@ def test_ends_of_the_range():
         )
 
 
+@pytest.mark.deep
 @FEW
 @given(epsilons, deltas, st.floats(1.0001, 3.0))
 def test_mu_grows_with_both_budgets(epsilon, delta, factor):

@@ -31,6 +31,7 @@ def mu_of(epsilon):
     return PrivacyBudget(epsilon, 1e-6).mu
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("budget", "measure"),
     [({"mu": 0.5}, lambda mu: mu / 0.5), ({"rho": 0.125}, lambda mu: mu**2 / 2 / 0.125)],
@@ -105,6 +106,7 @@ def test_a_file_keeps_the_measure(tmp_path):
 # -- receipts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("budget", [{"epsilon": 3, "delta": 1e-5}, {"mu": 1.0}, {"rho": 1.0}])
 def test_epsilon_at_any_delta(budget):
     with PrivacyLedger(**budget) as ledger:

@@ -64,7 +64,7 @@ def true_delta(first, options, epsilon):
     """Return delta of a tree whose second fit is, for each first answer, the worst of some."""
     kind, value = first
     if kind == "gaussian":
-        lucks = np.linspace(-9, 9, 1801) * value + value**2 / 2
+        lucks = np.linspace(-7, 7, 701) * value + value**2 / 2
         mass = np.exp(-((lucks - value**2 / 2) ** 2) / (2 * value**2))
         mass /= mass.sum()
     else:

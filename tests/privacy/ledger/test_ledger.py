@@ -82,6 +82,7 @@ def test_total_is_the_exact_composition():
     assert [fit.state for fit in ledger.entries] == ["fitted"] * 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 30.0, 100.0])
 def test_one_fit_may_spend_the_whole_ledger(epsilon):
     with PrivacyLedger(epsilon, 1e-6) as ledger:
@@ -103,6 +104,7 @@ def test_equal_parts_of_mu_add_up(n):
     assert ledger.spent.epsilon <= 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spent", [(), (0.5,), (0.5, 1.0, 1.0)])
 def test_remaining_is_affordable_and_largest(spent):
     with PrivacyLedger(2, 1e-5) as ledger:

@@ -103,6 +103,7 @@ TAMPERED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", TAMPERED)
 def test_a_changed_line_is_seen_and_nothing_is_charged(path, both, way):
     patients, _ = both

@@ -51,6 +51,7 @@ def test_geometrics_have_their_law():
     assert stats.kstest(uniform, "uniform").pvalue > 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.0, 6.0])
 def test_flips_are_bernoulli(epsilon):
     """Number, places and gaps of the flips of 400,000 cells."""

@@ -104,6 +104,7 @@ def test_sampler_delta():
     assert noise.sampler_delta(math.inf, 0) == 0.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sigma", [3, 5, 8, 16])  # sigma 2: 5.15e-4
 def test_discrete_gaussian_is_a_rounded_normal(sigma):
     with mpmath.workprec(200):
@@ -255,6 +256,7 @@ def test_law(name):
     assert stats.kstest(p, "uniform").pvalue > SIX_SIGMA
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("draw", "variance", "fourth"),
     [

@@ -61,6 +61,7 @@ def test_pack_keeps_every_bit():
         pack({"x": object()})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [1.0, float("inf")])
 @pytest.mark.parametrize("kind", KINDS)
 def test_goes_on_where_it_was(kind, epsilon, tmp_path):

@@ -206,6 +206,7 @@ def noises(kind, horizon, size):
     return np.array(out), np.array(scales), stream
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_of_each_release_has_the_stated_variance(kind):
     size = 20_000
@@ -215,6 +216,7 @@ def test_noise_of_each_release_has_the_stated_variance(kind):
     assert np.abs(ratios - 1).max() < SIX * math.sqrt(2 / size)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_releases_are_correlated_as_theory_says(kind):
     size, horizon = 20_000, 23
