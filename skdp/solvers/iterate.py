@@ -379,7 +379,7 @@ def half_steps(
 
 def _whole(X: FloatArray) -> bool:
     """Whether a query asks for all of the matrix: nothing is left to be looked for by steps."""
-    return len(X) == X.shape[1]
+    return bool(len(X) == X.shape[1])
 
 
 def _across(basis: FloatArray) -> Project:
