@@ -67,9 +67,12 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, n
     return raised_level(ask.norms_above, scale.value / math.sqrt(2), goal, _RAISING * share)
 
 
-def kept_rows(ask, route):
-    """Return the rows as a route reads them: their moment is kept where it is released anyway."""
-    return ask.kept() if route == "gram" else ask
+def kept_rows(session, ask, route):
+    """Return the rows as a route reads them: their moment is kept where it is released anyway.
+
+    Not elsewhere: each part of a moment would be rounded by itself.
+    """
+    return ask.kept() if route == "gram" and session.holds_rows else ask
 
 
 def row_noise(session, adjacency, n, clip_norm):
