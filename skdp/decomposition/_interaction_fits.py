@@ -102,10 +102,10 @@ def _moment_pairs(estimator, session, ask, shape, route):
         V = screened_moment(ask, n, k, _REST - _RITZ, signal)
         return rotate_by_ritz(ask.ritz, V, _RITZ)
     more = _EXTRA if estimator.n_oversamples == "auto" else estimator.n_oversamples
-    late, _ = late_columns(session.law, k, more, n)
-    start = session.random_start(n, k, late=late, ones_first=True)
+    first, _ = late_columns(session.law, k, more, n, n, symmetric=True)
+    start = session.random_start(n, k, late=first - k, ones_first=True)
     options = {"law": session.law, "n_iter": interaction_steps(estimator)}
-    options |= {"quiet": 1.0, "spread": False}  # popular items hold most of the signal
+    options |= {"first": first, "spread": False}  # popular items hold most of the signal
     squares, V = iterate_symmetric(ask, start, k, _REST, **options)
     order = np.argsort(-squares, kind="stable")  # a negative Ritz value is noise: last
     return np.maximum(squares[order], 0.0), V[:, order]

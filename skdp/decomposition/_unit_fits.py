@@ -242,13 +242,18 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
     bounded = session.budget.exact or unit.bounded
     rest = 1.0 if session.budget.pure else 0.98 if bounded else 0.99
     options = {"law": session.law, "n_iter": estimator.n_iter}
-    if route == "deflation":
-        return deflate(ask, m, session.random_signs((n, k)), rest, **options)
-    late, quiet = late_columns(session.law, k, estimator.n_oversamples, min(shape))
-    start = session.random_start(n, k, late=late, ones_first=unit.low >= 0)
+    one_by_one = route == "deflation"
+    more = "auto" if one_by_one else estimator.n_oversamples
+    options["first"], late = late_columns(
+        session.law, k, more, max(shape), min(shape), symmetric=unit.symmetric
+    )
+    ones, late = unit.low >= 0 and not one_by_one, options["first"] - k + late
+    start = session.random_start(n, k, late=late, ones_first=ones)
+    if one_by_one:
+        return deflate(ask, m, start, k, rest, law=session.law, n_iter=estimator.n_iter)
     if not unit.symmetric:
-        return alternate(ask, start, k, rest, quiet=quiet, **options)
-    values, V = iterate_symmetric(ask, start, k, rest, quiet=quiet, **options)
+        return alternate(ask, start, k, rest, **options)
+    values, V = iterate_symmetric(ask, start, k, rest, **options)
     return V * np.sign(values), np.abs(values), V
 
 

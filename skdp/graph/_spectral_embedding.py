@@ -344,6 +344,7 @@ def _flipped(ask, _share, project, _ones_first, *, n, k):
 
 def _iterated(session, ask, share, project, ones_first, *, n, k, n_iter):
     """Return the leading eigenpairs from noisy products."""
-    late, _ = late_columns(session.law, k, "auto", n - 1)
-    start = session.random_start(n, k, late=late, ones_first=ones_first)
-    return iterate_symmetric(ask, start, k, share, law=session.law, n_iter=n_iter, project=project)
+    first, late = late_columns(session.law, k, "auto", n, n - 1, symmetric=True)
+    start = session.random_start(n, first, late=late, ones_first=ones_first)
+    options = {"law": session.law, "n_iter": n_iter, "first": first, "project": project}
+    return iterate_symmetric(ask, start, k, share, **options)

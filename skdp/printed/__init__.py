@@ -7,6 +7,7 @@ print and what is not private is left out: `docs/from_the_papers.md` says what a
 """
 
 from skdp.printed._factorizer import PrintedFactorizer
+from skdp.printed._personalization import PrintedPersonalization
 from skdp.printed._power import PrintedDeflation, PrintedPowerMethod
 
-__all__ = ["PrintedDeflation", "PrintedFactorizer", "PrintedPowerMethod"]
+__all__ = ["PrintedDeflation", "PrintedFactorizer", "PrintedPersonalization", "PrintedPowerMethod"]

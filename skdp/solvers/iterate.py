@@ -4,7 +4,7 @@ Notation: A is the private m x n matrix, seen only through `ask`; X (n x p) and 
 iterates with orthonormal columns; Q is the query that was sent (a shortened iterate); an answer Y
 is A Q plus noise of standard deviation s.
 
-Four ideas, all of them functions of public values:
+Five ideas, all of them functions of public values:
 
 - *Posterior mean* (`Transcript`): with entries of A of variance t before anything is known, the
   mean of A X given all answers is Y (Q'Q + diag(s^2)/t)^-1 Q'X. Where noise is large this is
@@ -13,8 +13,9 @@ Four ideas, all of them functions of public values:
 - *Shortened rows* (`shorten_rows`): the noise is set by the longest rows of the query, so rows
   longer than sqrt(c p / n) are cut; the query keeps most of its direction at less of the noise.
   c grows without bound as the noise vanishes.
-- *Late columns*: more columns than are wanted cost noise, and help where there is little of it.
-  They join when the last answer shows that.
+- *Late columns*: more columns than are wanted cost noise, and help where the spectrum falls slowly.
+  They join when answers show that, up to all there are, which is one query for what is left.
+- *Joint mean*: where the spectrum falls slowly the result is read from all answers of both sides.
 - *Agreement*: in symmetric iterations early answers share noise with the iterate they led to;
   answers whose column space does not agree with the last one are left out.
 """
@@ -29,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
+from skdp.solvers.joint import Sent, Shown, joint_leading, more_columns
 from skdp.solvers.linalg import orthonormal
 
 FloatArray = NDArray[np.float64]
@@ -37,8 +39,11 @@ _SHORTEN = 0.25  # rows of a query, in squared mean lengths, where all is noise
 _BLIND = 0.98  # of the last answer is noise: what cut rows would show is not seen anyway
 QUIET = 0.1  # of the last answer is noise: then more columns help
 _PRIOR = 0.03  # of the signal in the last answer: what was asked for besides is weaker
+_WEAK = 3.0  # times the signal in the last answer: prior of the joint mean
+_SLOW = 0.25  # of the signal of the last wanted direction in the one behind it: no gap
 _CLEAR = 1e-3  # of the last answer is noise: then its law does not matter
 _LEAST = 1e-3  # of the variance of the noise: prior where no signal is seen
+_MOST = 1000  # columns of all queries that are still to be sent: each step solves for them
 _RIDGE = 1e-13  # rounding of queries that repeat each other
 
 
@@ -62,12 +67,12 @@ class AsksRitz(Protocol):
         ...
 
 
-class Sent(NamedTuple):
-    """One step of the transcript: query, answer, noise scale."""
+class Halves(NamedTuple):
+    """Bases of the leading left and right subspaces, and the share of noise in the last answers."""
 
-    query: FloatArray
-    answer: FloatArray
-    noise_scale: float
+    left: FloatArray
+    right: FloatArray
+    noise: float
 
 
 Step = Callable[["Transcript", FloatArray], FloatArray]
@@ -127,17 +132,24 @@ class Transcript:
 
         return [i for i in numbers if self.sent[i] is last or agrees(self.sent[i])]
 
-    def signal(self) -> float:
+    def signal(self, which: int | None = None) -> float:
         """Return the variance of an entry of the last answer beyond its noise.
 
-        Of the weakest direction that is wanted; directions of pure noise reach the edge that is
-        taken off.
+        Of one direction, the weakest that is wanted; directions of pure noise reach the edge that
+        is taken off.
         """
+        which = which or self._wanted
         answer, scale = self.sent[-1].answer, self.sent[-1].noise_scale
         m, p = answer.shape
         powers = np.linalg.eigvalsh(answer.T @ answer)[::-1] / m
         edge = (scale * (1 + math.sqrt(p / m))) ** 2
-        return max(float(powers[min(self._wanted, p) - 1]) - edge, 0.0)
+        return max(float(powers[min(which, p) - 1]) - edge, 0.0)
+
+    def beyond(self) -> float:
+        """Return the signal of the direction behind those that are wanted, over the last one's."""
+        wanted, width = self.signal(), self.sent[-1].answer.shape[1]
+        seen = wanted > 0 and width > self._wanted
+        return self.signal(self._wanted + 1) / wanted if seen else 0.0
 
     def noise_fraction(self) -> float:
         """Return the share of the noise in the last answer: 1 where nothing else is seen."""
@@ -216,21 +228,20 @@ class _Side:
     """One side of an iteration: the iterate that is sent, and the answers to it."""
 
     def __init__(
-        self, start: FloatArray, wanted: int, quiet: float, agreement: float | None, step: Step,
+        self, late: FloatArray, wanted: int, agreement: float | None, step: Step,
         sent: Project, seen: Project, *, spread: bool = True,
     ) -> None:  # fmt: skip
         self.transcript = Transcript(wanted, agreement)
-        self._spread = spread
-        self._late, self._quiet, self._step = start[:, wanted:], quiet, step
+        self._spread, self._late, self._step = spread, late, step
         self._sent, self._seen = sent, seen
-        self._level = 1.0
+        self.noise, self.wide = 1.0, False
 
     def ask(self, product: Callable[..., Answer], X: FloatArray, share: float) -> FloatArray:
         """Send X, and return a basis of its image."""
-        Q = self._sent(shorten_rows(X, self._longest()))
+        Q = X if _whole(X) else self._sent(shorten_rows(X, self._longest()))
         answer = product(Q, share=share)
         self.transcript.add(Sent(Q, self._seen(answer.value), answer.noise_scale))
-        self._level = self.transcript.noise_fraction()
+        self.noise = self.transcript.noise_fraction()
         return orthonormal(self._seen(self._step(self.transcript, X)))
 
     def _longest(self) -> float:
@@ -239,20 +250,48 @@ class _Side:
         The noise follows the longest row. Signal that is spread loses little; otherwise rows are
         cut only as long as answers show nothing.
         """
-        if not self._spread and self._level < _BLIND:
+        if not self._spread and self.noise < _BLIND:
             return math.inf
-        return float(_SHORTEN / max(self._level, 1e-15) ** 0.5)
+        return float(_SHORTEN / max(self.noise, 1e-15) ** 0.5)
 
-    def widened(self, X: FloatArray) -> FloatArray:
-        """Return X with the late columns, once the answers are quiet enough."""
-        if self._late.shape[1] == 0 or self._level > self._quiet:
+    def shown(self) -> Shown:
+        """Return what the last answer shows."""
+        query, answer, _ = self.transcript.sent[-1]
+        longest = float((query**2).sum(axis=1).max())
+        return Shown(self.noise, longest, (len(query), len(answer)))
+
+    def widened(self, X: FloatArray, n_left: int, *others: _Side) -> FloatArray:
+        """Return X with as many late columns as the answers that are left can bear."""
+        sides = [side.shown() for side in (self, *others)]
+        seen = max(side.transcript.beyond() for side in (self, *others))
+        most = min(self._late.shape[1], max(X.shape[1], _MOST // n_left))
+        if not self.wide:
+            most = min(most, X.shape[1])
+        elif seen <= _SLOW:
             return X
-        late, self._late = self._late, self._late[:, :0]
-        return orthonormal(np.hstack([X, self._sent(late)]))
+        return self.joined(X, more_columns(sides, X.shape[1], most, n_left))
+
+    def joined(self, X: FloatArray, more: int) -> FloatArray:
+        """Return X with the next late columns."""
+        if min(more, self._late.shape[1]) == 0:
+            return X
+        self.wide = True
+        joined, self._late = self._late[:, :more], self._late[:, more:]
+        return orthonormal(np.hstack([X, self._sent(joined)]))
+
+    @property
+    def slow(self) -> bool:
+        """Whether the spectrum is seen to fall slowly: then all answers beat the last iterate."""
+        return (self.wide or self.noise <= QUIET) and self.transcript.beyond() > _SLOW
+
+    def variance(self) -> float:
+        """Return what is assumed of an entry of A: the joint mean must not fade weak directions."""
+        noise = min(step.noise_scale for step in self.transcript.sent) ** 2
+        return max(_WEAK * self.transcript.signal(), QUIET * noise, 1e-300)
 
     def result(self, X: FloatArray, wanted: int) -> FloatArray:
         """Return the leading directions of all that was asked; X where much of it is noise."""
-        return X if self._level > QUIET else self.transcript.leading(wanted)
+        return X if self.noise > QUIET else self.transcript.leading(wanted)
 
     def again(self, X: FloatArray) -> FloatArray:
         """Return the leading left directions of one more step, which no release is needed for."""
@@ -267,25 +306,27 @@ def symmetric_power(
     share: float,
     *,
     wanted: int | None = None,
-    quiet: float = QUIET,
+    first: int | None = None,
     project: Project = _unchanged,
     step: Step = posterior_step,
     spread: bool = True,
 ) -> FloatArray:
     """Return a basis of the leading subspace of a symmetric A, from `n_iter` equal releases.
 
-    Columns of `start` beyond the first `wanted` join when less than `quiet` of the last answer is
-    noise. `project` is a public linear map (a direction taken out), of queries and answers. With
-    ``spread=False`` few rows may hold most of the signal: they are cut only as long as answers are
-    noise, and all answers are used.
+    The `first` columns of `start` (all) are sent at once, the others join when little of the last
+    answer is noise; `wanted` (all) directions are returned. `project` is a public linear
+    map (a direction taken out), of queries and answers. With ``spread=False`` few rows may hold
+    most of the signal: they are cut only as long as answers are noise, and all answers are used.
     """
-    wanted = start.shape[1] if wanted is None else wanted
+    first = start.shape[1] if first is None else first
+    wanted = first if wanted is None else wanted
     agreement = _AGREEMENT if spread else None
-    side = _Side(start, wanted, quiet, agreement, step, project, project, spread=spread)
-    X = side.widened(orthonormal(project(start[:, :wanted])))
+    side = _Side(start[:, first:], wanted, agreement, step, project, project, spread=spread)
+    X = orthonormal(project(start[:, :first]))
     for i in range(n_iter):
         X = side.ask(ask.right, X, share / n_iter)
-        X = side.widened(X) if i < n_iter - 1 else X
+        if i < n_iter - 1 and side.noise <= QUIET:
+            X = side.joined(X, start.shape[1])
     if X.shape[1] > wanted:  # which are the leading ones is told better by all answers than by one
         X = side.again(X)[:, :wanted]
     return side.result(X, wanted)
@@ -298,28 +339,47 @@ def half_steps(
     share: float,
     *,
     wanted: int | None = None,
-    quiet: float = QUIET,
+    first: int | None = None,
     step: Step = posterior_step,
     across: tuple[FloatArray, FloatArray] | None = None,
-) -> tuple[FloatArray, FloatArray]:
-    """Return bases of the leading left and right subspaces of A, from 2 `n_passes` releases.
+) -> Halves:
+    """Find bases of the leading left and right subspaces of A by 2 `n_passes` releases.
 
-    Answers of A and of A' share no noise, so every answer is used. Late columns as in
+    Answers of A and of A' share no noise, so every answer is used. Columns as in
     `symmetric_power`. With ``across=(U, V)``, public with orthonormal columns, the result lies
     across them (deflation).
     """
     left = _across(across[0]) if across else _unchanged
     right = _across(across[1]) if across else _unchanged
-    wanted = start.shape[1] if wanted is None else wanted
-    forward = _Side(start, wanted, quiet, None, step, right, left)
-    backward = _Side(start[:, :wanted], wanted, quiet, None, step, left, right)
-    V = forward.widened(orthonormal(right(start[:, :wanted])))
+    first = start.shape[1] if first is None else first
+    wanted = first if wanted is None else wanted
+    forward = _Side(start[:, first:], wanted, None, step, right, left)
+    backward = _Side(start[:, :0], wanted, None, step, left, right)
+    V = orthonormal(right(start[:, :first]))
     U, each = V, share / (2 * n_passes)
-    for i in range(n_passes):
+    for n_left in range(n_passes - 1, -1, -1):
+        rest = 2 * each * (n_left + 1)
+        if forward.wide and _whole(V):
+            forward.ask(ask.right, V, rest)
+            break
         U = forward.ask(ask.right, V, each)
+        if forward.wide and _whole(U):
+            backward.ask(ask.left, U, rest - each)
+            break
         V = backward.ask(ask.left, U, each)
-        V = forward.widened(V) if i < n_passes - 1 else V
-    return forward.result(U, wanted), backward.result(V, wanted)
+        V = forward.widened(V, n_left, backward) if n_left else V
+    if forward.slow or backward.slow or _whole(V) or _whole(U):
+        variance = min(forward.variance(), backward.variance())
+        sent = forward.transcript.sent, backward.transcript.sent
+        U, V = joint_leading(*sent, variance, wanted)
+    else:
+        U, V = forward.result(U, wanted), backward.result(V, wanted)
+    return Halves(U, V, max(forward.noise, backward.noise))
+
+
+def _whole(X: FloatArray) -> bool:
+    """Whether a query asks for all of the matrix: nothing is left to be looked for by steps."""
+    return bool(len(X) == X.shape[1])
 
 
 def _across(basis: FloatArray) -> Project:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.solvers.iterate import (
-    QUIET,
     Project,
     half_steps,
     laplace_step,
@@ -27,21 +26,30 @@ FloatArray = NDArray[np.float64]
 _STEPS = {"gaussian": posterior_step, "laplace": laplace_step}
 _CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}
 N_PASSES = (6, 2)  # with a delta, without
+_TOGETHER = 4  # passes of all components behind single ones, where answers are quiet
+_QUIET = 0.03  # of the answers on the first of them is noise
 _PASSES_EACH = 4  # of several pure components: two do not find one behind a stronger one
 N_PRODUCTS = (16, 8)  # with a delta, without
-_LATE = 10  # columns beyond those that are wanted, at most
+_LATE, _FEW = 200, 10  # columns that may join those that are wanted, and how many always may
+_CELLS = 250_000  # in them: each answer has as much noise
 _EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
 
 
-def late_columns(law: str, k: int, n_oversamples: int | str, most: int) -> tuple[int, float]:
-    """Return how many columns join k others, and how quiet answers must be for them.
+def late_columns(
+    law: str, k: int, n_oversamples: int | str, n: int, most: int, *, symmetric: bool
+) -> tuple[int, int]:
+    """Return how many columns are sent at once, and how many wait until they cost little.
 
-    "auto" has them wait until they cost little; a number of them is there from the first step.
+    Matrices have at most n rows or columns, queries at most `most` columns. A number of more
+    columns is there from the first step; "auto" has them wait: few on symmetric matrices, whose
+    noise goes both ways.
     """
     if law == "laplace":
-        return 0, QUIET
-    extra = min(k, _LATE) if isinstance(n_oversamples, str) else n_oversamples
-    return max(min(extra, most - k), 0), QUIET if isinstance(n_oversamples, str) else 1.0
+        return k, 0
+    if not isinstance(n_oversamples, str):
+        return min(k + n_oversamples, max(k, most)), 0
+    late = min(k, _FEW) if symmetric else min(_LATE, max(_CELLS // n, _FEW))
+    return k, max(min(late, most - k), 0)
 
 
 def alternate(
@@ -52,7 +60,7 @@ def alternate(
     *,
     law: str,
     n_iter: int | str,
-    quiet: float = QUIET,
+    first: int | None = None,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Alternate A V and A'U, then take the SVD of a noisy core: (U, k singular values, V)."""
     core = _CORE_SHARE[law]
@@ -60,8 +68,8 @@ def alternate(
         U, V = _exact_pairs(ask, start[:, :k], _EXACT_SHARE * share)
     else:
         passes = N_PASSES[law == "laplace"] if isinstance(n_iter, str) else n_iter
-        options: Any = {"wanted": k, "quiet": quiet, "step": _STEPS[law]}
-        U, V = half_steps(ask, start, passes, (1 - core) * share, **options)
+        options: Any = {"wanted": k, "first": first, "step": _STEPS[law]}
+        U, V, _ = half_steps(ask, start, passes, (1 - core) * share, **options)
     return _core_svd(ask, U, V, k, core * share)
 
 
@@ -80,19 +88,24 @@ def passes_of_deflation(law: str, k: int) -> int:
 
 
 def deflate(
-    ask: Any, n_rows: int, starts: FloatArray, share: float, *, law: str, n_iter: int | str
+    ask: Any, n_rows: int, starts: FloatArray, k: int, share: float, *, law: str, n_iter: int | str
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """One pair of vectors after the other, each across the ones before: (U, values, V)."""
-    if law == "exact":  # the same pairs
-        return alternate(ask, starts, starts.shape[1], share, law=law, n_iter=n_iter)
-    n, k = starts.shape
-    U, V = np.zeros((n_rows, 0)), np.zeros((n, 0))
+    if k == 1 or law == "exact":  # the same pairs
+        return alternate(ask, starts, k, share, law=law, n_iter=n_iter, first=k)
+    U, V = np.zeros((n_rows, 0)), np.zeros((len(starts), 0))
     passes = passes_of_deflation(law, k) if isinstance(n_iter, str) else n_iter
     core = _CORE_SHARE[law]
+    each, left = (1 - core) * share / k, 0.0
     for j in range(k):
-        each = (1 - core) * share / k
-        u, v = half_steps(ask, starts[:, [j]], passes, each, across=(U, V), step=_STEPS[law])
-        U, V = np.hstack([U, u]), np.hstack([V, v])
+        options: Any = {"across": (U, V), "step": _STEPS[law]}
+        found = half_steps(ask, starts[:, [j]], passes, each, **options)
+        U, V = np.hstack([U, found.left]), np.hstack([V, found.right])
+        if j == 0 and found.noise < _QUIET and law == "gaussian":
+            each, left = each / 2, (k - 1) * each / 2
+    if left > 0:  # single vectors do not tell singular values that are near each other
+        start = np.hstack([V, starts[:, k:]])
+        U, V, _ = half_steps(ask, start, _TOGETHER, left, wanted=k, first=k)
     return _core_svd(ask, U, V, k, core * share)
 
 
@@ -111,7 +124,7 @@ def iterate_symmetric(
     *,
     law: str,
     n_iter: int | str,
-    quiet: float = QUIET,
+    first: int | None = None,
     project: Project | None = None,
     spread: bool = True,
 ) -> tuple[FloatArray, FloatArray]:
@@ -130,7 +143,7 @@ def iterate_symmetric(
         X = leading_eigenvectors(multiply, project(start[:, :k]), k)
     else:
         steps = N_PRODUCTS[law == "laplace"] if isinstance(n_iter, str) else n_iter
-        options: Any = {"wanted": k, "quiet": quiet, "project": project, "step": _STEPS[law]}
+        options: Any = {"wanted": k, "first": first, "project": project, "step": _STEPS[law]}
         options["spread"] = spread
         X = symmetric_power(ask, start, steps, (1 - core) * share, **options)
     return ritz_values(ask, X, k, core * share)

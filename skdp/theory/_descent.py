@@ -22,6 +22,14 @@ class StartBounds(NamedTuple):
     e1, e2 : float
         Of the matrix, in the spectral norm: by sampling, and by the noise of privacy. Times
         sqrt(2 r) they bound the Frobenius norm.
+
+    Notes
+    -----
+    e1 and e2 are the two parts of theorem 1 for the matrix, with sqrt(d1 + d2) put back. u1 and u2
+    are derived here, in the order of the proof: u1 is e1 over s_1. u2 is the noise of algorithm 1,
+    whose entries have the corrected sensitivity (a/s_r) sqrt(r d) log(n)/n times
+    sqrt(log(3.75/delta))/epsilon, times sqrt(d) for the norm of a matrix of noise; the second part
+    of e2 is that of its core, s_r times the same sensitivity, times sqrt(r). Constants are 1.
     """
 
     u1: float
@@ -41,6 +49,12 @@ class DescentRecords(NamedTuple):
         For sampling noise below s_r: (sx/s_r)^2 q log(d1 + d2).
     n5 : float
         For the noise of privacy below s_r.
+
+    Notes
+    -----
+    All three are derived here from what the proof of theorem 3 needs, not copied from it: n3 from
+    the count of numbers of a matrix of low rank, n4 and n5 from the two parts of its error bound.
+    Constants are 1.
     """
 
     n3: float

@@ -250,7 +250,7 @@ def test_symmetric_power_converges_without_noise(step, width):
 def test_queries_are_shortened_and_widened_as_far_as_answers_are_noise(noise):
     A, _ = symmetric(300, [50.0, 40.0, 30.0], seed=4)
     ask = Matrix(A, noise)
-    X = symmetric_power(ask, start(300, 5), 8, 1.0, wanted=3)
+    X = symmetric_power(ask, start(300, 5), 8, 1.0, wanted=3, first=3)
     assert [query.shape[1] for query in ask.queries[:1]] == [3]
     assert ask.queries[-1].shape[1] == (3 if noise == 3.0 else 5)
     assert X.shape[1] == 3
@@ -258,7 +258,7 @@ def test_queries_are_shortened_and_widened_as_far_as_answers_are_noise(noise):
     assert longest[0] < 1.5  # where nothing is known yet
     assert (longest[-1] < 2.0) == (noise == 3.0)
     at_once = Matrix(A, noise)
-    symmetric_power(at_once, start(300, 5), 2, 1.0, wanted=3, quiet=1.0)
+    symmetric_power(at_once, start(300, 5), 2, 1.0, wanted=3)
     assert [query.shape[1] for query in at_once.queries] == [5, 5]
 
 
@@ -269,14 +269,15 @@ def test_slow_spectra_are_resolved_as_noise_vanishes():
     A, _ = symmetric(200, values, seed=1)
 
     def captured(noise, **options):
-        X = symmetric_power(Matrix(A, noise), start(200, 8), 16, 1.0, wanted=4, **options)
+        columns = start(200, options.pop("width", 8))
+        X = symmetric_power(Matrix(A, noise), columns, 16, 1.0, wanted=4, first=4, **options)
         return np.sort(np.linalg.eigvalsh(X.T @ A @ A @ X))[-4:].sum() / np.sum(values[:4] ** 2)
 
     found = [captured(noise) for noise in (0.3, 0.03, 1e-4)]
     assert found[0] > 0.97
     assert found[1] > 0.995
     assert found[2] > 0.9999
-    assert captured(1e-4, step=last_answer, quiet=0.0) > 0.99  # its result is that of all answers
+    assert captured(1e-4, step=last_answer, width=4) > 0.99  # its result is that of all answers
 
 
 def test_symmetric_power_across_a_direction():
@@ -308,7 +309,7 @@ def test_symmetric_power_averages_all_answers():
 def test_half_steps_converge_without_noise(shape):
     A, U, V = low_rank(*shape, [9.0, 5.0, 0.5])
     ask = Matrix(A)
-    left, right = half_steps(ask, start(shape[1], 2), 20, 0.6, step=last_answer)
+    left, right, _ = half_steps(ask, start(shape[1], 2), 20, 0.6, step=last_answer)
     assert overlap(left, U[:, :2]) > 1 - 1e-8
     assert overlap(right, V[:, :2]) > 1 - 1e-8
     assert ask.shares == pytest.approx([0.6 / 40] * 40)
@@ -317,7 +318,7 @@ def test_half_steps_converge_without_noise(shape):
 def test_half_steps_under_noise():
     A, U, V = low_rank(500, 300, [60.0, 50.0], seed=3)
     ask = Matrix(A, 0.8)
-    left, right = half_steps(ask, start(300, 2), 6, 1.0)
+    left, right, _ = half_steps(ask, start(300, 2), 6, 1.0)
     assert overlap(left, U) > 0.8
     assert overlap(right, V) > 0.8
 
@@ -328,7 +329,7 @@ def test_half_steps_across_a_found_pair():
     first = (U[:, :1], V[:, :1])
     for noise in (0.0, 0.01):
         ask = Matrix(A, noise)
-        u, v = half_steps(ask, start(60, 1), 20, 1.0, step=last_answer, across=first)
+        u, v, _ = half_steps(ask, start(60, 1), 20, 1.0, step=last_answer, across=first)
         assert abs(first[0].T @ u).max() < 1e-10
         assert abs(first[1].T @ v).max() < 1e-10
         assert overlap(v, V[:, 1:2]) > 0.9
