@@ -59,12 +59,12 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, n
         return float(estimator.clip_norm)
     if session.budget.exact:  # nothing is protected, so that nothing need be cut
         return math.inf
-    median = learn_scale(  # the end of its octave
-estimator, ask.kept_below, (1 - _RAISING) * share,
+    scale = learn_scale(
+        estimator, ask.kept_below, (1 - _RAISING) * share,
         of="the rows", remedy="'clip_norm'", near=1.0 if near is None else near,
     )  # fmt: skip
     goal = level * session.noise_multiplier * math.sqrt(2 * d)
-    return raised_level(ask.norms_above, median / math.sqrt(2), goal, _RAISING * share)
+    return raised_level(ask.norms_above, scale.value / math.sqrt(2), goal, _RAISING * share)
 
 
 def kept_rows(ask, route):

@@ -35,6 +35,7 @@ from skdp.privacy.gate.bounds import PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.interactions import InteractionQuery
+from skdp.queries.moments import KeptTangentQuery
 from skdp.queries.norms import NormQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import ADJACENCIES
@@ -55,8 +56,10 @@ _PRODUCTS: Signatures = {
     "core": (is_left_matrix, is_matrix),
     "ritz": (is_matrix,),
 }
+_TANGENT: Signatures = {"sizes_above": (is_number,), "product": (is_positive,)}
 _SIGNATURES: dict[type, Signatures] = {
     RowQuery: {
+        "kept": (),
         "clipped": (is_scale,),
         "columns": (is_selection,),
         "centered": (is_center,),
@@ -71,7 +74,8 @@ _SIGNATURES: dict[type, Signatures] = {
         "projected_gram": (is_matrix,),
         "gram_product": (is_matrix,),
     },
-    TangentQuery: {"sizes_above": (is_number,), "product": (is_positive,)},
+    TangentQuery: _TANGENT,
+    KeptTangentQuery: _TANGENT,
     InteractionQuery: {
         "columns": (is_selection,),
         "sums": (),
