@@ -40,10 +40,16 @@ def advised(estimator, check, *data, **options):
     name = type(estimator).__name__
     if any(_holds_dates(part) for part in data):
         raise ValueError(f"{name} needs numbers, and found dates: {_DATES}.")
+    text = (
+        f"{name} needs numbers, and found text: encode categories by a public list first, with "
+        "OneHotEncoder(categories=[...], handle_unknown='ignore') in a ColumnTransformer, beside "
+        "PublicScaler for the numbers."
+    )
     advice = {
-        "could not convert string": f"{name} needs numbers, and found text: encode categories by a "
-        "public list first, with OneHotEncoder(categories=[...], handle_unknown='ignore') in a "
-        "ColumnTransformer, beside PublicScaler for the numbers.",
+        "could not convert string": text,
+        "Cannot cast": text,  # of categories in a frame
+        "got 1D array instead": "Expected 2D array, got 1D array instead. Reshape your data: one "
+        "row is X.reshape(1, -1), one column X.reshape(-1, 1).",
         "contains NaN": f"Input contains NaN, and {name} takes no missing values: fill them with "
         "public constants, with SimpleImputer(strategy='constant', fill_value=..., "
         "keep_empty_features=True). Means and medians of the data are private.",

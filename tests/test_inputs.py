@@ -142,3 +142,13 @@ def test_bounds_for_each_column_point_to_the_scaler():
     svd = DPTruncatedSVD(2, privacy_unit="entry", entry_bounds=[(18, 90), (0, 2e5)])
     with pytest.raises(ValueError, match=r"one for all entries .*PublicScaler\(bounds="):
         svd.fit(np.ones((N, D)))
+
+
+def test_categories_and_one_dimension_are_told_without_values():
+    frame = pd.DataFrame({"age": [1.0, 2.0], "city": pd.Categorical(["Rome", "Oslo"])})
+    with pytest.raises(ValueError, match="encode categories by a public list") as error:
+        DPPCA(1).fit(frame)
+    assert "Rome" not in str(error.value) and error.value.__context__ is None
+    with pytest.raises(ValueError, match="got 1D array instead") as error:
+        DPPCA(1).fit(np.full(5, 123.25))
+    assert "123" not in str(error.value)
