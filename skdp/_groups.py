@@ -140,9 +140,10 @@ class GroupUnitMixin:
         elif session.budget.exact:
             return ask.weighted(math.inf), 1.0
         else:
-            most = _OF_MEDIAN * learn_scale(self, ask.rows_below, shares["group_weight"],
+            scale = learn_scale(self, ask.rows_below, shares["group_weight"],
                 of="the numbers of rows", remedy="'group_weight', a number of rows",
             )  # fmt: skip
+            most = _OF_MEDIAN * scale.value
         return ask.weighted(max(1.0, most)), max(1.0, most)
 
 

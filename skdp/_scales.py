@@ -16,7 +16,7 @@ _SHOWN = 10  # column numbers in a warning
 
 
 def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
-    """Return about the median of what `rank` ranks, and no less; warn of doubt.
+    """Return about the median of what `rank` ranks, and no less, and if it was seen; warn of doubt.
 
     `of` says what of, `remedy` which public parameter takes its place.
     """
@@ -29,7 +29,7 @@ def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
             PrivacyWarning,
             stacklevel=6,
         )
-    return finer_scale(rank, found, _FINER * share)
+    return found._replace(value=finer_scale(rank, found, _FINER * share))
 
 
 def column_weights(d):

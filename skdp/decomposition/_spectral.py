@@ -59,17 +59,20 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, n
         return float(estimator.clip_norm)
     if session.budget.exact:  # nothing is protected, so that nothing need be cut
         return math.inf
-    median = learn_scale(  # the end of its octave
-estimator, ask.kept_below, (1 - _RAISING) * share,
+    scale = learn_scale(
+        estimator, ask.kept_below, (1 - _RAISING) * share,
         of="the rows", remedy="'clip_norm'", near=1.0 if near is None else near,
     )  # fmt: skip
     goal = level * session.noise_multiplier * math.sqrt(2 * d)
-    return raised_level(ask.norms_above, median / math.sqrt(2), goal, _RAISING * share)
+    return raised_level(ask.norms_above, scale.value / math.sqrt(2), goal, _RAISING * share)
 
 
-def kept_rows(ask, route):
-    """Return the rows as a route reads them: their moment is kept where it is released anyway."""
-    return ask.kept() if route == "gram" else ask
+def kept_rows(session, ask, route):
+    """Return the rows as a route reads them: their moment is kept where it is released anyway.
+
+    Not elsewhere: each part of a moment would be rounded by itself.
+    """
+    return ask.kept() if route == "gram" and session.holds_rows else ask
 
 
 def row_noise(session, adjacency, n, clip_norm):

@@ -377,7 +377,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         query = self._unit_query(X)
         ask, most = self._weighted(session, session.ask(query), shares)
         clip_norm = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
-        ask = kept_rows(ask.clipped(clip_norm), route)
+        ask = kept_rows(session, ask.clipped(clip_norm), route)
         if self._total_is_public():
             n = query.n_rows
         else:

@@ -224,9 +224,10 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         if bound == "auto":
             numbers = HeadNorms(heads).asked(ask)
             share /= 2
-            bound = learn_scale(
+            scale = learn_scale(
                 self, numbers.kept_below, share, of="the heads", remedy="'coef_bound'"
             )
+            bound = scale.value
         bound = float(bound)
         return global_model(ask, heads, count, bound, share), {"coef_bound_": bound}
 

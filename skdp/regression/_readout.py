@@ -128,7 +128,10 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             units, unit = self._units(ask, d, shares["columns"], n)
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
-        clip_norm = self._clip_norm_of(session, ask, d, shares)
+        clip_norm, seen = self._clip_norm_of(session, ask, d, shares)
+        if learns and not seen and not math.isfinite(units.reach):  # rows of any length: no part
+            units = units._replace(size=np.full(d, math.inf))
+            ask = ask.scaled(units)
         scale, left = scale_of(session, ask.targets(), shares, n)
         shares = left_for_model(shares, left)
         kept, coefficients, intercepts = np.arange(d), np.zeros((d, q)), np.zeros(q)
@@ -188,13 +191,18 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
     def _units(self, ask, d, share, n):
         """Return the units to use, infinite where a column does not show its own, and all of them.
 
-        A guess that is too small would make much of a column, so that it gets no coefficient.
+        A guess that is too small would make much of a column, so that it gets no coefficient. Where
+        none shows its own, as with many dummies that are rarely 1, rows are left as they came.
         """
         columns = self._found(ask.columns(), d, share, n)
+        any_found = bool(columns.found.any())
         warn_unclear_columns(
-            self, ~columns.found, columns.needed,
-            outcome="which get no coefficient", remedy="'bounds'",
+            self, ~columns.found, columns.needed, remedy="'bounds'",
+            outcome="which get no coefficient" if any_found else "and takes rows as they came",
         )  # fmt: skip
+        if not any_found:
+            unit = self._public_units(d)
+            return unit, unit
         unit = RowScale(columns.center, columns.spread, _REACH)
         return unit._replace(size=np.where(columns.found, unit.size, math.inf)), unit
 
@@ -225,15 +233,17 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         return columns_about_zero(ask, d, share)
 
     def _clip_norm_of(self, session, ask, d, shares):
+        """Return the clip norm, and whether it is no guess."""
         if not self._is_auto("clip_norm"):
-            return float(self.clip_norm)
+            return float(self.clip_norm), True
         if self.bounds is not None:
-            return _TYPICAL * math.sqrt(d)
+            return _TYPICAL * math.sqrt(d), True
         if session.budget.exact:  # nothing is protected, so that nothing need be cut
-            return math.inf
-        return learn_scale(self, ask.lengths().kept_below, shares["clip_norm"],
+            return math.inf, True
+        scale = learn_scale(self, ask.lengths().kept_below, shares["clip_norm"],
             of="the rows", remedy="'clip_norm'", near=math.sqrt(d),
         )  # fmt: skip
+        return scale.value, bool(scale.found)
 
     def _linear(self, X, finish, n_columns, dtype=None):
         """Return ``finish(linear predictor)`` of each row, for blocks where they are."""

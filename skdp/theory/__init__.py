@@ -5,6 +5,7 @@ from skdp.theory._descent import (
     StartBounds,
     descent_error_bound,
     descent_records,
+    private_start_records,
     start_bounds,
 )
 from skdp.theory._fits import (
@@ -91,4 +92,5 @@ __all__ = [
     "weighted_rows",
     "constant_error",
     "zero_rows",
+    "private_start_records",
 ]

@@ -113,6 +113,55 @@ def start_bounds(
     return StartBounds(u1, u2, largest_value * u1, largest_value * u2 + values)
 
 
+def private_start_records(
+    matrix_shape: tuple[int, int],
+    rank: int,
+    *,
+    epsilon: float,
+    delta: float = 1e-6,
+    condition: float = 1.0,
+    noise_ratio: float = 1.0,
+) -> float:
+    """Return n2, from which descent may follow a private start (Zha 2024, corollary 1).
+
+    (sqrt(r) condition + noise_ratio) (condition r d + r^(3/2) sqrt(d)) L / epsilon, with L as in
+    `start_bounds` at n2 itself and the factor sqrt(d1 + d2) put back: there the noise of privacy,
+    sqrt(r) e2, is as large as s_r. `initialization_records` has the samples that the start needs
+    without privacy.
+
+    Parameters
+    ----------
+    matrix_shape : tuple of int
+        (d1, d2).
+    rank : int
+        Rank of the matrix.
+    epsilon, delta : float
+        Budget; ``epsilon=inf`` needs no records for privacy.
+    condition : float, default=1.0
+        s_1 over s_r.
+    noise_ratio : float, default=1.0
+        sx over s_r.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> from skdp.theory import private_start_records
+    >>> round(private_start_records((20, 20), 2, epsilon=1.0, noise_ratio=0.5))
+    3160
+    """
+    if math.isinf(epsilon):
+        return 0.0
+    d, n = max(matrix_shape), math.e**2
+    base = condition * rank * d + rank**1.5 * math.sqrt(d)
+    base *= (math.sqrt(rank) * condition + noise_ratio) * math.sqrt(math.log(3.75 / delta))
+    for _ in range(100):  # a contraction, as for n5
+        n = max(base / epsilon * math.log(n), math.e**2)
+    return n
+
+
 def descent_error_bound(
     n: float,
     matrix_shape: tuple[int, int],

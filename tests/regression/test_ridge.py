@@ -446,3 +446,21 @@ def test_bad_class_weights(weight):
     with PrivacyLedger(10.0, 1e-5) as ledger, pytest.raises(ValueError, match="class_weight"):
         model.fit(X, y % 2)
     assert not ledger.entries
+
+
+def test_rare_dummies_are_taken_as_they_came():
+    """None of 200 columns shows its scale, and the rows show theirs; else there is an intercept."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 5, 5000)
+    X = np.zeros((5000, 200))
+    X[np.arange(5000), 40 * y + rng.integers(0, 40, 5000)] = 1.0
+    model = DPRidgeClassifier(classes=range(5))
+    with pytest.warns(PrivacyWarning, match="200 of 200 columns.*takes rows as they came"):
+        assert model.fit(X, y).score(X, y) > 0.85
+    np.testing.assert_array_equal(model.center_, 0.0)
+    np.testing.assert_array_equal(model.scale_, 1.0)
+    few = DPRidge(epsilon=0.05, target_bounds=(0, 5))
+    with pytest.warns(PrivacyWarning) as said:
+        few.fit(1e6 + X[:60, :8], y[:60])
+    assert any("scale of the rows" in str(warning.message) for warning in said)
+    assert not few.coef_.any()

@@ -15,6 +15,7 @@ from skdp.theory import (
     power_error_bound,
     power_steps,
     prior_sensitivity,
+    private_start_records,
     recovery_bound,
     sensitivity_ratio,
     start_bounds,
@@ -111,6 +112,15 @@ def test_descent_records_are_where_the_parts_meet_the_smallest_value():
     part = descent_error_bound(sizes.n5, (30, 20), 2, epsilon=math.inf, delta=DELTA, noise_sd=0.25)
     assert whole - part == pytest.approx(1.0, rel=1e-6)
     assert descent_records((30, 20), 2, epsilon=math.inf).n5 == 0
+
+
+@pytest.mark.parametrize("condition", [1.0, 3.0])
+def test_private_start_records_are_where_the_noise_meets_the_smallest_value(condition):
+    options = {"epsilon": 0.5, "delta": DELTA}
+    n = private_start_records((30, 20), 2, condition=condition, noise_ratio=0.25, **options)
+    bounds = start_bounds(n, (30, 20), 2, largest_value=condition, noise_sd=0.25, **options)
+    assert math.sqrt(2) * bounds.e2 == pytest.approx(1.0, rel=1e-6)
+    assert private_start_records((30, 20), 2, epsilon=math.inf) == 0
 
 
 def test_a_design_of_n3_records_keeps_the_lengths_of_low_rank():
