@@ -59,8 +59,8 @@ def readout_loss(
 
     A has the eigenvalues m_i = n length^2 p_i, p the spectrum, or n times those `seen`. An entry of
     X'Y has noise s, and so has one of X'X: for coefficients w an entry of X'y is off by
-    s^2 (1 + |w|^2), beside the scatter of the targets about their mean. In units of the mean square
-    rho^2 of a coefficient, w = rho z, that is level = (s^2 (1 + |w|^2) + scatter) / rho^2, and a
+    s^2 (1 + w'w), beside the scatter of the targets about their mean. In units of the mean square
+    rho^2 of a coefficient, w = rho z, that is level = (s^2 (1 + w'w) + scatter) / rho^2, and a
     filter 1 - f = m^2 / (m^2 + level) loses f^2 z^2 + f (1 - f) of a direction. The mean over
     random z of the same explained variance is not its value at z = 1: where the strong directions
     hold little, the weak ones hold much.
@@ -101,7 +101,7 @@ def readout_loss(
 def weighted_rows(spectrum: NDArray[np.float64], level: float) -> tuple[float, NDArray[np.float64]]:
     """Return the length of normal rows in clip norms, and mean squares as `readout_loss` sees them.
 
-    Rows longer than the clip norm C are weighted by (C/|x|)^2, which takes most from the strongest
+    Rows longer than the clip norm C are weighted by C^2 / x'x, which takes most from the strongest
     directions.
 
     Parameters
