@@ -46,8 +46,8 @@ def blocks_by_group(
     >>> from skdp import DPPCA
     >>> from skdp.data.dask_groups import blocks_by_group
     >>> rng = np.random.default_rng(0)
-    >>> X = da.from_array(rng.standard_normal((2000, 3)), chunks=(500, 3))
-    >>> groups = da.from_array(rng.integers(0, 900, 2000), chunks=500)
+    >>> X = da.from_array(rng.standard_normal((4000, 3)), chunks=(500, 3))
+    >>> groups = da.from_array(rng.integers(0, 900, 4000), chunks=500)
     >>> groups, X = blocks_by_group(groups, X)
     >>> DPPCA(1, privacy_unit="group", clip_norm=3.0).fit(X, groups=groups).components_.shape
     (1, 3)
