@@ -252,8 +252,7 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
     if one_by_one:
         return deflate(ask, m, start, k, rest, law=session.law, n_iter=estimator.n_iter)
     if not unit.symmetric:
-        patient = unit.name == "spectral"  # whose noise follows the norm of all columns
-        return alternate(ask, start, k, rest, patient=patient, **options)
+        return alternate(ask, start, k, rest, **options)
     values, V = iterate_symmetric(ask, start, k, rest, **options)
     return V * np.sign(values), np.abs(values), V
 

@@ -341,15 +341,13 @@ def half_steps(
     wanted: int | None = None,
     first: int | None = None,
     step: Step = posterior_step,
-    patient: bool = False,
     across: tuple[FloatArray, FloatArray] | None = None,
 ) -> Halves:
     """Find bases of the leading left and right subspaces of A by 2 `n_passes` releases.
 
     Answers of A and of A' share no noise, so all are used. Columns join as in `symmetric_power`,
-    as many as noise allows; ``patient=True``: once it is little (where it follows all of a query,
-    not its longest row). With ``across=(U, V)``, public with orthonormal columns, the result lies
-    across them (deflation).
+    as many as noise allows, once it is little. With ``across=(U, V)``, public with orthonormal
+    columns, the result lies across them (deflation).
     """
     left = _across(across[0]) if across else _unchanged
     right = _across(across[1]) if across else _unchanged
@@ -369,7 +367,7 @@ def half_steps(
             backward.ask(ask.left, U, rest - each)
             break
         V = backward.ask(ask.left, U, each)
-        if n_left and not (patient and forward.noise > QUIET):
+        if n_left and forward.noise <= QUIET:
             V = forward.widened(V, n_left, backward)
     if forward.slow or backward.slow or _whole(V) or _whole(U):
         variance = min(forward.variance(), backward.variance())

@@ -61,18 +61,17 @@ def alternate(
     law: str,
     n_iter: int | str,
     first: int | None = None,
-    patient: bool = False,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Alternate A V and A'U, then take the SVD of a noisy core: (U, k singular values, V).
 
-    `first` and `patient` as in `half_steps`.
+    `first` as in `half_steps`.
     """
     core = _CORE_SHARE[law]
     if law == "exact":
         U, V = _exact_pairs(ask, start[:, :k], _EXACT_SHARE * share)
     else:
         passes = N_PASSES[law == "laplace"] if isinstance(n_iter, str) else n_iter
-        options: Any = {"wanted": k, "first": first, "step": _STEPS[law], "patient": patient}
+        options: Any = {"wanted": k, "first": first, "step": _STEPS[law]}
         U, V, _ = half_steps(ask, start, passes, (1 - core) * share, **options)
     return _core_svd(ask, U, V, k, core * share)
 
