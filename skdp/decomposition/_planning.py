@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from skdp._entry_units import entry_unit
 from skdp.data.persons import each_alone
 from skdp.decomposition._entry_moments import usual_length
-from skdp.decomposition._unit_fits import entry_unit, unit_route
+from skdp.decomposition._unit_fits import unit_route
 from skdp.solvers.one_shot import pair_deviation
 from skdp.solvers.spectral import CORE_SCALE, largest_term
 from skdp.theory import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
+from skdp._entry_units import CONTRACT_UNITS, unread_bounds
 from skdp._groups import GroupUnitMixin
 from skdp._inputs import check_matrix
 from skdp._types import Seed, Split
@@ -34,13 +35,11 @@ from skdp.decomposition._spectral import (
     row_subspace,
 )
 from skdp.decomposition._unit_fits import (
-    CONTRACT_UNITS,
     UNIT_SOLVERS,
     check_used,
     fit_entries,
     pure_units,
     unit_route,
-    unread_bounds,
 )
 from skdp.solvers.postprocess import svd_variances
 

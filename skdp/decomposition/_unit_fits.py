@@ -5,10 +5,10 @@ A route is chosen from public numbers: the shape, and the noise that each would 
 
 import math
 import warnings
-from inspect import signature
 
 import numpy as np
 
+from skdp._entry_units import check_bounds_read, entry_unit
 from skdp.decomposition._entry_moments import (
     is_small,
     moment_thresholds,
@@ -17,7 +17,7 @@ from skdp.decomposition._entry_moments import (
 )
 from skdp.decomposition._interaction_fits import interaction_route
 from skdp.decomposition._spectral import components_of
-from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.entries import EntryQuery
 from skdp.queries.norms import NormQuery
 from skdp.solvers.flipped import (
     FlippedMatrix,
@@ -40,7 +40,6 @@ from skdp.solvers.one_shot import graded_may_pay, graded_pays
 from skdp.solvers.postprocess import svd_variances
 from skdp.theory._one_shot import choose_one_shot
 
-CONTRACT_UNITS = ("entry_change", "edge_change", "mixed", "frobenius", "spectral")
 UNIT_SOLVERS = {
     "interaction": ("auto", "randomized", "arpack", "gram", "screened", "power", "one_shot"),
     "entry": (
@@ -63,44 +62,8 @@ _SKLEARN = {
     "frobenius": {"randomized": "alternating"},
     "spectral": {"randomized": "alternating"},
 }
-# Parameter -> units that read it, for what would bound nothing elsewhere.
-_READ_BY = {
-    "clip_norm": ("row", "group", "entry"),
-    "entry_bounds": ("entry", "edge"),
-    "degree_floor": ("interaction",),
-    "sensitivity": CONTRACT_UNITS,
-}
 _SPREAD = 0.02  # of a pure budget, for how far entries are from their bounds
 _ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
-
-
-def entry_unit(estimator):
-    """Return what neighbours differ in, for the units with entries."""
-    bounds = map(float, estimator.entry_bounds)
-    sensitivity = float(estimator.sensitivity)
-    return EntryUnit(estimator.privacy_unit, estimator.adjacency, *bounds, sensitivity)
-
-
-def unread_bounds(unit):
-    """Return the bounds that a unit does not read."""
-    return [parameter for parameter, units in _READ_BY.items() if unit not in units]
-
-
-def check_bounds_read(estimator):
-    """Refuse bounds that the unit does not read: they would bound nothing."""
-    unit = estimator.privacy_unit
-    defaults = signature(type(estimator)).parameters
-    for parameter in unread_bounds(unit):
-        if parameter not in defaults:
-            continue
-        given = getattr(estimator, parameter)
-        offered = [name for name in _READ_BY[parameter] if name in estimator._privacy_units]
-        units = " and ".join(map(repr, offered))
-        if given not in (defaults[parameter].default, math.inf):
-            raise ValueError(
-                f"{parameter!r} bounds nothing under privacy_unit={unit!r}; it is read by "
-                f"{units}. Leave it out. Got {given!r}."
-            )
 
 
 def check_used(estimator):

@@ -11,10 +11,10 @@ import numpy as np
 from sklearn.utils import check_scalar
 from sklearn.utils.validation import validate_data
 
+from skdp._entry_units import check_bounds_read, entry_unit, unread_bounds
 from skdp._types import Seed
 from skdp._validation import FLOATS, check_bounds, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition._unit_fits import check_bounds_read, entry_unit, unread_bounds
 from skdp.graph._verdict import warn_of_nothing
 from skdp.queries.entries import EntryQuery
 from skdp.queries.norms import NormQuery

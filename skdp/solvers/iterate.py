@@ -43,7 +43,7 @@ _WEAK = 3.0  # times the signal in the last answer: prior of the joint mean
 _SLOW = 0.25  # of the signal of the last wanted direction in the one behind it: no gap
 _CLEAR = 1e-3  # of the last answer is noise: then its law does not matter
 _LEAST = 1e-3  # of the variance of the noise: prior where no signal is seen
-_MOST = 1000  # columns of all queries that are still to be sent: each step solves for them
+_MOST_ASKED = 1000  # columns of all queries that are still to be sent: each step solves for them
 _RIDGE = 1e-13  # rounding of queries that repeat each other
 
 
@@ -264,7 +264,7 @@ class _Side:
         """Return X with as many late columns as the answers that are left can bear."""
         sides = [side.shown() for side in (self, *others)]
         seen = max(side.transcript.beyond() for side in (self, *others))
-        most = min(self._late.shape[1], max(X.shape[1], _MOST // n_left))
+        most = min(self._late.shape[1], max(X.shape[1], _MOST_ASKED // n_left))
         if not self.wide:
             most = min(most, X.shape[1])
         elif seen <= _SLOW:

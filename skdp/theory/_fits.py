@@ -15,7 +15,7 @@ from scipy.special import ndtri
 # Error over sqrt(k) (sqrt m + sqrt n) noise: of an exact rank.
 _FACTOR = {"two_sketch": 1.15, "three_sketch": 1.3}
 _FOUND = {"dense": 0.7, "two_sketch": 1.0, "three_sketch": 1.1}
-_DRAWS, _SIZE = 64, 2**14  # of random coefficients; fewer where there are many directions
+_DRAWS, _NUMBERS = 64, 2**14  # of random coefficients; fewer where there are many directions
 
 
 def factorization_error(method: str, m: int, n: int, noise_scale: float, value: float) -> float:
@@ -121,10 +121,18 @@ def weighted_rows(spectrum: NDArray[np.float64], level: float) -> tuple[float, N
 @lru_cache(maxsize=8)
 def _squares(d: int) -> NDArray[np.float64]:
     """Return squares of d normal numbers, a few times: the same ones always, in each column all."""
-    times = min(_DRAWS, max(_DRAWS // 4, _SIZE // d))
+    times = min(_DRAWS, max(_DRAWS // 4, _NUMBERS // d))
     even = ndtri((np.arange(times) + 0.5) / times)
-    order = np.argsort(np.random.default_rng(0).random((times, d)), axis=0)
+    order = np.argsort(_scattered(times * d).reshape(times, d), axis=0, kind="stable")
     return np.asarray(even[order] ** 2 / np.mean(even**2))
+
+
+def _scattered(n: int) -> NDArray[np.uint64]:
+    """Return n numbers in an order that looks random (the finalizer of splitmix64)."""
+    x = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
 
 
 def falling_spectrum(d: int) -> NDArray[np.float64]:

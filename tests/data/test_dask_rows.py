@@ -224,7 +224,8 @@ def test_only_sums_of_integers_come_home(totals):
     released = {opening.bound.shape for opening in transcript}
     counts = {(), (3,)}  # numbers of rows, and of rows on both sides of a threshold
     parts = {(D + 2 * p, p) for p in range(1, D)}  # a tangent product before its public map
-    assert {total.shape for total in totals} <= released | counts | parts
+    moments = {(2 * D, D + p) for p in range(D)}  # in two limbs, with products of long rows
+    assert {total.shape for total in totals} <= released | counts | parts | moments
     assert len(totals) >= len(transcript) - 1
 
 
