@@ -297,6 +297,21 @@ class _Bisection(_Likely):
         """Return whether clear ranks lie on both sides of the median."""
         return (self._lowest < -_CLEAR_RANK) & (self._highest > _CLEAR_RANK)
 
+    def question(self) -> IntArray:
+        """Return the next threshold of each column; the last one looks for the other side.
+
+        A median next to the first thresholds is come upon from one side alone, and seems to lie
+        beyond the grid.
+        """
+        asked = super().question()
+        if len(self._asked) < QUESTIONS - 1:
+            return asked
+        above = (self._highest <= _CLEAR_RANK) & (self._lowest < -_CLEAR_RANK)
+        below = (self._lowest >= -_CLEAR_RANK) & (self._highest > _CLEAR_RANK)
+        middle = self.quantile(0.5)
+        asked = np.where(above, (middle + len(OCTAVES)) // 2, asked)
+        return np.asarray(np.where(below, middle // 2, asked))
+
     def learn(self, asked: IntArray, answer: Answer) -> None:
         """Take in one more answer for each column."""
         self._asked.append(asked)
