@@ -20,6 +20,7 @@ from skdp.data.mixed_records import MOST
 from skdp.data.places import in_memory
 from skdp.data.records import RecordForm
 from skdp.queries.columns import ColumnQuery
+from skdp.queries.public_curvature import public_curvature
 from skdp.regression._covariances import RECORDS, check_given, with_covariances
 from skdp.solvers.columns import find_center
 from skdp.solvers.design import (
@@ -162,6 +163,11 @@ def public_design(estimator, query, shape, n):
     if estimator.design == RECORDS:
         return known_design(*query.public_precision())
     return whitening(query.public_moments(), shape, n, 0.0)
+
+
+def public_step(query, U, S, V, *, reach):
+    """Return what records that are public make of a step of the descent."""
+    return public_curvature(query.tangent(U, S, V), reach)
 
 
 def learnt_design(estimator, ask, shape, n, rank_share, share):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import partial
 from typing import Any, Self
 
 from sklearn.base import RegressorMixin
@@ -24,6 +25,7 @@ from skdp.regression._measurements import (
     pay_the_rest,
     predictions,
     public_design,
+    public_step,
     release_center,
     searches_of_design,
 )
@@ -236,7 +238,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         centre, seen = 0.0, True
         if self.fit_intercept:
             centre, seen = release_center(self, session, placed, shares["center"], n)
-        attributes = self._descend(ask, shape, n, design, shares, unit_noise, centre)
+        attributes = self._descend(ask, query, n, design, shares, unit_noise, centre)
         if not seen:
             attributes["doubt"] = attributes["doubt"] or "could not see where the targets lie"
         pay_the_rest(session)
@@ -272,8 +274,9 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         count = ask.count(share=shares["count"])
         return released_count(*count)
 
-    def _descend(self, ask, shape, n, design, shares, unit_noise, centre):
+    def _descend(self, ask, query, n, design, shares, unit_noise, centre):
         """Learn the design, then the matrix; return the fitted attributes."""
+        shape = query.shape
         facts = descent_facts(self, shape, n, unit_noise)
         try:
             if searches_of_design(self):
@@ -284,11 +287,13 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         except UnreadableError:
             return self._attributes(zero_fit(shape, facts.rank), None, n, centre)
         corner = _CORNER * math.sqrt(design.lam) if self.fit_intercept else 0.0
-        ask = through_design(ask, design)
+        asked, seen = (through_design(each, design) for each in (ask, query))
         facts = facts._replace(
             lam=design.lam, corner=corner, variance=design.variance, spread=design.spread
         )
-        fit = fit_trace(ask.augmented(centre, corner), facts)
+        public = partial(public_step, seen.augmented(centre, corner))
+        known = public if query.privacy_unit == "label" else None
+        fit = fit_trace(asked.augmented(centre, corner), facts, known)
         return self._attributes(fit, design, n, centre + corner * fit.intercept)
 
     def _attributes(self, fit, design, n, intercept):
