@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._entry_units import public_units
 from skdp._inputs import as_blocks, check_matrix, check_rows, checked, map_blocks, stacked_rows
 from skdp._types import Seed
 from skdp._validation import check_int, check_option, check_real
@@ -215,6 +216,7 @@ class DPRecommender(
         if self.privacy_unit == "interaction":
             query = InteractionHistories(R, adjacency=self.adjacency, n_jobs=self.n_jobs)
             n_users, n_items = R.shape
+            self._warn_of_delta(*public_units(self, R.shape, session))
         else:
             options = {"adjacency": self.adjacency, "n_jobs": self.n_jobs}
             query = RowHistories(row_source(R), cap=self._cap, **options)
@@ -222,6 +224,7 @@ class DPRecommender(
         ask = session.ask(query)
         if n_users is None and self.adjacency == "replace":
             n_users = query.n_rows
+            self._warn_of_delta(n_users)
         elif n_users is None:
             count = ask.count(share=_COUNT_SHARE)
             n_users = max(1.0, float(count.value), 2 * count.noise_scale)

@@ -232,6 +232,8 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         )  # fmt: skip
         ask, shares = session.ask(query), self._shares()
         n = self._n_records(ask, query, shares)
+        if session.unit == "label" or session.adjacency == "replace":
+            self._warn_of_delta(n, session.unit)
         unit_noise = query.neighbours.units / session.budget.mu
         if design is None and session.unit == "label":
             design = public_design(self, query, shape, n)

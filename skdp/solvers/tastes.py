@@ -183,7 +183,7 @@ def _filter(
     sizes = items.own * weights**2
     sampled = 2 * math.sqrt(float((sizes**2).sum()) / items.n_users)
     tastes, gains = _tastes(directions, weights, first, n_components, sampled)
-    inward = np.column_stack([first, tastes]) * weights[:, None]
+    inward = np.ascontiguousarray(np.column_stack([first, tastes]) * weights[:, None])
     return ItemFilter(kept, popularity, inward, (tastes * gains).T / weights, 1 / length)
 
 
