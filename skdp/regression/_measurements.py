@@ -29,6 +29,7 @@ from skdp.solvers.design import (
     mixing,
     release_known_design,
     release_whitening,
+    through_design,
     whitening,
 )
 from skdp.solvers.trace import TraceFacts, median_steps
@@ -165,9 +166,16 @@ def public_design(estimator, query, shape, n):
     return whitening(query.public_moments(), shape, n, 0.0)
 
 
-def public_step(query, U, S, V, *, reach):
-    """Return what records that are public make of a step of the descent."""
-    return public_curvature(query.tangent(U, S, V), reach)
+def public_steps(query, design, centre, corner):
+    """Return what says of records that are public what they make of a step; None: they are not."""
+    if query.privacy_unit != "label":
+        return None
+    seen = through_design(query, design).augmented(centre, corner)
+
+    def at(U, S, V, *, reach):
+        return public_curvature(seen.tangent(U, S, V), reach)
+
+    return at
 
 
 def learnt_design(estimator, ask, shape, n, rank_share, share):

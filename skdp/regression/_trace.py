@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from functools import partial
 from typing import Any, Self
 
 from sklearn.base import RegressorMixin
@@ -25,7 +24,7 @@ from skdp.regression._measurements import (
     pay_the_rest,
     predictions,
     public_design,
-    public_step,
+    public_steps,
     release_center,
     searches_of_design,
 )
@@ -289,13 +288,12 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         except UnreadableError:
             return self._attributes(zero_fit(shape, facts.rank), None, n, centre)
         corner = _CORNER * math.sqrt(design.lam) if self.fit_intercept else 0.0
-        asked, seen = (through_design(each, design) for each in (ask, query))
+        ask = through_design(ask, design)
         facts = facts._replace(
             lam=design.lam, corner=corner, variance=design.variance, spread=design.spread
         )
-        public = partial(public_step, seen.augmented(centre, corner))
-        known = public if query.privacy_unit == "label" else None
-        fit = fit_trace(asked.augmented(centre, corner), facts, known)
+        known = public_steps(query, design, centre, corner)
+        fit = fit_trace(ask.augmented(centre, corner), facts, known)
         return self._attributes(fit, design, n, centre + corner * fit.intercept)
 
     def _attributes(self, fit, design, n, intercept):
