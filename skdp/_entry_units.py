@@ -22,6 +22,21 @@ def entry_unit(estimator):
     return EntryUnit(estimator.privacy_unit, estimator.adjacency, *bounds, sensitivity)
 
 
+def public_units(estimator, shape, session):
+    """Return (how many there are, name) of what a public shape says one neighbour may differ in.
+
+    A cell that is empty counts too. Norms of a change have no number, and it does not matter where
+    no delta is spent.
+    """
+    m, n = shape
+    unit = estimator.privacy_unit
+    if unit in ("frobenius", "spectral", "rank_one", "mixed") or not session.budget.delta:
+        return 0, unit
+    if unit in ("edge", "edge_change"):
+        return m * (m - 1) // 2, "pair of nodes"
+    return (m, "row") if unit == "row" else (m * n, "cell")
+
+
 def unread_bounds(unit):
     """Return the bounds that a unit does not read."""
     return [parameter for parameter, units in _READ_BY.items() if unit not in units]

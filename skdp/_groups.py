@@ -98,7 +98,8 @@ class GroupUnitMixin:
         self._check_given(groups)
         if not self._by_group:
             rows = check_rows(self, X, **options)
-            self._warn_of_delta(row_source(rows))
+            if self.adjacency == "replace":
+                self._warn_of_delta(row_source(rows).n_rows())
             return rows
         if as_blocks(X) is not None and not is_memory_map(X):
             refuse_column(self)
@@ -112,7 +113,8 @@ class GroupUnitMixin:
         self._check_given(groups)
         if not self._by_group:
             placed = check_placed(self, X, y, numbers=numbers)
-            self._warn_of_delta(placed.rows)
+            if self.adjacency == "replace":
+                self._warn_of_delta(placed.rows.n_rows())
             return placed
         if as_blocks(X) is not None:
             refuse_column(self)
@@ -129,7 +131,14 @@ class GroupUnitMixin:
     def _unit_query(self, source):
         """Return the query over rows, or over persons, as they came."""
         kind = PersonQuery if self._by_group else RowQuery
-        return kind(source, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        query = kind(source, clip_norm=math.inf, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        self._warn_of_persons(query)
+        return query
+
+    def _warn_of_persons(self, query):
+        """Say that delta is too large for the number of persons, where that is public."""
+        if self._by_group and self.adjacency == "replace":
+            self._warn_of_delta(query.n_rows, "group")
 
     def _weighted(self, session, ask, shares):
         """Return what is asked of weighted persons, and how many rows a weight of 1 stands for."""

@@ -186,10 +186,10 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
             )
             warnings.warn(message, PrivacyWarning, stacklevel=4)
 
-    def _warn_of_delta(self, rows):
-        """Say that delta is too large for a public number of rows: that of "replace"."""
-        if self.adjacency == "replace" and self.epsilon != math.inf:
-            for said in cautions(0.0, float(self.delta), "row", rows.n_rows()):
+    def _warn_of_delta(self, n_units, unit="row"):
+        """Say that delta is too large for this public number of units: callers know it is one."""
+        if self.epsilon != math.inf:
+            for said in cautions(0.0, float(self.delta), unit, int(n_units)):
                 warnings.warn(said, PrivacyWarning, stacklevel=5)
 
     def _close_session(self, session, attributes):

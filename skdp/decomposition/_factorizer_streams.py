@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array
 
+from skdp._entry_units import public_units
 from skdp._inputs import advised, checked, checked_updates, refuse_blocks
 from skdp._streaming import StreamingMixin
 from skdp.base import atomic
@@ -182,6 +183,7 @@ class FactorizerStreams(StreamingMixin):
 
     def _pay_stream(self, session, shape):
         """Pay for a stream of a matrix of a shape; nothing is read."""
+        self._warn_of_delta(*public_units(self, shape, session))
         self._state = begin(self, session, shape)
         if self.max_releases > 1:
             self._private = self._state.running.group

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._entry_units import public_units
 from skdp._inputs import check_rows, checked, is_memory_map, refuse_blocks
 from skdp._types import Seed
 from skdp._validation import (
@@ -239,6 +240,7 @@ class DPLowRankFactorizer(
         session = self._open_session()
         X = self._matrix(X)
         self._check_matrix(shape_of(X))
+        self._warn_of_delta(*public_units(self, shape_of(X), session))
         attributes = self._fit_session(session, X)
         return self._close_session(session, as_input_dtype(attributes, X.dtype))
 

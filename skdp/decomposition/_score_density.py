@@ -231,6 +231,7 @@ class DPScoreDensity(ScoreParametersMixin, ScorePlansMixin, BaseDPEstimator):
             source, axes, center, len(classes), adjacency=self.adjacency, n_jobs=self.n_jobs
         )
         n = float(query.n_rows) if self.adjacency == "replace" else None
+        self._warn_of_delta(n or 0)
         ask = session.ask(query)
         frame = self._frame(session, ask, shares, n)
         side, attributes = self._side(session, ask, shares, n)

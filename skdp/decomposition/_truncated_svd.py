@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
-from skdp._entry_units import CONTRACT_UNITS, unread_bounds
+from skdp._entry_units import CONTRACT_UNITS, public_units, unread_bounds
 from skdp._groups import GroupUnitMixin
 from skdp._inputs import check_matrix
 from skdp._types import Seed, Split
@@ -270,6 +270,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         self._check_shape(*X.shape)
         fit = fit_interactions if self.privacy_unit == "interaction" else fit_entries
         name, reason = unit_route(self, X.shape)
+        self._warn_of_delta(*public_units(self, X.shape, session))
         return fit(self, session, X, name) | {"route_": reason}
 
     def fit_transform(self, X: Any, y: Any = None, groups: Any = None) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.utils import check_scalar
 from sklearn.utils.validation import validate_data
 
-from skdp._entry_units import check_bounds_read, entry_unit, unread_bounds
+from skdp._entry_units import check_bounds_read, entry_unit, public_units, unread_bounds
 from skdp._types import Seed
 from skdp._validation import FLOATS, check_bounds, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
@@ -303,6 +303,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
     def _fit_session(self, session, X):
         """Release products with the graph, or its flipped pairs; then embed the nodes."""
         n, unit = X.shape[0], entry_unit(self)
+        self._warn_of_delta(*public_units(self, X.shape, session))
         ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
         if self._route(n)[0] == "one_shot":
             cells = ask.cells(session.random_number(), share=1.0)

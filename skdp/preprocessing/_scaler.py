@@ -187,6 +187,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
         bounds = spread_range(self, "entry_bounds", bounds, X.n_features, "columns")
         kind = PersonColumns if self._by_group else ColumnQuery
         query = kind(X, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        self._warn_of_persons(query)
         n = float(query.n_rows) if self._total_is_public() else None
         ask, most = self._weighted(session, session.ask(query), shares)
         center, size = self._range(session, ask, X.n_features, bounds, shares, n)

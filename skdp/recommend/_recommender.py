@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from skdp._entry_units import public_units
 from skdp._inputs import as_blocks, check_matrix, check_rows, checked, map_blocks, stacked_rows
 from skdp._types import Seed
 from skdp._validation import check_int, check_option, check_real
@@ -20,6 +21,7 @@ from skdp.recommend._lists import ListsMixin
 from skdp.recommend._published import PublishedListsMixin
 from skdp.recommend._routes import (
     choose_route,
+    clear_taste,
     expected_counts,
     readable_tastes,
     release_route,
@@ -30,6 +32,7 @@ from skdp.theory import FitPlan
 from skdp.theory._plan import Expectation, check_counts, constant_error
 from skdp.theory._rehearsal import rehearse, zero_rows
 
+_UNREAD = "tastes are read; where there are none, what is left goes to the counts"
 _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is private
 
 
@@ -53,8 +56,9 @@ class DPRecommender(
 
     Noisy counts of the items say how popular each is; a noisy moment of the most popular ones says
     what is liked together. What can be read of it through its known noise is added to popularity,
-    with a weight that is chosen by the released recall of hidden items. Where nothing can be read
-    the recommendations are those of noisy popularity.
+    with a weight that is chosen by noisy votes: who finds more hidden items by it, and who fewer.
+    Where nothing can be read what is left of the budget goes to the counts, and the recommendations
+    are those of noisy popularity.
 
     Parameters
     ----------
@@ -215,6 +219,7 @@ class DPRecommender(
         if self.privacy_unit == "interaction":
             query = InteractionHistories(R, adjacency=self.adjacency, n_jobs=self.n_jobs)
             n_users, n_items = R.shape
+            self._warn_of_delta(*public_units(self, R.shape, session))
         else:
             options = {"adjacency": self.adjacency, "n_jobs": self.n_jobs}
             query = RowHistories(row_source(R), cap=self._cap, **options)
@@ -222,6 +227,7 @@ class DPRecommender(
         ask = session.ask(query)
         if n_users is None and self.adjacency == "replace":
             n_users = query.n_rows
+            self._warn_of_delta(n_users)
         elif n_users is None:
             count = ask.count(share=_COUNT_SHARE)
             n_users = max(1.0, float(count.value), 2 * count.noise_scale)
@@ -310,8 +316,9 @@ class DPRecommender(
         _, reason = self._route(rows)
         counts = expected_counts(n_samples, n_features, nnz, self.privacy_unit)
         rehearsal = rehearse(
-            self, n_samples, rows, pure=self._is_pure(rows), counts=lambda *_: counts
-        )
+            self, n_samples, rows, pure=self._is_pure(rows), counts=lambda *_: counts,
+            moment=clear_taste,
+        )  # fmt: skip
         edge = taste_edge(rehearsal, n_samples)
         popularity = "popularity only: at this budget no taste of so few histories can be read"
         n_read = readable_tastes(edge, self.n_components)
@@ -325,6 +332,7 @@ class DPRecommender(
                 f"{nnz} interactions, counts that fall like the rank to the power -.8",
                 *([popularity] if math.isnan(edge) or not n_read else []),
                 *([] if math.isnan(edge) else [tastes, reason]),
+                *([_UNREAD] if rehearsal.named("gram", "pairs") else []),
             ),
             scales=False,
         )

@@ -104,10 +104,12 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
     def _record_query(self, records, q):
         """Return the query over records, or over persons, as they came."""
         kind = PersonReadoutQuery if self._by_group else ReadoutQuery
-        return kind(
+        query = kind(
             records, clip_norm=math.inf, scale=TargetScale.in_ball(math.inf, q),
             adjacency=self.adjacency, n_jobs=self.n_jobs,
         )  # fmt: skip
+        self._warn_of_persons(query)
+        return query
 
     def _release(self, session, placed, form, scale_of, solve):
         """Return (coefficients, intercepts, scale, attributes), all from released numbers.

@@ -1,14 +1,28 @@
 """What a receipt and a plan say about a promise that is weak."""
 
 import math
+import re
+import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from skdp import DPPCA, DPRidge
+from skdp import (
+    DPPCA,
+    DPLowRankFactorizer,
+    DPPersonalizedRegressor,
+    DPRidge,
+    DPScoreDensity,
+    DPSpectralEmbedding,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+)
 from skdp.exceptions import PrivacyWarning
+from skdp.preprocessing import DPStandardScaler
 from skdp.privacy.accounting.receipts import cautions
+from skdp.recommend import DPRecommender
 
 X = np.random.default_rng(0).standard_normal((400, 3))
 
@@ -32,12 +46,72 @@ def test_plans_say_that_delta_is_large():
 
 def test_fits_warn_where_the_number_of_rows_is_public():
     with pytest.warns(PrivacyWarning, match="drawn at random would keep this promise"):
-        DPPCA(1, delta=0.01, clip_norm=4.0, adjacency="replace").fit(X)
+        DPPCA(1, epsilon=9.0, delta=0.01, clip_norm=4.0, adjacency="replace").fit(X)
     with pytest.warns(PrivacyWarning, match="no less than 1/400"):
         DPRidge(delta=0.01, clip_norm=4.0, adjacency="replace", target_bounds=(-1, 1)).fit(
             X, X[:, 0]
         )
-    DPPCA(1, delta=0.01, clip_norm=4.0).fit(X)  # how many rows there are is private
+    DPPCA(1, epsilon=9.0, delta=0.01, clip_norm=4.0).fit(X)  # how many rows there are is private
+
+
+def _graph():
+    upper = np.triu(np.random.default_rng(0).random((40, 40)) < 0.2, 1)
+    return (upper + upper.T).astype(float)
+
+
+PERSONS = np.arange(400) // 20
+BOUNDS = {"privacy_unit": "group", "adjacency": "replace", "clip_norm": 4.0}
+COUNTED = [
+    (DPPCA(1, **BOUNDS), (X, None, PERSONS), "1/20: .* one group"),
+    (DPRidge(**BOUNDS, target_bounds=(-1, 1)), (X, X[:, 0], PERSONS), "1/20: .* one group"),
+    (
+        DPStandardScaler(privacy_unit="group", adjacency="replace", entry_bounds=(-1, 1)),
+        (X, None, PERSONS), "1/20: .* one group",
+    ),
+    (
+        DPPersonalizedRegressor(1, adjacency="replace", clip_level=1.0),
+        (X, X[:, 0], PERSONS), "1/20: .* one group",
+    ),
+    (DPTraceRegressor(1, privacy_unit="label"), (X, X[:, 0]), "1/400: .* one label"),
+    (
+        DPTruncatedSVD(1, privacy_unit="interaction", algorithm="gram"),
+        (_graph(),), "1/1600: .* one cell",
+    ),
+    (DPSpectralEmbedding(1, algorithm="power"), (_graph(),), "1/780: .* one pair of nodes"),
+    (DPLowRankFactorizer(1, privacy_unit="entry"), (X,), "1/1200: .* one cell"),
+    (DPLowRankFactorizer(1, privacy_unit="row", adjacency="replace"), (X,), "1/400: .* one row"),
+    (DPRecommender(1, adjacency="replace"), (_graph(),), "1/40: .* one row"),
+    (DPScoreDensity(axes=np.eye(3)[:2], adjacency="replace"), (X,), "1/400: .* one row"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("estimator", "data", "said"),
+    COUNTED,
+    ids=lambda value: value[-5:] if isinstance(value, str) else type(value).__name__,
+)
+def test_fits_warn_where_the_number_of_units_is_public(estimator, data, said):
+    """Persons under "replace", labels beside public rows, cells and pairs of a public shape."""
+    for delta, expected in ((0.06, True), (1e-6, False)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            clone(estimator).set_params(delta=delta).fit(*data)
+        texts = [str(w.message) for w in caught]
+        assert any(re.search(f"no less than {said} drawn at random", t) for t in texts) == expected
+
+
+def test_nothing_is_said_of_private_numbers_and_of_a_delta_that_is_not_spent():
+    graph, spent = _graph(), []
+    for estimator, data in [
+        (DPPCA(1, delta=0.06, **BOUNDS | {"adjacency": "add_remove"}), (X, None, PERSONS)),
+        (DPTruncatedSVD(1, delta=0.06, privacy_unit="interaction", algorithm="one_shot"), (graph,)),
+        (DPLowRankFactorizer(1, delta=0.06, privacy_unit="frobenius"), (X,)),
+    ]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            spent.append(estimator.fit(*data).privacy_spent_.delta)
+        assert not any("no less than" in str(w.message) for w in caught)
+    assert spent == [0.06, 0.0, 0.06]
 
 
 def test_an_absurd_epsilon_warns():
