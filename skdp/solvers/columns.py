@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer, released_count
+from skdp.solvers.likely import QUESTIONS
 from skdp.solvers.scales import (
-    QUESTIONS,
     Scale,
     find_places,
     find_scales,

@@ -20,7 +20,8 @@ from scipy.special import ndtr
 
 from skdp.answer import Answer
 from skdp.solvers.curvature import PublicCurvature, curved_step
-from skdp.solvers.scales import QUESTIONS, find_places, find_scale, finer_scale
+from skdp.solvers.likely import QUESTIONS
+from skdp.solvers.scales import find_places, find_scale, finer_scale
 
 FloatArray = NDArray[np.float64]
 _Z = 0.6744897501960817
