@@ -11,7 +11,7 @@ _POINTS = np.unique(
 )
 _CLOSE = 1e-6
 _FARTHEST = 50.0  # logarithms of means
-_LARGEST = 1e12
+_MOST_COUNTED = 1e12
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ class PoissonLoss:
 
 def check_poisson_loss(name, loss):
     """Refuse bounds that are none."""
-    if not (isinstance(loss.largest, Real) and 1 <= loss.largest <= _LARGEST):
+    if not (isinstance(loss.largest, Real) and 1 <= loss.largest <= _MOST_COUNTED):
         raise ValueError(
             f"the 'loss' parameter of {name}: 'largest' of PoissonLoss must be a number between 1 "
-            f"and {_LARGEST:g}. Got {loss.largest!r}."
+            f"and {_MOST_COUNTED:g}. Got {loss.largest!r}."
         )
 
 

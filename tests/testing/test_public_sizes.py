@@ -57,6 +57,7 @@ SIZES = {
 # Names that stand in comparisons and decide on no way of a fit, with the reason.
 OTHERS = {
     "_MOST_RECORDS": "refused beyond it", "MOST": "refused beyond it",
+    "_MOST_COUNTED": "refused beyond it",
     "_LARGEST_CHANGE": "refused beyond it",
     "_MAX_EPSILON": "a budget", "_ABSURD_EPSILON": "a budget",
     "64.0": "a budget", "_LARGEST_MEAN": "refused beyond it",
