@@ -12,7 +12,8 @@ _MOST_DENSE = 4000  # items of a dense moment
 _MOST_FLIPS = 1e7  # expected: seconds
 _FEWEST = 200  # items that flips must reach to be worth their cost
 _CHOICE = 2.6  # deviation of the noise of a choice of range 2 at epsilon 1 (Gumbel)
-_LEAST_SIGNAL = 150.0  # below it counts alone, which are pure, tell more than a moment beside them
+# Below it half of a moment shows a tenth of all at best: counts alone, which are pure, tell more.
+_LEAST_SIGNAL = 210.0
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
 

@@ -200,13 +200,14 @@ def fit_filter(
     read = partial(offered, items=items, n_components=n_components, exponent=exponent)
     look = _first_look(route, counts, available)
     answer = release(rest * look)
+    first = answer if look < 1.0 else None
     moment, flipped = _moment(route, answer, items, floor or usual)
+    del answer  # large, as is the moment
     ways = read(moment)
-    if look < 1.0 and ways.kinds[0].rank:
-        answer, look = averaged(answer, release(rest * (1 - look))), 1.0
-        moment, flipped = _moment(route, answer, items, floor or usual)
-        ways = read(moment)
-    del moment, answer  # large
+    if first is not None and ways.kinds[0].rank:
+        both, look = averaged(first, release(rest * (1 - look))), 1.0
+        ways = read(_moment(route, both, items, floor or usual)[0])
+    del moment
     left = rest * (1 - look) + _JUDGE
     if route.name != "one_shot" and (look < 1.0 or not ways.there):
         counts = counts.with_more(ask.counts(share=left), left)
@@ -263,9 +264,9 @@ def _moment(
     if route.name == "one_shot":
         flipped = Flipped(answer.value, answer.noise_scale)
         return history_pairs(flipped.rows, flipped.noise_scale, floor), flipped
-    off, diagonal = answer.value.copy(), None
+    off, diagonal = answer.value, None
     if not route.pairs:
-        diagonal = np.diag(off).copy()
+        off, diagonal = off.copy(), np.diag(off).copy()
         np.fill_diagonal(off, 0.0)
     noise_scale = answer.noise_scale / math.sqrt(2)
     edge = 2 * noise_scale * math.sqrt(len(items.kept))
