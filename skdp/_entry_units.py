@@ -23,18 +23,16 @@ def entry_unit(estimator):
 
 
 def public_units(estimator, shape, session):
-    """Return (how many there are, name) of what a public shape says one neighbour may differ in.
+    """Return (a public number, name) of what delta is compared with, and what it may publish.
 
-    A cell that is empty counts too. Norms of a change have no number, and it does not matter where
-    no delta is spent.
+    Cells and pairs are compared with the number of rows: most are empty, and how many are not is
+    private. Norms of a change have no number, and it does not matter where no delta is spent.
     """
-    m, n = shape
     unit = estimator.privacy_unit
     if unit in ("frobenius", "spectral", "rank_one", "mixed") or not session.budget.delta:
         return 0, unit
-    if unit in ("edge", "edge_change"):
-        return m * (m - 1) // 2, "pair of nodes"
-    return (m, "row") if unit == "row" else (m * n, "cell")
+    names = {"row": "row", "edge": "pair of nodes", "edge_change": "pair of nodes"}
+    return shape[0], names.get(unit, "cell")
 
 
 def unread_bounds(unit):

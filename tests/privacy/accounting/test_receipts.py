@@ -75,10 +75,10 @@ COUNTED = [
     (DPTraceRegressor(1, privacy_unit="label"), (X, X[:, 0]), "1/400: .* one label"),
     (
         DPTruncatedSVD(1, privacy_unit="interaction", algorithm="gram"),
-        (_graph(),), "1/1600: .* one cell",
+        (_graph(),), "1/40: .* one cell",
     ),
-    (DPSpectralEmbedding(1, algorithm="power"), (_graph(),), "1/780: .* one pair of nodes"),
-    (DPLowRankFactorizer(1, privacy_unit="entry"), (X,), "1/1200: .* one cell"),
+    (DPSpectralEmbedding(1, algorithm="power"), (_graph(),), "1/40: .* one pair of nodes"),
+    (DPLowRankFactorizer(1, privacy_unit="entry"), (X,), "1/400: .* one cell"),
     (DPLowRankFactorizer(1, privacy_unit="row", adjacency="replace"), (X,), "1/400: .* one row"),
     (DPRecommender(1, adjacency="replace"), (_graph(),), "1/40: .* one row"),
     (DPScoreDensity(axes=np.eye(3)[:2], adjacency="replace"), (X,), "1/400: .* one row"),
