@@ -23,18 +23,15 @@ def entry_unit(estimator):
 
 
 def public_units(estimator, shape, session):
-    """Return (how many there are, name) of what a public shape says one neighbour may differ in.
+    """Return (how many there are, name) of the units that a public shape counts; 0 if it does not.
 
-    A cell that is empty counts too. Norms of a change have no number, and it does not matter where
-    no delta is spent.
+    Entries and rows are all data. Of interactions and edges the few that are there could be told,
+    and how many these are is private; norms of a change have no number. Where no delta is spent it
+    does not matter.
     """
-    m, n = shape
     unit = estimator.privacy_unit
-    if unit in ("frobenius", "spectral", "rank_one", "mixed") or not session.budget.delta:
-        return 0, unit
-    if unit in ("edge", "edge_change"):
-        return m * (m - 1) // 2, "pair of nodes"
-    return (m, "row") if unit == "row" else (m * n, "cell")
+    counts = {"row": shape[0], "entry": math.prod(shape), "entry_change": math.prod(shape)}
+    return (counts.get(unit, 0) if session.budget.delta else 0), unit
 
 
 def unread_bounds(unit):

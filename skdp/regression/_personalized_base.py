@@ -240,7 +240,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         count = shared.count
         if self.adjacency == "replace":
             count = Count().also(query.n_rows, 0.0)
-            self._warn_of_delta(query.n_rows, self._unit)
+            self._warn_of_delta(query.n_rows, session.unit)
         elif "count" in shares:
             released = ask.count(share=shares["count"])
             count = count.also(float(released.value), released.noise_scale)

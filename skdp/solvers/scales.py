@@ -38,7 +38,7 @@ _LEAST = -200.0  # logarithm of a likelihood: smaller ones are slow and say no m
 _BLOCK = 128  # columns at a time
 _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
 _RAISES, RAISING = 16, 4  # clip levels upwards, half octaves; questions among them
-_DOUBT = 2.0  # deviations
+LEVEL_DOUBT = 2.0  # deviations of a count, that a level is raised for
 _FINER = 2  # questions about parts of an octave
 _CLEAR_RANK = 3.0  # deviations from which a rank says on which side of a threshold the median lies
 _RAISE_DOUBT = 3.0  # deviations: one raise by mistake costs more accuracy than one left out
@@ -227,7 +227,7 @@ def raised_level(count_above: AsksCount, lowest: float, goal: float, share: floa
 
     A count that does not stand clear of its noise raises nothing.
     """
-    return _lowest(count_above, lowest * 2.0 ** (np.arange(_RAISES) / 2), goal, share, _DOUBT)
+    return _lowest(count_above, lowest * 2.0 ** (np.arange(_RAISES) / 2), goal, share, LEVEL_DOUBT)
 
 
 def _lowest(
