@@ -83,6 +83,7 @@ def test_a_class_of_main_can_be_pickled_by_value():
     assert copy.fit(None) is copy
 
 
+@pytest.mark.filterwarnings("ignore:.*sees nothing:UserWarning")
 def test_weights_are_refused_with_the_reason():
     """Nothing is charged; None is what meta-estimators pass for none."""
     with PrivacyLedger(3, 1e-5) as ledger:

@@ -114,7 +114,8 @@ class Solution(NamedTuple):
     seen : array of bool, shape (q,)
         Whether the released moments show more of a target than noise alone would.
     kept : array of shape (q,)
-        About what share of the variance that is linear in the rows this map explains.
+        About what share of the variance that is linear in the rows this map explains. 1 for `flat`
+        maps, which are for the largest of several scores: what shortens all of them costs nothing.
     """
 
     coefficients: FloatArray
@@ -132,8 +133,8 @@ def solve_readout(released: Readout, alpha: float, *, flat: bool = False) -> Sol
     m an eigenvalue of A + alpha, in place of 1/m: what stands clear of the noise is left as it is,
     what does not is taken to 0. rho is the most likely one given b.
 
-    Beside w there is rho^2 (1 - filter m) that the answers leave open: what a map misses of both,
-    weighted by m, is the share of the explainable variance that it does not keep.
+    Beside w^2 there is rho^2 (1 - filter m) that the answers leave open: its share of both,
+    weighted by m, is what is lost of the explainable variance.
 
     `flat` puts one penalty in its place, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the
     noise. It keeps directions of small variance, in which classes differ and squared errors hardly.
@@ -141,21 +142,21 @@ def solve_readout(released: Readout, alpha: float, *, flat: bool = False) -> Sol
     values, W = scipy.linalg.eigh(released.scatter, check_finite=False)
     g = W.T @ released.cross
     m = true_forms(values, released.noise) + alpha
-    filters, open_ = np.zeros_like(g), np.zeros_like(g)
+    filters, left_open = np.zeros_like(g), np.zeros_like(g)
     seen = np.ones(g.shape[1], bool)
     for j in range(g.shape[1]):
         cross_noise = float(released.cross_noise[j])
         level, seen[j], rho2 = _noise_to_prior(g[:, j], m, released.noise, cross_noise)
         filters[:, j] = _filter(m, level)
-        open_[:, j] = rho2 * (1 - filters[:, j] * m)
-    likely = filters * g
+        left_open[:, j] = rho2 * (1 - filters[:, j] * m)
+    found = filters * g
+    lost = m @ left_open
+    kept = 1 - lost / np.maximum(m @ found**2 + lost, 1e-300)
     if flat:
         edge = released.noise * math.sqrt(2 * len(g))
-        filters = _filter(np.maximum(values, 0.0) + alpha + edge, 0.0)[:, None]
-    found = filters * g
+        found = _filter(np.maximum(values, 0.0) + alpha + edge, 0.0)[:, None] * g
+        kept = np.ones_like(kept)
     coefficients = W @ found
-    explained = m @ (likely**2 + open_)
-    kept = 1 - m @ ((likely - found) ** 2 + open_) / np.maximum(explained, 1e-300)
     intercepts = released.target_mean - released.row_mean @ coefficients
     return Solution(coefficients, intercepts, seen, kept)
 

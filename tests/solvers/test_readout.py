@@ -87,15 +87,14 @@ def test_true_forms_are_those_of_the_matrix_without_noise():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("noise", [0.0, 3.0, 30.0, 100.0])
-def test_the_share_that_is_kept_is_known(noise, flat):
+def test_the_share_that_is_kept_is_known(noise):
     """About what the map explains of what could be explained, over random problems."""
     said, kept = [], []
     for seed in range(25):
         exact, noisy, w = problem(20_000, 10, noise, seed, spread=0.5)
         noisy = noisy if noise else exact
-        found = solve_readout(noisy, 1e-9, flat=flat)
+        found = solve_readout(noisy, 1e-9)
         off = found.coefficients[:, 0] - w
         kept.append(1 - (off @ exact.scatter @ off) / (w @ exact.scatter @ w))
         said.append(found.kept[0])
