@@ -65,10 +65,10 @@ def optimum(A, k):
     return float(np.sqrt(np.sum(np.linalg.svd(A, compute_uv=False)[k:] ** 2)))
 
 
-def table3(quick):
+def table3(_quick):
     """Upadhyay, table 3: entries even in [0, 5000], k = 10, epsilon 1, delta 1/(m + n)."""
     table = []
-    for (both, n), (own, older, best) in list(TABLE_3.items())[: 2 if quick else None]:
+    for (both, n), (own, older, best) in TABLE_3.items():
         A = RNG.uniform(0, 5000, (both - n, n))
         unit, delta = optimum(A, K), 1 / both
         fits = {
@@ -86,12 +86,10 @@ def table3(quick):
     show(table3.__doc__, head, table, note)
 
 
-def tables4to6(quick):
+def tables4to6(_quick):
     """Upadhyay, tables 4 to 6: integers in the first k columns, zeros beside, epsilon 1."""
     table = []
-    for (number, (m, n), alpha, k), (own, older) in list(TABLES_4_TO_6.items())[
-        :: 2 if quick else 1
-    ]:
+    for (number, (m, n), alpha, k), (own, older) in TABLES_4_TO_6.items():
         A = np.zeros((m, n))
         A[:, :k] = RNG.integers(0, LARGEST[number] + 1, (m, k))
         delta = 1 / m if number == "4" else 1 / m**2
@@ -114,10 +112,10 @@ def tables4to6(quick):
     )  # fmt: skip
 
 
-def tables7to10(quick):
+def tables7to10(_quick):
     """Upadhyay, tables 7 to 10: the local model, epsilon .1; error |A - U U'A|."""
     table = []
-    for (number, (m, n), k), own in list(TABLES_7_TO_10.items())[:: 2 if quick else 1]:
+    for (number, (m, n), k), own in TABLES_7_TO_10.items():
         A, largest = RNG.uniform(0, 500, (m, n)), 500.0
         if number != "7":
             A, largest = np.zeros((m, n)), 19.0

@@ -1,7 +1,7 @@
 """DPTraceRegressor against non-private and private baselines, on the same data in one run.
 
-Run: ``python benchmarks/trace.py [accuracy] [records] [time]`` (accuracy by default). Errors are
-||M^ - M||_F / ||M||_F, medians over fresh seeds; the zero matrix has error 1.
+Run: ``python benchmarks/trace.py [accuracy] [records] [labels] [time]`` (the first by default).
+Errors are ||M^ - M||_F / ||M||_F, medians over fresh seeds; the zero matrix has error 1.
 
 The systems called "paper" are Algorithms 1 and 2 of Zha (2024), "Near-optimal differentially
 private low-rank trace regression with guaranteed private initialization", calibrated its way, where
@@ -206,6 +206,67 @@ def records(sizes=(2000, 6000), epsilon=2.0, seeds=3):
     show(title, ["design", *sizes], [[name, *row] for name, row in rows.items()])
 
 
+def designed(name, n, seed, shape=(12, 12), rank=2, noise=0.5):
+    """Records of a design, targets with a noise of `noise`, and the matrix."""
+    rng = np.random.default_rng([seed, n, rank])
+    U, V = (np.linalg.qr(rng.standard_normal((d, rank)))[0] for d in shape)
+    M, size = U @ V.T, math.prod(shape)
+    if name == "one entry":
+        X = sp.csr_array((np.ones(n), rng.integers(size, size=n), np.arange(n + 1)), (n, size))
+        noise *= float(np.linalg.norm(M)) / math.sqrt(size)
+    elif name == "rank one":
+        X = tuple(rng.standard_normal((n, d)) for d in shape)
+    else:
+        X = rng.standard_normal((n, *shape))
+        if name == "correlated":
+            roots = (np.linalg.cholesky(0.6 ** abs(np.subtract.outer(*2 * [range(d)])))
+                     for d in shape)  # fmt: skip
+            X = next(roots) @ X @ next(roots).T
+        elif name == "t with 3 degrees":
+            X *= np.sqrt(3 / rng.chisquare(3, n))[:, None, None]
+        X = X.reshape(n, size)
+    signal = np.einsum("ij,jk,ik->i", X[0], M, X[1]) if isinstance(X, tuple) else X @ M.ravel()
+    return X, signal + noise * rng.standard_normal(n), M
+
+
+DESIGNS = ("normal", "correlated", "one entry", "rank one", "t with 3 degrees")
+
+
+def labels(sizes=(1000, 3000, 10_000), epsilons=(0.3, 1.0, 3.0, 10.0), ranks=(1, 3), seeds=5):
+    """Error under the unit "label", in units of that under "row", on the same data."""
+    for adjacency in ("add_remove", "replace"):
+        table, lost = [], 0
+        for name in DESIGNS:
+            cells = []
+            for epsilon in epsilons:
+                logs = []
+                for n, rank in ((n, rank) for n in sizes for rank in ranks):
+                    ratios = [_label_ratio(name, n, rank, epsilon, adjacency, s)
+                              for s in range(seeds)]  # fmt: skip
+                    logs += ratios
+                    error = np.std(ratios, ddof=1) / math.sqrt(seeds)
+                    lost += bool(np.mean(ratios) > 3 * error + 1e-9)
+                cells.append(f"{math.exp(np.mean(logs)):.3f}")
+            table.append([name, *cells])
+        count = len(DESIGNS) * len(epsilons) * len(sizes) * len(ranks)
+        title = (
+            f"error of the label unit over that of the row unit, {adjacency}, 12 x 12, ranks "
+            f"{ranks}, n {sizes}: geometric mean of {seeds} seeds"
+        )
+        note = f"{lost} of {count} cells are worse by more than three standard errors."
+        show(title, ["design, epsilon", *epsilons], table, note)
+
+
+def _label_ratio(name, n, rank, epsilon, adjacency, seed):
+    X, y, M = designed(name, n, seed, rank=rank)
+    model = DPTraceRegressor(rank, matrix_shape=M.shape, epsilon=epsilon, adjacency=adjacency)
+    errors = [
+        np.linalg.norm(model.set_params(privacy_unit=unit).fit(X, y).coef_ - M)
+        for unit in ("label", "row")
+    ]
+    return math.log(errors[0] / errors[1])
+
+
 def seconds(function, repeats=3):
     times = []
     for _ in range(repeats):
@@ -259,12 +320,13 @@ def tables(full):
     few = {} if full else {"sizes": (2000, 10_000), "epsilons": (1.0,), "seeds": 3}
     yield from shown(lambda: accuracy(**few))
     yield from shown(records)
+    yield from shown(lambda: labels(**({} if full else {"ranks": (2,), "seeds": 4})))
     small = {} if full else {"n": 20_000, "d": 20, "d_sparse": 200, "n_sparse": 100_000}
     yield from printed("time", lambda: timing(**small))
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", PrivacyWarning)
-    sections = {"time": timing, "records": records, "accuracy": accuracy}
+    sections = {"time": timing, "records": records, "labels": labels, "accuracy": accuracy}
     for name in sys.argv[1:] or ["accuracy"]:
         sections[name]()

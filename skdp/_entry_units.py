@@ -23,15 +23,16 @@ def entry_unit(estimator):
 
 
 def public_units(estimator, shape, session):
-    """Return (how many there are, name) of the units that a public shape counts; 0 if it does not.
+    """Return (a public number, name) of what delta is compared with, and what it may publish.
 
-    Entries and rows are all data. Of interactions and edges the few that are there could be told,
-    and how many these are is private; norms of a change have no number. Where no delta is spent it
-    does not matter.
+    Cells and pairs are compared with the number of rows: most are empty, and how many are not is
+    private. Norms of a change have no number, and it does not matter where no delta is spent.
     """
     unit = estimator.privacy_unit
-    counts = {"row": shape[0], "entry": math.prod(shape), "entry_change": math.prod(shape)}
-    return (counts.get(unit, 0) if session.budget.delta else 0), unit
+    if unit in ("frobenius", "spectral", "rank_one", "mixed") or not session.budget.delta:
+        return 0, unit
+    names = {"row": "row", "edge": "pair of nodes", "edge_change": "pair of nodes"}
+    return shape[0], names.get(unit, "cell")
 
 
 def unread_bounds(unit):

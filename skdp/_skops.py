@@ -8,7 +8,7 @@ from skdp.model_selection.selection_laws import Selection
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
 from skdp.privacy.accounting.sketch_laws import SketchMixture
-from skdp.regression import QuantileLoss
+from skdp.regression import PoissonLoss, QuantileLoss
 from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.user_heads import Choice, HeadRule
 
@@ -16,8 +16,8 @@ _FACADES = (
     "decomposition", "graph", "model_selection", "preprocessing", "recommend", "regression",
 )  # fmt: skip
 _PARTS = (
-    Choice, HeadRule, ItemFilter, LedgerEntry, Loss, PrivacySpent, PrivateScorer, QuantileLoss,
-    Selection, SketchMixture,
+    Choice, HeadRule, ItemFilter, LedgerEntry, Loss, PoissonLoss, PrivacySpent, PrivateScorer,
+    QuantileLoss, Selection, SketchMixture,
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_priv
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
 from skdp.printed import PrintedDeflation, PrintedFactorizer, PrintedPowerMethod
 from skdp.recommend import DPRecommender
-from skdp.regression import QuantileLoss
+from skdp.regression import PoissonLoss, QuantileLoss
 
 
 class PersonsPCA(DPPCA):
@@ -83,6 +83,7 @@ ESTIMATORS = [
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
     DPPersonalizedRegressor(1, loss=QuantileLoss(0.8)),
+    DPPersonalizedRegressor(1, loss=PoissonLoss(50.0)),
     DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0),
     DPPersonalizedClassifier(),
     DPLowRankFactorizer(n_components=1),

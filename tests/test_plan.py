@@ -183,7 +183,7 @@ def is_public(line, estimator):
 @pytest.mark.thorough
 @pytest.mark.filterwarnings(
     "ignore:.*could not see|.*sees nothing|.*shows nothing|.*outside the limits|.*users are too few"
-    "|.*a signal needs|.*no noise"
+    "|.*a signal needs|.*no noise|.*predicts one class"
     ":skdp.exceptions.PrivacyWarning"
 )
 @pytest.mark.parametrize("case", CASES)

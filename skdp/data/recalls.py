@@ -1,7 +1,7 @@
-"""How many hidden items of a history a public filter finds, row by row.
+"""Whether public filters find more hidden items of a history than popularity does, row by row.
 
-Some items of some histories are hidden (`skdp.data.histories`), and a filter scores the others; the
-recall of a row is the share of its hidden items in its list. It is that of the row alone.
+Some items of some histories are hidden (`skdp.data.histories`), and a filter scores the others: how
+many of the hidden ones are in its list is a matter of the row alone.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 _MOST_HIDDEN = 4  # items of a row that are judged at most
-_WHOLE = 12  # recall in twelfths is an integer: 1 to 4 items are judged
 _BITS = 20  # of a public factor or a weight of a taste, in exact products
 _CELLS = 2**18  # scored together: they stay in the cache, and in bounded memory
-WHOLE = 2 * _WHOLE  # so that recall - 1/2 is a whole number of it
 
 
 class Tastes(Protocol):
@@ -49,8 +47,11 @@ class Tastes(Protocol):
         ...
 
 
-def judged(block: Any, *, tastes: Tastes, weights: FloatArray) -> FloatArray:
-    """Return the sum over the rows of a block of 24 (recall - 1/2), a row by itself."""
+def votes(block: Any, *, tastes: Tastes, weights: FloatArray) -> FloatArray:
+    """Return the sum of the votes of a block for each row of weights, against popularity alone.
+
+    A row's vote is 1 where more of its hidden items are found, -1 where fewer are, else 0.
+    """
     rows = sp.csr_array(block)
     rows.sort_indices()
     total = np.zeros(len(weights))
@@ -60,7 +61,7 @@ def judged(block: Any, *, tastes: Tastes, weights: FloatArray) -> FloatArray:
     chosen = np.flatnonzero((hidden > 0) & (hidden < np.diff(rows.indptr)))
     n_rows = max(1, _CELLS // rows.shape[1])
     for i in range(0, len(chosen), n_rows):
-        total += _recalls(rows[chosen[i : i + n_rows]], tastes, weights)
+        total += _votes(rows[chosen[i : i + n_rows]], tastes, weights)
     return total
 
 
@@ -68,26 +69,30 @@ def _owners(rows: Any) -> NDArray[np.intp]:
     return np.asarray(np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)))
 
 
-def _recalls(rows: Any, tastes: Tastes, weights: FloatArray) -> FloatArray:
+def _votes(rows: Any, tastes: Tastes, weights: FloatArray) -> FloatArray:
     hidden, owner = rows.data < 0, _owners(rows)
-    # The first few hidden items are judged: recall is then a number of twelfths.
     rank = np.cumsum(hidden) - (np.cumsum(hidden) - hidden)[rows.indptr[:-1]][owner]
     judged = hidden & (rank <= _MOST_HIDDEN)
     users, items = owner[judged], rows.indices[judged]
-    each = _WHOLE // np.bincount(users, minlength=rows.shape[0])[users]
     known = rows.copy()
     known.data = np.where(hidden, 0.0, rows.data)
     known.eliminate_zeros()
+    seen = _owners(known), known.indices
     coordinates = tastes.coordinates(known)
     popular = coordinates[:, :1] * tastes.popularity[tastes.kept]
+
+    def found(scores: FloatArray) -> NDArray[np.intp]:
+        scores[seen] = -np.inf
+        listed = _listed(scores, users, items, tastes.list_length)
+        return np.bincount(users[listed], minlength=rows.shape[0])
+
+    usual = found(popular.copy())
     total = np.zeros(len(weights))
     for j, weight in enumerate(weights):
         used = weight != 0.0
         personal = coordinates[:, 1:][:, used] * weight[used]
-        scores = popular + _exact_product(personal, tastes.outward[used])
-        scores[_owners(known), known.indices] = -np.inf
-        found = _listed(scores, users, items, tastes.list_length)
-        total[j] = 2 * each[found].sum() - _WHOLE * rows.shape[0]
+        others = found(popular + _exact_product(personal, tastes.outward[used]))
+        total[j] = np.sign(others - usual).sum()
     return total
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from skdp.data.block_rows import largest_entries
 from skdp.data.blocks import Scratch
-from skdp.data.exact import GRID_BITS, on_grid, reduced
+from skdp.data.exact import GRID_BITS, off_grid, on_grid, reduced
 from skdp.data.zipped import Zipped
 
 FloatArray = NDArray[np.float64]
@@ -157,6 +157,13 @@ class DenseRecords:
         margin = 0.5 * math.sqrt(d1 * d2) + 2 * math.sqrt(r) * (math.sqrt(d1) + math.sqrt(d2)) + r
         inner = np.einsum("ij,j->i", K, frame.core.ravel())
         return tangent_sizes(squares, units, margin), units * frame.core_unit * inner
+
+    def sides(self, block: Zipped, frame: Frame, beside: FloatArray) -> Pair:
+        """Return W1 X W2 V and U'W1 X beside of each record, as floats."""
+        rows = np.where((block.columns["units"] > 0)[:, None], block.rows, 0.0)
+        X = np.asarray(rows, np.float64).reshape(-1, *self.shape)
+        right, left = X @ off_grid(frame.right), off_grid(frame.left) @ X @ beside
+        return (right if self.outer is None else off_grid(self.outer[0]) @ right), left
 
     def weighted(self, block: Zipped) -> FloatArray:
         """Return the sum of weights Z, flat: exact for integer weights."""

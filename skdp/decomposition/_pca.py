@@ -23,6 +23,7 @@ from skdp.decomposition._base import (
     public_range,
     warn_of_outcome,
 )
+from skdp.decomposition._centring import centred
 from skdp.decomposition._pca_parameters import PCAParametersMixin
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
@@ -40,9 +41,7 @@ from skdp.decomposition._spectral import (
 )
 from skdp.solvers.postprocess import (
     ReleasedMoment,
-    mean_push,
     pca_attributes,
-    shrunk_mean,
     split_moment,
     subspace_attributes,
     variance_doubt,
@@ -313,20 +312,15 @@ class DPPCA(
         return count._replace(value=released_count(*count))
 
     def _center(self, session, ask, n, clip_norm, d, shares):
-        """Return the released mean, what its error adds, the rows about it and their clip norm.
-
-        A mean that was shrunk adds less noise and as much bias: the second number has both.
-        """
+        """Return the released mean, what its error adds, the rows about it and their clip norm."""
         if not self._centers():
             return np.zeros(d), (0.0, 0.0), ask, clip_norm
-        sums = ask.sums(share=shares["mean"])
-        mean, kept = shrunk_mean(sums.value, sums.noise_scale, n, clip_norm)
-        ask = ask.centered(mean)
-        if "spread" in shares:
-            clip_norm = self._clip_norm_of(session, ask, shares["spread"], d, near=clip_norm)
-            ask = ask.clipped(clip_norm)
-        push = mean_push(sums.noise_scale, n, d)
-        return mean, (kept * push, push), ask, clip_norm
+
+        def level_of(ask, share, near):
+            return self._clip_norm_of(session, ask, share, d, near=near)
+
+        noise = row_noise(session, self.adjacency, n, clip_norm)
+        return centred(ask, noise, d, shares, level_of)
 
     def _fit_spectrum(self, session, ask, clip_norm, d, n, shares, sparse):
         """Release the whole second moment about the centre; return attributes, and their doubt."""

@@ -63,6 +63,7 @@ _SKLEARN = {
     "spectral": {"randomized": "alternating"},
 }
 _SPREAD = 0.02  # of a pure budget, for how far entries are from their bounds
+_OF_ROWS = ("auto", "arpack", "gram", "screened")  # routes of entries that shorten rows
 _ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
 
 
@@ -75,8 +76,11 @@ def check_used(estimator):
     unit, name = estimator.privacy_unit, estimator.algorithm
     steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
     ignored = [key for key in steps if getattr(estimator, key) != "auto"]
+    ignored = ignored if name not in _ITERATED else []
+    if unit == "entry" and name not in _OF_ROWS and estimator.clip_norm not in ("auto", math.inf):
+        ignored.append("clip_norm")
     sklearn_like = unit in ("row", "group")  # where the words of scikit-learn are taken in silence
-    if ignored and name not in _ITERATED and not sklearn_like:
+    if ignored and not sklearn_like:
         warnings.warn(
             f"algorithm={name!r} of privacy_unit={unit!r} does not read {' and '.join(ignored)}.",
             UserWarning,

@@ -1,7 +1,7 @@
 """A holder of histories in a decentralised fit of a recommender for whole users.
 
-The server is `FederatedPowerMethod` with a `DPRecommender`: counts, the moment and the recalls of
-hidden items are sums over users, so that a secure sum is all it takes.
+The server is `FederatedPowerMethod` with a `DPRecommender`: counts, the moment and the votes on
+filters are sums over users, so that a secure sum is all it takes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from skdp.federated._clients import (
 )
 from skdp.federated._requests import Argument
 from skdp.federated.config import AggregationConfig
-from skdp.queries.histories import RecallQuery, RowHistories
+from skdp.queries.histories import RowHistories, VoteQuery
 from skdp.queries.sums import ADJACENCIES
 
 _MOST_WAYS = 16
@@ -65,7 +65,7 @@ _SIGNATURES: dict[type, Signatures] = {
             is_share,
         ),
     },
-    RecallQuery: {"recalls": ()},
+    VoteQuery: {"votes": ()},
 }
 
 
@@ -75,7 +75,7 @@ class RecommenderClient(FederatedClient):
     The promise and its conditions are those of `PowerMethodClient`: what leaves this client
     protects one row (one user with the whole history), under secure sums, and the client believes
     no number of the server. It answers the questions of a recommender alone: number of users,
-    counts of items, the moment of the kept items, and the recall of hidden items by the filter.
+    counts of items, the moment of the kept items, and its users' votes on the filter.
 
     Parameters
     ----------

@@ -1,17 +1,22 @@
 """Queries on histories (which items each user has), in the unit of a user or of an interaction.
 
 Both units answer the same questions, so that one solver serves them: how popular items are, the
-moment of the histories on some items, and how well a public filter finds hidden items.
+moment of the histories on some items, and whether a public filter finds more hidden items than
+popularity does.
 
-| one ... more or less | counts | moment | recalls of c filters |
+| one ... more or less | counts | moment | votes on c filters |
 |---|---|---|---|
-| row: user of d items, scaled | 1 (rows of length 1) | 1 (pairs of norm 1) | sqrt(c) / 2 |
-| interaction | 1 (raw counts) | `gram_change` | sqrt(c) |
+| row: user of d items, scaled | 1 (rows of length 1) | 1 (pairs of norm 1) | sqrt(c) |
+| interaction | 1 (raw counts) | `gram_change` | 2 sqrt(c) |
 
-Some items of some histories are hidden (`skdp.data.histories`), and a filter scores the others; the
-recall is the share of hidden items in a short list. Neighbours of both units, one row or one
-interaction, differ in the recall of one row; with c filters its recalls lie in a cube of c
-dimensions.
+Some items of some histories are hidden (`skdp.data.histories`), and a filter scores the others: a
+row votes for a filter that has more of its hidden items in a short list than popularity has, and
+against one that has fewer. Neighbours of both units, one row or one interaction, differ in the
+votes of one row; on c filters they lie in a cube of c dimensions.
+
+Votes, not recalls: between filters that find about the same, recalls of most rows are equal and
+the others differ by a quarter and more, so that a sign says as much as the difference, and its
+bound is smaller by far beside it.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows
 from skdp.data.histories import HIDDEN, JudgedCells, binary_rows, history_rows, without_hidden
-from skdp.data.recalls import WHOLE, Tastes, judged
+from skdp.data.recalls import Tastes, votes
 from skdp.data.remote import narrowed
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.interactions import InteractionQuery
@@ -40,8 +45,8 @@ FloatArray = NDArray[np.float64]
 _MOST_SHARED = 2000  # items of a moment that is added up by threads: each needs one of its own
 
 
-class RecallQuery(SumQuery):
-    """Recalls of filters that differ in the weight of their tastes.
+class VoteQuery(SumQuery):
+    """Votes on filters that differ in the weight of their tastes, against popularity alone.
 
     Parameters
     ----------
@@ -67,55 +72,53 @@ class RecallQuery(SumQuery):
         n_jobs: int | None = None,
     ) -> None:
         super().__init__(rows, adjacency=adjacency, n_jobs=n_jobs)
-        self._judge = partial(judged, tastes=tastes, weights=weights)
+        self._votes = partial(votes, tastes=tastes, weights=weights)
         self._n = len(weights)
 
-    def recalls(self) -> Bounded:
-        """Return the sum over rows of recall - 1/2, for each filter.
+    def votes(self) -> Bounded:
+        """Return the sum over rows of the vote on each filter, in {-1, 0, 1}.
 
-        One row more adds a point of the cube [-1/2, 1/2]^c: l2 sqrt(c)/2, l1 c/2. A row that
-        changes moves from one point of it to another: twice that. Rounded once for each number.
+        One row more adds a point of the cube [-1, 1]^c: l2 sqrt(c), l1 c. A row that changes moves
+        from one point of it to another: twice that. Rounded once for each number.
         """
-        size = self.neighbours.number(-0.5, 0.5)
+        size = self.neighbours.number(-1.0, 1.0)
         c, shape = self._n, (self._n,)
 
         def answer(step: float) -> NDArray[Any]:
-            total = self._sum(self._judge, shape, 1.0)
-            exact = total / WHOLE
+            exact = np.asarray(self._sum(self._votes, shape, 1.0), np.float64)
             return exact if step == 0.0 else np.rint(exact / step).astype(np.int64)
 
         bound = Bound(
-            "recalls", shape, size * math.sqrt(c), slack=math.sqrt(c), l1=size * c, l1_slack=c
+            "votes", shape, size * math.sqrt(c), slack=math.sqrt(c), l1=size * c, l1_slack=c
         )
         return Bounded(bound, answer)
 
-    def best_recall(self, bonus: FloatArray) -> Bounded:
-        """Score the filters by the same sums plus a public bonus, for the choice of one.
+    def best(self, bonus: FloatArray) -> Bounded:
+        """Score popularity by nothing and the filters by their votes, plus a public bonus for each.
 
-        One row more moves all scores by numbers in [-1/2, 1/2]: range 1. A row that changes moves
-        them by differences of two such points: range 2.
+        One row more moves all scores by numbers in [-1, 1]: range 2. A row that changes moves them
+        by differences of two such points: range 4.
         """
-        c, range_ = self._n, self.neighbours.units
-        exact = self.recalls().answer
+        c, range_ = self._n, 2 * self.neighbours.units
+        exact = self.votes().answer
 
         def answer(step: float) -> NDArray[Any]:
-            if step == 0.0:
-                return exact(0.0) + bonus
-            return exact(step) + np.rint(bonus / step).astype(np.int64)
+            extra = bonus if step == 0.0 else np.rint(bonus / step).astype(np.int64)
+            return np.asarray(np.concatenate([[0], exact(step)]) + extra)
 
-        bound = Bound("best_recall", (c,), range_ * math.sqrt(c), linf=range_)
+        bound = Bound("best_vote", (1 + c,), range_ * math.sqrt(c), linf=range_)
         return Bounded(bound, answer)
 
 
 class _Histories(ABC):
-    """Histories whose items are recalled by public filters."""
+    """Histories that judge public filters."""
 
     n_features: int
 
     @abstractmethod
     def _judged(
         self, kept: NDArray[np.intp], judged: float, hidden: float
-    ) -> Callable[..., RecallQuery]:
+    ) -> Callable[..., VoteQuery]:
         """Return what makes the query of a filter and the weights of its tastes."""
 
     def judge(
@@ -128,8 +131,8 @@ class _Histories(ABC):
         weights: FloatArray,
         judged: float,
         hidden: float = HIDDEN,
-    ) -> RecallQuery:
-        """Return the recalls of the public filter of these arrays: see `RecallQuery`.
+    ) -> VoteQuery:
+        """Return the votes on the public filter of these arrays: see `VoteQuery`.
 
         A share `judged` of the rows is looked at, of which a share of the items is hidden.
 
@@ -200,9 +203,9 @@ class RowHistories(_Histories, SumQuery):
 
     def _judged(
         self, kept: NDArray[np.intp], judged: float, hidden: float
-    ) -> Callable[..., RecallQuery]:
+    ) -> Callable[..., VoteQuery]:
         view = self._view(kept, "both", judged, hidden)
-        return partial(self._beside, RecallQuery, narrowed(self._source, view, len(kept)))
+        return partial(self._beside, VoteQuery, narrowed(self._source, view, len(kept)))
 
 
 class InteractionHistories(_Histories, PrivateQuery):
@@ -248,10 +251,10 @@ class InteractionHistories(_Histories, PrivateQuery):
 
     def _judged(
         self, kept: NDArray[np.intp], judged: float, hidden: float
-    ) -> Callable[..., RecallQuery]:
+    ) -> Callable[..., VoteQuery]:
         rows = JudgedCells(self._R, kept, judged, hidden)
         # One interaction changes what is found of one row, whether it comes, goes or moves.
-        return partial(RecallQuery, rows, adjacency="replace", n_jobs=self.n_jobs)
+        return partial(VoteQuery, rows, adjacency="replace", n_jobs=self.n_jobs)
 
 
 def _known_cells(R: Any, judged: float, hidden: float) -> Any:

@@ -51,9 +51,14 @@ def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
     return (np.where(block.columns["units"] > 0, form.moment_sizes(block), 0.0),)
 
 
+def _units_alone(block: Zipped, form: Form) -> tuple[FloatArray]:
+    """Return units of X, whatever y is."""
+    return (form.survey(block)[0],)
+
+
 def _of_rows_alone(block: Zipped, form: Form) -> tuple[FloatArray, FloatArray]:
     """Return units and sizes of moments of X, whatever y is."""
-    units = form.survey(block)[0]
+    (units,) = _units_alone(block, form)
     return units, *_sizes_of_moments(block.beside(units=units), form)
 
 
@@ -98,6 +103,7 @@ class RecordPasses(SumQuery):
         self.survey = self._made(_surveyed, "units", "norms", "targets", *more)
         make = partial(_sizes_of_moments, form=self.form)
         self.moment_sizes = self.survey.then(make, "moment_sizes")
+        self.units_alone = self._made(_units_alone, "units")
 
     @property
     def _counted(self) -> bool:

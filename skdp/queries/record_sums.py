@@ -152,7 +152,7 @@ class ClippedSum(PrivateQuery):
         matrix: tuple[FloatArray, FloatArray, FloatArray] | None,
         intercept: float,
     ) -> None:
-        self._query = query
+        self.query = query
         self._matrix = matrix
         self._intercept = intercept
         d1, d2 = query.shape
@@ -166,12 +166,21 @@ class ClippedSum(PrivateQuery):
             + 2 * (math.sqrt(d1 * d2) if matrix is None else math.sqrt(r * d1) + math.sqrt(r * d2))
         )
 
+    @property
+    def n_coordinates(self) -> int:
+        """How many numbers the total has."""
+        return self._core_size + (1 if self.query.corner else 0)
+
+    def frames(self) -> tuple[Frame, FloatArray]:
+        """Return the public tangent space, and W2 (I - VV') on the grid."""
+        return self._frame(), self._beside()
+
     # -- per-record numbers ------------------------------------------------------------------
 
     def _frame(self) -> Frame:
         assert self._matrix is not None
         U, S, V = self._matrix
-        outer = self._query.form.outer
+        outer = self.query.form.outer
         left, right = U.T, V
         if outer is not None:
             left, right = U.T @ off_grid(outer[0]), off_grid(outer[1]) @ V
@@ -181,12 +190,12 @@ class ClippedSum(PrivateQuery):
 
     @cached_property
     def _n_kept(self) -> int:
-        return 0 if self._matrix is None else self._query.form.coordinates(len(self._matrix[1]))
+        return 0 if self._matrix is None else self.query.form.coordinates(len(self._matrix[1]))
 
     @cached_property
     def _columns(self) -> RowColumns:
         """Residuals and sizes, kept for the search and the sum."""
-        query = self._query
+        query = self.query
         if self._matrix is None:
             return query.survey
         make = _Tangent(
@@ -197,14 +206,14 @@ class ClippedSum(PrivateQuery):
     @property
     def _lengths(self) -> Lengths:
         if self._matrix is None:
-            return _OfProducts(self._query.center, self._query.corner)
+            return _OfProducts(self.query.center, self.query.corner)
         return _of_tangent
 
     def scores_below(self, threshold: float) -> Bounded:
         """Return the rank of a threshold among the lengths of the contributions."""
         scores = self._columns.numbers(partial(_scores, lengths=self._lengths))
-        withheld = self._query.privacy_unit == "label"  # such a record is there, and adds nothing
-        return self._query._below(scores, threshold, "clip_median", kept_only=withheld)
+        withheld = self.query.privacy_unit == "label"  # such a record is there, and adds nothing
+        return self.query._below(scores, threshold, "clip_median", kept_only=withheld)
 
     # -- the total ---------------------------------------------------------------------------
 
@@ -216,9 +225,8 @@ class ClippedSum(PrivateQuery):
         Coordinates: (W1 K W2 V, (U'W1 K W2)(I - VV')) of the exact sum K, an isometry of T; then
         the intercept. The public map is exact and floors (`slack`).
         """
-        C, query = float(clip_level), self._query
+        C, query = float(clip_level), self.query
         corner = query.corner
-        size = self._core_size + (1 if corner else 0)
 
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
@@ -230,11 +238,12 @@ class ClippedSum(PrivateQuery):
             return np.concatenate([self._map(joined(high, low, shift)), np.array(last, np.int64)])
 
         name = "spectral_sum" if self._matrix is None else "gradient_sum"
-        bound = Bound(name, (size,), query.neighbours.array(C), slack=1.01 * self._slack)
+        change = query.neighbours.array(C)
+        bound = Bound(name, (self.n_coordinates,), change, slack=1.01 * self._slack)
         return Bounded(bound, answer)
 
     def _float_total(self, level: float) -> FloatArray:
-        query, size = self._query, math.prod(self._query.shape)
+        query, size = self.query, math.prod(self.query.shape)
         term = _Sum(query.form, _Weights(self._lengths, level, 1.0), 1.0, exact=False)
         total = query.sum_over(self._columns, term, (size + 1,), 0.0)
         last = [float(total[-1]) * query.corner] if query.corner else []
@@ -242,7 +251,7 @@ class ClippedSum(PrivateQuery):
 
     def _exact(self, weights: _Weights) -> IntArray:
         """Return the exact sum over records, from kept coordinates if there are any; flat."""
-        query = self._query
+        query = self.query
         if self._n_kept:
             kept = _ExactSumOfKept(weights, query.corner, self._n_kept)
             return self._columns.sum(kept, (2 * self._n_kept + 1,))
@@ -253,7 +262,7 @@ class ClippedSum(PrivateQuery):
     def _map_kept(self, flat: IntArray) -> IntArray:
         """Project the sums of U'W1 Z W2 beside V; those of W1 Z W2 V stay."""
         assert self._matrix is not None
-        V, size = self._matrix[2], self._query.shape[0] * self._matrix[0].shape[1]
+        V, size = self._matrix[2], self.query.shape[0] * self._matrix[0].shape[1]
         left = flat[size:].reshape(-1, len(V))
         beside = exact_map(on_grid(np.eye(len(V)) - V @ V.T), np.ascontiguousarray(left.T))
         return np.concatenate([flat[:size], beside.T.ravel()])
@@ -261,9 +270,9 @@ class ClippedSum(PrivateQuery):
     def _map(self, flat: IntArray) -> IntArray:
         if self._n_kept:
             return self._map_kept(flat)
-        form = self._query.form
+        form = self.query.form
         flat = form.mapped(flat) if isinstance(form, MixedRecords) else flat
-        K, outer = flat.reshape(self._query.shape), form.outer
+        K, outer = flat.reshape(self.query.shape), form.outer
         if self._matrix is None:
             if outer is None:
                 return flat
@@ -281,13 +290,13 @@ class ClippedSum(PrivateQuery):
         assert self._matrix is not None
         V = self._matrix[2]
         beside = np.eye(len(V)) - V @ V.T
-        outer = self._query.form.outer
+        outer = self.query.form.outer
         return on_grid(beside if outer is None else off_grid(outer[1]) @ beside)
 
     def _map_float(self, flat: FloatArray) -> FloatArray:
-        form = self._query.form
+        form = self.query.form
         flat = form.mapped_float(flat) if isinstance(form, MixedRecords) else flat
-        K, outer = flat.reshape(self._query.shape), form.outer
+        K, outer = flat.reshape(self.query.shape), form.outer
         if outer is not None:
             K = off_grid(outer[0]) @ K @ off_grid(outer[1])
         if self._matrix is None:

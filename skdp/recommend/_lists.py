@@ -42,7 +42,7 @@ class ListsMixin:
         check_is_fitted(self)
         rows = self._histories(R)
         options = {"exclude_known": exclude_known, "items": self._checked_items(items)}
-        return best_items(self.filter_.scores, rows, self._checked_number(n), **options)
+        return best_items(self.filter_.scorer(), rows, self._checked_number(n), **options)
 
     def popular(self, n: int = 20) -> Any:
         """Return the most popular items by the released counts.

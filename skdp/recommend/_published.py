@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import scipy.sparse as sp
@@ -37,8 +36,8 @@ class PublishedListsMixin:
                 "there are no flipped histories: this needs algorithm='one_shot', and counts that "
                 f"can be read. The fit took {self.route_!r}."
             )
-        rows, (gain, offset) = self.flipped_.rows, self.flipped_.unbiased
+        rows = self.flipped_.rows
         columns, shape = self.kept_items_[rows.indices], (rows.shape[0], self.n_features_in_)
         rows = sp.csr_array((rows.data, columns, rows.indptr), shape=shape)
-        score = partial(self.filter_.flipped_scores, gain=gain, offset=offset)
+        score = self.filter_.scorer(self.flipped_.unbiased)
         return best_items(score, rows, self._checked_number(n), exclude_known=True)

@@ -3,6 +3,7 @@
 import numpy as np
 
 _SCORES = 2**20  # computed at once: they stay in the cache, and in bounded memory
+_GROUP = 64  # items, of which the largest is looked at first
 
 
 def best_items(score, rows, n, *, exclude_known, items=None):
@@ -22,8 +23,7 @@ def best_items(score, rows, n, *, exclude_known, items=None):
                 np.repeat(np.arange(block.shape[0]), np.diff(block.indptr)), block.indices
             ] = -np.inf
         found = found if items is None else found[:, items]
-        best = _largest(found, min(n, found.shape[1]))
-        top = np.take_along_axis(found, best, axis=1)
+        best, top = _largest(found, min(n, found.shape[1]))
         names = best if items is None else items[best]
         stop = start + block.shape[0]
         indices[start:stop, : best.shape[1]] = np.where(np.isfinite(top), names, -1)
@@ -32,11 +32,32 @@ def best_items(score, rows, n, *, exclude_known, items=None):
 
 
 def _largest(scores, n):
-    """Return the columns of the n largest scores of each row, largest first."""
-    if n < scores.shape[1]:
-        best = np.argpartition(scores, scores.shape[1] - n, axis=1)[:, -n:]
-    else:
-        best = np.broadcast_to(np.arange(n), scores.shape).copy()
+    """Return (columns, values) of the n largest scores of each row, largest first."""
+    best, among = _candidates(scores, n)
+    if n < among.shape[1]:
+        places = np.argpartition(among, among.shape[1] - n, axis=1)[:, -n:]
+        best = np.take_along_axis(best, places, axis=1)
     best.sort(axis=1)  # equal scores: by number
-    order = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(best, order, axis=1)
+    top = np.take_along_axis(scores, best, axis=1)
+    order = np.argsort(-top, axis=1, kind="stable")
+    return np.take_along_axis(best, order, axis=1), np.take_along_axis(top, order, axis=1)
+
+
+def _candidates(scores, n):
+    """Return (columns, values) that hold the n largest of each row.
+
+    They are in the n groups with the largest maxima, or among the last items, which have no group:
+    a pass for maxima is far cheaper than one that parts all scores. A group is every so manieth
+    item, so that maxima are taken of whole stretches of memory.
+    """
+    count, width = scores.shape
+    n_groups = width // _GROUP
+    if n_groups < 4 * n:
+        return np.broadcast_to(np.arange(width), scores.shape).copy(), scores
+    inside = n_groups * _GROUP
+    most = scores[:, :inside].reshape(count, _GROUP, n_groups).max(axis=1)
+    groups = np.argpartition(most, n_groups - n, axis=1)[:, -n:]
+    within = (groups[:, None, :] + np.arange(0, inside, n_groups)[:, None]).reshape(count, -1)
+    rest = np.broadcast_to(np.arange(inside, width), (count, width - inside))
+    best = np.hstack([within, rest])
+    return best, np.take_along_axis(scores, best, axis=1)

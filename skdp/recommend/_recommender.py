@@ -21,6 +21,7 @@ from skdp.recommend._lists import ListsMixin
 from skdp.recommend._published import PublishedListsMixin
 from skdp.recommend._routes import (
     choose_route,
+    clear_taste,
     expected_counts,
     readable_tastes,
     release_route,
@@ -31,6 +32,7 @@ from skdp.theory import FitPlan
 from skdp.theory._plan import Expectation, check_counts, constant_error
 from skdp.theory._rehearsal import rehearse, zero_rows
 
+_UNREAD = "tastes are read; where there are none, what is left goes to the counts"
 _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is private
 
 
@@ -54,8 +56,9 @@ class DPRecommender(
 
     Noisy counts of the items say how popular each is; a noisy moment of the most popular ones says
     what is liked together. What can be read of it through its known noise is added to popularity,
-    with a weight that is chosen by the released recall of hidden items. Where nothing can be read
-    the recommendations are those of noisy popularity.
+    with a weight that is chosen by noisy votes: who finds more hidden items by it, and who fewer.
+    Where nothing can be read what is left of the budget goes to the counts, and the recommendations
+    are those of noisy popularity.
 
     Parameters
     ----------
@@ -313,8 +316,9 @@ class DPRecommender(
         _, reason = self._route(rows)
         counts = expected_counts(n_samples, n_features, nnz, self.privacy_unit)
         rehearsal = rehearse(
-            self, n_samples, rows, pure=self._is_pure(rows), counts=lambda *_: counts
-        )
+            self, n_samples, rows, pure=self._is_pure(rows), counts=lambda *_: counts,
+            moment=clear_taste,
+        )  # fmt: skip
         edge = taste_edge(rehearsal, n_samples)
         popularity = "popularity only: at this budget no taste of so few histories can be read"
         n_read = readable_tastes(edge, self.n_components)
@@ -328,6 +332,7 @@ class DPRecommender(
                 f"{nnz} interactions, counts that fall like the rank to the power -.8",
                 *([popularity] if math.isnan(edge) or not n_read else []),
                 *([] if math.isnan(edge) else [tastes, reason]),
+                *([_UNREAD] if rehearsal.named("gram", "pairs") else []),
             ),
             scales=False,
         )

@@ -11,8 +11,9 @@ from skdp.solvers.recommend import Route, kept_items
 _MOST_DENSE = 4000  # items of a dense moment
 _MOST_FLIPS = 1e7  # expected: seconds
 _FEWEST = 200  # items that flips must reach to be worth their cost
-_CHOICE = 1.3  # deviation of the noise of a choice at epsilon 1 (Gumbel)
-_LEAST_SIGNAL = 150.0  # below it counts alone, which are pure, tell more than a moment beside them
+_CHOICE = 2.6  # deviation of the noise of a choice of range 2 at epsilon 1 (Gumbel)
+# Below it half of a moment shows a tenth of all at best: counts alone, which are pure, tell more.
+_LEAST_SIGNAL = 210.0
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
 
@@ -59,7 +60,7 @@ def _flips(session, n_users):
         return int(min(_MOST_FLIPS / max(flips, 1e-9), 2**31))
 
     def doubt(share):
-        return _CHOICE / (session.budget.pure_epsilon * share)
+        return 2 * _CHOICE / (session.budget.pure_epsilon * share)
 
     return Route("one_shot", signal, most, doubt)
 
@@ -121,10 +122,18 @@ def taste_edge(rehearsal, n_users):
     """
     if rehearsal.law == "exact":
         return 0.0
-    for line in rehearsal.named("gram", "pairs", "cells"):
-        if line.name != "cells":
-            return math.sqrt(2.0 * math.sqrt(line.size)) * line.noise_scale / n_users
-        n_kept = line.size / n_users
-        noise = pair_deviation(line.noise_scale, n_users, 0.0)
-        return 2.0 * noise * math.sqrt(n_kept) / (n_users * _USUAL_DEGREE)
-    return math.nan
+    lines = rehearsal.named("gram", "pairs", "cells")
+    if not lines:
+        return math.nan
+    if lines[0].name != "cells":
+        noise_scale = sum(line.noise_scale**-2 for line in lines) ** -0.5
+        return math.sqrt(2.0 * math.sqrt(lines[0].size)) * noise_scale / n_users
+    n_kept = lines[0].size / n_users
+    noise = pair_deviation(lines[0].noise_scale, n_users, 0.0)
+    return 2.0 * noise * math.sqrt(n_kept) / (n_users * _USUAL_DEGREE)
+
+
+def clear_taste(_n, noise, kept, *_public):
+    """Return a moment with one taste, beside popularity, that can be read for certain."""
+    taste = np.where(np.arange(len(kept)) % 2, 1.0, -1.0)
+    return 100 * noise.noise_scale * np.outer(taste, taste)

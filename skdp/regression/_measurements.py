@@ -20,6 +20,7 @@ from skdp.data.mixed_records import MOST
 from skdp.data.places import in_memory
 from skdp.data.records import RecordForm
 from skdp.queries.columns import ColumnQuery
+from skdp.queries.public_curvature import public_curvature
 from skdp.regression._covariances import RECORDS, check_given, with_covariances
 from skdp.solvers.columns import find_center
 from skdp.solvers.design import (
@@ -28,6 +29,7 @@ from skdp.solvers.design import (
     mixing,
     release_known_design,
     release_whitening,
+    through_design,
     whitening,
 )
 from skdp.solvers.trace import TraceFacts, median_steps
@@ -162,6 +164,18 @@ def public_design(estimator, query, shape, n):
     if estimator.design == RECORDS:
         return known_design(*query.public_precision())
     return whitening(query.public_moments(), shape, n, 0.0)
+
+
+def public_steps(query, design, centre, corner):
+    """Return what says of records that are public what they make of a step; None: they are not."""
+    if query.privacy_unit != "label":
+        return None
+    seen = through_design(query, design).augmented(centre, corner)
+
+    def at(U, S, V, *, reach):
+        return public_curvature(seen.tangent(U, S, V), reach)
+
+    return at
 
 
 def learnt_design(estimator, ask, shape, n, rank_share, share):

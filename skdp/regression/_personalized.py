@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,12 @@ from skdp._types import Seed, Split
 from skdp._validation import check_option
 from skdp.regression._global_model import learn_base, warn_unseen
 from skdp.regression._personalized_base import PersonalizedBase
-from skdp.regression._row_losses import QuantileLoss, check_row_loss
+from skdp.regression._row_losses import (
+    PoissonLoss,
+    QuantileLoss,
+    check_poisson_loss,
+    check_row_loss,
+)
 
 
 class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
@@ -68,9 +74,10 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         What rounds and heads minimise: a convex function of the residual. An object has the
         methods ``value(residual)`` and ``derivative(residual)`` of arrays and declares ``bounds``
         of its derivative, or ``curvature``, a bound of its second one: `QuantileLoss`, or your
-        own. It is tried on public numbers before anything is paid. Messages are cut to their
-        bounds whatever it says, so that the guarantee needs none of it but that each residual
-        counts by itself. The global model stays one of means.
+        own. `PoissonLoss` is for counts: the logarithms of their means are linear, and `predict`
+        returns means. A loss is tried on public numbers before anything is paid. Messages are cut
+        to their bounds whatever it says, so that the guarantee needs none of it but that each
+        residual counts by itself. The global model stays one of means (of logarithms of counts).
     fit_intercept : bool, default=True
         Whether users have intercepts of their own; the elected rule may shrink them.
     user_column : int, str or None, default=None
@@ -201,8 +208,18 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         if isinstance(self.loss, str):
             name = check_option(self, "loss", ("squared", "huber", "absolute"))
             return QuantileLoss() if name == "absolute" else name
-        check_row_loss(type(self).__name__, self.loss)
+        check = check_poisson_loss if self._counts else check_row_loss
+        check(type(self).__name__, self.loss)
+        if self._counts and not isinstance(self.target_bounds, str):
+            raise ValueError(
+                "PoissonLoss has its own public bound 'largest'; use target_bounds='auto'. Got "
+                f"{self.target_bounds!r}."
+            )
         return self.loss
+
+    @property
+    def _counts(self):
+        return isinstance(self.loss, PoissonLoss)
 
     def _scales_targets(self):
         loss = self._loss_name()
@@ -214,10 +231,11 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         return base.model, base.units
 
     def _encoded(self, y, *, reset):
-        return _column(y)
+        return self._block_encoding()[0](y)
 
     def _block_encoding(self):
-        return _column, 1, self._scales_targets()
+        encode = partial(_logs, loss=self.loss) if self._counts else _column
+        return encode, 1, self._scales_targets()
 
     def predict(self, X: Any, groups: Any = None) -> Any:
         """Predict: a known user by its own head, others by the global model.
@@ -234,7 +252,8 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         y : ndarray of shape (n_samples,)
             Predictions. Those of a fitted user's head are for that user's eyes.
         """
-        return self._linear(X, groups)[:, 0]
+        eta = self._linear(X, groups)[:, 0]
+        return self.loss.mean(eta) if self._counts else eta
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination; on private rows it is not covered.
@@ -260,3 +279,8 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
 
 def _column(y):
     return np.asarray(y, np.float64).reshape(-1, 1)
+
+
+def _logs(y, loss):
+    """Return the logarithms of counts; NaN stays NaN."""
+    return loss.counts(_column(y))

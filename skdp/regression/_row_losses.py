@@ -1,6 +1,7 @@
 """Convex losses of residuals that users minimise, and what has to hold of them."""
 
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -9,6 +10,8 @@ _POINTS = np.unique(
     np.concatenate([s * 10.0 ** np.arange(-6.0, 7.0) for s in (-1, 1)] + [np.linspace(-5, 5, 41)])
 )
 _CLOSE = 1e-6
+_FARTHEST = 50.0  # logarithms of means
+_MOST_COUNTED = 1e12
 
 
 @dataclass(frozen=True)
@@ -43,14 +46,80 @@ class QuantileLoss:
         return np.where(residual > 0, self.level, self.level - 1.0)
 
 
+@dataclass(frozen=True)
+class PoissonLoss:
+    """Loss of counts whose logarithmic means are linear: ``exp(eta) - count * eta``.
+
+    Counts are cut to [0, `largest`], and beyond ``eta = log(largest)`` the loss goes on as a line:
+    it is convex, and its derivative stays within (-`largest`, `largest`).
+
+    Parameters
+    ----------
+    largest : float, default=1000.0
+        Public; the largest count, and the largest mean, that is told from larger ones.
+
+    Examples
+    --------
+    >>> from skdp.regression import DPPersonalizedRegressor, PoissonLoss
+    >>> model = DPPersonalizedRegressor(1, loss=PoissonLoss(largest=50))
+    """
+
+    largest: float = 1000.0
+    link = "log"
+
+    @property
+    def bounds(self):
+        """Return the smallest and the largest derivative."""
+        return -float(self.largest), float(self.largest)
+
+    def mean(self, eta):
+        """Return the mean count at each linear predictor, at most `largest`."""
+        means = np.exp(np.minimum(eta, np.log(self.largest)))
+        return np.minimum(means, self.largest)
+
+    def value(self, count, eta):
+        """Return half of the deviance of each count: 0 where it is its own mean."""
+        beyond = np.maximum(eta - np.log(self.largest), 0.0)
+        logs = np.log(np.maximum(count, 1e-300))
+        saturated = count * logs - count
+        found = self.mean(eta) + self.largest * beyond - count * eta + saturated
+        return np.maximum(found, 0.0)
+
+    def derivative(self, count, eta):
+        """Return the derivative in the linear predictor."""
+        return self.mean(eta) - count
+
+    def counts(self, y):
+        """Return counts that are cut, as the logarithms that releases see: log(y + 1/2)."""
+        return np.log(np.clip(y, 0.0, self.largest) + 0.5)
+
+    def beside(self, logs, eta):
+        """Return counts in units of the means of a model of all: means of theirs are 1.
+
+        exp(eta) E(c/exp(eta) | x) = E(c | x): what fits them tells how a user differs from it.
+        """
+        eta = np.clip(eta, -_FARTHEST, _FARTHEST)
+        found = np.exp(logs - eta) - 0.5 * np.exp(-eta)
+        return np.clip(found, 0.0, self.largest)
+
+
+def check_poisson_loss(name, loss):
+    """Refuse bounds that are none."""
+    if not (isinstance(loss.largest, Real) and 1 <= loss.largest <= _MOST_COUNTED):
+        raise ValueError(
+            f"the 'loss' parameter of {name}: 'largest' of PoissonLoss must be a number between 1 "
+            f"and {_MOST_COUNTED:g}. Got {loss.largest!r}."
+        )
+
+
 def check_row_loss(name, loss):
     """Refuse a loss that is not what it says; it is tried on public residuals."""
 
     def fail(why):
         raise ValueError(
-            f"the 'loss' parameter of {name} must be 'squared', 'huber', 'absolute', or an object "
-            "with value(residual), derivative(residual) and 'bounds' of its derivative (or a "
-            f"bound 'curvature' of its second derivative): {why}. Got {loss!r}."
+            f"the 'loss' parameter of {name} must be 'squared', 'huber', 'absolute', PoissonLoss() "
+            "for counts, or an object with value(residual), derivative(residual) and 'bounds' of "
+            f"its derivative (or a bound 'curvature' of its second one): {why}. Got {loss!r}."
         )
 
     if not all(callable(getattr(loss, each, None)) for each in ("value", "derivative")):

@@ -24,6 +24,7 @@ from skdp.regression._measurements import (
     pay_the_rest,
     predictions,
     public_design,
+    public_steps,
     release_center,
     searches_of_design,
 )
@@ -238,7 +239,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         centre, seen = 0.0, True
         if self.fit_intercept:
             centre, seen = release_center(self, session, placed, shares["center"], n)
-        attributes = self._descend(ask, shape, n, design, shares, unit_noise, centre)
+        attributes = self._descend(ask, query, n, design, shares, unit_noise, centre)
         if not seen:
             attributes["doubt"] = attributes["doubt"] or "could not see where the targets lie"
         pay_the_rest(session)
@@ -274,8 +275,9 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         count = ask.count(share=shares["count"])
         return released_count(*count)
 
-    def _descend(self, ask, shape, n, design, shares, unit_noise, centre):
+    def _descend(self, ask, query, n, design, shares, unit_noise, centre):
         """Learn the design, then the matrix; return the fitted attributes."""
+        shape = query.shape
         facts = descent_facts(self, shape, n, unit_noise)
         try:
             if searches_of_design(self):
@@ -290,7 +292,8 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         facts = facts._replace(
             lam=design.lam, corner=corner, variance=design.variance, spread=design.spread
         )
-        fit = fit_trace(ask.augmented(centre, corner), facts)
+        known = public_steps(query, design, centre, corner)
+        fit = fit_trace(ask.augmented(centre, corner), facts, known)
         return self._attributes(fit, design, n, centre + corner * fit.intercept)
 
     def _attributes(self, fit, design, n, intercept):

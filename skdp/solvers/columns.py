@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer, released_count
+from skdp.solvers.likely import QUESTIONS
 from skdp.solvers.scales import (
-    QUESTIONS,
     Scale,
     find_places,
     find_scales,
@@ -25,8 +25,12 @@ _BLUR, _NEAREST, _FARTHEST = 0.05, 4.0, 64.0  # scales from the centre at which 
 _PARTS = (0.2, 0.4, 0.2, 0.06, 0.12, 0.02)
 _SCALES_ALONE = 0.4  # of the share, where medians alone follow
 # Half of the grid for a median reaches 6 scales from 0 (one may be two octaves off), and then 1.4
-# steps of the one before.
-_STEP, _FINER, _LOOKS = 2.0**-3, 2.0**-5, 2
+# steps of the one before. Wide steps reach 11 (three octaves): a third look makes up for them.
+_STEP, _WIDE_STEP, _FINER, _LOOKS = 2.0**-3, 2.0**-2, 2.0**-5, 2
+# Of what is left for parts of octaves and raises, where columns are looked at once more: a median,
+# and the scale about it.
+_CLOSER = (0.25, 0.25)
+_CLEAR = 8.0  # times the noise of a rank: with fewer rows they are of more use where they are
 
 
 class AsksOctaves(Protocol):
@@ -130,11 +134,24 @@ def find_columns(ask: AsksColumns, d: int, share: float, n: float | None) -> Col
     else:
         spreads += count
     first = find_scales(ask.octaves(np.zeros(d)).ranks, d, scales)
-    center, placed = _medians(ask, first, places)
+    closer = [part * (finer + raises) for part in _CLOSER]
+    clear = n > _CLEAR * first.noise_scale * math.sqrt(scales / min(closer))
+    seen = _medians(ask, first, places, step=_WIDE_STEP if clear else _STEP)
+    center, placed = seen.center, seen.placed
     about = ask.octaves(center).ranks
     spread = find_scales(about, d, spreads, near=first.value)
+    narrow = seen.narrow & spread.found & (spread.value <= 2 * seen.step)
+    if clear:
+        finer, raises = (part * (1 - sum(_CLOSER)) for part in (finer, raises))
+    if clear and narrow.any():
+        center, spread = _closer(ask, seen, spread, narrow, closer)
+        about = ask.octaves(center).ranks
+    elif clear:  # as many questions, on what is there
+        value = finer_scales(about, spread, sum(closer), questions=2 * QUESTIONS)
+        spread = spread._replace(value=value)
     size = raised_scales(about, finer_scales(about, spread, finer), raises)
-    found, needed = first.found & spread.found, max(first.needed, spread.needed)
+    far = placed & (center != 0.0)  # clear ranks have seen it, if not its scale about 0
+    found, needed = (first.found | far) & spread.found, max(first.needed, spread.needed)
     noise = first.noise_scale * math.sqrt(_PARTS[0] / QUESTIONS)
     size = np.where(found, size, spread.value)
     return Columns(center, size, found, n, noise, needed, placed)
@@ -144,9 +161,10 @@ def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
     """Find where the entries of each column lie, and nothing of how far they reach about there."""
     scale = find_scales(ask.octaves(np.zeros(d)).ranks, d, _SCALES_ALONE * share)
     guess = scale._replace(found=np.ones(d, bool))  # in low steps the centre stays near 0
-    center, placed = _medians(ask, guess, (1 - _SCALES_ALONE) * share, stay=0.5)
+    seen = _medians(ask, guess, (1 - _SCALES_ALONE) * share, stay=0.5)
     found = np.asarray(scale.found)
-    return Columns(center, scale.value, found, 1.0, scale.noise_scale, scale.needed, placed)
+    noise, needed = scale.noise_scale, scale.needed
+    return Columns(seen.center, scale.value, found, 1.0, noise, needed, seen.placed)
 
 
 def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
@@ -157,22 +175,64 @@ def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
     return Columns(zero, scale.value, found, math.inf, 1.0, scale.needed, np.ones(d, bool))
 
 
-def _medians(
-    ask: AsksColumns, scale: Scale, share: float, **how: float
-) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Return about the median of each column, and whether it was enclosed.
+class _Medians(NamedTuple):
+    """About the median of each column.
 
-    Entries may be alike, and far from 0. A column that lies within the steps of a first look is
-    looked at again, in finer ones.
+    Attributes
+    ----------
+    center, step : array of shape (d,)
+        Where it is, and in which steps it was looked for last.
+    placed, narrow : array of bool, shape (d,)
+        Whether clear ranks enclosed it, and whether little doubt is left about the step.
+    """
+
+    center: FloatArray
+    step: FloatArray
+    placed: NDArray[np.bool_]
+    narrow: NDArray[np.bool_]
+
+
+def _medians(
+    ask: AsksColumns, scale: Scale, share: float, *, step: float = _STEP, **how: float
+) -> _Medians:
+    """Return about the median of each column; entries may be alike, and far from 0.
+
+    A column that lies within the steps of a first look is looked at again, in finer ones.
     """
     d = len(scale.value)
-    center, step, placed = np.zeros(d), scale.value * _STEP, np.zeros(d, bool)
+    center, steps = np.zeros(d), scale.value * step
+    placed, finer = np.zeros(d, bool), np.ones(d)
     for _ in range(_LOOKS):
-        seen = find_places(ask.places(center, step).ranks, d, share / _LOOKS, **how)
-        center = np.where(scale.found, center + step * seen.at, 0.0)
-        step = np.where(seen.narrow, step * _FINER, step)
-        placed |= seen.enclosed & scale.found
-    return center, placed
+        steps = steps * finer
+        seen = find_places(ask.places(center, steps).ranks, d, share / _LOOKS, **how)
+        placed |= seen.enclosed & (scale.found | seen.narrow)
+        center = np.where(scale.found | placed, center + steps * seen.at, 0.0)
+        finer = np.where(seen.narrow, _FINER, 1.0)
+    return _Medians(center, steps, placed, seen.narrow & (scale.found | placed))
+
+
+def _closer(
+    ask: AsksColumns,
+    seen: _Medians,
+    spread: Scale,
+    narrow: NDArray[np.bool_],
+    shares: list[float],
+) -> tuple[FloatArray, Scale]:
+    """Return centres and scales after one more look at columns that lie within a single step.
+
+    A longitude in a city lies two thousand deviations from 0: its distance from the middle of a
+    step says nothing of its spread.
+    """
+    places, spreads = shares
+    d, step = len(narrow), seen.step * _FINER
+    look = find_places(ask.places(seen.center, step).ranks, d, places)
+    nearer = narrow & (look.narrow | look.enclosed)
+    center = np.where(nearer, seen.center + step * look.at, seen.center)
+    near = spread.value * np.where(nearer, _FINER, 1.0)
+    again = find_scales(ask.octaves(center).ranks, d, spreads, near=near)
+    better = nearer & again.found & (again.value < spread.value)
+    value = np.where(better, again.value, spread.value)
+    return np.where(better, center, seen.center), spread._replace(value=value)
 
 
 def find_center(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,11 @@ class ConvexLoss:
         Whether heads are judged by it; else by least squares, where leaving out is exact.
     skewed : bool
         Whether residuals of two signs cost differently: intercepts are then no means.
+    beside : callable or None
+        (targets, predictions of the model of all) -> what users fit; None: the difference.
+    typical : callable or None
+        (Y, linear predictor) -> ordinary curvature of each user's rows in units of the upper bound:
+        penalties count beside ordinary rows, and so does a row that is left out. None: 1.
     """
 
     n_steps: int
@@ -91,6 +96,31 @@ class ConvexLoss:
     mean: Callable[[FloatArray], FloatArray] | None = None
     judges: bool = False
     skewed: bool = False
+    beside: Callable[[FloatArray, FloatArray], FloatArray] | None = None
+    typical: Callable[[FloatArray, FloatArray], FloatArray] | None = None
+
+
+class CountLoss(Protocol):
+    """A convex loss of counts and linear predictors, the logarithms of their means."""
+
+    largest: float
+    link: str
+
+    def mean(self, eta: FloatArray) -> FloatArray:
+        """Return the mean count of each linear predictor."""
+        ...
+
+    def value(self, count: FloatArray, eta: FloatArray) -> FloatArray:
+        """Return the loss of each count."""
+        ...
+
+    def derivative(self, count: FloatArray, eta: FloatArray) -> FloatArray:
+        """Return its derivative in eta."""
+        ...
+
+    def beside(self, logs: FloatArray, eta: FloatArray) -> FloatArray:
+        """Return counts in units of their means in the model of all."""
+        ...
 
 
 class RowLoss(Protocol):
@@ -110,7 +140,36 @@ _WIDTH = 1.0  # of smoothing, in median absolute residuals
 _EITHER: FloatArray = np.array([[[0.5], [3.0]]])
 
 
-def convex_loss(loss: str | RowLoss) -> ConvexLoss:
+def _count_loss(loss: CountLoss) -> ConvexLoss:
+    """Return a loss of counts as ridge fits.
+
+    The curvature of a row is its mean, on the way to the minimum at most the largest count or mean
+    of the user: gradient steps of its inverse. An ordinary one is about the mean count, drawn to
+    that of the model of all, 1.
+    """
+
+    def steepest(Y: FloatArray, eta: FloatArray) -> FloatArray:
+        largest = np.maximum(loss.mean(eta), Y).max(axis=(1, 2))
+        return np.asarray(np.maximum(largest, ordinary(Y)))
+
+    def ordinary(Y: FloatArray) -> FloatArray:
+        return np.asarray((Y.sum(axis=(1, 2)) + 1.0) / (Y.shape[1] + 1.0))
+
+    def pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
+        return np.asarray(eta - loss.derivative(Y, eta) / _each(steepest(Y, eta), Y))
+
+    def typical(Y: FloatArray, eta: FloatArray) -> FloatArray:
+        return ordinary(Y) / steepest(Y, eta)
+
+    def losses(Y: FloatArray, eta: FloatArray) -> FloatArray:
+        return np.asarray(loss.value(Y, eta).sum(axis=2))
+
+    return ConvexLoss(
+        _STEPS, pseudo, losses, loss.mean, judges=True, beside=loss.beside, typical=typical
+    )
+
+
+def convex_loss(loss: str | RowLoss | CountLoss) -> ConvexLoss:
     """Return a loss as ridge fits: one of `LOSSES`, or one of residuals.
 
     A loss with a declared `curvature` takes gradient steps of its inverse. Another one has a
@@ -119,6 +178,9 @@ def convex_loss(loss: str | RowLoss) -> ConvexLoss:
     """
     if isinstance(loss, str):
         return LOSSES[loss]
+    if getattr(loss, "link", None) == "log":
+        return _count_loss(cast(CountLoss, loss))
+    loss = cast(RowLoss, loss)
 
     def losses(Y: FloatArray, eta: FloatArray) -> FloatArray:
         return np.asarray(loss.value(Y - eta).sum(axis=2))
@@ -315,9 +377,15 @@ class RidgePath:
         """Fit Y by offset + F b + intercept under the loss."""
         eta = offset
         for _ in range(loss.n_steps):
-            target = loss.pseudo(Y, eta)
-            BY, diagonal, intercept = self.residuals(target - offset, penalty, variance)
+            target, own = loss.pseudo(Y, eta), penalty
+            if loss.typical is not None:
+                own = penalty * loss.typical(Y, eta)
+            BY, diagonal, intercept = self.residuals(target - offset, own, variance)
             eta = target - BY
+        if loss.typical is not None:  # once more in units of ordinary rows: a fixed point of both
+            step = loss.pseudo(Y, eta) - eta
+            target = eta + step / _each(loss.typical(Y, eta), Y)
+            BY, diagonal, intercept = self.residuals(target - offset, penalty, variance)
         left_out = target - BY / np.maximum(diagonal, _LEAST_DIAGONAL)[:, :, None]
         dual = BY / _each(penalty * self.size, BY)
         return LocalFit(eta, left_out, target, dual, intercept)

@@ -17,11 +17,12 @@ from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.one_shot import Flipped, history_pairs
 from skdp.solvers.recommend import (
     best_way,
+    doubts,
     kept_degree,
     known_items,
 )
 from skdp.solvers.rungs import Bought
-from skdp.solvers.tastes import Ways, offered
+from skdp.solvers.tastes import Way, Ways, offered
 
 FloatArray = NDArray[np.float64]
 _JUDGED = 5  # every so many reports are kept for the choice of the blend
@@ -50,7 +51,7 @@ def fit_reports(
     """
     judged = np.arange(Y.shape[0]) % _JUDGED == 0
     options = (noise_scale, items, n_items, n_components, exponent)
-    way = 0
+    way = None
     if judged.any() and not judged.all():
         way = _chosen_way(_ways(Y[~judged], *options)[0], Y[judged], noise_scale)
     ways, counts = _ways(Y, *options)
@@ -75,18 +76,22 @@ def _ways(
     return offered(moment, known_items(counts, items, m), n_components, exponent), counts
 
 
-def _chosen_way(ways: Ways, Y: Any, noise_scale: float) -> int:
+def _chosen_way(ways: Ways, Y: Any, noise_scale: float) -> Way | None:
     """Choose among the ways by what they find of one half of the items from the other.
 
     Hits are sums of unbiased cells: those of the list of each report, with deviation s each.
     """
+    if not ways.there:
+        return None
     together, weights = ways.together()
+    weights = np.vstack([np.zeros(together.rank), weights])  # popularity first
     totals = np.zeros(len(weights))
     for half in (0, 1):
         known = np.arange(Y.shape[1]) % 2 == half
         totals += _hits(together, weights, Y.tocsc(), known, noise_scale)
-    cells = 2 * Y.shape[0] * 2 * together.list_length
-    return best_way(totals, math.sqrt(cells) * noise_scale, math.sqrt(2 * Y.shape[0] * _DIFFERENCE))
+    noise = math.sqrt(2 * Y.shape[0] * 2 * together.list_length) * noise_scale
+    doubt = doubts(ways.there, noise, math.sqrt(2 * Y.shape[0] * _DIFFERENCE))
+    return best_way(ways.there, totals[1:] - totals[0], doubt)
 
 
 def _hits(

@@ -22,6 +22,7 @@ from skdp.answer import Answer
 from skdp.solvers.local_fits import (
     LOSSES,
     ConvexLoss,
+    CountLoss,
     RidgePath,
     RowLoss,
     centred,
@@ -182,15 +183,15 @@ class View:
         Public.
     intercept : bool
         Whether users have their own intercept.
-    loss_name : str or RowLoss
-        A key of `LOSSES`, or a loss of residuals.
+    loss_name : str, RowLoss or CountLoss
+        A key of `LOSSES`, or a loss of residuals or of counts.
     base : GlobalModel or None
         What users subtract from their targets first: they then learn how they differ from it.
     """
 
     whitener: FloatArray | None
     intercept: bool
-    loss_name: str | RowLoss
+    loss_name: str | RowLoss | CountLoss
     base: GlobalModel | None = None
 
     @property
@@ -227,8 +228,14 @@ class View:
         """Whiten a batch and bring each user to mean square 1."""
         X = self.whitened(batch.X)
         scale = own_scale(centred(X) if self.intercept else X)
-        Y = batch.Y if self.base is None else batch.Y - self.base.predictions(batch)
-        return Seen(X / scale[:, None, None], Y, scale)
+        return Seen(X / scale[:, None, None], self._beside(batch), scale)
+
+    def _beside(self, batch: UserBatch) -> FloatArray:
+        """Return what the user fits beside the model of all."""
+        if self.base is None:
+            return batch.Y
+        eta, beside = self.base.predictions(batch), self.loss.beside
+        return batch.Y - eta if beside is None else beside(batch.Y, eta)
 
     def tells(self, batch: UserBatch) -> NDArray[np.bool_]:
         """Whether a user's rows tell of a direction: exact, whatever the order of the rows.
@@ -242,7 +249,9 @@ class View:
         return np.asarray(moves[0] & moves[1])
 
     def linear_targets(self, Y: FloatArray) -> FloatArray:
-        """Targets for a least-squares fit: labels become centred indicators."""
+        """Targets for a least-squares fit: labels become centred indicators, counts changes."""
+        if self.loss.beside is not None:
+            return Y - 1.0
         if self.loss_name == "logistic":
             return Y - 0.5
         return Y - 1.0 / Y.shape[2] if self.loss_name == "softmax" else Y

@@ -7,9 +7,9 @@ G a released moment of the rows on K. All arrays here are public.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,9 @@ from scipy.special import ndtri
 from skdp.answer import Answer
 from skdp.solvers.item_filter import ItemFilter, list_length
 from skdp.solvers.one_shot import Flipped, history_pairs
-from skdp.solvers.rungs import Bought, bought, ranked
+from skdp.solvers.rungs import Bought, averaged, bought, ranked
 from skdp.solvers.shrinkage import PairMoment, wigner
-from skdp.solvers.tastes import WAYS, Items, Ways, offered, own_of
+from skdp.solvers.tastes import Items, Way, Ways, offered, own_of
 
 FloatArray = NDArray[np.float64]
 _PURE_COUNTS, _PURE_CELLS = 0.1, 0.85  # shares of a pure budget
@@ -31,7 +31,8 @@ _JUDGE = 0.05  # share of the budget that chooses among them
 _MOST_JUDGED = 0.5  # of the rows, of which a fifth of the items is hidden from the moment
 _JUDGED_ROWS = 10_000.0  # are enough
 _JUDGED_SCORES = 2e7  # computed for it: seconds
-_DIFFERENCE = 0.03  # variance of how far the recalls of two ways differ for one row
+_FIRST_LOOK = 0.5  # of a moment's share, where what is left would serve the counts
+_UNLIKE = 0.06  # of the rows vote on a way that is about as good as popularity
 _HIDDEN, _MOST_HIDDEN = 0.2, 6.0  # share of the items of a judged row, and how many in the mean
 _LISTS = 8  # with other noise, that are compared with the list of the counts
 
@@ -156,14 +157,16 @@ def popularity_ways(counts: Bought, n_users: float) -> Ways:
     return offered(None, known_items(counts, top, n_users), 1, 0.0)
 
 
-def doubts(noise_scale: float, sampled: float) -> FloatArray:
-    """Return by how much each way must be better: for privacy's noise, and for that of the rows."""
-    return np.array([way.doubt * noise_scale + way.luck * sampled for way in WAYS])
+def doubts(ways: Sequence[Way], noise_scale: float, sampled: float) -> FloatArray:
+    """Return how many votes each way needs: for privacy's noise, and for the luck of the rows."""
+    return np.array([way.doubt * noise_scale + sampled for way in ways])
 
 
-def best_way(totals: FloatArray, noise_scale: float, sampled: float) -> int:
-    """Return the way with the largest released recall; popularity where noise may have done it."""
-    return int(np.argmax(totals - doubts(noise_scale, sampled)))
+def best_way(ways: Sequence[Way], votes: FloatArray, doubt: FloatArray) -> Way | None:
+    """Return the way with most votes beyond its doubt; popularity where none has any."""
+    beyond = votes - doubt
+    best = int(np.argmax(beyond))
+    return ways[best] if beyond[best] > 0 else None
 
 
 def fit_filter(
@@ -177,58 +180,93 @@ def fit_filter(
 ) -> Fitted:
     """Release counts, the moment of the most popular items, and how far its tastes help.
 
-    Where the counts cannot be read, or nothing else is wanted, they take all that is available.
+    Where the counts cannot be read, or nothing else is wanted, they take all that is available;
+    where no tastes can be read they take what is left.
     """
     counts = buy_counts(ask.counts, available, route.name)
+    judged = min(_MOST_JUDGED, _JUDGED_ROWS / n_users)
     if not counts.readable:
         ways = popularity_ways(counts, n_users)
         if route.name == "one_shot":
-            judged = min(_MOST_JUDGED, _JUDGED_ROWS / n_users)
             _chosen_way(ask, route, ways, n_users, (judged, _HIDDEN))
-        return Fitted(ways.chosen(0), counts)
+        return Fitted(ways.chosen(None), counts)
     rest = _PURE_CELLS if route.name == "one_shot" else available - counts.spent - _JUDGE
     order = np.argsort(-counts.value, kind="stable")
     n_kept, usual = _sized(route, counts.value[order], n_users, rest)
     kept = np.sort(order[:n_kept])
-    judged = min(_MOST_JUDGED, _JUDGED_ROWS / n_users)
     hidden = min(_HIDDEN, _MOST_HIDDEN / usual)
     items = known_items(counts, kept, n_users)
-    moment, flipped = _moment(ask, route, items, floor or usual, (judged, hidden), rest)
-    ways = offered(moment, items, n_components, exponent)
-    del moment  # large
+    release = partial(_released, ask, route, items, floor or usual, (judged, hidden))
+    read = partial(offered, items=items, n_components=n_components, exponent=exponent)
+    look = _first_look(route, counts, available)
+    answer = release(rest * look)
+    first = answer if look < 1.0 else None
+    moment, flipped = _moment(route, answer, items, floor or usual)
+    del answer  # large, as is the moment
+    ways = read(moment)
+    if first is not None and ways.kinds[0].rank:
+        both, look = averaged(first, release(rest * (1 - look))), 1.0
+        ways = read(_moment(route, both, items, floor or usual)[0])
+    del moment
+    left = rest * (1 - look) + _JUDGE
+    if route.name != "one_shot" and (look < 1.0 or not ways.there):
+        counts = counts.with_more(ask.counts(share=left), left)
+        items = known_items(counts, kept, n_users)
+        return Fitted(offered(None, items, n_components, exponent).chosen(None), counts)
     judged = min(judged, _JUDGED_SCORES / (n_users * n_kept))
     way = _chosen_way(ask, route, ways, n_users, (judged, hidden))
     return Fitted(ways.chosen(way), counts, flipped)
 
 
+def _first_look(route: Route, counts: Bought, available: float) -> float:
+    """Return the part of a moment that is bought at first.
+
+    All of it where the counts were clear at once: they need no more, and flips are made once.
+    """
+    clear = counts.spent <= 1.01 * _rungs(route.name, available)[0][0]
+    return 1.0 if clear or route.name == "one_shot" else _FIRST_LOOK
+
+
 def _chosen_way(
     ask: Any, route: Route, ways: Ways, n_users: float, judged: tuple[float, float]
-) -> int:
-    """Choose the way by the recall of hidden items; pure routes by one choice.
+) -> Way | None:
+    """Choose the way by the votes of judged rows; pure routes by one choice, in any case.
 
     `judged` are a share of the rows, and of their items that are hidden.
     """
     together, weights = ways.together()
-    query = ask.judge(*together.arrays(), weights, *judged)
-    sampled = math.sqrt(_DIFFERENCE * n_users * judged[0])
+    offers = ways.there
+    sampled = math.sqrt(_UNLIKE * n_users * judged[0])
     if route.name != "one_shot":
-        answer = query.recalls(share=_JUDGE)
-        return best_way(answer.value, answer.noise_scale, sampled)
-    return int(query.best_recall(-doubts(route.doubt(_JUDGE), sampled), share=_JUDGE))
+        query = ask.judge(*together.arrays(), weights, *judged)
+        answer = query.votes(share=_JUDGE)
+        return best_way(offers, answer.value, doubts(offers, answer.noise_scale, sampled))
+    weights = weights if len(offers) else np.zeros((1, together.rank))
+    bonus = np.zeros(1 + len(weights))
+    bonus[1 : 1 + len(offers)] = -doubts(offers, route.doubt(_JUDGE), sampled)
+    best = int(ask.judge(*together.arrays(), weights, *judged).best(bonus, share=_JUDGE))
+    return offers[best - 1] if 0 < best <= len(offers) else None
+
+
+def _released(
+    ask: Any, route: Route, items: Items, floor: int, judged: tuple[float, float], share: float
+) -> Answer:
+    """Release the moment on the kept items, or their flipped cells."""
+    if route.name == "one_shot":
+        return cast(Answer, ask.cells(items.kept, *judged, share=share))
+    return cast(Answer, ask.moment(items.kept, floor, *judged, items.popular, share=share))
 
 
 def _moment(
-    ask: Any, route: Route, items: Items, floor: int, judged: tuple[float, float], share: float
+    route: Route, answer: Answer, items: Items, floor: int
 ) -> tuple[PairMoment, Flipped | None]:
-    """Release the moment on the kept items, or their flipped cells."""
+    """Return the moment without its diagonal, and flipped histories."""
     if route.name == "one_shot":
-        cells = ask.cells(items.kept, *judged, share=share)
-        flipped = Flipped(cells.value, cells.noise_scale)
+        flipped = Flipped(answer.value, answer.noise_scale)
         return history_pairs(flipped.rows, flipped.noise_scale, floor), flipped
-    answer = ask.moment(items.kept, floor, *judged, items.popular, share=share)
-    off, diagonal = answer.value.copy(), None
+    off, diagonal = answer.value, None
     if not route.pairs:
-        diagonal = np.diag(off).copy()
+        off, diagonal = off.copy(), np.diag(off).copy()
         np.fill_diagonal(off, 0.0)
     noise_scale = answer.noise_scale / math.sqrt(2)
     edge = 2 * noise_scale * math.sqrt(len(items.kept))

@@ -32,6 +32,20 @@ class Bought(NamedTuple):
     spent: float
     readable: bool
 
+    def with_more(self, answer: Answer, share: float) -> Bought:
+        """Average the numbers with the same ones, bought again for a share."""
+        both = averaged(Answer(self.value, self.noise_scale), answer)
+        return Bought(both.value, both.noise_scale, self.spent + share, self.readable)
+
+
+def averaged(first: Answer, second: Answer) -> Answer:
+    """Average two answers to one question by their precision."""
+    if first.noise_scale == 0.0:
+        return first
+    weights = first.noise_scale**-2, second.noise_scale**-2
+    value = (weights[0] * first.value + weights[1] * second.value) / sum(weights)
+    return Answer(value, sum(weights) ** -0.5)
+
 
 def bought(
     ask: Callable[..., Answer], rungs: Iterable[tuple[float, ...]], clear: Callable[..., bool]

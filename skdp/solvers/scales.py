@@ -10,45 +10,24 @@ noise alike, one that is too high drowns the signal.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_ndtr
 
 from skdp.answer import Answer
+from skdp.solvers.likely import FARTHEST, OCTAVES, QUESTIONS, Bisection, Search
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
-QUESTIONS = 7
-FARTHEST = 46  # octaves: a median of 1e-12 or 1e12, and a little more
-OCTAVES = np.arange(-FARTHEST, FARTHEST + 1)
-_WIDTHS = (0.1, 0.4, 1.2, 3.0)  # how far numbers spread about their median, in octaves
-_FALL = 6.0  # octaves: half of the prior falls off from 1 like this, as units of measurement do
-_NOTHING = 2.0  # what a column of few numbers adds to the likelihood of each octave
-_NEAR = 2  # octaves that a found median may be off
-_SURE = 0.88
 _LOW = 0.25  # where nothing was found the lower quartile of what is likely is taken
 _STAY = 0.01  # of the posterior of a place lies to one side of where it was: it has moved
-_ASIDE = np.array([0, -1, 1, -2, 2, -3, 3, -4])  # octaves: the first that was not asked about
-_APART, _GOLDEN = 0.4, (math.sqrt(5) - 1) / 2
-_SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in octaves
-_EXACT = 0.01  # of a number: stands for the noise scale where there is no noise
-_LEAST = -200.0  # logarithm of a likelihood: smaller ones are slow and say no more
-_BLOCK = 128  # columns at a time
 _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
 _RAISES, RAISING = 16, 4  # clip levels upwards, half octaves; questions among them
 LEVEL_DOUBT = 2.0  # deviations of a count, that a level is raised for
 _FINER = 2  # questions about parts of an octave
-_CLEAR_RANK = 3.0  # deviations from which a rank says on which side of a threshold the median lies
 _RAISE_DOUBT = 3.0  # deviations: one raise by mistake costs more accuracy than one left out
 _FAR, _OUTSIDE = 4.0, 0.07  # of the numbers may lie so many scales outside
 _STEPS_UP = 3  # questions whether more do: up to 4^7 scales
-_ENOUGH = 4.2  # numbers, in deviations of the noise of one rank, from which a median is found
-
-# Rank of a threshold among numbers whose median lies i - len(OCTAVES) octaves below it.
-_GAPS = np.arange(-len(OCTAVES), len(OCTAVES) + 1) + 0.5
-_RANKS = np.stack([expit(_GAPS / width) - 0.5 for width in _WIDTHS])
 
 
 class AsksRank(Protocol):
@@ -124,7 +103,7 @@ def find_scales(
     share what they show: one too short to be found by itself takes the scale that most have.
     """
     unit = np.ldexp(1.0, np.rint(np.log2(np.broadcast_to(near, d))).astype(int))
-    search = _Search(d)
+    search = Search(d)
     for _ in range(QUESTIONS):
         asked = search.question()
         thresholds = unit * np.ldexp(1.0, OCTAVES[asked])
@@ -160,7 +139,7 @@ def find_places(ranks: AsksRanks, d: int, share: float, *, stay: float = _STAY) 
     be here stays: entries are often alike, and next to what most of them are lies nothing. It moves
     if less than `stay` of what is likely lies on one side of here (0.5: always).
     """
-    likely = _Bisection(d)
+    likely = Bisection(d)
     for _ in range(QUESTIONS):
         asked = likely.question()
         likely.learn(asked, ranks(OCTAVES[asked].astype(float), share=share / QUESTIONS))
@@ -243,148 +222,3 @@ def _lowest(
         else:
             low = min(middle + 1, high)
     return float(grid[high])
-
-
-class _Likely:
-    """What the released ranks leave likely, for each column and step of the grid."""
-
-    _apart = 0.0
-
-    def __init__(self, d: int, prior: FloatArray) -> None:
-        self._asked: list[IntArray] = []
-        self._posterior = np.tile(prior, (d, 1))
-
-    def quantile(self, q: Any) -> IntArray:
-        """Return the step of each column below which q of the posterior lies."""
-        reached = self._posterior.cumsum(axis=1) >= np.reshape(q, (-1, 1)) * (1 - 1e-12)
-        return np.asarray(reached.argmax(axis=1))
-
-    def question(self) -> IntArray:
-        """Return the next threshold of each column: near its median, not the same for all.
-
-        Columns that share what they show learn more of it from different thresholds. At the very
-        median an answer is that of an empty column: no threshold is asked about twice.
-        """
-        d, left = len(self._posterior), 1 - len(self._asked) / QUESTIONS
-        apart = np.arange(d) * _GOLDEN % 1 - 0.5 if d > 1 else np.zeros(1)
-        middle = self.quantile(0.5 + self._apart * left * apart)
-        near = np.minimum(np.maximum(middle[:, None] + _ASIDE, 0), len(OCTAVES) - 1)
-        if not self._asked:
-            return np.asarray(near[:, 0])
-        known = (np.stack(self._asked)[:, :, None] == near).any(axis=0)
-        return np.asarray(near[np.arange(d), known.argmin(axis=1)])
-
-    def result(self) -> tuple[IntArray, NDArray[np.bool_]]:
-        """Return the median of what is likely, and whether that is narrow."""
-        middle = self.quantile(0.5)
-        off = np.abs(np.arange(len(OCTAVES)) - middle[:, None])
-        return middle, np.asarray(np.sum(self._posterior, axis=1, where=off <= _NEAR) > _SURE)
-
-
-class _Bisection(_Likely):
-    """Medians of columns that are known to hold numbers, whatever their distribution.
-
-    A median lies at or below a threshold with the chance that the rank without its noise is
-    positive.
-    """
-
-    def __init__(self, d: int) -> None:
-        super().__init__(d, np.full(len(OCTAVES), 1 / len(OCTAVES)))
-        self._logs = np.zeros((d, len(OCTAVES)))
-        self._lowest, self._highest = np.zeros(d), np.zeros(d)  # ranks, in deviations
-
-    def enclosed(self) -> NDArray[np.bool_]:
-        """Return whether clear ranks lie on both sides of the median."""
-        return (self._lowest < -_CLEAR_RANK) & (self._highest > _CLEAR_RANK)
-
-    def learn(self, asked: IntArray, answer: Answer) -> None:
-        """Take in one more answer for each column."""
-        self._asked.append(asked)
-        ranks = np.atleast_1d(answer.value) / max(answer.noise_scale, _EXACT)
-        self._lowest = np.minimum(self._lowest, ranks)
-        self._highest = np.maximum(self._highest, ranks)
-        z = ranks[:, None]
-        below = np.arange(len(OCTAVES)) <= asked[:, None]
-        self._logs += np.where(below, log_ndtr(z), log_ndtr(-z))
-        self._logs -= self._logs.max(axis=1, keepdims=True)
-        self._posterior = _normalised(np.exp(np.maximum(self._logs, _LEAST)))
-
-
-class _Search(_Likely):
-    """The scales of columns, of which some may be empty, and which share what they show."""
-
-    _apart = _APART
-
-    def __init__(self, d: int) -> None:
-        mild = np.exp(-np.abs(OCTAVES) / _FALL)
-        self._base = 0.5 / len(OCTAVES) + 0.5 * mild / mild.sum()
-        super().__init__(d, self._base)
-        self.noise_scale = 0.0
-        # Sums over the answers so far of f^2 and f a, for each width, column and octave.
-        self._squares = np.zeros((len(_WIDTHS), d, len(OCTAVES)))
-        self._products = np.zeros_like(self._squares)
-
-    @property
-    def needed(self) -> int:
-        """Return about how many numbers that are not zero would be found under this noise."""
-        return math.ceil(_ENOUGH * self.noise_scale)
-
-    def learn(self, asked: IntArray, answer: Answer) -> None:
-        """Take in one more answer for each column."""
-        self.noise_scale = noise = max(answer.noise_scale, _EXACT)
-        self._asked.append(asked)
-        gaps = asked[:, None] - np.arange(len(OCTAVES)) + len(OCTAVES)
-        scaled = (np.atleast_1d(answer.value) / noise)[:, None]
-        f = _RANKS.take(gaps, axis=1)
-        self._squares += f * f
-        self._products += f * scaled
-        blocks = range(0, len(asked), _BLOCK)
-        logs = np.vstack([self._log_likelihood(slice(i, i + _BLOCK)) for i in blocks])
-        self._posterior = _pooled(
-            np.exp(np.maximum(logs - logs.max(axis=1, keepdims=True), _LEAST)), self._base
-        )
-
-    def _log_likelihood(self, columns: slice) -> FloatArray:
-        """Return log P(answers | octave) of some columns, summed over widths and counts.
-
-        An answer is N f + noise, f the logistic rank of its threshold. For N whose logarithm is
-        uniform the sum over N is sqrt(2 pi) exp(z^2/2)/z with z = f'a/|f|, once that is clear; a
-        column that shows nothing adds as much to every octave.
-        """
-        products = np.maximum(self._products[:, columns], 0.0)
-        logs = products * products / self._squares[:, columns]
-        logs -= np.log1p(logs)
-        logs *= 0.5
-        largest = np.max(logs, axis=0)
-        logs -= largest
-        return np.asarray(largest + np.log(np.exp(logs).sum(axis=0) + _NOTHING * np.exp(-largest)))
-
-
-def _pooled(likelihood: FloatArray, base: FloatArray) -> FloatArray:
-    """Return the posterior of each column, for scales that scatter about a common one.
-
-    The common scale has the prior `base`; how far columns scatter about it is not known either.
-    """
-    if len(likelihood) == 1:
-        return _normalised(likelihood * base)
-    sums = [likelihood @ kernel for kernel in _KERNELS]  # (columns, common scale)
-    logs = np.stack([np.log(total).sum(axis=0) for total in sums]) + np.log(base)
-    weights = np.exp(logs - logs.max())
-    weights /= weights.sum()
-    prior = np.zeros_like(likelihood)
-    for kernel, total, weight in zip(_KERNELS, sums, weights, strict=True):
-        prior += (weight / total) @ kernel.T
-    return _normalised(likelihood * prior)
-
-
-def _kernel(spread: float) -> FloatArray:
-    """P(octave of a column | common octave), in columns; one in ten may lie anywhere."""
-    near = np.exp(-np.abs(OCTAVES[:, None] - OCTAVES) / spread)
-    return np.asarray(0.9 * near / near.sum(axis=0) + 0.1 / len(OCTAVES))
-
-
-_KERNELS = [_kernel(spread) for spread in _SCATTER]
-
-
-def _normalised(rows: FloatArray) -> FloatArray:
-    return np.asarray(rows / rows.sum(axis=1, keepdims=True))

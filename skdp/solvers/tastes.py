@@ -36,21 +36,17 @@ class Way(NamedTuple):
         errs more.
     weight : float
         Of the tastes beside popularity.
-    doubt, luck : float
-        Deviations of the noise of privacy, and of the luck of the judged rows, by which its recall
-        must be better than that of popularity. What pairs say together is nothing where it does not
-        stand out of the noise of privacy, which need not be doubted again.
+    doubt : float
+        Deviations of the noise of privacy by which its votes must be more than none; one of the
+        luck of the judged rows comes on top.
     """
 
     kind: int
     weight: float
     doubt: float
-    luck: float = 1.0
 
 
-WAYS = (
-    Way(0, 0.0, 0.0, 0.0), Way(0, 1.0, 0.0), Way(0, 2.0, 1.0), Way(1, 0.25, 2.0), Way(1, 1.0, 3.0),
-)  # fmt: skip
+WAYS = (Way(0, 1.0, 1.0), Way(0, 2.0, 2.0), Way(1, 0.25, 2.0), Way(1, 1.0, 3.0))
 
 
 class Items(NamedTuple):
@@ -83,6 +79,11 @@ class Ways(NamedTuple):
 
     kinds: tuple[ItemFilter, ...]
 
+    @property
+    def there(self) -> list[Way]:
+        """Ways whose tastes are not empty."""
+        return [way for way in WAYS if self.kinds[way.kind].rank]
+
     def together(self) -> tuple[ItemFilter, FloatArray]:
         """Return one filter of all tastes, and the weights of them that make each way."""
         first, *others = self.kinds
@@ -93,15 +94,16 @@ class Ways(NamedTuple):
         )
         ranks = [kind.rank for kind in self.kinds]
         starts = np.concatenate([[0], np.cumsum(ranks)])
-        weights = np.zeros((len(WAYS), both.rank))
-        for row, way in zip(weights, WAYS, strict=True):
+        weights = np.zeros((len(self.there), both.rank))
+        for row, way in zip(weights, self.there, strict=True):
             row[starts[way.kind] : starts[way.kind + 1]] = way.weight
         return both, weights
 
-    def chosen(self, way: int) -> ItemFilter:
-        """Return the filter of one way."""
-        found = self.kinds[WAYS[way].kind]
-        return found.blended(WAYS[way].weight if found.rank else 0.0)
+    def chosen(self, way: Way | None) -> ItemFilter:
+        """Return the filter of one way; None is popularity alone."""
+        return (
+            self.kinds[0].blended(0.0) if way is None else self.kinds[way.kind].blended(way.weight)
+        )
 
 
 def own_of(counts: FloatArray, n_users: float) -> FloatArray:
@@ -183,7 +185,7 @@ def _filter(
     sizes = items.own * weights**2
     sampled = 2 * math.sqrt(float((sizes**2).sum()) / items.n_users)
     tastes, gains = _tastes(directions, weights, first, n_components, sampled)
-    inward = np.column_stack([first, tastes]) * weights[:, None]
+    inward = np.ascontiguousarray(np.column_stack([first, tastes]) * weights[:, None])
     return ItemFilter(kept, popularity, inward, (tastes * gains).T / weights, 1 / length)
 
 

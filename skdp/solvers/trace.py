@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from skdp.answer import Answer
-from skdp.solvers.scales import QUESTIONS, find_places, find_scale, finer_scale
+from skdp.solvers.curvature import PublicCurvature, curved_step
+from skdp.solvers.likely import QUESTIONS
+from skdp.solvers.scales import find_places, find_scale, finer_scale
 
 FloatArray = NDArray[np.float64]
 _Z = 0.6744897501960817
 _RATIO = 1.1  # of one step to the next, where a median is looked for near the last one
 _FINER = 3  # ranks that find a median in its octave
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
+_FAR = 40.0  # deviations that nothing goes beyond
 _SETTLED = 1.4  # of the smallest residual scale: three to four grid points
 READABLE = 5.0  # noise scales of a rank within half of the records
 
@@ -232,9 +235,10 @@ def private_median(
 class _Descent:
     """One run: the state is public throughout."""
 
-    def __init__(self, ask: AsksTrace, facts: TraceFacts) -> None:
+    def __init__(self, ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None) -> None:
         self.ask = ask
         self.facts = facts
+        self.public = public
         self.levels: list[float] = []
         self.iterates: list[FloatArray] = []
         self.sds: list[float] = []
@@ -273,27 +277,40 @@ class _Descent:
         self.median = private_median(tangent.scores_below, facts.rank_share, facts.n, near)
         c = clip_multiplier(facts, q, facts.gradients)
         answer = tangent.total(c * self.median, share=facts.gradients / facts.max_iter)
-        b = bussgang(c)
         self.levels.append(c * self.median)
         self.sd = self.median / (_Z * math.sqrt(facts.entry_variance * q + facts.corner**2))
-        rate = -1 / (1 + 2 * q * facts.spread / facts.n) / (b * facts.lam * facts.n)
+        move = self._move(answer, c)
         r, (d1, d2) = facts.rank, facts.shape
-        right = rate * answer.value[: r * d1].reshape(d1, r)
-        left = rate * answer.value[r * d1 : r * (d1 + d2)].reshape(r, d2)
+        right = move[: r * d1].reshape(d1, r)
+        left = move[r * d1 : r * (d1 + d2)].reshape(r, d2)
         self.U, self.values, self.V = retract(self.U, S, self.V, right, left)
         if facts.corner:
-            self.intercept += rate * float(answer.value[-1])
+            self.intercept += float(move[-1])
         size = float(np.linalg.norm(self.values))
         # Where X varies little along M, ||M|| is large beside the deviation of <X, M>.
         limit = 3 * self.first_sd * math.sqrt(facts.entry_variance * facts.spread) / facts.lam
         self.values = self.values * min(1.0, limit / max(size, 1e-300))
-        self.sampling = (
-            self.sd * math.sqrt(_clipped_variance(c) / (facts.information * facts.n)) / b
-        )
         self.iterates.append((self.U * self.values) @ self.V.T)
         self.intercepts.append(self.intercept)
         self.sds.append(self.sd)
+
+    def _move(self, answer: Answer, c: float) -> FloatArray:
+        """Return the step of a noisy gradient; keep its variance by noise and by sampling."""
+        facts, q, b = self.facts, self.facts.tangent_size, bussgang(c)
+        known = self.public and self.public(
+            self.U, np.diag(self.values), self.V, reach=min(_Z * c, _FAR)
+        )
+        if known:
+            step = curved_step(*known, facts, noise=answer.noise_scale, sd=self.sd)
+            self.variances.append(step.by_noise * answer.noise_scale**2)
+            self.sampling = self.sd * math.sqrt(_clipped_variance(c) / b * step.by_sampling)
+            return np.asarray(step.matrix @ answer.value)
+        rate = -1 / (1 + 2 * q * facts.spread / facts.n) / (b * facts.lam * facts.n)
         self.variances.append((answer.noise_scale * abs(rate)) ** 2)
+        self.sampling = (
+            self.sd * math.sqrt(_clipped_variance(c) / (facts.information * facts.n)) / b
+        )
+        return np.asarray(rate * answer.value)
 
     def _settled(self) -> NDArray[np.bool_]:
         """Return the steps whose residuals were near the smallest: they differ by noise alone."""
@@ -344,9 +361,12 @@ def zero_fit(
     return TraceFit(U, np.zeros(rank), V, 0.0, levels, noise_sd, reason)
 
 
-def fit_trace(ask: AsksTrace, facts: TraceFacts) -> TraceFit:
-    """Return the estimate, from an initial release and `max_iter` gradient releases."""
-    run = _Descent(ask, facts)
+def fit_trace(ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None = None) -> TraceFit:
+    """Return the estimate, from an initial release and `max_iter` gradient releases.
+
+    `public` says what records that are public make of a step.
+    """
+    run = _Descent(ask, facts, public)
     try:
         run.start()
         for index in range(facts.max_iter):

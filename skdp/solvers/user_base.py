@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from skdp.answer import Answer
 from skdp.solvers.columns import Columns
+from skdp.solvers.likely import FARTHEST
 from skdp.solvers.personalization import GlobalModel, GramMessage, Local, NumberMessage, UserBatch
 from skdp.solvers.readout import readout_moments, solve_readout
-from skdp.solvers.scales import FARTHEST, AsksRank, find_places, find_scale
+from skdp.solvers.scales import AsksRank, find_places, find_scale
 
 FloatArray = NDArray[np.float64]
 _WIDEST = 4.0  # scales from 0 within which the median target is looked for

@@ -356,3 +356,17 @@ def test_a_missing_center_is_no_number():
     for kind in (DPPCA, DPIncrementalPCA):
         with pytest.raises(ValueError, match=r"or an array of public .* Got None"):
             kind(1, center=None).fit(np.eye(3))
+
+
+@pytest.mark.parametrize("shift", [5.0, 50.0, 300.0])
+def test_rows_far_from_zero_lose_little_by_default(shift):
+    """The error of one mean about zero alone took .15 to .35 of what two components hold."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((2000, 5)) * [3.0, 2.0, 1.0, 1.0, 1.0]
+    best = PCA(2).fit(rows)
+    components = DPPCA(2, epsilon=3.0).fit(rows + shift).components_
+    centred = rows - best.mean_
+    captured = (
+        np.square(centred @ components.T).sum() / np.square(centred @ best.components_.T).sum()
+    )
+    assert captured > 0.97

@@ -897,6 +897,7 @@ def test_shares_of_the_automatic_route(wide):
         ({"algorithm": "gram", "privacy_unit": "interaction"}, {"n_oversamples": 2}),
         ({"algorithm": "one_shot", "privacy_unit": "entry"}, {"n_iter": 2}),
         ({"algorithm": "deflation", "privacy_unit": "frobenius"}, {"n_oversamples": 2}),
+        ({"algorithm": "alternating", "privacy_unit": "entry"}, {"clip_norm": 20.0}),
     ],
 )
 def test_steps_that_a_named_route_does_not_take_are_warned_of(options, ignored):

@@ -24,6 +24,7 @@ from skdp.federated._first_fit import SIGNATURES, FirstFitUsers, trial_users
 from skdp.federated._requests import Call, Request
 from skdp.federated.noise_parts import PartGrant
 from skdp.queries.users import UserQuery
+from skdp.regression import PoissonLoss
 from skdp.testing import seeded_entropy
 from skdp.testing._hooks import replaced
 
@@ -87,6 +88,7 @@ def fit(estimator, aggregator=None, **options):
 
 WAYS = [
     DPPersonalizedRegressor(1, epsilon=2.0),
+    DPPersonalizedRegressor(1, epsilon=2.0, loss=PoissonLoss(30.0)),
     DPPersonalizedRegressor(1, epsilon=2.0, adjacency="replace", loss="huber", head="hybrid"),
     DPPersonalizedRegressor(1, target_bounds=(-10, 10), init="pairs", refine="cross"),
     DPPersonalizedRegressor(1, target_bounds=(-10, 10), whiten="diag", refine="gram"),

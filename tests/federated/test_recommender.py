@@ -60,7 +60,7 @@ def test_the_fit_over_clients_is_the_central_one_with_more_noise(split, adjacenc
     assert model.privacy_spent_.epsilon == pytest.approx(16.0)
     for client in clients:
         assert client.close().epsilon == pytest.approx(16.0)
-        assert [line.name for line in client.ledger_][-1] == "recalls"
+        assert [line.name for line in client.ledger_][-1] == "votes"
 
 
 def test_interactions_are_for_local_reports():
@@ -96,7 +96,7 @@ def changed(place, value):
         Call("moment", (KEPT, 1.0, 0.5, np.zeros(4))),
         Call("moment", (KEPT, 1.0, 0.5, np.full(3, math.nan))),
         Call("judge", JUDGE),  # no release by itself
-        Call("best_recall", (np.zeros(3),)),
+        Call("best", (np.zeros(3),)),
         Call("gram"),
     ],
 )
@@ -117,7 +117,7 @@ def test_clients_refuse_what_is_unsound(call):
 )  # fmt: skip
 def test_clients_refuse_filters_that_fit_nothing(place, value):
     with pytest.raises(MessageRefused):
-        asked(Call("judge", changed(place, value)), Call("recalls"))
+        asked(Call("judge", changed(place, value)), Call("votes"))
     client = RecommenderClient(np.eye(6), AggregationConfig(4, 1, 1), epsilon=2.0)
     assert client.privacy_spent_.epsilon == 0.0
 

@@ -73,7 +73,7 @@ def test_receipt_and_errors():
     with named():
         learnt = DPStandardScaler().fit(X)
     names = [line.name for line in learnt.ledger_]
-    assert names == ["count"] + ["column_ranks"] * 34 + ["moments"]
+    assert names == ["count"] + ["column_ranks"] * 48 + ["moments"]
     given = DPStandardScaler(entry_bounds=(-1, 1)).fit(X)
     assert [line.name for line in given.ledger_] == ["moments"]
     assert given.privacy_spent_.epsilon == learnt.privacy_spent_.epsilon == 1.0

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from skdp.data import groups as grouped_rows
 from skdp.data.users import UserRows
 from skdp.queries.users import UserQuery
+from skdp.regression import PoissonLoss
 from skdp.solvers import candidates as net
 from skdp.solvers import personalization as shared
 from skdp.solvers import user_base as base
@@ -183,6 +184,45 @@ def test_neighbours_change_at_most_the_bound_and_attain_it(name, p):
     assert FLOOR.get((name, p), 0.95) <= pairs / replaced[0].bound.l2_steps(1e-9) <= 1.0
     for ones in (added, replaced):
         assert all(one.bound == ones[0].bound for one in ones)
+
+
+def count_messages():
+    """What users of a regression of counts send, beside a model of all on the scale of logs."""
+    model = GlobalModel(np.full((D, 1), 0.1), np.full(1, 0.5))
+    view = shared.View(W, True, PoissonLoss(50.0), model)
+    heads = Heads(view, U, model)
+    rules = all_rules(shared.Shared(U, 0.1, shared.Count()), view)[::7]
+    return {
+        "votes": starts.Votes(view, D, "ridge"),
+        "round": rounds.ResidualRound(view, U, 0.5),
+        "head_votes": HeadVotes(heads, rules),
+    }
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["votes", "round", "head_votes"])
+def test_users_with_counts_change_at_most_the_bound_and_attain_it(name):
+    """Counts, and numbers that are none: negative ones, and those beyond the largest."""
+    loss, rng, users = PoissonLoss(50.0), np.random.default_rng(23), []
+    for m in (3, 6, 30):
+        for scale in (1.0, 1e-200, 1e3, 1e200):
+            X = rng.standard_normal((m, D)) * scale
+            for y in (rng.poisson(3.0, (m, 1)), rng.poisson(0.1, (m, 1)), np.full((m, 1), 1e300),
+                      -rng.poisson(3.0, (m, 1)), 50.0 * (X[:, :1] > 0),
+                      50.0 * ((X @ U)[:, :1] > 0)):  # fmt: skip
+                users.append((X, loss.counts(np.asarray(y, np.float64))))
+    message = count_messages()[name]
+
+    def query(user, adjacency):
+        rows = UserRows(user[0], user[1], np.zeros(len(user[0]), int), False)
+        return message.asked(UserQuery(rows, adjacency=adjacency))
+
+    users += [(X, y[::-1]) for X, y in users] + [(-X, y) for X, y in users]
+    added = [query(user, "add_remove") for user in users]
+    answers = [one.answer(1e-9).ravel() for one in added]
+    adds, pairs = largest_changes(answers)
+    assert 0.95 <= adds / added[0].bound.l2_steps(1e-9) <= 1.0
+    assert pairs <= query(users[0], "replace").bound.l2_steps(1e-9)
 
 
 def largest_changes(answers):

@@ -12,6 +12,9 @@ from skdp.model_selection import leave_some_out
 from skdp.recommend import DPRecommender, recall_at_n
 from skdp.testing import fixed_noise, seeded_entropy
 
+# There are more cells than one over the usual delta, which an interaction unit is told.
+pytestmark = pytest.mark.filterwarnings("ignore:delta=.*no less:skdp.exceptions.PrivacyWarning")
+
 
 @pytest.fixture(scope="module")
 def tastes():

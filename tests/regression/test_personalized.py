@@ -21,7 +21,7 @@ from skdp.exceptions import PrivacyError, PrivacyUnitWarning, PrivacyWarning
 from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
-from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor
+from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, PoissonLoss
 from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES, View
 from skdp.solvers.user_rounds import ResidualRound
@@ -402,6 +402,7 @@ def label(y, classes):
         DPPersonalizedRegressor(whiten="diag", head="hybrid"),
         DPPersonalizedRegressor(1, init="pairs", refine="cross", loss="huber"),
         DPPersonalizedRegressor(1, loss="absolute"),
+        DPPersonalizedRegressor(1, loss=PoissonLoss(50.0)),
         DPPersonalizedRegressor(1, init="random", refine="gram", whiten=False),
         DPPersonalizedClassifier(classes=[0, 1]),
         DPPersonalizedClassifier(classes=[0, 1, 2]),
@@ -852,6 +853,7 @@ def test_server_rounds_follow_each_other_and_claim_no_receipt():
 COMBINATIONS = [
     {"loss": "huber"},
     {"loss": "huber", "refine": "cross", "head": "hybrid", "fit_intercept": True},
+    {"loss": PoissonLoss(50.0)},
     {"init": "pairs", "refine": "gram", "head": "subspace"},
     {"init": "random", "whiten": "diag", "local": "moment", "refine": "cross"},
     {"init": "exponential", "n_components": 1, "delta": 0.0, "whiten": False,

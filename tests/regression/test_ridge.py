@@ -107,6 +107,14 @@ def test_a_target_with_many_zeros_is_learnt():
     assert model.score(X + 3, y) > Ridge().fit(X, y).score(X, y) - 0.05
 
 
+def test_columns_thousands_of_deviations_from_zero_count():
+    X, y = data(20_000)
+    scores = DPRidge(epsilon=3).fit(X, y).score(X, y)
+    for shift in (300.0, 2_000.0, 5_000.0):  # such as longitudes in one city
+        moved = X + [shift, 0.0, 0.0, 0.0, -shift]
+        assert DPRidge(epsilon=3).fit(moved, y).score(moved, y) > scores - 0.03
+
+
 def test_columns_that_do_not_show_get_no_coefficient():
     X, y = data(20_000)
     X = X * [1.0, 1e5, 0.0, 1e-4, 1e8]

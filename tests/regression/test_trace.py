@@ -374,14 +374,18 @@ def measured(kind, n, d=6):
     [("pairs", 0.03), ("variance", 0.03), ("variances", 0.02), ("covariances", 0.02)],
 )
 def test_covariances_of_single_records(kind, limit, params):
-    """Errors were .015, .016, .010 and .008; with a learnt design .026 for the last."""
+    """Errors were .015, .016, .010 and .008; with a learnt design .026 for the last.
+
+    Public records tell by themselves what they make of a step: .006 for labels.
+    """
     X, known, y, M = measured(kind, 12_000 if kind != "covariances" else 6000)
     model = DPTraceRegressor(2, matrix_shape=(6, 6), epsilon=2.0, random_state=0, **params)
     found = clone(model).set_params(design="records").fit(X, y, design=known)
     assert error(found, M) < limit
     assert found.intercept_ == pytest.approx(5.0, abs=0.1)
     if kind == "covariances":
-        assert error(found, M) < 0.5 * error(model.fit(X, y), M)
+        learnt = error(model.fit(X, y), M)
+        assert learnt < limit if params else error(found, M) < 0.5 * learnt
     names = {line.name for line in found.ledger_}
     assert ("precision_median" in names) == (not params)  # under "label" covariances are public
     assert "design_moments" not in names
@@ -430,19 +434,27 @@ def test_keeps_its_promise(estimator, check):
     check(estimator)
 
 
+def entries(n, seed, shape):
+    """One entry of the matrix for each record, with noise of half its deviation."""
+    rng = np.random.default_rng(seed)
+    U, V = (np.linalg.qr(rng.standard_normal((d, 2)))[0] for d in shape)
+    M, cells = U @ V.T, rng.integers(math.prod(shape), size=n)
+    X = sp.csr_array((np.ones(n), cells, np.arange(n + 1)), (n, math.prod(shape)))
+    return X, M.ravel()[cells] + np.std(M) / 2 * rng.standard_normal(n), M
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-@pytest.mark.parametrize(("n", "epsilon"), [(1500, 3.0), (5000, 1.0), (9000, 3.0)])
-def test_the_label_unit_is_no_worse_than_the_row_unit(adjacency, n, epsilon):
-    """What is public is used as it is: the records, their number and their moments."""
-    errors = {"row": [], "label": []}
-    for seed in range(5):
-        X, y, M = sample(n, seed, (10, 10), noise=0.3)
-        for unit, found in errors.items():
-            model = DPTraceRegressor(
-                2, privacy_unit=unit, adjacency=adjacency, epsilon=epsilon, random_state=seed
+@pytest.mark.parametrize(("draw", "limit"), [(sample, 1.0), (entries, 0.95)])
+def test_the_label_unit_is_better_than_the_row_unit(adjacency, draw, limit):
+    """What is public is used as it is: records, their number, and what they make of a step."""
+    ratios = []
+    for n, epsilon in ((1500, 3.0), (5000, 1.0), (9000, 3.0)):
+        for seed in range(5):
+            X, y, M = draw(n, seed, (10, 10))
+            model = DPTraceRegressor(2, matrix_shape=M.shape, adjacency=adjacency, epsilon=epsilon)
+            label, row = (
+                error(model.set_params(privacy_unit=unit).fit(X, y), M) for unit in ("label", "row")
             )
-            found.append(error(model.fit(X, y), M))
-    row, label = (np.median(errors[unit]) for unit in ("row", "label"))
-    assert label <= 1.1 * row
-    assert label < 0.3
+            ratios.append(math.log(label / row))
+    assert math.exp(np.mean(ratios)) < limit

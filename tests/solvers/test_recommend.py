@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from skdp.answer import Answer
-from skdp.solvers.recommend import best_way, buy_counts, list_loss
-from skdp.solvers.tastes import WAYS, Way
+from skdp.solvers.recommend import Route, best_way, buy_counts, doubts, fit_filter, list_loss
+from skdp.solvers.tastes import WAYS
 
 
 @pytest.mark.thorough
@@ -49,10 +49,71 @@ def test_counts_are_bought_until_they_are_known():
 
 
 def test_a_way_must_be_clearly_better_than_popularity():
-    assert WAYS[0] == Way(0, 0.0, 0.0, 0.0)
-    assert best_way(np.zeros(len(WAYS)), 1.0, 1.0) == 0
-    for way, (_, _, doubt, luck) in enumerate(WAYS[1:], 1):
-        gains = (np.arange(len(WAYS)) == way) * 10.0
-        assert best_way(gains, 0.1, 0.1) == way
-        assert best_way(gains, 0.0, 10.1 / luck) == 0
-        assert best_way(gains, 10.1 / max(doubt, 1e-9), 0.0) == (0 if doubt else way)
+    assert best_way(WAYS, np.zeros(len(WAYS)), doubts(WAYS, 1.0, 1.0)) is None
+    for i, way in enumerate(WAYS):
+        votes = (np.arange(len(WAYS)) == i) * 10.0
+        assert best_way(WAYS, votes, doubts(WAYS, 0.1, 0.1)) == way
+        assert best_way(WAYS, votes, doubts(WAYS, 0.0, 10.1)) is None
+        assert best_way(WAYS, votes, doubts(WAYS, 10.1 / way.doubt, 0.0)) is None
+
+
+class Public:
+    """An `ask` that answers by given arrays, and says what was bought."""
+
+    def __init__(self, counts, moment, votes):
+        self._counts, self._moment, self._vote = counts, moment, votes
+        self.bought = []
+
+    def counts(self, *, share):
+        self.bought.append(("counts", share))
+        return Answer(self._counts.copy(), share**-0.5)
+
+    def moment(self, kept, *_, share):
+        self.bought.append(("moment", share))
+        return Answer(self._moment[np.ix_(kept, kept)], share**-0.5)
+
+    def judge(self, *public):
+        self._votes = np.full(len(public[5]), self._vote)
+        return self
+
+    def votes(self, *, share):
+        self.bought.append(("votes", share))
+        return Answer(self._votes, share**-0.5)
+
+
+def bought_by_fit(slope, taste, votes):
+    counts = 400 - slope * np.arange(60.0)
+    signs = np.where(np.arange(60) % 2, 1.0, -1.0)
+    ask = Public(counts, taste * (np.outer(signs, signs) - np.eye(60)), votes)
+    route = Route("gram", lambda *_: 300.0, lambda _: 4000, pairs=True)
+    fitted = fit_filter(ask, route, 1000.0, 0.99, 8, 0.5)
+    shares = {name: sum(s for n, s in ask.bought if n == name) for name, _ in ask.bought}
+    assert sum(shares.values()) == pytest.approx(0.99)
+    return fitted, [name for name, _ in ask.bought], shares
+
+
+def test_what_no_taste_is_read_with_goes_to_the_counts():
+    """The look at half of a moment that shows nothing is the last one."""
+    fitted, names, shares = bought_by_fit(0.3, 0.0, 0.0)
+    rungs = names.index("moment")
+    assert rungs > 1
+    assert names == ["counts"] * rungs + ["moment", "counts"]
+    assert shares["moment"] < 0.5 * 0.9
+    assert fitted.counts.spent == pytest.approx(shares["counts"])
+    assert fitted.counts.noise_scale == pytest.approx(shares["counts"] ** -0.5)
+    assert fitted.filter.rank == fitted.filter.blend == 0
+
+
+def test_a_taste_that_is_seen_is_looked_at_again():
+    fitted, names, shares = bought_by_fit(0.3, 20.0, 600.0)
+    rungs = names.index("moment")
+    assert names == ["counts"] * rungs + ["moment"] * 2 + ["votes"]
+    assert shares["votes"] == pytest.approx(0.05)
+    assert fitted.filter.rank > 0 and fitted.filter.blend > 0
+    assert bought_by_fit(0.3, 20.0, -600.0)[0].filter.blend == 0
+
+
+def test_clear_counts_leave_the_moment_whole():
+    fitted, names, _ = bought_by_fit(6.0, 20.0, 600.0)
+    assert names == ["counts", "moment", "votes"]
+    assert fitted.filter.blend > 0

@@ -9,9 +9,8 @@ import pytest
 
 from skdp.answer import Answer
 from skdp.solvers.columns import find_columns
+from skdp.solvers.likely import FARTHEST, QUESTIONS
 from skdp.solvers.scales import (
-    FARTHEST,
-    QUESTIONS,
     RAISING,
     Scale,
     find_places,

@@ -63,13 +63,15 @@ def test_all_ways_come_from_one_filter():
     assert weights.shape == (len(WAYS), together.rank)
     coordinates = together.coordinates(rows)
     popular = coordinates[:, :1] * together.popularity
-    for way, weight in enumerate(weights):
+    for way, weight in zip(WAYS, weights, strict=True):
         expected = popular + (coordinates[:, 1:] * weight) @ together.outward
         np.testing.assert_allclose(ways.chosen(way).scores(rows), expected, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(ways.chosen(0).scores(rows), popular)
+    np.testing.assert_allclose(ways.chosen(None).scores(rows), popular)
 
 
 def test_nothing_to_read_is_popularity():
     ways = offered(None, items_of(np.ones((10, 1))), 1, 0.0)
     assert [kind.rank for kind in ways.kinds] == [0, 0]
-    assert all(ways.chosen(way).blend == 0.0 for way in range(len(WAYS)))
+    assert not ways.there
+    assert len(ways.together()[1]) == 0
+    assert ways.chosen(None).blend == 0.0

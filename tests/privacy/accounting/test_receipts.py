@@ -73,12 +73,12 @@ COUNTED = [
         (X, X[:, 0], PERSONS), "1/20: .* one group",
     ),
     (DPTraceRegressor(1, privacy_unit="label"), (X, X[:, 0]), "1/400: .* one label"),
-    (DPTruncatedSVD(1, privacy_unit="entry", algorithm="gram"), (X,), "1/1200: .* one entry"),
-    (DPLowRankFactorizer(1, privacy_unit="entry"), (X,), "1/1200: .* one entry"),
     (
-        DPPersonalizedRegressor(1, adjacency="replace", clip_level=1.0, user_column=0),
-        (np.column_stack([PERSONS, X]), X[:, 0]), "1/20: .* one group",
+        DPTruncatedSVD(1, privacy_unit="interaction", algorithm="gram"),
+        (_graph(),), "1/40: .* one cell",
     ),
+    (DPSpectralEmbedding(1, algorithm="power"), (_graph(),), "1/40: .* one pair of nodes"),
+    (DPLowRankFactorizer(1, privacy_unit="entry"), (X,), "1/400: .* one cell"),
     (DPLowRankFactorizer(1, privacy_unit="row", adjacency="replace"), (X,), "1/400: .* one row"),
     (DPRecommender(1, adjacency="replace"), (_graph(),), "1/40: .* one row"),
     (DPScoreDensity(axes=np.eye(3)[:2], adjacency="replace"), (X,), "1/400: .* one row"),
@@ -91,7 +91,7 @@ COUNTED = [
     ids=lambda value: value[-5:] if isinstance(value, str) else type(value).__name__,
 )
 def test_fits_warn_where_the_number_of_units_is_public(estimator, data, said):
-    """Persons under "replace", labels beside public rows, entries of a public shape."""
+    """Persons under "replace", labels beside public rows, cells and pairs of a public shape."""
     for delta, expected in ((0.06, True), (1e-6, False)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -106,13 +106,12 @@ def test_nothing_is_said_of_private_numbers_and_of_a_delta_that_is_not_spent():
         (DPPCA(1, delta=0.06, **BOUNDS | {"adjacency": "add_remove"}), (X, None, PERSONS)),
         (DPTruncatedSVD(1, delta=0.06, privacy_unit="interaction", algorithm="one_shot"), (graph,)),
         (DPLowRankFactorizer(1, delta=0.06, privacy_unit="frobenius"), (X,)),
-        (DPSpectralEmbedding(1, delta=0.06, algorithm="power"), (graph,)),
     ]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             spent.append(estimator.fit(*data).privacy_spent_.delta)
         assert not any("no less than" in str(w.message) for w in caught)
-    assert spent == [0.06, 0.0, 0.06, 0.06]
+    assert spent == [0.06, 0.0, 0.06]
 
 
 def test_an_absurd_epsilon_warns():
