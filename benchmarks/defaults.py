@@ -2,8 +2,10 @@
 
 Run: ``python benchmarks/defaults.py``. Every fit has default parameters but for epsilon, on columns
 as they came. Beside it "oracle scale": the same estimator told exact means and scales (which no
-private fit knows), and the model without privacy. A level is absurd if it is more than 8 times off
-the median norm (about the released mean); "unflagged" counts absurd levels without a warning.
+private fit knows), and the model without privacy. A level is absurd if it is more than 8 times
+below the median norm (about the released mean) or above the 0.9 quantile: in between it is a
+choice, for the noise. A result is lost if it has less than half of what the oracle scale brings,
+a scale of a column if it is more than 8 times off. "silent" counts those without a warning.
 """
 
 import math
@@ -18,11 +20,10 @@ from sklearn.datasets import (
     load_iris,
     load_wine,
 )
-from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.preprocessing import StandardScaler
 
-from skdp import DPPCA, DPRidge, DPRidgeClassifier
+from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPRidgeClassifier, DPTruncatedSVD
 from skdp.answer import Answer
 from skdp.datasets import make_table
 from skdp.exceptions import PrivacyWarning
@@ -30,18 +31,18 @@ from skdp.preprocessing import DPStandardScaler
 from skdp.solvers.scales import find_scale
 
 EPSILONS = (0.5, 1.0, 3.0)
+KINDS_OF_SUBSPACE = (DPPCA, DPTruncatedSVD, DPIncrementalPCA)
 LOADERS = {
     "iris": load_iris, "wine": load_wine, "breast cancer": load_breast_cancer,
     "diabetes": lambda **kw: load_diabetes(scaled=False, **kw), "digits": load_digits,
 }  # fmt: skip
 
 
-def data_sets(few):
+def data_sets():
     """Yield (name, X, y) of bundled sets and of made tables."""
     for name, load in LOADERS.items():
-        if not few or name in ("wine", "diabetes"):
-            yield name, *load(return_X_y=True)
-    for n in (1000,) if few else (500, 2000, 20_000):
+        yield name, *load(return_X_y=True)
+    for n in (500, 2000, 20_000):
         yield f"made table, {n} rows", *make_table(n, random_state=0)
 
 
@@ -55,46 +56,55 @@ def fitted(model, *data):
 
 
 def captured(components, X):
-    centred = X - X.mean(axis=0)
-    return float(np.sum((centred @ components.T) ** 2) / np.sum(centred**2))
+    return float(np.sum((X @ components.T) ** 2) / np.sum(X**2))
 
 
-def off(level, X, center):
-    """Return whether a level is absurd for rows about a centre."""
-    median = float(np.median(np.linalg.norm(X - center, axis=1)))
-    return abs(math.log2(level / median)) > 3
+def off(level, rows):
+    """Return whether a level is absurd for some rows."""
+    lengths = np.linalg.norm(rows, axis=1)
+    return not np.median(lengths) / 8 <= level <= 8 * np.quantile(lengths, 0.9)
 
 
-def subspaces(few, repeats):
-    """DPPCA: share of the variance that two components capture."""
-    rows = []
-    for name, X, _ in data_sets(few):
-        best = captured(PCA(2).fit(X).components_, X)
-        center, length = (
-            X.mean(axis=0),
-            np.quantile(np.linalg.norm(X - X.mean(axis=0), axis=1), 0.9),
-        )
+def silent(bad, fits):
+    """Return the share of bad fits, and of those that gave no warning."""
+    unsaid = [b and not doubt for b, (_, doubt) in zip(bad, fits, strict=True)]
+    return float(np.mean(bad)), float(np.mean(unsaid))
+
+
+def subspaces(repeats, kind):
+    """One decomposition: share of the variance (or of the squares) that two components capture."""
+    rows, centred = [], kind is not DPTruncatedSVD
+    for name, X, _ in data_sets():
+        mean = X.mean(axis=0) if centred else np.zeros(X.shape[1])
+        Z, scores = X - mean, []
+        best = captured(np.linalg.svd(Z, full_matrices=False)[2][:2], Z)
+        known = {"clip_norm": np.quantile(np.linalg.norm(Z, axis=1), 0.9)}
+        known |= {"center": mean} if centred else {}
         for epsilon in EPSILONS:
-            fits = [fitted(DPPCA(2, epsilon=epsilon), X) for _ in range(repeats)]
-            told = [
-                DPPCA(2, epsilon=epsilon, center=center, clip_norm=length).fit(X)
-                for _ in range(repeats)
-            ]
-            absurd = [off(model.clip_norm_, X, model.mean_) for model, _ in fits]
-            unflagged = [a and not doubt for a, (_, doubt) in zip(absurd, fits, strict=True)]
+            fits = [fitted(kind(2, epsilon=epsilon), X) for _ in range(repeats)]
+            told = [fitted(kind(2, epsilon=epsilon, **known), X)[0] for _ in range(repeats)]
+            scores = [captured(model.components_, Z) for model, _ in fits]
+            oracle = np.mean([captured(model.components_, Z) for model in told])
+            # Rows of a stream are clipped once, about 0; those of DPPCA about the released mean.
+            about = [model.mean_ if kind is DPPCA else 0.0 for model, _ in fits]
+            absurd = [off(m.clip_norm_, X - c) for (m, _), c in zip(fits, about, strict=True)]
+            lost = [score < oracle / 2 for score in scores]
             rows.append([
-                name, epsilon, np.mean([captured(model.components_, X) for model, _ in fits]),
-                np.mean([captured(model.components_, X) for model in told]), best,
-                np.mean(absurd), np.mean(unflagged), np.mean([doubt for _, doubt in fits]),
+                name, epsilon, np.mean(scores), min(scores), oracle, best,
+                *silent(absurd, fits), *silent(lost, fits), np.mean([doubt for _, doubt in fits]),
             ])  # fmt: skip
-    head = ["data", "epsilon", "DPPCA", "oracle scale", "PCA", "absurd", "unflagged", "warned"]
-    show(f"Captured variance of two components, default fits, means of {repeats}", head, rows)
+    head = [
+        "data", "epsilon", "default", "worst", "oracle scale", "no privacy", "absurd",
+        "absurd, silent", "lost", "lost, silent", "warned",
+    ]  # fmt: skip
+    title = f"{kind.__name__}: captured by two components, default fits, means of {repeats}"
+    show(title, head, rows)
 
 
-def read_outs(few, repeats):
+def read_outs(repeats):
     """DPRidge and DPRidgeClassifier: R2 and accuracy on the rows of the fit."""
     rows = []
-    for name, X, y in data_sets(few):
+    for name, X, y in data_sets():
         classes = None if len(np.unique(y)) > 20 else np.unique(y)
         Z = StandardScaler().fit_transform(X)
         plain = Ridge() if classes is None else RidgeClassifier()
@@ -113,19 +123,24 @@ def read_outs(few, repeats):
                 for _ in range(repeats)
             ]
             scores = [model.score(X, y) for model, _ in fits]
+            oracle = np.median([model.score(Z, y) for model, _ in told])
+            base = 0.0 if classes is None else np.max(np.mean(y[:, None] == classes, axis=0))
+            lost = [score - base < (oracle - base) / 2 for score in scores]
             rows.append([
-                name, epsilon, np.median(scores), min(scores),
-                np.median([model.score(Z, y) for model, _ in told]), best,
+                name, epsilon, np.median(scores), min(scores), oracle, best, *silent(lost, fits),
                 np.mean([doubt for _, doubt in fits]),
             ])  # fmt: skip
-    head = ["data", "epsilon", "default", "worst", "oracle scale", "no privacy", "warned"]
+    head = [
+        "data", "epsilon", "default", "worst", "oracle scale", "no privacy", "lost",
+        "lost, silent", "warned",
+    ]  # fmt: skip
     show(f"R2 or accuracy of default read-outs on raw columns, medians of {repeats}", head, rows)
 
 
-def scalers(few, repeats):
+def scalers(repeats):
     """DPStandardScaler: the largest entry it makes, and scales that are far off."""
     rows = []
-    for name, X, _ in data_sets(few):
+    for name, X, _ in data_sets():
         truth = X.std(axis=0)
         varies = truth > 0
         for epsilon in EPSILONS:
@@ -135,9 +150,16 @@ def scalers(few, repeats):
                 np.mean(np.abs(np.log2(model.scale_[varies] / truth[varies])) < 1)
                 for model, _ in fits
             ]
+            far = [
+                bool(np.any(np.abs(np.log2(model.scale_[varies] / truth[varies])) > 3))
+                for model, _ in fits
+            ]
             doubts = np.mean([doubt for _, doubt in fits])
-            rows.append([name, epsilon, max(largest), np.mean(near), doubts])
-    head = ["data", "epsilon", "largest entry", "scales within 2", "warned"]
+            rows.append([name, epsilon, max(largest), np.mean(near), *silent(far, fits), doubts])
+    head = [
+        "data", "epsilon", "largest entry", "scales within 2", "one is lost", "lost, silent",
+        "warned",
+    ]  # fmt: skip
     show(f"Default DPStandardScaler on raw columns, {repeats} fits", head, rows)
 
 
@@ -184,14 +206,13 @@ def finder(repeats):
 
 def tables(full):
     """Tables for ``python -m benchmarks``."""
-    repeats = 20 if full else 2
-    yield from shown(lambda: finder(300 if full else 30))
-    for part in (subspaces, read_outs, scalers):
-        yield from shown(lambda part=part: part(not full, repeats))
+    yield from shown(lambda: finder(2000 if full else 500))
+    for kind in KINDS_OF_SUBSPACE:
+        yield from shown(lambda kind=kind: subspaces(20, kind))
+    for part in (read_outs, scalers):
+        yield from shown(lambda part=part: part(20))
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", PrivacyWarning)
-    finder(300)
-    for part in (subspaces, read_outs, scalers):
-        part(False, 20)
+    list(tables(True))

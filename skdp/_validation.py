@@ -118,7 +118,7 @@ def check_n_jobs(estimator):
 
 def check_center_option(estimator):
     """Check a `center` that is a word; True and False are those of other classes."""
-    if isinstance(estimator.center, str | bool):
+    if estimator.center is None or isinstance(estimator.center, str | bool):
         check_option(estimator, "center", ("dp", "none"), ", or an array of public centres")
 
 
@@ -159,7 +159,10 @@ def check_range(estimator, name):
         fine = False
     if not fine:
         kind = "numbers" if unbounded else "finite numbers"
-        expected = f"'auto' or a pair (low, high) of {kind}, or arrays of them, with low < high"
+        expected = (
+            f"'auto' or a pair (low, high) of {kind}, or two arrays (lows, highs) with one of them "
+            "for each column, with low < high"
+        )
         _fail(estimator, name, expected, value)
     return low, high
 

@@ -53,8 +53,7 @@ def pytest_collect_file():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Sort tests into tiers before `-m` chooses, and quiet one warning."""
-    _quiet_variances(items)
+    """Sort tests into tiers before `-m` chooses."""
     first, ways = {}, {}
     for item in items:
         if _is_another_way(item, first, ways) or _is_thorough(item, first):
@@ -84,16 +83,6 @@ def _parameters(item):
 
 def _function(item):
     return item.nodeid.partition("[")[0]
-
-
-def _quiet_variances(items):
-    """Whether a variance lies below the noise follows the noise: no error in tests of other things.
-
-    ``pytest.warns`` sees that warning all the same.
-    """
-    below = pytest.mark.filterwarnings("ignore:DPPCA released:skdp.exceptions.PrivacyWarning")
-    for item in items:
-        item.add_marker(below)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -40,6 +40,7 @@ def test_missing_values_get_advice_that_does_not_leak(model):
     assert "HistGradient" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:DPRidgeClassifier predicts one class:UserWarning")
 @pytest.mark.filterwarnings(

@@ -27,6 +27,7 @@ def run(capsys):
     return run
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 def test_add_show_history(file, run):
     budget = ("--epsilon", "2", "--delta", "1e-6")
     assert "epsilon=2, delta=1e-06" in run("add", file, "patients", *budget, "--unit", "row")

@@ -11,6 +11,7 @@ from skdp import (
     DPLowRankFactorizer,
     DPPersonalizedRegressor,
     DPRidge,
+    DPRidgeClassifier,
     DPSpectralEmbedding,
     DPTraceRegressor,
     DPTruncatedSVD,
@@ -31,6 +32,7 @@ def captured(X, components):
     return np.sum((X @ components.T) ** 2) / np.sum(X**2)
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.deep
 @pytest.mark.parametrize("solver", ["gram", "power"])
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
@@ -309,6 +311,7 @@ def test_expected_loss_of_a_ridge(n, d, adjacency, intercept, q, signal):
     assert 0.5 < np.mean(losses) / expected < 2
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("n", "d", "k", "epsilon"), [(400, 8, 2, 0.5), (1000, 8, 2, 0.5), (1000, 20, 2, 0.5)]
@@ -375,6 +378,42 @@ def test_expected_loss_of_a_ridge_by_default(n, d, epsilon, kind):
     expected = model.plan(n, d, signal=0.5, spectrum=spectrum).error
     assert 0.005 < expected < 0.5
     assert 0.5 < np.mean(losses) / expected < 2
+
+
+def test_a_plan_without_a_spectrum_says_how_far_correlation_takes_it():
+    """Its two ends are plans for columns without correlation, and for columns alike."""
+    for model in (DPRidge(), DPRidgeClassifier(), DPRidge(bounds=(-1, 1), target_bounds=(-1, 1))):
+        middle = model.plan(2000, 8)
+        (said,) = [text for text in middle.assumptions if "correlation" in text]
+        ends = [
+            model.plan(2000, 8, spectrum=np.linalg.eigvalsh((1 - by) * np.eye(8) + by)).error
+            for by in (0.0, 0.9)
+        ]
+        assert f"correlation of the columns {ends[0]:.2g} would" in said
+        assert f"0.9 of all of them {ends[1]:.2g}:" in said
+        assert ends[0] < middle.error < ends[1]
+    given = DPRidge().plan(2000, 8, spectrum=np.ones(8))
+    assert not any("correlation" in text for text in given.assumptions)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+def test_what_a_default_ridge_loses_lies_between_the_ends_of_its_plan(correlation):
+    """Whatever all columns have in common, up to a factor of two at each end."""
+    n, d, rng, losses = 2000, 8, np.random.default_rng(0), []
+    C = (1 - correlation) * np.eye(d) + correlation
+    with seeded_entropy(4):
+        for _ in range(8):
+            X = rng.standard_normal((n, d)) @ np.linalg.cholesky(C).T
+            w = rng.standard_normal(d)
+            w *= math.sqrt(0.5 / (w @ C @ w))
+            change = DPRidge().fit(X, X @ w + math.sqrt(0.5) * rng.standard_normal(n)).coef_ - w
+            losses.append(change @ C @ change / 0.5)
+    low, high = (
+        DPRidge().plan(n, d, spectrum=np.linalg.eigvalsh((1 - by) * np.eye(d) + by)).error
+        for by in (0.0, 0.9)
+    )
+    assert low / 2 < np.mean(losses) < 2 * high
 
 
 @pytest.mark.thorough

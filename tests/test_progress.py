@@ -10,6 +10,9 @@ from skdp import DPPCA, DPSpectralEmbedding, DPTraceRegressor, PrintProgress, _p
 from skdp.datasets import make_block_graph
 from skdp.exceptions import PrivacyError
 
+# Few rows, or noise alone: that fits say so is not what these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((300, 6))
 

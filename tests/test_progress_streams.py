@@ -7,7 +7,9 @@ from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPRidge, DPRidgeClassifi
 from skdp.preprocessing import DPStandardScaler
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
+)
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((200, 5))

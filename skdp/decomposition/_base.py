@@ -20,6 +20,7 @@ from skdp.data.products import row_products, saturated
 from skdp.exceptions import PrivacyWarning
 
 _DOUBT = 0.5  # of the largest variance: more is said
+_SHORTENED = 0.9  # of the rows: if so many may be shortened it is said
 
 
 class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin):
@@ -173,28 +174,41 @@ def public_range(estimator, d, *, centers):
     return middle, reach if estimator.clip_norm == "auto" else None
 
 
-def warn_below_noise(estimator, attributes, doubt):
-    """Say which released components lie below the noise: public numbers, cut to zero.
+def warn_of_outcome(estimator, attributes, doubt, shortened, below=None):
+    """Say what lies below the noise, or may be lost: from released and public numbers alone.
 
-    Of a whole spectrum some always do: half of it is said. Where none do, `doubt` says how far
-    known noise moves the largest variance, relative to it.
+    Of a whole spectrum some variances always lie below: half of it is said. `below` says how many
+    do, None counts those that were cut to zero; where none do, `doubt` says how far known noise
+    moves the largest variance, relative to it. `shortened` is what share of the rows may be longer
+    than the learnt clip norm: so many a search does not tell from none.
     """
+    if estimator.epsilon == math.inf:
+        return
     name, variances = type(estimator).__name__, attributes["explained_variance_"]
-    below = int(np.count_nonzero(variances == 0))
+    sizes = attributes["singular_values_"]
+    cut = " below the noise, cut to 0" if below is None else " no larger than those of noise alone"
+    below = int(np.count_nonzero(sizes == 0)) if below is None else below
     if estimator.n_components is None and below < len(variances) / 2:
         below = 0
-    said = ""
-    if attributes["n_components_"] == 0 and estimator.n_components == "auto":
+    said, known, auto = "", "'clip_norm'", ""
+    if hasattr(estimator, "bounds"):
+        known, auto = "'bounds'", " n_components='auto' leaves them out."
+    if len(variances) == 0 and estimator.n_components == "auto":
         said = f"{name} found no component: no released eigenvalue is clearly larger than noise "
         said += "alone would show."
-    elif below and estimator.epsilon != math.inf:
-        said = f"{name} released {below} of {len(variances)} variances below the noise, cut to 0: "
-        said += "these components may be noise alone. n_components='auto' leaves them out."
+    elif below:
+        said = f"{name} released {below} of {len(variances)} variances{cut}: "
+        said += "these components may be noise alone."
+        said += auto
     elif doubt > _DOUBT:
         said = f"{name} released noisy variances: mean, number of rows and moment together move "
         said += f"the largest by about {min(doubt, 9.99):.0%}. Only directions may be of use."
+    elif shortened > _SHORTENED:
+        said = f"{name} released components of rows of which up to {min(shortened, 1.0):.0%} were "
+        said += "shortened to 'clip_norm_': what only few long rows hold may be lost."
+        known = "'clip_norm'"
     if said:
-        remedy = "Use more rows, a larger 'epsilon' or public 'bounds'; plan() says how many rows"
+        remedy = f"Use more rows, a larger 'epsilon' or public {known}; plan() says how many rows"
         message = f"{said} {remedy} a signal needs."
         warnings.warn(message, PrivacyWarning, stacklevel=6)
 

@@ -21,14 +21,16 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
-from skdp.decomposition._base import LinearTransformMixin
+from skdp.decomposition._base import LinearTransformMixin, warn_of_outcome
 from skdp.decomposition._incremental_facts import FactsMixin
 from skdp.decomposition._moments import (
+    below_edge,
     decoded,
     fitted,
     statistics,
 )
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
+from skdp.decomposition._spectral import SPECTRUM_LEVEL, rows_unseen
 from skdp.decomposition._stream_planning import IncrementalPlanMixin
 from skdp.exceptions import PrivacyError, PrivacyWarning
 
@@ -250,7 +252,11 @@ class DPIncrementalPCA(
             name: session.release(bounded, shares[name])
             for name, bounded in statistics(X, facts, self.n_jobs).items()
         }
-        return self._fitted(answers, facts)
+        attributes = self._fitted(answers, facts)
+        many = rows_unseen(session, facts["d"], shares.get("clip_norm"), SPECTRUM_LEVEL)
+        part = many / max(1, attributes["n_samples_seen_"])
+        warn_of_outcome(self, attributes, 0.0, part, below_edge(attributes, answers, facts))
+        return attributes
 
     @atomic
     def partial_fit(

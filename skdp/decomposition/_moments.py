@@ -14,8 +14,16 @@ from skdp.decomposition._spectral import in_rows
 from skdp.queries.person_maps import PersonWeight
 from skdp.queries.persons import PersonQuery
 from skdp.queries.rows import RowQuery
+from skdp.solvers.linalg import symmetric_noise_edge
 from skdp.solvers.moment_sketch import centered_sketch, sketch_attributes
-from skdp.solvers.postprocess import ReleasedMoment, inside_ball, pca_attributes, split_moment
+from skdp.solvers.postprocess import (
+    ReleasedMoment,
+    clear_edge,
+    debias_eigenvalues,
+    inside_ball,
+    pca_attributes,
+    split_moment,
+)
 
 MOMENT_FEATURES = 3000  # beyond it a sketch of the moment is released
 _CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
@@ -87,6 +95,20 @@ def fitted(answers, facts):
     if facts["persons"]:
         attributes = in_rows(attributes, facts["unit"])
     return as_input_dtype(attributes, np.dtype(facts["dtype"]))
+
+
+def below_edge(attributes, answers, facts):
+    """Return how many released variances are no larger than those of noise alone; None if unknown.
+
+    Taking off the push of the noise keeps the order, so that both are compared without it.
+    """
+    if facts["sketch"] is not None:
+        return None
+    released = _released(answers, facts)
+    edge = symmetric_noise_edge(released.noise_scale, facts["d"])
+    clear = clear_edge(edge, facts["d"]) + released.mean_push
+    least = debias_eigenvalues(np.atleast_1d(clear), edge)[0] / max(1.0, released.n - 1)
+    return int(np.count_nonzero(attributes["explained_variance_"] <= least))
 
 
 def _released(answers, facts):

@@ -21,7 +21,7 @@ from skdp.decomposition._base import (
     as_input_dtype,
     is_sparse,
     public_range,
-    warn_below_noise,
+    warn_of_outcome,
 )
 from skdp.decomposition._centring import centred
 from skdp.decomposition._pca_parameters import PCAParametersMixin
@@ -37,6 +37,7 @@ from skdp.decomposition._spectral import (
     row_noise,
     row_route,
     row_subspace,
+    rows_unseen,
 )
 from skdp.solvers.postprocess import (
     ReleasedMoment,
@@ -269,7 +270,9 @@ class DPPCA(
         else:
             route = row_route(self.svd_solver, d, self.n_components, sparse)
             attributes, doubt = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
-        warn_below_noise(self, attributes, doubt)
+        share = shares.get("spread", shares.get("clip_norm"))
+        many = rows_unseen(session, d, share, self._level(d))
+        warn_of_outcome(self, attributes, doubt, many / attributes["n_samples_"])
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
         return in_rows(attributes, most)
@@ -296,8 +299,10 @@ class DPPCA(
     # -- releases --------------------------------------------------------------------------
 
     def _clip_norm_of(self, session, ask, share, d, near=None):
-        level = SPECTRUM_LEVEL if self._wants_spectrum(d) else DIRECTION_LEVEL
-        return row_clip_norm(self, session, ask, share, d, level=level, near=near)
+        return row_clip_norm(self, session, ask, share, d, level=self._level(d), near=near)
+
+    def _level(self, d):
+        return SPECTRUM_LEVEL if self._wants_spectrum(d) else DIRECTION_LEVEL
 
     def _count(self, ask, n, shares):
         """Number of rows, public or released (kept above two deviations), and its noise."""

@@ -17,7 +17,7 @@ from skdp.solvers.linalg import (
     top_eigenpairs,
 )
 from skdp.solvers.postprocess import debias_eigenvalues
-from skdp.solvers.scales import raised_level
+from skdp.solvers.scales import LEVEL_DOUBT, RAISING, raised_level
 from skdp.solvers.screening import screened_subspace
 from skdp.solvers.spectral import (
     RowNoise,
@@ -63,8 +63,21 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, n
         estimator, ask.kept_below, (1 - _RAISING) * share,
         of="the rows", remedy="'clip_norm'", near=1.0 if near is None else near,
     )  # fmt: skip
-    goal = level * session.noise_multiplier * math.sqrt(2 * d)
+    goal = _rows_beyond(session, d, level)
     return raised_level(ask.norms_above, scale.value / math.sqrt(2), goal, _RAISING * share)
+
+
+def _rows_beyond(session, d, level):
+    """Return how many rows may be longer than a learnt clip norm, for the noise that this saves."""
+    return level * session.noise_multiplier * math.sqrt(2 * d)
+
+
+def rows_unseen(session, d, share, level=DIRECTION_LEVEL):
+    """Return how many rows may be longer than a learnt clip norm; 0 if it was given."""
+    if share is None or session.budget.exact:
+        return 0.0
+    noise = session.noise_multiplier * math.sqrt(RAISING / (_RAISING * share))
+    return _rows_beyond(session, d, level) + LEVEL_DOUBT * noise
 
 
 def kept_rows(session, ask, route):

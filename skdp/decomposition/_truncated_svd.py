@@ -20,7 +20,12 @@ from skdp._validation import (
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
-from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, is_sparse
+from skdp.decomposition._base import (
+    LinearTransformMixin,
+    as_input_dtype,
+    is_sparse,
+    warn_of_outcome,
+)
 from skdp.decomposition._interaction_fits import fit_interactions
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._spectral import (
@@ -33,6 +38,7 @@ from skdp.decomposition._spectral import (
     row_noise,
     row_route,
     row_subspace,
+    rows_unseen,
 )
 from skdp.decomposition._unit_fits import (
     UNIT_SOLVERS,
@@ -378,10 +384,8 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         ask, most = self._weighted(session, session.ask(query), shares)
         clip_norm = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
         ask = kept_rows(session, ask.clipped(clip_norm), route)
-        if self._total_is_public():
-            n = query.n_rows
-        else:
-            n = released_count(*ask.count(share=shares["count"]))
+        count = None if self._total_is_public() else ask.count(share=shares["count"])
+        n = query.n_rows if count is None else released_count(*count)
         noise = row_noise(session, self.adjacency, n, clip_norm)
         V, sums = row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
@@ -389,12 +393,8 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         )  # fmt: skip
         squares, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
         total = float(ask.square_sum(share=shares["trace"]).value)
-        sums_noise = 0.0
-        if sums is None:
-            answer = ask.sums(share=shares["sums"])
-            sums, sums_noise = answer.value, answer.noise_scale
-        attributes = svd_variances(
-            squares, components_of(V), sums / n, total / n, n, sums_noise / n
-        )
+        sums, noise = (sums, 0.0) if sums is not None else ask.sums(share=shares["sums"])
+        attributes = svd_variances(squares, components_of(V), sums / n, total / n, n, noise / n)
         attributes |= {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
+        warn_of_outcome(self, attributes, 0.0, rows_unseen(session, d, shares.get("clip_norm")) / n)
         return in_rows(attributes, most)

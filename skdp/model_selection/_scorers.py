@@ -93,6 +93,9 @@ def _row_loss(method, loss, model, X, y):
 def _origin(model, X):
     """Return what a row becomes whose projection is zero: the mean of a model, or zeros."""
     zeros = public_row(X)
+    if zeros is None:  # a data frame has no row that is public, but a model its size
+        last = model[-1] if isinstance(model, Pipeline) else model
+        return model.inverse_transform(np.zeros((1, len(last.components_))))
     return model.inverse_transform(np.zeros_like(model.transform(zeros)))
 
 

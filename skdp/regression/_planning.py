@@ -117,6 +117,13 @@ def check_spectrum(spectrum, d):
     return shares / shares.sum()
 
 
+def alike(d, correlation):
+    """Return the shares in orthogonal directions of d columns that all have this correlation."""
+    shares = np.full(d, (1 - correlation) / d)
+    shares[0] += correlation
+    return shares
+
+
 class ReadoutFacts(NamedTuple):
     """What a plan takes for granted of a read-out, beside the noise of its release.
 

@@ -33,6 +33,7 @@ from skdp.queries.person_readout import PersonReadoutQuery
 from skdp.queries.readout import ReadoutQuery
 from skdp.regression._planning import (
     ReadoutFacts,
+    alike,
     check_spectrum,
     expect_readout,
 )
@@ -53,6 +54,8 @@ _SHORT_TAILS = (
     f"columns have short tails: entries are cut {_REACH:g} units from the centre; a target that is "
     "linear in an exponential column loses 4% of that, in a lognormal one of deviation 1 31%"
 )
+_CORRELATED = 0.9  # of columns at the far end of what a plan expects without a spectrum
+_MUCH = 0.4  # of the explainable variance: what loses more says so
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
@@ -165,8 +168,8 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             clip_norm=clip_norm,
             target_norm=target if np.isfinite(scale.high - scale.low).all() else math.inf,
         )
-        coefficients, intercepts, seen = solve(released)
-        self._warn_unseen(seen, len(released.scatter), clip_norm, answer.noise_scale)
+        coefficients, intercepts, seen, share = solve(released)
+        self._warn_unseen(seen, share, len(released.scatter), clip_norm, answer.noise_scale)
         return coefficients, intercepts
 
     def _learns_columns(self, session, rows):
@@ -208,18 +211,24 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         unit = RowScale(columns.center, columns.spread, _REACH)
         return unit._replace(size=np.where(columns.found, unit.size, math.inf)), unit
 
-    def _warn_unseen(self, seen, d, clip_norm, noise_scale):
-        """Say that a read-out is nothing but noise, from released moments and public shapes."""
-        if seen.all():
+    def _warn_unseen(self, seen, kept, d, clip_norm, noise_scale):
+        """Say that a read-out is nothing but noise, or has lost much: from released numbers."""
+        lost = 1 - float(np.mean(kept))
+        if seen.all() and lost <= _MUCH:
             return
+        of = f"{np.count_nonzero(~seen)} of {len(seen)} targets above its noise, so that their "
+        of += "coefficients are next to zero"
+        if seen.all():
+            of = f"about {min(lost, 1.0):.0%} of what is linear in the rows, which noise hides"
+        public = getattr(self, "classes", None) is not None
+        listed = " Labels that are none of 'classes' do not count." if public else ""
         target = _TARGET_LENGTH * self._lengths(1.0)[1] / math.sqrt(len(seen))
         facts = ReadoutFacts(clip_norm, falling_spectrum(d), target, level=self._clip_level())
         needed = expect_readout(noise_scale, 1, 0.5, facts).needed()
         warnings.warn(
-            f"{type(self).__name__} sees nothing of {np.count_nonzero(~seen)} of {len(seen)} "
-            "targets above its noise, so that their coefficients are next to zero. At this budget "
+            f"{type(self).__name__} sees nothing of {of}. At this budget "
             f"about {needed} records show a target half of whose variance is linear in the rows: "
-            "use more records, a larger 'epsilon' or fewer columns.",
+            f"use more records, a larger 'epsilon' or fewer columns.{listed}",
             PrivacyWarning,
             stacklevel=5,
         )
@@ -284,19 +293,27 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             part = self._target_length(rehearsal, columns)
             target *= part
             cut = 1 / part if self._is_auto("target_bounds") else math.inf
-        facts = ReadoutFacts(clip_norm, shares, target, cut, self._clip_level())
-        kind = "falling" if spectrum is None else "given"
-        expected = expect_readout(noise, n, signal, facts, kind)
+        ranks = [line.noise_scale for line in rehearsal.named("column_ranks", "norm_median")]
+
+        def expect(shares, kind):
+            facts = ReadoutFacts(clip_norm, shares, target, cut, self._clip_level())
+            expected = expect_readout(noise, n, signal, facts, kind)
+            if not ranks:
+                return expected
+            doubt = {"error": expected.error, "nothing": 1.0, "noise_scale": max(ranks)}
+            return replace(expected, error=partial(searched_error, **doubt))
+
+        expected = expect(shares, "falling" if spectrum is None else "given")
+        if spectrum is None and d > 1:
+            ends = [expect(alike(kept, by), "given").error(n) for by in (0.0, _CORRELATED)]
+            said = f"without any correlation of the columns {ends[0]:.2g} would be lost, with "
+            said += f"{_CORRELATED:g} of all of them {ends[1]:.2g}: state a 'spectrum' if you can"
+            expected = replace(expected, assumptions=(*expected.assumptions, said))
         if kept < d:
             said = f"of what the {kept} columns of the largest sums explain, which are kept"
             expected = replace(expected, assumptions=(*expected.assumptions, said))
         if rehearsal.named("column_ranks"):
             expected = replace(expected, assumptions=(*expected.assumptions, _SHORT_TAILS))
-        ranks = rehearsal.named("column_ranks", "norm_median")
-        if ranks:
-            noise = max(line.noise_scale for line in ranks)
-            facts = {"error": expected.error, "nothing": 1.0, "noise_scale": noise}
-            expected = replace(expected, error=partial(searched_error, **facts))
         return rehearsal.plan(n, d, expected, unit)
 
     def _target_length(self, rehearsal, columns):

@@ -113,11 +113,15 @@ class Solution(NamedTuple):
         What is predicted at 0.
     seen : array of bool, shape (q,)
         Whether the released moments show more of a target than noise alone would.
+    kept : array of shape (q,)
+        About what share of the variance that is linear in the rows this map explains. 1 for `flat`
+        maps, which are for the largest of several scores: what shortens all of them costs nothing.
     """
 
     coefficients: FloatArray
     intercepts: FloatArray
     seen: NDArray[np.bool_]
+    kept: FloatArray
 
 
 def solve_readout(released: Readout, alpha: float, *, flat: bool = False) -> Solution:
@@ -129,21 +133,32 @@ def solve_readout(released: Readout, alpha: float, *, flat: bool = False) -> Sol
     m an eigenvalue of A + alpha, in place of 1/m: what stands clear of the noise is left as it is,
     what does not is taken to 0. rho is the most likely one given b.
 
+    Beside w^2 there is rho^2 (1 - filter m) that the answers leave open: its share of both,
+    weighted by m, is what is lost of the explainable variance.
+
     `flat` puts one penalty in its place, 1/(lambda + alpha + s sqrt(2 d)), at the edge of the
     noise. It keeps directions of small variance, in which classes differ and squared errors hardly.
     """
     values, W = scipy.linalg.eigh(released.scatter, check_finite=False)
     g = W.T @ released.cross
     m = true_forms(values, released.noise) + alpha
-    filters, seen = np.zeros_like(g), np.ones(g.shape[1], bool)
+    filters, left_open = np.zeros_like(g), np.zeros_like(g)
+    seen = np.ones(g.shape[1], bool)
     for j in range(g.shape[1]):
-        level, seen[j] = _noise_to_prior(g[:, j], m, released.noise, float(released.cross_noise[j]))
+        cross_noise = float(released.cross_noise[j])
+        level, seen[j], rho2 = _noise_to_prior(g[:, j], m, released.noise, cross_noise)
         filters[:, j] = _filter(m, level)
+        left_open[:, j] = rho2 * (1 - filters[:, j] * m)
+    found = filters * g
+    lost = m @ left_open
+    kept = 1 - lost / np.maximum(m @ found**2 + lost, 1e-300)
     if flat:
         edge = released.noise * math.sqrt(2 * len(g))
-        filters = _filter(np.maximum(values, 0.0) + alpha + edge, 0.0)[:, None]
-    coefficients = W @ (filters * g)
-    return Solution(coefficients, released.target_mean - released.row_mean @ coefficients, seen)
+        found = _filter(np.maximum(values, 0.0) + alpha + edge, 0.0)[:, None] * g
+        kept = np.ones_like(kept)
+    coefficients = W @ found
+    intercepts = released.target_mean - released.row_mean @ coefficients
+    return Solution(coefficients, intercepts, seen, kept)
 
 
 def true_forms(values: FloatArray, noise: float) -> FloatArray:
@@ -171,17 +186,18 @@ def _filter(m: FloatArray, level: float) -> FloatArray:
 
 def _noise_to_prior(
     g: FloatArray, m: FloatArray, noise: float, cross_noise: float
-) -> tuple[float, bool]:
+) -> tuple[float, bool, float]:
     """Return var(e)/rho^2 for the rho^2 under which g_i ~ N(0, rho^2 m_i^2 + var(e)) is likeliest.
 
-    Beside it whether that is clearly likelier than rho = 0: whether more than noise was seen.
+    Beside it whether that is clearly likelier than rho = 0: whether more than noise was seen; and
+    rho^2 itself (0 without noise, where nothing is left open).
     """
     if noise == 0.0:
-        return 0.0, True
+        return 0.0, True, 0.0
     d, unit = len(g), cross_noise / noise  # so rho is in units of (noise of B) / (noise of A)
     z, ratio = g / cross_noise, np.minimum(m / noise, 1e100)  # squares stay finite
     variances = 1 + _GRID[:, None] * (ratio**2 + d)
     loss = np.sum(z**2 / variances + np.log(variances), axis=1)
     rho2 = float(_GRID[np.argmin(loss)]) * unit**2
     seen = bool(loss[0] - loss.min() > _CLEAR)  # the smallest rho stands for 0
-    return (cross_noise**2 + d * rho2 * noise**2) / rho2, seen
+    return (cross_noise**2 + d * rho2 * noise**2) / rho2, seen, rho2

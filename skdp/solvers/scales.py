@@ -23,7 +23,7 @@ _LOW = 0.25  # where nothing was found the lower quartile of what is likely is t
 _STAY = 0.01  # of the posterior of a place lies to one side of where it was: it has moved
 _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
 _RAISES, RAISING = 16, 4  # clip levels upwards, half octaves; questions among them
-_DOUBT = 2.0  # deviations
+LEVEL_DOUBT = 2.0  # deviations of a count, that a level is raised for
 _FINER = 2  # questions about parts of an octave
 _RAISE_DOUBT = 3.0  # deviations: one raise by mistake costs more accuracy than one left out
 _FAR, _OUTSIDE = 4.0, 0.07  # of the numbers may lie so many scales outside
@@ -206,7 +206,7 @@ def raised_level(count_above: AsksCount, lowest: float, goal: float, share: floa
 
     A count that does not stand clear of its noise raises nothing.
     """
-    return _lowest(count_above, lowest * 2.0 ** (np.arange(_RAISES) / 2), goal, share, _DOUBT)
+    return _lowest(count_above, lowest * 2.0 ** (np.arange(_RAISES) / 2), goal, share, LEVEL_DOUBT)
 
 
 def _lowest(

@@ -200,6 +200,6 @@ def pooled_model(
         released.value, released.noise_scale, np.full(p, unit.size / _TARGET),
         corner=corner, clip_norm=_ROW_REACH, target_norm=_REACH * _TARGET * math.sqrt(p),
     )  # fmt: skip
-    coef, level, _ = solve_readout(moments, 0.0)
+    coef, level, *_ = solve_readout(moments, 0.0)
     coef = coef / size[:, None]
     return GlobalModel(coef, level + unit.center - columns.center @ coef)

@@ -269,7 +269,7 @@ def record_transcript():
     >>> import numpy as np
     >>> from skdp import DPPCA
     >>> from skdp.testing import record_transcript
-    >>> X = np.random.default_rng(0).standard_normal((50, 3))
+    >>> X = np.random.default_rng(0).standard_normal((5000, 3))
     >>> with record_transcript() as transcript:
     ...     pca = DPPCA(n_components=1, clip_norm=1.0).fit(X)
     >>> [opening.bound.name for opening in transcript] == [line.name for line in pca.ledger_]

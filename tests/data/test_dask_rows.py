@@ -131,6 +131,7 @@ def test_dense_blocks_give_the_bits_of_the_array(name, make):
     assert_same_bits(fitted(DENSE[name], X), fitted(DENSE[name], make()))
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.deep
 @pytest.mark.parametrize("name", SPARSE)
 def test_sparse_blocks_give_the_bits_of_the_matrix(name):
@@ -144,6 +145,7 @@ def test_epsilon_inf_agrees():
     assert np.allclose(here["components_"], there["components_"], atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", ["dense", "sparse", "files", "threads", "persisted"])
 def test_a_cluster_gives_the_same_bits(kind, cluster, tmp_path):
@@ -273,6 +275,7 @@ def test_keys_are_random_and_no_hash_of_data(monkeypatch):
     assert not any(digest in key for key in first)
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 def test_null_release_depends_on_the_columns_alone():
     other = da.from_array(np.full((5, D), 1e9), chunks=(2, D), name=False)
     with null_release():
@@ -473,6 +476,7 @@ def test_bad_arrays_are_refused_before_any_cost():
     assert len(transcript) == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 def test_transform_stays_lazy():
     model, svd = DPPCA(2, whiten=True).fit(X), DPTruncatedSVD(2).fit(S)
     single = DPPCA(2).fit(X.astype(np.float32))

@@ -20,7 +20,9 @@ from skdp.queries.rows import RowQuery
 from skdp.testing import null_release, record_transcript, seeded_entropy
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
+)
 
 RNG = np.random.default_rng(0)
 N, D = 900, 8

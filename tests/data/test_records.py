@@ -28,7 +28,9 @@ from skdp.testing import null_release, record_transcript, seeded_entropy
 from skdp.testing._hooks import before_payment
 
 # A few hundred records show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
+)
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")

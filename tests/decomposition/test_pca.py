@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from sklearn.datasets import load_digits, load_iris
 from sklearn.decomposition import PCA
 
-from skdp import DPPCA, PrivacyWarning
+from skdp import DPPCA, DPIncrementalPCA, DPTruncatedSVD, PrivacyWarning
 from skdp.privacy.gate.session import PrivacySession
 from skdp.testing import seeded_entropy
 
@@ -84,6 +84,7 @@ def captured(pca, rows):
     return np.sum((rows @ pca.components_.T) ** 2) / np.sum(rows**2)
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("adjacency", "floor"),
@@ -131,6 +132,7 @@ def test_automatic_clip_norm_of_rows_far_from_zero():
     np.testing.assert_allclose(pca.explained_variance_, np.ones(6), atol=0.3)
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.parametrize("n", [20, 150])
 def test_a_scale_that_does_not_show_is_said(n):
     rows = np.random.default_rng(1).standard_normal((n, 4)) * 1e9
@@ -159,6 +161,7 @@ def test_float32_is_kept_and_used_only_at_the_end():
     assert pca.transform(X.astype(np.float32)).dtype == np.float32
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.thorough
 def test_number_of_rows_public_or_released():
     with pytest.warns(PrivacyWarning):
@@ -219,6 +222,7 @@ def test_a_failed_refit_leaves_the_old_fit():
     assert vars(pca) == before | {"n_components": 500, "random_state": None}
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 def test_more_components_than_public_rows():
     with pytest.raises(ValueError, match="min\\(n_samples, n_features\\)=3"):
         DPPCA(4, adjacency="replace").fit(X[:3])
@@ -307,6 +311,51 @@ def test_without_noise_zero_is_a_number_like_others():
     with pytest.warns(PrivacyWarning) as caught:
         DPPCA(epsilon=np.inf, clip_norm=np.inf).fit(np.ones((9, 3)))
     assert not any("below the noise" in str(w.message) for w in caught)
+
+
+def said_of(model, X):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X)
+    return " ".join(str(w.message) for w in caught)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [DPPCA, DPIncrementalPCA, DPTruncatedSVD])
+def test_components_of_noise_are_said_and_others_are_not(kind):
+    """A column beside seven that are nothing: the second component is noise for any n."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20_000, 8)) * 1e-9
+    X[:, 0] *= 1e9
+    said = [said_of(kind(2, clip_norm=3.0), X) for _ in range(8)]
+    least = 8 if kind == DPIncrementalPCA else 1  # others say it of what was cut to 0
+    assert sum("may be noise alone" in text for text in said) >= least
+    assert all(said_of(kind(1, clip_norm=3.0), X) == "" for _ in range(3))
+    Y = rng.standard_normal((20_000, 8)) * [3, 2, 1, 1, 1, 1, 1, 1]
+    assert all(said_of(kind(2), Y) == "" for _ in range(5))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [DPPCA, DPTruncatedSVD])
+def test_rows_that_may_all_be_shortened_are_said(kind):
+    """Amounts that one row in ten has hold the variance: 600 rows do not show that they do."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([
+        np.where(rng.random((600, 5)) < 0.9, 0.0, rng.lognormal(8, 0.5, (600, 5))),
+        rng.gamma(2.0, 50, 600),
+    ])  # fmt: skip
+    said = [said_of(kind(2, epsilon=0.4), X) for _ in range(5)]
+    assert all(said)
+    if kind is DPTruncatedSVD:  # of DPPCA more important things are said
+        assert any("were shortened to 'clip_norm_'" in text for text in said)
+    many = np.tile(X, (50, 1))
+    assert not any("shortened" in said_of(kind(2, epsilon=0.4), many) for _ in range(5))
+
+
+def test_a_missing_center_is_no_number():
+    for kind in (DPPCA, DPIncrementalPCA):
+        with pytest.raises(ValueError, match=r"or an array of public .* Got None"):
+            kind(1, center=None).fit(np.eye(3))
 
 
 @pytest.mark.parametrize("shift", [5.0, 50.0, 300.0])

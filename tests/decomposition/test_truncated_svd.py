@@ -23,6 +23,9 @@ from skdp.queries.interactions import InteractionQuery
 from skdp.solvers.postprocess import user_level_mu
 from skdp.testing import record_transcript
 
+# Few rows, or noise alone: that fits say so is not what these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+
 DIGITS = load_digits().data
 X = DIGITS[:, 1:20]
 ATTRIBUTES = ["components_", "singular_values_", "explained_variance_", "explained_variance_ratio_"]

@@ -125,6 +125,7 @@ FITS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", FITS)
 def test_opened_totals_are_the_central_integers_plus_the_shares(name):
@@ -250,6 +251,7 @@ def worst_pair(adjacency):
     return data, other
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.thorough
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("algorithm", ["gram", "power"])
@@ -890,6 +892,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.thorough
 @pytest.mark.parametrize("bug", PLANTED)
 def test_planted_bug_is_caught(bug, monkeypatch):

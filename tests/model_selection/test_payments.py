@@ -48,7 +48,9 @@ from skdp.model_selection import DPGridSearchCV, IndependentKFold, make_private_
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.testing import record_transcript
 
-pytestmark = pytest.mark.filterwarnings("ignore:DPRidge:skdp.exceptions.PrivacyWarning")  # noise
+pytestmark = pytest.mark.filterwarnings(  # noise
+    "ignore:DPRidge|.*a signal needs:skdp.exceptions.PrivacyWarning"
+)
 
 X = np.random.default_rng(0).standard_normal((90, 4)) / 4
 Y = X[:, 0]

@@ -57,7 +57,9 @@ from skdp.privacy import epsilon_from_mu_delta
 from skdp.testing import FitData, audit, fixed_noise, seeded_entropy, transcript_audit
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
+)
 
 
 class Mystery(TransformerMixin, BaseEstimator):

@@ -6,6 +6,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import randint
 from sklearn.base import clone
@@ -249,6 +250,16 @@ def test_bad_parameters_touch_nothing(params, match):
         search.fit(X)
     assert not len(transcript) and not ledger.entries
     assert not hasattr(search, "best_estimator_")
+
+
+def test_a_decomposition_of_a_frame_is_scored_as_of_an_array():
+    """A frame has no public row to try: the size of the model is public."""
+    X = pd.DataFrame(
+        np.random.default_rng(0).standard_normal((4000, 3)) * [3, 2, 1], columns=list("abc")
+    )
+    for model in (DPPCA(1, bounds=(-9, 9)), DPTruncatedSVD(1, clip_norm=6.0)):
+        search = DPGridSearchCV(model, {"n_components": [1, 2]}, epsilon=8.0).fit(X)
+        assert search.best_params_ == {"n_components": 2}
 
 
 def test_estimators_have_a_score_of_their_own():
@@ -659,6 +670,7 @@ def test_a_run_gets_what_it_may_spend_and_no_less(mu, delta):
     assert (1 - 1e-7) * mu <= given <= mu
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 def test_a_search_of_next_to_nothing_is_a_search():
     search = clone(STOPPED).set_params(epsilon=1e-9).fit(X[:60])
     assert search.privacy_spent_.epsilon == 1e-9

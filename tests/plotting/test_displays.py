@@ -247,6 +247,7 @@ def test_budget_takes_unknown_losses(canvas):
     assert shares_of((line, line)) == {"sketch": {"sketch": 1.0}}
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.thorough
 def test_utility_curve(canvas, tmp_path):
     display = UtilityCurveDisplay.from_estimator(

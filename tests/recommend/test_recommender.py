@@ -84,6 +84,7 @@ def test_with_nothing_to_read_the_order_is_that_of_the_counts():
     np.testing.assert_array_equal(model.popular(40)[0], items[0])
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.parametrize(
     ("params", "route", "delta"),
     [

@@ -1,6 +1,8 @@
 """DPRidge and DPRidgeClassifier: limits, parameters, formats, what is learnt."""
 
 import math
+import re
+import warnings
 
 import numpy as np
 import pytest
@@ -472,3 +474,28 @@ def test_rare_dummies_are_taken_as_they_came():
         few.fit(1e6 + X[:60, :8], y[:60])
     assert any("scale of the rows" in str(warning.message) for warning in said)
     assert not few.coef_.any()
+
+
+def said_of(model, *data):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(*data)
+    return " ".join(str(w.message) for w in caught)
+
+
+@pytest.mark.thorough
+def test_a_read_out_that_noise_has_shortened_says_so():
+    """Many columns of equal weight: few records show some of what is linear, many most of it."""
+    rng, said = np.random.default_rng(0), {}
+    for n in (1000, 50_000):
+        X = rng.choice([-1.0, 1.0], (n, 40))
+        model = DPRidge(bounds=(-1, 1), target_bounds=(-4, 4))
+        said[n] = said_of(model, X, X.sum(axis=1) / math.sqrt(40))
+    assert re.search(r"sees nothing of about [4-9]\d% of what is linear", said[1000])
+    assert said[50_000] == ""
+
+
+def test_labels_of_no_class_are_named_where_nothing_is_seen():
+    X = np.random.default_rng(0).uniform(-1, 1, (500, 2))
+    said = said_of(DPRidgeClassifier(classes=[7, 8], bounds=(-1, 1)), X, np.arange(500) % 2)
+    assert "Labels that are none of 'classes' do not count." in said

@@ -36,7 +36,7 @@ def loss(released, exact, w, alpha=1.0):
 
 def test_without_noise_it_is_ridge():
     exact, _, _ = problem(500, 6, 1.0)
-    found, intercept, _ = solve_readout(exact, 2.0)
+    found, intercept, *_ = solve_readout(exact, 2.0)
     expected = np.linalg.solve(exact.scatter + 2.0 * np.eye(6), exact.cross)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
     assert intercept == pytest.approx(0.0)
@@ -84,6 +84,21 @@ def test_true_forms_are_those_of_the_matrix_without_noise():
         assert abs(found[part].mean() - truth[part].mean()) < 1.0
         assert abs(values[part].mean() - truth[part].mean()) > 2.0 or 130 < part[0] < 140
     np.testing.assert_array_equal(true_forms(np.array([-1.0, 2.0]), 0.0), [0.0, 2.0])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("noise", [0.0, 3.0, 30.0, 100.0])
+def test_the_share_that_is_kept_is_known(noise):
+    """About what the map explains of what could be explained, over random problems."""
+    said, kept = [], []
+    for seed in range(25):
+        exact, noisy, w = problem(20_000, 10, noise, seed, spread=0.5)
+        noisy = noisy if noise else exact
+        found = solve_readout(noisy, 1e-9)
+        off = found.coefficients[:, 0] - w
+        kept.append(1 - (off @ exact.scatter @ off) / (w @ exact.scatter @ w))
+        said.append(found.kept[0])
+    assert np.mean(said) == pytest.approx(np.mean(kept), abs=0.12)
 
 
 def test_noise_alone_gives_nothing():

@@ -32,7 +32,7 @@ from skdp.testing._outcomes import fresh
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(sees nothing of|could not see|predicts one class):UserWarning"
+    "ignore:.*(sees nothing of|could not see|predicts one class|a signal needs):UserWarning"
 )
 
 PACKAGE = Path(skdp.__file__).parent

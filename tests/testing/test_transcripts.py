@@ -12,7 +12,9 @@ from skdp.testing import (
 )
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
+)
 
 
 RNG = np.random.default_rng(0)

@@ -15,6 +15,9 @@ from skdp.privacy.ledger import filters
 from skdp.privacy.ledger.balances import Balance, Terms
 from skdp.privacy.ledger.fits import LedgerFit, Part
 
+# Few rows, or noise alone: that fits say so is not what these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+
 X = np.random.default_rng(0).standard_normal((200, 3)) / 3
 REGIONS = ("east", "north", "south")
 

@@ -49,6 +49,7 @@ def path(tmp_path):
 # -- what is kept ---------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 def test_another_program_goes_on(path):
     with PrivacyLedger(2, 1e-6, path=path) as first:
         pca().fit(X)
@@ -122,6 +123,7 @@ def test_a_file_that_cannot_be_used_pays_nothing(path):
 # -- before data are read -------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 def test_a_charge_is_on_the_disk_before_data_are_read(path, monkeypatch):
     seen, read = [], PrivacySession._read
 
@@ -152,6 +154,7 @@ def killed_in_a_fit(path):
         pca(1.0).fit(X)
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @forks
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that has threads
 def test_who_is_killed_between_charge_and_release_has_spent(path):

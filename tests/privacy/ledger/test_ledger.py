@@ -24,7 +24,9 @@ from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import make_source
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
-pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
+)
 
 X = np.random.default_rng(0).standard_normal((200, 3))
 

@@ -14,6 +14,9 @@ from skdp.privacy.ledger.files import FileBook
 from skdp.privacy.ledger.fits import LedgerFit
 from skdp.privacy.ledger.registry import read_registry
 
+# Few rows, or noise alone: that fits say so is not what these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+
 X = np.random.default_rng(0).standard_normal((200, 3)) / 3
 
 

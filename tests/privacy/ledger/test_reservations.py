@@ -118,6 +118,7 @@ def test_a_run_takes_fits_of_its_meaning_and_size_only():
 # -- tickets --------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 def test_clones_and_pickles_of_a_ledger_are_refused():
     before = clone(pca())
     with PrivacyLedger(3, 1e-5) as ledger:
@@ -135,6 +136,7 @@ def test_clones_and_pickles_of_a_ledger_are_refused():
     before.fit(X)
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 def test_a_ticket_does_not_show():
     plain = pca()
     with PrivacyLedger(3, 1e-5) as ledger, ledger.pay_for(plain):
