@@ -26,25 +26,30 @@ def centred(ask, noise, d, shares, level_of):
     mean, pushes = _mean(sums, n, clip_norm, d)
     about = ask.centered(mean)
     level = level_of(about, shares["spread"] / part, clip_norm)
-    if twice and pushes[1] > _NEAR * n * level**2:
+    if not twice:
+        return mean, pushes, about.clipped(level), level
+    if pushes[1] > _NEAR * n * level**2:
         again = about.clipped(level).sums(share=shares["mean"] / 2)
         step, pushes = _mean(again, n, level, d)
         mean = mean + step
-    elif twice:
-        again = ask.sums(share=shares["mean"] / 2)
-        middle = (sums.value + again.value) / 2
-        both = again._replace(value=middle, noise_scale=sums.noise_scale / math.sqrt(2))
-        mean, pushes = _mean(both, n, clip_norm, d)
-    if twice:
         about = ask.centered(mean)
         level = level_of(about, shares["spread"] / 2, level)
-    return mean, pushes, about.clipped(level), level
+        return mean, pushes, about.clipped(level), level
+    level = level_of(about, shares["spread"] / 2, level)  # of lengths that are known by now
+    mean, pushes = _mean(_mean_of(sums, ask.sums(share=shares["mean"] / 2)), n, clip_norm, d)
+    return mean, pushes, ask.centered(mean).clipped(level), level
 
 
 def _mean(sums, n, radius, d):
     mean, kept = shrunk_mean(sums.value, sums.noise_scale, n, radius)
     push = mean_push(sums.noise_scale, n, d)
     return mean, (kept * push, push)
+
+
+def _mean_of(first, second):
+    """Return the mean of two answers to one question, with as much noise each."""
+    middle = (first.value + second.value) / 2
+    return first._replace(value=middle, noise_scale=first.noise_scale / math.sqrt(2))
 
 
 def _rank_noise(noise, share):

@@ -71,6 +71,7 @@ class RowQuery(SumQuery):
         self._norms = RowNumbers(self._source, partial(row_norms, unit=near))
         self.n_features: int = self._source.n_features
         self._moment: KeptMoment | None = None
+        self._exact_sums: dict[float, NDArray[Any]] = {}
 
     # -- narrowed queries (public arguments) -----------------------------------------------
 
@@ -139,8 +140,18 @@ class RowQuery(SumQuery):
         return self._number("trace", 0.0, C * C, answer)
 
     def sums(self) -> Bounded:
-        """Return the column sums. ||x|| <= C; replace ||x - y|| <= 2C; each row is rounded once."""
-        return self._sums(self.neighbours.array(self.clip_norm), lambda rows: rows)
+        """Return the column sums. ||x|| <= C; replace ||x - y|| <= 2C; each row is rounded once.
+
+        Exact sums in the same unit are made once: noise is drawn for each release of them.
+        """
+        bounded = self._sums(self.neighbours.array(self.clip_norm), lambda rows: rows)
+
+        def answer(step: float) -> NDArray[Any]:
+            if step not in self._exact_sums:
+                self._exact_sums = {step: bounded.answer(step)}
+            return self._exact_sums[step].copy()
+
+        return replace(bounded, answer=answer)
 
     def positive_sums(self) -> Bounded:
         """Return the column sums of positive parts: replace ||x - y|| <= sqrt(2) C, as x.y >= 0.
