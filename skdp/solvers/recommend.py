@@ -204,7 +204,7 @@ def fit_filter(
     moment, flipped = _moment(route, answer, items, floor or usual)
     del answer  # large, as is the moment
     ways = read(moment)
-    if first is not None and ways.kinds[0].rank:
+    if first is not None and ways.there:
         both, look = averaged(first, release(rest * (1 - look))), 1.0
         ways = read(_moment(route, both, items, floor or usual)[0])
     del moment
