@@ -50,7 +50,7 @@ SIZES = {
     "_MOST_KEPT": 2, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
     "_SMALL": 2, "_MOST_DENSE": 2, "MOST_DENSE": 2, "_JUDGED_ROWS": 4.0,
     "_JUDGED_SCORES": 16.0, "_FEWEST_KEPT": 2, "_FEW": 2,
-    "_MOST_COLUMNS": 2, "_BAND": 2, "_CELLS": 16, "_MOST_SHARED": 2, "_SCORES": 16, "_GROUP": 2,
+    "_MOST_COLUMNS": 2, "_BAND": 2, "_CELLS": 16, "_MOST_SHARED": 2, "_SCORES": 16,
     "_FEWEST": 1, "_MOST_FLIPS": 16.0, "MOST_FEATURES": 2, "_MOST_ASKED": 2, "_LATE": 2,
     "_MOST_WORK": 2, "_MOST_COORDINATES": 2,
 }  # fmt: skip
