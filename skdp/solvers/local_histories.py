@@ -17,7 +17,6 @@ from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.one_shot import Flipped, history_pairs
 from skdp.solvers.recommend import (
     best_way,
-    doubts,
     kept_degree,
     known_items,
 )
@@ -90,7 +89,7 @@ def _chosen_way(ways: Ways, Y: Any, noise_scale: float) -> Way | None:
         known = np.arange(Y.shape[1]) % 2 == half
         totals += _hits(together, weights, Y.tocsc(), known, noise_scale)
     noise = math.sqrt(2 * Y.shape[0] * 2 * together.list_length) * noise_scale
-    doubt = doubts(ways.there, noise, math.sqrt(2 * Y.shape[0] * _DIFFERENCE))
+    doubt = ways.doubts(noise, math.sqrt(2 * Y.shape[0] * _DIFFERENCE))
     return best_way(ways.there, totals[1:] - totals[0], doubt)
 
 

@@ -157,11 +157,6 @@ def popularity_ways(counts: Bought, n_users: float) -> Ways:
     return offered(None, known_items(counts, top, n_users), 1, 0.0)
 
 
-def doubts(ways: Sequence[Way], noise_scale: float, sampled: float) -> FloatArray:
-    """Return how many votes each way needs: for privacy's noise, and for the luck of the rows."""
-    return np.array([way.doubt * noise_scale + sampled for way in ways])
-
-
 def best_way(ways: Sequence[Way], votes: FloatArray, doubt: FloatArray) -> Way | None:
     """Return the way with most votes beyond its doubt; popularity where none has any."""
     beyond = votes - doubt
@@ -240,10 +235,10 @@ def _chosen_way(
     if route.name != "one_shot":
         query = ask.judge(*together.arrays(), weights, *judged)
         answer = query.votes(share=_JUDGE)
-        return best_way(offers, answer.value, doubts(offers, answer.noise_scale, sampled))
+        return best_way(offers, answer.value, ways.doubts(answer.noise_scale, sampled))
     weights = weights if len(offers) else np.zeros((1, together.rank))
     bonus = np.zeros(1 + len(weights))
-    bonus[1 : 1 + len(offers)] = -doubts(offers, route.doubt(_JUDGE), sampled)
+    bonus[1 : 1 + len(offers)] = -ways.doubts(route.doubt(_JUDGE), sampled)
     best = int(ask.judge(*together.arrays(), weights, *judged).best(bonus, share=_JUDGE))
     return offers[best - 1] if 0 < best <= len(offers) else None
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from skdp.answer import Answer
-from skdp.solvers.recommend import Route, best_way, buy_counts, doubts, fit_filter, list_loss
-from skdp.solvers.tastes import WAYS
+from skdp.solvers.item_filter import ItemFilter
+from skdp.solvers.recommend import Route, best_way, buy_counts, fit_filter, list_loss
+from skdp.solvers.tastes import WAYS, Ways
 
 
 @pytest.mark.thorough
@@ -48,13 +49,34 @@ def test_counts_are_bought_until_they_are_known():
     assert spent[400.0] == pytest.approx(0.9)
 
 
+def ways_of(*ranks):
+    """Ways whose kinds have so many tastes."""
+    nothing = np.zeros((4, 1))
+    kinds = (
+        ItemFilter(np.arange(4), np.ones(4), np.hstack([nothing] * (1 + r)), np.zeros((r, 4)), 1.0)
+        for r in ranks
+    )
+    return Ways(tuple(kinds))
+
+
 def test_a_way_must_be_clearly_better_than_popularity():
-    assert best_way(WAYS, np.zeros(len(WAYS)), doubts(WAYS, 1.0, 1.0)) is None
-    for i, way in enumerate(WAYS):
-        votes = (np.arange(len(WAYS)) == i) * 10.0
-        assert best_way(WAYS, votes, doubts(WAYS, 0.1, 0.1)) == way
-        assert best_way(WAYS, votes, doubts(WAYS, 0.0, 10.1)) is None
-        assert best_way(WAYS, votes, doubts(WAYS, 10.1 / way.doubt, 0.0)) is None
+    ways = ways_of(0, 3)
+    there = ways.there
+    assert [way.kind for way in there] == [1, 1]
+    assert best_way(there, np.zeros(2), ways.doubts(1.0, 1.0)) is None
+    for i, way in enumerate(there):
+        votes = (np.arange(2) == i) * 10.0
+        assert best_way(there, votes, ways.doubts(0.1, 0.1)) == way
+        assert best_way(there, votes, ways.doubts(0.0, 10.1)) is None
+        assert best_way(there, votes, ways.doubts(10.1 / way.doubts[0], 0.0)) is None
+
+
+def test_much_noise_is_no_reason_against_tastes_that_stand_out():
+    ways = ways_of(2, 6)
+    assert best_way(ways.there, np.zeros(4), ways.doubts(70.0, 5.0)) == WAYS[0]
+    against = np.array([-80.0, -80.0, -80.0, -80.0])
+    assert best_way(ways.there, against, ways.doubts(70.0, 5.0)) is None
+    assert best_way(ways.there, np.zeros(4), ways.doubts(5.0, 5.0)) is None  # votes say enough
 
 
 class Public:
