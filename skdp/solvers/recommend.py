@@ -93,7 +93,7 @@ def _rungs(route: str, available: float) -> tuple[tuple[float, float, float], ..
     if route == "one_shot":
         return ((_PURE_COUNTS, 4.5, 0.03), (_PURE_CELLS, math.inf, 0.0))
     rungs = (
-        (0.04, 5.0, 0.0015), (0.06, 5.0, 0.003), (0.2, 3.5, 0.006), (0.3, 3.5, 0.02),
+        (0.04, 5.0, 0.0015), (0.06, 5.0, 0.01), (0.2, 3.5, 0.02), (0.3, 3.5, 0.02),
         (0.4, math.inf, 0.0),
     )  # fmt: skip
     return tuple((part * available, level, loss) for part, level, loss in rungs)
