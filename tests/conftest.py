@@ -3,6 +3,7 @@
 import os
 import sys
 import zlib
+from functools import partial
 from pathlib import Path
 
 # Before numpy, and for the processes of xdist: tests are small, and threads only wait for threads.
@@ -53,11 +54,18 @@ def pytest_collect_file():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Sort tests into tiers before `-m` chooses."""
+    """Sort tests into tiers before `-m` chooses; seed the examples in docstrings, as tests are."""
     first, ways = {}, {}
     for item in items:
+        if type(item).__name__ == "DoctestItem":  # out of reach of the fixtures below
+            item.runtest = partial(_run_seeded, item.runtest, _key(item.nodeid))
         if _is_another_way(item, first, ways) or _is_thorough(item, first):
             item.add_marker("deep")
+
+
+def _run_seeded(run, key):
+    with seeded_entropy(key):
+        run()
 
 
 def _is_another_way(item, first, ways):
@@ -87,7 +95,7 @@ def _function(item):
 
 @pytest.fixture(autouse=True, scope="module")
 def _entropy_of_module_fixtures(request):
-    with seeded_entropy(_key(request)):
+    with seeded_entropy(_key(request.node.nodeid)):
         yield
 
 
@@ -102,9 +110,9 @@ def _entropy_of_the_test(request):
             patch.setattr(SystemSource, "words", _SYSTEM_WORDS)
             yield
     else:
-        with seeded_entropy(_key(request)):
+        with seeded_entropy(_key(request.node.nodeid)):
             yield
 
 
-def _key(request):
-    return zlib.crc32(request.node.nodeid.encode())
+def _key(nodeid):
+    return zlib.crc32(nodeid.encode())

@@ -49,7 +49,8 @@ def blocks_by_group(
     >>> X = da.from_array(rng.standard_normal((4000, 3)), chunks=(500, 3))
     >>> groups = da.from_array(rng.integers(0, 900, 4000), chunks=500)
     >>> groups, X = blocks_by_group(groups, X)
-    >>> DPPCA(1, privacy_unit="group", clip_norm=3.0).fit(X, groups=groups).components_.shape
+    >>> pca = DPPCA(1, epsilon=4, privacy_unit="group", clip_norm=3.0)
+    >>> pca.fit(X, groups=groups).components_.shape
     (1, 3)
     """
     arrays = (groups, checked_array(X), *columns)
