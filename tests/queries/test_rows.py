@@ -199,6 +199,23 @@ def test_narrowed_queries():
     assert np.trace(clipped) <= 50 * 0.25 + 1e-9
 
 
+def test_sums_that_are_made_once_are_those_of_their_rows_and_unit():
+    def query(rows):
+        return RowQuery(rows, clip_norm=1.0, adjacency="add_remove")
+
+    X = np.random.default_rng(0).standard_normal((50, 3))
+    once, center = query(X), np.ones(3)
+    for step in (2.0**-20, 2.0**-12, 2.0**-20):
+        for _ in range(2):
+            found = once.sums().answer(step)
+            np.testing.assert_array_equal(found, query(X).sums().answer(step))
+            found += 1  # noise is added to a copy
+    moved = once.centered(center).sums().answer(2.0**-20)
+    np.testing.assert_array_equal(moved, query(X - center).sums().answer(2.0**-20))
+    shorter = once.clipped(0.1).sums().answer(2.0**-20)
+    assert np.abs(shorter).sum() < np.abs(once.sums().answer(2.0**-20)).sum()
+
+
 def test_number_of_rows_is_public_only_under_replace():
     X = np.ones((4, D))
     assert query(X, "replace").n_rows == 4
