@@ -325,7 +325,7 @@ def test_levels_are_raised_to_where_few_lie_above_and_no_further():
 
 
 def test_a_level_is_hardly_ever_raised_far_by_mistake():
-    """Noise grows with the square of a level: two counts in a hundred were mistaken for 16 times."""
+    """Noise grows with the square of a level; two counts in a hundred meant 16 times as much."""
     noise = np.random.default_rng(0)
 
     def nothing(threshold, *, share):
