@@ -19,9 +19,8 @@ import scipy.sparse.linalg
 from skdp.data.persons import each_alone
 from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyWarning
-from skdp.privacy.accounting.losses import epsilon_from_mu_delta, mu_from_epsilon_delta
 from skdp.solvers.one_shot import flip_probability
-from skdp.theory._histories import TAIL, planned_histories
+from skdp.theory._histories import TAIL, planned_histories, thinned_epsilon
 from skdp.theory._plan import Expectation, constant_error
 
 MOST_MADE = 400_000  # ones of a made matrix: more rows are thinned, and the noise with them
@@ -190,8 +189,7 @@ def _fitted(estimator, X, thinned, seed, seen):
     """Return the components of a fit on a public matrix; nothing is charged for it."""
     copy = type(estimator)(**estimator.get_params(deep=False))
     if thinned > 1:  # fewer rows, and as much less noise: the spectrum keeps its place in it
-        mu = mu_from_epsilon_delta(float(copy.epsilon), float(copy.delta))
-        copy.epsilon = epsilon_from_mu_delta(mu * thinned, float(copy.delta))
+        copy.epsilon = thinned_epsilon(copy.epsilon, copy.delta, thinned)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
         kept = np.sort(np.argsort(-np.asarray(X.sum(axis=0)).ravel(), kind="stable")[:seen])

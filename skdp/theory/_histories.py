@@ -8,6 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp.privacy.accounting.losses import epsilon_from_mu_delta, mu_from_epsilon_delta
+
 _SPREAD_OF_LENGTHS = 0.9  # deviation of their logarithm
 # Of matrices that plans are made with: between blocks of tastes and popularity alone.
 _TASTES, _OVERLAP, _SPREAD, TAIL = 40, 0.25, 3.0, 0.65
@@ -40,6 +42,12 @@ def planned_histories(n: int, d: int, nnz: int, tail: float = TAIL, seed: int = 
         size = (size or nnz / n) * nnz / max(float(lengths.sum()), 1.0)
     options = {"overlap": _OVERLAP, "spread": _SPREAD}
     return drawn_histories(rng, lengths.astype(np.int64), popularity, _TASTES, **options)
+
+
+def thinned_epsilon(epsilon: float, delta: float, behind: float) -> float:
+    """Return the epsilon at which noise is smaller by so much as there are fewer rows."""
+    mu = mu_from_epsilon_delta(float(epsilon), float(delta))
+    return epsilon_from_mu_delta(mu * behind, float(delta))
 
 
 def _activity(rng: np.random.Generator, n: int) -> NDArray[np.float64]:
