@@ -77,9 +77,9 @@ class PlansMixin:
             Number of entries of sparse X that are not zero (a public number, or a guess). The error
             is then that of fits on a made matrix of this size, whose columns and rows are
             heavy-tailed, as those of words, purchases and visits are; `signal` says how much its
-            components hold. Data with tastes that are further apart, or with none, have up to three
-            times less or more. From a quarter of all cells on, and for a signal of entries, the
-            formulas for dense data hold. Not for units that bound any change of a matrix.
+            components hold, and makes it good to a factor of two (up to four, where tastes share no
+            column). From a quarter of all cells on, and for a signal of entries, the formulas for
+            dense data hold. Not for units that bound any change of a matrix.
 
         Returns
         -------
