@@ -172,6 +172,11 @@ class RowColumns:
         """Return one number of each row, a public function of its columns."""
         return Numbers(self, of)
 
+    @property
+    def kept_here(self) -> bool:
+        """Whether they were made, and lie here."""
+        return isinstance(self._kept, _KeptHere)
+
     def beside(self) -> AnyRows:
         """Return the rows with these columns (blocks `Zipped`), wherever they are."""
         kept = self._made()
