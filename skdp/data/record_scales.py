@@ -74,7 +74,7 @@ class RowScale(NamedTuple):
 
         The next call of this thread overwrites them.
         """
-        dense = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
+        dense: FloatArray = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
         scaled = np.subtract(dense, self.center, out=_SCRATCH.rows.shaped(dense.shape))
         scaled /= self.size
         np.clip(scaled, -self.reach, self.reach, out=scaled)

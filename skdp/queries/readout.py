@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import block_gram, finite_rows, unpacked, where_rows
-from skdp.data.blocks import AnyRows, sum_rows
+from skdp.data.blocks import AnyRows, Block, sum_rows
 from skdp.data.integer_rows import row_map, row_norms
 from skdp.data.record_scales import RowScale, TargetScale
 from skdp.data.remote import Columns, RowColumns, narrowed
