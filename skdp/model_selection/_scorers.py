@@ -56,10 +56,14 @@ def _distance(x, found):
 
 
 def _share_lost(origin, x, found):
-    """Share of the squared distance from an origin that is not rebuilt: in [0, 1], no scale."""
+    """Share of the squared distance from an origin that is not rebuilt: in [0, 1], no scale.
+
+    A row that is not finite has none, whichever its entries are.
+    """
     whole = _distance(x, origin)
     lost = np.zeros_like(whole)
-    return np.divide(_distance(x, found), whole, out=lost, where=whole > 0)
+    with np.errstate(invalid="ignore"):
+        return np.divide(_distance(x, found), whole, out=lost, where=whole != 0)
 
 
 # name -> (method of the model, loss of a target and what was found)
