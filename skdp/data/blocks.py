@@ -102,21 +102,21 @@ def is_paths(X: Any) -> bool:
 
 
 class Scratch:
-    """A float64 array that is used again: fresh memory can cost as much as the arithmetic on it.
+    """An array that is used again: fresh memory can cost as much as the arithmetic on it.
 
     What `shaped` returned is overwritten by its next call.
     """
 
-    def __init__(self) -> None:
-        self._buffer = np.empty(0)
+    def __init__(self, dtype: Any = np.float64) -> None:
+        self._buffer = np.empty(0, dtype)
 
     def shaped(self, shape: tuple[int, ...]) -> FloatArray:
         """Return an array of any values."""
         size = math.prod(shape)
         if 8 * size > 2 * _BLOCK_BYTES:  # a source of one's own may have larger blocks
-            return np.empty(shape)
+            return np.empty(shape, self._buffer.dtype)
         if size > self._buffer.size:
-            self._buffer = np.empty(size)
+            self._buffer = np.empty(size, self._buffer.dtype)
         return self._buffer[:size].reshape(shape)
 
 
