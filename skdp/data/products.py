@@ -32,7 +32,9 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
     k = V.shape[1]
     out = np.empty((n, k))
     size = max(16, _BLOCK // max(1, d))
-    scaled, whole = np.empty((2, min(n, size), d))  # fresh memory for each block costs as much as products
+    scaled, whole = np.empty(
+        (2, min(n, size), d)
+    )  # fresh memory for each block costs as much as products
     with np.errstate(all="ignore"):  # as BLAS does
         for i in range(0, n, size):
             rows = np.asarray(X[i : i + size], np.float64)
