@@ -67,7 +67,8 @@ def off(level, rows):
 
 def place(model):
     """Return what rows were cut about: a mean, if a search for the clip norm followed it."""
-    return model.mean_ if any(line.name == "sums" for line in model.ledger_) else 0.0
+    searched = any(line.name == "sums" for line in model.ledger_)
+    return getattr(model, "mean_", 0.0) if searched else 0.0
 
 
 def silent(bad, fits):

@@ -94,7 +94,7 @@ OPTIONAL = {
 SKLEARN_IN_DATA = {"data.blocks": "sklearn.utils.parallel"}
 # numpy's generators make data (synthetic too), and a public net, fixed for all time; never noise.
 GENERATORS = {"datasets", "_types", "testing", "privacy.noise.words", "solvers.candidates",
-              "solvers.thinning", "decomposition._probabilistic",
+              "solvers.thinning", "decomposition._probabilistic", "theory._histories",
               "federated._demo_fit"}  # fmt: skip
 # The line that runs a closure, and the openings that were paid for (now, in parts, over time).
 READERS = {"privacy.gate.session", "privacy.gate.grants", "privacy.streams.continual"}

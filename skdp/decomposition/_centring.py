@@ -12,35 +12,60 @@ _LOOKS = 3  # means before a stream begins, each about the one before
 _ASIDE = 0.1  # of the squared lengths: a mean that holds less is not worth another search
 
 
-def centred(ask, noise, d, shares, level_of):
-    """Return the released mean, what its error adds, the rows about it and their clip norm.
+class Centre(NamedTuple):
+    """Rows about a released mean.
 
-    A mean that was shrunk adds less noise and as much bias: the second number has both.
+    Attributes
+    ----------
+    mean : ndarray
+        The mean.
+    pushes : tuple of two floats
+        What its error adds to the moment: noise, and noise with bias (a mean that was shrunk adds
+        less of the one and as much of both).
+    rows : Ask
+        The rows about it, clipped.
+    clip_norm : float
+        How long they may be.
+    searched : float or None
+        What share the last search for that had; None if there was none.
+    """
+
+    mean: Any
+    pushes: tuple[float, float]
+    rows: Any
+    clip_norm: float
+    searched: float | None
+
+
+def centred(ask, noise, d, shares, level_of):
+    """Return the rows about their released mean, and how long they may be.
+
     `level_of(ask, share, near)` learns a clip norm. The error of a mean is in proportion to the
     clip norm about zero: where rows are many a second one, about the first, makes up for that.
     """
     n, clip_norm = noise.n, noise.clip_norm
     if "spread" not in shares:
         mean, pushes = _mean(ask.sums(share=shares["mean"]), n, clip_norm, d)
-        return mean, pushes, ask.centered(mean), clip_norm
+        return Centre(mean, pushes, ask.centered(mean), clip_norm, shares.get("clip_norm"))
     twice = n > _CLEAR * _rank_noise(noise, shares["spread"] / 2)
     part = 2 if twice else 1
     sums = ask.sums(share=shares["mean"] / part)
     mean, pushes = _mean(sums, n, clip_norm, d)
     about = ask.centered(mean)
-    level = level_of(about, shares["spread"] / part, clip_norm)
+    search = shares["spread"] / part
+    level = level_of(about, search, clip_norm)
     if not twice:
-        return mean, pushes, about.clipped(level), level
+        return Centre(mean, pushes, about.clipped(level), level, search)
     if pushes[1] > _NEAR * n * level**2:
         again = about.clipped(level).sums(share=shares["mean"] / 2)
         step, pushes = _mean(again, n, level, d)
         mean = mean + step
         about = ask.centered(mean)
-        level = level_of(about, shares["spread"] / 2, level)
-        return mean, pushes, about.clipped(level), level
-    level = level_of(about, shares["spread"] / 2, level)  # of lengths that are known by now
+        level = level_of(about, search, level)
+        return Centre(mean, pushes, about.clipped(level), level, search)
+    level = level_of(about, search, level)  # of lengths that are known by now
     mean, pushes = _mean(_mean_of(sums, ask.sums(share=shares["mean"] / 2)), n, clip_norm, d)
-    return mean, pushes, ask.centered(mean).clipped(level), level
+    return Centre(mean, pushes, ask.centered(mean).clipped(level), level, search)
 
 
 class Start(NamedTuple):

@@ -28,9 +28,9 @@ LEVEL_DOUBT = 2.0  # deviations of a count, that a level is raised for by half a
 # For more in the steps before: a mistake in the first one makes noise 256 times as large.
 _LEVEL_DOUBTS = (3.5, 3.0, 2.5, LEVEL_DOUBT)
 _FINER = 2  # questions about parts of an octave
-_RAISE_DOUBT = 3.0  # deviations: one raise by mistake costs more accuracy than one left out
+# Deviations: one raise by mistake costs more accuracy than one left out, and far ones cost most.
+_RAISE_DOUBTS = (4.5, 4.0, 3.0)
 _FAR, _OUTSIDE = 4.0, 0.07  # of the numbers may lie so many scales outside
-_STEPS_UP = 3  # questions whether more do: up to 4^7 scales
 
 
 class AsksRank(Protocol):
@@ -180,15 +180,15 @@ def raised_scales(ranks: AsksRanks, scales: FloatArray, share: float) -> FloatAr
     the numbers says nothing of the rest. A step up is four times; a share of the numbers that does
     not stand clear of its noise raises nothing.
     """
-    part = share / (1 + _STEPS_UP)
+    part = share / (1 + len(_RAISE_DOUBTS))
     total = ranks(scales * np.ldexp(1.0, 2 * FARTHEST), share=part)
     low = np.zeros(len(scales), int)
-    high = np.full(len(scales), 2**_STEPS_UP - 1)
-    for _ in range(_STEPS_UP):
+    high = np.full(len(scales), 2 ** len(_RAISE_DOUBTS) - 1)
+    for doubt in _RAISE_DOUBTS:
         middle = (low + high) // 2
         below = ranks(scales * np.ldexp(_FAR, 2 * middle), share=part)
         above = total.value - below.value
-        goal = 2 * _OUTSIDE * total.value + _RAISE_DOUBT * math.sqrt(2) * total.noise_scale
+        goal = 2 * _OUTSIDE * total.value + doubt * math.sqrt(2) * total.noise_scale
         few = above <= goal
         low, high = np.where(few, low, middle + 1), np.where(few, middle, high)
     return np.asarray(scales * np.ldexp(1.0, 2 * high))

@@ -335,3 +335,14 @@ def test_a_level_is_hardly_ever_raised_far_by_mistake():
     assert np.mean(raised >= 16.0) < 0.0008
     assert np.mean(raised >= 4.0) < 0.004
     assert np.mean(raised > 1.0) < 0.05
+
+
+def test_columns_are_hardly_ever_raised_far_by_mistake():
+    noise = np.random.default_rng(0)
+
+    def nothing(thresholds, *, share):
+        return Answer(noise.standard_normal(len(thresholds)), 1.0)
+
+    raised = raised_scales(nothing, np.ones(200_000), 1.0)
+    assert np.mean(raised >= 16.0) < 0.0003
+    assert np.mean(raised > 1.0) < 0.005
