@@ -65,6 +65,12 @@ def off(level, rows):
     return not np.median(lengths) / 8 <= level <= 8 * np.quantile(lengths, 0.9)
 
 
+def place(model):
+    """Return what rows were cut about: a mean, if a search for the clip norm followed it."""
+    searched = any(line.name == "sums" for line in model.ledger_)
+    return getattr(model, "mean_", 0.0) if searched else 0.0
+
+
 def silent(bad, fits):
     """Return the share of bad fits, and of those that gave no warning."""
     unsaid = [b and not doubt for b, (_, doubt) in zip(bad, fits, strict=True)]
@@ -85,8 +91,7 @@ def subspaces(repeats, kind):
             told = [fitted(kind(2, epsilon=epsilon, **known), X)[0] for _ in range(repeats)]
             scores = [captured(model.components_, Z) for model, _ in fits]
             oracle = np.mean([captured(model.components_, Z) for model in told])
-            # Rows of a stream are clipped once, about 0; those of DPPCA about the released mean.
-            about = [model.mean_ if kind is DPPCA else 0.0 for model, _ in fits]
+            about = [place(model) for model, _ in fits]
             absurd = [off(m.clip_norm_, X - c) for (m, _), c in zip(fits, about, strict=True)]
             lost = [score < oracle / 2 for score in scores]
             rows.append([

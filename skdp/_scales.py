@@ -12,6 +12,7 @@ from skdp.solvers.scales import find_scale, finer_scale
 
 _COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
 _FINER = 0.25  # of the share of a scale: for its place in an octave
+_BLURRED = 3.0  # times the noise of a variance: below it nothing says that a scale is right
 _SHOWN = 10  # column numbers in a warning
 
 
@@ -41,13 +42,35 @@ def warn_unclear_columns(estimator, unclear, needed, *, outcome, remedy, of="col
     """Say which columns did not show their scale, and what would do."""
     if not unclear.any():
         return
-    columns = np.flatnonzero(unclear)
-    shown = ", ".join(map(str, columns[:_SHOWN])) + (", ..." if len(columns) > _SHOWN else "")
     warnings.warn(
-        f"{type(estimator).__name__} could not see the scale of {len(columns)} of {len(unclear)} "
-        f"{of} ({shown}), {outcome}. At this budget each needs about "
-        f"{needed} values other than 0 (or than its most frequent value): use more "
-        f"rows, a larger 'epsilon', or public {remedy}.",
+        f"{type(estimator).__name__} could not see the scale of {_listed(unclear, of)}, "
+        f"{outcome}. At this budget each needs about {needed} values other than 0 (or than its "
+        f"most frequent value): use more rows, a larger 'epsilon', or public {remedy}.",
         PrivacyWarning,
         stacklevel=6,
     )
+
+
+def warn_blurred_columns(estimator, found, moments):
+    """Say of which columns a scale may be that of their distance from 0, or of noise.
+
+    Where no clear ranks enclose a median, the centre may lie anywhere between it and 0. A variance
+    that stands clear of its noise shows that it does not matter.
+    """
+    blurred = found.found & ~found.placed & (moments.variance < _BLURRED * moments.noise)
+    if not blurred.any():
+        return
+    warnings.warn(
+        f"{type(estimator).__name__} released scales of {_listed(blurred)} that may be noise, and "
+        "several times too large: their middle was not seen, and their variances do not stand "
+        "clear of the noise. Use more rows, a larger 'epsilon', or public 'entry_bounds'.",
+        PrivacyWarning,
+        stacklevel=6,
+    )
+
+
+def _listed(which, of="columns"):
+    """Return how many there are, of how many, and their first numbers."""
+    columns = np.flatnonzero(which)
+    shown = ", ".join(map(str, columns[:_SHOWN])) + (", ..." if len(columns) > _SHOWN else "")
+    return f"{len(columns)} of {len(which)} {of} ({shown})"

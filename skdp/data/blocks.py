@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -17,7 +19,6 @@ import numpy as np
 import scipy.sparse as sp
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
-from sklearn.utils.parallel import Parallel, delayed
 
 from skdp.data.threads import one_blas_thread
 from skdp.exceptions import PrivacyError
@@ -102,21 +103,21 @@ def is_paths(X: Any) -> bool:
 
 
 class Scratch:
-    """A float64 array that is used again: fresh memory can cost as much as the arithmetic on it.
+    """An array that is used again: fresh memory can cost as much as the arithmetic on it.
 
     What `shaped` returned is overwritten by its next call.
     """
 
-    def __init__(self) -> None:
-        self._buffer = np.empty(0)
+    def __init__(self, dtype: Any = np.float64) -> None:
+        self._buffer = np.empty(0, dtype)
 
     def shaped(self, shape: tuple[int, ...]) -> FloatArray:
         """Return an array of any values."""
         size = math.prod(shape)
         if 8 * size > 2 * _BLOCK_BYTES:  # a source of one's own may have larger blocks
-            return np.empty(shape)
+            return np.empty(shape, self._buffer.dtype)
         if size > self._buffer.size:
-            self._buffer = np.empty(size)
+            self._buffer = np.empty(size, self._buffer.dtype)
         return self._buffer[:size].reshape(shape)
 
 
@@ -379,8 +380,8 @@ def each_part(
     if n_workers == 1:
         return [(source, work(source))]
     parts = source.parts(n_workers) or [source]
-    with one_blas_thread():  # one thread a worker, or the cores fight
-        made = Parallel(n_jobs=n_workers, require="sharedmem")(
-            delayed(work)(part) for part in parts
-        )
-    return list(zip(parts, made, strict=True))
+    # One BLAS thread a worker, or the cores fight. Threads of joblib are looked after every 10 ms,
+    # which is longer than many a pass.
+    with one_blas_thread(), ThreadPoolExecutor(n_workers) as pool:
+        made = [pool.submit(copy_context().run, work, part) for part in parts]
+    return [(part, one.result()) for part, one in zip(parts, made, strict=True)]

@@ -6,6 +6,7 @@ A query clips what comes out to its own norms, exactly: no bound rests on these 
 from __future__ import annotations
 
 import math
+import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +14,17 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_rows
-from skdp.data.blocks import Block
+from skdp.data.blocks import Block, Scratch
 
 FloatArray = NDArray[np.float64]
+
+
+class _ScratchOfThread(threading.local):
+    def __init__(self) -> None:
+        self.rows = Scratch()
+
+
+_SCRATCH = _ScratchOfThread()
 
 
 class TargetScale(NamedTuple):
@@ -61,9 +70,12 @@ class RowScale(NamedTuple):
     reach: float
 
     def __call__(self, rows: Block) -> FloatArray:
-        """Return rows in these units, each from that row alone; a bad entry is not a number."""
-        dense = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
-        scaled = np.asarray(dense - self.center)
+        """Return rows in these units, each from that row alone; a bad entry is not a number.
+
+        The next call of this thread overwrites them.
+        """
+        dense: FloatArray = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
+        scaled = np.subtract(dense, self.center, out=_SCRATCH.rows.shaped(dense.shape))
         scaled /= self.size
         np.clip(scaled, -self.reach, self.reach, out=scaled)
         bad = np.flatnonzero(~finite_rows(dense))

@@ -6,7 +6,7 @@ What travels is a function of public values (to where the rows are) and an integ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeGuard, cast
 
@@ -17,11 +17,13 @@ from skdp.data.blocks import (
     AnyRows,
     Block,
     DenseRows,
+    PartSum,
     RemoteRows,
     RowSource,
     checked_total,
     each_part,
     plain_block,
+    sum_rows,
 )
 from skdp.data.views import View, ViewedRows
 from skdp.data.zipped import ZippedRows, sources_in_turn
@@ -119,11 +121,32 @@ class _ColumnsOfRows:
 
     def __call__(self, part: RowSource) -> Columns:
         with np.errstate(all="ignore"):
-            found = [self.compute(plain_block(block)) for block in part.blocks()]
+            return self.joined([self.compute(plain_block(block)) for block in part.blocks()])
+
+    def joined(self, found: Sequence[Sequence[NDArray[Any]]]) -> Columns:
+        """Return the columns of all blocks as one, by name."""
         if not found:
             return {name: np.zeros(0) for name in self.names}
         arrays = [np.concatenate(column) for column in zip(*found, strict=True)]
         return dict(zip(self.names, arrays, strict=True))
+
+
+@dataclass(frozen=True)
+class _ColumnsAndSum:
+    """Columns of one part, and a sum over it, block by block."""
+
+    columns: _ColumnsOfRows
+    total: PartSum
+
+    def __call__(self, part: RowSource) -> tuple[Columns, NDArray[Any]]:
+        found: list[Sequence[NDArray[Any]]] = []
+
+        def term(block: Block) -> NDArray[Any]:
+            found.append(self.columns.compute(block))
+            return self.total.term(block)
+
+        total = replace(self.total, term=term)(part)
+        return self.columns.joined(found), total
 
 
 class RowColumns:
@@ -162,6 +185,21 @@ class RowColumns:
             self._kept = _keep(self._source, self._make, self._n_jobs)
         return self._kept
 
+    def beside_sum(
+        self, term: Callable[[Block], NDArray[Any]], shape: tuple[int, ...], n_jobs: int | None
+    ) -> NDArray[Any]:
+        """Return the sum of ``term(block)`` in integers; the columns are made in the same pass.
+
+        Unless they were made before, or rows are elsewhere.
+        """
+        source = self._source
+        if self._kept is not None or is_remote(source):
+            return sum_rows(source, term, shape, exact=True, n_jobs=n_jobs)
+        work = _ColumnsAndSum(self._make, PartSum(term, shape, "int64"))
+        made = each_part(cast(RowSource, source), work, n_jobs)
+        self._kept = _KeptHere([(part, columns) for part, (columns, _) in made])
+        return np.asarray(sum(total for _, (_, total) in made))
+
     def sum(
         self, work: Callable[[Columns], NDArray[Any]], shape: tuple[int, ...] = ()
     ) -> NDArray[Any]:
@@ -171,6 +209,11 @@ class RowColumns:
     def numbers(self, of: Callable[[Columns], FloatArray]) -> Numbers:
         """Return one number of each row, a public function of its columns."""
         return Numbers(self, of)
+
+    @property
+    def kept_here(self) -> bool:
+        """Whether they were made, and lie here."""
+        return isinstance(self._kept, _KeptHere)
 
     def beside(self) -> AnyRows:
         """Return the rows with these columns (blocks `Zipped`), wherever they are."""
@@ -217,6 +260,12 @@ class Numbers:
     ) -> NDArray[Any]:
         """Return the sum of the int64 ``work(numbers)`` over all parts."""
         return self.columns.sum(_Composed(work, self.of), shape)
+
+    def beside_sum(
+        self, term: Callable[[Block], NDArray[Any]], shape: tuple[int, ...], n_jobs: int | None
+    ) -> NDArray[Any]:
+        """Return the sum of ``term(block)`` in integers; numbers are made in the same pass."""
+        return self.columns.beside_sum(term, shape, n_jobs)
 
     @property
     def measured(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+
+from skdp.theory._histories import drawn, drawn_histories, drawn_lengths, first_distinct
 
 
 def make_spiked_rows(
@@ -92,13 +93,13 @@ def make_interactions(
     taste_of_item = rng.permutation(n_items) % n_tastes
     taste_of_user = rng.integers(0, n_tastes, n_users)
     users = np.repeat(np.arange(n_users), np.ceil(degrees * 1.35).astype(np.int64) + 2)
-    items = _draw(weights, len(users), rng)
+    items = drawn(weights, len(users), rng)
     own = rng.random(len(users)) < taste_share
     for taste in range(n_tastes):
         mine = np.flatnonzero(own & (taste_of_user[users] == taste))
         members = np.flatnonzero(taste_of_item == taste)
-        items[mine] = members[_draw(weights[members], len(mine), rng)]
-    return _first_distinct(users, items, degrees, (n_users, n_items))
+        items[mine] = members[drawn(weights[members], len(mine), rng)]
+    return first_distinct(users, items, degrees, (n_users, n_items))
 
 
 def make_histories(
@@ -150,49 +151,8 @@ def make_histories(
     """
     rng = np.random.default_rng(random_state)
     popularity = rng.permutation(np.arange(1, n_items + 1.0) ** -tail)
-    activity = np.exp(0.9 * rng.standard_normal(n_users))
-    lengths = np.rint(activity * mean_length / activity.mean())
-    lengths = np.clip(lengths, 2, max(2, n_items // 4)).astype(np.int64)
-    users = np.repeat(np.arange(n_users), np.ceil(lengths * 1.6).astype(np.int64) + 3)
-    mixes = rng.gamma(0.2, size=(n_users, n_tastes)) + 1e-9
-    edges = np.cumsum(mixes / mixes.sum(axis=1, keepdims=True), axis=1)
-    taste_of_draw = _taste_of_draw(edges, users, rng)
-    items = _draw(popularity, len(users), rng)
-    own = rng.random(len(users)) >= overlap
-    for taste in range(n_tastes):
-        mine = np.flatnonzero(own & (taste_of_draw == taste))
-        tilted = popularity * np.exp(spread * rng.standard_normal(n_items))
-        items[mine] = _draw(tilted, len(mine), rng)
-    return _first_distinct(users, items, lengths, (n_users, n_items))
-
-
-def _taste_of_draw(edges, users, rng):
-    """Draw a taste for each draw of a user, from the user's mix (cumulative shares)."""
-    words = rng.random(len(users))
-    tastes = np.zeros(len(users), np.int64)
-    for edge in edges[:, :-1].T:
-        tastes += words > edge[users]
-    return tastes
-
-
-def _draw(weights, size, rng):
-    """Indices drawn with probability proportional to the weights."""
-    edges = np.cumsum(weights)
-    drawn = np.searchsorted(edges, rng.random(size) * edges[-1])
-    return np.minimum(drawn, len(weights) - 1)
-
-
-def _first_distinct(users, items, degrees, shape):
-    """Keep each user's first distinct items, up to the user's degree."""
-    _, first = np.unique(users * shape[1] + items, return_index=True)
-    first.sort()
-    users, items = users[first], items[first]
-    rank = np.arange(len(users)) - np.searchsorted(users, users, "left")
-    kept = rank < degrees[users]
-    ones = np.ones(np.count_nonzero(kept))
-    R = sp.csr_array((ones, (users[kept], items[kept])), shape=shape)
-    R.sort_indices()
-    return R
+    lengths = drawn_lengths(rng, n_users, mean_length, n_items // 4)
+    return drawn_histories(rng, lengths, popularity, n_tastes, overlap=overlap, spread=spread)
 
 
 def make_ratings(

@@ -1,43 +1,122 @@
 """The released mean of rows, and the clip norm about it."""
 
 import math
+from typing import Any, NamedTuple
 
 from skdp.solvers.likely import QUESTIONS
 from skdp.solvers.postprocess import mean_push, shrunk_mean
 
 _CLEAR = 6.0  # times the noise of a rank in half of the share: rows enough to ask twice
 _NEAR = 0.003  # of the squared lengths about a mean may come from its error
+_LOOKS = 3  # means before a stream begins, each about the one before
+_ASIDE = 0.1  # of the squared lengths: a mean that holds less is not worth another search
+
+
+class Centre(NamedTuple):
+    """Rows about a released mean.
+
+    Attributes
+    ----------
+    mean : ndarray
+        The mean.
+    pushes : tuple of two floats
+        What its error adds to the moment: noise, and noise with bias (a mean that was shrunk adds
+        less of the one and as much of both).
+    rows : Ask
+        The rows about it, clipped.
+    clip_norm : float
+        How long they may be.
+    searched : float or None
+        What share the last search for that had; None if there was none.
+    """
+
+    mean: Any
+    pushes: tuple[float, float]
+    rows: Any
+    clip_norm: float
+    searched: float | None
 
 
 def centred(ask, noise, d, shares, level_of):
-    """Return the released mean, what its error adds, the rows about it and their clip norm.
+    """Return the rows about their released mean, and how long they may be.
 
-    A mean that was shrunk adds less noise and as much bias: the second number has both.
     `level_of(ask, share, near)` learns a clip norm. The error of a mean is in proportion to the
     clip norm about zero: where rows are many a second one, about the first, makes up for that.
     """
     n, clip_norm = noise.n, noise.clip_norm
     if "spread" not in shares:
         mean, pushes = _mean(ask.sums(share=shares["mean"]), n, clip_norm, d)
-        return mean, pushes, ask.centered(mean), clip_norm
+        return Centre(mean, pushes, ask.centered(mean), clip_norm, shares.get("clip_norm"))
     twice = n > _CLEAR * _rank_noise(noise, shares["spread"] / 2)
     part = 2 if twice else 1
     sums = ask.sums(share=shares["mean"] / part)
     mean, pushes = _mean(sums, n, clip_norm, d)
     about = ask.centered(mean)
-    level = level_of(about, shares["spread"] / part, clip_norm)
+    search = shares["spread"] / part
+    level = level_of(about, search, clip_norm)
     if not twice:
-        return mean, pushes, about.clipped(level), level
+        return Centre(mean, pushes, about.clipped(level), level, search)
     if pushes[1] > _NEAR * n * level**2:
         again = about.clipped(level).sums(share=shares["mean"] / 2)
         step, pushes = _mean(again, n, level, d)
         mean = mean + step
         about = ask.centered(mean)
-        level = level_of(about, shares["spread"] / 2, level)
-        return mean, pushes, about.clipped(level), level
-    level = level_of(about, shares["spread"] / 2, level)  # of lengths that are known by now
+        level = level_of(about, search, level)
+        return Centre(mean, pushes, about.clipped(level), level, search)
+    level = level_of(about, search, level)  # of lengths that are known by now
     mean, pushes = _mean(_mean_of(sums, ask.sums(share=shares["mean"] / 2)), n, clip_norm, d)
-    return mean, pushes, ask.centered(mean).clipped(level), level
+    return Centre(mean, pushes, ask.centered(mean).clipped(level), level, search)
+
+
+class Start(NamedTuple):
+    """Where the rows of a stream lie, as far as it was learnt before the stream began.
+
+    Attributes
+    ----------
+    about : ndarray or None
+        A released point near their mean; None is zero.
+    clip_norm : float
+        For rows about that point.
+    left : float
+        What share was not used.
+    searched : float
+        What share the last search for a clip norm had; 0 if there was none.
+    """
+
+    about: Any
+    clip_norm: float
+    left: float
+    searched: float
+
+
+def started(ask, noise, shares, level_of):
+    """Return where rows lie, by means of which each is taken about the one before.
+
+    Few looks where rows are few. None follows where the last mean was near: the rest of the shares
+    is left for better use.
+    """
+    n, level = noise.n, noise.clip_norm
+    left, about, searched = shares["mean"] + shares["spread"], None, 0.0
+    looks = _LOOKS
+    while looks and n <= _CLEAR * _rank_noise(noise, shares["spread"] / looks):
+        looks -= 1
+    mean_share, search_share = (shares[name] / max(1, looks) for name in ("mean", "spread"))
+    rows = ask.clipped(level)
+    for _ in range(looks):
+        sums = rows.sums(share=mean_share)
+        left -= mean_share
+        mean, _ = shrunk_mean(sums.value, sums.noise_scale, n, level)
+        if mean @ mean <= _ASIDE * level**2:
+            break
+        place = mean if about is None else about + mean
+        nearer = ask.centered(place)
+        found = level_of(nearer, search_share, level)
+        left -= search_share
+        if found >= level:  # a search that saw nothing better
+            break
+        about, level, searched = place, found, search_share
+        rows = nearer.clipped(level)
+    return Start(about, level, left, searched)
 
 
 def _mean(sums, n, radius, d):

@@ -5,11 +5,16 @@ import math
 from skdp._groups import labels_of, persons_of_batch, split_rows
 from skdp._inputs import as_blocks, float_dtype
 from skdp._validation import check_split
-from skdp.decomposition._base import check_center
-from skdp.decomposition._moments import MOMENT_FEATURES, default_shares
-from skdp.decomposition._spectral import SPECTRUM_LEVEL, row_clip_norm
+from skdp.answer import released_count
+from skdp.decomposition._base import check_center, is_sparse
+from skdp.decomposition._centring import Start, started
+from skdp.decomposition._moments import MOMENT_FEATURES, default_shares, with_rest
+from skdp.decomposition._spectral import SPECTRUM_LEVEL, row_clip_norm, row_noise
 from skdp.solvers.linalg import orthonormal
 from skdp.solvers.moment_sketch import sketch_size
+
+# Of the share of a start: the number of rows, means, searches for a clip norm about them.
+_START = {"count": 0.1, "mean": 0.4, "spread": 0.5}
 
 
 class FactsMixin:
@@ -49,25 +54,29 @@ class FactsMixin:
         k = self._n_components_of(X)
         center = check_center(self.center, d)
         centers = center is None and self.center == "dp"
-        shares = self._with_weights(default_shares(d, centers, public, self.clip_norm))
+        starts = centers and not is_sparse(X)  # rows about a point are no longer sparse
+        shares = default_shares(d, centers, public, self.clip_norm, starts)
+        shares = self._with_weights(shares)
         shares = check_split(self, shares)
         query = self._unit_query(X)
         ask = session.ask(query if center is None else query.centered(center))
         ask, unit = self._weighted(session, ask, shares)
-        clip_norm = row_clip_norm(
-            self, session, ask, shares.get("clip_norm"), d, level=SPECTRUM_LEVEL
-        )
+        n = X.n_rows() if public else None
+        start = self._start(session, ask, shares, d, n)
+        shares = with_rest(shares, start.left)
         sketch = None
         if d > MOMENT_FEATURES:
             sketch = orthonormal(session.random_signs((d, sketch_size(k, d))))
         facts = {
             "adjacency": self.adjacency,
-            "clip_norm": clip_norm,
+            "clip_norm": start.clip_norm,
+            "searched": start.searched,
             "center": center,
+            "about": start.about,
             "centers": centers,
             "k": k,
             "d": d,
-            "n": X.n_rows() if public else None,
+            "n": n,
             "persons": self._by_group,
             "most": self._most(session, unit),
             "unit": unit,
@@ -76,6 +85,24 @@ class FactsMixin:
             "names": list(getattr(self, "feature_names_in_", ())),
         }
         return facts, shares
+
+    def _start(self, session, ask, shares, d, n):
+        """Learn the clip norm of the first rows, and where they lie if that is far from zero."""
+
+        def level_of(ask, share, near=None):
+            return row_clip_norm(self, session, ask, share, d, level=SPECTRUM_LEVEL, near=near)
+
+        search = shares.get("clip_norm")
+        clip_norm = level_of(ask, search)
+        if "start" not in shares or session.budget.exact:
+            return Start(None, clip_norm, 0.0, search)
+        parts = {name: part * shares["start"] for name, part in _START.items()}
+        left = parts["count"]
+        if n is None:
+            left, n = 0.0, released_count(*ask.count(share=parts["count"]))
+        noise = row_noise(session, self.adjacency, n, clip_norm)
+        start = started(ask, noise, parts, level_of)
+        return start._replace(left=start.left + left, searched=start.searched or search)
 
     def _most(self, session, unit):
         """Return how many rows a person counts at most; None for persons who count once."""

@@ -69,8 +69,9 @@ class DPIncrementalPCA(
         Probability that the bound fails; well below one over the number of rows.
     clip_norm : float or "auto", default="auto"
         Largest norm of a row (after subtracting a public `center`). "auto" spends 7% of the budget
-        on a private scale of the norms, in the first batch, and warns where it does not show. A
-        number is free.
+        on a private scale of the norms, in the first batch, and warns where it does not show. With
+        ``center="dp"`` and dense rows it spends up to 11% more on where they lie, if that is far
+        from 0: all rows to come are cut about there. A number is free.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of rows is private too; with "replace" the size of each batch
         is public.
@@ -133,7 +134,7 @@ class DPIncrementalPCA(
     batch_size_ : int
         `batch_size`, or five times the number of features.
     clip_norm_ : float
-        The clip norm that was used: given, or released.
+        The clip norm that was used: given, or released (about where the first rows were found).
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
@@ -253,7 +254,7 @@ class DPIncrementalPCA(
             for name, bounded in statistics(X, facts, self.n_jobs).items()
         }
         attributes = self._fitted(answers, facts)
-        many = rows_unseen(session, facts["d"], shares.get("clip_norm"), SPECTRUM_LEVEL)
+        many = rows_unseen(session, facts["d"], facts["searched"], SPECTRUM_LEVEL)
         part = many / max(1, attributes["n_samples_seen_"])
         warn_of_outcome(self, attributes, 0.0, part, below_edge(attributes, answers, facts))
         return attributes

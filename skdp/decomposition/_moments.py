@@ -29,8 +29,12 @@ MOMENT_FEATURES = 3000  # beyond it a sketch of the moment is released
 _CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 
 
-def default_shares(d, centers, n_is_public, clip_norm):
-    """Shares of the releases, from public sizes."""
+_NO_MOMENTS = ("clip_norm", "start", "group_weight")
+_LEVEL, _START = 0.07, 0.11  # shares of a clip norm, and of where rows lie
+
+
+def default_shares(d, centers, n_is_public, clip_norm, starts=False):
+    """Shares of the releases, from public sizes; `starts` says whether a centre is learnt first."""
     if d > MOMENT_FEATURES:
         shares = {"sketch": 0.9, "trace": 0.01, "count": 0.01}
         shares |= {"sums": 0.08} if centers else {}
@@ -39,9 +43,17 @@ def default_shares(d, centers, n_is_public, clip_norm):
     if n_is_public:
         shares.pop("count", None)
     if clip_norm == "auto":
-        shares = {key: 0.93 * value / sum(shares.values()) for key, value in shares.items()}
-        shares["clip_norm"] = 0.07
+        learnt = {"clip_norm": _LEVEL} | ({"start": _START} if starts else {})
+        rest = (1 - sum(learnt.values())) / sum(shares.values())
+        shares = {key: rest * value for key, value in shares.items()} | learnt
     return shares
+
+
+def with_rest(shares, left):
+    """Return shares of which the moments, or what stands for them, have also what is left."""
+    moments = {name: share for name, share in shares.items() if name not in _NO_MOMENTS}
+    more = 1 + left / sum(moments.values())
+    return shares | {name: more * share for name, share in moments.items()}
 
 
 def statistics(X, facts, n_jobs=None):
@@ -52,8 +64,9 @@ def statistics(X, facts, n_jobs=None):
         query = PersonQuery(X, weight=PersonWeight(facts["most"]), **bounds)
     else:
         query = RowQuery(X, **bounds)
-    if facts["center"] is not None:
-        query = query.centered(facts["center"])
+    center = _center(facts)
+    if center is not None:
+        query = query.centered(center)
     if facts["sketch"] is not None:
         out = {"sketch": query.gram_product(facts["sketch"]), "trace": query.square_sum()}
         out |= {"sums": query.sums()} if facts["centers"] else {}
@@ -89,7 +102,7 @@ def fitted(answers, facts):
         attributes["var_"] = np.maximum(np.diag(released.scatter) / released.n, 0.0)
     else:
         attributes = _from_sketch(released, answers, facts)
-    attributes["mean_"] = released.mean if facts["center"] is None else facts["center"]
+    attributes["mean_"] = _mean(released, facts)
     attributes["n_samples_seen_"] = round(released.n)
     attributes["clip_norm_"] = facts["clip_norm"]
     if facts["persons"]:
@@ -109,6 +122,22 @@ def below_edge(attributes, answers, facts):
     clear = clear_edge(edge, facts["d"]) + released.mean_push
     least = debias_eigenvalues(np.atleast_1d(clear), edge)[0] / max(1.0, released.n - 1)
     return int(np.count_nonzero(attributes["explained_variance_"] <= least))
+
+
+def _center(facts):
+    """Return what is subtracted from all rows: public, learnt, or nothing.
+
+    Checkpoints of earlier versions know of no centre that was learnt.
+    """
+    return facts.get("about") if facts["center"] is None else facts["center"]
+
+
+def _mean(released, facts):
+    """Return the mean of the rows as they came."""
+    if facts["center"] is not None:
+        return facts["center"]
+    about = facts.get("about")
+    return released.mean if about is None else about + released.mean
 
 
 def _released(answers, facts):

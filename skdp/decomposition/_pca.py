@@ -23,7 +23,7 @@ from skdp.decomposition._base import (
     public_range,
     warn_of_outcome,
 )
-from skdp.decomposition._centring import centred
+from skdp.decomposition._centring import Centre, centred
 from skdp.decomposition._pca_parameters import PCAParametersMixin
 from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
@@ -266,12 +266,12 @@ class DPPCA(
         n = query.n_rows if self._total_is_public() else None
         rows = ask.clipped(clip_norm)
         if self._wants_spectrum(d):
-            attributes, doubt = self._fit_spectrum(session, rows, clip_norm, d, n, shares, sparse)
+            fit = self._fit_spectrum(session, rows, clip_norm, d, n, shares, sparse)
         else:
             route = row_route(self.svd_solver, d, self.n_components, sparse)
-            attributes, doubt = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
-        share = shares.get("spread", shares.get("clip_norm"))
-        many = rows_unseen(session, d, share, self._level(d))
+            fit = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
+        attributes, doubt, searched = fit
+        many = rows_unseen(session, d, searched, self._level(d))
         warn_of_outcome(self, attributes, doubt, many / attributes["n_samples_"])
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
@@ -312,9 +312,9 @@ class DPPCA(
         return count._replace(value=released_count(*count))
 
     def _center(self, session, ask, n, clip_norm, d, shares):
-        """Return the released mean, what its error adds, the rows about it and their clip norm."""
+        """Return the rows about their released mean, or as they are."""
         if not self._centers():
-            return np.zeros(d), (0.0, 0.0), ask, clip_norm
+            return Centre(np.zeros(d), (0.0, 0.0), ask, clip_norm, shares.get("clip_norm"))
 
         def level_of(ask, share, near):
             return self._clip_norm_of(session, ask, share, d, near=near)
@@ -323,17 +323,21 @@ class DPPCA(
         return centred(ask, noise, d, shares, level_of)
 
     def _fit_spectrum(self, session, ask, clip_norm, d, n, shares, sparse):
-        """Release the whole second moment about the centre; return attributes, and their doubt."""
+        """Release the whole second moment about the centre.
+
+        Return attributes, their doubt, and what share the last search for a clip norm had.
+        """
         if self._centers() and sparse:  # in one release, as centred rows would not be sparse
             corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
             moment = ask.moment(corner, share=shares["moment"])
             released = split_moment(moment.value, corner, moment.noise_scale, clip_norm, n)
             count = Answer(released.n, 0.0 if n is not None else moment.noise_scale / corner**2)
-            pushes = 0.0, 0.0
+            pushes, searched = (0.0, 0.0), shares.get("clip_norm")
         else:
             count = self._count(ask, n, shares)
             rows = float(count.value)
-            mean, pushes, ask, clip_norm = self._center(session, ask, rows, clip_norm, d, shares)
+            centre = self._center(session, ask, rows, clip_norm, d, shares)
+            mean, pushes, ask, clip_norm, searched = centre
             noise = row_noise(session, self.adjacency, rows, clip_norm)
             gram, scale = clipped_gram(ask, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
             released = ReleasedMoment(gram, mean, rows, scale, pushes[0])
@@ -342,13 +346,18 @@ class DPPCA(
         attributes = pca_attributes(released, self.n_components, limit, rank)
         noises = released.noise_scale, pushes[1]
         doubt = variance_doubt(attributes["explained_variance_"], count, *noises)
-        return attributes | {"n_samples_": round(released.n), "clip_norm_": clip_norm}, doubt
+        attributes |= {"n_samples_": round(released.n), "clip_norm_": clip_norm}
+        return attributes, doubt, searched
 
     def _fit_subspace(self, session, ask, clip_norm, d, n, shares, route):
-        """Release count, mean, leading subspace of the centred rows, Ritz values and total."""
+        """Release count, mean, leading subspace of the centred rows, Ritz values and total.
+
+        Return as `_fit_spectrum` does.
+        """
         count = self._count(ask, n, shares)
         n_rows = float(count.value)
-        mean, pushes, ask, clip_norm = self._center(session, ask, n_rows, clip_norm, d, shares)
+        centre = self._center(session, ask, n_rows, clip_norm, d, shares)
+        mean, pushes, ask, clip_norm, searched = centre
         if session.budget.exact and route == "screened":
             route = "power"
         noise = row_noise(session, self.adjacency, n_rows, clip_norm)
@@ -371,6 +380,5 @@ class DPPCA(
         scale = 0.0
         if noise.psd:
             scale = noise.psd * clip_norm**2 / math.sqrt(shares["ritz"])
-        return attributes, variance_doubt(
-            attributes["explained_variance_"], count, scale, pushes[1]
-        )
+        variances = attributes["explained_variance_"]
+        return attributes, variance_doubt(variances, count, scale, pushes[1]), searched

@@ -8,7 +8,8 @@ from typing import Any
 
 from skdp.decomposition._factorizer_layout import chosen_method
 from skdp.decomposition._factorizer_state import begin
-from skdp.decomposition._planning import check_share, length_of, n_planned
+from skdp.decomposition._planning import check_share, length_of
+from skdp.decomposition._sparse_planning import n_planned
 from skdp.decomposition._spectral import SPECTRUM_LEVEL
 from skdp.theory import (
     Expectation,

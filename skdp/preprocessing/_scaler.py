@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._groups import GroupUnitMixin, column_number
 from skdp._inputs import advised, as_blocks, checked, map_blocks
-from skdp._scales import column_weights, warn_unclear_columns
+from skdp._scales import column_weights, warn_blurred_columns, warn_unclear_columns
 from skdp._types import Seed, Split
 from skdp._validation import (
     check_bool,
@@ -190,10 +190,13 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
         self._warn_of_persons(query)
         n = float(query.n_rows) if self._total_is_public() else None
         ask, most = self._weighted(session, session.ask(query), shares)
-        center, size = self._range(session, ask, X.n_features, bounds, shares, n)
-        if getattr(X, "sparse", False):  # what is not stored is left as it is
+        center, size, columns = self._range(session, ask, X.n_features, bounds, shares, n)
+        sparse = getattr(X, "sparse", False)
+        if sparse:  # what is not stored is left as it is
             center, size = around_zero(center, size)
         found = self._moments(ask, center, size, n, shares["moments"])
+        if columns is not None and not sparse and self.with_std:
+            warn_blurred_columns(self, columns, found)
         scale = np.sqrt(found.variance)
         scale[is_constant(found)] = 1.0
         return {
@@ -280,15 +283,15 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
         return self._with_weights(shares)
 
     def _range(self, session, ask, d, bounds, shares, n):
-        """Return centre and half-width of each column: public, or learnt."""
+        """Return centre and half-width of each column, public or learnt, and what was learnt."""
         if bounds is not None and np.isfinite(bounds).all():
             low, high = bounds
             center = low + (high - low) / 2
-            return center, np.maximum(high - center, center - low)
+            return center, np.maximum(high - center, center - low), None
         if session.budget.exact:  # nothing is cut, and a first mean makes the second accurate
             center, shares["moments"] = np.zeros(d), shares["moments"] / 2
             size = np.full(d, np.inf)
-            return self._moments(ask, center, size, n, shares["moments"]).mean, size
+            return self._moments(ask, center, size, n, shares["moments"]).mean, size, None
         found = find_columns(ask, d, shares["columns"], n)
         warn_unclear_columns(
             self,
@@ -298,7 +301,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
             remedy="'entry_bounds'",
         )
         noise = found.sums_noise(shares["moments"] / shares["columns"])
-        return found.center, found.reach(noise)
+        return found.center, found.reach(noise), found
 
     def _moments(self, ask, center, size, n, share):
         weights = column_weights(len(center))

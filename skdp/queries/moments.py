@@ -10,6 +10,7 @@ sum: each of its numbers moves by less than one step beyond the change of the ex
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -70,16 +71,28 @@ class KeptMoment(SumQuery):
 
     def _of_clipped(self, clip_norm: float) -> Wide:
         """Return the moment of rows clipped to a norm, in squares of the unit."""
-        if self._total is None:
-            rows = IntegerRows(self.clip_norm, self._unit, reuse=True)
-            self._total = self._summed(
-                self._source, partial(_gram_limbs, integers=rows), self.n_features
-            )
+        total = self._whole()
         if clip_norm == self.clip_norm:
-            return self._total
+            return total
         long_rows = self._rows_beyond(clip_norm)
         term = partial(_cut_off, first=self.clip_norm, then=clip_norm, unit=self._unit)
-        return self._total - self._summed(long_rows, term, self.n_features)
+        return total - self._summed(long_rows, term, self.n_features)
+
+    def _whole(self) -> Wide:
+        """Return the moment; norms that nobody asked for yet are measured in its pass."""
+        if self._total is None:
+            d, rows = self.n_features, IntegerRows(self.clip_norm, self._unit, reuse=True)
+            term = partial(_gram_limbs, integers=rows)
+            total = self._norms.beside_sum(term, (2 * d, d), self.n_jobs)
+            self._total = Wide.joined(total[:d], total[d:])
+        return self._total
+
+    def sum(
+        self, work: Callable[[FloatArray], NDArray[Any]], shape: tuple[int, ...] = ()
+    ) -> NDArray[Any]:
+        """Return a sum over norms, which are measured in the pass that makes the moment."""
+        self._whole()
+        return self._norms.sum(work, shape)
 
     def _rows_beyond(self, norm: float) -> AnyRows:
         """Return at least the rows whose integers are longer than a norm."""

@@ -36,12 +36,12 @@ class _ScratchOfThread(threading.local):
     """What lies between a block and its counts."""
 
     def __init__(self) -> None:
-        self.numbers, self.bins = Scratch(), Scratch()
+        self.numbers, self.bins, self.small = Scratch(), Scratch(), Scratch(np.uint16)
 
 
 _SCRATCH = _ScratchOfThread()
 
-OfBlock = Callable[[Any], FloatArray]
+OfBlock = Callable[[Any], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,18 @@ class OctavesOfBlock:
 
     center: FloatArray
 
-    def __call__(self, block: Block) -> FloatArray:
+    def __call__(self, block: Block) -> NDArray[np.int64]:
         """Return how many entries of the block lie in each part of an octave, by column."""
         rows = finite_only(block)
         if sp.issparse(rows):
             return _counted_stored(rows, self._bins_at, _OCTAVE_BINS + 1)[:, :_OCTAVE_BINS]
         numbers = _SCRATCH.numbers.shaped(rows.shape)
-        distances = np.abs(np.subtract(rows, self.center, out=numbers), out=numbers)
+        distances = np.abs(_about(rows, self.center, numbers), out=numbers)
         bins = _leading_bits(distances, distances)
-        return counted_octaves(_SMALL_BINS.take(bins), numbers.view(np.intp))
+        # Not "raise", which fills a buffer of its own; nothing but -1, the last one, wraps.
+        small: Any = _SCRATCH.small.shaped(rows.shape)
+        np.take(_SMALL_BINS, bins, out=small, mode="wrap")
+        return counted_octaves(small, numbers.view(np.intp))
 
     def _bins_at(self, values: FloatArray, columns: NDArray[Any]) -> NDArray[np.intp]:
         return octaves_of(values, self.center[columns])
@@ -71,16 +74,17 @@ class PlacesOfBlock:
     center: FloatArray
     step: FloatArray
 
-    def __call__(self, block: Block) -> FloatArray:
+    def __call__(self, block: Block) -> NDArray[np.int64]:
         """Return how many entries of the block lie in each step, by column."""
         rows = finite_only(block)
         if sp.issparse(rows):
             return _counted_stored(rows, self._bins_at, _PLACE_BINS)
         numbers = _SCRATCH.numbers.shaped(rows.shape)
-        steps = _places(rows, self.center, self.step, numbers)
+        first = _FARTHEST + _PLACE_BINS * np.arange(rows.shape[1])
+        steps = _places(rows, self.center, self.step, numbers, first)
         bins = _SCRATCH.bins.shaped(rows.shape).view(np.intp)
         np.copyto(bins, steps, casting="unsafe")
-        return counted_places(bins, bins)
+        return _by_column(bins, _PLACE_BINS)
 
     def _bins_at(self, values: FloatArray, columns: NDArray[Any]) -> NDArray[np.intp]:
         return places_of(values, self.center[columns], self.step[columns])
@@ -129,7 +133,7 @@ class _RankQuery(SumQuery):
         """Return how many entries of each column lie in each bin or below."""
         if self._cumulated is None:
             shape = self._source.n_features, self._bins
-            counts = self._sum(self._of_block, shape, 1.0).astype(np.int64)
+            counts = self._sum(self._of_block, shape, 1.0)
             self._cumulated = counts.cumsum(axis=1)
         return self._cumulated
 
@@ -208,26 +212,33 @@ def octaves_of(rows: FloatArray, center: FloatArray) -> NDArray[np.intp]:
 
 def places_of(rows: FloatArray, center: FloatArray, step: FloatArray) -> NDArray[np.intp]:
     """Return the number of the step that each entry lies in; the first and last hold the rest."""
-    return _places(rows, center, step, np.empty(rows.shape)).astype(np.intp)
+    return _places(rows, center, step, np.empty(rows.shape), _FARTHEST).astype(np.intp)
 
 
-def _places(rows: FloatArray, center: FloatArray, step: FloatArray, out: FloatArray) -> FloatArray:
+def _places(
+    rows: FloatArray, center: FloatArray, step: FloatArray, out: FloatArray, first: Any
+) -> FloatArray:
+    """Return the steps of entries, the centre of a column counted as `first`."""
     with np.errstate(over="ignore"):
-        steps = np.subtract(rows, center, out=out)
-        steps /= step
+        steps = np.divide(_about(rows, center, out), step, out=out)
     np.clip(np.ceil(steps, out=steps), -_FARTHEST, _FARTHEST + 1, out=steps)
-    steps += _FARTHEST
+    steps += first
     return steps
 
 
-def counted_octaves(octaves: NDArray[Any], out: Any = None) -> FloatArray:
+def _about(rows: FloatArray, center: FloatArray, out: FloatArray) -> FloatArray:
+    """Return rows minus a public centre: as they are, where it is 0."""
+    return np.subtract(rows, center, out=out) if center.any() else rows
+
+
+def counted_octaves(octaves: NDArray[Any], out: Any = None) -> NDArray[np.int64]:
     """Return how many numbers of each column lie in each part of an octave."""
     return _counted(octaves, _OCTAVE_BINS + 1, out)[:, :_OCTAVE_BINS]
 
 
-def counted_places(places: NDArray[np.intp], out: Any = None) -> FloatArray:
+def counted_places(places: NDArray[np.intp]) -> NDArray[np.int64]:
     """Return how many numbers of each column lie in each step."""
-    return _counted(places, _PLACE_BINS, out)
+    return _counted(places, _PLACE_BINS)
 
 
 def _bins(sizes: FloatArray) -> NDArray[np.intp]:
@@ -242,17 +253,21 @@ def _leading_bits(sizes: FloatArray, out: FloatArray) -> NDArray[np.int64]:
     return bits
 
 
-def _counted(bins: NDArray[Any], size: int, out: Any = None) -> FloatArray:
+def _counted(bins: NDArray[Any], size: int, out: Any = None) -> NDArray[np.int64]:
     """Count each column by itself; `out` is memory for the numbers that tell columns apart."""
-    d = bins.shape[1]
-    numbers = np.add(bins, size * np.arange(d), out=out)
+    return _by_column(np.add(bins, size * np.arange(bins.shape[1]), out=out), size)
+
+
+def _by_column(numbers: NDArray[np.intp], size: int) -> NDArray[np.int64]:
+    """Count numbers, of which each column has so many of its own."""
+    d = numbers.shape[1]
     counts = np.bincount(numbers.ravel(), minlength=d * size)
-    return np.asarray(counts.reshape(d, size).astype(np.float64))
+    return np.asarray(counts.reshape(d, size), np.int64)
 
 
 def _counted_stored(
     rows: Any, bins_at: Callable[[FloatArray, NDArray[Any]], NDArray[np.intp]], size: int
-) -> FloatArray:
+) -> NDArray[np.int64]:
     """Count the stored entries of each column by their bins, and all others as zeros."""
     n, d = rows.shape
     columns = np.asarray(rows.indices, np.intp)
@@ -260,4 +275,4 @@ def _counted_stored(
     counts = counts.reshape(d, size)
     every = np.arange(d)
     counts[every, bins_at(np.zeros(d), every)] += n - np.bincount(columns, minlength=d)
-    return np.asarray(counts.astype(np.float64))
+    return np.asarray(counts, np.int64)

@@ -105,7 +105,7 @@ class OctavesOfPersons:
 
     center: FloatArray
 
-    def __call__(self, batch: Persons) -> FloatArray:
+    def __call__(self, batch: Persons) -> NDArray[np.int64]:
         """Return how many persons of the batch lie in each octave of each column."""
         whole = _whole_persons(batch)
         octaves = octaves_of(whole.rows, self.center)
@@ -123,7 +123,7 @@ class PlacesOfPersons:
     center: FloatArray
     step: FloatArray
 
-    def __call__(self, batch: Persons) -> FloatArray:
+    def __call__(self, batch: Persons) -> NDArray[np.int64]:
         """Return how many persons of the batch lie in each step of each column."""
         whole = _whole_persons(batch)
         places = whole.sums(places_of(whole.rows, self.center, self.step))

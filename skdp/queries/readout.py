@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import block_gram, finite_rows, unpacked, where_rows
-from skdp.data.blocks import AnyRows, Block
+from skdp.data.blocks import AnyRows, Block, sum_rows
 from skdp.data.integer_rows import row_map, row_norms
 from skdp.data.record_scales import RowScale, TargetScale
-from skdp.data.remote import RowNumbers, narrowed
+from skdp.data.remote import Columns, RowColumns, narrowed
 from skdp.data.views import good_records, rows_of_records, targets_of_records
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bounded
@@ -29,10 +29,18 @@ from skdp.queries.rows import RowQuery, corner_units, exact_corner
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery
 
 FloatArray = NDArray[np.float64]
+_LENGTH = "length"  # of rows in their units, beside the records
 
 
-def _lengths(rows: Block, scale: RowScale | None) -> FloatArray:
-    return row_norms(rows if scale is None else scale(rows))
+def _lengths(
+    block: Zipped, scale: RowScale | None, kept: NDArray[np.intp] | None
+) -> tuple[FloatArray]:
+    (rows,) = rows_of_records([block], kept)
+    return (row_norms(rows if scale is None else scale(rows)),)
+
+
+def _length(columns: Columns) -> FloatArray:
+    return columns[_LENGTH]
 
 
 class ReadoutQuery(SumQuery):
@@ -74,6 +82,8 @@ class ReadoutQuery(SumQuery):
         self.kept = kept
         d = records.n_features if kept is None else len(kept)
         self._rows = narrowed(records, partial(rows_of_records, kept=kept), d)
+        measure = partial(_lengths, scale=row_scale, kept=kept)
+        self._lengths = RowColumns(records, measure, _LENGTH)
 
     def rows(self, clip_norm: float) -> RowQuery:
         """Return the query over the rows alone, clipped, as they came."""
@@ -90,8 +100,7 @@ class ReadoutQuery(SumQuery):
 
     def lengths(self) -> NumberQuery:
         """Return the query over the norms of the rows in the units of `row_scale`."""
-        norms = RowNumbers(self._rows, partial(_lengths, scale=self.row_scale))
-        return NumberQuery(norms, "norm", adjacency=self.adjacency)
+        return NumberQuery(self._lengths.numbers(_length), "norm", adjacency=self.adjacency)
 
     def scaled(self, row_scale: RowScale) -> ReadoutQuery:
         """Return the same records with rows in other units; clipping comes after it."""
@@ -103,8 +112,10 @@ class ReadoutQuery(SumQuery):
         return self._narrowed(kept=kept if self.kept is None else self.kept[kept], row_scale=units)
 
     def within(self, clip_norm: float, scale: TargetScale) -> ReadoutQuery:
-        """Return the same records under public bounds."""
-        return self._narrowed(clip_norm=clip_norm, scale=scale)
+        """Return the same records under public bounds; lengths are measured once."""
+        query = self._narrowed(clip_norm=clip_norm, scale=scale)
+        query._lengths = self._lengths
+        return query
 
     def _narrowed(self, **changed: Any) -> ReadoutQuery:
         names = ("clip_norm", "scale", "row_scale", "kept")
@@ -128,7 +139,9 @@ class ReadoutQuery(SumQuery):
 
         def answer(step: float) -> NDArray[Any]:
             term = _MomentOfBlock(C, self.scale, self.row_scale, c, t, step, self.kept)
-            return self._sum(term, (size, size), step)
+            records = self._lengths.beside() if self._lengths.kept_here else self._source
+            shape, exact = (size, size), step != 0.0
+            return sum_rows(records, term, shape, exact=exact, n_jobs=self.n_jobs)
 
         l2 = largest_change(math.hypot(C, c), t, self.neighbours)
         bounded = self._square("readout", size, l2, answer)
@@ -169,7 +182,8 @@ class _MomentOfBlock:
         self, block: Zipped, whole: NDArray[np.bool_]
     ) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Return f and whether a record is finite, in columns that are left out too."""
-        norms = row_norms(block.rows)
+        norms = block.columns.get(_LENGTH)
+        norms = row_norms(block.rows) if norms is None else norms
         good = whole & finite_rows(block.rows)
         with np.errstate(divide="ignore"):
             f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)

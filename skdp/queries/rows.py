@@ -122,11 +122,16 @@ class RowQuery(SumQuery):
 
         Rows that are not finite count as rows of zeros.
         """
-        return self._below(self._norms, threshold, "norm_median", kept_only=True)
+        return self._below(self._lengths, threshold, "norm_median", kept_only=True)
 
     def norms_above(self, threshold: float) -> Bounded:
         """Return how many rows are longer than a threshold."""
-        return self._above(self._norms, threshold, "norm_rank")
+        return self._above(self._lengths, threshold, "norm_rank")
+
+    @property
+    def _lengths(self) -> RowNumbers | KeptMoment:
+        """The norms; of rows whose moment is kept they are measured beside it."""
+        return self._norms if self._moment is None else self._moment
 
     def square_sum(self) -> Bounded:
         """Return the sum of ||x||^2, a number in [0, C^2] for each row: C^2 under both."""

@@ -10,6 +10,7 @@ noise alike, one that is too high drowns the signal.
 from __future__ import annotations
 
 import math
+from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -23,11 +24,13 @@ _LOW = 0.25  # where nothing was found the lower quartile of what is likely is t
 _STAY = 0.01  # of the posterior of a place lies to one side of where it was: it has moved
 _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
 _RAISES, RAISING = 16, 4  # clip levels upwards, half octaves; questions among them
-LEVEL_DOUBT = 2.0  # deviations of a count, that a level is raised for
+LEVEL_DOUBT = 2.0  # deviations of a count, that a level is raised for by half an octave
+# For more in the steps before: a mistake in the first one makes noise 256 times as large.
+_LEVEL_DOUBTS = (3.5, 3.0, 2.5, LEVEL_DOUBT)
 _FINER = 2  # questions about parts of an octave
-_RAISE_DOUBT = 3.0  # deviations: one raise by mistake costs more accuracy than one left out
+# Deviations: one raise by mistake costs more accuracy than one left out, and far ones cost most.
+_RAISE_DOUBTS = (4.5, 4.0, 3.0)
 _FAR, _OUTSIDE = 4.0, 0.07  # of the numbers may lie so many scales outside
-_STEPS_UP = 3  # questions whether more do: up to 4^7 scales
 
 
 class AsksRank(Protocol):
@@ -177,15 +180,15 @@ def raised_scales(ranks: AsksRanks, scales: FloatArray, share: float) -> FloatAr
     the numbers says nothing of the rest. A step up is four times; a share of the numbers that does
     not stand clear of its noise raises nothing.
     """
-    part = share / (1 + _STEPS_UP)
+    part = share / (1 + len(_RAISE_DOUBTS))
     total = ranks(scales * np.ldexp(1.0, 2 * FARTHEST), share=part)
     low = np.zeros(len(scales), int)
-    high = np.full(len(scales), 2**_STEPS_UP - 1)
-    for _ in range(_STEPS_UP):
+    high = np.full(len(scales), 2 ** len(_RAISE_DOUBTS) - 1)
+    for doubt in _RAISE_DOUBTS:
         middle = (low + high) // 2
         below = ranks(scales * np.ldexp(_FAR, 2 * middle), share=part)
         above = total.value - below.value
-        goal = 2 * _OUTSIDE * total.value + _RAISE_DOUBT * math.sqrt(2) * total.noise_scale
+        goal = 2 * _OUTSIDE * total.value + doubt * math.sqrt(2) * total.noise_scale
         few = above <= goal
         low, high = np.where(few, low, middle + 1), np.where(few, middle, high)
     return np.asarray(scales * np.ldexp(1.0, 2 * high))
@@ -206,15 +209,21 @@ def raised_level(count_above: AsksCount, lowest: float, goal: float, share: floa
 
     A count that does not stand clear of its noise raises nothing.
     """
-    return _lowest(count_above, lowest * 2.0 ** (np.arange(_RAISES) / 2), goal, share, LEVEL_DOUBT)
+    return _lowest(
+        count_above, lowest * 2.0 ** (np.arange(_RAISES) / 2), goal, share, _LEVEL_DOUBTS
+    )
 
 
 def _lowest(
-    count_above: AsksCount, grid: FloatArray, goal: float, share: float, doubt: float = 0.0
+    count_above: AsksCount,
+    grid: FloatArray,
+    goal: float,
+    share: float,
+    doubts: tuple[float, ...] = (),
 ) -> float:
     low, high = 0, len(grid) - 1
     steps = math.ceil(math.log2(len(grid)))
-    for _ in range(steps):
+    for _, doubt in zip_longest(range(steps), doubts, fillvalue=0.0):
         middle = (low + high) // 2
         above = count_above(float(grid[middle]), share=share / steps)
         if above.value <= goal + doubt * above.noise_scale:

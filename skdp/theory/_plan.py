@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate, repeat
 from numbers import Integral
+from operator import mul
 from typing import Any
 
 from skdp._tables import aligned, html_table
+
+_NUMBERS = tuple(accumulate(repeat(1.02, 1744), mul, initial=1.0))  # of samples, up to 1e15
+_STRIDE = 32
 
 
 @dataclass(frozen=True)
@@ -84,13 +90,19 @@ def constant_error(_n: float, error: float = math.nan) -> float:
 
 
 def first_below(error: Callable[[float], float], goal: float) -> int:
-    """Return the smallest number (to 2%) at which an error is at most the goal; 0 if none is."""
-    n = 1.0
-    while not error(n) <= goal:
-        n *= 1.02
-        if n > 1e15:
-            return 0
-    return math.ceil(n)
+    """Return the smallest number (to 2%) at which an error is at most the goal; 0 if none is.
+
+    The error is taken to fall: it is looked at in strides, and inside the stride by halves.
+    """
+
+    def enough(place: int) -> bool:
+        return error(_NUMBERS[place]) <= goal
+
+    end = next((i for i in (*range(0, len(_NUMBERS), _STRIDE), len(_NUMBERS) - 1) if enough(i)), -1)
+    if end < 0:
+        return 0
+    first = max(0, end - _STRIDE + 1)
+    return math.ceil(_NUMBERS[first + bisect_left(range(first, end), True, key=enough)])
 
 
 def check_counts(estimator: object, **counts: Any) -> None:

@@ -31,6 +31,20 @@ NAMES = (
 )  # fmt: skip
 
 
+def shares_of(pca):
+    """Return what share of the budget each name in the ledger has."""
+    shares = {line.name: 0.0 for line in pca.ledger_}
+    for line in pca.ledger_:
+        shares[line.name] += line.loss.value**2 / pca.privacy_spent_.mu**2
+    return shares
+
+
+def far_rows(n, *, seed=0):
+    """Rows whose columns lie up to 5000 deviations from zero."""
+    rows = np.random.default_rng(seed).standard_normal((n, 5)) * [3.0, 2.0, 1.0, 1.0, 1.0]
+    return rows + [5000.0, 0.0, 50.0, -300.0, 0.0]
+
+
 def batches(rows=X, n=6):
     return np.array_split(rows, n)
 
@@ -130,11 +144,9 @@ def test_automatic_clip_norm_is_paid_from_the_first_batch():
         pca = run(batches(rows, 2), 2, clip_norm="auto")
     norms = np.linalg.norm(rows, axis=1)
     assert 0.5 < pca.clip_norm_ / np.median(norms) < 3
-    squares = {line.name: 0.0 for line in pca.ledger_}
-    for line in pca.ledger_:
-        squares[line.name] += line.loss.value**2
-    assert squares["norm_median"] == pytest.approx(0.8 * 0.07 * pca.privacy_spent_.mu**2)
-    assert squares["moment"] == pytest.approx(0.93 * pca.privacy_spent_.mu**2)
+    shares = shares_of(pca)
+    assert shares["norm_median"] >= 0.8 * 0.07 * (1 - 1e-9)
+    assert 0.82 * (1 - 1e-9) <= shares["moment"] < 0.93
 
 
 @pytest.mark.thorough
@@ -148,9 +160,12 @@ def test_nothing_is_seen_but_what_is_released():
         "zeros": [0.0 * rows for rows in batches()],
         "other sizes": np.array_split(X, [1, 2, 300, 310, 599]),
         "no rows": [X[:100], X[:0], X[:0], X[100:], X[:0], X[:0]],
+        "far away": [rows + 1e4 for rows in batches()],
         "sparse": [sp.csr_array(rows) for rows in batches()],
     }
-    for options in ({}, {"clip_norm": "auto"}, {"center": "none"}, {"mechanism": "tree"}):
+    for options in ({}, {"center": "none"}, {"mechanism": "tree"}, {"clip_norm": "auto"}):
+        if options == {"clip_norm": "auto"}:  # whether rows came as a sparse matrix is public then
+            del hostile["sparse"]
         seen = {}
         for name, steps in hostile.items():
             with fixed_noise(1), null_release(run=True):
@@ -181,6 +196,100 @@ def test_worst_row_of_a_whole_stream(adjacency, mechanism, limit, monkeypatch):
     ratio = report.realised_mu / report.claimed_mu
     assert ratio <= 1 + 1e-9
     assert ratio > (0.95 if limit == 3000 else 0.6)  # one row is not the worst of four releases
+
+
+@pytest.mark.parametrize("n_releases", [1, 2])
+def test_rows_far_from_zero_lose_little_by_default(n_releases):
+    """A clip norm about zero is a thousand times that about the mean, and noise in its square."""
+    rows = far_rows(6000)
+    best = PCA(2).fit(rows)
+    pca = run(batches(rows, n_releases), 2, epsilon=3.0, clip_norm="auto")
+    centred = rows - best.mean_
+    squares = [np.square(centred @ V.T).sum() for V in (pca.components_, best.components_)]
+    assert squares[0] > 0.97 * squares[1]
+    assert np.allclose(pca.mean_, best.mean_, atol=0.5)
+    assert np.allclose(pca.var_, rows.var(axis=0), atol=1.0)
+    assert pca.clip_norm_ < 60
+    assert np.abs(pca.transform(rows)).max() < 100
+
+
+FAR, NEAR = far_rows(2500), far_rows(2500) - far_rows(2500).mean(axis=0)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def test_whatever_a_start_finds_all_of_the_budget_is_spent(adjacency, method):
+    """What the start leaves goes to the moment: little where rows are far, more where near."""
+    moments = {}
+    for name, rows in {"far": FAR, "near": NEAR, "few": FAR[:9], "none": FAR[:0]}.items():
+        if method == "fit" and name == "none":
+            continue
+        pca = getattr(DPIncrementalPCA(1, adjacency=adjacency, epsilon=2.0), method)
+        if adjacency == "replace" and name == "none":
+            continue
+        shares = shares_of(pca(rows))
+        assert math.fsum(shares.values()) == pytest.approx(1.0)
+        assert pca.__self__.privacy_spent_.epsilon == 2.0
+        assert ("sums" in shares) == (name in ("far", "near")), name
+        moments[name] = shares["moment"]
+    assert 0.82 - 1e-9 <= moments["far"] < moments["near"] < moments["few"] <= 0.93 + 1e-9
+
+
+@pytest.mark.parametrize("kwargs", [{"center": "none"}, {"center": np.ones(5)}, {"clip_norm": 9.0}])
+def test_where_a_centre_or_a_level_is_given_no_start_is_looked_for(kwargs):
+    names = shares_of(DPIncrementalPCA(1, epsilon=2.0, **kwargs).fit(NEAR)).keys()
+    assert "sums" not in names
+    assert "start" not in _moments.default_shares(5, True, False, 9.0)
+
+
+def test_sparse_rows_stay_where_they_are():
+    """About a centre they would not be sparse any more."""
+    rows = sp.csr_array(FAR)
+    with pytest.warns(PrivacyWarning, match="noise"):
+        pca = DPIncrementalPCA(1, epsilon=2.0).fit(rows)
+    assert "sums" not in shares_of(pca) and pca.clip_norm_ > 2000
+
+
+def neighbours_far_away(adjacency, group):
+    """Yield two first batches: one row, or one person with seven, comes or gives way to others."""
+    long, other = 1e9 * np.eye(5)[:2]
+    gives_way = [-long, -0.25 * long + other, FAR[0]] if adjacency == "replace" else [None]
+    times = 7 if group else 1
+    for row in gives_way:
+        pair = []
+        for last in (long, row):
+            rows = FAR if last is None else np.vstack([FAR, np.tile(last, (times, 1))])
+            persons = np.append(np.arange(len(FAR)), np.full(len(rows) - len(FAR), -1))
+            pair.append((rows, persons if group else None))
+        yield pair
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("unit", ["row", "group"])
+def test_worst_unit_of_a_start(adjacency, unit):
+    """Ranks, count, sums and moment move by all they may, for some neighbours, and no further."""
+    params = {"adjacency": adjacency, "epsilon": 4.0, "max_releases": 2, "privacy_unit": unit}
+    late = {"groups": 10_000 + np.arange(40)} if unit == "group" else {}
+
+    def stream(data):
+        rows, groups = data
+        pca = DPIncrementalPCA(2, **params).partial_fit(rows, groups=groups)
+        return pca.partial_fit(FAR[:40] + 1.0, **late)
+
+    worst, ratios = {}, []
+    for pair in neighbours_far_away(adjacency, unit == "group"):
+        with seeded_entropy(0):
+            report = transcript_audit(stream, pair).check()
+        ratios.append(report.realised_mu / report.claimed_mu)
+        for step in report.steps:
+            reached = step.realised / step.claimed
+            worst[step.name] = max(worst.get(step.name, 0.0), reached)
+    assert {"norm_median", "norm_rank", "sums", "moment"} <= worst.keys()
+    assert ("count" in worst) == (adjacency == "add_remove")
+    assert all(0.95 < reached <= 1 + 1e-9 for reached in worst.values()), worst
+    # No pair is the worst of all at once where rows give way: opposite rows have one moment.
+    assert (0.95 if adjacency == "add_remove" else 0.9) < max(ratios) <= 1 + 1e-9
 
 
 @pytest.mark.thorough
@@ -308,6 +417,32 @@ def test_goes_on_from_a_checkpoint(tmp_path, mechanism, options):
         ended.partial_fit(frames[0])
     with pytest.raises(PrivacyError, match="no stream is running"):
         ended.checkpoint(tmp_path / "other")
+
+
+def test_a_start_goes_on_from_a_checkpoint(tmp_path):
+    """All batches are taken about the same point, also after a restore."""
+    with seeded_entropy(0):
+        pca = DPIncrementalPCA(2, epsilon=4.0, max_releases=3).partial_fit(FAR)
+    about = pca._private.notes["facts"]["about"]
+    assert np.allclose(about, FAR.mean(axis=0), atol=30)
+    pca.checkpoint(tmp_path / "stream")
+    pca.partial_fit(FAR)
+    mean = pca.mean_
+    pca._drop_stream()
+    pca = DPIncrementalPCA.restore(tmp_path / "stream")
+    assert np.array_equal(pca.mean_, mean)
+    assert np.array_equal(pca._private.notes["facts"]["about"], about)
+    assert np.allclose(pca.partial_fit(FAR).mean_, FAR.mean(axis=0), atol=0.5)
+
+
+def test_a_checkpoint_from_before_there_were_starts_goes_on(tmp_path):
+    pca = DPIncrementalPCA(2, clip_norm=9.0, max_releases=3).partial_fit(X)
+    for name in ("about", "searched"):
+        del pca._private.notes["facts"][name]
+    pca.checkpoint(tmp_path / "stream")
+    pca._drop_stream()
+    pca = DPIncrementalPCA.restore(tmp_path / "stream")
+    assert pca.partial_fit(X).n_releases_ == 2
 
 
 def test_ledgers_are_charged_once_and_later_ones_too():

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn import config_context
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 
@@ -124,6 +125,19 @@ def test_a_share_is_that_of_the_row_alone_at_any_scale(form):
     assert np.all((together >= 0) & (together <= 1 + 1e-9))
     centre = form(np.zeros((1, 4)) + model.mean_)
     assert scorer._losses_of(model, centre, None)()[0] == 0.0
+
+
+@pytest.mark.parametrize("loss", ["reconstruction", "share_lost"])
+def test_rows_that_are_not_finite_lose_as_much_as_each_other(loss):
+    model = DPPCA(2, clip_norm=1.0).fit(X)
+    exact = set()
+    for bad in ([np.nan] * 4, [np.inf] * 4, [3.0, -np.inf, 3.0, 3.0], [np.nan, 1e12, 1e12, 1e12]):
+        rows = X.copy()
+        rows[5] = bad
+        with record_transcript() as transcript, config_context(assume_finite=True):
+            make_private_scorer(loss, (0.0, 1.0))(model, rows)
+        exact.add(int(transcript.openings[0].exact))
+    assert len(exact) == 1
 
 
 def test_errors_of_private_rows_are_not_shown_and_public_ones_are():

@@ -7,12 +7,15 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.datasets import load_iris
 from sklearn.preprocessing import StandardScaler
 
 from skdp import PrivacyLedger
+from skdp._scales import warn_blurred_columns
 from skdp.data.dense_pieces import dense_pieces
 from skdp.exceptions import PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
+from skdp.solvers.columns import ColumnMoments, Columns
 from skdp.testing import seeded_entropy
 
 UNITS, MEANS = np.array([1.0, 10.0, 0.1, 1e4]), np.array([0.0, 50.0, 1.0, -1e5])
@@ -167,3 +170,35 @@ def test_wide_sparse_rows_need_no_wide_block():
     pieces = [len(piece) for piece in dense_pieces(S)]
     assert pieces == [16] * 25
     assert [piece.shape for piece in dense_pieces(S[:0])] == [(0, 70_000)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "rows", [load_iris().data, 3 + 0.4 * np.random.default_rng(0).standard_normal((150, 3))]
+)
+def test_scales_that_are_far_off_are_said(rows):
+    """150 rows do not show where columns lie, and a scale about 0 looks like one about there."""
+    lost = 0
+    for _ in range(40):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = DPStandardScaler(epsilon=1.0).fit(rows)
+        if np.abs(np.log2(model.scale_ / rows.std(axis=0))).max() > 3:
+            lost += 1
+            assert caught
+    assert lost
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_scales_that_are_seen_need_no_word(shift):
+    rows = shift + np.random.default_rng(0).standard_normal((1500, 4)) * [1.0, 2.0, 3.0, 4.0]
+    for _ in range(4):
+        DPStandardScaler(epsilon=1.0).fit(rows)
+
+
+def test_a_scale_in_its_noise_is_said_where_no_middle_was_seen():
+    found = Columns(np.zeros(3), np.ones(3), np.ones(3, bool), 9.0, 1.0, 9, np.arange(3) > 0)
+    moments = ColumnMoments(np.zeros(3), np.array([2.9, 2.9, 9.0]), np.ones(3), 9.0)
+    with pytest.warns(PrivacyWarning, match=r"of 1 of 3 columns \(0\) that may be noise"):
+        warn_blurred_columns(DPStandardScaler(), found, moments)
+    warn_blurred_columns(DPStandardScaler(), found, moments._replace(variance=np.full(3, 3.1)))

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.places import in_memory
-from skdp.data.record_scales import TargetScale
+from skdp.data.record_scales import RowScale, TargetScale
 from skdp.data.records import RecordForm
 from skdp.queries.readout import ReadoutQuery
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
@@ -154,6 +154,29 @@ def test_integers_are_the_floats_rounded():
         step = 1e-9
         exact = bounded.decode(bounded.answer(step) * step, step)
         np.testing.assert_allclose(exact, bounded.answer(0.0), atol=200 * 1e-4)
+
+
+def test_lengths_that_were_asked_for_are_those_of_the_rows_in_their_units():
+    """Norms that were made for a search serve the moment of the same units, and of no others."""
+    rng = np.random.default_rng(4)
+    X, y = 3 * rng.standard_normal((60, 4)), rng.standard_normal((60, 1))
+    X[5, 2], y[6, 0], X[7] = np.nan, np.inf, 1e3
+    units = [RowScale(np.full(4, c), np.full(4, size), 6.0) for c, size in ((0.5, 2.0), (0.0, 0.1))]
+    step = 1e-8
+
+    def moment(query):
+        return query.within(C, BALL).readout(0.5, 1.0).answer(step)
+
+    for first, then in (units, units[::-1]):
+        asked = query_of(X, y, BALL, "add_remove").scaled(first)
+        asked.lengths().kept_below(1.0).answer(step)
+        for scale in (first, then):
+            fresh = query_of(X, y, BALL, "add_remove").scaled(scale)
+            found = asked if scale is first else asked.scaled(then)
+            np.testing.assert_array_equal(moment(found), moment(fresh))
+        some = np.array([0, 2])
+        fresh = query_of(X, y, BALL, "add_remove").scaled(first).selected(some)
+        np.testing.assert_array_equal(moment(asked.selected(some)), moment(fresh))
 
 
 def test_a_long_record_is_weighted_down_as_a_whole():

@@ -216,6 +216,38 @@ def test_sums_that_are_made_once_are_those_of_their_rows_and_unit():
     assert np.abs(shorter).sum() < np.abs(once.sums().answer(2.0**-20)).sum()
 
 
+class _Passes(blocks.DenseRows):
+    """Rows that count how often they are passed over."""
+
+    def __init__(self, X):
+        super().__init__(X)
+        self.passes = 0
+
+    def blocks(self):
+        self.passes += 1
+        return super().blocks()
+
+
+@pytest.mark.parametrize("first", ["norms", "gram"])
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_kept_rows_are_passed_over_once_for_norms_and_moment(first, n_jobs, monkeypatch):
+    monkeypatch.setattr(blocks, "_CACHE_BYTES", 8 * D * 20)
+    X, level, step = rows_of_all_scales(3, 100), 0.4, 1e-9
+    rows = _Passes(X) if n_jobs == 1 else X
+    kept = query(rows, "add_remove", n_jobs=n_jobs).kept()
+    asked = {"norms": lambda q: q.norms_above(level), "gram": lambda q: q.gram()}
+    answers = {name: asked[name](kept).answer(step) for name in sorted(asked, key=first.__ne__)}
+    if n_jobs == 1:
+        assert rows.passes == 1
+    np.testing.assert_array_equal(
+        answers["norms"], query(X, "add_remove").norms_above(level).answer(step)
+    )
+    np.testing.assert_array_equal(
+        answers["gram"], query(X, "add_remove").kept().gram().answer(step)
+    )
+    assert answers["norms"] > 0
+
+
 def test_number_of_rows_is_public_only_under_replace():
     X = np.ones((4, D))
     assert query(X, "replace").n_rows == 4

@@ -155,6 +155,15 @@ def test_drawn_means_are_nearer_on_average():
         assert errors[1] < errors[0]
 
 
+@pytest.mark.parametrize("alpha", [1e300, 1.7e308])
+def test_the_share_that_is_kept_is_a_share_under_any_penalty(alpha):
+    for seed in range(4):
+        released = problem(50, 1 + seed, 1.0, seed)[1]
+        with np.errstate(over="raise"):
+            kept = solve_readout(released, alpha).kept
+        assert np.all((kept >= 0) & (kept <= 1))
+
+
 def test_hopeless_moments_stay_finite():
     for scale in (1e-60, 1.0, 1e60):
         moment = scale * RNG.standard_normal((6, 6))

@@ -322,3 +322,27 @@ def test_levels_are_raised_to_where_few_lie_above_and_no_further():
     assert raised_level(hidden.above, 1.0, 10.0, 0.1) == 1.0
     assert len(hidden.asked) == RAISING
     assert math.fsum(share for _, share in hidden.asked) == pytest.approx(0.1)
+
+
+def test_a_level_is_hardly_ever_raised_far_by_mistake():
+    """Noise grows with the square of a level; two counts in a hundred meant 16 times as much."""
+    noise = np.random.default_rng(0)
+
+    def nothing(threshold, *, share):
+        return Answer(np.asarray(noise.standard_normal()), 1.0)
+
+    raised = np.array([raised_level(nothing, 1.0, 0.0, 1.0) for _ in range(20_000)])
+    assert np.mean(raised >= 16.0) < 0.0008
+    assert np.mean(raised >= 4.0) < 0.004
+    assert np.mean(raised > 1.0) < 0.05
+
+
+def test_columns_are_hardly_ever_raised_far_by_mistake():
+    noise = np.random.default_rng(0)
+
+    def nothing(thresholds, *, share):
+        return Answer(noise.standard_normal(len(thresholds)), 1.0)
+
+    raised = raised_scales(nothing, np.ones(200_000), 1.0)
+    assert np.mean(raised >= 16.0) < 0.0003
+    assert np.mean(raised > 1.0) < 0.005

@@ -96,11 +96,15 @@ def _folder() -> Path:
 
 def _announced() -> Iterator[tuple[str, str]]:
     """Yield (token, path) of ledgers that processes before this one hold open."""
-    files = list(_folder().iterdir()) if _folder().is_dir() else []
+    folder = _folder()
+    try:
+        files = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        files = []
     ancestors = _ancestors() if files else set()
-    files = [file for file in files if file.name.partition("-")[0] in ancestors]
+    own = {folder / file for file in files if file.partition("-")[0] in ancestors}
     named = set(map(Path, _named()))  # also of a process that was killed: it never closed them
-    for name in named.union(files):
+    for name in named | own:
         process, _, token = name.name.partition("-")
         if process == str(os.getpid()):
             continue
@@ -119,7 +123,8 @@ def _ancestors() -> set[str]:
         found.add(parent.pid)  # a fork server stands in between
     with contextlib.suppress(OSError):  # where there is no /proc, the parent is all we know
         while process > 1:
-            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+            with open(f"/proc/{process}/stat", "rb", buffering=0) as file:
+                process = int(file.read().rpartition(b")")[2].split()[1])
             found.add(process)
     return set(map(str, found))
 

@@ -1,0 +1,124 @@
+"""Made histories: binary rows with heavy-tailed columns and lengths, drawn from public numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdp.privacy.accounting.losses import epsilon_from_mu_delta, mu_from_epsilon_delta
+
+_SPREAD_OF_LENGTHS = 0.9  # deviation of their logarithm
+# Of matrices that plans are made with: between blocks of tastes and popularity alone.
+_TASTES, _OVERLAP, _SPREAD, TAIL = 40, 0.25, 3.0, 0.65
+
+
+def planned_histories(n: int, d: int, nnz: int, tail: float = TAIL, seed: int = 0) -> Any:
+    """Return the matrix of 0 and 1 that stands for sparse data of a public size.
+
+    Parameters
+    ----------
+    n, d : int
+        Its shape.
+    nnz : int
+        Number of its ones, which is reached up to repeated draws.
+    tail : float
+        The column of rank i is drawn with weight ``i ** -tail``.
+    seed : int
+        Which of such matrices.
+
+    Returns
+    -------
+    X : csr_array of shape (n, d)
+        The same for the same arguments.
+    """
+    rng = np.random.default_rng(seed)
+    popularity = rng.permutation(np.arange(1, d + 1.0) ** -tail)
+    activity, most, size = _activity(rng, n), max(1, d // 2), 0.0
+    for _ in range(8):  # what the longest rows cannot hold goes to the others
+        lengths = np.minimum(np.rint((size or nnz / n) * activity), most)
+        size = (size or nnz / n) * nnz / max(float(lengths.sum()), 1.0)
+    options = {"overlap": _OVERLAP, "spread": _SPREAD}
+    return drawn_histories(rng, lengths.astype(np.int64), popularity, _TASTES, **options)
+
+
+def thinned_epsilon(epsilon: float, delta: float, behind: float) -> float:
+    """Return the epsilon at which noise is smaller by so much as there are fewer rows."""
+    mu = mu_from_epsilon_delta(float(epsilon), float(delta))
+    return epsilon_from_mu_delta(mu * behind, float(delta))
+
+
+def _activity(rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+    activity = np.exp(_SPREAD_OF_LENGTHS * rng.standard_normal(n))
+    return np.asarray(activity / activity.mean())
+
+
+def drawn_lengths(
+    rng: np.random.Generator, n: int, mean_length: float, most: int
+) -> NDArray[np.int64]:
+    """Draw log-normal numbers of items about a mean, from 2 to `most`."""
+    activity = np.exp(_SPREAD_OF_LENGTHS * rng.standard_normal(n))
+    lengths = np.rint(activity * mean_length / activity.mean())
+    return np.clip(lengths, 2, max(2, most)).astype(np.int64)
+
+
+def drawn_histories(
+    rng: np.random.Generator,
+    lengths: NDArray[np.int64],
+    popularity: NDArray[np.float64],
+    n_tastes: int,
+    *,
+    overlap: float,
+    spread: float,
+) -> Any:
+    """Draw the items of histories: popularity, and tastes that users mix (see `make_histories`)."""
+    n_users, n_items = len(lengths), len(popularity)
+    users = np.repeat(np.arange(n_users), np.ceil(lengths * 1.6).astype(np.int64) + 3)
+    mixes = rng.gamma(0.2, size=(n_users, n_tastes)) + 1e-9
+    edges = np.cumsum(mixes / mixes.sum(axis=1, keepdims=True), axis=1)
+    taste_of_draw = _taste_of_draw(edges, users, rng)
+    items = drawn(popularity, len(users), rng)
+    own = rng.random(len(users)) >= overlap
+    for taste in range(n_tastes):
+        mine = np.flatnonzero(own & (taste_of_draw == taste))
+        tilted = popularity * np.exp(spread * rng.standard_normal(n_items))
+        items[mine] = drawn(tilted, len(mine), rng)
+    return first_distinct(users, items, lengths, (n_users, n_items))
+
+
+def _taste_of_draw(
+    edges: NDArray[np.float64], users: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Draw a taste for each draw of a user, from the user's mix (cumulative shares)."""
+    words = rng.random(len(users))
+    tastes = np.zeros(len(users), np.int64)
+    for edge in edges[:, :-1].T:
+        tastes += words > edge[users]
+    return tastes
+
+
+def drawn(weights: NDArray[np.float64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return indices drawn with probability proportional to the weights."""
+    edges = np.cumsum(weights)
+    found = np.searchsorted(edges, rng.random(size) * edges[-1])
+    return np.minimum(found, len(weights) - 1)
+
+
+def first_distinct(
+    users: NDArray[np.int64],
+    items: NDArray[np.int64],
+    degrees: NDArray[np.int64],
+    shape: tuple[int, int],
+) -> Any:
+    """Return binary rows of each user's first distinct items, up to the user's degree."""
+    _, first = np.unique(users * shape[1] + items, return_index=True)
+    first.sort()
+    users, items = users[first], items[first]
+    rank = np.arange(len(users)) - np.searchsorted(users, users, "left")
+    kept = rank < degrees[users]
+    ones = np.ones(np.count_nonzero(kept))
+    R = sp.csr_array((ones, (users[kept], items[kept])), shape=shape)
+    R.sort_indices()
+    return R
