@@ -127,10 +127,16 @@ class Projection(NamedTuple):
 
     def _finished(self, projected):
         if self.mean is not None:
-            projected = projected - (self.mean[None, :] @ self.components.T)
+            projected = _in_place(np.subtract, projected, self.mean[None, :] @ self.components.T)
         if self.scale is not None:
-            projected = projected / self.scale
+            projected = _in_place(np.divide, projected, self.scale)
         return np.asarray(projected)
+
+
+def _in_place(ufunc, projected, numbers):
+    """Return what a function makes of rows that are ours, in their memory if it is of that type."""
+    same = np.result_type(projected, numbers) == projected.dtype
+    return ufunc(projected, numbers, out=projected if same else None)
 
 
 def as_input_dtype(attributes, dtype):

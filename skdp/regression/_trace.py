@@ -29,11 +29,10 @@ from skdp.regression._measurements import (
     searches_of_design,
 )
 from skdp.regression._planning import expect_trace, ordinary_moments, planned_records, shape_of
-from skdp.solvers.design import through_design
+from skdp.solvers.design import through_design, trace_attributes
 from skdp.solvers.trace import (
     UnreadableError,
     fit_trace,
-    trace_attributes,
     zero_fit,
 )
 from skdp.theory import FitPlan, check_counts, records_needed, rehearse
@@ -289,9 +288,8 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
             return self._attributes(zero_fit(shape, facts.rank), None, n, centre)
         corner = _CORNER * math.sqrt(design.lam) if self.fit_intercept else 0.0
         ask = through_design(ask, design)
-        facts = facts._replace(
-            lam=design.lam, corner=corner, variance=design.variance, spread=design.spread
-        )
+        learnt = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
+        facts = facts._replace(corner=corner, useful=self._records_needed(shape).useful, **learnt)
         known = public_steps(query, design, centre, corner)
         fit = fit_trace(ask.augmented(centre, corner), facts, known)
         return self._attributes(fit, design, n, centre + corner * fit.intercept)

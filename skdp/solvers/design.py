@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.trace import private_median
+from skdp.solvers.trace import TraceFit, private_median
 
 FloatArray = NDArray[np.float64]
 _SMALLEST = 0.02  # of the mean eigenvalue, for learnt moments
@@ -156,3 +156,22 @@ def release_whitening(
     median = private_median(ask.moment_sizes_below, rank_share, n)
     answer = ask.design_moments(_CLIP * median, share=share)
     return whitening(answer.value, shape, n, answer.noise_scale)
+
+
+def trace_attributes(
+    fit: TraceFit, left: FloatArray | None, right: FloatArray | None
+) -> dict[str, FloatArray | float | tuple[float, ...]]:
+    """Return the fitted attributes for M = left (U s V') right (None: identity)."""
+    Q1, R1 = np.linalg.qr(fit.U if left is None else left @ fit.U)
+    Q2, R2 = np.linalg.qr(fit.V if right is None else right @ fit.V)
+    P, values, Qt = np.linalg.svd((R1 * fit.values) @ R2.T)
+    U, V = Q1 @ P, Q2 @ Qt.T
+    signs = np.where(V[np.argmax(np.abs(V), axis=0), np.arange(V.shape[1])] < 0, -1.0, 1.0)
+    return {
+        "coef_": (U * values) @ V.T,
+        "U_": U * signs,
+        "singular_values_": values,
+        "V_": V * signs,
+        "noise_sd_": fit.noise_sd if math.isfinite(fit.noise_sd) else 0.0,
+        "clip_levels_": fit.clip_levels,
+    }

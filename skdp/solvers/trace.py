@@ -29,6 +29,8 @@ _RATIO = 1.1  # of one step to the next, where a median is looked for near the l
 _FINER = 3  # ranks that find a median in its octave
 _MULTIPLIERS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 _FAR = 40.0  # deviations that nothing goes beyond
+_LARGER = 1.3  # of a scale of targets: beyond it there is no fit
+_IMPLIED = math.sqrt(1.25)  # of it, where an estimate lies half of the signal off
 _SETTLED = 1.4  # of the smallest residual scale: three to four grid points
 READABLE = 5.0  # noise scales of a rank within half of the records
 
@@ -84,6 +86,8 @@ class TraceFacts(NamedTuple):
         How much more contributions vary than those of records with equal variances.
     corner : float
         The constant that joins each record, for an intercept.
+    useful : float
+        Number of records from which the error is expected to be below one half.
     tail_average, shrink : bool
         Free improvements of the last estimate.
     """
@@ -99,6 +103,7 @@ class TraceFacts(NamedTuple):
     max_iter: int = 8
     clip_level: float | None = None
     corner: float = 0.0
+    useful: float = 0.0
     tail_average: bool = True
     shrink: bool = True
     variance: float | None = None
@@ -333,6 +338,10 @@ class _Descent:
             noise = math.hypot(math.sqrt(variance), self.sampling)
             self.values = shrink_values(self.values, noise, facts.shape)
 
+    def implied_sd(self) -> float:
+        """Return how much <X, M> varies over records, by the estimate."""
+        return math.sqrt(self.facts.lam) * float(np.linalg.norm(self.values))
+
     def result(self, reason: str = "") -> TraceFit:
         facts = self.facts
         levels = tuple(self.levels)
@@ -373,27 +382,10 @@ def fit_trace(ask: AsksTrace, facts: TraceFacts, public: PublicCurvature | None 
             run.step(index)
     except UnreadableError:
         return run.result(_UNREADABLE)
-    if facts.max_iter and run.sd > 1.3 * run.first_sd:
+    if facts.max_iter and run.sd > _LARGER * run.first_sd:
         return run.result("the fitted residuals are larger than the targets")
     run.finish()
+    if facts.n < facts.useful and run.implied_sd() > _IMPLIED * run.first_sd:
+        return run.result("it would vary more than the targets do: it is noise")
     reason = "" if run.values.any() else "no singular value stands above the noise"
     return replace(run.result(), zero_because=reason)
-
-
-def trace_attributes(
-    fit: TraceFit, left: FloatArray | None, right: FloatArray | None
-) -> dict[str, FloatArray | float | tuple[float, ...]]:
-    """Return the fitted attributes for M = left (U s V') right (None: identity)."""
-    Q1, R1 = np.linalg.qr(fit.U if left is None else left @ fit.U)
-    Q2, R2 = np.linalg.qr(fit.V if right is None else right @ fit.V)
-    P, values, Qt = np.linalg.svd((R1 * fit.values) @ R2.T)
-    U, V = Q1 @ P, Q2 @ Qt.T
-    signs = np.where(V[np.argmax(np.abs(V), axis=0), np.arange(V.shape[1])] < 0, -1.0, 1.0)
-    return {
-        "coef_": (U * values) @ V.T,
-        "U_": U * signs,
-        "singular_values_": values,
-        "V_": V * signs,
-        "noise_sd_": fit.noise_sd if math.isfinite(fit.noise_sd) else 0.0,
-        "clip_levels_": fit.clip_levels,
-    }

@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from skdp import theory
+from skdp.datasets import make_ratings
 from skdp.exceptions import PrivacyWarning
 from skdp.privacy.gate.session import PrivacySession
 from skdp.regression import DPTraceRegressor
@@ -461,3 +462,17 @@ def test_the_label_unit_is_better_than_the_row_unit(adjacency, draw, limit):
             )
             ratios.append(math.log(label / row))
     assert math.exp(np.mean(ratios)) < limit
+
+
+@pytest.mark.filterwarnings("ignore:.*expects a relative error:skdp.exceptions.PrivacyWarning")
+def test_noise_that_varies_more_than_the_targets_is_no_fit():
+    """One-hot records, few for their matrix: the centre alone, and it says so."""
+    R = make_ratings(400, 60, 40_000, 4, random_state=0).tocoo()
+    n, size = R.nnz, math.prod(R.shape)
+    X = sp.csr_array((np.ones(n), (np.arange(n), R.row * R.shape[1] + R.col)), shape=(n, size))
+    model = DPTraceRegressor(2, epsilon=0.7, matrix_shape=R.shape)
+    with pytest.warns(PrivacyWarning, match="vary more than the targets"):
+        model.fit(X, R.data)
+    assert not model.coef_.any()
+    error = float(np.mean((model.predict(X) - R.data) ** 2))
+    assert error < 1.05 * float(np.var(R.data))
