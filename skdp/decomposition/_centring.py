@@ -26,18 +26,18 @@ class Centre(NamedTuple):
         The rows about it, clipped.
     clip_norm : float
         How long they may be.
-    searched : float or None
-        What share the last search for that had; None if there was none.
+    beyond : float
+        How many rows may be several times longer.
     """
 
     mean: Any
     pushes: tuple[float, float]
     rows: Any
     clip_norm: float
-    searched: float | None
+    beyond: float
 
 
-def centred(ask, noise, d, shares, level_of):
+def centred(ask, noise, beyond, d, shares, level_of):
     """Return the rows about their released mean, and how long they may be.
 
     `level_of(ask, share, near)` learns a clip norm. The error of a mean is in proportion to the
@@ -46,7 +46,7 @@ def centred(ask, noise, d, shares, level_of):
     n, clip_norm = noise.n, noise.clip_norm
     if "spread" not in shares:
         mean, pushes = _mean(ask.sums(share=shares["mean"]), n, clip_norm, d)
-        return Centre(mean, pushes, ask.centered(mean), clip_norm, shares.get("clip_norm"))
+        return Centre(mean, pushes, ask.centered(mean), clip_norm, beyond)
     twice = n > _CLEAR * _rank_noise(noise, shares["spread"] / 2)
     part = 2 if twice else 1
     sums = ask.sums(share=shares["mean"] / part)
@@ -55,17 +55,17 @@ def centred(ask, noise, d, shares, level_of):
     search = shares["spread"] / part
     level = level_of(about, search, clip_norm)
     if not twice:
-        return Centre(mean, pushes, about.clipped(level), level, search)
-    if pushes[1] > _NEAR * n * level**2:
-        again = about.clipped(level).sums(share=shares["mean"] / 2)
-        step, pushes = _mean(again, n, level, d)
+        return Centre(mean, pushes, about.clipped(level.value), *level)
+    if pushes[1] > _NEAR * n * level.value**2:
+        again = about.clipped(level.value).sums(share=shares["mean"] / 2)
+        step, pushes = _mean(again, n, level.value, d)
         mean = mean + step
         about = ask.centered(mean)
-        level = level_of(about, search, level)
-        return Centre(mean, pushes, about.clipped(level), level, search)
-    level = level_of(about, search, level)  # of lengths that are known by now
+        level = level_of(about, search, level.value)
+        return Centre(mean, pushes, about.clipped(level.value), *level)
+    level = level_of(about, search, level.value)  # of lengths that are known by now
     mean, pushes = _mean(_mean_of(sums, ask.sums(share=shares["mean"] / 2)), n, clip_norm, d)
-    return Centre(mean, pushes, ask.centered(mean).clipped(level), level, search)
+    return Centre(mean, pushes, ask.centered(mean).clipped(level.value), *level)
 
 
 class Start(NamedTuple):
@@ -77,46 +77,45 @@ class Start(NamedTuple):
         A released point near their mean; None is zero.
     clip_norm : float
         For rows about that point.
+    beyond : float
+        How many rows may be several times longer.
     left : float
         What share was not used.
-    searched : float
-        What share the last search for a clip norm had; 0 if there was none.
     """
 
     about: Any
     clip_norm: float
+    beyond: float
     left: float
-    searched: float
 
 
-def started(ask, noise, shares, level_of):
+def started(ask, noise, level, shares, level_of):
     """Return where rows lie, by means of which each is taken about the one before.
 
     Few looks where rows are few. None follows where the last mean was near: the rest of the shares
     is left for better use.
     """
-    n, level = noise.n, noise.clip_norm
-    left, about, searched = shares["mean"] + shares["spread"], None, 0.0
+    n, left, about = noise.n, shares["mean"] + shares["spread"], None
     looks = _LOOKS
     while looks and n <= _CLEAR * _rank_noise(noise, shares["spread"] / looks):
         looks -= 1
     mean_share, search_share = (shares[name] / max(1, looks) for name in ("mean", "spread"))
-    rows = ask.clipped(level)
+    rows = ask.clipped(level.value)
     for _ in range(looks):
         sums = rows.sums(share=mean_share)
         left -= mean_share
-        mean, _ = shrunk_mean(sums.value, sums.noise_scale, n, level)
-        if mean @ mean <= _ASIDE * level**2:
+        mean, _ = shrunk_mean(sums.value, sums.noise_scale, n, level.value)
+        if mean @ mean <= _ASIDE * level.value**2:
             break
         place = mean if about is None else about + mean
         nearer = ask.centered(place)
-        found = level_of(nearer, search_share, level)
+        found = level_of(nearer, search_share, level.value)
         left -= search_share
-        if found >= level:  # a search that saw nothing better
+        if found.value >= level.value:  # a search that saw nothing better
             break
-        about, level, searched = place, found, search_share
-        rows = nearer.clipped(level)
-    return Start(about, level, left, searched)
+        about, level = place, found
+        rows = nearer.clipped(level.value)
+    return Start(about, *level, left)
 
 
 def _mean(sums, n, radius, d):
