@@ -91,7 +91,6 @@ OPTIONAL = {
     "mpmath",
     "pandas",
 }
-SKLEARN_IN_DATA = {"data.blocks": "sklearn.utils.parallel"}
 # numpy's generators make data (synthetic too), and a public net, fixed for all time; never noise.
 GENERATORS = {"datasets", "_types", "testing", "privacy.noise.words", "solvers.candidates",
               "solvers.thinning", "decomposition._probabilistic", "theory._histories",
@@ -224,7 +223,7 @@ def outer_rules(name, module, target):
         yield "numpy.random.seed"
     if layer in {"privacy", "solvers"} and root not in NUMERIC | OPTIONAL:
         yield f"{layer} imports {root}; it may use numpy and scipy"
-    if layer in {"data", "queries"} and root == "sklearn" and SKLEARN_IN_DATA.get(name) != module:
+    if layer in {"data", "queries"} and root == "sklearn":
         yield f"{name} imports {module}"
 
 
@@ -467,7 +466,7 @@ GOOD = {
     "privacy/gate/session.py": "from skdp.privacy.noise.integers import f\ns._read(b)",
     "privacy/receipts.py": "def f():\n    import dp_accounting",
     "solvers/power.py": "from scipy.linalg import eigh\nfrom skdp.solvers import linalg",
-    "data/blocks.py": "from sklearn.utils.parallel import Parallel, delayed",
+    "data/blocks.py": "from concurrent.futures import ThreadPoolExecutor",
     "queries/rows.py": "from skdp.privacy.gate.bounds import Bound, Bounded\n"
     "from skdp.solvers.linalg import f\nfrom skdp.data.blocks import g",
     "base.py": "from sklearn import __version__\nfrom skdp.privacy import PrivacySession",

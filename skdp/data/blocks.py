@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -17,7 +19,6 @@ import numpy as np
 import scipy.sparse as sp
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
-from sklearn.utils.parallel import Parallel, delayed
 
 from skdp.data.threads import one_blas_thread
 from skdp.exceptions import PrivacyError
@@ -379,8 +380,8 @@ def each_part(
     if n_workers == 1:
         return [(source, work(source))]
     parts = source.parts(n_workers) or [source]
-    with one_blas_thread():  # one thread a worker, or the cores fight
-        made = Parallel(n_jobs=n_workers, require="sharedmem")(
-            delayed(work)(part) for part in parts
-        )
-    return list(zip(parts, made, strict=True))
+    # One BLAS thread a worker, or the cores fight. Threads of joblib are looked after every 10 ms,
+    # which is longer than many a pass.
+    with one_blas_thread(), ThreadPoolExecutor(n_workers) as pool:
+        made = [pool.submit(copy_context().run, work, part) for part in parts]
+    return [(part, one.result()) for part, one in zip(parts, made, strict=True)]

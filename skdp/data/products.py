@@ -32,20 +32,36 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
     k = V.shape[1]
     out = np.empty((n, k))
     size = max(16, _BLOCK // max(1, d))
+    scaled, whole = np.empty(
+        (2, min(n, size), d)
+    )  # fresh memory for each block costs as much as products
     with np.errstate(all="ignore"):  # as BLAS does
         for i in range(0, n, size):
             rows = np.asarray(X[i : i + size], np.float64)
-            exponents = np.frexp(largest_entries(rows))[1]
-            first, second = _halves(times_powers(rows, bits - exponents), bits)
+            memory = scaled[: len(rows)]
+            exponents = np.frexp(largest_entries(rows, memory))[1]
+            values = times_powers(rows, bits - exponents, memory)
+            first, second = _halves(values, bits, whole[: len(rows)])
             products = first @ both
             total = products[:, :k] + (products[:, k:] + second @ high) * 2.0**-bits
-            out[i : i + size] = np.ldexp(total, exponents[:, None] + (unit - 2 * bits))
+            _scaled(total, exponents, unit - 2 * bits, out[i : i + size])
     return out
 
 
-def _halves(values: FloatArray, bits: int) -> tuple[FloatArray, FloatArray]:
+def _scaled(
+    values: FloatArray, rows: NDArray[np.intc], columns: NDArray[Any], out: FloatArray
+) -> None:
+    """Write values times the powers of two of their rows and columns: what `ldexp` returns."""
+    most = sum(int(np.abs(powers).max(initial=0)) for powers in (rows, columns))
+    if most < 1022:  # a product with a normal float is rounded once, as there
+        np.multiply(values, np.ldexp(1.0, rows)[:, None] * np.ldexp(1.0, columns), out=out)
+    else:
+        np.ldexp(values, rows[:, None] + columns, out=out)
+
+
+def _halves(values: FloatArray, bits: int, out: Any = None) -> tuple[FloatArray, FloatArray]:
     """Return integers h, l with values = h + 2**-bits l + rounding; l is written in `values`."""
-    high = np.rint(values)
+    high = np.rint(values, out=out)
     values -= high
     values *= 2.0**bits
     return high, rint(values)

@@ -20,7 +20,7 @@ from skdp.data.products import row_products, saturated
 from skdp.exceptions import PrivacyWarning
 
 _DOUBT = 0.5  # of the largest variance: more is said
-_SHORTENED = 0.9  # of the rows: if so many may be shortened it is said
+_LONG = 0.5  # of the rows: if so many may be several times as long as the clip norm it is said
 
 
 class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin):
@@ -127,10 +127,16 @@ class Projection(NamedTuple):
 
     def _finished(self, projected):
         if self.mean is not None:
-            projected = projected - (self.mean[None, :] @ self.components.T)
+            projected = _in_place(np.subtract, projected, self.mean[None, :] @ self.components.T)
         if self.scale is not None:
-            projected = projected / self.scale
+            projected = _in_place(np.divide, projected, self.scale)
         return np.asarray(projected)
+
+
+def _in_place(ufunc, projected, numbers):
+    """Return what a function makes of rows that are ours, in their memory if it is of that type."""
+    same = np.result_type(projected, numbers) == projected.dtype
+    return ufunc(projected, numbers, out=projected if same else None)
 
 
 def as_input_dtype(attributes, dtype):
@@ -174,13 +180,13 @@ def public_range(estimator, d, *, centers):
     return middle, reach if estimator.clip_norm == "auto" else None
 
 
-def warn_of_outcome(estimator, attributes, doubt, shortened, below=None):
+def warn_of_outcome(estimator, attributes, doubt, long, below=None):
     """Say what lies below the noise, or may be lost: from released and public numbers alone.
 
     Of a whole spectrum some variances always lie below: half of it is said. `below` says how many
     do, None counts those that were cut to zero; where none do, `doubt` says how far known noise
-    moves the largest variance, relative to it. `shortened` is what share of the rows may be longer
-    than the learnt clip norm: so many a search does not tell from none.
+    moves the largest variance, relative to it. `long` is what share of the rows may be several
+    times as long as the learnt clip norm: so many a search did not tell from none.
     """
     if estimator.epsilon == math.inf:
         return
@@ -203,9 +209,10 @@ def warn_of_outcome(estimator, attributes, doubt, shortened, below=None):
     elif doubt > _DOUBT:
         said = f"{name} released noisy variances: mean, number of rows and moment together move "
         said += f"the largest by about {min(doubt, 9.99):.0%}. Only directions may be of use."
-    elif shortened > _SHORTENED:
-        said = f"{name} released components of rows of which up to {min(shortened, 1.0):.0%} were "
-        said += "shortened to 'clip_norm_': what only few long rows hold may be lost."
+    elif long > _LONG:
+        said = f"{name} released components of rows of which up to {min(long, 1.0):.0%} may be "
+        said += "several times as long as 'clip_norm_', and were shortened to it: what only they "
+        said += "hold may be lost."
         known = "'clip_norm'"
     if said:
         remedy = f"Use more rows, a larger 'epsilon' or public {known}; plan() says how many rows"

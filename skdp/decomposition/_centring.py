@@ -27,18 +27,18 @@ class Centre(NamedTuple):
         The rows about it, clipped.
     clip_norm : float
         How long they may be.
-    searched : float or None
-        What share the last search for that had; None if there was none.
+    beyond : float
+        How many rows may be several times longer.
     """
 
     mean: Any
     pushes: tuple[float, float]
     rows: Any
     clip_norm: float
-    searched: float | None
+    beyond: float
 
 
-def centred(ask, noise, d, shares, level_of):
+def centred(ask, noise, beyond, d, shares, level_of):
     """Return the rows about their released mean, and how long they may be.
 
     `level_of(ask, share, near)` learns a clip norm. The error of a mean is in proportion to the
@@ -49,7 +49,7 @@ def centred(ask, noise, d, shares, level_of):
     n, level = noise.n, noise.clip_norm
     if "spread" not in shares:
         mean, pushes = _mean(ask.sums(share=shares["mean"]), n, level, d)
-        return Centre(mean, pushes, ask.centered(mean), level, shares.get("clip_norm"))
+        return Centre(mean, pushes, ask.centered(mean), level, beyond)
     searches = _halved(shares["spread"], _looks(noise, shares["spread"]))
     part = shares["mean"] / (2 * len(searches))
     place, rows, pooled, nearer = np.zeros(d), ask, None, None
@@ -59,14 +59,14 @@ def centred(ask, noise, d, shares, level_of):
         if nearer is None:
             step, _ = shrunk_mean(*pooled.sums, n, level)
             nearer = ask.centered(place + step)
-        clip_norm = level_of(nearer, search, clip_norm)
+        clip_norm, beyond = level_of(nearer, search, clip_norm)
         if step @ step > _ASIDE * level**2 and clip_norm < level:
             place, level, rows = place + step, clip_norm, nearer.clipped(clip_norm)
             pooled = nearer = None
     half = shares["mean"] / 2
     step, pushes = _mean(_pooled(pooled, rows.sums(share=half), half).sums, n, level, d)
     mean = place + step
-    return Centre(mean, pushes, ask.centered(mean).clipped(clip_norm), clip_norm, search)
+    return Centre(mean, pushes, ask.centered(mean).clipped(clip_norm), clip_norm, beyond)
 
 
 class Start(NamedTuple):
@@ -78,44 +78,43 @@ class Start(NamedTuple):
         A released point near their mean; None is zero.
     clip_norm : float
         For rows about that point.
+    beyond : float
+        How many rows may be several times longer.
     left : float
         What share was not used.
-    searched : float
-        What share the last search for a clip norm had; 0 if there was none.
     """
 
     about: Any
     clip_norm: float
+    beyond: float
     left: float
-    searched: float
 
 
-def started(ask, noise, shares, level_of):
+def started(ask, noise, level, shares, level_of):
     """Return where rows lie, by means of which each is taken about the one before.
 
     Few looks where rows are few. None follows where the last mean was near: the rest of the shares
     is left for better use.
     """
-    n, level = noise.n, noise.clip_norm
-    left, about, searched = shares["mean"] + shares["spread"], None, 0.0
+    n, left, about = noise.n, shares["mean"] + shares["spread"], None
     looks = _looks(noise, shares["spread"])
     mean_share, search_share = (shares[name] / max(1, looks) for name in ("mean", "spread"))
-    rows = ask.clipped(level)
+    rows = ask.clipped(level.value)
     for _ in range(looks):
         sums = rows.sums(share=mean_share)
         left -= mean_share
-        mean, _ = shrunk_mean(sums.value, sums.noise_scale, n, level)
-        if mean @ mean <= _ASIDE * level**2:
+        mean, _ = shrunk_mean(sums.value, sums.noise_scale, n, level.value)
+        if mean @ mean <= _ASIDE * level.value**2:
             break
         place = mean if about is None else about + mean
         nearer = ask.centered(place)
-        found = level_of(nearer, search_share, level)
+        found = level_of(nearer, search_share, level.value)
         left -= search_share
-        if found >= level:  # a search that saw nothing better
+        if found.value >= level.value:  # a search that saw nothing better
             break
-        about, level, searched = place, found, search_share
-        rows = nearer.clipped(level)
-    return Start(about, level, left, searched)
+        about, level = place, found
+        rows = nearer.clipped(level.value)
+    return Start(about, *level, left)
 
 
 def _mean(sums, n, radius, d):

@@ -70,7 +70,7 @@ class FactsMixin:
         facts = {
             "adjacency": self.adjacency,
             "clip_norm": start.clip_norm,
-            "searched": start.searched,
+            "beyond": start.beyond,
             "center": center,
             "about": start.about,
             "centers": centers,
@@ -92,17 +92,16 @@ class FactsMixin:
         def level_of(ask, share, near=None):
             return row_clip_norm(self, session, ask, share, d, level=SPECTRUM_LEVEL, near=near)
 
-        search = shares.get("clip_norm")
-        clip_norm = level_of(ask, search)
+        level = level_of(ask, shares.get("clip_norm"))
         if "start" not in shares or session.budget.exact:
-            return Start(None, clip_norm, 0.0, search)
+            return Start(None, *level, 0.0)
         parts = {name: part * shares["start"] for name, part in _START.items()}
         left = parts["count"]
         if n is None:
             left, n = 0.0, released_count(*ask.count(share=parts["count"]))
-        noise = row_noise(session, self.adjacency, n, clip_norm)
-        start = started(ask, noise, parts, level_of)
-        return start._replace(left=start.left + left, searched=start.searched or search)
+        noise = row_noise(session, self.adjacency, n, level.value)
+        start = started(ask, noise, level, parts, level_of)
+        return start._replace(left=start.left + left)
 
     def _most(self, session, unit):
         """Return how many rows a person counts at most; None for persons who count once."""

@@ -30,7 +30,6 @@ from skdp.decomposition._moments import (
     statistics,
 )
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
-from skdp.decomposition._spectral import SPECTRUM_LEVEL, rows_unseen
 from skdp.decomposition._stream_planning import IncrementalPlanMixin
 from skdp.exceptions import PrivacyError, PrivacyWarning
 
@@ -254,8 +253,7 @@ class DPIncrementalPCA(
             for name, bounded in statistics(X, facts, self.n_jobs).items()
         }
         attributes = self._fitted(answers, facts)
-        many = rows_unseen(session, facts["d"], facts["searched"], SPECTRUM_LEVEL)
-        part = many / max(1, attributes["n_samples_seen_"])
+        part = facts["beyond"] / max(1, attributes["n_samples_seen_"])
         warn_of_outcome(self, attributes, 0.0, part, below_edge(attributes, answers, facts))
         return attributes
 

@@ -37,7 +37,6 @@ from skdp.decomposition._spectral import (
     row_noise,
     row_route,
     row_subspace,
-    rows_unseen,
 )
 from skdp.solvers.postprocess import (
     ReleasedMoment,
@@ -46,6 +45,7 @@ from skdp.solvers.postprocess import (
     subspace_attributes,
     variance_doubt,
 )
+from skdp.solvers.scales import Level
 from skdp.solvers.spectral import clipped_gram
 
 _CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
@@ -261,17 +261,17 @@ class DPPCA(
         query = self._unit_query(source)
         ask = session.ask(query if center is None else query.centered(center))
         ask, most = self._weighted(session, ask, shares)
+        level = Level(clip_norm, 0.0)
         if clip_norm is None:
-            clip_norm = self._clip_norm_of(session, ask, shares.get("clip_norm"), d)
+            level = self._level_of(session, ask, shares.get("clip_norm"), d)
         n = query.n_rows if self._total_is_public() else None
-        rows = ask.clipped(clip_norm)
+        rows = ask.clipped(level.value)
         if self._wants_spectrum(d):
-            fit = self._fit_spectrum(session, rows, clip_norm, d, n, shares, sparse)
+            fit = self._fit_spectrum(session, rows, level, d, n, shares, sparse)
         else:
             route = row_route(self.svd_solver, d, self.n_components, sparse)
-            fit = self._fit_subspace(session, rows, clip_norm, d, n, shares, route)
-        attributes, doubt, searched = fit
-        many = rows_unseen(session, d, searched, self._level(d))
+            fit = self._fit_subspace(session, rows, level, d, n, shares, route)
+        attributes, doubt, many = fit
         warn_of_outcome(self, attributes, doubt, many / attributes["n_samples_"])
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
@@ -298,7 +298,7 @@ class DPPCA(
 
     # -- releases --------------------------------------------------------------------------
 
-    def _clip_norm_of(self, session, ask, share, d, near=None):
+    def _level_of(self, session, ask, share, d, near=None):
         return row_clip_norm(self, session, ask, share, d, level=self._level(d), near=near)
 
     def _level(self, d):
@@ -311,33 +311,34 @@ class DPPCA(
         count = ask.count(share=shares["count"])
         return count._replace(value=released_count(*count))
 
-    def _center(self, session, ask, n, clip_norm, d, shares):
+    def _center(self, session, ask, n, first, d, shares):
         """Return the rows about their released mean, or as they are."""
         if not self._centers():
-            return Centre(np.zeros(d), (0.0, 0.0), ask, clip_norm, shares.get("clip_norm"))
+            return Centre(np.zeros(d), (0.0, 0.0), ask, *first)
 
         def level_of(ask, share, near):
-            return self._clip_norm_of(session, ask, share, d, near=near)
+            return self._level_of(session, ask, share, d, near=near)
 
-        noise = row_noise(session, self.adjacency, n, clip_norm)
-        return centred(ask, noise, d, shares, level_of)
+        noise = row_noise(session, self.adjacency, n, first.value)
+        return centred(ask, noise, first.beyond, d, shares, level_of)
 
-    def _fit_spectrum(self, session, ask, clip_norm, d, n, shares, sparse):
+    def _fit_spectrum(self, session, ask, level, d, n, shares, sparse):
         """Release the whole second moment about the centre.
 
-        Return attributes, their doubt, and what share the last search for a clip norm had.
+        Return attributes, their doubt, and how many rows may be several times as long as allowed.
         """
+        clip_norm, beyond = level
         if self._centers() and sparse:  # in one release, as centred rows would not be sparse
             corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
             moment = ask.moment(corner, share=shares["moment"])
             released = split_moment(moment.value, corner, moment.noise_scale, clip_norm, n)
             count = Answer(released.n, 0.0 if n is not None else moment.noise_scale / corner**2)
-            pushes, searched = (0.0, 0.0), shares.get("clip_norm")
+            pushes = 0.0, 0.0
         else:
             count = self._count(ask, n, shares)
             rows = float(count.value)
-            centre = self._center(session, ask, rows, clip_norm, d, shares)
-            mean, pushes, ask, clip_norm, searched = centre
+            centre = self._center(session, ask, rows, level, d, shares)
+            mean, pushes, ask, clip_norm, beyond = centre
             noise = row_noise(session, self.adjacency, rows, clip_norm)
             gram, scale = clipped_gram(ask, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
             released = ReleasedMoment(gram, mean, rows, scale, pushes[0])
@@ -347,17 +348,17 @@ class DPPCA(
         noises = released.noise_scale, pushes[1]
         doubt = variance_doubt(attributes["explained_variance_"], count, *noises)
         attributes |= {"n_samples_": round(released.n), "clip_norm_": clip_norm}
-        return attributes, doubt, searched
+        return attributes, doubt, beyond
 
-    def _fit_subspace(self, session, ask, clip_norm, d, n, shares, route):
+    def _fit_subspace(self, session, ask, level, d, n, shares, route):
         """Release count, mean, leading subspace of the centred rows, Ritz values and total.
 
         Return as `_fit_spectrum` does.
         """
         count = self._count(ask, n, shares)
         n_rows = float(count.value)
-        centre = self._center(session, ask, n_rows, clip_norm, d, shares)
-        mean, pushes, ask, clip_norm, searched = centre
+        centre = self._center(session, ask, n_rows, level, d, shares)
+        mean, pushes, ask, clip_norm, beyond = centre
         if session.budget.exact and route == "screened":
             route = "power"
         noise = row_noise(session, self.adjacency, n_rows, clip_norm)
@@ -381,4 +382,4 @@ class DPPCA(
         if noise.psd:
             scale = noise.psd * clip_norm**2 / math.sqrt(shares["ritz"])
         variances = attributes["explained_variance_"]
-        return attributes, variance_doubt(variances, count, scale, pushes[1]), searched
+        return attributes, variance_doubt(variances, count, scale, pushes[1]), beyond

@@ -17,7 +17,7 @@ from skdp.solvers.linalg import (
     top_eigenpairs,
 )
 from skdp.solvers.postprocess import debias_eigenvalues
-from skdp.solvers.scales import LEVEL_DOUBT, RAISING, raised_level
+from skdp.solvers.scales import Level, raised_level
 from skdp.solvers.screening import screened_subspace
 from skdp.solvers.spectral import (
     RowNoise,
@@ -52,32 +52,21 @@ def row_route(name, d, k, sparse, *, centred=True):
 def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, near=None):
     """Return the clip norm of some rows: given, or learnt from the median of their norms upwards.
 
+    Beside it how many of them may be several times longer.
+
     About `level` noise scales of a d x d moment may be shortened. `near` is an earlier clip norm,
     of the same rows about another centre.
     """
     if estimator.clip_norm != "auto":
-        return float(estimator.clip_norm)
+        return Level(float(estimator.clip_norm), 0.0)
     if session.budget.exact:  # nothing is protected, so that nothing need be cut
-        return math.inf
+        return Level(math.inf, 0.0)
     scale = learn_scale(
         estimator, ask.kept_below, (1 - _RAISING) * share,
         of="the rows", remedy="'clip_norm'", near=1.0 if near is None else near,
     )  # fmt: skip
-    goal = _rows_beyond(session, d, level)
+    goal = level * session.noise_multiplier * math.sqrt(2 * d)
     return raised_level(ask.norms_above, scale.value / math.sqrt(2), goal, _RAISING * share)
-
-
-def _rows_beyond(session, d, level):
-    """Return how many rows may be longer than a learnt clip norm, for the noise that this saves."""
-    return level * session.noise_multiplier * math.sqrt(2 * d)
-
-
-def rows_unseen(session, d, share, level=DIRECTION_LEVEL):
-    """Return how many rows may be longer than a learnt clip norm; 0 if it was given."""
-    if share is None or session.budget.exact:
-        return 0.0
-    noise = session.noise_multiplier * math.sqrt(RAISING / (_RAISING * share))
-    return _rows_beyond(session, d, level) + LEVEL_DOUBT * noise
 
 
 def kept_rows(session, ask, route):

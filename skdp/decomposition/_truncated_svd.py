@@ -38,7 +38,6 @@ from skdp.decomposition._spectral import (
     row_noise,
     row_route,
     row_subspace,
-    rows_unseen,
 )
 from skdp.decomposition._unit_fits import (
     UNIT_SOLVERS,
@@ -382,7 +381,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             shares["subspace"] /= 2
         query = self._unit_query(X)
         ask, most = self._weighted(session, session.ask(query), shares)
-        clip_norm = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
+        clip_norm, beyond = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
         ask = kept_rows(session, ask.clipped(clip_norm), route)
         count = None if self._total_is_public() else ask.count(share=shares["count"])
         n = query.n_rows if count is None else released_count(*count)
@@ -396,5 +395,5 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         sums, noise = (sums, 0.0) if sums is not None else ask.sums(share=shares["sums"])
         attributes = svd_variances(squares, components_of(V), sums / n, total / n, n, noise / n)
         attributes |= {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
-        warn_of_outcome(self, attributes, 0.0, rows_unseen(session, d, shares.get("clip_norm")) / n)
+        warn_of_outcome(self, attributes, 0.0, beyond / n)
         return in_rows(attributes, most)

@@ -52,20 +52,34 @@ def fast_map(model, X, method):
     method : str
         "predict", "transform" or "reconstruct" (transform and back).
     """
+    if hasattr(X, "iloc"):  # under the names that the model was fitted with
+        named = list(X.columns) == list(getattr(model, "feature_names_in_", ()))
+        by_block = _fast_map(model, method) if named else None
+        return None if by_block is None else lambda X: _by_block(by_block, as_numbers(X))
     plain = isinstance(X, np.ndarray) and X.ndim >= 2
     if not (plain or sp.issparse(X)) or X.dtype.kind not in "fiub":
         return None
     by_block = _fast_map(model, method)
-    if by_block is None:
-        return None
+    return None if by_block is None else lambda X: _by_block(by_block, X)
 
-    def whole(X):
-        n = X.shape[0]
-        size = max(1, _BLOCK // max(1, math.prod(X.shape[1:])))
-        blocks = (X[i : i + size] for i in range(0, max(1, n), size))
-        return np.concatenate([by_block(_dense(block)) for block in blocks])
 
-    return whole
+def as_numbers(X):
+    """Return a frame as an array of numbers; anything else as it is."""
+    return np.asarray(X, np.float64) if hasattr(X, "iloc") else X
+
+
+def all_numbers(X):
+    """Whether what is no frame, or every column of one, holds numbers alone."""
+    if not hasattr(X, "iloc"):
+        return True
+    return all(isinstance(kind, np.dtype) and kind.kind in "fiub" for kind in X.dtypes)
+
+
+def _by_block(linear, X):
+    """Return what a map makes of rows, some of them at a time."""
+    size = max(1, _BLOCK // max(1, math.prod(X.shape[1:])))
+    blocks = (X[i : i + size] for i in range(0, max(1, X.shape[0]), size))
+    return np.concatenate([linear(_dense(block)) for block in blocks])
 
 
 def _dense(block):

@@ -16,7 +16,9 @@ from skdp._labels import as_labels, check_labels
 from skdp._types import ColumnBounds, Seed
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._rowwise import (
+    all_numbers,
     apply,
+    as_numbers,
     as_rows,
     each_row,
     fast_map,
@@ -104,11 +106,12 @@ def _origin(model, X):
 
 
 def _by_itself(method, loss, found_of, _, X, y):
-    """Return the loss of one row whose target stands beside others of other types.
+    """Return the loss of one row that stands beside others, or their targets, of other types.
 
     Predicted and compared as in a batch: what its neighbours are changes no bit.
     """
-    return _by_row(method, loss, X, np.asarray(y.tolist()), found_of(X))
+    y = None if y is None else np.asarray(y.tolist())
+    return _by_row(method, loss, as_numbers(X), y, found_of(X))
 
 
 def _public_target(model, y):
@@ -267,7 +270,8 @@ class PrivateScorer:
         zeros = public_row(X)
         if zeros is not None:
             one(model, zeros, None if y is None else _public_target(model, y))
-        if y is not None and y.dtype.kind == "O":  # one entry that is no number would fail them all
+        mixed = not all_numbers(X) or (y is not None and y.dtype.kind == "O")
+        if mixed:  # one entry that is no number would fail them all
             if batch is not None:
                 one = partial(_by_itself, method, loss, batch)
             batch = None
@@ -279,7 +283,7 @@ class PrivateScorer:
                 found = each_row(lambda x, t: one(model, x, t), X, y)
             else:
                 with np.errstate(all="ignore"):
-                    found = _by_row(method, loss, X, y, batch(X))
+                    found = _by_row(method, loss, as_numbers(X), y, batch(X))
             return np.asarray(found, np.float64)
 
         return losses

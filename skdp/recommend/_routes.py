@@ -38,7 +38,12 @@ def _moment(session, unit, n_users):
         noise = session.noise_multiplier * change / math.sqrt(share)
         return n_users / noise if noise else math.inf
 
-    return Route("gram", signal, lambda _: _MOST_DENSE, pairs=unit == "row")
+    def doubt(share):
+        # of one vote: an interaction turns a vote, a row brings or takes one
+        moved = 1.0 if unit == "row" and session.adjacency == "add_remove" else 2.0
+        return session.noise_multiplier * moved / math.sqrt(share)
+
+    return Route("gram", signal, lambda _: _MOST_DENSE, doubt, pairs=unit == "row")
 
 
 def _flips(session, n_users):

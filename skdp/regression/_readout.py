@@ -55,7 +55,8 @@ _SHORT_TAILS = (
     "linear in an exponential column loses 4% of that, in a lognormal one of deviation 1 31%"
 )
 _CORRELATED = 0.9  # of columns at the far end of what a plan expects without a spectrum
-_MUCH = 0.4  # of the explainable variance: what loses more says so
+_MUCH, _HALF = 0.4, 0.5  # of the explainable variance: what loses, or may lose, more says so
+_APART = 0.1  # of a loss: if the noise of intercepts makes more, that is said too
 _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 0.58 to 1
 # Lengths, in clip norms, of the scaled targets and of the corner: they balance the noise on X'Y and
 # on the sums against that on X'X, for coefficients that take the longest row to the target bound.
@@ -168,9 +169,9 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             clip_norm=clip_norm,
             target_norm=target if np.isfinite(scale.high - scale.low).all() else math.inf,
         )
-        coefficients, intercepts, seen, share = solve(released)
-        self._warn_unseen(seen, share, len(released.scatter), clip_norm, answer.noise_scale)
-        return coefficients, intercepts
+        solution = solve(released)
+        self._warn_unseen(solution, len(released.scatter), clip_norm, answer.noise_scale)
+        return solution.coefficients, solution.intercepts
 
     def _learns_columns(self, session, rows):
         """Whether columns get units, from public facts: sparse rows stay sparse."""
@@ -211,15 +212,21 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         unit = RowScale(columns.center, columns.spread, _REACH)
         return unit._replace(size=np.where(columns.found, unit.size, math.inf)), unit
 
-    def _warn_unseen(self, seen, kept, d, clip_norm, noise_scale):
-        """Say that a read-out is nothing but noise, or has lost much: from released numbers."""
-        lost = 1 - float(np.mean(kept))
-        if seen.all() and lost <= _MUCH:
+    def _warn_unseen(self, solution, d, clip_norm, noise_scale):
+        """Say that a read-out is nothing but noise, or may have lost much: from released numbers.
+
+        The noise of an intercept is one number, which now and then is twice its deviation.
+        """
+        seen, astray = solution.seen, float(np.mean(solution.astray))
+        lost = 1 - float(np.mean(solution.kept)) + astray
+        if seen.all() and lost <= _MUCH and lost + 3 * astray <= _HALF:
             return
         of = f"{np.count_nonzero(~seen)} of {len(seen)} targets above its noise, so that their "
         of += "coefficients are next to zero"
         if seen.all():
             of = f"about {min(lost, 1.0):.0%} of what is linear in the rows, which noise hides"
+            if lost + 3 * astray > _HALF and astray > _APART * lost:
+                of += f" (up to {min(lost + 3 * astray, 1.0):.0%}, by the noise of the intercept)"
         public = getattr(self, "classes", None) is not None
         listed = " Labels that are none of 'classes' do not count." if public else ""
         target = _TARGET_LENGTH * self._lengths(1.0)[1] / math.sqrt(len(seen))

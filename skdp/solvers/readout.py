@@ -116,12 +116,16 @@ class Solution(NamedTuple):
     kept : array of shape (q,)
         About what share of the variance that is linear in the rows this map explains. 1 for `flat`
         maps, which are for the largest of several scores: what shortens all of them costs nothing.
+    astray : array of shape (q,)
+        About how much of that variance the noise of means takes away again, by the intercepts: the
+        mean of a square of one normal number.
     """
 
     coefficients: FloatArray
     intercepts: FloatArray
     seen: NDArray[np.bool_]
     kept: FloatArray
+    astray: FloatArray
 
 
 def solve_readout(released: Readout, alpha: float, *, flat: bool = False) -> Solution:
@@ -151,14 +155,23 @@ def solve_readout(released: Readout, alpha: float, *, flat: bool = False) -> Sol
         left_open[:, j] = rho2 * np.maximum(1 - filters[:, j] * m, 0.0)  # < 0 by rounding alone
     found = filters * g
     lost = m @ left_open
-    kept = 1 - lost / np.maximum(m @ found**2 + lost, 1e-300)
+    linear = np.maximum(m @ found**2 + lost, 1e-300)
+    kept, astray = 1 - lost / linear, _astray(released, found) / linear
     if flat:
         edge = released.noise * math.sqrt(2 * len(g))
         found = _filter(np.maximum(values, 0.0) + alpha + edge, 0.0)[:, None] * g
-        kept = np.ones_like(kept)
+        kept, astray = np.ones_like(kept), np.zeros_like(kept)
     coefficients = W @ found
     intercepts = released.target_mean - released.row_mean @ coefficients
-    return Solution(coefficients, intercepts, seen, kept)
+    return Solution(coefficients, intercepts, seen, kept, astray)
+
+
+def _astray(released: Readout, found: FloatArray) -> FloatArray:
+    """Return the squares that the noise of means adds to the residuals, by the intercepts."""
+    if not released.corner:
+        return np.zeros(found.shape[1])
+    noise = released.cross_noise**2 + released.noise**2 * np.sum(found**2, axis=0)
+    return np.asarray(noise / (released.weight * released.corner**2))
 
 
 def true_forms(values: FloatArray, noise: float) -> FloatArray:

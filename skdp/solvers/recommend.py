@@ -23,17 +23,20 @@ from skdp.solvers.shrinkage import PairMoment, wigner
 from skdp.solvers.tastes import Items, Way, Ways, offered, own_of
 
 FloatArray = NDArray[np.float64]
-_PURE_COUNTS, _PURE_CELLS = 0.1, 0.85  # shares of a pure budget
+_PURE_COUNTS, _PURE_CELLS, _PURE_CHOICE = 0.05, 0.87, 0.08  # shares of a pure budget
 _FEWEST_KEPT, _MOST_KEPT = 100, 4000
-_SIZE = 1.2  # kept items: SIZE x^(2/3) for a signal figure x
+_SIZE, _LARGE_SIZE = 2.0, 1.2  # kept items: SIZE x^(2/3) for a signal figure x
+_LARGE = 1000  # items: beyond them time and memory count, and more help little
 _SLOW = 1e-300
 _JUDGE = 0.05  # share of the budget that chooses among them
-_MOST_JUDGED = 0.5  # of the rows, of which a fifth of the items is hidden from the moment
-_JUDGED_ROWS = 10_000.0  # are enough
+_LEAST_JUDGED, _MOST_JUDGED = 2500.0, 10_000.0  # rows of which some items are hidden
+_VOTERS = 160.0  # for each noise scale of a vote: more would say little more
+_DROWNED = 0.012  # of all rows: more noise than that hides all but the best ways
 _JUDGED_SCORES = 2e7  # computed for it: seconds
 _FIRST_LOOK = 0.5  # of a moment's share, where what is left would serve the counts
 _UNLIKE = 0.06  # of the rows vote on a way that is about as good as popularity
-_HIDDEN, _MOST_HIDDEN = 0.2, 6.0  # share of the items of a judged row, and how many in the mean
+_HIDDEN, _MOST_HIDDEN = 0.1, 2.0  # share of the items of a judged row, and how many in the mean
+_SEEN, _MOST_SEEN = 0.2, 6.0  # the same where the moment is made with them
 _LISTS = 8  # with other noise, that are compared with the list of the counts
 
 
@@ -48,7 +51,7 @@ class Route(NamedTuple):
     most : callable
         share of the budget -> items that may be kept at most.
     doubt : callable
-        share of a pure budget -> the noise scale of a choice.
+        share of the budget -> the noise scale of one vote, or of a choice.
     pairs : bool
         Whether a moment is released without its diagonal.
     """
@@ -58,6 +61,30 @@ class Route(NamedTuple):
     most: Callable[[float], int]
     doubt: Callable[[float], float] = lambda _: 0.0
     pairs: bool = False
+
+
+class Judged(NamedTuple):
+    """What is hidden from a filter to judge it: all of it public.
+
+    Attributes
+    ----------
+    rows : float
+        Share of the rows.
+    items : float
+        Share of their items.
+    apart : bool
+        Whether the moment is made without them. Where votes drown in noise it is not: so much
+        noise lets no row speak for itself, and the moment needs all pairs.
+    """
+
+    rows: float
+    items: float
+    apart: bool
+
+    @property
+    def left_out(self) -> tuple[float, float]:
+        """Shares that the moment is made without."""
+        return (self.rows if self.apart else 0.0), self.items
 
 
 class Fitted(NamedTuple):
@@ -91,9 +118,9 @@ def _rungs(route: str, available: float) -> tuple[tuple[float, float, float], ..
     if route == "popularity":
         return ((available, math.inf, 0.0),)
     if route == "one_shot":
-        return ((_PURE_COUNTS, 4.5, 0.03), (_PURE_CELLS, math.inf, 0.0))
+        return ((_PURE_COUNTS, 4.5, 0.015), (_PURE_CELLS, math.inf, 0.0))
     rungs = (
-        (0.04, 5.0, 0.0015), (0.06, 5.0, 0.01), (0.2, 3.5, 0.02), (0.3, 3.5, 0.02),
+        (0.04, 5.0, 0.0015), (0.06, 5.0, 0.01), (0.2, 3.5, 0.025), (0.3, 3.5, 0.02),
         (0.4, math.inf, 0.0),
     )  # fmt: skip
     return tuple((part * available, level, loss) for part, level, loss in rungs)
@@ -119,7 +146,8 @@ def list_loss(counts: FloatArray, noise_scale: float) -> float:
 
 def kept_items(signal: float, n_items: int, most: int = _MOST_KEPT) -> int:
     """Return how many items to keep for a signal figure: users over the noise of one pair."""
-    size = _SIZE * max(signal, _SLOW) ** (2 / 3)
+    power = max(signal, _SLOW) ** (2 / 3)
+    size = min(_SIZE * power, max(_LARGE_SIZE * power, _LARGE))
     return int(np.clip(size, min(_FEWEST_KEPT, n_items), min(most, n_items)))
 
 
@@ -179,19 +207,18 @@ def fit_filter(
     where no tastes can be read they take what is left.
     """
     counts = buy_counts(ask.counts, available, route.name)
-    judged = min(_MOST_JUDGED, _JUDGED_ROWS / n_users)
     if not counts.readable:
         ways = popularity_ways(counts, n_users)
         if route.name == "one_shot":
-            _chosen_way(ask, route, ways, n_users, (judged, _HIDDEN))
+            _chosen_way(ask, route, ways, n_users, judged_part(route, n_users, 1))
         return Fitted(ways.chosen(None), counts)
     rest = _PURE_CELLS if route.name == "one_shot" else available - counts.spent - _JUDGE
     order = np.argsort(-counts.value, kind="stable")
     n_kept, usual = _sized(route, counts.value[order], n_users, rest)
     kept = np.sort(order[:n_kept])
-    hidden = min(_HIDDEN, _MOST_HIDDEN / usual)
+    judged = judged_part(route, n_users, usual)
     items = known_items(counts, kept, n_users)
-    release = partial(_released, ask, route, items, floor or usual, (judged, hidden))
+    release = partial(_released, ask, route, items, floor or usual, judged.left_out)
     read = partial(offered, items=items, n_components=n_components, exponent=exponent)
     look = _first_look(route, counts, available)
     answer = release(rest * look)
@@ -208,9 +235,18 @@ def fit_filter(
         counts = counts.with_more(ask.counts(share=left), left)
         items = known_items(counts, kept, n_users)
         return Fitted(offered(None, items, n_components, exponent).chosen(None), counts)
-    judged = min(judged, _JUDGED_SCORES / (n_users * n_kept))
-    way = _chosen_way(ask, route, ways, n_users, (judged, hidden))
+    judged = judged._replace(rows=min(judged.rows, _JUDGED_SCORES / (n_users * n_kept)))
+    way = _chosen_way(ask, route, ways, n_users, judged)
     return Fitted(ways.chosen(way), counts, flipped)
+
+
+def judged_part(route: Route, n_users: float, usual: int) -> Judged:
+    """Return what is hidden, where users usually have so many of the kept items."""
+    noise = route.doubt(_PURE_CHOICE if route.name == "one_shot" else _JUDGE)
+    rows = min(1.0, float(np.clip(_VOTERS * noise, _LEAST_JUDGED, _MOST_JUDGED)) / n_users)
+    if route.name != "one_shot" and noise > _DROWNED * n_users:
+        return Judged(rows, min(_SEEN, _MOST_SEEN / usual), False)
+    return Judged(rows, min(_HIDDEN, _MOST_HIDDEN / usual), True)
 
 
 def _first_look(route: Route, counts: Bought, available: float) -> float:
@@ -222,24 +258,21 @@ def _first_look(route: Route, counts: Bought, available: float) -> float:
     return 1.0 if clear or route.name == "one_shot" else _FIRST_LOOK
 
 
-def _chosen_way(
-    ask: Any, route: Route, ways: Ways, n_users: float, judged: tuple[float, float]
-) -> Way | None:
-    """Choose the way by the votes of judged rows; pure routes by one choice, in any case.
-
-    `judged` are a share of the rows, and of their items that are hidden.
-    """
+def _chosen_way(ask: Any, route: Route, ways: Ways, n_users: float, judged: Judged) -> Way | None:
+    """Choose the way by the votes of judged rows; pure routes by one choice, in any case."""
     together, weights = ways.together()
     offers = ways.there
-    sampled = math.sqrt(_UNLIKE * n_users * judged[0])
+    hidden = judged.rows, judged.items
+    sampled = math.sqrt(_UNLIKE * n_users * judged.rows)
     if route.name != "one_shot":
-        query = ask.judge(*together.arrays(), weights, *judged)
+        query = ask.judge(*together.arrays(), weights, *hidden)
         answer = query.votes(share=_JUDGE)
-        return best_way(offers, answer.value, ways.doubts(answer.noise_scale, sampled))
+        doubt = ways.doubts(answer.noise_scale, sampled, drowned=not judged.apart)
+        return best_way(offers, answer.value, doubt)
     weights = weights if len(offers) else np.zeros((1, together.rank))
     bonus = np.zeros(1 + len(weights))
-    bonus[1 : 1 + len(offers)] = -ways.doubts(route.doubt(_JUDGE), sampled)
-    best = int(ask.judge(*together.arrays(), weights, *judged).best(bonus, share=_JUDGE))
+    bonus[1 : 1 + len(offers)] = -ways.doubts(route.doubt(_PURE_CHOICE), sampled)
+    best = int(ask.judge(*together.arrays(), weights, *hidden).best(bonus, share=_PURE_CHOICE))
     return offers[best - 1] if 0 < best <= len(offers) else None
 
 

@@ -25,6 +25,7 @@ _STAY = 0.01  # of the posterior of a place lies to one side of where it was: it
 _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
 _RAISES, RAISING = 16, 4  # clip levels upwards, half octaves; questions among them
 LEVEL_DOUBT = 2.0  # deviations of a count, that a level is raised for by half an octave
+_BEYOND = 2.5  # levels: rows so much longer may hold what shortened ones no longer show
 # For more in the steps before: a mistake in the first one makes noise 256 times as large.
 _LEVEL_DOUBTS = (3.5, 3.0, 2.5, LEVEL_DOUBT)
 _FINER = 2  # questions about parts of an octave
@@ -201,17 +202,34 @@ def private_clip_level(count_above: AsksCount, largest: float, goal: float, shar
     the harm of clipping stay in proportion to the noise that it saves, and vanish with it.
     """
     grid = largest * 2.0 ** (-np.arange(_LEVELS, -1, -1.0) / _LEVELS_PER_OCTAVE)
-    return _lowest(count_above, grid, goal, share)
+    return _lowest(count_above, grid, goal, share)[0]
 
 
-def raised_level(count_above: AsksCount, lowest: float, goal: float, share: float) -> float:
+class Level(NamedTuple):
+    """A released clip level.
+
+    Attributes
+    ----------
+    value : float
+        The level.
+    beyond : float
+        How many rows may be several times longer, by the counts that were released on the way: that
+        many, and two deviations of the noise.
+    """
+
+    value: float
+    beyond: float
+
+
+def raised_level(count_above: AsksCount, lowest: float, goal: float, share: float) -> Level:
     """Return the smallest level from `lowest` upwards above which about `goal` rows lie.
 
     A count that does not stand clear of its noise raises nothing.
     """
-    return _lowest(
-        count_above, lowest * 2.0 ** (np.arange(_RAISES) / 2), goal, share, _LEVEL_DOUBTS
-    )
+    grid = lowest * 2.0 ** (np.arange(_RAISES) / 2)
+    level, asked = _lowest(count_above, grid, goal, share, _LEVEL_DOUBTS)
+    far = [most for threshold, most in asked if threshold >= _BEYOND * level] or [asked[0][1]]
+    return Level(level, max(0.0, min(far)))
 
 
 def _lowest(
@@ -220,14 +238,16 @@ def _lowest(
     goal: float,
     share: float,
     doubts: tuple[float, ...] = (),
-) -> float:
-    low, high = 0, len(grid) - 1
+) -> tuple[float, list[tuple[float, float]]]:
+    """Return the level, and of each threshold how many numbers may lie above."""
+    low, high, asked = 0, len(grid) - 1, []
     steps = math.ceil(math.log2(len(grid)))
     for _, doubt in zip_longest(range(steps), doubts, fillvalue=0.0):
         middle = (low + high) // 2
         above = count_above(float(grid[middle]), share=share / steps)
+        asked.append((float(grid[middle]), float(above.value) + LEVEL_DOUBT * above.noise_scale))
         if above.value <= goal + doubt * above.noise_scale:
             high = middle
         else:
             low = min(middle + 1, high)
-    return float(grid[high])
+    return float(grid[high]), asked

@@ -24,6 +24,7 @@ from skdp.solvers.shrinkage import Directions, PairMoment, wigner
 FloatArray = NDArray[np.float64]
 _FLOOR = 0.3  # of the edge of the noise: the least that an item counts as
 _TINY = 1e-300
+_MANY = 6  # tastes that stand out: where they were so many, twice the weight was mostly better
 
 
 class Way(NamedTuple):
@@ -38,18 +39,26 @@ class Way(NamedTuple):
         Of the tastes beside popularity.
     doubts : tuple of float
         Deviations of the noise of privacy by which its votes must be more than none, where pairs
-        say together nothing, one taste, or more. Tastes that stand out of a moment by themselves
-        have helped in all tables tried: few votes under much noise are no reason against them.
+        say together nothing, one taste, a few, or many (`_MANY`). Tastes that stand out of a moment
+        by themselves have helped in all tables tried: few votes under much noise are no reason
+        against them.
+        Infinite: never the best there, and not voted on, which leaves less noise to the others.
+    drowned : float
+        The same where votes drown in noise and something stands out: what the moment says beside
+        it helped most of all, as nothing weak was read.
     """
 
     kind: int
     weight: float
-    doubts: tuple[float, float, float]
+    doubts: tuple[float, float, float, float]
+    drowned: float
 
 
 WAYS = (
-    Way(0, 1.0, (1.0, -0.5, -1.0)), Way(0, 2.0, (2.0, 1.0, 0.0)),
-    Way(1, 0.25, (2.0, 0.0, -0.5)), Way(1, 1.0, (3.0, 1.5, 0.0)),
+    Way(0, 1.0, (math.inf, -0.5, -1.0, -0.6), -0.5),
+    Way(0, 2.0, (math.inf, 1.0, -0.3, -1.0), 0.5),
+    Way(1, 0.25, (2.0, math.inf, math.inf, math.inf), math.inf),
+    Way(1, 1.0, (3.0, 0.5, 0.0, -0.25), -0.75),
 )  # fmt: skip
 
 
@@ -84,17 +93,27 @@ class Ways(NamedTuple):
     kinds: tuple[ItemFilter, ...]
 
     @property
-    def there(self) -> list[Way]:
-        """Ways whose tastes are not empty."""
-        return [way for way in WAYS if self.kinds[way.kind].rank]
+    def clear(self) -> int:
+        """How many tastes stand out by themselves: none, one, a few, many."""
+        rank = self.kinds[0].rank
+        return 3 if rank >= _MANY else min(rank, 2)
 
-    def doubts(self, noise_scale: float, sampled: float) -> FloatArray:
+    @property
+    def there(self) -> list[Way]:
+        """Ways whose tastes are not empty, and which may be the best."""
+        return [
+            way
+            for way in WAYS
+            if self.kinds[way.kind].rank and math.isfinite(way.doubts[self.clear])
+        ]
+
+    def doubts(self, noise_scale: float, sampled: float, drowned: bool = False) -> FloatArray:
         """Return how many votes each way needs: for privacy's noise, and for the luck of the rows.
 
         Where noise may speak for a way, the luck of the rows may not: it counts twice.
         """
-        clear = min(self.kinds[0].rank, len(WAYS[0].doubts) - 1)
-        needed = np.array([way.doubts[clear] for way in self.there])
+        tame = drowned and self.clear > 0
+        needed = np.array([way.drowned if tame else way.doubts[self.clear] for way in self.there])
         return np.asarray(needed * noise_scale + sampled * np.where(needed > 0, 1.0, 2.0))
 
     def together(self) -> tuple[ItemFilter, FloatArray]:

@@ -437,7 +437,7 @@ def test_a_start_goes_on_from_a_checkpoint(tmp_path):
 
 def test_a_checkpoint_from_before_there_were_starts_goes_on(tmp_path):
     pca = DPIncrementalPCA(2, clip_norm=9.0, max_releases=3).partial_fit(X)
-    for name in ("about", "searched"):
+    for name in ("about", "beyond"):
         del pca._private.notes["facts"][name]
     pca.checkpoint(tmp_path / "stream")
     pca._drop_stream()

@@ -1,8 +1,13 @@
 """Predictions row by row: one row never changes another."""
 
+import copy
+
 import numpy as np
+import pandas as pd
 import pytest
 
+from skdp import DPPCA
+from skdp.model_selection import PrivateScorer
 from skdp.model_selection._rowwise import _products, each_row, fast_map
 
 
@@ -32,3 +37,23 @@ def test_rows_that_fail_are_nan_and_silent():
 
 def test_unknown_models_have_no_fast_map():
     assert fast_map(object(), np.zeros((2, 2)), "predict") is None
+
+
+def test_frames_are_scored_as_arrays_whatever_else_they_hold():
+    """One entry that is no number changes the type of its column, and the loss of its row alone."""
+    A = np.random.default_rng(0).standard_normal((30, 3))
+    X = pd.DataFrame(A, columns=list("abc"))
+    model = DPPCA(1, epsilon=99.0, clip_norm=3.0, center=np.ones(3)).fit(X)
+    scorer = PrivateScorer("share_lost", (0.0, 1.0))
+    unnamed = copy.copy(model)
+    del unnamed.feature_names_in_
+    expected = scorer._losses_of(unnamed, A, None)()
+    np.testing.assert_array_equal(scorer._losses_of(model, X, None)(), expected)
+    mixed = X.astype(object)
+    mixed.iloc[4, 1] = "private"
+    found = scorer._losses_of(model, mixed, None)()
+    assert np.isnan(found[4])
+    np.testing.assert_array_equal(np.delete(found, 4), np.delete(expected, 4))
+    for other in (X[["b", "a", "c"]], X[["a"]]):
+        assert fast_map(model, other, "reconstruct") is None
+    assert fast_map(unnamed, X, "reconstruct") is None

@@ -38,8 +38,9 @@ class _Ranks:
         return self.entries._noisy((below * self.seen).sum(axis=0), share)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [2_000, 20_000])
-@pytest.mark.parametrize("shift", [0.0, 300.0, 2_000.0, -5_000.0])
+@pytest.mark.parametrize("shift", [2_000.0, 0.0, 300.0, -5_000.0])
 def test_columns_far_from_zero_are_found_where_they_are(shift, n):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, 4)) * [1, 1, 50, 0.01] + [shift, 0, shift, 0]

@@ -177,3 +177,27 @@ def test_hopeless_moments_stay_finite():
 
 
 # -- columns -------------------------------------------------------------------------------------
+
+
+def test_what_the_noise_of_an_intercept_takes_is_known():
+    """Over draws of the noise: the squares that a wrong mean adds, and nothing without a corner."""
+    rng = np.random.default_rng(0)
+    n, corner, noise = 400, 2.0, 60.0
+    X = rng.standard_normal((n, 3)) + [1.0, 0.0, -1.0]
+    y = X @ [1.0, -1.0, 0.5]
+    Z = np.column_stack([X, y, np.full(n, corner)])
+    linear = n * y.var()
+    took, said = [], []
+    for _ in range(400):
+        G = np.triu(noise / math.sqrt(2) * rng.standard_normal((5, 5)))
+        G = G + np.triu(G, 1).T + np.diag((math.sqrt(2) - 1) * np.diag(G))
+        released = readout_moments(
+            Z.T @ Z + G, noise, np.ones(1), corner=corner, clip_norm=9.0, target_norm=9.0
+        )
+        found = solve_readout(released, 1e-9)
+        off = X.mean(axis=0) @ found.coefficients[:, 0] + found.intercepts[0] - y.mean()
+        took.append(n * off**2 / linear)
+        said.append(found.astray[0])
+    assert 0.7 < np.median(said) / np.mean(took) < 1.4
+    assert not solve_readout(released._replace(corner=0.0), 1.0).astray.any()
+    assert not solve_readout(released, 1.0, flat=True).astray.any()

@@ -5,7 +5,7 @@ import pytest
 
 from skdp.answer import Answer
 from skdp.solvers.item_filter import ItemFilter
-from skdp.solvers.recommend import Route, best_way, buy_counts, fit_filter, list_loss
+from skdp.solvers.recommend import Route, best_way, buy_counts, fit_filter, judged_part, list_loss
 from skdp.solvers.tastes import WAYS, Ways
 
 
@@ -73,10 +73,37 @@ def test_a_way_must_be_clearly_better_than_popularity():
 
 def test_much_noise_is_no_reason_against_tastes_that_stand_out():
     ways = ways_of(2, 6)
-    assert best_way(ways.there, np.zeros(4), ways.doubts(70.0, 5.0)) == WAYS[0]
-    against = np.array([-80.0, -80.0, -80.0, -80.0])
+    none, against = np.zeros(3), np.full(3, -80.0)
+    assert best_way(ways.there, none, ways.doubts(70.0, 5.0)) == WAYS[0]
     assert best_way(ways.there, against, ways.doubts(70.0, 5.0)) is None
-    assert best_way(ways.there, np.zeros(4), ways.doubts(5.0, 5.0)) is None  # votes say enough
+    assert best_way(ways.there, none, ways.doubts(5.0, 5.0)) is None  # votes say enough
+    assert best_way(ways.there, none, ways_of(8, 9).doubts(70.0, 5.0)) == WAYS[1]  # many: bolder
+
+
+@pytest.mark.parametrize("rank", [1, 2, 8])
+def test_where_votes_drown_what_stands_out_is_read_with_what_is_beside_it(rank):
+    ways = ways_of(rank, 6)
+    doubt = ways.doubts(70.0, 5.0, drowned=True)
+    assert best_way(ways.there, np.zeros(3), doubt) == WAYS[3]
+    assert best_way(ways.there, np.full(3, -80.0), doubt) is None
+    nothing = ways_of(0, 6)  # then as ever: votes must say it
+    np.testing.assert_array_equal(
+        nothing.doubts(70.0, 5.0, drowned=True), nothing.doubts(70.0, 5.0)
+    )
+
+
+@pytest.mark.parametrize("name", ["gram", "one_shot"])
+def test_nothing_is_hidden_from_a_moment_where_votes_drown(name):
+    """Few users vote on a moment with all pairs; many have a part of theirs hidden from it."""
+    route = Route(name, lambda *_: 300.0, lambda _: 4000, lambda _: 40.0)
+    few, some, many = (judged_part(route, m, 20) for m in (1000.0, 4000.0, 1e6))
+    assert few.rows == 1.0
+    assert few.apart == (name == "one_shot")
+    assert few.left_out == ((1.0, 0.1) if few.apart else (0.0, 0.2))
+    assert some.apart and many.apart
+    assert some.left_out == (1.0, 0.1)
+    assert many.rows == pytest.approx(0.0064)
+    assert judged_part(route, 1e6, 200).items == pytest.approx(0.01)
 
 
 class Public:
