@@ -89,9 +89,12 @@ def analyze_gauss(X, k, epsilon, delta, adjacency, rng):
     return _top_rows(_dense_gram(X) + np.triu(G) + np.triu(G, 1).T, k)
 
 
-def symmetric_gaussian(X, k, epsilon, delta, adjacency, rng, share=1.0):
-    """Exact accounting and (G + G')/2: the one-shot method at its best."""
-    scale = exact_multiplier(epsilon, delta) * _factor(adjacency) / math.sqrt(share)
+def symmetric_gaussian(X, k, epsilon, delta, adjacency, rng, share=1.0, change=1.0):
+    """Exact accounting and (G + G')/2: the one-shot method at its best.
+
+    `change`: of the moment, by one unit more.
+    """
+    scale = change * exact_multiplier(epsilon, delta) * _factor(adjacency) / math.sqrt(share)
     G = scale * rng.standard_normal((X.shape[1],) * 2)
     return _top_rows(_dense_gram(X) + (G + G.T) / 2, k)
 

@@ -20,13 +20,15 @@ from skdp.theory._one_shot import MOST_FLIPS
 
 _REST = 0.95  # of the budget of interactions; the others show sums and the total
 _UNREAD = 2.5  # edges of flipped cells, whose choice of directions has no floor
+_MANY = 400  # columns: of more a moment is read on the popular ones, flips are on all alike
 _EXTRA = 10  # columns of products: popular items come first, tastes after them
 _RITZ = 0.03  # of the budget, for the Ritz values of items that were chosen
 
 
 def interaction_route(estimator, shape):
     """Choose by the edge of the noise in the spectrum of the moment."""
-    edges = {"one_shot": _UNREAD * _flipped_edge(estimator, shape)}
+    unread = _UNREAD * math.sqrt(max(1.0, shape[1] / _MANY))
+    edges = {"one_shot": unread * _flipped_edge(estimator, shape)}
     if estimator.delta > 0:
         edges |= _moment_edge(estimator, shape)
     if math.isinf(estimator.epsilon):

@@ -946,3 +946,17 @@ def test_degenerate_data_are_fitted(data, unit):
     svd = fit(data, n_components, privacy_unit=unit)
     assert np.isfinite(svd.components_).all()
     assert np.isfinite(svd.explained_variance_ratio_).all()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(("shape", "k"), [((3000, 800), 10), ((2000, 1500), 8)])
+def test_auto_reads_a_moment_where_flips_tell_less(shape, k):
+    """Of many columns flips need a smaller edge: a moment is read on the popular ones."""
+    R = make_histories(*shape, 20, random_state=0)
+    rows = sp.csr_array(sp.diags_array(1 / np.sqrt(np.maximum(np.diff(R.indptr), 5))) @ R)
+    captured = {}
+    for name in ("auto", "gram", "one_shot"):
+        svd = DPTruncatedSVD(k, epsilon=3.0, privacy_unit="interaction", algorithm=name).fit(R)
+        captured[name] = float(np.sum((rows @ svd.components_.T) ** 2))
+    assert captured["auto"] > max(captured.values()) * 0.99
+    assert captured["one_shot"] < 0.97 * captured["gram"]  # or there is nothing to choose
