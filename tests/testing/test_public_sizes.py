@@ -48,8 +48,8 @@ SIZES = {
     "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
     "MAX_ROWS": 3, "_BLOCK": 4, "_FACTORS": 4, "_AT_ONCE": 4, "_WHOLE": 1,
     "_MOST_KEPT": 2, "_LONGEST_SQRT": 1, "_STATE_BYTES": 1, "_SMALL_BYTES": 1,
-    "_SMALL": 2, "_MOST_DENSE": 2, "MOST_DENSE": 2, "_JUDGED_ROWS": 4.0,
-    "_JUDGED_SCORES": 16.0, "_FEWEST_KEPT": 2, "_FEW": 2,
+    "_SMALL": 2, "_MOST_DENSE": 2, "MOST_DENSE": 2, "_LEAST_JUDGED": 2.0,
+    "_MOST_JUDGED": 4.0, "_VOTERS": 2.0, "_JUDGED_SCORES": 16.0, "_FEWEST_KEPT": 2, "_FEW": 2,
     "_MOST_COLUMNS": 2, "_BAND": 2, "_CELLS": 16, "_MOST_SHARED": 2, "_SCORES": 16,
     "_FEWEST": 1, "_MOST_FLIPS": 16.0, "MOST_FEATURES": 2, "_MOST_ASKED": 2, "_LATE": 2,
     "_MOST_WORK": 2, "_MOST_COORDINATES": 2,
@@ -73,6 +73,9 @@ OTHERS = {
     "100": "rows of made data",
     "2.0 ** 32": "values, not sizes", "3000": "refused beyond it", "2000": "points of a fixed net",
     "1000": "columns of a public start",
+    "_MANY": "a route by public numbers, asked for by name in other ways",
+    "MOST_MADE": "a plan, which reads nothing private", "_MOST_WIDE": "a plan",
+    "_MANY_FEATURES": "a plan", "_FEW_FEATURES": "a plan", "500": "a plan",
 }  # fmt: skip
 
 
