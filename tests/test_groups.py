@@ -20,8 +20,8 @@ from skdp.testing._data import FitData
 
 # Tiny fits show little, and some have no noise; whether a fit says so is tested elsewhere.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(sees nothing of|could not see|adds no noise|predicts one class|a signal needs):"
-    "UserWarning"
+    "ignore:.*(sees nothing of|could not see|adds no noise|predicts one class|a signal needs|"
+    "may be noise, and several times):UserWarning"
 )
 
 GROUP = {"privacy_unit": "group", "epsilon": 4.0}

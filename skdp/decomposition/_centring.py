@@ -3,12 +3,13 @@
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from skdp.solvers.likely import QUESTIONS
 from skdp.solvers.postprocess import mean_push, shrunk_mean
 
-_CLEAR = 6.0  # times the noise of a rank in half of the share: rows enough to ask twice
-_NEAR = 0.003  # of the squared lengths about a mean may come from its error
-_LOOKS = 3  # means before a stream begins, each about the one before
+_CLEAR = 6.0  # times the noise of a rank: rows enough to ask about another mean
+_LOOKS = 3  # means, each about the one before
 _ASIDE = 0.1  # of the squared lengths: a mean that holds less is not worth another search
 
 
@@ -41,31 +42,31 @@ def centred(ask, noise, beyond, d, shares, level_of):
     """Return the rows about their released mean, and how long they may be.
 
     `level_of(ask, share, near)` learns a clip norm. The error of a mean is in proportion to the
-    clip norm about zero: where rows are many a second one, about the first, makes up for that.
+    clip norm that its rows had: means of rows far from 0 are taken one about the other, each of
+    rows that were found shorter about the one before. Where a mean is near, those that follow are
+    of the same rows, and are pooled with it: the releases are the same.
     """
-    n, clip_norm = noise.n, noise.clip_norm
+    n, level = noise.n, noise.clip_norm
     if "spread" not in shares:
-        mean, pushes = _mean(ask.sums(share=shares["mean"]), n, clip_norm, d)
-        return Centre(mean, pushes, ask.centered(mean), clip_norm, beyond)
-    twice = n > _CLEAR * _rank_noise(noise, shares["spread"] / 2)
-    part = 2 if twice else 1
-    sums = ask.sums(share=shares["mean"] / part)
-    mean, pushes = _mean(sums, n, clip_norm, d)
-    about = ask.centered(mean)
-    search = shares["spread"] / part
-    level = level_of(about, search, clip_norm)
-    if not twice:
-        return Centre(mean, pushes, about.clipped(level.value), *level)
-    if pushes[1] > _NEAR * n * level.value**2:
-        again = about.clipped(level.value).sums(share=shares["mean"] / 2)
-        step, pushes = _mean(again, n, level.value, d)
-        mean = mean + step
-        about = ask.centered(mean)
-        level = level_of(about, search, level.value)
-        return Centre(mean, pushes, about.clipped(level.value), *level)
-    level = level_of(about, search, level.value)  # of lengths that are known by now
-    mean, pushes = _mean(_mean_of(sums, ask.sums(share=shares["mean"] / 2)), n, clip_norm, d)
-    return Centre(mean, pushes, ask.centered(mean).clipped(level.value), *level)
+        mean, pushes = _mean(ask.sums(share=shares["mean"]), n, level, d)
+        return Centre(mean, pushes, ask.centered(mean), level, beyond)
+    searches = _halved(shares["spread"], _looks(noise, shares["spread"]))
+    part = shares["mean"] / (2 * len(searches))
+    place, rows, pooled, nearer = np.zeros(d), ask, None, None
+    clip_norm = level
+    for search in searches:
+        pooled = _pooled(pooled, rows.sums(share=part), part)
+        if nearer is None:
+            step, _ = shrunk_mean(*pooled.sums, n, level)
+            nearer = ask.centered(place + step)
+        clip_norm, beyond = level_of(nearer, search, clip_norm)
+        if step @ step > _ASIDE * level**2 and clip_norm < level:
+            place, level, rows = place + step, clip_norm, nearer.clipped(clip_norm)
+            pooled = nearer = None
+    half = shares["mean"] / 2
+    step, pushes = _mean(_pooled(pooled, rows.sums(share=half), half).sums, n, level, d)
+    mean = place + step
+    return Centre(mean, pushes, ask.centered(mean).clipped(clip_norm), clip_norm, beyond)
 
 
 class Start(NamedTuple):
@@ -96,9 +97,7 @@ def started(ask, noise, level, shares, level_of):
     is left for better use.
     """
     n, left, about = noise.n, shares["mean"] + shares["spread"], None
-    looks = _LOOKS
-    while looks and n <= _CLEAR * _rank_noise(noise, shares["spread"] / looks):
-        looks -= 1
+    looks = _looks(noise, shares["spread"])
     mean_share, search_share = (shares[name] / max(1, looks) for name in ("mean", "spread"))
     rows = ask.clipped(level.value)
     for _ in range(looks):
@@ -124,10 +123,35 @@ def _mean(sums, n, radius, d):
     return mean, (kept * push, push)
 
 
-def _mean_of(first, second):
-    """Return the mean of two answers to one question, with as much noise each."""
-    middle = (first.value + second.value) / 2
-    return first._replace(value=middle, noise_scale=first.noise_scale / math.sqrt(2))
+class _Pooled(NamedTuple):
+    """Sums of the same rows, released more than once, and what share they had."""
+
+    sums: Any
+    share: float
+
+
+def _pooled(first, sums, share):
+    if first is None:
+        return _Pooled(sums, share)
+    both = first.share + share
+    value = (first.share * first.sums.value + share * sums.value) / both
+    scale = sums.noise_scale * math.sqrt(share / both)
+    return _Pooled(sums._replace(value=value, noise_scale=scale), both)
+
+
+def _looks(noise, share):
+    """Return how many means are taken one about the other: few where rows are few."""
+    looks = _LOOKS
+    while looks and noise.n <= _CLEAR * _rank_noise(noise, _halved(share, looks)[0]):
+        looks -= 1
+    return looks
+
+
+def _halved(share, looks):
+    """Return shares of the searches: the last one, whose answer stays, has at least half."""
+    if looks <= 1:
+        return [share]
+    return [share / (2 * (looks - 1))] * (looks - 1) + [share / 2]
 
 
 def _rank_noise(noise, share):

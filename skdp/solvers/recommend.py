@@ -27,6 +27,7 @@ _PURE_COUNTS, _PURE_CELLS, _PURE_CHOICE = 0.05, 0.87, 0.08  # shares of a pure b
 _FEWEST_KEPT, _MOST_KEPT = 100, 4000
 _SIZE, _LARGE_SIZE = 2.0, 1.2  # kept items: SIZE x^(2/3) for a signal figure x
 _LARGE = 1000  # items: beyond them time and memory count, and more help little
+_LARGE_ROWS = 200  # the same for pairs off the popularity: more of them dilute tastes
 _SLOW = 1e-300
 _JUDGE = 0.05  # share of the budget that chooses among them
 _LEAST_JUDGED, _MOST_JUDGED = 2500.0, 10_000.0  # rows of which some items are hidden
@@ -144,10 +145,10 @@ def list_loss(counts: FloatArray, noise_scale: float) -> float:
     return 1 - found / _LISTS / total
 
 
-def kept_items(signal: float, n_items: int, most: int = _MOST_KEPT) -> int:
+def kept_items(signal: float, n_items: int, most: int = _MOST_KEPT, large: int = _LARGE) -> int:
     """Return how many items to keep for a signal figure: users over the noise of one pair."""
     power = max(signal, _SLOW) ** (2 / 3)
-    size = min(_SIZE * power, max(_LARGE_SIZE * power, _LARGE))
+    size = min(_SIZE * power, max(_LARGE_SIZE * power, large))
     return int(np.clip(size, min(_FEWEST_KEPT, n_items), min(most, n_items)))
 
 
@@ -162,7 +163,7 @@ def _sized(route: Route, ordered: FloatArray, n_users: float, share: float) -> t
     n_kept = min(1000, most, len(ordered))
     for _ in range(20):
         signal = route.signal(kept_degree(ordered, n_kept, n_users), n_kept, share)
-        n_kept = kept_items(signal, len(ordered), most)
+        n_kept = kept_items(signal, len(ordered), most, _LARGE_ROWS if route.pairs else _LARGE)
     return n_kept, max(1, round(kept_degree(ordered, n_kept, n_users)))
 
 
