@@ -21,7 +21,7 @@ from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyWarning
 from skdp.solvers.one_shot import flip_probability
 from skdp.theory._histories import TAIL, planned_histories, thinned_epsilon
-from skdp.theory._plan import Expectation, constant_error
+from skdp.theory._plan import Expectation, check_entries, constant_error
 
 MOST_MADE = 400_000  # ones of a made matrix: more rows are thinned, and the noise with them
 _SPARSE = 4  # from one in so many cells on rows count as dense
@@ -37,12 +37,7 @@ _LOST = "share of the best captured squared length that is lost"
 
 def check_nnz(estimator, nnz, n, d):
     """Refuse a number of entries that a matrix of this shape cannot have."""
-    valid = isinstance(nnz, Integral) and not isinstance(nnz, bool) and 1 <= nnz <= n * d
-    if not valid:
-        raise ValueError(
-            f"The 'nnz' parameter of {type(estimator).__name__}.plan must be None or an int in the "
-            f"range [1, {n * d}] (n_samples * n_features). Got {nnz!r} instead."
-        )
+    check_entries(estimator, nnz, n, d)
     if getattr(estimator, "privacy_unit", "row") not in (*_BY_ROWS, "interaction", "entry", "edge"):
         raise ValueError(
             "The 'nnz' parameter of plan is for entries that are there or not; "

@@ -29,7 +29,7 @@ from skdp.recommend._routes import (
 )
 from skdp.solvers.recommend import fit_filter
 from skdp.theory import FitPlan
-from skdp.theory._plan import Expectation, check_counts, constant_error
+from skdp.theory._plan import Expectation, check_counts, check_entries, constant_error
 from skdp.theory._rehearsal import rehearse, zero_rows
 
 _UNREAD = "tastes are read; where there are none, what is left goes to the counts"
@@ -310,7 +310,7 @@ class DPRecommender(
         self._check_parameters()
         check_counts(self, n_samples=n_samples, n_features=n_features)
         nnz = min(10, n_features) * n_samples if nnz is None else nnz
-        check_counts(self, nnz=nnz)
+        check_entries(self, nnz, n_samples, n_features)
         whole = self.privacy_unit == "row"
         rows = zero_rows(n_samples, n_features, sparse=not whole)
         _, reason = self._route(rows)

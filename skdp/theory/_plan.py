@@ -114,6 +114,15 @@ def check_counts(estimator: object, **counts: Any) -> None:
             )
 
 
+def check_entries(estimator: object, nnz: Any, n: int, d: int) -> None:
+    """Refuse a number of entries that a matrix of n rows and d columns cannot have."""
+    if not isinstance(nnz, Integral) or isinstance(nnz, bool) or not 1 <= nnz <= n * d:
+        raise ValueError(
+            f"The 'nnz' parameter of {type(estimator).__name__}.plan must be None or an int in the "
+            f"range [1, {n * d}] (n_samples * n_features). Got {nnz!r} instead."
+        )
+
+
 @dataclass(frozen=True)
 class FitPlan:
     """What a fit will add as noise and lose by it, from public numbers alone.

@@ -254,6 +254,12 @@ def test_a_public_length_of_histories_is_used(tastes):
     assert short.fit(tastes[0]).route_.startswith("gram")
 
 
+@pytest.mark.parametrize("nnz", [0, 101, 5.0, True])
+def test_a_plan_refuses_interactions_that_no_matrix_of_its_shape_has(nnz):
+    with pytest.raises(ValueError, match=r"'nnz' parameter of .*range \[1, 100\].* Got"):
+        DPRecommender().plan(10, 10, nnz=nnz)
+
+
 def test_a_plan_says_how_many_tastes_are_read():
     few = DPRecommender(epsilon=0.05).plan(1000, 500, nnz=9000)
     assert any("popularity only" in line for line in few.expected.assumptions)
