@@ -8,7 +8,7 @@ from skdp.preprocessing import DPStandardScaler
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*(sees nothing of|could not see|a signal needs):UserWarning"
+    "ignore:.*(sees nothing of|could not see|may be noise|a signal needs):UserWarning"
 )
 
 RNG = np.random.default_rng(0)
