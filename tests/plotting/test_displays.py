@@ -138,7 +138,7 @@ def test_pure_noise_has_no_component(name):
             edge = noise_edge(fitted, len(values))
             displays.append(SpectrumDisplay(values, noise_edge=edge))
     assert np.mean([display.n_above_noise == 0 for display in displays]) >= 0.95
-    # Clip levels learnt from nothing differ by octaves, and the edge has the noise of the larger one.
+    # Levels learnt from nothing differ by octaves, and the edge has the noise of the larger one.
     least = 0.1 if name == "learnt" else 0.6
     assert max(d.values.max() / d.noise_edge for d in displays) > least
 
