@@ -47,26 +47,28 @@ def centred(ask, noise, beyond, d, shares, level_of):
     of the same rows, and are pooled with it: the releases are the same.
     """
     n, level = noise.n, noise.clip_norm
+    clipped = rows = ask.clipped(level)
     if "spread" not in shares:
-        mean, pushes = _mean(ask.sums(share=shares["mean"]), n, level, d)
-        return Centre(mean, pushes, ask.centered(mean), level, beyond)
+        mean, pushes = _mean(rows.sums(share=shares["mean"]), n, level, d)
+        return Centre(mean, pushes, rows.centered(mean), level, beyond)
     searches = _halved(shares["spread"], _looks(noise, shares["spread"]))
     part = shares["mean"] / (2 * len(searches))
-    place, rows, pooled, nearer = np.zeros(d), ask, None, None
-    clip_norm = level
+    place, here, clip_norm = np.zeros(d), ask, level
+    pooled = step = None
     for search in searches:
         pooled = _pooled(pooled, rows.sums(share=part), part)
-        if nearer is None:
+        if step is None:
             step, _ = shrunk_mean(*pooled.sums, n, level)
-            nearer = ask.centered(place + step)
-        clip_norm, beyond = level_of(nearer, search, clip_norm)
-        if step @ step > _ASIDE * level**2 and clip_norm < level:
-            place, level, rows = place + step, clip_norm, nearer.clipped(clip_norm)
-            pooled = nearer = None
+            near = step @ step <= _ASIDE * level**2
+            there = here if near else clipped.centered(place + step)  # from here they are known
+        clip_norm, beyond = level_of(there, search, clip_norm)
+        if not near and clip_norm < level:
+            place, here, rows = place + step, there, there.clipped(clip_norm)
+            level, pooled, step = clip_norm, None, None
     half = shares["mean"] / 2
     step, pushes = _mean(_pooled(pooled, rows.sums(share=half), half).sums, n, level, d)
     mean = place + step
-    return Centre(mean, pushes, ask.centered(mean).clipped(clip_norm), clip_norm, beyond)
+    return Centre(mean, pushes, clipped.centered(mean).clipped(clip_norm), clip_norm, beyond)
 
 
 class Start(NamedTuple):

@@ -265,12 +265,11 @@ class DPPCA(
         if clip_norm is None:
             level = self._level_of(session, ask, shares.get("clip_norm"), d)
         n = query.n_rows if self._total_is_public() else None
-        rows = ask.clipped(level.value)
         if self._wants_spectrum(d):
-            fit = self._fit_spectrum(session, rows, level, d, n, shares, sparse)
+            fit = self._fit_spectrum(session, ask, level, d, n, shares, sparse)
         else:
             route = row_route(self.svd_solver, d, self.n_components, sparse)
-            fit = self._fit_subspace(session, rows, level, d, n, shares, route)
+            fit = self._fit_subspace(session, ask, level, d, n, shares, route)
         attributes, doubt, many = fit
         warn_of_outcome(self, attributes, doubt, many / attributes["n_samples_"])
         if center is not None:
@@ -314,7 +313,7 @@ class DPPCA(
     def _center(self, session, ask, n, first, d, shares):
         """Return the rows about their released mean, or as they are."""
         if not self._centers():
-            return Centre(np.zeros(d), (0.0, 0.0), ask, *first)
+            return Centre(np.zeros(d), (0.0, 0.0), ask.clipped(first.value), *first)
 
         def level_of(ask, share, near):
             return self._level_of(session, ask, share, d, near=near)
@@ -330,7 +329,7 @@ class DPPCA(
         clip_norm, beyond = level
         if self._centers() and sparse:  # in one release, as centred rows would not be sparse
             corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
-            moment = ask.moment(corner, share=shares["moment"])
+            moment = ask.clipped(clip_norm).moment(corner, share=shares["moment"])
             released = split_moment(moment.value, corner, moment.noise_scale, clip_norm, n)
             count = Answer(released.n, 0.0 if n is not None else moment.noise_scale / corner**2)
             pushes = 0.0, 0.0
