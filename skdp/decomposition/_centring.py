@@ -52,7 +52,7 @@ def centred(ask, noise, beyond, d, shares, level_of):
         mean, pushes = _mean(rows.sums(share=shares["mean"]), n, level, d)
         return Centre(mean, pushes, rows.centered(mean), level, beyond)
     searches = _halved(shares["spread"], _looks(noise, shares["spread"]))
-    part = shares["mean"] / (2 * len(searches))
+    part = shares["mean"] / (len(searches) + 1)  # alike: sums of the same rows are made once
     place, here, clip_norm = np.zeros(d), ask, level
     pooled = step = None
     for search in searches:
@@ -65,8 +65,7 @@ def centred(ask, noise, beyond, d, shares, level_of):
         if not near and clip_norm < level:
             place, here, rows = place + step, there, there.clipped(clip_norm)
             level, pooled, step = clip_norm, None, None
-    half = shares["mean"] / 2
-    step, pushes = _mean(_pooled(pooled, rows.sums(share=half), half).sums, n, level, d)
+    step, pushes = _mean(_pooled(pooled, rows.sums(share=part), part).sums, n, level, d)
     mean = place + step
     return Centre(mean, pushes, clipped.centered(mean).clipped(clip_norm), clip_norm, beyond)
 
