@@ -280,6 +280,7 @@ def test_what_is_below_the_noise_is_not_found(method):
 
 
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:.*sees nothing of about:UserWarning")
 @pytest.mark.parametrize(
     ("n", "d", "adjacency", "intercept", "q", "signal"),
     [
