@@ -114,6 +114,23 @@ def test_expected_risk_of_heads(n, epsilon, m):
     assert 0.5 < 12 * np.mean(risks) / power / expected < 2
 
 
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.parametrize(("n", "epsilon"), [(1000, 1.0), (2000, 0.5)])
+def test_expected_error_within_public_bounds(n, epsilon):
+    """Rows are shorter than bounds allow, and the level that is found follows them."""
+    rng = np.random.default_rng(0)
+    V = np.linalg.qr(rng.standard_normal((10, 2)))[0]
+    X = 0.6 * rng.standard_normal((n, 2)) @ V.T + 0.17 * rng.standard_normal((n, 10))
+    X = np.clip(0.3 * X / np.sqrt(np.mean(X**2)), -1, 1)
+    squares, W = np.linalg.eigh(X.T @ X)
+    signal = squares[-2:].sum() / squares.sum()
+    model = DPPCA(2, epsilon=epsilon, bounds=(-1, 1))
+    with seeded_entropy(0):
+        fits = [model.fit(X).components_ for _ in range(8)]
+    lost = [1 - np.sum((V @ W) ** 2 * squares) / squares[-2:].sum() for V in fits]
+    assert 0.4 < np.mean(lost) / model.plan(n, 10, signal=signal).error < 2.5
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("times", [1.3, 2.0])
 def test_expected_error_of_the_moment_of_entries(times):

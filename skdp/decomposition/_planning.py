@@ -10,6 +10,7 @@ import numpy as np
 
 from skdp._entry_units import entry_unit
 from skdp.data.persons import each_alone
+from skdp.decomposition._base import public_range
 from skdp.decomposition._entry_moments import usual_length
 from skdp.decomposition._sparse_planning import (
     check_nnz,
@@ -36,11 +37,12 @@ from skdp.theory import (
     zero_rows,
 )
 from skdp.theory._one_shot import flipped_side
-from skdp.theory._rehearsal import clear_sums, ranks_about
+from skdp.theory._rehearsal import clear_sums, ranks_about, without_names
 
 # Rows of unequal length, cut at a learnt level and centred: in units of the clip norm they count
 # for about this much. Measured, against fits of 200 to 3000 rows.
 _LEARNT_LENGTH = 0.85
+_BOUNDED_LENGTH = 0.3  # of the longest row that bounds allow: columns seldom fill theirs
 _LOST = "share of the best captured squared length that is lost"
 _TURNED = "squared sine between released and exact subspace"
 _DIRECTION = "share of the squared length that one direction must hold"
@@ -109,7 +111,8 @@ class PlansMixin:
             expected = expect(self, rehearsal, n, d, signal)
         if nnz is not None:
             expected = expect_made(self, rehearsal, expected, (n, d), nnz, signal)
-        said = rehearsal.clip_norm(self.clip_norm)[1] if rows else "1"
+        learns = rows and not _is_bounded(self)
+        said = rehearsal.clip_norm(self.clip_norm)[1] if learns else "1"
         return rehearsal.plan(n, d, expected, said)
 
 
@@ -119,7 +122,7 @@ def ordinary_answers(estimator, n, d, signal, nnz, seen):
     sums = clear_sums if nnz is None else made_sums(unit, nnz, n, d, seen)
     if unit in ("row", "group"):
         k, share = n_planned(estimator, d), check_share(estimator, signal, d)
-        answers["gram"] = spiked(k, share, length_of(estimator))
+        answers["gram"] = spiked(k, share, length_of(estimator, d))
         answers["sums"] = sums
     if unit in ("interaction", "entry"):
         answers["counts"] = sums
@@ -141,12 +144,22 @@ def check_share(estimator, signal, d):
     return float(signal)
 
 
-def length_of(estimator):
+def length_of(estimator, d):
     """Return the assumed length of the rows, in the unit of the plan."""
     clip = estimator.clip_norm
     if clip == "auto":
-        return _LEARNT_LENGTH
+        return _BOUNDED_LENGTH * _reach(estimator, d) if _is_bounded(estimator) else _LEARNT_LENGTH
     return 1.0 if math.isinf(clip) else float(clip)
+
+
+def _is_bounded(estimator):
+    """Whether public `bounds` of the columns stand for a clip norm."""
+    return estimator.clip_norm == "auto" and getattr(estimator, "bounds", None) is not None
+
+
+def _reach(estimator, d):
+    """Return how long rows are at most by their `bounds`."""
+    return public_range(without_names(estimator), d, centers=estimator._centers())[1]
 
 
 def spiked(k, captured, length):
@@ -167,17 +180,21 @@ def spiked(k, captured, length):
 def expect_rows(estimator, rehearsal, n, d, signal):
     """Expect the loss of a subspace of rows that are alike in length."""
     k, captured = n_planned(estimator, d), check_share(estimator, signal, d)
-    length, exact = length_of(estimator), rehearsal.law == "exact"
+    length, exact = length_of(estimator, d), rehearsal.law == "exact"
     clip = rehearsal.clip_norm(estimator.clip_norm)[0]
     moments = rehearsal.named("gram", "moment")
     products = rehearsal.named("tangent_product")
     assumed = [f"{k} components hold {captured:.2g} of the squared length, in equal parts"]
     if getattr(estimator, "privacy_unit", "row") == "group":
         assumed.append("samples are persons: groups of rows that count once each")
-    learns = estimator.clip_norm == "auto"
-    shorter = length if learns else 1.0
-    about = "rows are about as long as the clip norm"
-    assumed.append(f"{about} that is learnt, if it is seen" if learns else about)
+    if _is_bounded(estimator):
+        shorter = _BOUNDED_LENGTH
+        assumed.append(f"rows are about {shorter:g} times as long as 'bounds' allow at most")
+    else:
+        learns = estimator.clip_norm == "auto"
+        shorter = length if learns else 1.0
+        about = "rows are about as long as the clip norm"
+        assumed.append(f"{about} that is learnt, if it is seen" if learns else about)
     if exact:
         loss, noise = partial(constant_error, error=0.0), 0.0
     elif moments:

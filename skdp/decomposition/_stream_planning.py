@@ -79,7 +79,7 @@ class IncrementalPlanMixin:
     def _length_in_batch(self, n, d, mu):
         """Return the length of rows in clip norms, where n rows showed their scale."""
         if self.clip_norm != "auto":
-            return length_of(self)
+            return length_of(self, d)
         shortened = SPECTRUM_LEVEL * math.sqrt(2 * d) / mu  # as many rows as `row_clip_norm` lets
         return _SHORT + (_CLIPPED - _SHORT) * min(1.0, 2 * shortened / n)
 

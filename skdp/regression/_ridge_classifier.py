@@ -236,9 +236,10 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
             return
         remedy = "" if self.class_weight == "balanced" else "class_weight='balanced', "
         warnings.warn(
-            f"{type(self).__name__} predicts one class at the released means of all classes. Their "
-            f"released totals are {np.rint(found.totals).astype(int).tolist()}. Use {remedy}more "
-            "records or a larger 'epsilon'.",
+            f"{type(self).__name__} predicts one class at the released means of all classes: rows "
+            "of the others seldom get theirs. The released totals of the classes are "
+            f"{np.rint(found.totals).astype(int).tolist()}. Use {remedy}more records or a larger "
+            "'epsilon'.",
             PrivacyWarning,
             stacklevel=7,
         )

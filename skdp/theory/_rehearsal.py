@@ -279,8 +279,7 @@ def rehearse(
     """
     check_counts(estimator, n_samples=n)
     act = type(estimator)._fit_session if act is None else act
-    copy = type(estimator)(**estimator.get_params(deep=False))
-    _order_bounds(copy)
+    copy = without_names(estimator)
     kind = partial(_RehearsalSession, n=n, ordinary=ordinary)
     session = copy._checked_session(kind=kind, pure=pure)
     with suppress(_Over), warnings.catch_warnings():
@@ -295,10 +294,12 @@ def rehearse(
     return Rehearsal(name, guarantee, weak, budget.mu, session.law, paid, session.narrowed)
 
 
-def _order_bounds(estimator: Any) -> None:
-    """Take `bounds` by column name in their order: here are no names, and it changes no noise."""
-    if isinstance(bounds := getattr(estimator, "bounds", None), Mapping):
-        estimator.bounds = [tuple(np.ravel(pair).tolist()) for pair in bounds.values()]
+def without_names(estimator: Any) -> Any:
+    """Return a copy whose `bounds` by column name stand in their order: here are no names."""
+    copy = type(estimator)(**estimator.get_params(deep=False))
+    if isinstance(bounds := getattr(copy, "bounds", None), Mapping):
+        copy.bounds = [tuple(np.ravel(pair).tolist()) for pair in bounds.values()]
+    return copy
 
 
 def last_noise(
