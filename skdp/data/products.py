@@ -32,9 +32,8 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
     k = V.shape[1]
     out = np.empty((n, k))
     size = max(16, _BLOCK // max(1, d))
-    scaled, whole = np.empty(
-        (2, min(n, size), d)
-    )  # fresh memory for each block costs as much as products
+    # Fresh memory for each block costs as much as the products.
+    scaled, whole = np.empty((2, min(n, size), d))
     with np.errstate(all="ignore"):  # as BLAS does
         for i in range(0, n, size):
             rows = np.asarray(X[i : i + size], np.float64)

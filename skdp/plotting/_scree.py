@@ -82,11 +82,16 @@ def _is_pca(estimator):
 
 
 def _push_of_mean(estimator):
-    """Return what the error of a mean that was released by itself adds to the moment about it."""
+    """Return what the error of a mean that was released by itself adds to the moment about it.
+
+    The last mean counts, with those before it that were pooled with it: sums of the same rows, so
+    of the same noise.
+    """
     sums = [line.noise_scale for line in estimator.ledger_ if line.name == "sums"]
     if not sums or not hasattr(estimator, "n_samples_") or not hasattr(estimator, "mean_"):
         return 0.0
-    return mean_push(sums[0], max(1, estimator.n_samples_), estimator.n_features_in_)
+    pooled = sums[-1] / math.sqrt(sums.count(sums[-1]))
+    return mean_push(pooled, max(1, estimator.n_samples_), estimator.n_features_in_)
 
 
 def release_noise(estimator, line):
