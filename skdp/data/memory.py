@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 Arrays = tuple[NDArray[Any], ...]
-_KEPT_BYTES = 3 * 2**26  # of what is as large as rows; beside it a fit needs little
+_KEPT_BYTES = 200_000_000  # of what is as large as rows; beside it a fit needs little
 
 
 class Memory:
