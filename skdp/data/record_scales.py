@@ -69,16 +69,16 @@ class RowScale(NamedTuple):
     size: FloatArray
     reach: float
 
-    def __call__(self, rows: Block) -> FloatArray:
+    def __call__(self, rows: Block, good: NDArray[np.bool_] | None = None) -> FloatArray:
         """Return rows in these units, each from that row alone; a bad entry is not a number.
 
-        The next call of this thread overwrites them.
+        `good` says which rows are known to be finite. The next call of this thread overwrites them.
         """
         dense: FloatArray = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
         scaled = np.subtract(dense, self.center, out=_SCRATCH.rows.shaped(dense.shape))
         scaled /= self.size
         np.clip(scaled, -self.reach, self.reach, out=scaled)
-        bad = np.flatnonzero(~finite_rows(dense))
+        bad = np.flatnonzero(~(finite_rows(dense) if good is None else good))
         if bad.size:
             scaled[bad] = np.where(np.isfinite(dense[bad]), scaled[bad], np.nan)
         return scaled

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_rows
 from skdp.data.blocks import Block, RowSource, Scratch, plain_block, rows_at_once
-from skdp.data.zipped import Zipped
+from skdp.data.zipped import CHECKED, Zipped
 
 FloatArray = NDArray[np.float64]
 View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
@@ -75,8 +75,17 @@ def targets_of_records(blocks: Iterable[Zipped]) -> Iterator[FloatArray]:
 
 
 def good_records(block: Zipped) -> NDArray[np.bool_]:
-    """Whether row and targets are finite."""
-    return np.asarray(finite_rows(block.rows) & np.isfinite(block.targets).all(axis=1))
+    """Whether row and targets are finite; looked at once, where a column remembers it."""
+    seen = block.columns.get(CHECKED)
+    if seen is None:
+        return _finite_records(block)
+    if not seen.all():  # each thread writes its own rows
+        seen[:] = np.where(_finite_records(block), 1, -1)
+    return np.asarray(seen > 0)
+
+
+def _finite_records(block: Zipped) -> NDArray[np.bool_]:
+    return np.asarray(finite_rows(block.rows) & finite_rows(block.targets))
 
 
 def on_columns(rows: Block, kept: NDArray[np.intp]) -> Block:

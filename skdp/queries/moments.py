@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import block_gram, dense
+from skdp.data.block_rows import block_gram, cross_product
 from skdp.data.blocks import AnyRows, Block, sum_rows
 from skdp.data.exact import GRID_BITS, PublicMatrix, limbs_of
 from skdp.data.integer_rows import IntegerRows, rows_and_squares
@@ -255,4 +255,4 @@ def _long_terms(
     A, _, sizes = split(Z, lengths)
     above = np.flatnonzero(_above(sizes * unit**2, level))
     Z, T = Z[above], np.trunc(A[above] * (level / unit**2 / sizes[above])[:, None])
-    return np.hstack([_stacked(block_gram(Z)), _stacked(dense(Z.T @ T))])
+    return np.hstack([_stacked(block_gram(Z)), _stacked(cross_product(Z, T))])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import block_gram, finite_rows, unpacked, where_rows
+from skdp.data.block_rows import block_gram, cross_product, finite_rows, unpacked, where_rows
 from skdp.data.blocks import AnyRows, Block, sum_rows
 from skdp.data.integer_rows import row_map, row_norms
 from skdp.data.record_scales import RowScale, TargetScale
@@ -30,13 +30,19 @@ from skdp.queries.sums import Neighbours, NumberQuery, SumQuery
 
 FloatArray = NDArray[np.float64]
 _LENGTH = "length"  # of rows in their units, beside the records
+# Few rows of entries about 1 are too long or too short to be measured in such units. They are
+# powers of two, so that a row of length 1 has length 1: many lie at the end of an octave.
+_LENGTH_BITS = 20
 
 
 def _lengths(
     block: Zipped, scale: RowScale | None, kept: NDArray[np.intp] | None
 ) -> tuple[FloatArray]:
     (rows,) = rows_of_records([block], kept)
-    return (row_norms(rows if scale is None else scale(rows)),)
+    if scale is None:
+        return (row_norms(rows),)
+    unit = math.ldexp(1.0, math.frexp(math.sqrt(rows.shape[1]))[1] - _LENGTH_BITS)
+    return (row_norms(scale(rows, good_records(block)), unit),)
 
 
 def _length(columns: Columns) -> FloatArray:
@@ -166,7 +172,7 @@ class _MomentOfBlock:
         if self.kept is not None:
             block = block._replace(rows=block.rows[:, self.kept])
         if self.row_scale is not None:
-            block = block._replace(rows=self.row_scale(block.rows))
+            block = block._replace(rows=self.row_scale(block.rows, whole))
         unit, t = math.sqrt(self.step), self.target_norm
         f, good = self._weights(block, whole)
         rows = row_map(self.clip_norm, unit)(where_rows(good, block.rows))
@@ -207,7 +213,7 @@ def moment_of(rows: Block, V: FloatArray, last: FloatArray | None) -> FloatArray
     beside = V if last is None else np.column_stack([V, last])
     out, rows = np.zeros((d + beside.shape[1],) * 2), unpacked(rows)
     out[:d, :d] = block_gram(rows)
-    cross = rows.T @ beside
+    cross = cross_product(rows, beside)
     out[:d, d:], out[d:, :d] = cross, cross.T
     if last is not None:
         out[d : d + q, -1] = out[-1, d : d + q] = V.T @ last

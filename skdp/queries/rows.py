@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from skdp.data.block_rows import (
     block_gram,
     column_sums,
+    cross_product,
     dense,
     entrywise,
     rint,
@@ -263,7 +264,7 @@ class RowQuery(SumQuery):
             def term(rows: Block) -> FloatArray:
                 Z = rows_to_units(rows)
                 P = dense(Z @ V) if step == 0.0 else rint(grid.multiply(Z))
-                return dense(Z.T @ P)
+                return cross_product(Z, P)
 
             return self._sum(term, (d, k), step)
 
