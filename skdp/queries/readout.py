@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from skdp.data.block_rows import block_gram, cross_product, finite_rows, unpacked, where_rows
 from skdp.data.blocks import AnyRows, Block, sum_rows
-from skdp.data.integer_rows import row_map, row_norms
+from skdp.data.integer_rows import length_unit, row_map, row_norms
 from skdp.data.record_scales import RowScale, TargetScale
 from skdp.data.remote import Columns, RowColumns, narrowed
 from skdp.data.views import good_records, rows_of_records, targets_of_records
@@ -30,9 +30,6 @@ from skdp.queries.sums import Neighbours, NumberQuery, SumQuery
 
 FloatArray = NDArray[np.float64]
 _LENGTH = "length"  # of rows in their units, beside the records
-# Few rows of entries about 1 are too long or too short to be measured in such units. They are
-# powers of two, so that a row of length 1 has length 1: many lie at the end of an octave.
-_LENGTH_BITS = 20
 
 
 def _lengths(
@@ -41,8 +38,7 @@ def _lengths(
     (rows,) = rows_of_records([block], kept)
     if scale is None:
         return (row_norms(rows),)
-    unit = math.ldexp(1.0, math.frexp(math.sqrt(rows.shape[1]))[1] - _LENGTH_BITS)
-    return (row_norms(scale(rows, good_records(block)), unit),)
+    return (row_norms(scale(rows, good_records(block)), length_unit(rows.shape[1])),)
 
 
 def _length(columns: Columns) -> FloatArray:
