@@ -30,6 +30,7 @@ from skdp.data.zipped import ZippedRows, sources_in_turn
 
 FloatArray = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
+_MOST_ORDERED = 2**24  # numbers of which an ordered copy is kept
 # From a block to its columns, and its term of a sum.
 Both = Callable[[Block], tuple[Sequence[NDArray[Any]], NDArray[Any]]]
 
@@ -275,6 +276,18 @@ class Numbers:
     def beside_sum(self, both: Both, shape: tuple[int, ...], n_jobs: int | None) -> NDArray[Any]:
         """Return the sum of integer terms; numbers are made in the same pass."""
         return self.columns.beside_sum(both, shape, n_jobs)
+
+    @cached_property
+    def ordered(self) -> FloatArray | None:
+        """The numbers in order, what is no number last: for many counts. None where they are not.
+
+        Numbers that are elsewhere, or too many, stay as they are.
+        """
+        kept = self.columns._made()
+        if not isinstance(kept, _KeptHere):
+            return None
+        parts = [self.of(made) for _, made in kept.made]
+        return np.sort(np.concatenate(parts)) if sum(map(len, parts)) <= _MOST_ORDERED else None
 
     @property
     def measured(self) -> bool:

@@ -97,6 +97,12 @@ class KeptMoment(SumQuery):
         self._whole()
         return self.norms.sum(work, shape)
 
+    @property
+    def ordered(self) -> FloatArray | None:
+        """Norms in order, which are measured in the pass that makes the moment."""
+        self._whole()
+        return self.norms.ordered
+
     def _rows_beyond(self, norm: float) -> AnyRows:
         """Return at least the rows whose integers are longer than a norm."""
         rounding = math.sqrt(self.n_features) * self._unit
