@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_rows
-from skdp.data.blocks import Block, RowSource, Scratch, plain_block, rows_at_once
+from skdp.data.blocks import Block, Repeated, RowSource, Scratch, plain_block, rows_at_once
 from skdp.data.zipped import CHECKED, Zipped
 
 FloatArray = NDArray[np.float64]
@@ -46,12 +46,13 @@ class ViewedRows:
 def centered(blocks: Iterable[Block], center: FloatArray) -> Iterator[FloatArray]:
     """Yield rows minus a centre, in dense blocks of bounded memory."""
     rows = rows_at_once(len(center))
-    scratch = Scratch()
+    scratch, repeated = Scratch(), Repeated()
     for block in blocks:
         for i in range(0, block.shape[0], rows):
             part = block[i : i + rows]
             part = part.toarray() if sp.issparse(part) else part
-            yield np.subtract(part, center, out=scratch.shaped(part.shape))
+            about = repeated.rows(center, len(part))
+            yield np.subtract(part, about, out=scratch.shaped(part.shape))
 
 
 def selected(blocks: Iterable[Block], kept: NDArray[np.intp]) -> Iterator[Block]:
