@@ -157,12 +157,13 @@ class Search(_Likely):
         column that shows nothing adds as much to every octave.
         """
         products = np.maximum(self._products[:, columns], 0.0)
-        logs = products * products / self._squares[:, columns]
-        logs -= np.log1p(logs)
-        logs *= 0.5
-        largest = np.max(logs, axis=0)
-        logs -= largest
-        return np.asarray(largest + np.log(np.exp(logs).sum(axis=0) + _NOTHING * np.exp(-largest)))
+        squares = products * products / self._squares[:, columns]  # z^2
+        top = np.max(squares, axis=0)  # log P grows with z
+        largest = 0.5 * (top - np.log1p(top))
+        parts = np.exp(0.5 * (squares - top))
+        parts /= np.sqrt(1 + squares)
+        total = parts.sum(axis=0) * np.sqrt(1 + top) + _NOTHING * np.exp(-largest)
+        return np.asarray(largest + np.log(total))
 
 
 def _pooled(likelihood: FloatArray, base: FloatArray) -> FloatArray:
