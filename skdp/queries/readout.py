@@ -36,9 +36,12 @@ def _lengths(
     block: Zipped, scale: RowScale | None, kept: NDArray[np.intp] | None
 ) -> tuple[FloatArray]:
     (rows,) = rows_of_records([block], kept)
-    if scale is None:
-        return (row_norms(rows),)
-    return (row_norms(scale(rows, good_records(block)), length_unit(rows.shape[1])),)
+    return (_norms(rows if scale is None else scale(rows, good_records(block)), scale),)
+
+
+def _norms(rows: Block, scale: RowScale | None) -> FloatArray:
+    """Return the norms of rows, measured alike in all passes; entries in units are about 1."""
+    return row_norms(rows, math.inf if scale is None else length_unit(rows.shape[1]))
 
 
 def _length(columns: Columns) -> FloatArray:
@@ -185,7 +188,7 @@ class _MomentOfBlock:
     ) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Return f and whether a record is finite, in columns that are left out too."""
         norms = block.columns.get(_LENGTH)
-        norms = row_norms(block.rows) if norms is None else norms
+        norms = _norms(block.rows, self.row_scale) if norms is None else norms
         good = whole & finite_rows(block.rows)
         with np.errstate(divide="ignore"):
             f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
