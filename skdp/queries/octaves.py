@@ -89,7 +89,7 @@ class PlacesOfBlock:
         return _by_column(bins, _PLACE_BINS)
 
     def _bins_at(self, values: FloatArray, columns: NDArray[Any]) -> NDArray[np.intp]:
-        return places_of(values, self.center[columns], self.step[columns])
+        return places_of(values, self.center[columns], self.step[columns], _COUNTED)
 
 
 @dataclass(frozen=True)
@@ -266,18 +266,28 @@ def octaves_of(rows: FloatArray, center: FloatArray) -> NDArray[np.intp]:
     return _bins(np.abs(rows - center, dtype=np.float64))
 
 
-def places_of(rows: FloatArray, center: FloatArray, step: FloatArray) -> NDArray[np.intp]:
-    """Return the number of the step that each entry lies in; the first and last hold the rest."""
-    return _places(rows, center, step, np.empty(rows.shape), _COUNTED).astype(np.intp)
+def places_of(
+    rows: FloatArray, center: FloatArray, step: FloatArray, farthest: int = _FARTHEST
+) -> NDArray[np.intp]:
+    """Return the number of the step that each entry lies in; entries beyond lie in the outermost.
+
+    To each side `farthest` are told apart.
+    """
+    return _places(rows, center, step, np.empty(rows.shape), _COUNTED, farthest).astype(np.intp)
 
 
 def _places(
-    rows: FloatArray, center: FloatArray, step: FloatArray, out: FloatArray, first: Any
+    rows: FloatArray,
+    center: FloatArray,
+    step: FloatArray,
+    out: FloatArray,
+    first: Any,
+    farthest: int = _COUNTED,
 ) -> FloatArray:
     """Return the steps of entries, the centre of a column counted as `first`."""
     with np.errstate(over="ignore"):
         steps = np.divide(_about(rows, center, out), step, out=out)
-    np.clip(np.ceil(steps, out=steps), -_COUNTED, _COUNTED + 1, out=steps)
+    np.clip(np.ceil(steps, out=steps), -farthest, farthest + 1, out=steps)
     steps += first
     return steps
 
