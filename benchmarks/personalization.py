@@ -20,7 +20,8 @@ from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.users import UserQuery
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor
 from skdp.solvers.candidates import line_net
-from skdp.solvers.local_fits import LOSSES, RidgePath
+from skdp.solvers.local_fits import RidgePath
+from skdp.solvers.local_losses import LOSSES
 from skdp.solvers.personalization import PENALTIES
 
 DELTA = 1e-6

@@ -28,7 +28,7 @@ from skdp.privacy.noise import words
 from skdp.queries import rows
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import Neighbours
-from skdp.solvers import local_fits
+from skdp.solvers import local_losses
 from skdp.solvers.linalg import orthonormal
 from skdp.testing import (
     audit,
@@ -409,9 +409,9 @@ def half_ledger(mp):
 def one_median(mp):
     """The clip of residuals from all users of a batch at once, not from each user's own."""
     mp.setattr(
-        local_fits,
+        local_losses,
         "_huber_width",
-        lambda R: local_fits._HUBER * np.median(np.abs(R)) * np.ones((len(R), 1, 1)),
+        lambda R: local_losses._HUBER * np.median(np.abs(R)) * np.ones((len(R), 1, 1)),
     )
 
 

@@ -19,7 +19,7 @@ from skdp.data.blocks import RowSource, row_source
 from skdp.data.places import Placed
 
 IntArray = NDArray[np.int64]
-_BATCH_BYTES = 2**23
+_BATCH_BYTES = 2**21  # what is made of a batch stays in a cache
 _MAX_GROUPS = 2**14  # public cap: integer products of one batch stay below 2**53
 
 
@@ -107,11 +107,15 @@ class GroupedRows(ABC):
 
     def _gathered(self, groups: IntArray) -> tuple[int, Any, dict[str, Any]]:
         """Return the number of rows of each group, their rows, and what is beside them."""
+        places = self._places_of(groups)
+        rows = self._sort().rows[places.ravel()]
+        return places.shape[1], self._X[rows], {name: c[rows] for name, c in self._columns.items()}
+
+    def _places_of(self, groups: IntArray) -> IntArray:
+        """Return where the rows of some groups with equally many stand among the sorted rows."""
         order = self._sort()
         m = int(order.sizes[groups[0]])
-        start = order.ends[groups] - m
-        rows = order.rows[(start[:, None] + np.arange(m)).ravel()]
-        return m, self._X[rows], {name: c[rows] for name, c in self._columns.items()}
+        return np.asarray((order.ends[groups] - m)[:, None] + np.arange(m))
 
 
 _SPREAD = (

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+_TAME = 2.0**-120  # fourth powers of what lies between it and its inverse are normal floats
 
 
 def _finite(values: FloatArray) -> FloatArray:
@@ -61,10 +62,14 @@ def unit_factors(F: FloatArray, step: float, signed: bool = False) -> FloatArray
     if step == 0.0:
         lengths = np.sqrt(np.sqrt(_squares(F, signed)))
         return np.asarray(_finite(F) / np.where(lengths > 0, lengths, np.inf)[:, None, None])
-    F = _finite(F)
     n, p, d = F.shape
-    largest = np.abs(F).max(axis=(1, 2), initial=0.0)
-    F = F / np.where(largest > 0, largest, 1.0)[:, None, None]
+    flat = np.ascontiguousarray(F).reshape(n, p * d)
+    largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
+    if not np.isfinite(largest).all():  # a bad entry is the largest
+        F, largest = _finite(F), np.where(np.isfinite(largest), largest, 0.0)
+    extreme = (largest > 0) & ~((largest > _TAME) & (largest < 1 / _TAME))
+    if extreme.any():  # of others no product leaves the range of floats
+        F = F / np.where(extreme, largest, 1.0)[:, None, None]
     sizes = np.sqrt(_squares(F, signed))
     if signed:  # what nearly cancels is left short: its integers would be long
         sizes = np.maximum(sizes, 0.02 * (F * F).reshape(n, p * d).sum(axis=1))
@@ -72,7 +77,8 @@ def unit_factors(F: FloatArray, step: float, signed: bool = False) -> FloatArray
     radius = math.sqrt(bound)
     aim = max(radius - 1.5 - math.sqrt(p) * d / (24 * radius), 0.9 * radius)
     factors = np.where(sizes > 0, aim / np.sqrt(np.where(sizes > 0, sizes, 1.0)), 0.0)
-    Z = np.rint(F * factors[:, None, None])
+    Z = F * factors[:, None, None]
+    np.rint(Z, out=Z)
     terms = min(p, d) ** 2
     cancels = signed and p <= d  # then squares are added with both signs
     mass = (Z * Z).reshape(n, p * d).sum(axis=1) ** 2 if cancels else 0.0

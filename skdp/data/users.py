@@ -5,8 +5,9 @@ Which batch a user is in, and beside whom, never changes what is computed for it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from skdp.data.block_rows import finite_rows
 from skdp.data.blocks import RemoteRows, RowSource
 from skdp.data.groups import GroupedRows, check_apart
+from skdp.data.memory import Arrays, Memory
 from skdp.data.places import Placed
 
 FloatArray = NDArray[np.float64]
@@ -23,40 +25,75 @@ IntArray = NDArray[np.int64]
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # spreads the bits of entries that differ little
 
 
-class Batch(NamedTuple):
-    """Users with equally many rows, each with its own power of two taken off.
+class _Units(NamedTuple):
+    """The power of two of each user's rows and targets, and whether all of it is finite."""
 
-    Attributes
-    ----------
-    X : array of shape (users, rows, features)
-        Finite, entries at most 1: the true rows are ``X * 2**x_exponent``.
-    Y : array of shape (users, rows, outputs)
-        Likewise, with `y_exponent` (0 if the target has no free scale).
-    x_exponent, y_exponent : int arrays of shape (users,)
-        The powers of two.
-    good : bool array of shape (users,)
-        Whether all that a user brought is finite; zeros stand for what others brought.
-    """
-
-    X: FloatArray
-    Y: FloatArray
     x_exponent: NDArray[np.intc]
     y_exponent: NDArray[np.intc]
     good: NDArray[np.bool_]
 
+
+class Batch:
+    """Users with equally many rows, each with its own power of two taken off.
+
+    Rows are gathered when they are looked at: some messages are about targets alone.
+
+    Parameters
+    ----------
+    source : UserRows
+        All users.
+    users : int array
+        Which of them.
+
+    Attributes
+    ----------
+    x_exponent, y_exponent : int arrays of shape (users,)
+        The powers of two (0 for targets without a free scale).
+    good : bool array of shape (users,)
+        Whether all that a user brought is finite; zeros stand for what others brought.
+    shape : tuple of int
+        Shape of the rows: users first.
+    """
+
+    def __init__(self, source: UserRows, users: IntArray) -> None:
+        self._source, self._users = source, users
+        self.x_exponent, self.y_exponent, self.good = source._units(users)
+        self.shape = (users.size, int(source._sort().sizes[users[0]]), source.n_features)
+
+    @cached_property
+    def X(self) -> FloatArray:
+        """Rows (users, rows, features), entries at most 1: the true ones are X * 2**x_exponent."""
+        return _scaled(self._source._rows_of(self._users, self.good), self.x_exponent)
+
+    @cached_property
+    def Y(self) -> FloatArray:
+        """Targets (users, rows, outputs), likewise with `y_exponent`."""
+        return _scaled(self._source._targets_of(self._users, self.good), self.y_exponent)
+
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the rows: users first."""
-        return self.X.shape
+    def first_rows(self) -> FloatArray:
+        """The first row of each user in its own order, in the units of the data."""
+        rows = self._source._rows_of(self._users, self.good, slice(0, 1))
+        return rows[:, 0]
+
+    def keep(self, key: Hashable, make: Callable[[], Arrays]) -> Arrays:
+        """Return what `make` returned for these users under a public key, or call it."""
+        return self._source.memory((int(self._users[0]), key), make)
 
 
-def _scaled(values: FloatArray, scale: bool) -> tuple[FloatArray, NDArray[np.intc]]:
-    """Take a power of two off each user, so that its largest entry lies in [1/2, 1)."""
-    largest = np.abs(values).max(axis=(1, 2), initial=0.0)
-    exponents = np.where(scale & (largest > 0), np.frexp(largest)[1], 0).astype(np.intc)
+def _exponents(values: FloatArray) -> NDArray[np.intc]:
+    """Return the power of two of each user, which brings its largest entry to [1/2, 1)."""
+    flat = values.reshape(len(values), -1)
+    largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
+    return np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
+
+
+def _scaled(values: FloatArray, exponents: NDArray[np.intc]) -> FloatArray:
+    """Take a power of two off each user, in place."""
     if np.all(np.abs(exponents) < 1022):  # a product with a normal power is rounded as by ldexp
-        return values * np.ldexp(1.0, -exponents)[:, None, None], exponents
-    return np.ldexp(values, -exponents[:, None, None]), exponents
+        values *= np.ldexp(1.0, -exponents)[:, None, None]
+        return values
+    return np.ldexp(values, -exponents[:, None, None])
 
 
 def _hashes(rows: FloatArray, first: int) -> NDArray[np.uint64]:
@@ -66,18 +103,14 @@ def _hashes(rows: FloatArray, first: int) -> NDArray[np.uint64]:
     return np.asarray((bits ^ (bits >> np.uint64(32))) @ (steps * _ODD | np.uint64(1)))
 
 
-def _in_own_order(X: FloatArray, Y: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _own_order(X: FloatArray, Y: FloatArray) -> NDArray[np.intp]:
     """Return each user's rows in an order that depends on what they are, not on how they came.
 
     Float sums then have the same bits for every order in which rows came. The order is that of a
     public hash: sorted by value, rows that are alike would become pairs.
     """
-    if X.shape[1] < 2:
-        return X, Y
     keys = _hashes(X, 1) + _hashes(Y, 1 + X.shape[2])
-    order = np.argsort(keys, axis=1, kind="stable")
-    first = np.arange(len(X))[:, None]
-    return X[first, order], Y[first, order]
+    return np.argsort(keys, axis=1, kind="stable")
 
 
 class UserRows(GroupedRows):
@@ -99,6 +132,8 @@ class UserRows(GroupedRows):
         super().__init__(X, {"Y": Y}, codes)
         self._scale_targets = scale_targets
         self.n_outputs = int(Y.shape[1])
+        self.memory = Memory()
+        self._known: dict[int, _Units] = {}
 
     def _bytes_of_row(self) -> int:
         return 8 * (self.n_features + self.n_outputs)
@@ -109,19 +144,45 @@ class UserRows(GroupedRows):
             yield users, self._batch(users)
 
     def _batch(self, users: IntArray) -> Batch:
-        m, block, columns = self._gathered(users)
-        if sp.issparse(block):
-            block = block.toarray()  # duplicates are summed
-        X = np.asarray(block, np.float64).reshape(users.size, m, self.n_features)
-        Y = np.asarray(columns["Y"], np.float64).reshape(users.size, m, self.n_outputs)
+        return Batch(self, users)
+
+    def _units(self, users: IntArray) -> _Units:
+        """Return the units of users; the first time their rows are brought to their own order."""
+        known = self._known.get(int(users[0]))
+        if known is None:
+            known = self._known[int(users[0])] = self._first_look(users)
+        return known
+
+    def _first_look(self, users: IntArray) -> _Units:
+        everyone = np.ones(users.size, bool)
+        X, Y = self._rows_of(users, everyone), self._targets_of(users, everyone)
         good = finite_rows(X.reshape(len(X), -1)) & finite_rows(Y.reshape(len(Y), -1))
         if not good.all():
-            X = np.where(good[:, None, None], X, 0.0)
-            Y = np.where(good[:, None, None], Y, 0.0)
-        X, Y = _in_own_order(X, Y)
-        X, x_exponent = _scaled(X, True)
-        Y, y_exponent = _scaled(Y, self._scale_targets)
-        return Batch(X, Y, x_exponent, y_exponent, good)
+            X, Y = (np.where(good[:, None, None], A, 0.0) for A in (X, Y))
+        if X.shape[1] > 1:
+            places = self._places_of(users)
+            order = np.take_along_axis(self._sort().rows[places], _own_order(X, Y), axis=1)
+            self._sort().rows[places] = order
+        none = np.zeros(users.size, np.intc)
+        return _Units(_exponents(X), _exponents(Y) if self._scale_targets else none, good)
+
+    def _rows_of(
+        self, users: IntArray, good: NDArray[np.bool_], some: slice = slice(None)
+    ) -> FloatArray:
+        """Return rows of users, in an array of their own; zeros stand for bad users."""
+        rows = self._sort().rows[self._places_of(users)[:, some]]
+        X = self._X  # an array takes in half of the time of an index
+        at = rows.ravel()
+        block: Any = X.take(at, axis=0) if isinstance(X, np.ndarray) else X[at]
+        if sp.issparse(block):
+            block = block.toarray()  # duplicates are summed
+        X = np.asarray(block, np.float64).reshape(*rows.shape, self.n_features)
+        return X if good.all() else np.where(good[:, None, None], X, 0.0)
+
+    def _targets_of(self, users: IntArray, good: NDArray[np.bool_]) -> FloatArray:
+        rows = self._sort().rows[self._places_of(users)]
+        Y = np.asarray(self._columns["Y"][rows], np.float64)
+        return Y if good.all() else np.where(good[:, None, None], Y, 0.0)
 
 
 def one_row_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
@@ -130,8 +191,7 @@ def one_row_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
     That of a bad user is a bad row.
     """
     for batch in batches:
-        rows = np.ldexp(batch.X[:, 0], batch.x_exponent[:, None])
-        yield np.where(batch.good[:, None], rows, np.nan)
+        yield np.where(batch.good[:, None], batch.first_rows, np.nan)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import threading
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_only
 from skdp.data.blocks import Block, Scratch, row_source
-from skdp.data.dense_pieces import dense_pieces
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.octaves import OctaveQuery, PlaceQuery
 from skdp.queries.sums import Neighbours, SumQuery, summed
@@ -60,7 +60,7 @@ class ColumnQuery(SumQuery):
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].
 
         c is `count_weight`. Where nothing is protected `size` may be infinite: w = x - center, and
-        w^2 is not shifted.
+        w^2 is not shifted. Entries that are not stored are counted, and add what 0 adds.
         One row: a column adds w^2 + b^2 (w^2 - 1/2)^2 <= 1 + b^2/4, largest at |w| = 1. Replace,
         with p = w - w' and s = w + w', |p| + |s| <= 2: p^2 (1 + b^2 s^2) <= 4 for b = 1.66, as
         (1 - s/2)^2 (1 + b^2 s^2) <= 1 on [0, 2]; the count does not change, unless one of the two
@@ -74,8 +74,19 @@ class ColumnQuery(SumQuery):
                 last = summed(np.array([[c]]), step) * len(w)
                 return np.hstack([_summed(w, step), _summed(squares, step), last])
 
+            def of_stored(block: Any) -> NDArray[Any]:
+                rows = finite_only(block)
+                zeros = of_piece(np.zeros((1, d)))
+                parts = _standard(rows.data, center[rows.indices], size[rows.indices])
+                stored = np.bincount(rows.indices, minlength=d)
+                sums = [
+                    _summed_by(part, rows.indices, d, step) + (rows.shape[0] - stored) * zero
+                    for part, zero in zip(parts, (zeros[:d], zeros[d:-1]), strict=True)
+                ]
+                return np.hstack([*sums, zeros[-1:] * rows.shape[0]])
+
             def term(block: Block) -> NDArray[Any]:
-                return np.asarray(sum(map(of_piece, dense_pieces(block))))
+                return of_stored(block) if sp.issparse(block) else of_piece(block)
 
             return self._sum(term, (2 * d + 1,), step)
 
@@ -123,6 +134,14 @@ def _summed(values: FloatArray, step: float) -> NDArray[Any]:
         return np.asarray(values.sum(axis=0))
     values /= step
     return np.asarray(np.rint(values, out=values).sum(axis=0).astype(np.int64))
+
+
+def _summed_by(values: FloatArray, columns: NDArray[Any], d: int, step: float) -> NDArray[Any]:
+    """Return sums of some entries by column, each entry rounded to steps, which overwrites them."""
+    if step == 0.0:
+        return np.bincount(columns, values, d)
+    values /= step
+    return np.bincount(columns, np.rint(values, out=values), d).astype(np.int64)
 
 
 class _ScratchOfThread(threading.local):

@@ -19,6 +19,7 @@ from skdp.data.known_records import COVARIANCES, KnownRecords
 from skdp.data.places import Placed
 from skdp.data.record_forms import DenseRecords
 from skdp.data.remote import RowColumns
+from skdp.data.single_entries import of_means
 from skdp.data.sparse_records import FactoredRecords, SparseRecords
 from skdp.data.zipped import Zipped, ZippedRows
 from skdp.queries.sums import SumQuery
@@ -26,6 +27,7 @@ from skdp.queries.sums import SumQuery
 FloatArray = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
 Form = DenseRecords | SparseRecords | FactoredRecords
+Means = tuple[FloatArray, FloatArray]  # a of the rows and b of the columns of a 1' + 1 b'
 # A public contract: with more, sums that a public map is applied to could wrap, and the map is not
 # a function of a wrapped sum.
 _MOST_RECORDS = 2**25
@@ -38,10 +40,14 @@ def centred(columns: Columns, center: float) -> FloatArray:
     return np.where(columns["units"] > 0, columns["targets"] - center, 0.0)
 
 
-def _surveyed(block: Zipped, form: Form) -> tuple[FloatArray, ...]:
-    """Return unit, norm, target (and more) of each record: 0 for those that contribute nothing."""
+def _surveyed(block: Zipped, form: Form, means: Means | None = None) -> tuple[FloatArray, ...]:
+    """Return unit, norm, target (and more) of each record: 0 for those that contribute nothing.
+
+    Public means of rows and columns are taken off the target.
+    """
     units, norms, *more = form.survey(block)
     y = block.columns["y"]
+    y = y if means is None else y - of_means(block, *means)
     good = np.abs(np.nan_to_num(y, nan=np.inf)) < _LARGEST_TARGET
     units = np.where(good, units, 0.0)
     return units, np.where(good, norms, 0.0), np.where(units > 0, y, 0.0), *more
@@ -95,12 +101,14 @@ class RecordPasses(SumQuery):
         self.privacy_unit = privacy_unit
         self.center = 0.0  # public: taken off each target
         self.corner = 0.0  # the constant that joins each record, for an intercept
+        self.means: Means | None = None  # public: <X, a 1' + 1 b'> is taken off each target
         self._keep()
 
     def _keep(self) -> None:
         """Keep units, norms and targets of the records in this form, and their moment sizes."""
         more = getattr(self.form, "surveyed", ())
-        self.survey = self._made(_surveyed, "units", "norms", "targets", *more)
+        surveyed = partial(_surveyed, means=self.means)
+        self.survey = self._made(surveyed, "units", "norms", "targets", *more)
         make = partial(_sizes_of_moments, form=self.form)
         self.moment_sizes = self.survey.then(make, "moment_sizes")
         self.units_alone = self._made(_units_alone, "units")

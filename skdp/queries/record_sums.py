@@ -237,7 +237,8 @@ class ClippedSum(PrivateQuery):
             last = [int(total[-1]) >> shift] if corner else []
             return np.concatenate([self._map(joined(high, low, shift)), np.array(last, np.int64)])
 
-        name = "spectral_sum" if self._matrix is None else "gradient_sum"
+        first = getattr(query.form, "total_name", "spectral_sum")
+        name = first if self._matrix is None else "gradient_sum"
         change = query.neighbours.array(C)
         bound = Bound(name, (self.n_coordinates,), change, slack=1.01 * self._slack)
         return Bounded(bound, answer)

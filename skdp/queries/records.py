@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from skdp.data.known_records import KnownRecords, read_covariances
 from skdp.data.mixed_records import MixedRecords
 from skdp.data.remote import RowColumns
+from skdp.data.single_entries import SingleEntries
+from skdp.data.sparse_records import SparseRecords
 from skdp.data.zipped import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.record_passes import Columns, Form, RecordPasses, centred
@@ -124,6 +126,27 @@ class RecordQuery(RecordPasses):
         """Return the records (X, corner), y - center: their last coefficient is an intercept."""
         other = copy.copy(self)
         other.center, other.corner = self.center + center, corner
+        return other
+
+    def beside_means(self, rows: FloatArray, columns: FloatArray) -> RecordQuery:
+        """Return the records with <X, a 1' + 1 b'> taken off their targets, for public a and b."""
+        if type(self.form) is not SparseRecords or self.form.scales is not None:
+            raise ValueError("means of rows and columns need X in CSR rows")
+        other = copy.copy(self)
+        other.means = rows, columns
+        other._keep()
+        return other
+
+    def single_entries(self, by_column: bool) -> RecordQuery:
+        """Return the records (CSR rows) of one entry, by its column or its row; others are zero.
+
+        The `products` of these are the sums that tell of means. A map of each record alone: bounds
+        are those of the records that it makes.
+        """
+        other = copy.copy(self)
+        other.form = SingleEntries.of(self.form, by_column=by_column)
+        other.shape = other.form.shape
+        other._keep()
         return other
 
     def products(self) -> ClippedSum:

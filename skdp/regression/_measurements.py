@@ -208,7 +208,7 @@ def check_parameters(estimator):
     check_int(estimator, "max_iter", 1)
     check_option(estimator, "privacy_unit", ("row", "label"))
     check_option(estimator, "solver", ("riemannian", "spectral_init"))
-    for name in ("tail_average", "shrink", "fit_intercept"):
+    for name in ("tail_average", "shrink", "fit_intercept", "fit_means"):
         check_bool(estimator, name)
     level = check_real(estimator, "clip_level", 0, math.inf, closed="right", also=("auto",))
     if level == math.inf and estimator.epsilon != math.inf:
@@ -218,6 +218,21 @@ def check_parameters(estimator):
         )
     if isinstance(estimator.design, str):
         check_option(estimator, "design", ("private", RECORDS))
+
+
+def default_shares(estimator):
+    """Return what each release has of the budget."""
+    shares = {"init": 0.15, "medians": 0.0365}
+    if estimator.adjacency == "add_remove" and estimator.privacy_unit == "row":
+        shares["count"] = 0.01
+    if searches_of_design(estimator) == 1:
+        shares["covariance"] = 0.05
+    if estimator.fit_intercept:
+        shares["center"] = 0.03
+    if estimator.solver == "spectral_init":
+        shares["init"] = 1 - math.fsum(shares.values()) + shares["init"]
+        return shares
+    return shares | {"gradients": 1 - math.fsum(shares.values())}
 
 
 def descent_facts(estimator, shape, n, unit_noise):
@@ -235,15 +250,22 @@ def descent_facts(estimator, shape, n, unit_noise):
 
 
 def release_center(estimator, session, placed, share, n):
-    """Return a released centre of the targets, and whether they show it."""
+    """Return a released centre of the targets, how far they vary, and whether they show it."""
     targets = placed.column("y", RecordForm(as_columns, 1).alone, 1)
     query = ColumnQuery(targets, adjacency=session.adjacency, n_jobs=estimator.n_jobs)
     return find_center(session.ask(query), share, column_weights(1), n)
 
 
+def unspent(session):
+    """Return the share of the budget that an early stop left; 0 of one without noise."""
+    mu = session.budget.mu
+    if not math.isfinite(mu):
+        return 0.0
+    return 1 - math.fsum((line.loss.value / mu) ** 2 for line in session.ledger)
+
+
 def pay_the_rest(session):
     """Pay for what an early stop left out: how much is spent depends on parameters alone."""
-    mu = session.budget.mu
-    left = 1 - math.fsum((line.loss.value / mu) ** 2 for line in session.ledger)
-    if math.isfinite(mu) and left > 1e-12:
+    left = unspent(session)
+    if left > 1e-12:
         session.forfeit(left)

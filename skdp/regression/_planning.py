@@ -8,18 +8,24 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.base import clone
 
 from skdp.data.places import in_memory
 from skdp.data.users import UserRows
+from skdp.queries.sums import Neighbours
 from skdp.queries.users import UserQuery
+from skdp.regression._means import TOO_FEW, first_shares, has_means
+from skdp.regression._measurements import descent_facts
 from skdp.solvers.trace import READABLE, clip_multiplier
 from skdp.solvers.user_rounds import GAIN
 from skdp.theory import (
     Expectation,
+    check_counts,
     constant_error,
     expected_error,
     falling_spectrum,
     readout_loss,
+    rehearse,
     vote_error,
     vote_threshold,
     weighted_rows,
@@ -44,14 +50,41 @@ def shape_of(given, parameter):
 # -- records: a matrix -------------------------------------------------------------------------
 
 
-def planned_records(n, shape, *, known, by_record=False):
+def plan_trace(estimator, n_samples, n_features, nnz, signal):
+    """Return the plan of a trace regression of dense records; with `nnz`, of CSR rows."""
+    shape = shape_of(n_features, estimator.matrix_shape)
+    check_counts(estimator, n_samples=n_samples)
+    estimator._check_parameters()
+    if nnz is not None and (
+        not isinstance(nnz, Integral) or not 1 <= nnz <= n_samples * math.prod(shape)
+    ):
+        raise ValueError(
+            f"'nnz' must be a number of entries of X, at least 1. Got {nnz!r} instead."
+        )
+    known, sparse = estimator.privacy_unit == "label", nnz is not None
+    rows = n_samples if known or estimator.adjacency == "replace" else 1  # else nobody asks
+    by_record = isinstance(estimator.design, str) and estimator.design == "records"
+    records = planned_records(rows, shape, known=known, by_record=by_record, sparse=sparse)
+    planned = estimator if sparse else clone(estimator).set_params(fit_means=False)
+    moments = single_moments(shape) if sparse else ordinary_moments(shape)
+    rehearsal = rehearse(planned, n_samples, records, shape, design_moments=moments)
+    unit_noise = Neighbours(estimator.adjacency).units / rehearsal.mu
+    facts = descent_facts(estimator, shape, n_samples, unit_noise)
+    needed = 0.0
+    if has_means(planned, shape, sparse=sparse):
+        facts, needed = first_shares(facts)[1], TOO_FEW * estimator._records_needed(shape).useful
+    expected = expect_trace(facts, signal, needed)
+    return rehearsal.plan(n_samples, math.prod(shape), expected, "1; sums: the median length")
+
+
+def planned_records(n, shape, *, known, by_record=False, sparse=False):
     """Return records of a public shape; where X is public, those of an even design."""
     size, y = math.prod(shape), np.broadcast_to(np.zeros(()), (n,))
     if by_record:
         rows = np.broadcast_to(np.zeros(()), (n, size))
         return in_memory(rows, y=y, covariance=np.broadcast_to(np.ones(()), (n,)))
     if not known:
-        return in_memory(zero_rows(n, size), y=y)
+        return in_memory(zero_rows(n, size, sparse=sparse), y=y)
     places = np.arange(n) % size
     values = np.full(n, math.sqrt(size))
     rows = sp.csr_array((values, places, np.arange(n + 1)), shape=(n, size))
@@ -71,13 +104,22 @@ def ordinary_moments(shape):
     return moments
 
 
-def expect_trace(rank, facts, signal):
+def single_moments(shape):
+    """Return the moments of records of a single 1, all places alike."""
+
+    def moments(n, _noise, _clip_level):
+        return np.concatenate([np.full(d, n / d) for d in shape])
+
+    return moments
+
+
+def expect_trace(facts, signal, needed=0.0):
     """Expect the error of the matrix; the noise of y has standard deviation 1, <X, M> `signal`.
 
-    `rank` is one release of a search for a median, `facts` are those of the fit, for entries of
-    variance 1.
+    `facts` are those of the fit, for entries of variance 1. With fewer records than `needed` no
+    matrix is looked for.
     """
-    readable = 2 * READABLE * rank.noise_scale
+    readable = max(READABLE * facts.unit_noise / math.sqrt(facts.rank_share), needed)
     size = facts.tangent_size
     level = clip_multiplier(facts, size, facts.gradients or facts.init)
     return Expectation(

@@ -15,10 +15,12 @@ from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.exceptions import PrivacyWarning
 from skdp.queries.records import RecordQuery
+from skdp.regression._means import doubt_of, has_means, look_at_means
 from skdp.regression._measurements import (
     check_design,
     check_measurements,
     check_parameters,
+    default_shares,
     descent_facts,
     learnt_design,
     pay_the_rest,
@@ -27,19 +29,20 @@ from skdp.regression._measurements import (
     public_steps,
     release_center,
     searches_of_design,
+    unspent,
 )
-from skdp.regression._planning import expect_trace, ordinary_moments, planned_records, shape_of
+from skdp.regression._planning import plan_trace, shape_of
+from skdp.solvers.columns import Center
 from skdp.solvers.design import through_design, trace_attributes
-from skdp.solvers.trace import (
-    UnreadableError,
-    fit_trace,
-    zero_fit,
-)
-from skdp.theory import FitPlan, check_counts, records_needed, rehearse
+from skdp.solvers.trace import UnreadableError, fit_trace, zero_fit
+from skdp.theory import FitPlan, records_needed
 
 # Of the deviation of an entry. Rows that share a mean see it and the intercept together: at 1 a
 # step would go as far beyond the minimum as it began before it.
 _CORNER = 0.5
+_MOST = (
+    0.5  # of the budget: a fit that stops with more has no matrix, and says where y lies at least
+)
 
 
 class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
@@ -90,6 +93,10 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     fit_intercept : bool, default=True
         Learn an intercept, so that a shift of y does not matter: 3% of the budget finds a private
         centre of y. False is for y that is centred by a public number.
+    fit_means : bool, default=True
+        Learn a mean of each row and column of the matrix as well, where X is CSR (ratings, one
+        entry each) and an intercept is fitted: a first look has 6% of the gradients' share, and all
+        of it where records are too few for a matrix. Dense X has none.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. Anything else makes the noise reproducible,
         which is not private: it warns and is flagged in the receipt.
@@ -109,7 +116,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     V_ : ndarray of shape (d2, ``rank_``)
         Right singular vectors.
     rank_ : int
-        min(rank, d1, d2).
+        min(rank, d1, d2), and up to 2 more where means of rows and columns were found.
     n_samples_ : int
         Number of records: released under "add_remove", exact under "replace".
     noise_sd_ : float
@@ -169,6 +176,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         shrink: bool = True,
         budget_split: Split = "auto",
         fit_intercept: bool = True,
+        fit_means: bool = True,
         random_state: Seed = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -186,6 +194,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         self.shrink = shrink
         self.budget_split = budget_split
         self.fit_intercept = fit_intercept
+        self.fit_means = fit_means
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -235,11 +244,15 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         unit_noise = query.neighbours.units / session.budget.mu
         if design is None and session.unit == "label":
             design = public_design(self, query, shape, n)
-        centre, seen = 0.0, True
+        centre = Center(0.0, 0.0, True)
         if self.fit_intercept:
-            centre, seen = release_center(self, session, placed, shares["center"], n)
-        attributes = self._descend(ask, query, n, design, shares, unit_noise, centre)
-        if not seen:
+            centre = release_center(self, session, placed, shares["center"], n)
+        means = centre.found and has_means(self, shape, sparse=sparse)
+        attributes = self._descend(ask, query, n, design, shares, unit_noise, centre, means)
+        if self.fit_intercept and unspent(session) > _MOST:
+            centre = release_center(self, session, placed, unspent(session), n)
+            attributes["intercept_"] = centre.value
+        if not centre.found:
             attributes["doubt"] = attributes["doubt"] or "could not see where the targets lie"
         pay_the_rest(session)
         return attributes
@@ -251,20 +264,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         self._shares()
 
     def _shares(self):
-        return check_split(self, self._default_shares())
-
-    def _default_shares(self):
-        shares = {"init": 0.15, "medians": 0.0365}
-        if self.adjacency == "add_remove" and self.privacy_unit == "row":
-            shares["count"] = 0.01
-        if searches_of_design(self) == 1:
-            shares["covariance"] = 0.05
-        if self.fit_intercept:
-            shares["center"] = 0.03
-        if self.solver == "spectral_init":
-            shares["init"] = 1 - math.fsum(shares.values()) + shares["init"]
-            return shares
-        return shares | {"gradients": 1 - math.fsum(shares.values())}
+        return check_split(self, default_shares(self))
 
     # -- releases --------------------------------------------------------------------------
 
@@ -274,8 +274,8 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         count = ask.count(share=shares["count"])
         return released_count(*count)
 
-    def _descend(self, ask, query, n, design, shares, unit_noise, centre):
-        """Learn the design, then the matrix; return the fitted attributes."""
+    def _descend(self, ask, query, n, design, shares, unit_noise, centre, means):
+        """Learn the design, then means and the matrix; return the fitted attributes."""
         shape = query.shape
         facts = descent_facts(self, shape, n, unit_noise)
         try:
@@ -285,22 +285,28 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
             if design is None:
                 raise UnreadableError
         except UnreadableError:
-            return self._attributes(zero_fit(shape, facts.rank), None, n, centre)
+            return self._attributes(zero_fit(shape, facts.rank), None, n, centre.value)
         corner = _CORNER * math.sqrt(design.lam) if self.fit_intercept else 0.0
-        ask = through_design(ask, design)
         learnt = {"lam": design.lam, "variance": design.variance, "spread": design.spread}
         facts = facts._replace(corner=corner, useful=self._records_needed(shape).useful, **learnt)
-        known = public_steps(query, design, centre, corner)
-        fit = fit_trace(ask.augmented(centre, corner), facts, known)
-        return self._attributes(fit, design, n, centre + corner * fit.intercept)
+        looked = look_at_means(ask, facts, design, centre) if means else None
+        if looked is not None and looked.alone:
+            return self._attributes(looked.fit(ask), design, n, centre.value, looked)
+        if looked is not None:
+            facts, ask = looked.facts, looked.before(ask)
+        known = public_steps(query, design, centre.value, corner)
+        ask = through_design(ask, design).augmented(centre.value, corner)
+        fit = fit_trace(ask, facts, known)
+        return self._attributes(fit, design, n, centre.value + corner * fit.intercept, looked)
 
-    def _attributes(self, fit, design, n, intercept):
+    def _attributes(self, fit, design, n, intercept, looked=None):
         left, right = (None, None) if design is None else design[:2]
-        attributes = trace_attributes(fit, left, right)
+        means = None if looked is None else looked.beside()
+        attributes = trace_attributes(fit, left, right, means)
         return attributes | {
-            "doubt": fit.zero_because and f"returns the zero matrix: {fit.zero_because}",
+            "doubt": doubt_of(fit, looked),
             "intercept_": intercept,
-            "rank_": len(fit.values),
+            "rank_": len(attributes["singular_values_"]),
             "n_samples_": round(n),
             "n_iter_": 1 if self.solver == "spectral_init" else self.max_iter,
         }
@@ -318,7 +324,9 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
             stacklevel=3,
         )
 
-    def plan(self, n_samples: int, n_features: Any = None, *, signal: float = 1.0) -> FitPlan:
+    def plan(
+        self, n_samples: int, n_features: Any = None, *, nnz: Any = None, signal: float = 1.0
+    ) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
         Parameters
@@ -327,6 +335,8 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
             Number of records, or a guess of it where it is private.
         n_features : int, tuple of two ints or None, default=None
             Number of features, or the shape of the matrix; None takes `matrix_shape`.
+        nnz : int or None, default=None
+            Stored numbers of X in CSR rows (ratings: one for each record), which have means.
         signal : float, default=1.0
             Assumed standard deviation of <X_i, M>, in units of that of the noise of y.
 
@@ -335,20 +345,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         plan : FitPlan
             ``print(plan)`` shows it; ``plan.error`` is the expected relative error of `coef_`.
         """
-        shape = shape_of(n_features, self.matrix_shape)
-        check_counts(self, n_samples=n_samples)
-        self._check_parameters()
-        known = self.privacy_unit == "label"
-        rows = n_samples if known or self.adjacency == "replace" else 1  # else nobody asks
-        by_record = isinstance(self.design, str) and self.design == "records"
-        records = planned_records(rows, shape, known=known, by_record=by_record)
-        moments = ordinary_moments(shape)
-        rehearsal = rehearse(self, n_samples, records, shape, design_moments=moments)
-        ranks = rehearsal.named("moment_median", "clip_median")
-        rank = ranks[0]  # a sum of halves, and all of them alike
-        facts = descent_facts(self, shape, n_samples, 2 * rank.noise_scale * math.sqrt(rank.share))
-        expected = expect_trace(rank, facts, signal)
-        return rehearsal.plan(n_samples, math.prod(shape), expected, "1; sums: the median length")
+        return plan_trace(self, n_samples, n_features, nnz, signal)
 
     def records_needed(self, matrix_shape: Any = None) -> Any:
         """Say how many records a fit with these parameters needs; no data is touched.

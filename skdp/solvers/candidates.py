@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from skdp.solvers.linalg import orthonormal
 from skdp.solvers.local_fits import RidgePath, centred, moments, transposed
-from skdp.solvers.personalization import Count, Local, Shared, UserBatch, View
+from skdp.solvers.personalization import Count, Local, Shared, View
+from skdp.solvers.user_batches import UserBatch
 
 FloatArray = NDArray[np.float64]
 

@@ -33,6 +33,7 @@ _CLOSER = (0.25, 0.25)
 # Of a scale: half of the entries of a column lie farther than half its scale from 0. So where the
 # median lies nearer than this, half of them lie at least as far from it: no finer steps are needed.
 _ASIDE = 0.25
+_OF_SPREAD = 2.0  # a deviation is at most: 1.5 where entries are normal
 _CLEAR = 8.0  # times the noise of a rank: with fewer rows they are of more use where they are
 
 
@@ -245,10 +246,16 @@ def _closer(
     return np.where(better, center, seen.center), spread._replace(value=value)
 
 
-def find_center(
-    ask: AsksColumns, share: float, weights: MomentWeights, n: float
-) -> tuple[float, bool]:
-    """Return the centre of a single column, and whether its scale was found.
+class Center(NamedTuple):
+    """Where a single column lies, about how far its entries reach, and whether they show it."""
+
+    value: float
+    sd: float
+    found: bool
+
+
+def find_center(ask: AsksColumns, share: float, weights: MomentWeights, n: float) -> Center:
+    """Return the centre of a single column, and a deviation that far entries do not blow up.
 
     A first mean has noise in proportion to its distance from 0, a second one, about the first, in
     proportion to the spread: numbers may lie a thousand deviations from 0.
@@ -261,7 +268,8 @@ def find_center(
         sums.value, sums.noise_scale, found.center, reach, weights=weights, n=found.n
     )
     center = np.where(found.found, about.mean, found.center)
-    return float(center[0]), bool(found.found[0])
+    sd = min(math.sqrt(float(about.variance[0])), _OF_SPREAD * float(found.spread[0]))
+    return Center(float(center[0]), sd, bool(found.found[0]))
 
 
 def column_moments(

@@ -159,12 +159,21 @@ def release_whitening(
 
 
 def trace_attributes(
-    fit: TraceFit, left: FloatArray | None, right: FloatArray | None
+    fit: TraceFit,
+    left: FloatArray | None,
+    right: FloatArray | None,
+    means: tuple[FloatArray, FloatArray] | None = None,
 ) -> dict[str, FloatArray | float | tuple[float, ...]]:
-    """Return the fitted attributes for M = left (U s V') right (None: identity)."""
-    Q1, R1 = np.linalg.qr(fit.U if left is None else left @ fit.U)
-    Q2, R2 = np.linalg.qr(fit.V if right is None else right @ fit.V)
-    P, values, Qt = np.linalg.svd((R1 * fit.values) @ R2.T)
+    """Return the fitted attributes for M = left (U s V') right + a 1' + 1 b' (None: identity)."""
+    A = (fit.U if left is None else left @ fit.U) * fit.values
+    B = fit.V if right is None else right @ fit.V
+    if means is not None:
+        ones = np.ones(len(means[0])), np.ones(len(means[1]))
+        A = np.column_stack([A, means[0], ones[0]])
+        B = np.column_stack([B, ones[1], means[1]])
+    Q1, R1 = np.linalg.qr(A)
+    Q2, R2 = np.linalg.qr(B)
+    P, values, Qt = np.linalg.svd(R1 @ R2.T, full_matrices=False)
     U, V = Q1 @ P, Q2 @ Qt.T
     signs = np.where(V[np.argmax(np.abs(V), axis=0), np.arange(V.shape[1])] < 0, -1.0, 1.0)
     return {

@@ -27,6 +27,7 @@ _SCATTER = (0.5, 2.0, 6.0)  # of columns about their common scale, in octaves
 _EXACT = 0.01  # of a number: stands for the noise scale where there is no noise
 _LEAST = -200.0  # logarithm of a likelihood: smaller ones are slow and say no more
 _BLOCK = 128  # columns at a time
+_TOGETHER = 64  # numbers of at least .001 whose product is a normal float
 _CLEAR_RANK = 3.0  # deviations from which a rank says on which side of a threshold the median lies
 _ENOUGH = 4.2  # numbers, in deviations of the noise of one rank, from which a median is found
 
@@ -138,16 +139,17 @@ class Search(_Likely):
         """Take in one more answer for each column."""
         self.noise_scale = noise = max(answer.noise_scale, _EXACT)
         self._asked.append(asked)
-        gaps = asked[:, None] - np.arange(len(OCTAVES)) + len(OCTAVES)
         scaled = (np.atleast_1d(answer.value) / noise)[:, None]
-        f = _RANKS.take(gaps, axis=1)
-        self._squares += f * f
-        self._products += f * scaled
-        blocks = range(0, len(asked), _BLOCK)
-        logs = np.vstack([self._log_likelihood(slice(i, i + _BLOCK)) for i in blocks])
-        self._posterior = _pooled(
-            np.exp(np.maximum(logs - logs.max(axis=1, keepdims=True), _LEAST)), self._base
-        )
+        likelihood = np.empty_like(self._posterior)
+        for some in _blocks(len(asked)):
+            gaps = asked[some, None] - np.arange(len(OCTAVES)) + len(OCTAVES)
+            f = _RANKS.take(gaps, axis=1)
+            self._products[:, some] += f * scaled[some]
+            self._squares[:, some] += np.multiply(f, f, out=f)
+            logs = self._log_likelihood(some)
+            logs -= logs.max(axis=1, keepdims=True)
+            np.exp(np.maximum(logs, _LEAST, out=logs), out=likelihood[some])
+        self._posterior = _pooled(likelihood, self._base)
 
     def _log_likelihood(self, columns: slice) -> FloatArray:
         """Return log P(answers | octave) of some columns, summed over widths and counts.
@@ -157,13 +159,14 @@ class Search(_Likely):
         column that shows nothing adds as much to every octave.
         """
         products = np.maximum(self._products[:, columns], 0.0)
-        squares = products * products / self._squares[:, columns]  # z^2
-        top = np.max(squares, axis=0)  # log P grows with z
-        largest = 0.5 * (top - np.log1p(top))
-        parts = np.exp(0.5 * (squares - top))
-        parts /= np.sqrt(1 + squares)
-        total = parts.sum(axis=0) * np.sqrt(1 + top) + _NOTHING * np.exp(-largest)
-        return np.asarray(largest + np.log(total))
+        logs = products * products / self._squares[:, columns]
+        roots = np.sqrt(1 + logs)
+        logs *= 0.5
+        largest = np.max(logs, axis=0)
+        logs -= largest
+        likely = np.exp(logs, out=logs)
+        likely /= roots
+        return np.asarray(largest + np.log(likely.sum(axis=0) + _NOTHING * np.exp(-largest)))
 
 
 def _pooled(likelihood: FloatArray, base: FloatArray) -> FloatArray:
@@ -173,14 +176,27 @@ def _pooled(likelihood: FloatArray, base: FloatArray) -> FloatArray:
     """
     if len(likelihood) == 1:
         return _normalised(likelihood * base)
-    sums = [likelihood @ kernel for kernel in _KERNELS]  # (columns, common scale)
-    logs = np.stack([np.log(total).sum(axis=0) for total in sums]) + np.log(base)
+    totals = likelihood @ _KERNELS  # (columns, spreads and common scales)
+    logs = _log_product(totals).reshape(len(_SCATTER), -1) + np.log(base)
     weights = np.exp(logs - logs.max())
-    weights /= weights.sum()
-    prior = np.zeros_like(likelihood)
-    for kernel, total, weight in zip(_KERNELS, sums, weights, strict=True):
-        prior += (weight / total) @ kernel.T
-    return _normalised(likelihood * prior)
+    weights = (weights / weights.sum()).ravel()
+    posterior = likelihood
+    for some in _blocks(len(likelihood)):
+        posterior[some] *= np.divide(weights, totals[some], out=totals[some]) @ _KERNELS.T
+    return _normalised(posterior)
+
+
+def _blocks(n: int) -> list[slice]:
+    return [slice(i, i + _BLOCK) for i in range(0, n, _BLOCK)]
+
+
+def _log_product(rows: FloatArray) -> FloatArray:
+    """Return the sum of logarithms of rows: few are taken, as products of some stay floats.
+
+    What a kernel leaves of a likelihood with the maximum 1 is at least .1 / 93.
+    """
+    some = range(0, len(rows), _TOGETHER)
+    return np.asarray(sum(np.log(rows[i : i + _TOGETHER].prod(axis=0)) for i in some))
 
 
 def _kernel(spread: float) -> FloatArray:
@@ -189,7 +205,7 @@ def _kernel(spread: float) -> FloatArray:
     return np.asarray(0.9 * near / near.sum(axis=0) + 0.1 / len(OCTAVES))
 
 
-_KERNELS = [_kernel(spread) for spread in _SCATTER]
+_KERNELS = np.hstack([_kernel(spread) for spread in _SCATTER])
 
 
 def _normalised(rows: FloatArray) -> FloatArray:

@@ -11,54 +11,24 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.local_fits import (
-    LOSSES,
-    ConvexLoss,
-    CountLoss,
-    RidgePath,
-    RowLoss,
-    centred,
-    convex_loss,
-    moments,
-    own_scale,
-)
+from skdp.solvers.local_fits import RidgePath, centred, moments, own_scale, times_powers
+from skdp.solvers.local_losses import LOSSES, ConvexLoss, CountLoss, RowLoss, convex_loss
+from skdp.solvers.user_batches import TakenUsers, UserBatch
 
 FloatArray = NDArray[np.float64]
 _TINY = 1e-100
 _FAR = 1e9  # a prediction beyond this many times a user's own scale says nothing
 PENALTIES: FloatArray = 10.0 ** np.linspace(-4, 1.5, 8)
-
-
-class UserBatch(Protocol):
-    """Users with equally many rows; see `skdp.queries.users.Batch`."""
-
-    @property
-    def X(self) -> FloatArray:
-        """Rows, (n, m, d)."""
-        ...
-
-    @property
-    def Y(self) -> FloatArray:
-        """Targets, (n, m, p)."""
-        ...
-
-    @property
-    def x_exponent(self) -> NDArray[np.intc]:
-        """Power of two of the rows."""
-        ...
-
-    @property
-    def y_exponent(self) -> NDArray[np.intc]:
-        """Power of two of the targets."""
-        ...
 
 
 Local = Callable[[Any], FloatArray]
@@ -158,19 +128,10 @@ class GlobalModel(NamedTuple):
 
     def predictions(self, batch: UserBatch) -> FloatArray:
         """Predictions of a batch, in the unit of each user's targets."""
-        shift = (batch.x_exponent - batch.y_exponent)[:, None, None]
-        values = np.ldexp(np.matmul(batch.X, self.coef), shift)
+        shift = batch.x_exponent - batch.y_exponent
+        values = times_powers(np.matmul(batch.X, self.coef), shift)
         values = values + np.ldexp(self.intercept[None, None], -batch.y_exponent[:, None, None])
         return np.asarray(np.clip(np.nan_to_num(values, nan=0.0), -_FAR, _FAR))
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Rows of a batch in public coordinates, and targets in the user's own scale."""
-
-    X: FloatArray
-    Y: FloatArray
-    scale: FloatArray
 
 
 @dataclass(frozen=True)
@@ -216,26 +177,40 @@ class View:
             return X
         return X * self.whitener if self.whitener.ndim == 1 else np.matmul(X, self.whitener)
 
+    def whitened_moments(self, A: FloatArray) -> FloatArray:
+        """Return moments (n, d, p) of whitened rows from those of raw ones."""
+        if self.whitener is None:
+            return A
+        if self.whitener.ndim == 1:
+            return A * self.whitener[:, None]
+        return np.asarray(np.matmul(self.whitener.T, A))
+
     def coefficients(self, theta: FloatArray) -> FloatArray:
-        """Return coefficients of raw rows from those (n, d, p) of whitened ones."""
+        """Return coefficients (..., d, p) of raw rows from those of whitened ones."""
         if self.whitener is None:
             return theta
         if self.whitener.ndim == 1:
             return theta * self.whitener[:, None]
         return np.asarray(np.matmul(self.whitener, theta))
 
+    @cached_property
+    def of_rows(self) -> tuple[Hashable, ...]:
+        """What a user's rows are seen by, as a key."""
+        return self.intercept, _digest(self.whitener)
+
     def __call__(self, batch: UserBatch) -> Seen:
         """Whiten a batch and bring each user to mean square 1."""
-        X = self.whitened(batch.X)
-        scale = own_scale(centred(X) if self.intercept else X)
-        return Seen(X / scale[:, None, None], self._beside(batch), scale)
+        return Seen(self, batch, self.beside(batch))
 
-    def _beside(self, batch: UserBatch) -> FloatArray:
+    def beside(self, batch: UserBatch) -> FloatArray:
         """Return what the user fits beside the model of all."""
         if self.base is None:
             return batch.Y
-        eta, beside = self.base.predictions(batch), self.loss.beside
-        return batch.Y - eta if beside is None else beside(batch.Y, eta)
+        base, beside = self.base, self.loss.beside
+        if beside is not None:
+            return beside(batch.Y, base.predictions(batch))
+        key = ("targets", _digest(base.coef), _digest(base.intercept))
+        return batch.keep(key, lambda: (batch.Y - base.predictions(batch),))[0]
 
     def tells(self, batch: UserBatch) -> NDArray[np.bool_]:
         """Whether a user's rows tell of a direction: exact, whatever the order of the rows.
@@ -245,8 +220,12 @@ class View:
         """
         if not self.intercept or batch.X.shape[1] < 2:
             return np.ones(len(batch.X), bool)
-        moves = [(A.max(axis=1) > A.min(axis=1)).any(axis=1) for A in (batch.X, batch.Y)]
-        return np.asarray(moves[0] & moves[1])
+
+        def made() -> tuple[NDArray[np.bool_]]:
+            moves = [(A[:, :1] != A).any(axis=(1, 2)) for A in (batch.X, batch.Y)]
+            return (np.asarray(moves[0] & moves[1]),)
+
+        return batch.keep("moves", made)[0]
 
     def linear_targets(self, Y: FloatArray) -> FloatArray:
         """Targets for a least-squares fit: labels become centred indicators, counts changes."""
@@ -259,11 +238,11 @@ class View:
     def ridge(self, batch: UserBatch) -> FloatArray:
         """Coefficients (n, d, p) by least squares, with each user's best leave-one-out penalty."""
         seen = self(batch)
-        path, Y = RidgePath.of(seen.X), self.linear_targets(seen.Y)
+        path, Y = seen.path(), self.linear_targets(seen.Y)
         offset, loss = np.zeros_like(Y), LOSSES["squared"]
         errors = path.grid_errors(Y, PENALTIES, np.array([self.variance]))
         best = PENALTIES[np.argmin(errors[:, :, 0].sum(axis=2), axis=1)]
-        found = path.coefficients(path.fit(Y, offset, loss, best, self.variance))
+        found = seen.moments(path.fit(Y, offset, loss, best, self.variance).dual)
         return np.where(self.tells(batch)[:, None, None], found, 0.0)
 
     def moment(self, batch: UserBatch) -> FloatArray:
@@ -273,6 +252,77 @@ class View:
         if self.intercept:
             return moments(centred(seen.X), centred(Y))
         return moments(seen.X, Y)
+
+
+class Seen:
+    """Rows of a batch in public coordinates, and targets in the user's own scale.
+
+    Rows are whitened when all of their coordinates are looked at, and not before.
+
+    Parameters
+    ----------
+    view : View
+        How users look at their rows.
+    batch : UserBatch
+        The users.
+    Y : array of shape (n, m, p)
+        What users fit.
+    scale : array of shape (n,) or None
+        What whitened rows are divided by; None: the root mean square of each user.
+    """
+
+    def __init__(
+        self, view: View, batch: UserBatch, Y: FloatArray, scale: FloatArray | None = None
+    ) -> None:
+        self._view, self._batch, self.Y = view, batch, Y
+        self._whitened: FloatArray | None = None
+        if scale is None:
+            scale = batch.keep(("scale", *view.of_rows), self._measured)[0]
+        self.scale = scale
+
+    def take(self, users: NDArray[np.intp]) -> Seen:
+        """Return some of the users."""
+        batch = TakenUsers.of(self._batch, users)
+        return Seen(self._view, batch, self.Y[users], self.scale[users])
+
+    def _measured(self) -> tuple[FloatArray]:
+        """Return the root mean square of whitened rows, own means taken off."""
+        self._whitened = self._view.whitened(self._batch.X)
+        return (own_scale(centred(self._whitened) if self._view.intercept else self._whitened),)
+
+    @cached_property
+    def X(self) -> FloatArray:
+        """The rows, (n, m, d)."""
+        X, self._whitened = self._whitened, None
+        if X is None:
+            X = self._view.whitened(self._batch.X)
+        return X / self.scale[:, None, None]
+
+    def times(self, B: FloatArray) -> FloatArray:
+        """Return the rows times a public matrix of few columns."""
+        rows = np.matmul(self._batch.X, self._view.coefficients(B))
+        return np.asarray(rows / self.scale[:, None, None])
+
+    def moments(self, R: FloatArray) -> FloatArray:
+        """Return X'R of each user, for few columns."""
+        found = self._view.whitened_moments(moments(self._batch.X, R))
+        return np.asarray(found / self.scale[:, None, None])
+
+    def path(self) -> RidgePath:
+        """Return ridge fits to all coordinates; their decomposition is made once for a view."""
+
+        def made() -> tuple[FloatArray, FloatArray, FloatArray]:
+            path = RidgePath.of(self.X)
+            return path.size, path.P, path.s
+
+        size, P, s = self._batch.keep(("path", *self._view.of_rows), made)
+        return RidgePath(size, P, s)
+
+
+def _digest(array: FloatArray | None) -> Hashable:
+    if array is None:
+        return None
+    return array.shape, blake2b(array.tobytes(), digest_size=16).digest()
 
 
 # -- the shared structure --------------------------------------------------------------------------

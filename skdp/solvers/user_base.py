@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.solvers.columns import Columns
 from skdp.solvers.likely import FARTHEST
-from skdp.solvers.personalization import GlobalModel, GramMessage, Local, NumberMessage, UserBatch
+from skdp.solvers.local_fits import times_powers
+from skdp.solvers.personalization import GlobalModel, GramMessage, Local, NumberMessage
 from skdp.solvers.readout import readout_moments, solve_readout
 from skdp.solvers.scales import AsksRank, find_places, find_scale
+from skdp.solvers.user_batches import UserBatch
 
 FloatArray = NDArray[np.float64]
 _WIDEST = 4.0  # scales from 0 within which the median target is looked for
@@ -79,7 +81,7 @@ class TargetLengths(NumberMessage):
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the lengths."""
-        gaps = np.ldexp(batch.Y, batch.y_exponent[:, None, None]) - self.center
+        gaps = times_powers(batch.Y, batch.y_exponent) - self.center
         largest = np.abs(gaps).max(axis=(1, 2))
         shape = gaps / np.where(largest > 0, largest, 1.0)[:, None, None]
         return np.asarray(largest * np.sqrt((shape * shape).mean(axis=(1, 2))))
@@ -171,13 +173,18 @@ class Pooled(GramMessage):
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the records; long ones are shortened."""
-        X = (np.ldexp(batch.X, batch.x_exponent[:, None, None]) - self.center) / self.size
-        Y = np.ldexp(batch.Y, batch.y_exponent[:, None, None]) - self.target_center
-        Y = _TARGET * np.clip(Y / self.target_size, -_REACH, _REACH)
-        last = np.full((*X.shape[:2], 1 if self.intercept else 0), _CORNER)
-        lengths = np.sqrt((X * X).sum(axis=2, keepdims=True))
-        weights = np.minimum(1.0, _ROW_REACH / np.maximum(lengths, _ROW_REACH))
-        return np.asarray(weights * np.concatenate([X, Y, last], axis=2))
+        n, m, d = batch.X.shape
+        records = np.full((n, m, self.width), _CORNER)
+        X, Y = records[:, :, :d], records[:, :, d : d + batch.Y.shape[2]]
+        X[:] = times_powers(batch.X, batch.x_exponent)
+        X -= self.center
+        X /= self.size
+        Y[:] = times_powers(batch.Y, batch.y_exponent)
+        Y -= self.target_center
+        Y[:] = _TARGET * np.clip(Y / self.target_size, -_REACH, _REACH)
+        lengths = np.sqrt(np.einsum("nmd,nmd->nm", X, X))[:, :, None]
+        records *= np.minimum(1.0, _ROW_REACH / np.maximum(lengths, _ROW_REACH))
+        return records
 
 
 def pooled_model(

@@ -16,17 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, unit
-from skdp.solvers.personalization import (
-    Count,
-    GlobalModel,
-    Local,
-    Seen,
-    Shared,
-    SumMessage,
-    UserBatch,
-    View,
-)
+from skdp.solvers.local_fits import LocalFit, RidgePath, unit
+from skdp.solvers.local_losses import LOSSES
+from skdp.solvers.personalization import Count, GlobalModel, Local, Seen, Shared, SumMessage, View
+from skdp.solvers.user_batches import TakenUsers, UserBatch
 
 FloatArray = NDArray[np.float64]
 _RELATIVE_PENALTIES = (0.01, 0.1, 10**-0.5, 1.0, 4.0)
@@ -156,12 +149,23 @@ class Heads:
     U: FloatArray
     model: GlobalModel
 
-    def _map(self, outside: float) -> FloatArray:
-        """Public map whose rows carry the prior variances: U, or UU' + sqrt(r) (I - UU')."""
+    def _path(self, seen: Seen, outside: float) -> RidgePath:
+        """Ridge fits to rows times UU' + sqrt(r) (I - UU'), which carry the prior variances r.
+
+        Their products are r XX' + (1 - r) XU (XU)': those of all coordinates, and of a few.
+        """
+        if outside == 1.0:
+            return seen.path()
+        Z = seen.times(self.U)
+        return RidgePath.of(Z) if outside == 0 else seen.path().beside(outside, Z)
+
+    def _coefficients(self, seen: Seen, outside: float, path: RidgePath, fit: LocalFit) -> Any:
+        """Return coefficients (n, d, p) of whitened rows; in a subspace they are those of XU."""
         if outside == 0:
-            return self.U
-        projection = self.U @ self.U.T
-        return projection + math.sqrt(outside) * (np.eye(len(projection)) - projection)
+            return np.matmul(self.U, path.coefficients(fit))
+        found = seen.moments(fit.dual)
+        inside = np.matmul(self.U, np.matmul(self.U.T, found))
+        return inside + outside * (found - inside)
 
     def _offset(self, batch: UserBatch, rule: HeadRule) -> FloatArray:
         """What the targets that are seen are shrunk towards, in the user's own scale."""
@@ -189,7 +193,7 @@ class Heads:
         loss = self.view.loss if own else LOSSES["squared"]
         out[:, -1] = loss.losses(Y, np.zeros_like(Y)).mean(axis=1)
         for outside in dict.fromkeys(rule.outside for rule in rules):
-            path = RidgePath.of(np.matmul(seen.X, self._map(outside)))
+            path = self._path(seen, outside)
             some = [i for i, rule in enumerate(rules) if rule.outside == outside]
             mine = [rules[i] for i in some]
             if own:
@@ -205,29 +209,29 @@ class Heads:
         """Losses of rules that share a map, all at once."""
         penalties = np.array(sorted({rule.penalty for rule in rules}))
         variances = np.array(sorted({rule.intercept for rule in rules}))
-        offset, mean = (
-            self._offset(batch, rules[0]._replace(toward_global=True)),
-            self.view.loss.mean,
-        )
+        mean, sides = self.view.loss.mean, [Y, Y]
+        offset = self._offset(batch, rules[0]._replace(toward_global=True))
         if mean is not None:
             offset = self.view.linear_targets(mean(offset))
-        errors = path.grid_errors(np.concatenate([Y, Y - offset], axis=2), penalties, variances)
-        p = Y.shape[2]
-        total = np.stack([errors[..., :p].sum(axis=3), errors[..., p:].sum(axis=3)], axis=3)
+        if mean is not None or self.view.base is None:  # else both sides are alike
+            sides[1] = Y - offset
+        columns = np.concatenate(sides, axis=2) if sides[1] is not Y else Y
+        errors, p = path.grid_errors(columns, penalties, variances), Y.shape[2]
+        total = np.stack([errors[..., :p].sum(axis=3), errors[..., -p:].sum(axis=3)], axis=3)
         where = [
             (np.searchsorted(penalties, r.penalty), np.searchsorted(variances, r.intercept))
             for r in rules
         ]
-        columns = [
+        found = [
             total[:, i, j, int(r.toward_global)] for (i, j), r in zip(where, rules, strict=True)
         ]
-        return np.stack(columns, axis=1)
+        return np.stack(found, axis=1)
 
     def small(self, batch: UserBatch) -> FloatArray:
         """Heads in the subspace in the user's own units: V (k, p) and intercept, (n, (k + 1) p)."""
         rule = fixed_choice(self.view).rules[0]
         seen = self.view(batch)
-        path = RidgePath.of(np.matmul(seen.X, self.U))
+        path = RidgePath.of(seen.times(self.U))
         fit = self._fit(batch, seen, path, rule)
         V = path.coefficients(fit) / seen.scale[:, None, None]
         V = np.ldexp(V, (batch.y_exponent - batch.x_exponent)[:, None, None])
@@ -241,7 +245,7 @@ class Heads:
         too few rows for a head have no choice.
         """
         seen = self.view(batch)
-        n, _, d = seen.X.shape
+        n, _, d = batch.X.shape
         p = seen.Y.shape[2]
         rules, own = choice.rules, np.zeros(n, np.intp)
         if self.undetermined(batch):
@@ -250,25 +254,26 @@ class Heads:
             votes = HeadVotes(self, rules)(batch)
             own = np.argmax(np.nan_to_num(votes) + choice.leaning, axis=1)
         theta, b = np.zeros((n, d, p)), np.zeros((n, p))
+        paths: dict[float, RidgePath] = {}
         for i, rule in enumerate(rules):
             users = np.flatnonzero(own == i)
             if not users.size:
                 continue
-            part = _taken(batch, users)
-            mine = Seen(seen.X[users], seen.Y[users], seen.scale[users])
-            B = self._map(rule.outside)
-            path = RidgePath.of(np.matmul(mine.X, B))
+            if rule.outside not in paths:
+                paths[rule.outside] = self._path(seen, rule.outside)
+            part, mine, path = batch, seen, paths[rule.outside]
+            if users.size < n:
+                part, mine, path = TakenUsers.of(batch, users), seen.take(users), path.take(users)
             fit = self._fit(part, mine, path, rule)
-            theta[users], b[users] = self._in_units(part, mine, rule, B, path, fit)
+            theta[users], b[users] = self._in_units(part, mine, rule, path, fit)
         out = np.concatenate([theta.reshape(n, -1), b], axis=1)
         return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0)
 
     def _in_units(
-        self, batch: UserBatch, seen: Seen, rule: HeadRule, B: FloatArray, path: RidgePath,
-        fit: LocalFit,
-    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+        self, batch: UserBatch, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit
+    ) -> tuple[FloatArray, FloatArray]:
         """Undo own scale and whitener: coefficients and intercepts for raw rows."""
-        inner = np.matmul(B, path.coefficients(fit)) / seen.scale[:, None, None]
+        inner = self._coefficients(seen, rule.outside, path, fit) / seen.scale[:, None, None]
         theta = self.view.coefficients(inner)
         theta = np.ldexp(theta, (batch.y_exponent - batch.x_exponent)[:, None, None])
         b = np.ldexp(fit.intercept, batch.y_exponent[:, None])
@@ -310,17 +315,6 @@ class HeadVotes(SumMessage):
             judged = np.array([rule.penalty == math.inf for rule in self.rules])
         means = logs[:, judged].mean(axis=1, keepdims=True) if judged.any() else 0.0
         return unit(np.where((losses[:, -1:] > 0) & judged, means - logs, 0.0))
-
-
-class _Taken(NamedTuple):
-    X: FloatArray
-    Y: FloatArray
-    x_exponent: NDArray[np.intc]
-    y_exponent: NDArray[np.intc]
-
-
-def _taken(batch: UserBatch, users: NDArray[np.intp]) -> _Taken:
-    return _Taken(batch.X[users], batch.Y[users], batch.x_exponent[users], batch.y_exponent[users])
 
 
 def elect(

@@ -15,15 +15,10 @@ from numpy.typing import NDArray
 
 from skdp.answer import Answer
 from skdp.solvers.linalg import orthonormal, symmetric_noise_edge
-from skdp.solvers.local_fits import LOSSES, RidgePath, centred, moments, transposed, unit
-from skdp.solvers.personalization import (
-    AsksUsers,
-    GramMessage,
-    Shared,
-    SumMessage,
-    UserBatch,
-    View,
-)
+from skdp.solvers.local_fits import RidgePath, centred, transposed, unit
+from skdp.solvers.local_losses import LOSSES
+from skdp.solvers.personalization import AsksUsers, GramMessage, Shared, SumMessage, View
+from skdp.solvers.user_batches import UserBatch
 from skdp.solvers.user_starts import floored_eigen
 
 FloatArray = NDArray[np.float64]
@@ -64,8 +59,8 @@ class ResidualRound(SumMessage):
         view, k = self.view, self.U.shape[1]
         penalty = _HEAD_PENALTY if view.loss.mean is None else _GLM_PENALTY
         seen = view(batch)
-        n, m, _ = seen.X.shape
-        path = RidgePath.of(np.matmul(seen.X, self.U))
+        n, m, _ = seen.Y.shape
+        path = RidgePath.of(seen.times(self.U))
         zero, everyone = np.zeros_like(seen.Y), np.full(n, penalty)
         fit = path.fit(seen.Y, zero, view.loss, everyone, view.variance)
         V = path.coefficients(fit)
@@ -73,7 +68,7 @@ class ResidualRound(SumMessage):
         w = V / np.where(lengths > 0, lengths, np.inf)
         spare = max(m - k - int(view.intercept), 1)
         residual = (fit.target - fit.eta) / (spare * np.where(lengths > 0, lengths, np.inf))
-        D = np.matmul(moments(seen.X, residual), transposed(w))
+        D = np.matmul(seen.moments(residual), transposed(w))
         C = core_weight(self.clip_level) * np.matmul(w, transposed(w))
         sent = np.concatenate([D.reshape(n, -1), C.reshape(n, -1)], axis=1)
         return np.where(view.tells(batch)[:, None], sent, 0.0)
@@ -128,7 +123,7 @@ class CrossRound(SumMessage):
         view = self.view
         theta = unit(view.ridge(batch))
         seen = view(batch)
-        path, Y = RidgePath.of(np.matmul(seen.X, self.U)), view.linear_targets(seen.Y)
+        path, Y = RidgePath.of(seen.times(self.U)), view.linear_targets(seen.Y)
         everyone = np.full(len(Y), _HEAD_PENALTY)
         head = path.fit(Y, np.zeros_like(Y), LOSSES["squared"], everyone, view.variance)
         w = unit(path.coefficients(head))

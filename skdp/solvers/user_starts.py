@@ -18,15 +18,8 @@ from skdp.solvers.local_fits import (
     centred,
     transposed,
 )
-from skdp.solvers.personalization import (
-    AsksUsers,
-    Count,
-    GramMessage,
-    Shared,
-    SumMessage,
-    UserBatch,
-    View,
-)
+from skdp.solvers.personalization import AsksUsers, Count, GramMessage, Shared, SumMessage, View
+from skdp.solvers.user_batches import UserBatch
 
 FloatArray = NDArray[np.float64]
 _TINY = 1e-100

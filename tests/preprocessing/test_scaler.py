@@ -12,7 +12,6 @@ from sklearn.preprocessing import StandardScaler
 
 from skdp import PrivacyLedger
 from skdp._scales import warn_blurred_columns
-from skdp.data.dense_pieces import dense_pieces
 from skdp.exceptions import PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
 from skdp.solvers.columns import ColumnMoments, Columns
@@ -162,14 +161,6 @@ def test_zeros_that_are_not_stored_stay_zeros():
             DPStandardScaler().fit(S)
     assert ledger.entries == ()
     assert scaler.transform(sp.csr_array((2, 3))).nnz == 0
-
-
-def test_wide_sparse_rows_need_no_wide_block():
-    """A block of sparse rows is read in dense pieces: here each has sixteen rows."""
-    S = sp.csr_array((np.ones(400), (np.arange(400), np.arange(400))), shape=(400, 70_000))
-    pieces = [len(piece) for piece in dense_pieces(S)]
-    assert pieces == [16] * 25
-    assert [piece.shape for piece in dense_pieces(S[:0])] == [(0, 70_000)]
 
 
 @pytest.mark.thorough

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
@@ -54,6 +55,21 @@ def test_answers_depend_on_no_order(release):
 
     check_order_invariance(make, release, *RELEASES[release], data=rows())
     check_lazy(make, release, *RELEASES[release], data=rows(20))
+
+
+@pytest.mark.parametrize("step", [0.0, 1e-8, 0.3])
+def test_what_is_not_stored_adds_what_zero_adds(step):
+    """A CSR block costs as much as its entries, whatever the centre is; bad rows add nothing."""
+    X = rows(60) * (np.random.default_rng(2).random((60, 4)) < 0.4)
+    X[3, 1], X[7, 2], X[11] = np.nan, -np.inf, 0.0
+    X[5] = [1e300, 0.0, 0.0, -1e-300]
+    for some in (X, X[:0], X[3:4], np.zeros((2, 4))):
+        dense, stored = (
+            query("add_remove")(A).moments(CENTER, SIZE, 1.0).answer(step)
+            for A in (some, sp.csr_array(some))
+        )
+        assert dense.dtype == stored.dtype
+        np.testing.assert_allclose(stored, dense, rtol=0.0 if step else 1e-12)
 
 
 def test_moments_are_the_sums():

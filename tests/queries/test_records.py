@@ -180,6 +180,92 @@ def test_design_moments_hold_and_are_attained(form, adjacency):
     assert 0.95 <= worst <= 1
 
 
+# -- single entries, for means of rows and columns -------------------------------------------------
+
+MEANS = np.linspace(-1, 1, D1), np.linspace(2, -3, D2)
+MARGINALS = {
+    f"{side}, {name}": lambda q, by_column=by_column, clear=clear: (
+        (q if clear else q.beside_means(*MEANS)).single_entries(by_column).products().total(0.7)
+    )
+    for side, by_column in (("columns", True), ("rows", False))
+    for name, clear in (("first", True), ("beside means", False))
+}
+
+
+def singles(seed, n):
+    """Ratings of 14 decades; some records have more entries, stored zeros, or none."""
+    rng = np.random.default_rng(seed)
+    X = np.zeros((n, P))
+    X[np.arange(n), rng.integers(P, size=n)] = rng.choice([-1.0, 1.0], n) * 10.0 ** rng.uniform(
+        -7, 7, n
+    )
+    X[::5, 3] += 1.0
+    X[4::10] = 0.0
+    y = rng.standard_normal(n) * 10.0 ** rng.uniform(-7, 7, n)
+    rows = sp.csr_array(X)
+    padded = sp.csr_array(np.where(X == 0, 1e-5, X))
+    padded.data[padded.data == 1e-5] = 0.0  # stored zeros are no entries
+    return (padded if seed % 2 else rows), y
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("unit", "adjacency"), UNITS)
+@pytest.mark.parametrize("name", MARGINALS)
+def test_sums_for_means_hold_the_bound_and_attain_it(name, unit, adjacency):
+    worst = 0.0
+    make = lambda p: MARGINALS[name](query("csr", p[0], p[1], unit, adjacency, 0.0))  # noqa: E731
+    for seed in range(2):
+        X, y = singles(seed, 80)
+        for i in range(80):
+            one, own = X[[i]], y[i : i + 1]
+            if unit == "label":
+                others = [(one, -own), (one, 1e12 + 0 * own)]
+                others = [(one, np.nan * own)] if adjacency == "add_remove" else others
+            elif adjacency == "replace":
+                j = (5 * i + 3) % 80
+                others = [(-one, own), (X[[j]], y[j : j + 1])]
+            else:
+                others = [(one[:0], own[:0])]
+            worst = max([worst, *(change(make, (one, own), other, 1e-8) for other in others)])
+    assert 0.95 <= worst <= 1 + 1e-9
+
+
+def test_sums_for_means_are_those_of_single_entries():
+    X, y = singles(1, 300)
+    X.data = np.clip(X.data, -3, 3)
+    dense, y = X.toarray().reshape(-1, D1, D2), np.clip(y, -2, 2)
+    single = (np.count_nonzero(dense, axis=(1, 2)) == 1).astype(float)
+    beside = y - np.einsum("ijk,jk->i", dense, MEANS[0][:, None] + MEANS[1])
+    asked = query("csr", X, y).beside_means(*MEANS)
+    for by_column, axes in ((True, "ijk,i->k"), (False, "ijk,i->j")):
+        found = asked.single_entries(by_column).products().total(80.0)
+        expected = np.einsum(axes, dense, single * beside)
+        assert found.bound.name == ("column_sums" if by_column else "row_sums")
+        assert np.allclose(found.answer(0.0), expected, atol=1e-3)
+        assert np.allclose(found.answer(1e-8) * 1e-8, expected, atol=0.2)
+        order = np.random.default_rng(0).permutation(300)
+        other = query("csr", X[order], y[order], n_jobs=2).beside_means(*MEANS)
+        again = other.single_entries(by_column).products().total(80.0)
+        assert np.array_equal(again.answer(1e-8), found.answer(1e-8))
+    tangent = asked.tangent(U, S, V).total(1e9).answer(0.0)
+    whitened = asked.whitened(*DIAGONAL)
+    shifted = query("csr", X, beside)
+    assert np.allclose(tangent, shifted.tangent(U, S, V).total(1e9).answer(0.0), atol=1e-3)
+    one, two = (
+        q.products().total(1.3).answer(0.0) for q in (whitened, shifted.whitened(*DIAGONAL))
+    )
+    assert np.allclose(one, two, atol=1e-3)
+    assert np.allclose(
+        asked.single_entries(True).kept_below(0.5).answer(1e-8),
+        shifted.single_entries(True).kept_below(0.5).answer(1e-8),
+    )
+    for form in ("dense", "factors", "csr whitened"):
+        data = factors(1, 5) if form == "factors" else dense[:5].reshape(5, P)
+        for narrow in (lambda q: q.beside_means(*MEANS), lambda q: q.single_entries(True)):
+            with pytest.raises(ValueError, match="CSR"):
+                narrow(query(form, data, y[:5]))
+
+
 # -- records so large that tangent coordinates are kept between the search and the sum ------------
 
 WIDE = (16, 12)

@@ -22,7 +22,8 @@ from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, PoissonLoss
-from skdp.solvers.local_fits import LOSSES, RidgePath
+from skdp.solvers.local_fits import RidgePath
+from skdp.solvers.local_losses import LOSSES
 from skdp.solvers.personalization import PENALTIES, View
 from skdp.solvers.user_rounds import ResidualRound
 from skdp.testing import FitData, checks, null_release, seeded_entropy, transcript_audit

@@ -11,7 +11,8 @@ from sklearn.metrics import mean_poisson_deviance
 from skdp import DPPersonalizedRegressor, PrivacyLedger
 from skdp.regression import PoissonLoss, QuantileLoss
 from skdp.regression._row_losses import check_row_loss
-from skdp.solvers.local_fits import RidgePath, convex_loss
+from skdp.solvers.local_fits import RidgePath
+from skdp.solvers.local_losses import convex_loss
 
 pytestmark = pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 

@@ -15,9 +15,10 @@ from sklearn.preprocessing import FunctionTransformer
 from skdp import theory
 from skdp.datasets import make_ratings
 from skdp.exceptions import PrivacyWarning
+from skdp.privacy import mu_from_epsilon_delta
 from skdp.privacy.gate.session import PrivacySession
 from skdp.regression import DPTraceRegressor
-from skdp.testing import parametrize_with_dp_checks, transcript_audit, worst_case_pair
+from skdp.testing import FitData, parametrize_with_dp_checks, transcript_audit, worst_case_pair
 
 # Noise is seeded where a number is compared with a limit; that it warns has a test of its own.
 pytestmark = pytest.mark.filterwarnings(
@@ -464,15 +465,159 @@ def test_the_label_unit_is_better_than_the_row_unit(adjacency, draw, limit):
     assert math.exp(np.mean(ratios)) < limit
 
 
+def ratings(seed, shape, number):
+    R = make_ratings(*shape, number, 4, random_state=seed).tocoo()
+    n, cells = R.nnz, R.row * R.shape[1] + R.col
+    X = sp.csr_array((np.ones(n), cells, np.arange(n + 1)), shape=(n, math.prod(R.shape)))
+    return X, R.col, R.data
+
+
 @pytest.mark.filterwarnings("ignore:.*expects a relative error:skdp.exceptions.PrivacyWarning")
 def test_noise_that_varies_more_than_the_targets_is_no_fit():
     """One-hot records, few for their matrix: the centre alone, and it says so."""
-    R = make_ratings(400, 60, 40_000, 4, random_state=0).tocoo()
-    n, size = R.nnz, math.prod(R.shape)
-    X = sp.csr_array((np.ones(n), (np.arange(n), R.row * R.shape[1] + R.col)), shape=(n, size))
-    model = DPTraceRegressor(2, epsilon=0.7, matrix_shape=R.shape)
+    X, _, y = ratings(0, (400, 60), 40_000)
+    model = DPTraceRegressor(2, epsilon=0.7, matrix_shape=(400, 60), fit_means=False)
     with pytest.warns(PrivacyWarning, match="vary more than the targets"):
-        model.fit(X, R.data)
+        model.fit(X, y)
     assert not model.coef_.any()
-    error = float(np.mean((model.predict(X) - R.data) ** 2))
-    assert error < 1.05 * float(np.var(R.data))
+    error = float(np.mean((model.predict(X) - y) ** 2))
+    assert error < 1.05 * float(np.var(y))
+
+
+def released_means(column, y, d, model, rng):
+    """Counts and sums about 3 of ratings from 1 to 5, half of the budget each; or exact counts."""
+    scale = 1 / mu_from_epsilon_delta(model.epsilon, 1e-6)
+    counts, sums = np.bincount(column, minlength=d).astype(float), np.bincount(column, y - 3, d)
+    if model.privacy_unit == "row":
+        scale *= math.sqrt(2)
+        counts += scale * rng.standard_normal(d)
+    units = 2 if model.adjacency == "replace" else 1
+    sums += 2 * units * scale * rng.standard_normal(d)
+    return 3 + np.clip(sums / np.maximum(counts, 1), -2, 2)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("params", "epsilon"),
+    [
+        ({}, 0.5), ({}, 1.0), ({"privacy_unit": "label"}, 1.0), ({"solver": "spectral_init"}, 1.0),
+        ({"adjacency": "replace", "privacy_unit": "label"}, 1.0), ({}, 3.0), ({}, 10.0),
+        ({"design": 1 / 24_000}, 1.0), ({"design": (np.eye(400) / 400, np.eye(60) / 60)}, 1.0),
+    ],
+)  # fmt: skip
+def test_few_ratings_are_predicted_by_means(params, epsilon):
+    """As well as by means of products at the same guarantee, or better; with a warning."""
+    errors = []
+    for seed in range(3):
+        X, column, y = ratings(seed, (400, 60), 40_000)
+        model = DPTraceRegressor(2, matrix_shape=(400, 60), epsilon=epsilon, **params)
+        with pytest.warns(PrivacyWarning, match="and no matrix beside them.*records are needed"):
+            model.fit(X, y)
+        trivial = released_means(column, y, 60, model, np.random.default_rng(seed))
+        predictions = model.predict(X), trivial[column], np.mean(y)
+        errors.append([float(np.mean((guess - y) ** 2)) for guess in predictions])
+        rebuilt = (model.U_ * model.singular_values_) @ model.V_.T
+        assert np.allclose(rebuilt, model.coef_)
+        assert model.rank_ == len(model.singular_values_) == 4
+        spent = math.fsum(line.loss.value**2 for line in model.ledger_)
+        assert spent == pytest.approx(model.privacy_spent_.mu**2)
+        assert "gradient_sum" not in {line.name for line in model.ledger_}
+    ours, trivial, constant = np.mean(errors, axis=0)
+    assert ours < 1.02 * trivial
+    assert ours < 0.97 * constant
+
+
+@pytest.mark.deep
+def test_a_matrix_is_found_beside_means():
+    """Squared error 1.04 by means, .87 by a matrix of rank 2, .79 beside means."""
+    X, column, y = ratings(1, (60, 60), 40_000)
+    found = {}
+    for fit_means in (False, True):
+        model = DPTraceRegressor(
+            2, matrix_shape=(60, 60), epsilon=20.0, fit_means=fit_means, random_state=0
+        )
+        found[fit_means] = float(np.mean((model.fit(X, y).predict(X) - y) ** 2))
+        assert model.rank_ == 2 + 2 * fit_means
+    exact = (np.bincount(column, y) / np.maximum(np.bincount(column), 1))[column]
+    assert found[True] < found[False]
+    assert found[True] < 0.95 * float(np.mean((exact - y) ** 2))
+
+
+@pytest.mark.thorough
+def test_what_has_no_means_pays_little_for_them():
+    """Dense X is not looked at, and sparse matrices of full records have none."""
+    X, y, M = sample(4000)
+    names = {line.name for line in DPTraceRegressor(epsilon=2.0).fit(X, y).ledger_}
+    assert "column_sums" not in names
+    rows = sp.csr_array(X.reshape(4000, -1) * (np.random.default_rng(0).random((4000, 30)) < 0.3))
+    z = rows @ M.ravel() + 0.1
+    model = DPTraceRegressor(epsilon=2.0, matrix_shape=(6, 5), random_state=0).fit(rows, z)
+    assert "column_sums" in {line.name for line in model.ledger_}
+    assert model.rank_ == 2 and error(model, M) < 0.15
+    off = {line.name for line in clone(model).set_params(fit_means=False).fit(rows, z).ledger_}
+    assert "column_sums" not in off
+    with pytest.raises(ValueError, match="fit_means"):
+        DPTraceRegressor(fit_means="auto").fit(X, y)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:.*(returns|finds):skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize(("n", "alone"), [(400, True), (1500, False)])
+def test_a_rating_more_moves_sums_by_their_bound(adjacency, n, alone):
+    """Realised over claimed mu of whole fits, with means alone and with a matrix beside them."""
+    rng = np.random.default_rng(3)
+    cells, y = rng.integers(2400, size=n), rng.standard_normal(n)
+    X = sp.csr_array((np.ones(n), cells, np.arange(n + 1)), shape=(n, 2400))
+    high, low = np.append(y[1:], 1e15), np.append(y[1:], -1e15)
+    pair = FitData(X, high), FitData(X, low)
+    if adjacency == "add_remove":
+        pair = FitData(X[:-1], y[1:]), FitData(X, high)
+    model = DPTraceRegressor(1, matrix_shape=(60, 40), epsilon=8.0, adjacency=adjacency)
+    report = transcript_audit(model, pair).check()
+    assert 0.9 <= report.realised_mu / report.claimed_mu <= 1 + 1e-9
+    names = {step.name for step in report.steps}
+    assert {"column_sums", "row_sums"} <= names
+    assert ("gradient_sum" in names) != alone
+
+
+@pytest.mark.filterwarnings("ignore:.*(returns|finds|could not):skdp.exceptions.PrivacyWarning")
+def test_nothing_but_released_numbers_decides_about_means(monkeypatch):
+    """Answers of zeros, noise fixed: hostile ratings and others give the same fit."""
+
+    def zeros(self, answer, grant):
+        return np.zeros(grant.bound.shape, np.int64 if grant.step else np.float64)
+
+    rng = np.random.default_rng(5)
+    cells = rng.integers(600, size=(2, 500))
+    X = [sp.csr_array((np.ones(500), c, np.arange(501)), (500, 600)) for c in cells]
+    wide = sp.csr_array(rng.standard_normal((900, 600)))
+    given = [
+        (X[0], rng.standard_normal(500)),
+        (1e3 * X[1], np.full(500, 1e9)),
+        (wide, np.ones(900)),
+    ]
+    monkeypatch.setattr(PrivacySession, "_read", zeros)
+    fits = [
+        DPTraceRegressor(matrix_shape=(30, 20), epsilon=20.0, random_state=0).fit(*one)
+        for one in given
+    ]
+    for other in fits[1:]:
+        assert np.array_equal(other.coef_, fits[0].coef_)
+        assert other.intercept_ == fits[0].intercept_
+        assert other.ledger_ == fits[0].ledger_
+
+
+def test_a_plan_knows_means():
+    model = DPTraceRegressor(2, matrix_shape=(100, 40))
+    names = lambda plan: {line.name for line in plan.releases}  # noqa: E731
+    assert "column_sums" not in names(model.plan(3000))
+    for unit in ("row", "label"):
+        few = clone(model).set_params(privacy_unit=unit).plan(3000, nnz=3000)
+        assert few.error == 1.0 and "gradient_sum" not in names(few)
+        assert math.fsum(line.share for line in few.releases) == pytest.approx(1.0)
+    many = model.plan(300_000, nnz=300_000)
+    assert {"column_sums", "gradient_sum"} <= names(many)
+    assert many.error < 0.1
+    with pytest.raises(ValueError, match="nnz"):
+        model.plan(3000, nnz=0)

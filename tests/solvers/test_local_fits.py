@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from skdp.solvers import local_fits as fits
+from skdp.solvers.local_losses import LOSSES
 
 
 @pytest.mark.thorough
@@ -20,7 +21,7 @@ def test_expected_risk_of_a_head_in_a_tilted_subspace():
         X = rng.standard_normal((n, q, d))
         Y = X @ theta[:, None] + sigma * rng.standard_normal((n, q, 1))
         path = fits.RidgePath.of(X @ U)
-        fit = path.fit(Y, 0 * Y, fits.LOSSES["squared"], np.full(n, 1e-9), 0.0)
+        fit = path.fit(Y, 0 * Y, LOSSES["squared"], np.full(n, 1e-9), 0.0)
         excess = np.sum((path.coefficients(fit)[:, :, 0] - theta[:k]) ** 2, axis=1) + outside
         expected = outside * (1 + k / (q - k - 1)) + sigma**2 * k / (q - k - 1)
         assert abs(excess.mean() - expected) < 6 * excess.std() / math.sqrt(n)

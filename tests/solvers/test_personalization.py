@@ -8,6 +8,7 @@ import pytest
 
 from skdp.solvers import candidates
 from skdp.solvers import local_fits as fits
+from skdp.solvers import local_losses as losses
 from skdp.solvers import personalization as shared
 from skdp.solvers import user_heads as heads
 from skdp.solvers import user_rounds as rounds
@@ -21,6 +22,9 @@ class Batch(NamedTuple):
     Y: np.ndarray
     x_exponent: np.ndarray
     y_exponent: np.ndarray
+
+    def keep(self, key, make):
+        return make()
 
 
 class Exact:
@@ -78,7 +82,7 @@ def test_leave_one_out_is_exact(q, variance, penalty):
     F = RNG.standard_normal((4, 7, q)) + 2
     Y = RNG.standard_normal((4, 7, 2)) + 3
     path = fits.RidgePath.of(F)
-    fit = path.fit(Y, np.zeros_like(Y), fits.LOSSES["squared"], np.full(4, penalty), variance)
+    fit = path.fit(Y, np.zeros_like(Y), losses.LOSSES["squared"], np.full(4, penalty), variance)
     coefficients = path.coefficients(fit)
     grid = path.grid_errors(Y, np.array([9.0, penalty]), np.array([1.0, variance]))
     for u in range(4):
@@ -89,10 +93,29 @@ def test_leave_one_out_is_exact(q, variance, penalty):
         assert np.allclose(F[u] @ coefficients[u] + fit.intercept[u], fit.eta[u])
 
 
+@pytest.mark.parametrize("m", [4, 7, 15])
+@pytest.mark.parametrize("part", [1e-6, 0.3, 1.0])
+def test_a_path_beside_another_one_is_that_of_mapped_rows(m, part):
+    """Rows times UU' + sqrt(r) (I - UU') have the products r XX' + (1 - r) XU (XU)'."""
+    X, Y = RNG.standard_normal((5, m, 8)) + 1, RNG.standard_normal((5, m, 2))
+    U = np.linalg.qr(RNG.standard_normal((8, 3)))[0]
+    B = U @ U.T + math.sqrt(part) * (np.eye(8) - U @ U.T)
+    path, mapped = fits.RidgePath.of(X).beside(part, X @ U), fits.RidgePath.of(X @ B)
+    assert np.allclose(path.size, mapped.size)
+    penalties, variances = np.array([1e-4, 0.1, 30.0]), np.array([0.0, 0.2, math.inf])
+    grids = [one.grid_errors(Y, penalties, variances) for one in (path, mapped)]
+    assert np.allclose(*grids, rtol=1e-6)
+    for one, other in zip(
+        *(p.residuals(Y, np.full(5, 0.1), math.inf) for p in (path.take(np.arange(5)), mapped)),
+        strict=True,
+    ):
+        assert np.allclose(one, other)
+
+
 def test_one_row_has_no_intercept():
     F, Y = RNG.standard_normal((3, 1, 4)), RNG.standard_normal((3, 1, 1))
     path = fits.RidgePath.of(F)
-    fit = path.fit(Y, 0 * Y, fits.LOSSES["squared"], np.ones(3), math.inf)
+    fit = path.fit(Y, 0 * Y, losses.LOSSES["squared"], np.ones(3), math.inf)
     assert not fit.intercept.any() and np.allclose(fit.left_out, 0)
 
 
@@ -104,7 +127,7 @@ def test_label_fits_reach_the_minimum(loss):
     else:
         Y = np.eye(3)[RNG.integers(0, 3, (5, 40))]
     path, penalty = fits.RidgePath.of(F), 0.5
-    model = fits.LOSSES[loss]
+    model = losses.LOSSES[loss]
     fit = path.fit(Y, np.zeros_like(Y), model, np.full(5, penalty), 0.0)
     scale = 4.0 if loss == "logistic" else 2.0
     gradient = fits.moments(F, Y - model.mean(fit.eta))
@@ -120,7 +143,7 @@ def test_huber_ignores_outliers():
     errors = {}
     for name in ("squared", "huber"):
         path = fits.RidgePath.of(F)
-        fit = path.fit(Y, 0 * Y, fits.LOSSES[name], np.full(20, 1e-3), 0.0)
+        fit = path.fit(Y, 0 * Y, losses.LOSSES[name], np.full(20, 1e-3), 0.0)
         errors[name] = np.linalg.norm(path.coefficients(fit) - theta)
     assert errors["huber"] < 0.1 * errors["squared"]
 

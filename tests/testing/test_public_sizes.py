@@ -44,6 +44,7 @@ FOLDERS = (
 # Public sizes that decide on a way through the code, and what makes test data exceed them.
 SIZES = {
     "_BLOCK_BYTES": 64, "_CACHE_BYTES": 64, "_MAX_ROWS": 3, "_EXACT_ROWS": 4, "_BATCH_BYTES": 64,
+    "_KEPT_BYTES": 64,
     "_MAX_GROUPS": 2, "MOST_CELLS": 4, "MOST_WHOLE": 2, "_TERM_CELLS": 4, "_WIDE_SIZE": 4.0,
     "_DENSE_SIZE": 4.0, "MOMENT_FEATURES": 2, "GRAM_FEATURES": 2, "SCREENED_FEATURES": 2,
     "MAX_ROWS": 3, "_BLOCK": 4, "_FACTORS": 4, "_AT_ONCE": 4, "_WHOLE": 1,

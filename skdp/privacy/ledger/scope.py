@@ -36,6 +36,7 @@ class OpenLedger(NamedTuple):
 OPEN: dict[str, OpenLedger] = {}  # strong: a ledger that nobody closes is still charged
 _MADE: dict[str, int] = {}  # token -> process
 _VARIABLE = "SKDP_LEDGERS"
+_SEEN: dict[tuple[int, int | None], frozenset[str]] = {}  # of a process, what it once came from
 
 
 def new_token() -> str:
@@ -101,7 +102,7 @@ def _announced() -> Iterator[tuple[str, str]]:
         files = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         files = []
-    ancestors = _ancestors() if files else set()
+    ancestors = _among_ancestors({file.partition("-")[0] for file in files})
     own = {folder / file for file in files if file.partition("-")[0] in ancestors}
     named = set(map(Path, _named()))  # also of a process that was killed: it never closed them
     for name in named | own:
@@ -115,6 +116,23 @@ def _announced() -> Iterator[tuple[str, str]]:
 
 def _named() -> list[str]:
     return [name for name in os.environ.get(_VARIABLE, "").split(os.pathsep) if name]
+
+
+def _among_ancestors(processes: set[str]) -> set[str]:
+    """Return those of some processes that this one descends from.
+
+    Who loses its parent falls to one of its other ancestors, so that none is ever added, and the
+    list of processes, which takes ten times as long as all else, is read again only where one of
+    those of the first look is named: killed processes, and this one, leave files here too.
+    """
+    processes = processes - {str(os.getpid())}
+    if not processes:
+        return processes
+    parent = multiprocessing.parent_process()  # a child that is only starting has none yet
+    key = os.getpid(), None if parent is None else parent.pid
+    if key not in _SEEN:
+        _SEEN[key] = frozenset(_ancestors())
+    return processes.intersection(_ancestors()) if processes & _SEEN[key] else set()
 
 
 def _ancestors() -> set[str]:

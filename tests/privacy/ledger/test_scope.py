@@ -156,6 +156,7 @@ def test_what_a_killed_process_left_counts_for_those_that_it_started(monkeypatch
     def elsewhere():
         with monkeypatch.context() as patch:
             patch.setattr(os, "getpid", lambda: here + 1)
+            patch.setattr(scope, "_SEEN", {})
             patch.setattr(scope, "_ancestors", lambda: {str(here)} if way == "descends" else {})
             both = "" if way == "descends" else os.pathsep.join([named, str(dead)])
             patch.setenv("SKDP_LEDGERS", both)
@@ -168,6 +169,32 @@ def test_what_a_killed_process_left_counts_for_those_that_it_started(monkeypatch
     dead.unlink()
     assert elsewhere() == {}
     assert "feed" not in os.environ["SKDP_LEDGERS"]
+
+
+def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, tmp_path):
+    """Files of others, of killed processes, and of this one ask for nothing after the first."""
+    monkeypatch.setattr(scope.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(scope, "_SEEN", {})
+    read, ancestors = [], {"41", "42"}
+    monkeypatch.setattr(scope, "_ancestors", lambda: read.append(1) or set(ancestors))
+    withdraw = scope.announce("own", "here")
+    assert dict(scope._announced()) == {} and not read
+    held = []
+    for name in ("77-dead", "78-other", "42-held", "41-gone"):
+        held.append((scope._folder() / name).open("x+"))
+        held[-1].write(name)
+        held[-1].flush()
+        if name != "77-dead":
+            scope._lock(held[-1], exclusive=True)
+        assert dict(scope._announced()) == ({"held": "42-held"} if len(held) > 2 else {}) | (
+            {"gone": "41-gone"} if len(held) > 3 else {}
+        )
+        assert len(read) == {1: 1, 2: 1, 3: 2, 4: 3}[len(held)]
+    ancestors.discard("41")  # it ended, and its number went to another process
+    assert dict(scope._announced()) == {"held": "42-held"}
+    for file in held:
+        file.close()
+    withdraw()
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs owners of files")

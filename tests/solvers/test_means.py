@@ -1,0 +1,147 @@
+"""Means of rows and columns on answers that a test makes up: no data, no gate."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from skdp.solvers.design import Whitening
+from skdp.solvers.means import Means, MeansFacts, energies
+
+
+class Answer(NamedTuple):
+    value: np.ndarray
+    noise_scale: float
+
+
+class Ratings:
+    """Sums over ratings of known cells with means a 1' + 1 b', and noise of a clipped sum."""
+
+    def __init__(self, counts, a, b, noise=0.0, times=1.0, seed=0):
+        self.counts, self.truth = counts, a[:, None] + b
+        self.noise, self.times = noise, times
+        self.rng = np.random.default_rng(seed)
+        self.asked = []
+        self.error = self.truth
+
+    def beside_means(self, rows, columns):
+        self.error = self.truth - (rows[:, None] + columns)
+        return self
+
+    def single_entries(self, by_column):
+        self.by_column = by_column
+        return self
+
+    def augmented(self, centre, corner):
+        assert corner == 0.0
+        return self
+
+    def products(self):
+        return self
+
+    def total(self, level, *, share):
+        self.asked.append((self.by_column, share))
+        sums = (self.counts * self.error).sum(axis=0 if self.by_column else 1) * self.times
+        scale = self.noise * level / math.sqrt(share)
+        return Answer(sums + scale * self.rng.standard_normal(len(sums)), scale)
+
+
+def example(d1=40, d2=15, n=6000, seed=1, spread=0.5):
+    rng = np.random.default_rng(seed)
+    popular = np.geomspace(20, 1, d2)
+    counts = rng.multinomial(n, np.outer(np.ones(d1), popular).ravel() / d1 / popular.sum())
+    counts = counts.reshape(d1, d2).astype(float)
+    b = spread * rng.standard_normal(d2)
+    a = 0.2 * spread * rng.standard_normal(d1)
+    a -= np.average(a, weights=counts.sum(axis=1))
+    return counts, a, b - np.average(b, weights=counts.sum(axis=0))
+
+
+def facts(counts, noise=0.0, sd=1.0):
+    n = float(counts.sum())
+    return MeansFacts(counts.sum(axis=1), counts.sum(axis=0), n, 3.0, sd, noise)
+
+
+def missed(means, counts, a, b):
+    rest = a[:, None] + b - (means.rows.means[:, None] + means.columns.means)
+    return float(np.average(rest**2, weights=counts))
+
+
+def test_clear_sums_give_the_means():
+    counts, a, b = example()
+    means = Means(facts(counts))
+    for _ in range(3):
+        means.release(Ratings(counts, a, b), 0.5)
+    assert missed(means, counts, a, b) < 0.02 * missed(Means(facts(counts)), counts, a, b)
+    explained = means.columns.explained() + means.rows.explained()
+    assert means.sd == pytest.approx(math.sqrt(1 - explained / counts.sum()))
+
+
+@pytest.mark.parametrize("noise", [1.0, 10.0, 100.0])
+def test_noise_costs_little_more_than_knowing_nothing(noise):
+    """Each mean is drawn to 0 by its noise; what is spent is the share, in rounds."""
+    ratios = []
+    for seed in range(8):
+        counts, a, b = example(seed=seed)
+        means, ask = Means(facts(counts, noise)), Ratings(counts, a, b, noise, seed=seed)
+        means.release(ask, 0.3)
+        assert math.fsum(share for _, share in ask.asked) == pytest.approx(0.3)
+        ratios.append(missed(means, counts, a, b) / missed(Means(facts(counts)), counts, a, b))
+    assert np.mean(ratios) < {1.0: 0.15, 10.0: 0.7, 100.0: 1.15}[noise]  # were .07, .53, 1.03
+
+
+def test_rows_that_cannot_be_seen_get_little():
+    """Four thousand rows of one or two ratings each, with noise of a hundred and more."""
+    counts, a, b = example(d1=4000, d2=10)
+    ask = Ratings(counts, a, b, 50.0)
+    means = Means(facts(counts, 50.0))
+    means.release(ask, 0.1)
+    means.release(ask, 0.8)
+    of_columns = math.fsum(share for by_column, share in ask.asked if by_column)
+    assert of_columns > 0.6
+
+
+def test_without_means_nothing_is_found():
+    counts, a, b = example()
+    found = []
+    for seed in range(10):
+        means = Means(facts(counts, 3.0))
+        means.release(Ratings(counts, 0 * a, 0 * b, 3.0, seed=seed), 0.5)
+        found.append(means.found)
+    assert sum(found) <= 5
+
+
+def test_steps_that_are_too_long_are_seen():
+    """Sums that answer four times as strongly as the weights say: steps do not run away."""
+    counts, a, b = example()
+    means = Means(facts(counts, 0.1))
+    for _ in range(6):
+        means.release(Ratings(counts, a, b, 0.1, times=4.0), 0.3)
+    assert missed(means, counts, a, b) < 0.1 * missed(Means(facts(counts)), counts, a, b)
+
+
+def test_small_means_are_left_to_the_matrix():
+    counts, a, b = example(spread=0.1)
+    means = Means(facts(counts))
+    means.release(Ratings(counts, a, b), 0.5)
+    assert means.columns.means.any()
+    means.drop_what_is_low_rank()
+    assert not means.found
+    counts, a, b = example(spread=0.7)
+    means = Means(facts(counts))
+    means.release(Ratings(counts, a, b), 0.5)
+    means.drop_what_is_low_rank()
+    assert means.columns.means.any()
+
+
+def test_energies_of_a_design():
+    rows, columns = np.array([1.0, 4.0, 2.0]), np.array([3.0, 5.0])
+    cells = np.outer(rows, columns)
+    smallest = cells.min()
+    W = [np.diag(np.sqrt(part.min() / part)) for part in (rows, columns)]
+    found = energies(Whitening(*W, smallest), (3, 2), 10.0)
+    assert np.allclose(found[0], 10 * cells.sum(axis=1))
+    assert np.allclose(found[1], 10 * cells.sum(axis=0))
+    even = energies(Whitening(None, None, 0.5), (3, 2), 10.0)
+    assert np.allclose(even[0], 10.0) and np.allclose(even[1], 15.0)
