@@ -132,7 +132,7 @@ class _Blocks(DenseRows):
         return super().blocks()
 
 
-@pytest.mark.parametrize("changed, passes", [([], 1), ([2], 2), ([0, 1, 3], 2)])
+@pytest.mark.parametrize(("changed", "passes"), [([], 1), ([2], 2), ([0, 1, 3], 2)])
 def test_columns_that_were_counted_are_not_counted_again(changed, passes):
     """Their ranks are those of a query of its own, and a bad row adds nothing anywhere."""
     rng = np.random.default_rng(0)
