@@ -27,7 +27,8 @@ from skdp.data.block_rows import (
     times_powers,
     where_rows,
 )
-from skdp.data.blocks import Block, Scratch
+from skdp.data.blocks import Block
+from skdp.data.scratch import Scratch
 
 FloatArray = NDArray[np.float64]
 # Finest unit of a row, in units of its largest norm: products with a public matrix of 26 bits, and

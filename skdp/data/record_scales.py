@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_rows
-from skdp.data.blocks import Block, Repeated, Scratch
+from skdp.data.blocks import Block
+from skdp.data.scratch import Repeated, Scratch
 
 FloatArray = NDArray[np.float64]
 

@@ -13,7 +13,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_rows
-from skdp.data.blocks import Block, Repeated, RowSource, Scratch, plain_block, rows_at_once
+from skdp.data.blocks import Block, RowSource, plain_block, rows_at_once
+from skdp.data.scratch import Repeated, Scratch
 from skdp.data.zipped import CHECKED, Zipped
 
 FloatArray = NDArray[np.float64]

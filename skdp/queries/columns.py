@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_only
-from skdp.data.blocks import Block, Scratch, row_source
+from skdp.data.blocks import Block, row_source
+from skdp.data.scratch import Scratch
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.octaves import OctaveQuery, PlaceQuery
 from skdp.queries.sums import Neighbours, SumQuery, summed

@@ -13,7 +13,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_only
-from skdp.data.blocks import Block, Scratch, row_source
+from skdp.data.blocks import Block, row_source
+from skdp.data.scratch import Scratch
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.sums import SumQuery
 
