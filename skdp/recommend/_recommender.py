@@ -97,7 +97,8 @@ class DPRecommender(
     counts_ : ndarray of shape (n_features,)
         Released popularity: noisy numbers of users (rows: sums of histories of length 1).
     counts_noise_scale_ : float
-        Standard deviation of its noise.
+        Standard deviation of its noise; of "one_shot" that of the items that are not kept, the
+        others have less.
     kept_items_ : ndarray of int
         The most popular items, among which tastes were looked for.
     filter_ : object

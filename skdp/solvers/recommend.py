@@ -20,7 +20,7 @@ from skdp.solvers.item_filter import ItemFilter, list_length
 from skdp.solvers.one_shot import Flipped, history_pairs
 from skdp.solvers.rungs import Bought, averaged, bought, ranked
 from skdp.solvers.shrinkage import PairMoment, wigner
-from skdp.solvers.tastes import Items, Way, Ways, offered, own_of
+from skdp.solvers.tastes import Items, Way, Ways, offered, own_of, tells
 
 FloatArray = NDArray[np.float64]
 _PURE_COUNTS, _PURE_CELLS, _PURE_CHOICE = 0.05, 0.87, 0.08  # shares of a pure budget
@@ -180,6 +180,28 @@ def known_items(counts: Bought, kept: NDArray[np.intp], n_users: float) -> Items
     return Items(kept, _positive(counts.value), own_of(clear, n_users), n_users)
 
 
+def with_flips(
+    counts: Bought, flipped: Flipped, kept: NDArray[np.intp], hidden: float, n_users: float
+) -> Bought:
+    """Average the counts of the kept items with the sums of their flipped cells, by precision.
+
+    A share `hidden` of the cells was left out, whatever is in them: of q ones about so many are
+    missing, with a variance of q hidden (1 - hidden). The noise scale is that of the other items.
+    """
+    if counts.noise_scale == 0.0:
+        return counts
+    gain, offset = flipped.unbiased
+    cells = np.asarray(flipped.rows.sum(axis=0), np.float64).reshape(-1)
+    sums = (gain * cells - offset * n_users) / (1 - hidden)
+    first = counts.value[kept]
+    luck = np.maximum(first, 0.0) * hidden / (1 - hidden)
+    variance = n_users * flipped.noise_scale**2 / (1 - hidden) ** 2 + luck
+    weight = counts.noise_scale**2 / (counts.noise_scale**2 + variance)
+    value = counts.value.copy()
+    value[kept] = first + weight * (sums - first)
+    return counts._replace(value=value)
+
+
 def popularity_ways(counts: Bought, n_users: float) -> Ways:
     """Return the filters that know the counts alone."""
     top = np.argsort(-counts.value, kind="stable")[:1]
@@ -220,16 +242,17 @@ def fit_filter(
     judged = judged_part(route, n_users, usual)
     items = known_items(counts, kept, n_users)
     release = partial(_released, ask, route, items, floor or usual, judged.left_out)
-    read = partial(offered, items=items, n_components=n_components, exponent=exponent)
     look = _first_look(route, counts, available)
     answer = release(rest * look)
-    first = answer if look < 1.0 else None
     moment, flipped = _moment(route, answer, items, floor or usual)
+    if look < 1.0 and tells(moment, items):
+        answer, look = averaged(answer, release(rest * (1 - look))), 1.0
+        moment, _ = _moment(route, answer, items, floor or usual)
     del answer  # large, as is the moment
-    ways = read(moment)
-    if first is not None and ways.there:
-        both, look = averaged(first, release(rest * (1 - look))), 1.0
-        ways = read(_moment(route, both, items, floor or usual)[0])
+    if flipped is not None:
+        counts = with_flips(counts, flipped, kept, judged.rows * judged.items, n_users)
+        items = known_items(counts, kept, n_users)
+    ways = offered(moment if look == 1.0 else None, items, n_components, exponent)
     del moment
     left = rest * (1 - look) + _JUDGE
     if route.name != "one_shot" and (look < 1.0 or not ways.there):

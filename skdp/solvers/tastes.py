@@ -24,6 +24,9 @@ from skdp.solvers.shrinkage import Directions, PairMoment, wigner
 FloatArray = NDArray[np.float64]
 _FLOOR = 0.3  # of the edge of the noise: the least that an item counts as
 _TINY = 1e-300
+_ENERGY = 1.5  # deviations of the noise: less is no sign of tastes
+_ALIKE = 1e-3  # popularity and its square, where all items are about as popular
+_BAND = 256
 _MANY = 6  # tastes that stand out: where they were so many, twice the weight was mostly better
 
 
@@ -149,6 +152,76 @@ def offered(moment: PairMoment | None, items: Items, n_components: int, exponent
     found = [_NOTHING] * 2 if moment is None else _readings(moment, items, n_components)
     options = (items, weights, n_components)
     return Ways(tuple(_filter(directions, *options) for directions in found))
+
+
+def tells(moment: PairMoment, items: Items) -> bool:
+    """Return whether a dense moment says more of its pairs than popularity explains.
+
+    Either their energy is beyond that of the noise, or a direction stands out of it.
+    """
+    left, basis = beside_popularity(moment, items)
+    if energy(left, basis, items, moment.edge) > _ENERGY:
+        return True
+    return bool(moment.shrink(*leading_pairs(left, 1, rough=True)).vectors.shape[1])
+
+
+def energy(left: FloatArray, basis: FloatArray, items: Items, edge: float) -> float:
+    """Return how many deviations of the noise the energy of pairs is above its mean.
+
+    The noise Z is alike for all pairs, and what is left of it is P Z P for P = I - `basis` basis'.
+    An entry has variance P_ii P_jj + P_ij^2, and its square twice the square of that, about. Pairs
+    of popular items say most.
+    """
+    if edge == 0.0:
+        return math.inf
+    variance = (edge / 2) ** 2 / len(left)
+    length = 1 - (basis**2).sum(axis=1)
+    beyond = squares = 0.0
+    for rows in _bands(len(left)):
+        expected = np.outer(length[rows], length) + (basis[rows] @ basis.T) ** 2
+        weights = np.outer(items.own[rows], items.own)
+        _clear_diagonal(weights, rows)
+        beyond += float((weights * (left[rows] ** 2 / variance - expected)).sum())
+        squares += float(((weights * expected) ** 2).sum())
+    return beyond / max(2 * math.sqrt(squares), _TINY)
+
+
+def beside_popularity(moment: PairMoment, items: Items) -> tuple[FloatArray, FloatArray]:
+    """Return (pairs without what follows from popularity, an orthonormal basis of that).
+
+    Items of independent histories, some long and some short, have pairs in the span of functions
+    of their popularity q, for which q and q^2 stand; and the diagonal that is missing there shows
+    as P D P off the diagonal, for D as popularity has it.
+    """
+    v = items.popular
+    basis, sizes, _ = np.linalg.svd(np.column_stack([v, v**2 / v.max()]), full_matrices=False)
+    basis = basis[:, sizes > _ALIKE]
+    image = moment.off @ basis
+    left = moment.off - image @ basis.T
+    left -= basis @ (image.T - (basis.T @ image) @ basis.T)
+    scaled = basis * (v**2)[:, None]
+    sides = np.hstack([basis @ (basis.T @ scaled) - scaled, -basis]), np.hstack([basis, scaled])
+    shared = squares = 0.0
+    for rows in _bands(len(v)):
+        absent = _clear_diagonal(sides[0][rows] @ sides[1].T, rows)
+        shared += float((left[rows] * absent).sum())
+        squares += float((absent**2).sum())
+    for rows in _bands(len(v)):
+        absent = _clear_diagonal(sides[0][rows] @ sides[1].T, rows)
+        left[rows] -= shared / max(squares, _TINY) * absent
+    return left, basis
+
+
+def _bands(n: int) -> list[slice]:
+    """Return rows of a square array in parts, so that what is made of them stays small."""
+    return [slice(i, min(i + _BAND, n)) for i in range(0, n, _BAND)]
+
+
+def _clear_diagonal(part: FloatArray, rows: slice) -> FloatArray:
+    """Set the diagonal of the array of which these are rows to zero, in place."""
+    numbers = np.arange(rows.start, rows.stop)
+    part[numbers - rows.start, numbers] = 0.0
+    return part
 
 
 _NOTHING = Directions(np.zeros((1, 0)), np.zeros(0), np.zeros(0))

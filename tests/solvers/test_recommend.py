@@ -2,10 +2,21 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from skdp.answer import Answer
 from skdp.solvers.item_filter import ItemFilter
-from skdp.solvers.recommend import Route, best_way, buy_counts, fit_filter, judged_part, list_loss
+from skdp.solvers.one_shot import Flipped, flip_deviation
+from skdp.solvers.recommend import (
+    Route,
+    best_way,
+    buy_counts,
+    fit_filter,
+    judged_part,
+    list_loss,
+    with_flips,
+)
+from skdp.solvers.rungs import Bought
 from skdp.solvers.tastes import WAYS, Ways
 
 
@@ -166,3 +177,34 @@ def test_clear_counts_leave_the_moment_whole():
     fitted, names, _ = bought_by_fit(6.0, 20.0, 600.0)
     assert names == ["counts", "moment", "votes"]
     assert fitted.filter.blend > 0
+
+
+@pytest.mark.parametrize("epsilon", [2.5, 9.0])
+@pytest.mark.parametrize("hidden", [0.0, 0.1])
+def test_flipped_cells_make_counts_better(epsilon, hidden):
+    """Means and squares of the errors of the kept items, over draws; others are as they were."""
+    rng, m, n = np.random.default_rng(0), 2000, 40
+    rates, kept, scale = 0.4 * np.arange(1, n + 1.0) ** -0.8, np.arange(0, n, 2), 8.0
+    cells, chance = rng.random((m, n)) < rates, 1 / (1 + np.exp(epsilon))
+    exact, errors, noise = cells.sum(axis=0), [], []
+    for _ in range(60):
+        counts = Bought(exact + scale * rng.standard_normal(n), scale, 0.05, True)
+        known = cells[:, kept] & (rng.random((m, len(kept))) >= hidden)
+        flips = known ^ (rng.random(known.shape) < chance)
+        flipped = Flipped(sp.csr_array(flips.astype(float)), flip_deviation(epsilon))
+        found = with_flips(counts, flipped, kept, hidden, m)
+        assert found.noise_scale == scale
+        np.testing.assert_array_equal(found.value[1::2], counts.value[1::2])
+        errors.append(found.value[kept] - exact[kept])
+        noise.append(counts.value[kept] - exact[kept])
+    errors = np.array(errors)
+    flips = m * flip_deviation(epsilon) ** 2 / (1 - hidden) ** 2
+    variance = 1 / (scale**-2 + 1 / (flips + exact[kept] * hidden / (1 - hidden)))
+    assert np.abs(errors.mean(axis=0) / np.sqrt(variance / 60)).max() < 6
+    assert (errors**2).mean() == pytest.approx(variance.mean(), rel=0.2)
+    assert (errors**2).mean() < (np.array(noise) ** 2).mean()
+
+
+def test_exact_counts_need_no_flips():
+    counts = Bought(np.arange(4.0), 0.0, 1.0, True)
+    assert with_flips(counts, Flipped(sp.csr_array((3, 4)), 0.1), np.arange(4), 0.0, 3) is counts

@@ -1,12 +1,14 @@
 """Tastes from pairs of items: what is read, what chance alone would show, and ways to use them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
 from skdp.solvers.shrinkage import PairMoment, wigner
-from skdp.solvers.tastes import WAYS, Items, offered, own_of
+from skdp.solvers.tastes import WAYS, Items, beside_popularity, energy, offered, own_of, tells
 
 K = 6
 
@@ -77,3 +79,64 @@ def test_nothing_to_read_is_popularity():
     assert not ways.there
     assert len(ways.together()[1]) == 0
     assert ways.chosen(None).blend == 0.0
+
+
+def noisy_moment(off, noise_scale, rng):
+    """A moment with symmetric noise, alike for all pairs."""
+    noise = noise_scale * rng.standard_normal(off.shape)
+    noise = np.triu(noise, 1)
+    edge = 2 * noise_scale * np.sqrt(len(off))
+    return PairMoment(off + noise + noise.T, partial(wigner, noise_scale=noise_scale), edge)
+
+
+def falling_items(n):
+    counts = 1000 * np.arange(1, n + 1.0) ** -0.9
+    return Items(np.arange(n), counts, own_of(counts, 2000.0), 2000.0)
+
+
+def test_noise_alone_tells_nothing():
+    """Deviations of the noise: mean 0, length 1; more than a band of rows at once."""
+    rng, items = np.random.default_rng(0), falling_items(300)
+    found, told = [], 0
+    for _ in range(60):
+        moment = noisy_moment(np.zeros((300, 300)), 3.0, rng)
+        beside = beside_popularity(moment, items)
+        found.append(energy(*beside, items, moment.edge))
+        told += tells(moment, items)
+    assert abs(np.mean(found)) < 6 / np.sqrt(60)
+    assert 0.5 < np.std(found) < 1.6
+    assert told < 20
+
+
+def test_what_popularity_explains_is_taken_away():
+    """Pairs of a function of popularity, and their missing diagonal."""
+    items = falling_items(300)
+    v = items.popular
+    off = 5.0 * np.outer(v, v) + 3.0 * np.outer(v**2, v**2) - 2.0 * (np.outer(v**2, v) + v**3)
+    off = (off + off.T) / 2 - 0.7 * np.diag(v**2)
+    moment = PairMoment(off, partial(wigner, noise_scale=1.0), 1.0)
+    left, basis = beside_popularity(moment, items)
+    assert np.abs(basis.T @ basis - np.eye(2)).max() < 1e-12
+    P = np.eye(300) - basis @ basis.T
+    absent = P @ np.diag(v**2) @ P
+    np.fill_diagonal(absent, 0.0)
+    expected = P @ off @ P
+    expected -= (expected * absent).sum() / (absent**2).sum() * absent
+    np.testing.assert_allclose(left, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_tastes", [0, 3])
+def test_tastes_tell_and_long_histories_do_not(n_tastes):
+    """Some histories are four times as long as others: a second direction that is no taste."""
+    rng, told = np.random.default_rng(1), 0
+    for _ in range(8):
+        R = histories(2000, 90, n_tastes, rng)
+        R *= rng.random(R.shape) < np.where(rng.random(2000) < 0.5, 0.25, 1.0)[:, None]
+        off = exact_moment(R).off
+        told += tells(noisy_moment(off, 3.0, rng), items_of(R))
+    assert told <= 3 if n_tastes == 0 else told >= 6
+
+
+def test_exact_pairs_always_tell():
+    R = histories(200, 30, 0, np.random.default_rng(2))
+    assert tells(exact_moment(R), items_of(R))
