@@ -6,7 +6,6 @@ in int64 across blocks, so nothing here depends on how the work was cut.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ import scipy.sparse as sp
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
+from skdp.data.scratch import Scratch
 from skdp.data.threads import one_blas_thread
 from skdp.exceptions import PrivacyError
 
@@ -100,25 +100,6 @@ def is_paths(X: Any) -> bool:
         and len(X) > 0
         and all(isinstance(path, (str, os.PathLike)) for path in X)
     )
-
-
-class Scratch:
-    """An array that is used again: fresh memory can cost as much as the arithmetic on it.
-
-    What `shaped` returned is overwritten by its next call.
-    """
-
-    def __init__(self, dtype: Any = np.float64) -> None:
-        self._buffer = np.empty(0, dtype)
-
-    def shaped(self, shape: tuple[int, ...]) -> FloatArray:
-        """Return an array of any values."""
-        size = math.prod(shape)
-        if 8 * size > 2 * _BLOCK_BYTES:  # a source of one's own may have larger blocks
-            return np.empty(shape, self._buffer.dtype)
-        if size > self._buffer.size:
-            self._buffer = np.empty(size, self._buffer.dtype)
-        return self._buffer[:size].reshape(shape)
 
 
 def cuts(start: int, stop: int, n: int) -> list[tuple[int, int]]:

@@ -27,13 +27,16 @@ from skdp.data.block_rows import (
     times_powers,
     where_rows,
 )
-from skdp.data.blocks import Block, Scratch
+from skdp.data.blocks import Block
+from skdp.data.scratch import Scratch
 
 FloatArray = NDArray[np.float64]
 # Finest unit of a row, in units of its largest norm: products with a public matrix of 26 bits, and
 # sums of squares, then stay exact.
 FINEST_UNIT = 2.0**-25
 _EXACT = 2.0**52  # sums of squares of integers below this are exact in any order
+_ROUGH = 2.0**20  # and those of fewer units than this, for each column, rounding may blur
+_LENGTH_BITS = 19
 
 
 class _ScratchOfThread(threading.local):
@@ -64,25 +67,38 @@ def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
     return integers, square_norms(integers), exponents - bits
 
 
+def length_unit(n_features: int) -> float:
+    """Return a unit in which most rows of entries about 1 are neither too long nor too short.
+
+    A power of two, so that a row of length 1 has length 1: many lie at the end of an octave.
+    """
+    return math.ldexp(1.0, math.frexp(math.sqrt(n_features))[1] - _LENGTH_BITS)
+
+
 def row_norms(rows: Block, unit: float = math.inf) -> FloatArray:
     """Norm of each row to a relative 1e-3 or better, from that row alone; bad rows have norm 0.
 
     Rows of many units are measured in whole units, which is faster; rows of few units, and rows
     too long for an exact sum of squares, in units of their own.
     """
-    squares = np.zeros(rows.shape[0])
-    if math.isfinite(unit):
-        with np.errstate(over="ignore", invalid="ignore"):
-            squares = square_norms(
-                entrywise(IntegerRows(math.inf, unit, reuse=True)._rounded, rows)
-            )
-    norms = np.sqrt(squares) * unit if math.isfinite(unit) else squares
-    hard = np.flatnonzero(~((squares > 2.0**32) & (squares < _EXACT)))
+    if not math.isfinite(unit):
+        return _own_norms(rows)
+    return _norms(rows, IntegerRows(math.inf, unit, reuse=True).unclipped(rows)[1], unit)
+
+
+def _norms(rows: Block, squares: FloatArray, unit: float) -> FloatArray:
+    """Return norms from those of integers; of rows for which these say little, from the rows."""
+    norms = np.sqrt(squares) * unit
+    hard = np.flatnonzero(~((squares > _ROUGH * rows.shape[1]) & (squares < _EXACT)))
     if hard.size:
-        _, own, exponents = _mantissas(rows if hard.size == rows.shape[0] else rows[hard])
-        with np.errstate(over="ignore"):  # a norm beyond the largest float is above everything
-            norms[hard] = np.ldexp(np.sqrt(own), exponents)
+        norms[hard] = _own_norms(rows if hard.size == rows.shape[0] else rows[hard])
     return np.asarray(norms)
+
+
+def _own_norms(rows: Block) -> FloatArray:
+    _, squares, exponents = _mantissas(rows)
+    with np.errstate(over="ignore"):  # a norm beyond the largest float is above everything
+        return np.asarray(np.ldexp(np.sqrt(squares), exponents))
 
 
 @dataclass(frozen=True)
@@ -111,10 +127,22 @@ class IntegerRows:
 
     def with_squares(self, rows: Block) -> tuple[Block, FloatArray]:
         """Return the integer rows and their exact squared norms."""
-        bound = self.square_bound
+        return self._clipped(rows, *self.unclipped(rows))
+
+    def with_norms(self, rows: Block) -> tuple[Block, FloatArray]:
+        """Return the integer rows, and the norms of rows in this unit, as `row_norms` does."""
+        Z, squares = self.unclipped(rows)
+        norms = _norms(rows, squares, self.unit)
+        return self._clipped(rows, Z, squares)[0], norms
+
+    def unclipped(self, rows: Block) -> tuple[Block, FloatArray]:
+        """Return rows of any length in whole units, and their squared norms."""
         with np.errstate(over="ignore", invalid="ignore"):
             Z = entrywise(self._rounded, rows)
-            squares = square_norms(Z)
+            return Z, square_norms(Z)
+
+    def _clipped(self, rows: Block, Z: Block, squares: FloatArray) -> tuple[Block, FloatArray]:
+        bound = self.square_bound
         over = np.flatnonzero(~(squares <= bound))  # NaN counts as over
         if over.size:
             known = squares[over] < _EXACT  # else the sum of squares was not exact

@@ -9,7 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 Arrays = tuple[NDArray[Any], ...]
-_KEPT_BYTES = 200_000_000  # of what is as large as rows; beside it a fit needs little
+_LARGE = 0.85  # of the limit, for what is large: what is small and needed in each pass finds room
+_KEPT_BYTES = 180_000_000  # of what is as large as rows; beside it a fit needs little
 
 
 class Memory:
@@ -23,14 +24,15 @@ class Memory:
         self._taken = 0
         self._lock = threading.Lock()
 
-    def __call__(self, key: Hashable, make: Callable[[], Arrays]) -> Arrays:
+    def __call__(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
         """Return what is kept under the key, or what `make` returns."""
         found = self._arrays.get(key)
         if found is None:
             found = make()
             size = sum(array.nbytes for array in found)
+            share = _LARGE if large else 1.0
             with self._lock:
-                if self._taken + size <= _KEPT_BYTES:
+                if self._taken + size <= share * _KEPT_BYTES:
                     self._taken += size
                     self._arrays[key] = found
         return found

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import largest_entries
-from skdp.data.blocks import Scratch
 from skdp.data.exact import GRID_BITS, off_grid, on_grid, reduced
+from skdp.data.scratch import Scratch
 from skdp.data.zipped import Zipped
 
 FloatArray = NDArray[np.float64]

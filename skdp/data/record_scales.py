@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_rows
-from skdp.data.blocks import Block, Scratch
+from skdp.data.blocks import Block
+from skdp.data.scratch import Repeated, Scratch
 
 FloatArray = NDArray[np.float64]
 
@@ -22,6 +23,7 @@ FloatArray = NDArray[np.float64]
 class _ScratchOfThread(threading.local):
     def __init__(self) -> None:
         self.rows = Scratch()
+        self.center, self.size = Repeated(), Repeated()
 
 
 _SCRATCH = _ScratchOfThread()
@@ -69,16 +71,18 @@ class RowScale(NamedTuple):
     size: FloatArray
     reach: float
 
-    def __call__(self, rows: Block) -> FloatArray:
+    def __call__(self, rows: Block, good: NDArray[np.bool_] | None = None) -> FloatArray:
         """Return rows in these units, each from that row alone; a bad entry is not a number.
 
-        The next call of this thread overwrites them.
+        `good` says which rows are known to be finite. The next call of this thread overwrites them.
         """
         dense: FloatArray = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
-        scaled = np.subtract(dense, self.center, out=_SCRATCH.rows.shaped(dense.shape))
-        scaled /= self.size
+        n, scratch = len(dense), _SCRATCH
+        scaled = scratch.rows.shaped(dense.shape)
+        np.subtract(dense, scratch.center.rows(self.center, n), out=scaled)
+        scaled /= scratch.size.rows(self.size, n)
         np.clip(scaled, -self.reach, self.reach, out=scaled)
-        bad = np.flatnonzero(~finite_rows(dense))
+        bad = np.flatnonzero(~(finite_rows(dense) if good is None else good))
         if bad.size:
             scaled[bad] = np.where(np.isfinite(dense[bad]), scaled[bad], np.nan)
         return scaled

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.blocks import RowSource, row_source
-from skdp.data.zipped import ZippedRows
+from skdp.data.zipped import CHECKED, ZippedRows
 
 FloatArray = NDArray[np.float64]
 
@@ -32,7 +32,8 @@ class RecordForm:
 
     def __call__(self, rows: RowSource, y: Any) -> RowSource:
         """Return the records of one place."""
-        return ZippedRows(rows, {"y": self.columns(y)})
+        columns = self.columns(y)
+        return ZippedRows(rows, {"y": columns, CHECKED: np.zeros(len(columns), np.int8)})
 
     def alone(self, y: Any) -> RowSource:
         """Return the targets of one place as rows."""

@@ -30,6 +30,9 @@ from skdp.data.zipped import ZippedRows, sources_in_turn
 
 FloatArray = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
+_MOST_ORDERED = 2**24  # numbers of which an ordered copy is kept
+# From a block to its columns, and its term of a sum.
+Both = Callable[[Block], tuple[Sequence[NDArray[Any]], NDArray[Any]]]
 
 
 class Kept(Protocol):
@@ -132,18 +135,28 @@ class _ColumnsOfRows:
 
 
 @dataclass(frozen=True)
+class _TermAlone:
+    both: Both
+
+    def __call__(self, block: Block) -> NDArray[Any]:
+        return self.both(block)[1]
+
+
+@dataclass(frozen=True)
 class _ColumnsAndSum:
     """Columns of one part, and a sum over it, block by block."""
 
     columns: _ColumnsOfRows
     total: PartSum
+    both: Both
 
     def __call__(self, part: RowSource) -> tuple[Columns, NDArray[Any]]:
         found: list[Sequence[NDArray[Any]]] = []
 
         def term(block: Block) -> NDArray[Any]:
-            found.append(self.columns.compute(block))
-            return self.total.term(block)
+            columns, value = self.both(block)
+            found.append(columns)
+            return value
 
         total = replace(self.total, term=term)(part)
         return self.columns.joined(found), total
@@ -185,17 +198,16 @@ class RowColumns:
             self._kept = _keep(self._source, self._make, self._n_jobs)
         return self._kept
 
-    def beside_sum(
-        self, term: Callable[[Block], NDArray[Any]], shape: tuple[int, ...], n_jobs: int | None
-    ) -> NDArray[Any]:
-        """Return the sum of ``term(block)`` in integers; the columns are made in the same pass.
+    def beside_sum(self, both: Both, shape: tuple[int, ...], n_jobs: int | None) -> NDArray[Any]:
+        """Return the sum of integer terms; the columns are made in the same pass.
 
-        Unless they were made before, or rows are elsewhere.
+        Unless they were made before, or rows are elsewhere. ``both(block)`` returns the columns
+        that `compute` makes, and the term.
         """
-        source = self._source
+        source, term = self._source, _TermAlone(both)
         if self._kept is not None or is_remote(source):
             return sum_rows(source, term, shape, exact=True, n_jobs=n_jobs)
-        work = _ColumnsAndSum(self._make, PartSum(term, shape, "int64"))
+        work = _ColumnsAndSum(self._make, PartSum(term, shape, "int64"), both)
         made = each_part(cast(RowSource, source), work, n_jobs)
         self._kept = _KeptHere([(part, columns) for part, (columns, _) in made])
         return np.asarray(sum(total for _, (_, total) in made))
@@ -261,11 +273,21 @@ class Numbers:
         """Return the sum of the int64 ``work(numbers)`` over all parts."""
         return self.columns.sum(_Composed(work, self.of), shape)
 
-    def beside_sum(
-        self, term: Callable[[Block], NDArray[Any]], shape: tuple[int, ...], n_jobs: int | None
-    ) -> NDArray[Any]:
-        """Return the sum of ``term(block)`` in integers; numbers are made in the same pass."""
-        return self.columns.beside_sum(term, shape, n_jobs)
+    def beside_sum(self, both: Both, shape: tuple[int, ...], n_jobs: int | None) -> NDArray[Any]:
+        """Return the sum of integer terms; numbers are made in the same pass."""
+        return self.columns.beside_sum(both, shape, n_jobs)
+
+    @cached_property
+    def ordered(self) -> FloatArray | None:
+        """The numbers in order, what is no number last: for many counts. None where they are not.
+
+        Numbers that are elsewhere, or too many, stay as they are.
+        """
+        kept = self.columns._made()
+        if not isinstance(kept, _KeptHere):
+            return None
+        parts = [self.of(made) for _, made in kept.made]
+        return np.sort(np.concatenate(parts)) if sum(map(len, parts)) <= _MOST_ORDERED else None
 
     @property
     def measured(self) -> bool:

@@ -76,9 +76,9 @@ class Batch:
         rows = self._source._rows_of(self._users, self.good, slice(0, 1))
         return rows[:, 0]
 
-    def keep(self, key: Hashable, make: Callable[[], Arrays]) -> Arrays:
+    def keep(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
         """Return what `make` returned for these users under a public key, or call it."""
-        return self._source.memory((int(self._users[0]), key), make)
+        return self._source.memory((int(self._users[0]), key), make, large=large)
 
 
 def _exponents(values: FloatArray) -> NDArray[np.intc]:

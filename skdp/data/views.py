@@ -13,8 +13,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_rows
-from skdp.data.blocks import Block, RowSource, Scratch, plain_block, rows_at_once
-from skdp.data.zipped import Zipped
+from skdp.data.blocks import Block, RowSource, plain_block, rows_at_once
+from skdp.data.scratch import Repeated, Scratch
+from skdp.data.zipped import CHECKED, Zipped
 
 FloatArray = NDArray[np.float64]
 View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
@@ -46,12 +47,13 @@ class ViewedRows:
 def centered(blocks: Iterable[Block], center: FloatArray) -> Iterator[FloatArray]:
     """Yield rows minus a centre, in dense blocks of bounded memory."""
     rows = rows_at_once(len(center))
-    scratch = Scratch()
+    scratch, repeated = Scratch(), Repeated()
     for block in blocks:
         for i in range(0, block.shape[0], rows):
             part = block[i : i + rows]
             part = part.toarray() if sp.issparse(part) else part
-            yield np.subtract(part, center, out=scratch.shaped(part.shape))
+            about = repeated.rows(center, len(part))
+            yield np.subtract(part, about, out=scratch.shaped(part.shape))
 
 
 def selected(blocks: Iterable[Block], kept: NDArray[np.intp]) -> Iterator[Block]:
@@ -75,8 +77,17 @@ def targets_of_records(blocks: Iterable[Zipped]) -> Iterator[FloatArray]:
 
 
 def good_records(block: Zipped) -> NDArray[np.bool_]:
-    """Whether row and targets are finite."""
-    return np.asarray(finite_rows(block.rows) & np.isfinite(block.targets).all(axis=1))
+    """Whether row and targets are finite; looked at once, where a column remembers it."""
+    seen = block.columns.get(CHECKED)
+    if seen is None:
+        return _finite_records(block)
+    if not seen.all():  # each thread writes its own rows
+        seen[:] = np.where(_finite_records(block), 1, -1)
+    return np.asarray(seen > 0)
+
+
+def _finite_records(block: Zipped) -> NDArray[np.bool_]:
+    return np.asarray(finite_rows(block.rows) & finite_rows(block.targets))
 
 
 def on_columns(rows: Block, kept: NDArray[np.intp]) -> Block:

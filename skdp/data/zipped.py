@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from skdp.data.blocks import Block, RowSource, cuts, plain_block
 
 Columns = Mapping[str, NDArray[Any]]
+# A column that remembers which records are finite: 0 not looked at yet, 1 finite, -1 not.
+CHECKED = "checked"
 
 
 class Zipped(NamedTuple):

@@ -22,6 +22,9 @@ _REST = 0.95  # of the budget of interactions; the others show sums and the tota
 _UNREAD = 2.5  # edges of flipped cells, whose choice of directions has no floor
 _MANY = 400  # columns: of more a moment is read on the popular ones, flips are on all alike
 _EXTRA = 10  # columns of products: popular items come first, tastes after them
+# Where m exceeds the noise of a moment (its edge, for each component) so many times, and noise is
+# not next to nothing either: more columns and steps, since all answers are used together.
+_SEEN, _NEXT_TO_NONE, _MORE, _STEPS_MORE = 20.0, 30.0, 20, 8
 _RITZ = 0.03  # of the budget, for the Ritz values of items that were chosen
 
 
@@ -67,11 +70,16 @@ def _flipped_edge(estimator, shape):
     return 2 * noise * math.sqrt(n)
 
 
-def interaction_steps(estimator):
-    """Return the number of products of the power route."""
-    if estimator.n_iter != "auto":
-        return estimator.n_iter
-    return 6 if estimator.epsilon < 3 else 10 if estimator.epsilon < 30 else 20
+def interaction_products(estimator, session, shape):
+    """Return the columns of products beyond the components, and how many products there are."""
+    (m, n), epsilon = shape, estimator.epsilon
+    more, steps = _EXTRA, 6 if epsilon < 3 else 10 if epsilon < 30 else 20
+    if session.law == "gaussian" and epsilon < _NEXT_TO_NONE:
+        edge = _moment_noise(estimator, session, n) * math.sqrt(n)
+        if m > _SEEN * edge * estimator.n_components:
+            more, steps = _MORE, max(steps, _STEPS_MORE)
+    more = more if estimator.n_oversamples == "auto" else estimator.n_oversamples
+    return more, steps if estimator.n_iter == "auto" else estimator.n_iter
 
 
 def fit_interactions(estimator, session, X, route):
@@ -103,10 +111,10 @@ def _moment_pairs(estimator, session, ask, shape, route):
         signal = m / max(_moment_noise(estimator, session, n), 1e-150)
         V = screened_moment(ask, n, k, _REST - _RITZ, signal)
         return rotate_by_ritz(ask.ritz, V, _RITZ)
-    more = _EXTRA if estimator.n_oversamples == "auto" else estimator.n_oversamples
+    more, steps = interaction_products(estimator, session, shape)
     first, _ = late_columns(session.law, k, more, n, n, symmetric=True)
     start = session.random_start(n, k, late=first - k, ones_first=True)
-    options = {"law": session.law, "n_iter": interaction_steps(estimator)}
+    options = {"law": session.law, "n_iter": steps}
     options |= {"first": first, "spread": False}  # popular items hold most of the signal
     squares, V = iterate_symmetric(ask, start, k, _REST, **options)
     order = np.argsort(-squares, kind="stable")  # a negative Ritz value is noise: last

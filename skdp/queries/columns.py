@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_only
-from skdp.data.blocks import Block, Scratch, row_source
+from skdp.data.blocks import Block, row_source
+from skdp.data.scratch import Scratch
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.octaves import OctaveQuery, PlaceQuery
 from skdp.queries.sums import Neighbours, SumQuery, summed
@@ -41,14 +42,20 @@ class ColumnQuery(SumQuery):
     def __init__(self, rows: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
         super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
         self.n_features: int = self._source.n_features
+        self._octaves: OctaveQuery | None = None
+        self._places: PlaceQuery | None = None
 
     def octaves(self, center: FloatArray) -> OctaveQuery:
         """Return how entries compare with powers of two about a public centre."""
-        return self._beside(OctaveQuery, self._source, center)
+        query = self._beside(OctaveQuery, self._source, center).after(self._octaves)
+        self._octaves = query
+        return query
 
     def places(self, center: FloatArray, step: FloatArray) -> PlaceQuery:
         """Return how entries compare with public places: whole steps from a public centre."""
-        return self._beside(PlaceQuery, self._source, center, step)
+        query = self._beside(PlaceQuery, self._source, center, step).after(self._places)
+        self._places = query
+        return query
 
     def moments(self, center: FloatArray, size: FloatArray, count_weight: float) -> Bounded:
         """Return sums of w, of b (w^2 - 1/2) and of c, for w = (x - center)/size cut to [-1, 1].

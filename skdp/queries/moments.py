@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import block_gram, dense
+from skdp.data.block_rows import block_gram, cross_product
 from skdp.data.blocks import AnyRows, Block, sum_rows
 from skdp.data.exact import GRID_BITS, PublicMatrix, limbs_of
-from skdp.data.integer_rows import IntegerRows, rows_and_squares
+from skdp.data.integer_rows import IntegerRows, row_norms, rows_and_squares
 from skdp.data.remote import RowNumbers
 from skdp.data.wide import Wide
 from skdp.privacy.gate.bounds import Bound, Bounded
@@ -44,7 +44,7 @@ class KeptMoment(SumQuery):
     source : RowSource or RemoteRows
         The private rows.
     norms : RowNumbers
-        Their norms.
+        Their norms: measured before, or to be measured in units of this moment.
     clip_norm, adjacency, n_jobs
         As in `RowQuery`.
     """
@@ -59,7 +59,10 @@ class KeptMoment(SumQuery):
         n_jobs: int | None,
     ) -> None:
         super().__init__(source, adjacency=adjacency, n_jobs=n_jobs)
-        self._norms, self.clip_norm, self._unit = norms, clip_norm, clip_norm * _UNIT
+        self.clip_norm, self._unit = clip_norm, clip_norm * _UNIT
+        self.norms = norms
+        if not norms.measured:
+            self.norms = RowNumbers(source, partial(row_norms, unit=self._unit))
         self.n_features: int = source.n_features
         self._total: Wide | None = None
 
@@ -82,8 +85,8 @@ class KeptMoment(SumQuery):
         """Return the moment; norms that nobody asked for yet are measured in its pass."""
         if self._total is None:
             d, rows = self.n_features, IntegerRows(self.clip_norm, self._unit, reuse=True)
-            term = partial(_gram_limbs, integers=rows)
-            total = self._norms.beside_sum(term, (2 * d, d), self.n_jobs)
+            both = partial(_norms_and_gram, integers=rows)
+            total = self.norms.beside_sum(both, (2 * d, d), self.n_jobs)
             self._total = Wide.joined(total[:d], total[d:])
         return self._total
 
@@ -92,12 +95,18 @@ class KeptMoment(SumQuery):
     ) -> NDArray[Any]:
         """Return a sum over norms, which are measured in the pass that makes the moment."""
         self._whole()
-        return self._norms.sum(work, shape)
+        return self.norms.sum(work, shape)
+
+    @property
+    def ordered(self) -> FloatArray | None:
+        """Norms in order, which are measured in the pass that makes the moment."""
+        self._whole()
+        return self.norms.ordered
 
     def _rows_beyond(self, norm: float) -> AnyRows:
         """Return at least the rows whose integers are longer than a norm."""
         rounding = math.sqrt(self.n_features) * self._unit
-        return self._norms.rows_where(partial(_above, threshold=_NEARLY * norm - rounding))
+        return self.norms.rows_where(partial(_above, threshold=_NEARLY * norm - rounding))
 
     def _summed(self, rows: AnyRows, term: Any, width: int) -> Wide:
         """Return the sum of a d x `width` matrix of integers that comes in two limbs."""
@@ -236,9 +245,10 @@ def _stacked(exact: FloatArray) -> FloatArray:
     return limbs_of(exact).reshape(-1, exact.shape[1])
 
 
-def _gram_limbs(rows: Block, integers: IntegerRows) -> FloatArray:
-    """Return Z'Z of one block, in limbs."""
-    return _stacked(block_gram(integers(rows)))
+def _norms_and_gram(rows: Block, integers: IntegerRows) -> tuple[tuple[FloatArray], NDArray[Any]]:
+    """Return the norms of rows, and Z'Z of one block in limbs."""
+    Z, norms = integers.with_norms(rows)
+    return (norms,), _stacked(block_gram(Z))
 
 
 def _cut_off(rows: Block, first: float, then: float, unit: float) -> FloatArray:
@@ -255,4 +265,4 @@ def _long_terms(
     A, _, sizes = split(Z, lengths)
     above = np.flatnonzero(_above(sizes * unit**2, level))
     Z, T = Z[above], np.trunc(A[above] * (level / unit**2 / sizes[above])[:, None])
-    return np.hstack([_stacked(block_gram(Z)), _stacked(dense(Z.T @ T))])
+    return np.hstack([_stacked(block_gram(Z)), _stacked(cross_product(Z, T))])

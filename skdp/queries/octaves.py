@@ -6,14 +6,15 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_only
-from skdp.data.blocks import Block, Scratch, row_source
+from skdp.data.blocks import Block, row_source
+from skdp.data.scratch import Scratch
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.sums import SumQuery
 
@@ -21,8 +22,10 @@ FloatArray = NDArray[np.float64]
 _LOWEST, _HIGHEST = -60, 60  # octaves told apart; what lies outside counts for the outermost
 _PARTS = 4  # equal parts of an octave
 _OCTAVE_BINS = _PARTS * (_HIGHEST - _LOWEST + 1)
-_FARTHEST = 64  # steps told apart, to each side
-_PLACE_BINS = 2 * _FARTHEST + 2
+_FARTHEST = 64  # steps from the centre, to each side, that may be asked about
+_COUNTED = 2 * _FARTHEST  # and that are told apart: a centre may move
+_PLACE_BINS = 2 * _COUNTED + 2
+_FEW = 0.5  # of the columns: that many are taken out of the rows rather than all counted
 # The leading bits of a float that is not negative, after one was taken off all of its bits, count
 # the parts of octaves; what is equal to the centre wraps, and goes into a bin of its own.
 _SHIFT = 52 - (_PARTS.bit_length() - 1)
@@ -80,14 +83,25 @@ class PlacesOfBlock:
         if sp.issparse(rows):
             return _counted_stored(rows, self._bins_at, _PLACE_BINS)
         numbers = _SCRATCH.numbers.shaped(rows.shape)
-        first = _FARTHEST + _PLACE_BINS * np.arange(rows.shape[1])
+        first = _COUNTED + _PLACE_BINS * np.arange(rows.shape[1])
         steps = _places(rows, self.center, self.step, numbers, first)
         bins = _SCRATCH.bins.shaped(rows.shape).view(np.intp)
         np.copyto(bins, steps, casting="unsafe")
         return _by_column(bins, _PLACE_BINS)
 
     def _bins_at(self, values: FloatArray, columns: NDArray[Any]) -> NDArray[np.intp]:
-        return places_of(values, self.center[columns], self.step[columns])
+        return places_of(values, self.center[columns], self.step[columns], _COUNTED)
+
+
+@dataclass(frozen=True)
+class _OnColumns:
+    """The counts of some columns; a row with a bad value in any of them adds nothing."""
+
+    of_block: OfBlock
+    which: NDArray[np.intp]
+
+    def __call__(self, block: Block) -> NDArray[np.int64]:
+        return self.of_block(finite_only(block)[:, self.which])
 
 
 class _RankQuery(SumQuery):
@@ -100,15 +114,29 @@ class _RankQuery(SumQuery):
     def __init__(
         self,
         rows: Any,
-        of_block: OfBlock,
+        of_columns: Callable[[Any], OfBlock],
         bins: int,
         *,
         adjacency: str,
         n_jobs: int | None = None,
     ) -> None:
         super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
-        self._of_block, self._bins = of_block, bins
+        self._of_columns, self._bins = of_columns, bins
         self._cumulated: NDArray[np.int64] | None = None
+        self._shift = np.zeros(self._source.n_features, np.intp)  # of bins, where counts are older
+        self._before: Any = None
+
+    def after(self, before: _RankQuery | None) -> Self:
+        """Return this query, which counts no column again that `before` counted: of the same rows.
+
+        `before` has the same type.
+        """
+        self._before = before
+        return self
+
+    def _moved(self, before: Any) -> FloatArray:
+        """Return how many bins each column moved since the query before; no number: anew."""
+        raise NotImplementedError
 
     def _ranks(self, last: NDArray[np.intp]) -> Bounded:
         """Return half of the entries in bins up to `last` minus half of those above.
@@ -119,7 +147,7 @@ class _RankQuery(SumQuery):
 
         def answer(step: float) -> NDArray[Any]:
             counts = self._counts()
-            excess = 2 * counts[np.arange(d), last] - counts[:, -1]
+            excess = 2 * counts[np.arange(d), last + self._shift] - counts[:, -1]
             if step == 0.0:
                 return np.asarray(excess / 2)
             half = round(0.5 / step)
@@ -132,10 +160,25 @@ class _RankQuery(SumQuery):
     def _counts(self) -> NDArray[np.int64]:
         """Return how many entries of each column lie in each bin or below."""
         if self._cumulated is None:
-            shape = self._source.n_features, self._bins
-            counts = self._sum(self._of_block, shape, 1.0)
-            self._cumulated = counts.cumsum(axis=1)
+            self._cumulated = self._made(self._before)
+            self._before = None
         return self._cumulated
+
+    def _made(self, before: Any) -> NDArray[np.int64]:
+        d = self._source.n_features
+        counted = before is not None and before._cumulated is not None
+        moved = self._moved(before) if counted else np.full(d, np.nan)
+        new = np.flatnonzero(np.isnan(moved))
+        if new.size > _FEW * d:
+            return self._sum(self._of_columns(np.arange(d)), (d, self._bins), 1.0).cumsum(axis=1)
+        self._shift = np.where(np.isnan(moved), 0, before._shift + moved).astype(np.intp)
+        if not new.size:
+            counts: NDArray[np.int64] = before._cumulated
+            return counts
+        counts = before._cumulated.copy()
+        term = _OnColumns(self._of_columns(new), new)
+        counts[new] = self._sum(term, (new.size, self._bins), 1.0).cumsum(axis=1)
+        return counts
 
 
 class OctaveQuery(_RankQuery):
@@ -162,7 +205,11 @@ class OctaveQuery(_RankQuery):
         of_block: Callable[[FloatArray], OfBlock] = OctavesOfBlock,
         **options: Any,
     ) -> None:
-        super().__init__(rows, of_block(center), _OCTAVE_BINS, **options)
+        self._center = center
+        super().__init__(rows, lambda which: of_block(center[which]), _OCTAVE_BINS, **options)
+
+    def _moved(self, before: OctaveQuery) -> FloatArray:
+        return np.where(self._center == before._center, 0.0, np.nan)
 
     def ranks(self, thresholds: FloatArray) -> Bounded:
         """Return, for each column, half of the entries at most a threshold minus half of others.
@@ -198,11 +245,21 @@ class PlaceQuery(_RankQuery):
         of_block: Callable[[FloatArray, FloatArray], OfBlock] = PlacesOfBlock,
         **options: Any,
     ) -> None:
-        super().__init__(rows, of_block(center, step), _PLACE_BINS, **options)
+        self._center, self._step = center, step
+        super().__init__(
+            rows, lambda which: of_block(center[which], step[which]), _PLACE_BINS, **options
+        )
+
+    def _moved(self, before: PlaceQuery) -> FloatArray:
+        """Return how many whole steps the centre of each column moved, if steps are the same."""
+        moved = (self._center - before._center) / self._step
+        within = np.abs(before._shift + moved) <= _COUNTED - _FARTHEST
+        same = (self._step == before._step) & (moved == np.rint(moved)) & within
+        return np.where(same, moved, np.nan)
 
     def ranks(self, steps: FloatArray) -> Bounded:
         """Return, for each column, half of the entries up to so many steps minus half of others."""
-        return self._ranks(np.clip(steps, -_FARTHEST, _FARTHEST).astype(np.intp) + _FARTHEST)
+        return self._ranks(np.clip(steps, -_FARTHEST, _FARTHEST).astype(np.intp) + _COUNTED)
 
 
 def octaves_of(rows: FloatArray, center: FloatArray) -> NDArray[np.intp]:
@@ -210,18 +267,28 @@ def octaves_of(rows: FloatArray, center: FloatArray) -> NDArray[np.intp]:
     return _bins(np.abs(rows - center, dtype=np.float64))
 
 
-def places_of(rows: FloatArray, center: FloatArray, step: FloatArray) -> NDArray[np.intp]:
-    """Return the number of the step that each entry lies in; the first and last hold the rest."""
-    return _places(rows, center, step, np.empty(rows.shape), _FARTHEST).astype(np.intp)
+def places_of(
+    rows: FloatArray, center: FloatArray, step: FloatArray, farthest: int = _FARTHEST
+) -> NDArray[np.intp]:
+    """Return the number of the step that each entry lies in; entries beyond lie in the outermost.
+
+    To each side `farthest` are told apart.
+    """
+    return _places(rows, center, step, np.empty(rows.shape), _COUNTED, farthest).astype(np.intp)
 
 
 def _places(
-    rows: FloatArray, center: FloatArray, step: FloatArray, out: FloatArray, first: Any
+    rows: FloatArray,
+    center: FloatArray,
+    step: FloatArray,
+    out: FloatArray,
+    first: Any,
+    farthest: int = _COUNTED,
 ) -> FloatArray:
     """Return the steps of entries, the centre of a column counted as `first`."""
     with np.errstate(over="ignore"):
         steps = np.divide(_about(rows, center, out), step, out=out)
-    np.clip(np.ceil(steps, out=steps), -_FARTHEST, _FARTHEST + 1, out=steps)
+    np.clip(np.ceil(steps, out=steps), -farthest, farthest + 1, out=steps)
     steps += first
     return steps
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import block_gram, finite_rows, unpacked, where_rows
+from skdp.data.block_rows import block_gram, cross_product, finite_rows, unpacked, where_rows
 from skdp.data.blocks import AnyRows, Block, sum_rows
-from skdp.data.integer_rows import row_map, row_norms
+from skdp.data.integer_rows import length_unit, row_map, row_norms
 from skdp.data.record_scales import RowScale, TargetScale
 from skdp.data.remote import Columns, RowColumns, narrowed
 from skdp.data.views import good_records, rows_of_records, targets_of_records
@@ -36,7 +36,12 @@ def _lengths(
     block: Zipped, scale: RowScale | None, kept: NDArray[np.intp] | None
 ) -> tuple[FloatArray]:
     (rows,) = rows_of_records([block], kept)
-    return (row_norms(rows if scale is None else scale(rows)),)
+    return (_norms(rows if scale is None else scale(rows, good_records(block)), scale),)
+
+
+def _norms(rows: Block, scale: RowScale | None) -> FloatArray:
+    """Return the norms of rows, measured alike in all passes; entries in units are about 1."""
+    return row_norms(rows, math.inf if scale is None else length_unit(rows.shape[1]))
 
 
 def _length(columns: Columns) -> FloatArray:
@@ -166,7 +171,7 @@ class _MomentOfBlock:
         if self.kept is not None:
             block = block._replace(rows=block.rows[:, self.kept])
         if self.row_scale is not None:
-            block = block._replace(rows=self.row_scale(block.rows))
+            block = block._replace(rows=self.row_scale(block.rows, whole))
         unit, t = math.sqrt(self.step), self.target_norm
         f, good = self._weights(block, whole)
         rows = row_map(self.clip_norm, unit)(where_rows(good, block.rows))
@@ -183,7 +188,7 @@ class _MomentOfBlock:
     ) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Return f and whether a record is finite, in columns that are left out too."""
         norms = block.columns.get(_LENGTH)
-        norms = row_norms(block.rows) if norms is None else norms
+        norms = _norms(block.rows, self.row_scale) if norms is None else norms
         good = whole & finite_rows(block.rows)
         with np.errstate(divide="ignore"):
             f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
@@ -207,7 +212,7 @@ def moment_of(rows: Block, V: FloatArray, last: FloatArray | None) -> FloatArray
     beside = V if last is None else np.column_stack([V, last])
     out, rows = np.zeros((d + beside.shape[1],) * 2), unpacked(rows)
     out[:d, :d] = block_gram(rows)
-    cross = rows.T @ beside
+    cross = cross_product(rows, beside)
     out[:d, d:], out[d:, :d] = cross, cross.T
     if last is not None:
         out[d : d + q, -1] = out[-1, d : d + q] = V.T @ last

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from skdp.data.block_rows import (
     block_gram,
     column_sums,
+    cross_product,
     dense,
     entrywise,
     rint,
@@ -32,6 +33,7 @@ from skdp.data.integer_rows import (
     IntegerRows,
     as_int64,
     clip_rows,
+    length_unit,
     row_map,
     row_norms,
 )
@@ -67,22 +69,22 @@ class RowQuery(SumQuery):
     ) -> None:
         super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
         self.clip_norm = float(clip_norm)
-        near = self.clip_norm * _SUM_UNIT
-        self._norms = RowNumbers(self._source, partial(row_norms, unit=near))
         self.n_features: int = self._source.n_features
+        finite = math.isfinite(self.clip_norm)
+        near = self.clip_norm * _SUM_UNIT if finite else length_unit(self.n_features)
+        self._norms = RowNumbers(self._source, partial(row_norms, unit=near))
         self._moment: KeptMoment | None = None
         self._exact_sums: dict[float, NDArray[Any]] = {}
 
     # -- narrowed queries (public arguments) -----------------------------------------------
 
     def clipped(self, clip_norm: float) -> RowQuery:
-        """Return the same rows under a public clip norm; norms that have a unit are measured once.
+        """Return the same rows under a public clip norm; norms are measured once.
 
-        Which unit that is follows from the calls alone, here and where they are made again.
+        Their unit follows from the calls alone, here and where they are made again.
         """
         query = self._beside(RowQuery, self._source, clip_norm=clip_norm)
-        if math.isfinite(self.clip_norm):
-            query._norms = self._norms
+        query._norms = self._norms
         if self._moment is not None and self._moment.serves(clip_norm):
             query._moment = self._moment
         return query
@@ -94,6 +96,7 @@ class RowQuery(SumQuery):
             query._moment = self._beside(
                 KeptMoment, self._source, query._norms, clip_norm=self.clip_norm
             )
+            query._norms = query._moment.norms
         return query
 
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
@@ -263,7 +266,7 @@ class RowQuery(SumQuery):
             def term(rows: Block) -> FloatArray:
                 Z = rows_to_units(rows)
                 P = dense(Z @ V) if step == 0.0 else rint(grid.multiply(Z))
-                return dense(Z.T @ P)
+                return cross_product(Z, P)
 
             return self._sum(term, (d, k), step)
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import cross_product
 from skdp.data.blocks import AnyRows, Block
 from skdp.data.exact import GRID_BITS, limbs_of, on_grid, wide_map
 from skdp.data.integer_rows import FINEST_UNIT, rows_and_squares
@@ -154,9 +155,9 @@ class TangentQuery(SumQuery):
                 with np.errstate(divide="ignore", invalid="ignore"):
                     P = weighted * np.fmin(1.0, longest / sizes)[:, None]
                 if step == 0.0:
-                    return np.asarray(Z.T @ P)
+                    return cross_product(Z, P)
                 P = np.rint(P)
-                return np.vstack([np.asarray(Z.T @ P), *limbs_of(np.rint(A).T @ P)])
+                return np.vstack([cross_product(Z, P), *limbs_of(np.rint(A).T @ P)])
 
             total = self._sum(term, (d + 2 * p, p) if step else (d, p), step)
             if step == 0.0:

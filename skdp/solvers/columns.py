@@ -30,6 +30,9 @@ _STEP, _WIDE_STEP, _FINER, _LOOKS = 2.0**-3, 2.0**-2, 2.0**-5, 2
 # Of what is left for parts of octaves and raises, where columns are looked at once more: a median,
 # and the scale about it.
 _CLOSER = (0.25, 0.25)
+# Of a scale: half of the entries of a column lie farther than half its scale from 0. So where the
+# median lies nearer than this, half of them lie at least as far from it: no finer steps are needed.
+_ASIDE = 0.25
 _OF_SPREAD = 2.0  # a deviation is at most: 1.5 where entries are normal
 _CLEAR = 8.0  # times the noise of a rank: with fewer rows they are of more use where they are
 
@@ -137,7 +140,7 @@ def find_columns(ask: AsksColumns, d: int, share: float, n: float | None) -> Col
     first = find_scales(ask.octaves(np.zeros(d)).ranks, d, scales)
     closer = [part * (finer + raises) for part in _CLOSER]
     clear = n > _CLEAR * first.noise_scale * math.sqrt(scales / min(closer))
-    seen = _medians(ask, first, places, step=_WIDE_STEP if clear else _STEP)
+    seen = _medians(ask, first, places, step=_WIDE_STEP if clear else _STEP, aside=_ASIDE)
     center, placed = seen.center, seen.placed
     about = ask.octaves(center).ranks
     spread = find_scales(about, d, spreads, near=first.value)
@@ -194,22 +197,29 @@ class _Medians(NamedTuple):
 
 
 def _medians(
-    ask: AsksColumns, scale: Scale, share: float, *, step: float = _STEP, **how: float
+    ask: AsksColumns,
+    scale: Scale,
+    share: float,
+    *,
+    step: float = _STEP,
+    aside: float = 0.0,
+    **how: float,
 ) -> _Medians:
     """Return about the median of each column; entries may be alike, and far from 0.
 
-    A column that lies within the steps of a first look is looked at again, in finer ones.
+    A column that lies within the steps of a first look is looked at again, in finer ones, unless
+    its median lies nearer to 0 than `aside` scales.
     """
     d = len(scale.value)
     center, steps = np.zeros(d), scale.value * step
-    placed, finer = np.zeros(d, bool), np.ones(d)
+    placed, close = np.zeros(d, bool), np.zeros(d, bool)
     for _ in range(_LOOKS):
-        steps = steps * finer
+        steps = np.where(close, _FINER * steps, steps)
         seen = find_places(ask.places(center, steps).ranks, d, share / _LOOKS, **how)
         placed |= seen.enclosed & (scale.found | seen.narrow)
         center = np.where(scale.found | placed, center + steps * seen.at, 0.0)
-        finer = np.where(seen.narrow, _FINER, 1.0)
-    return _Medians(center, steps, placed, seen.narrow & (scale.found | placed))
+        close = seen.narrow & (np.abs(center) >= aside * scale.value)
+    return _Medians(center, steps, placed, close & (scale.found | placed))
 
 
 def _closer(
@@ -225,7 +235,7 @@ def _closer(
     step says nothing of its spread.
     """
     places, spreads = shares
-    d, step = len(narrow), seen.step * _FINER
+    d, step = len(narrow), np.where(narrow, _FINER, 1.0) * seen.step
     look = find_places(ask.places(seen.center, step).ranks, d, places)
     nearer = narrow & (look.narrow | look.enclosed)
     center = np.where(nearer, seen.center + step * look.at, seen.center)

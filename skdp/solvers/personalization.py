@@ -238,7 +238,7 @@ class View:
     def ridge(self, batch: UserBatch) -> FloatArray:
         """Coefficients (n, d, p) by least squares, with each user's best leave-one-out penalty."""
         seen = self(batch)
-        path, Y = seen.path(), self.linear_targets(seen.Y)
+        path, Y = seen.path, self.linear_targets(seen.Y)
         offset, loss = np.zeros_like(Y), LOSSES["squared"]
         errors = path.grid_errors(Y, PENALTIES, np.array([self.variance]))
         best = PENALTIES[np.argmin(errors[:, :, 0].sum(axis=2), axis=1)]
@@ -308,14 +308,15 @@ class Seen:
         found = self._view.whitened_moments(moments(self._batch.X, R))
         return np.asarray(found / self.scale[:, None, None])
 
+    @cached_property
     def path(self) -> RidgePath:
-        """Return ridge fits to all coordinates; their decomposition is made once for a view."""
+        """Ridge fits to all coordinates; their decomposition is made once for a view."""
 
         def made() -> tuple[FloatArray, FloatArray, FloatArray]:
             path = RidgePath.of(self.X)
             return path.size, path.P, path.s
 
-        size, P, s = self._batch.keep(("path", *self._view.of_rows), made)
+        size, P, s = self._batch.keep(("path", *self._view.of_rows), made, large=True)
         return RidgePath(size, P, s)
 
 

@@ -23,6 +23,7 @@ FloatArray = NDArray[np.float64]
 _SPLIT = 0.6  # c: most of the signal stays in the half that is fitted
 _MARGIN = 1.0  # by which another must be better than the leading eigenvectors, in noise scales
 _WIDER = 4  # times as many eigenpairs as are asked for: what the shrunk spectrum is made of
+_ROUGH = 1e-4  # of the diagonal: noise beside which single precision is nothing
 _LEVELS = (2.5, 3.5)  # of the noise off the diagonal, for soft thresholds
 
 
@@ -45,18 +46,28 @@ class Subspace(NamedTuple):
 
 
 class _Noisy:
-    """A moment with noise of known scale, and its leading eigenpairs."""
+    """A moment with noise of known scale, and its leading eigenpairs.
 
-    def __init__(self, moment: FloatArray, noise_scale: float) -> None:
+    With `rough` eigenpairs are found in single precision, where that is far below the noise: they
+    are judged, and not used.
+    """
+
+    def __init__(self, moment: FloatArray, noise_scale: float, *, rough: bool = False) -> None:
         self.moment, self.noise_scale = moment, noise_scale
+        self._rough = rough and noise_scale > _ROUGH * float(np.abs(np.diag(moment)).max())
         self._pairs: tuple[FloatArray, FloatArray] | None = None
 
     def pairs(self, k: int) -> tuple[FloatArray, FloatArray]:
         """Return k eigenpairs, descending; what was found once is not looked for again."""
         if self._pairs is None or len(self._pairs[0]) < min(k, len(self.moment)):
-            self._pairs = leading_pairs(self.moment, k)
+            self._pairs = self.pairs_of(self.moment, k)
         values, vectors = self._pairs
         return values[:k], vectors[:, :k]
+
+    def pairs_of(self, moment: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
+        """Return k eigenpairs of another moment, in the same precision."""
+        values, vectors = leading_pairs(moment.astype(np.float32) if self._rough else moment, k)
+        return values.astype(np.float64), vectors.astype(np.float64)
 
 
 Way = Callable[[_Noisy, int], Subspace]
@@ -90,7 +101,7 @@ def chosen_subspace(
         return _leading(released, k)
     Z = np.random.default_rng(20240229).standard_normal(A.shape) * noise_scale
     Z = (Z + Z.T) / 2
-    half = _Noisy(A + _SPLIT * Z, noise_scale * math.sqrt(1 + _SPLIT**2))
+    half = _Noisy(A + _SPLIT * Z, noise_scale * math.sqrt(1 + _SPLIT**2), rough=True)
     half.pairs(_WIDER * k)
     other = A - Z / _SPLIT
     ways = _ways(first, sparse)
@@ -124,7 +135,7 @@ def _leading(A: _Noisy, k: int) -> Subspace:
 
 def _thresholded(A: _Noisy, k: int, level: float) -> Subspace:
     B = soft_thresholded(A.moment, level * A.noise_scale / math.sqrt(2))
-    return Subspace(leading_pairs(B, k)[1], B, False)
+    return Subspace(A.pairs_of(B, k)[1], B, False)
 
 
 def _with_diagonal(A: _Noisy, k: int) -> Subspace:
@@ -147,11 +158,11 @@ def _beside_diagonal(A: _Noisy, k: int) -> Subspace:
     diagonal = np.maximum(np.diag(A.moment), 0.0)
     off = A.moment.copy()
     np.fill_diagonal(off, 0.0)
-    found = wigner(*leading_pairs(off, _WIDER * k), A.noise_scale / math.sqrt(2))
+    found = wigner(*A.pairs_of(off, _WIDER * k), A.noise_scale / math.sqrt(2))
     sizes = found.values * np.maximum(found.cosines, 0.0)
     estimate = (found.vectors * sizes) @ found.vectors.T
     np.fill_diagonal(estimate, diagonal)
-    return Subspace(leading_pairs(estimate, k)[1], estimate, False)
+    return Subspace(A.pairs_of(estimate, k)[1], estimate, False)
 
 
 def _axes(sizes: FloatArray, k: int) -> FloatArray:

@@ -35,7 +35,7 @@ class UserBatch(Protocol):
         ...
 
     def keep(
-        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]]
+        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
     ) -> tuple[NDArray[Any], ...]:
         """Return what `make` returned for these users under a public key, or call it."""
         ...
@@ -56,7 +56,7 @@ class TakenUsers(NamedTuple):
         return cls(batch.X[users], batch.Y[users], *exponents)
 
     def keep(
-        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]]
+        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
     ) -> tuple[NDArray[Any], ...]:
         """Keep nothing."""
         return make()

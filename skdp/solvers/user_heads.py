@@ -155,9 +155,9 @@ class Heads:
         Their products are r XX' + (1 - r) XU (XU)': those of all coordinates, and of a few.
         """
         if outside == 1.0:
-            return seen.path()
+            return seen.path
         Z = seen.times(self.U)
-        return RidgePath.of(Z) if outside == 0 else seen.path().beside(outside, Z)
+        return RidgePath.of(Z) if outside == 0 else seen.path.beside(outside, Z)
 
     def _coefficients(self, seen: Seen, outside: float, path: RidgePath, fit: LocalFit) -> Any:
         """Return coefficients (n, d, p) of whitened rows; in a subspace they are those of XU."""

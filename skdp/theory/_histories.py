@@ -59,8 +59,7 @@ def drawn_lengths(
     rng: np.random.Generator, n: int, mean_length: float, most: int
 ) -> NDArray[np.int64]:
     """Draw log-normal numbers of items about a mean, from 2 to `most`."""
-    activity = np.exp(_SPREAD_OF_LENGTHS * rng.standard_normal(n))
-    lengths = np.rint(activity * mean_length / activity.mean())
+    lengths = np.rint(mean_length * _activity(rng, n))
     return np.clip(lengths, 2, max(2, most)).astype(np.int64)
 
 

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skdp.data.integer_rows import IntegerRows, row_norms
+from skdp.data.integer_rows import IntegerRows, length_unit, row_norms
 
 
 def exact_squares(Z):
@@ -94,3 +94,21 @@ def test_row_norms_at_any_scale():
     assert np.allclose(row_norms(X), np.linalg.norm(X, axis=1), rtol=1e-4)
     assert np.array_equal(row_norms(X), row_norms(sp.csr_array(X)))
     assert np.array_equal(row_norms(np.array([[np.nan, 1], [0, 0], [np.inf, 0]])), np.zeros(3))
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-6, 1.0, 2.0**40, 1e200])
+def test_norms_in_a_unit_and_beside_integers(scale):
+    """Rows of too few or too many units are measured in units of their own."""
+    X = scale * np.random.default_rng(0).standard_normal((50, 30))
+    X[3], X[4, 2] = 0.0, np.nan
+    expected = np.where(np.arange(50) == 4, 0.0, scale * np.linalg.norm(X / scale, axis=1))
+    norms = row_norms(X, length_unit(30))
+    np.testing.assert_allclose(norms, expected, rtol=1e-3)
+    np.testing.assert_array_equal(IntegerRows(5.0, length_unit(30)).with_norms(X)[1], norms)
+    one = row_norms(np.array([X[7], 2 * X[0], X[1]]), length_unit(30))[0]
+    assert one == norms[7]
+
+
+@pytest.mark.parametrize("n_features", [1, 7, 100, 4000])
+def test_a_row_of_length_one_has_length_one(n_features):
+    assert row_norms(np.eye(1, n_features), length_unit(n_features)) == [1.0]

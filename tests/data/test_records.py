@@ -416,8 +416,8 @@ def test_only_sums_of_integers_come_home(monkeypatch):
         TRACES["row"].fit(unknown(X), unknown(TRACED))
     assert {total.dtype for total in totals} == {np.dtype(np.int64)}
     sums_of_records = {(2 * X.shape[1] + 1,)}  # two limbs, and the intercept's
-    # Octaves and places of columns, counted once for all questions of a search.
-    columns = {(columns, bins) for columns in (D, 2, 1) for bins in (484, 130)}
+    # Octaves and places of columns, some or all, counted once for all questions of a search.
+    columns = {(columns, bins) for columns in range(1, D + 1) for bins in (484, 258)}
     allowed = {opening.bound.shape for opening in transcript} | {(), (3,)} | columns
     allowed |= sums_of_records
     assert {total.shape for total in totals} <= allowed

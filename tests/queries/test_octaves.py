@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from skdp.data.blocks import DenseRows
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.octaves import OctavesOfBlock, PlacesOfBlock
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
@@ -119,3 +120,35 @@ def test_stored_entries_are_counted_like_all_entries(center, dtype):
     X.data[[3, 9, 20]] = 0.0, np.nan, -np.inf
     for count in (OctavesOfBlock(center), PlacesOfBlock(center, np.full(7, 0.01))):
         assert np.array_equal(count(X), count(X.toarray()))
+
+
+class _Blocks(DenseRows):
+    """Counts how often its rows are read."""
+
+    passes = 0
+
+    def blocks(self):
+        type(self).passes += 1
+        return super().blocks()
+
+
+@pytest.mark.parametrize(("changed", "passes"), [([], 1), ([2], 2), ([0, 1, 3], 2)])
+def test_columns_that_were_counted_are_not_counted_again(changed, passes):
+    """Their ranks are those of a query of its own, and a bad row adds nothing anywhere."""
+    rng = np.random.default_rng(0)
+    X, step = 3 * rng.standard_normal((500, 4)), np.array([0.25, 0.5, 1.0, 2.0])
+    X[7, 2], X[30, 0] = np.nan, np.inf
+    there, finer = CENTER.copy(), step.copy()
+    there[changed] += 0.3
+    finer[changed] /= 32
+    moved = np.where(np.isin(np.arange(4), changed), 0.0, [3, -64, 0, 1])
+    last = [("octaves", (there,), THRESHOLDS), ("places", (there + step * moved, finer), -moved)]
+    first = {"octaves": (CENTER,), "places": (CENTER, step)}
+    for method, public, thresholds in last:
+        source = type("Counted", (_Blocks,), {})(X)
+        ask = ColumnQuery(source, adjacency="add_remove")
+        getattr(ask, method)(*first[method]).ranks(thresholds).answer(0.0)
+        again = getattr(ask, method)(*public).ranks(thresholds).answer(0.25)
+        own = getattr(ColumnQuery(X, adjacency="add_remove"), method)(*public)
+        np.testing.assert_array_equal(again, own.ranks(thresholds).answer(0.25))
+        assert source.passes == passes

@@ -12,7 +12,14 @@ from skdp.data.remote import RowNumbers
 from skdp.data.users import UserRows
 from skdp.queries.records import RecordQuery
 from skdp.queries.rows import RowQuery
-from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, whole_steps
+from skdp.queries.sums import (
+    Neighbours,
+    NumberQuery,
+    SumQuery,
+    _Counts,
+    _ordered_counts,
+    whole_steps,
+)
 from skdp.queries.users import UserQuery
 from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
 
@@ -176,3 +183,11 @@ def test_planted_bugs_are_found(bug, monkeypatch):
     monkeypatch.setattr(Neighbours, method, broken)
     with pytest.raises(AssertionError, match="by more than is claimed"):
         fuzz()
+
+
+@pytest.mark.parametrize("kept_only", [False, True])
+def test_counts_of_numbers_in_order_are_those_of_numbers_as_they_come(kept_only):
+    values = np.array([0.0, 2.0, np.nan, -1.0, np.inf, 0.0, 2.0, 5.0, -np.inf, -0.0, np.nan])
+    for threshold in (-np.inf, -1.0, -0.5, 0.0, 1.0, 2.0, 5.0, np.inf):
+        expected = _Counts(threshold, kept_only)(values).tolist()
+        assert _ordered_counts(np.sort(values), threshold, kept_only) == expected

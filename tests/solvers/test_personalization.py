@@ -23,7 +23,7 @@ class Batch(NamedTuple):
     x_exponent: np.ndarray
     y_exponent: np.ndarray
 
-    def keep(self, key, make):
+    def keep(self, key, make, *, large=False):
         return make()
 
 
