@@ -20,7 +20,7 @@ from skdp.solvers.item_filter import ItemFilter, list_length
 from skdp.solvers.one_shot import Flipped, history_pairs
 from skdp.solvers.rungs import Bought, averaged, bought, ranked
 from skdp.solvers.shrinkage import PairMoment, wigner
-from skdp.solvers.tastes import Items, Way, Ways, offered, own_of, tells
+from skdp.solvers.tastes import Items, Way, Ways, energy_of, offered, own_of, tells
 
 FloatArray = NDArray[np.float64]
 _PURE_COUNTS, _PURE_CELLS, _PURE_CHOICE = 0.05, 0.87, 0.08  # shares of a pure budget
@@ -253,6 +253,8 @@ def fit_filter(
         counts = with_flips(counts, flipped, kept, judged.rows * judged.items, n_users)
         items = known_items(counts, kept, n_users)
     ways = offered(moment if look == 1.0 else None, items, n_components, exponent)
+    if route.name == "gram" and not (judged.apart or ways.clear) and ways.there:
+        ways = ways._replace(energy=energy_of(moment, items))
     del moment
     left = rest * (1 - look) + _JUDGE
     if route.name != "one_shot" and (look < 1.0 or not ways.there):
@@ -295,7 +297,7 @@ def _chosen_way(ask: Any, route: Route, ways: Ways, n_users: float, judged: Judg
         return best_way(offers, answer.value, doubt)
     weights = weights if len(offers) else np.zeros((1, together.rank))
     bonus = np.zeros(1 + len(weights))
-    bonus[1 : 1 + len(offers)] = -ways.doubts(route.doubt(_PURE_CHOICE), sampled)
+    bonus[1 : 1 + len(offers)] = -ways.doubts(route.doubt(_PURE_CHOICE), sampled, once=True)
     best = int(ask.judge(*together.arrays(), weights, *hidden).best(bonus, share=_PURE_CHOICE))
     return offers[best - 1] if 0 < best <= len(offers) else None
 

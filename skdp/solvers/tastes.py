@@ -25,6 +25,7 @@ FloatArray = NDArray[np.float64]
 _FLOOR = 0.3  # of the edge of the noise: the least that an item counts as
 _TINY = 1e-300
 _ENERGY = 1.5  # deviations of the noise: less is no sign of tastes
+_CLEAR = 4.0  # deviations that structure beside tastes does not reach where votes drown
 _ALIKE = 1e-3  # popularity and its square, where all items are about as popular
 _BAND = 256
 _MANY = 6  # tastes that stand out: where they were so many, twice the weight was mostly better
@@ -49,19 +50,28 @@ class Way(NamedTuple):
     drowned : float
         The same where votes drown in noise and something stands out: what the moment says beside
         it helped most of all, as nothing weak was read.
+    told : float
+        The same where nothing stands out, but the energy of the pairs is clearly beyond that of the
+        noise (`_CLEAR`): there are tastes, which single items show a little.
+    once : float
+        How many deviations more where one choice is made in place of votes: its noise has a heavy
+        tail, so that bold ways come by chance, and one that is wrong costs ten times what it gains
+        over a careful one where it is right.
     """
 
     kind: int
     weight: float
     doubts: tuple[float, float, float, float]
     drowned: float
+    told: float
+    once: float
 
 
 WAYS = (
-    Way(0, 1.0, (math.inf, -0.5, -1.0, -0.6), -0.5),
-    Way(0, 2.0, (math.inf, 1.0, -0.3, -1.0), 0.5),
-    Way(1, 0.25, (2.0, math.inf, math.inf, math.inf), math.inf),
-    Way(1, 1.0, (3.0, 0.5, 0.0, -0.25), -0.75),
+    Way(0, 1.0, (math.inf, -0.5, -1.0, -0.6), -0.5, math.inf, 0.0),
+    Way(0, 2.0, (math.inf, 1.0, -0.3, -1.0), 0.5, math.inf, 0.0),
+    Way(1, 0.25, (2.0, math.inf, math.inf, math.inf), math.inf, -0.75, 0.0),
+    Way(1, 1.0, (3.0, 0.5, 0.0, -0.25), -0.75, 0.5, 2.0),
 )  # fmt: skip
 
 
@@ -91,9 +101,10 @@ class Items(NamedTuple):
 
 
 class Ways(NamedTuple):
-    """Filters of one release that differ in their tastes: see `WAYS`."""
+    """Filters of one release that differ in their tastes: see `WAYS`; and the `energy` of it."""
 
     kinds: tuple[ItemFilter, ...]
+    energy: float = 0.0
 
     @property
     def clear(self) -> int:
@@ -110,14 +121,22 @@ class Ways(NamedTuple):
             if self.kinds[way.kind].rank and math.isfinite(way.doubts[self.clear])
         ]
 
-    def doubts(self, noise_scale: float, sampled: float, drowned: bool = False) -> FloatArray:
+    def doubts(
+        self, noise_scale: float, sampled: float, *, drowned: bool = False, once: bool = False
+    ) -> FloatArray:
         """Return how many votes each way needs: for privacy's noise, and for the luck of the rows.
 
         Where noise may speak for a way, the luck of the rows may not: it counts twice.
         """
-        tame = drowned and self.clear > 0
-        needed = np.array([way.drowned if tame else way.doubts[self.clear] for way in self.there])
-        return np.asarray(needed * noise_scale + sampled * np.where(needed > 0, 1.0, 2.0))
+        needed = np.array([self._doubt(way, drowned) for way in self.there])
+        needed_once = np.array([way.once if once else 0.0 for way in self.there])
+        luck = sampled * np.where(needed > 0, 1.0, 2.0)
+        return np.asarray((needed + needed_once) * noise_scale + luck)
+
+    def _doubt(self, way: Way, drowned: bool) -> float:
+        if drowned and self.clear:
+            return way.drowned
+        return way.told if drowned and self.energy > _CLEAR else way.doubts[self.clear]
 
     def together(self) -> tuple[ItemFilter, FloatArray]:
         """Return one filter of all tastes, and the weights of them that make each way."""
@@ -152,6 +171,11 @@ def offered(moment: PairMoment | None, items: Items, n_components: int, exponent
     found = [_NOTHING] * 2 if moment is None else _readings(moment, items, n_components)
     options = (items, weights, n_components)
     return Ways(tuple(_filter(directions, *options) for directions in found))
+
+
+def energy_of(moment: PairMoment, items: Items) -> float:
+    """Return the `energy` of a dense moment beside popularity."""
+    return energy(*beside_popularity(moment, items), items, moment.edge)
 
 
 def tells(moment: PairMoment, items: Items) -> bool:

@@ -103,6 +103,25 @@ def test_where_votes_drown_what_stands_out_is_read_with_what_is_beside_it(rank):
     )
 
 
+def test_where_votes_drown_energy_speaks_for_single_items():
+    """Where nothing stands out: the careful way, unless votes are against it."""
+    weak, clear = ways_of(0, 6), ways_of(0, 6)._replace(energy=6.0)
+    none, against = np.zeros(2), np.full(2, -80.0)
+    for ways, expected in ((weak, None), (clear, WAYS[2])):
+        doubt = ways.doubts(70.0, 5.0, drowned=True)
+        assert best_way(ways.there, none, doubt) == expected
+        assert best_way(ways.there, against, doubt) is None
+    np.testing.assert_array_equal(weak.doubts(9.0, 5.0), clear.doubts(9.0, 5.0))  # votes say it
+
+
+def test_one_choice_is_slower_to_be_bold():
+    """Its noise has a heavier tail than that of votes."""
+    for ways in (ways_of(0, 6), ways_of(1, 6), ways_of(8, 9)):
+        more = ways.doubts(10.0, 3.0, once=True) - ways.doubts(10.0, 3.0)
+        bold = [way == WAYS[3] for way in ways.there]
+        np.testing.assert_allclose(more, np.where(bold, 20.0, 0.0))
+
+
 @pytest.mark.parametrize("name", ["gram", "one_shot"])
 def test_nothing_is_hidden_from_a_moment_where_votes_drown(name):
     """Few users vote on a moment with all pairs; many have a part of theirs hidden from it."""
