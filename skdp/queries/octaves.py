@@ -25,7 +25,7 @@ _OCTAVE_BINS = _PARTS * (_HIGHEST - _LOWEST + 1)
 _FARTHEST = 64  # steps from the centre, to each side, that may be asked about
 _COUNTED = 2 * _FARTHEST  # and that are told apart: a centre may move
 _PLACE_BINS = 2 * _COUNTED + 2
-_FEW = 0.5  # of the columns: that many are taken out of the rows rather than all counted
+_FRESH = 0.5  # of the columns: that many are taken out of the rows rather than all counted
 # The leading bits of a float that is not negative, after one was taken off all of its bits, count
 # the parts of octaves; what is equal to the centre wraps, and goes into a bin of its own.
 _SHIFT = 52 - (_PARTS.bit_length() - 1)
@@ -169,7 +169,7 @@ class _RankQuery(SumQuery):
         counted = before is not None and before._cumulated is not None
         moved = self._moved(before) if counted else np.full(d, np.nan)
         new = np.flatnonzero(np.isnan(moved))
-        if new.size > _FEW * d:
+        if new.size > _FRESH * d:
             return self._sum(self._of_columns(np.arange(d)), (d, self._bins), 1.0).cumsum(axis=1)
         self._shift = np.where(np.isnan(moved), 0, before._shift + moved).astype(np.intp)
         if not new.size:
