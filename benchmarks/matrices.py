@@ -36,8 +36,8 @@ EPSILONS = (0.3, 0.5, 1, 3, 10, 1000)
 QUICK = False
 _LONGEST = (
     "What is lost at 1000 is noise: the longest row may be there or not, and has a hundred times "
-    "the squared length of the median one. From epsilon 1200 on noise stays as it is (the error of "
-    "its sampler)."
+    "the squared length of the median one, and none of twelve levels was better by more than .0002 "
+    "on rows like these. From epsilon 1200 on noise stays as it is (the error of its sampler)."
 )
 _PRODUCTS = (
     '"power", asked for by name, has noise in every column of each of its products, where '

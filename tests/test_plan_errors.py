@@ -329,6 +329,25 @@ def test_expected_loss_of_a_ridge(n, d, adjacency, intercept, q, signal):
     assert 0.5 < np.mean(losses) / expected < 2
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(("n", "d", "epsilon"), [(2000, 10, 1.0), (1000, 5, 2.0)])
+def test_expected_loss_of_a_ridge_within_public_bounds(n, d, epsilon):
+    """Columns fill a third of their bounds, on either side of a centre."""
+    rng = np.random.default_rng(0)
+    model = DPRidge(bounds=(5, 7), target_bounds=(-3, 3), epsilon=epsilon)
+    losses = []
+    with seeded_entropy(0):
+        for _ in range(10):
+            X = 6 + np.clip(0.3 * rng.standard_normal((n, d)), -1, 1)
+            linear = (X - 6) @ rng.standard_normal(d)
+            linear /= math.sqrt(2) * linear.std()
+            model.fit(X, linear + math.sqrt(0.5) * rng.standard_normal(n))
+            losses.append(np.mean((model.predict(X) - linear) ** 2) / np.mean(linear**2))
+    plan = model.plan(n, d, signal=0.5, spectrum=np.ones(d))
+    assert plan.unit == "half the widths of 'bounds'"
+    assert 0.4 < np.mean(losses) / plan.error < 2.5
+
+
 @pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 @pytest.mark.deep
 @pytest.mark.parametrize(

@@ -187,6 +187,7 @@ class RowColumns:
         self._given: Any = source
         self._make, self._n_jobs = _ColumnsOfRows(compute, names), n_jobs
         self._kept: Kept | None = None
+        self._last: tuple[Any, Numbers] | None = None
 
     @cached_property
     def _source(self) -> AnyRows:
@@ -219,8 +220,14 @@ class RowColumns:
         return checked_total(self._made().sum(work), shape, "int64")
 
     def numbers(self, of: Callable[[Columns], FloatArray]) -> Numbers:
-        """Return one number of each row, a public function of its columns."""
-        return Numbers(self, of)
+        """Return one number of each row, a public function of its columns.
+
+        The last ones are handed out again: a search asks of the same numbers many times.
+        """
+        key = _key_of(of)
+        if self._last is None or self._last[0] != key:
+            self._last = key, Numbers(self, of)
+        return self._last[1]
 
     @property
     def kept_here(self) -> bool:
@@ -246,6 +253,16 @@ class RowColumns:
         if isinstance(kept, _KeptHere):
             return _median(np.concatenate([made[name] for _, made in kept.made]))
         return float(kept.reduce(partial(_column, name=name), _concatenated, _median))
+
+
+def _key_of(of: Callable[[Columns], FloatArray]) -> Any:
+    """Return what tells a function from others: partial ones are equal in their parts alone."""
+    key: Any = (of.func, of.args, tuple(of.keywords.items())) if isinstance(of, partial) else of
+    try:
+        hash(key)
+    except TypeError:  # made with arrays, which have no one answer to whether they are equal
+        return object()
+    return key
 
 
 def _column(columns: Columns, name: str) -> NDArray[Any]:

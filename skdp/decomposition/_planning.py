@@ -36,13 +36,13 @@ from skdp.theory import (
     searched_error,
     zero_rows,
 )
+from skdp.theory._fits import BOUNDED_LENGTH
 from skdp.theory._one_shot import flipped_side
 from skdp.theory._rehearsal import clear_sums, ranks_about, without_names
 
 # Rows of unequal length, cut at a learnt level and centred: in units of the clip norm they count
 # for about this much. Measured, against fits of 200 to 3000 rows.
 _LEARNT_LENGTH = 0.85
-_BOUNDED_LENGTH = 0.3  # of the longest row that bounds allow: columns seldom fill theirs
 _LOST = "share of the best captured squared length that is lost"
 _TURNED = "squared sine between released and exact subspace"
 _DIRECTION = "share of the squared length that one direction must hold"
@@ -148,7 +148,7 @@ def length_of(estimator, d):
     """Return the assumed length of the rows, in the unit of the plan."""
     clip = estimator.clip_norm
     if clip == "auto":
-        return _BOUNDED_LENGTH * _reach(estimator, d) if _is_bounded(estimator) else _LEARNT_LENGTH
+        return BOUNDED_LENGTH * _reach(estimator, d) if _is_bounded(estimator) else _LEARNT_LENGTH
     return 1.0 if math.isinf(clip) else float(clip)
 
 
@@ -188,7 +188,7 @@ def expect_rows(estimator, rehearsal, n, d, signal):
     if getattr(estimator, "privacy_unit", "row") == "group":
         assumed.append("samples are persons: groups of rows that count once each")
     if _is_bounded(estimator):
-        shorter = _BOUNDED_LENGTH
+        shorter = BOUNDED_LENGTH
         assumed.append(f"rows are about {shorter:g} times as long as 'bounds' allow at most")
     else:
         learns = estimator.clip_norm == "auto"

@@ -169,10 +169,10 @@ def alike(d, correlation):
 class ReadoutFacts(NamedTuple):
     """What a plan takes for granted of a read-out, beside the noise of its release.
 
-    `spectrum` holds the shares of the squared length of rows in orthogonal directions, `length` is
-    their length and `target` that of their targets in the release, both in clip norms; `cut` is
-    where targets are cut, in their standard deviations, and `level` the clip norm in median lengths
-    of rows that are normal; None are rows of one length.
+    `spectrum` holds the shares of the squared length of rows in orthogonal directions, `target` is
+    the length of their targets in the release, in clip norms; `cut` is where targets are cut, in
+    their standard deviations, and `level` the clip norm in median lengths of rows that are normal;
+    None are rows of one `length`, in clip norms.
     """
 
     clip_norm: float
@@ -180,11 +180,12 @@ class ReadoutFacts(NamedTuple):
     target: float
     cut: float = math.inf
     level: float | None = None
+    length: float = 1.0
 
     def rows(self):
         """Return the length of rows in clip norms, and their mean squares as they are weighted."""
         if self.level is None:
-            return 1.0, self.spectrum
+            return self.length, self.length**2 * self.spectrum
         return weighted_rows(self.spectrum, self.level)
 
 

@@ -42,6 +42,7 @@ from skdp.regression._wide import GRAM_FEATURES, every_column, kept_of, wide_sha
 from skdp.solvers.columns import columns_about_zero, find_columns
 from skdp.solvers.readout import readout_moments
 from skdp.theory import check_counts, falling_spectrum, rehearse, searched_error, zero_rows
+from skdp.theory._fits import BOUNDED_LENGTH
 from skdp.theory._rehearsal import clear_sums
 
 _MOST_COLUMNS = 1000
@@ -230,7 +231,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         public = getattr(self, "classes", None) is not None
         listed = " Labels that are none of 'classes' do not count." if public else ""
         target = _TARGET_LENGTH * self._lengths(1.0)[1] / math.sqrt(len(seen))
-        facts = ReadoutFacts(clip_norm, falling_spectrum(d), target, level=self._clip_level())
+        facts = self._facts(clip_norm, falling_spectrum(d), target)
         needed = expect_readout(noise_scale, 1, 0.5, facts).needed()
         warnings.warn(
             f"{type(self).__name__} sees nothing of {of}. At this budget "
@@ -240,9 +241,13 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             stacklevel=5,
         )
 
-    def _clip_level(self):
-        """Return the clip norm that a plan assumes, in median lengths; None: of all rows."""
-        return _LEARNT_LEVEL if self._learns_lengths() else None
+    def _facts(self, clip_norm, spectrum, target, cut=math.inf):
+        """Return what a plan takes for granted: columns with `bounds` seldom fill them."""
+        facts = ReadoutFacts(clip_norm, spectrum, target, cut)
+        if self.bounds is not None:
+            fills = BOUNDED_LENGTH * math.sqrt(len(spectrum)) / clip_norm
+            return facts._replace(length=min(1.0, fills))
+        return facts._replace(level=_LEARNT_LEVEL) if self._learns_lengths() else facts
 
     def _found(self, ask, d, share, n):
         """Return where columns lie: about a released centre, or about 0 without an intercept."""
@@ -291,6 +296,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         placed = Placed(row_source(zero_rows(rows, d)), beside)
         rehearsal = rehearse(self, n, placed, *options, sums=clear_sums)
         clip_norm, unit = rehearsal.clip_norm(self.clip_norm, "within")
+        unit = unit if self.bounds is None else "half the widths of 'bounds'"
         noise = rehearsal.lines[-1].noise_scale
         kept = len(rehearsal.narrowed["selected"][0]) if "selected" in rehearsal.narrowed else d
         shares = check_spectrum(spectrum, kept if spectrum is None else d)
@@ -303,7 +309,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         ranks = [line.noise_scale for line in rehearsal.named("column_ranks", "norm_median")]
 
         def expect(shares, kind):
-            facts = ReadoutFacts(clip_norm, shares, target, cut, self._clip_level())
+            facts = self._facts(clip_norm, shares, target, cut)
             expected = expect_readout(noise, n, signal, facts, kind)
             if not ranks:
                 return expected

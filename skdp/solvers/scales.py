@@ -23,7 +23,8 @@ FloatArray = NDArray[np.float64]
 _LOW = 0.25  # where nothing was found the lower quartile of what is likely is taken
 _STAY = 0.01  # of the posterior of a place lies to one side of where it was: it has moved
 _LEVELS, _LEVELS_PER_OCTAVE = 80, 4  # of a clip level, downwards
-_RAISES, RAISING = 16, 4  # clip levels upwards, half octaves; questions among them
+# Clip levels upwards, in octaves: the steps are wide where few rows are left. Questions among them.
+_RAISES, RAISING = (*np.arange(0, 6, 0.5), 6.5, 7.5, 9.0, 10.5), 4
 LEVEL_DOUBT = 2.0  # deviations of a count, that a level is raised for by half an octave
 _BEYOND = 2.5  # levels: rows so much longer may hold what shortened ones no longer show
 # For more in the steps before: a mistake in the first one makes noise 256 times as large.
@@ -226,7 +227,7 @@ def raised_level(count_above: AsksCount, lowest: float, goal: float, share: floa
 
     A count that does not stand clear of its noise raises nothing.
     """
-    grid = lowest * 2.0 ** (np.arange(_RAISES) / 2)
+    grid = lowest * 2.0 ** np.array(_RAISES)
     level, asked = _lowest(count_above, grid, goal, share, _LEVEL_DOUBTS)
     far = [most for threshold, most in asked if threshold >= _BEYOND * level] or [asked[0][1]]
     return Level(level, max(0.0, min(far)))

@@ -15,6 +15,7 @@ from scipy.special import ndtri
 # Error over sqrt(k) (sqrt m + sqrt n) noise: of an exact rank.
 _FACTOR = {"two_sketch": 1.15, "three_sketch": 1.3}
 _FOUND = {"dense": 0.7, "two_sketch": 1.0, "three_sketch": 1.1}
+BOUNDED_LENGTH = 0.3  # of the longest row that bounds allow: columns seldom fill theirs
 _DRAWS, _NUMBERS = 64, 2**14  # of random coefficients; fewer where there are many directions
 
 

@@ -326,6 +326,15 @@ def test_levels_are_raised_to_where_few_lie_above_and_no_further():
     assert math.fsum(share for _, share in hidden.asked) == pytest.approx(0.1)
 
 
+def test_levels_of_very_heavy_tails_rise_far():
+    """Few rows that hold nearly all: half octaves ended at 181 times the lowest level."""
+    norms = np.random.default_rng(4).lognormal(0.0, 1.8, size=20000)
+    raised = raised_level(Norms(norms).above, 1.0, 3.0, 0.1)
+    assert raised.value > 500
+    assert np.count_nonzero(norms > raised.value) <= 3
+    assert np.count_nonzero(norms > raised.value / 3) > 3
+
+
 def test_a_level_is_hardly_ever_raised_far_by_mistake():
     """Noise grows with the square of a level; two counts in a hundred meant 16 times as much."""
     noise = np.random.default_rng(0)
