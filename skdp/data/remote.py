@@ -30,7 +30,7 @@ from skdp.data.zipped import ZippedRows, sources_in_turn
 
 FloatArray = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
-_MOST_ORDERED = 2**24  # numbers of which an ordered copy is kept
+_MOST_ORDERED = 2**15  # more are counted faster one question after the other
 # From a block to its columns, and its term of a sum.
 Both = Callable[[Block], tuple[Sequence[NDArray[Any]], NDArray[Any]]]
 

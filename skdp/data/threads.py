@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
+from skdp._threads import one_blas_thread
 
-@cache
-def _blas() -> Any:
-    return ThreadpoolController()
-
-
-def one_blas_thread() -> Any:
-    """The bits of a product depend on how many threads made it."""
-    return _blas().limit(limits=1, user_api="blas")
+__all__ = ["one_blas_thread", "quietly"]
 
 
 def quietly(local: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -1,0 +1,84 @@
+"""One BLAS thread while it is held, and as many as before when it is not."""
+
+import threading
+import warnings
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from skdp import DPPCA
+from skdp._threads import one_blas_thread
+from skdp.base import _NARROW, atomic
+from skdp.exceptions import PrivacyWarning
+
+
+def blas_threads():
+    return {info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"}
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    with threadpool_limits(2, user_api="blas"):
+        if blas_threads() != {2}:
+            pytest.skip("a BLAS without threads")
+        yield
+
+
+def test_overlaps_leave_as_many_as_there_were():
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with one_blas_thread():
+            entered.set()
+            leave.wait(10)
+
+    other = threading.Thread(target=hold)
+    with one_blas_thread():
+        other.start()
+        assert entered.wait(10)
+        assert blas_threads() == {1}
+        with one_blas_thread():
+            assert blas_threads() == {1}
+        assert blas_threads() == {1}
+    leave.set()
+    other.join()
+    assert blas_threads() == {2}
+    with one_blas_thread():
+        assert blas_threads() == {1}
+    assert blas_threads() == {2}
+
+
+def test_an_error_lets_go():
+    with pytest.raises(RuntimeError), one_blas_thread():
+        raise RuntimeError
+    assert blas_threads() == {2}
+
+
+class _Seen:
+    """Looks at the number of threads where an estimator fits."""
+
+    @atomic
+    def fit(self, X, y=None):
+        self.threads_ = blas_threads()
+        if y is not None:
+            raise ValueError
+        return self
+
+
+@pytest.mark.parametrize(("width", "expected"), [(_NARROW, 1), (_NARROW + 1, 2)])
+def test_fits_of_few_columns_take_one(width, expected):
+    X = np.zeros((3, width))
+    assert _Seen().fit(X).threads_ == {expected}
+    assert _Seen().fit(X=X).threads_ == {expected}
+    with pytest.raises(ValueError):
+        _Seen().fit(X, y=1)
+    assert blas_threads() == {2}
+    assert _Seen().fit([[0.0]]).threads_ == {2}  # no shape to be seen
+
+
+def test_a_fit_gives_them_back():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        DPPCA(2, n_jobs=2).fit(np.random.default_rng(0).standard_normal((500, 5)))
+    assert blas_threads() == {2}
