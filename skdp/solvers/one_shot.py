@@ -23,7 +23,9 @@ FloatArray = NDArray[np.float64]
 _MOST_DENSE = 4000  # columns of a dense moment
 _DENSE_ROWS = 4000
 _FULL = 0.03  # of the cells stored: dense products are then faster
-_SMALL = 1500
+# A decomposition is faster than products below so many columns, and for more eigenpairs than one in
+# so many columns: of few, of many.
+_SMALL, _FEW, _LARGE, _MANY = 500, 25, 1500, 10
 _EMPTY = 0.1  # of the entries of a moment
 
 
@@ -81,7 +83,7 @@ def leading_pairs(M: Any, k: int, *, rough: bool = False) -> tuple[FloatArray, F
     """
     n = M.shape[0]
     k = min(k, n)
-    if isinstance(M, np.ndarray) and (n < _SMALL or 10 * k >= n):
+    if isinstance(M, np.ndarray) and (_is_dense_work(n, k) or not M.any()):
         return top_eigenpairs(M, k)
     M = M.astype(np.float32) if rough and isinstance(M, np.ndarray) else M
     if isinstance(M, np.ndarray) and np.count_nonzero(M) < _EMPTY * M.size:
@@ -89,6 +91,10 @@ def leading_pairs(M: Any, k: int, *, rough: bool = False) -> tuple[FloatArray, F
     values, vectors = eigsh(M, min(k, n - 1), which="LA", tol=1e-4, v0=np.ones(n, M.dtype))
     order = np.argsort(-values, kind="stable")
     return values[order].astype(np.float64), vectors[:, order].astype(np.float64)
+
+
+def _is_dense_work(n: int, k: int) -> bool:
+    return n < _SMALL or k * (_FEW if n < _LARGE else _MANY) >= n
 
 
 class _Moment(NamedTuple):

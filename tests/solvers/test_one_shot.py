@@ -81,6 +81,22 @@ def test_the_operator_is_the_dense_moment(monkeypatch):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["noise", "spiked", "diagonal", "zero"])
+@pytest.mark.parametrize(("n", "k"), [(499, 10), (600, 10), (600, 24), (600, 100)])
+def test_leading_pairs_are_those_of_a_decomposition(kind, n, k):
+    rng = np.random.default_rng(0)
+    G = rng.standard_normal((n, n))
+    Q = np.linalg.qr(rng.standard_normal((n, 5)))[0]
+    M = {"diagonal": np.diag(G[0]), "zero": np.zeros((n, n))}.get(kind, (G + G.T) / 2)
+    M = M + (Q * [900, 700, 500, 300, 200]) @ Q.T if kind == "spiked" else M
+    values, vectors = leading_pairs(M, k)
+    expected = np.linalg.eigvalsh(M)[::-1][:k]
+    np.testing.assert_allclose(values, expected, atol=1e-5 * max(1.0, expected[0]))
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(k), atol=1e-8)
+    captured = np.einsum("ij,ij->j", vectors, M @ vectors)
+    np.testing.assert_allclose(captured, expected, atol=1e-5 * max(1.0, expected[0]))
+
+
 def test_leading_pairs_of_a_large_moment():
     rng = np.random.default_rng(3)
     values = np.concatenate([[50.0, 30.0, 20.0], np.ones(1597)])
