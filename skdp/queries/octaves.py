@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -104,7 +105,7 @@ class _OnColumns:
         return self.of_block(finite_only(block)[:, self.which])
 
 
-class _RankQuery(SumQuery):
+class _RankQuery(SumQuery, ABC):
     """Ranks of thresholds on a public grid, column by column.
 
     One pass over the rows counts the entries between thresholds; the counts stay in here, and
@@ -134,9 +135,9 @@ class _RankQuery(SumQuery):
         self._before = before
         return self
 
+    @abstractmethod
     def _moved(self, before: Any) -> FloatArray:
         """Return how many bins each column moved since the query before; no number: anew."""
-        raise NotImplementedError
 
     def _ranks(self, last: NDArray[np.intp]) -> Bounded:
         """Return half of the entries in bins up to `last` minus half of those above.
