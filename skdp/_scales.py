@@ -77,9 +77,9 @@ def warn_far_columns(estimator, found, *, remedy):
     if not found.coarse.any():
         return
     warnings.warn(
-        f"{type(estimator).__name__} released scales of {_listed(found.coarse)} that may be several "
-        "times too large: for their spread they lie far from 0. Subtract a public number, or use "
-        f"more rows, a larger 'epsilon', or public {remedy}.",
+        f"{type(estimator).__name__} released scales of {_listed(found.coarse)} that may be "
+        "several times too large: for their spread they lie far from 0. Subtract a public number, "
+        f"or use more rows, a larger 'epsilon', or public {remedy}.",
         PrivacyWarning,
         stacklevel=6,
     )
