@@ -79,8 +79,10 @@ class RowScale(NamedTuple):
         dense: FloatArray = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
         n, scratch = len(dense), _SCRATCH
         scaled = scratch.rows.shaped(dense.shape)
-        np.subtract(dense, scratch.center.rows(self.center, n), out=scaled)
-        scaled /= scratch.size.rows(self.size, n)
+        about = dense
+        if self.center.any():
+            about = np.subtract(dense, scratch.center.rows(self.center, n), out=scaled)
+        np.divide(about, scratch.size.rows(self.size, n), out=scaled)
         np.clip(scaled, -self.reach, self.reach, out=scaled)
         bad = np.flatnonzero(~(finite_rows(dense) if good is None else good))
         if bad.size:
