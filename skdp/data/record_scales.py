@@ -89,6 +89,11 @@ class RowScale(NamedTuple):
             scaled[bad] = np.where(np.isfinite(dense[bad]), scaled[bad], np.nan)
         return scaled
 
+    @property
+    def keeps_finite(self) -> bool:
+        """Whether rows that are finite stay so, whatever overflows on the way."""
+        return math.isfinite(self.reach) and bool(np.isfinite(self.size).all())
+
     def selected(self, kept: NDArray[np.intp]) -> RowScale:
         """Return the units of some columns."""
         return RowScale(self.center[kept], self.size[kept], self.reach)
