@@ -13,7 +13,7 @@ from skdp.data.block_rows import largest_entries, rint, square_norms, times_powe
 FloatArray = NDArray[np.float64]
 _BLOCK = 2**16  # numbers of a block: what is made of it fits the second-level cache
 _HIGH = 26  # bits of the norm of the first integers
-_EVERY = 8  # exponents of rows are rounded up to a multiple
+_EVERY = 4  # exponents of rows are rounded up to a multiple
 _LEAST = 1e-270  # of a square that is far from losing bits
 
 
@@ -25,7 +25,7 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
     that differ in more than one row. Here rows x and columns v are scaled by powers of two to
     norms below 2**26, and cut into integers and b more bits, 2**b <= 2**27/sqrt(d): by
     Cauchy-Schwarz any part of a sum of products lies below 2**53, so that it is exact in every
-    order. What is dropped is about d 2**-45 of |x| |v| at most, and far less on average.
+    order. What is dropped is about d 2**-49 of |x| |v| at most, and far less on average.
     """
     n, d = X.shape
     bits = _HIGH + 1 - math.ceil(math.log2(max(1, d)) / 2)
@@ -54,7 +54,7 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
 def _powers(rows: FloatArray) -> NDArray[np.intp]:
     """Return for each row a power of two beyond its norm.
 
-    Only every eighth: rows of one block have mostly the same, and one number scales them all.
+    Only every fourth: rows of one block often have the same, and one number scales them all.
     """
     squares = square_norms(rows)
     powers = np.asarray((np.frexp(squares)[1] + 1) // 2, np.intp)
