@@ -60,7 +60,7 @@ def power_law(d: int, k: int, captured: float) -> tuple[FloatArray, float]:
     --------
     >>> from skdp.theory import power_law
     >>> shares, exponent = power_law(20, 3, 0.5)
-    >>> round(shares[:3].sum(), 3), round(exponent, 2)
+    >>> round(float(shares[:3].sum()), 3), round(exponent, 2)
     (0.5, 0.98)
     """
     places, low, high = np.arange(1, d + 1.0), 0.0, _STEEPEST
@@ -227,7 +227,7 @@ def gram_loss(
     grid = clip_levels(largest_term(1.0))
     above = rows.n * np.mean(rows.sizes[:, None] > grid, axis=0)
     chances = chances_of_levels(grid, above, min(goal, MOST_CLIPPED * rows.n), max(rank, 1e-9))
-    return sum(
+    return math.fsum(
         chance * _turned(rows, k, _refined(rows, noise, tangents, level, min(1.0, first)))
         for level, chance in zip(grid, chances, strict=True)
         if chance > _SELDOM
