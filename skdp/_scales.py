@@ -69,6 +69,22 @@ def warn_blurred_columns(estimator, found, moments):
     )
 
 
+def warn_far_columns(estimator, found, *, remedy):
+    """Say of which columns a scale may be that of their distance from a centre.
+
+    They lie thousands of deviations from 0, and the noise leaves no room for finer steps.
+    """
+    if not found.coarse.any():
+        return
+    warnings.warn(
+        f"{type(estimator).__name__} released scales of {_listed(found.coarse)} that may be "
+        "several times too large: for their spread they lie far from 0. Subtract a public number, "
+        f"or use more rows, a larger 'epsilon', or public {remedy}.",
+        PrivacyWarning,
+        stacklevel=6,
+    )
+
+
 def _listed(which, of="columns"):
     """Return how many there are, of how many, and their first numbers."""
     columns = np.flatnonzero(which)

@@ -14,7 +14,12 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._groups import GroupUnitMixin, column_number
 from skdp._inputs import advised, as_blocks, checked, map_blocks
-from skdp._scales import column_weights, warn_blurred_columns, warn_unclear_columns
+from skdp._scales import (
+    column_weights,
+    warn_blurred_columns,
+    warn_far_columns,
+    warn_unclear_columns,
+)
 from skdp._types import Seed, Split
 from skdp._validation import (
     check_bool,
@@ -300,6 +305,7 @@ class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, B
             outcome="and took a low guess",
             remedy="'entry_bounds'",
         )
+        warn_far_columns(self, found, remedy="'entry_bounds'")
         noise = found.sums_noise(shares["moments"] / shares["columns"])
         return found.center, found.reach(noise), found
 

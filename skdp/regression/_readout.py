@@ -14,7 +14,7 @@ from skdp._bounds import check_column_bounds, column_bounds
 from skdp._groups import GroupUnitMixin, feature_names, refuse_column, rows_to_map
 from skdp._inputs import as_blocks, map_blocks
 from skdp._labels import check_labels
-from skdp._scales import learn_scale, warn_unclear_columns
+from skdp._scales import learn_scale, warn_far_columns, warn_unclear_columns
 from skdp._validation import (
     FLOATS,
     check_bool,
@@ -206,6 +206,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             self, ~columns.found, columns.needed, remedy="'bounds'",
             outcome="which get no coefficient" if any_found else "and takes rows as they came",
         )  # fmt: skip
+        warn_far_columns(self, columns, remedy="'bounds'")
         if not any_found:
             unit = self._public_units(d)
             return unit, unit

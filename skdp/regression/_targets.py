@@ -61,7 +61,7 @@ def find_targets(
 
 
 def _unclear(columns):
-    return ~(columns.found & columns.placed)
+    return ~(columns.found & columns.placed) | columns.coarse
 
 
 def model_share(shares):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer, released_count
-from skdp.solvers.likely import QUESTIONS
+from skdp.solvers.likely import FARTHEST, QUESTIONS
 from skdp.solvers.scales import (
     Scale,
     find_places,
@@ -33,8 +33,12 @@ _CLOSER = (0.25, 0.25)
 # Of a scale: half of the entries of a column lie farther than half its scale from 0. So where the
 # median lies nearer than this, half of them lie at least as far from it: no finer steps are needed.
 _ASIDE = 0.25
+_CENTER_LOOKS = 4  # for medians alone
 _OF_SPREAD = 2.0  # a deviation is at most: 1.5 where entries are normal
 _CLEAR = 8.0  # times the noise of a rank: with fewer rows they are of more use where they are
+_CLOSER_LOOKS = 5  # of what is left each takes half: 2^-32 of the distance from 0 is told apart
+_EDGE = FARTHEST - 2  # steps: a median beyond is looked for once more from there
+_FAR_RAISES = 4  # bits: a scale within the smallest step may belong to most entries alike
 
 
 class AsksOctaves(Protocol):
@@ -94,6 +98,9 @@ class Columns(NamedTuple):
         About how many entries that differ from 0 and from the centre show the scale of a column.
     placed : array of bool, shape (d,)
         Whether clear ranks enclose the median.
+    coarse : array of bool, shape (d,)
+        Whether the entries lie within a single one of the last steps, so that the spread may be
+        nothing but their distance from its middle.
     """
 
     center: FloatArray
@@ -103,6 +110,7 @@ class Columns(NamedTuple):
     noise: float
     needed: int
     placed: NDArray[np.bool_]
+    coarse: NDArray[np.bool_]
 
     def sums_noise(self, part: float) -> float:
         """Return about the noise of sums of columns that have this multiple of the share."""
@@ -138,37 +146,61 @@ def find_columns(ask: AsksColumns, d: int, share: float, n: float | None) -> Col
     else:
         spreads += count
     first = find_scales(ask.octaves(np.zeros(d)).ranks, d, scales)
-    closer = [part * (finer + raises) for part in _CLOSER]
-    clear = n > _CLEAR * first.noise_scale * math.sqrt(scales / min(closer))
-    seen = _medians(ask, first, places, step=_WIDE_STEP if clear else _STEP, aside=_ASIDE)
-    center, placed = seen.center, seen.placed
-    about = ask.octaves(center).ranks
+    rest, part, looks = finer + raises, 1.0, 0
+    clear = _CLEAR * first.noise_scale * math.sqrt(scales / (rest * min(_CLOSER)))
+    seen = _medians(ask, first, places, step=_WIDE_STEP if n > clear else _STEP, aside=_ASIDE)
+    about = ask.octaves(seen.center).ranks
     spread = find_scales(about, d, spreads, near=first.value)
-    narrow = seen.narrow & spread.found & (spread.value <= 2 * seen.step)
-    if clear:
-        finer, raises = (part * (1 - sum(_CLOSER)) for part in (finer, raises))
-    if clear and narrow.any():
-        center, spread = _closer(ask, seen, spread, narrow, closer)
-        about = ask.octaves(center).ranks
-    elif clear:  # as many questions, on what is there
-        value = finer_scales(about, spread, sum(closer), questions=2 * QUESTIONS)
-        spread = spread._replace(value=value)
-    size = raised_scales(about, finer_scales(about, spread, finer), raises)
-    far = placed & (center != 0.0)  # clear ranks have seen it, if not its scale about 0
+    narrow = _within(seen, spread)
+    while narrow.any() and looks < _CLOSER_LOOKS and n > clear / math.sqrt(part):
+        shares = [some * part * rest for some in _CLOSER]
+        seen, spread = _closer(ask, seen, spread, narrow, shares)
+        narrow = _within(seen, spread)
+        part, looks = part * (1 - sum(_CLOSER)), looks + 1
+    if looks:
+        about = ask.octaves(seen.center).ranks
+    elif n > clear:  # as many questions, on what is there
+        value = finer_scales(about, spread, sum(_CLOSER) * rest, questions=2 * QUESTIONS)
+        spread, part = spread._replace(value=value), 1 - sum(_CLOSER)
+    size = finer_scales(about, spread, finer * part)
+    size = raised_scales(about, size, raises * part, *([_FAR_RAISES] if looks > 1 else []))
+    far = seen.placed & (seen.center != 0.0)  # clear ranks have seen it, if not its scale about 0
     found, needed = (first.found | far) & spread.found, max(first.needed, spread.needed)
     noise = first.noise_scale * math.sqrt(_PARTS[0] / QUESTIONS)
     size = np.where(found, size, spread.value)
-    return Columns(center, size, found, n, noise, needed, placed)
+    coarse = narrow & (size <= 2 * seen.step)
+    if coarse.any():
+        needed = max(needed, math.ceil(clear / math.sqrt(part)))
+    return Columns(seen.center, size, found, n, noise, needed, seen.placed, coarse)
+
+
+def _within(seen: _Medians, spread: Scale) -> NDArray[np.bool_]:
+    """Return which columns lie within a step, or near it: its middle says nothing of them."""
+    return np.asarray(seen.narrow & spread.found & (spread.value <= 2 * seen.step))
 
 
 def find_centers(ask: AsksColumns, d: int, share: float) -> Columns:
-    """Find where the entries of each column lie, and nothing of how far they reach about there."""
+    """Find where the entries of each column lie, and nothing of how far they reach about there.
+
+    Each look has half of what is left. A column that lies within the steps of one is looked at in
+    finer ones; of others all looks are averaged.
+    """
     scale = find_scales(ask.octaves(np.zeros(d)).ranks, d, _SCALES_ALONE * share)
-    guess = scale._replace(found=np.ones(d, bool))  # in low steps the centre stays near 0
-    seen = _medians(ask, guess, (1 - _SCALES_ALONE) * share, stay=0.5)
+    left, center, steps = (1 - _SCALES_ALONE) * share, np.zeros(d), scale.value * _STEP
+    weight, placed = np.zeros(d), np.zeros(d, bool)
+    for look in range(_CENTER_LOOKS):
+        part = left / 2 if look < _CENTER_LOOKS - 1 else left
+        left -= part
+        seen = find_places(ask.places(center, steps).ranks, d, part, stay=0.5)
+        placed |= seen.enclosed
+        weight = np.where(np.abs(seen.at) >= _EDGE, 0.0, weight)
+        center = center + steps * seen.at * part / (weight + part)
+        closer = seen.narrow & (np.abs(seen.at) < _EDGE)
+        weight = np.where(closer, 0.0, weight + part)
+        steps = np.where(closer, _FINER * steps, steps)
     found = np.asarray(scale.found)
     noise, needed = scale.noise_scale, scale.needed
-    return Columns(seen.center, scale.value, found, 1.0, noise, needed, seen.placed)
+    return Columns(center, scale.value, found, 1.0, noise, needed, placed, ~found)
 
 
 def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
@@ -176,7 +208,8 @@ def columns_about_zero(ask: AsksColumns, d: int, share: float) -> Columns:
     zero = np.zeros(d)
     scale = find_scales(ask.octaves(zero).ranks, d, share)
     found = np.asarray(scale.found)
-    return Columns(zero, scale.value, found, math.inf, 1.0, scale.needed, np.ones(d, bool))
+    every = np.ones(d, bool)
+    return Columns(zero, scale.value, found, math.inf, 1.0, scale.needed, every, ~every)
 
 
 class _Medians(NamedTuple):
@@ -201,9 +234,8 @@ def _medians(
     scale: Scale,
     share: float,
     *,
-    step: float = _STEP,
-    aside: float = 0.0,
-    **how: float,
+    step: float,
+    aside: float,
 ) -> _Medians:
     """Return about the median of each column; entries may be alike, and far from 0.
 
@@ -215,7 +247,7 @@ def _medians(
     placed, close = np.zeros(d, bool), np.zeros(d, bool)
     for _ in range(_LOOKS):
         steps = np.where(close, _FINER * steps, steps)
-        seen = find_places(ask.places(center, steps).ranks, d, share / _LOOKS, **how)
+        seen = find_places(ask.places(center, steps).ranks, d, share / _LOOKS)
         placed |= seen.enclosed & (scale.found | seen.narrow)
         center = np.where(scale.found | placed, center + steps * seen.at, 0.0)
         close = seen.narrow & (np.abs(center) >= aside * scale.value)
@@ -228,7 +260,7 @@ def _closer(
     spread: Scale,
     narrow: NDArray[np.bool_],
     shares: list[float],
-) -> tuple[FloatArray, Scale]:
+) -> tuple[_Medians, Scale]:
     """Return centres and scales after one more look at columns that lie within a single step.
 
     A longitude in a city lies two thousand deviations from 0: its distance from the middle of a
@@ -241,9 +273,15 @@ def _closer(
     center = np.where(nearer, seen.center + step * look.at, seen.center)
     near = spread.value * np.where(nearer, _FINER, 1.0)
     again = find_scales(ask.octaves(center).ranks, d, spreads, near=near)
-    better = nearer & again.found & (again.value < spread.value)
+    better = nearer & again.found & (again.value <= spread.value)
     value = np.where(better, again.value, spread.value)
-    return np.where(better, center, seen.center), spread._replace(value=value)
+    beyond = np.abs(look.at) >= _EDGE
+    closer = seen._replace(
+        center=np.where(better, center, seen.center),
+        step=np.where(better & ~beyond, step, seen.step),
+        narrow=np.where(narrow, better, seen.narrow),
+    )
+    return closer, spread._replace(value=value)
 
 
 class Center(NamedTuple):

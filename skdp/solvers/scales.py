@@ -177,18 +177,21 @@ def finer_scales(
     return np.asarray(np.where(scale.found, scale.value * high, scale.value))
 
 
-def raised_scales(ranks: AsksRanks, scales: FloatArray, share: float) -> FloatArray:
+def raised_scales(
+    ranks: AsksRanks, scales: FloatArray, share: float, bits: int = len(_RAISE_DOUBTS)
+) -> FloatArray:
     """Return scales that are larger where many of the numbers lie far outside.
 
     A half that is nearly alike, beside others that are not, has a scale of its own: that of half of
-    the numbers says nothing of the rest. A step up is four times; a share of the numbers that does
-    not stand clear of its noise raises nothing.
+    the numbers says nothing of the rest. A step up is four times, of 2^bits - 1; a share of the
+    numbers that does not stand clear of its noise raises nothing.
     """
-    part = share / (1 + len(_RAISE_DOUBTS))
+    doubts = (*_RAISE_DOUBTS[:1] * (bits - len(_RAISE_DOUBTS)), *_RAISE_DOUBTS)
+    part = share / (1 + bits)
     total = ranks(scales * np.ldexp(1.0, 2 * FARTHEST), share=part)
     low = np.zeros(len(scales), int)
-    high = np.full(len(scales), 2 ** len(_RAISE_DOUBTS) - 1)
-    for doubt in _RAISE_DOUBTS:
+    high = np.full(len(scales), 2**bits - 1)
+    for doubt in doubts:
         middle = (low + high) // 2
         below = ranks(scales * np.ldexp(_FAR, 2 * middle), share=part)
         above = total.value - below.value

@@ -188,8 +188,21 @@ def test_scales_that_are_seen_need_no_word(shift):
 
 
 def test_a_scale_in_its_noise_is_said_where_no_middle_was_seen():
-    found = Columns(np.zeros(3), np.ones(3), np.ones(3, bool), 9.0, 1.0, 9, np.arange(3) > 0)
+    every = np.ones(3, bool)
+    found = Columns(np.zeros(3), np.ones(3), every, 9.0, 1.0, 9, np.arange(3) > 0, ~every)
     moments = ColumnMoments(np.zeros(3), np.array([2.9, 2.9, 9.0]), np.ones(3), 9.0)
     with pytest.warns(PrivacyWarning, match=r"of 1 of 3 columns \(0\) that may be noise"):
         warn_blurred_columns(DPStandardScaler(), found, moments)
     warn_blurred_columns(DPStandardScaler(), found, moments._replace(variance=np.full(3, 3.1)))
+
+
+def test_a_column_too_far_from_zero_is_said():
+    rows = np.random.default_rng(0).standard_normal((300, 2)) + [0.0, 1e5]
+    with pytest.warns(PrivacyWarning, match=r"of 1 of 2 columns \(1\) that may be several times"):
+        DPStandardScaler(epsilon=1.0).fit(rows)
+
+
+def test_the_remedy_for_a_column_far_from_zero_holds():
+    rows = np.random.default_rng(0).standard_normal((1500, 2)) + [0.0, 1e5]
+    for far in (DPStandardScaler(epsilon=3.0).fit(rows), DPStandardScaler().fit(rows - [0, 1e5])):
+        np.testing.assert_allclose(far.scale_, 1.0, rtol=0.3)

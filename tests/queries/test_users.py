@@ -85,7 +85,7 @@ class Recorder:
 
 
 COLUMNS = Columns(
-    np.ones(D), np.ones(D), np.arange(D) < D - 1, 10.0, 1.0, 10, np.ones(D, bool)
+    np.ones(D), np.ones(D), np.arange(D) < D - 1, 10.0, 1.0, 10, np.ones(D, bool), np.zeros(D, bool)
 )  # one of them was not found
 START = shared.Shared(U, 0.1, shared.Count())
 NAMES = [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from skdp.answer import Answer
-from skdp.solvers.columns import MomentWeights, column_moments, find_columns
+from skdp.solvers.columns import MomentWeights, column_moments, find_centers, find_columns
 
 
 class Entries:
@@ -53,6 +53,60 @@ def test_columns_far_from_zero_are_found_where_they_are(shift, n):
         centred = np.abs(found.center - [shift, 0, shift, 0]) < 5 * scale
         near += (centred & (found.spread < 5 * scale) & (found.spread > scale / 8)).all()
     assert near >= 17
+
+
+@pytest.mark.parametrize("shift", [1e5, 3e6, pytest.param(-1e8, marks=pytest.mark.deep)])
+def test_columns_very_far_from_zero_are_found_where_they_are(shift):
+    """A sensor at 1e5 +- 1, a time stamp within a minute: a column beside it is as it was."""
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        X = rng.standard_normal((5000, 3)) * [1, 1, 50] + shift * np.array(
+            [1, rng.uniform(0.5, 1), 0]
+        )
+        ask = Entries(X, 2.0, rng)
+        found = find_columns(ask, 3, 1.0, None)
+        assert sum(ask.spent) == pytest.approx(1.0)
+        assert np.all(np.abs(found.center - X.mean(axis=0)) < [1, 1, 50])
+        assert np.all(np.abs(np.log2(found.spread / X.std(axis=0))) < 2)
+        assert not found.coarse.any()
+
+
+def test_columns_too_far_for_their_noise_are_named():
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((300, 2)) + [0, 30_000]
+    named, cured = np.zeros(2), 0
+    for _ in range(20):
+        ask = Entries(X, 4.0, rng)
+        found = find_columns(ask, 2, 1.0, None)
+        named += found.coarse
+        assert sum(ask.spent) == pytest.approx(1.0)
+        more = rng.standard_normal((2 * found.needed, 2)) + [0, 30_000]
+        cured += not find_columns(Entries(more, 4.0, rng), 2, 1.0, None).coarse.any()
+    assert named[0] == 0 and named[1] >= 18
+    assert cured >= 18
+
+
+def test_a_price_that_most_entries_have_hides_no_others():
+    """Looks that come closer to it shorten its scale, and raises must find the rest again."""
+    rng = np.random.default_rng(3)
+    X = np.where(rng.random((20_000, 2)) < 0.6, 9.99, rng.normal(10, 3, (20_000, 2)))
+    for _ in range(10):
+        found = find_columns(Entries(X, 2.0, rng), 2, 1.0, None)
+        assert np.all(np.abs(found.center - 9.99) < 0.5)
+        assert np.all((found.spread > 0.5) & (found.spread < 20))
+        assert not found.coarse.any()
+
+
+@pytest.mark.parametrize("shift", [0.0, 100.0, 1e5])
+def test_medians_alone_are_found_however_far_from_zero(shift):
+    rng = np.random.default_rng(4)
+    off = []
+    for _ in range(20):
+        X = rng.standard_normal((3000, 1)) + shift * rng.uniform(0.5, 1)
+        ask = Entries(X, 30.0, rng)
+        off.append(abs(find_centers(ask, 1, 1.0).center[0] - X.mean()))
+        assert sum(ask.spent) == pytest.approx(1.0)
+    assert np.median(off) < 0.5
 
 
 def test_moments_of_columns():
