@@ -21,6 +21,7 @@ from skdp.exceptions import PrivacyWarning
 from skdp.privacy.accounting.receipts import cautions, privacy_card
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.stages import StagedBudget
 from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.reservations import handed_on
 from skdp.privacy.ledger.routes import Account
@@ -138,8 +139,13 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
     _publish = "Publish what its released() returns."
     _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
 
-    def _checked_session(self, *, random_state=None, kind=PrivacySession, pure=False, split=True):
-        """Check the privacy parameters; return a session that nobody was charged for."""
+    def _checked_session(
+        self, *, random_state=None, kind=PrivacySession, pure=False, split=True, first=0.0
+    ):
+        """Check the privacy parameters; return a session that nobody was charged for.
+
+        With `first` it has a first stage of that share of epsilon, unless somebody counts the fit.
+        """
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
         delta = check_real(self, "delta", 0, 1, closed="left")
@@ -160,17 +166,26 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
         source = make_source(random_state, name)
         delta = 0.0 if pure else delta
         split = split and self._splits_budget and not any(around())  # a ledger prices all fits
-        budget = PrivacyBudget(epsilon, delta, self._pure_epsilon(), split)
+        if first and StagedBudget.offered(epsilon, delta) and not self._is_counted():
+            budget = StagedBudget(epsilon, delta, first)
+        else:
+            budget = PrivacyBudget(epsilon, delta, self._pure_epsilon(), split)
         observer = FitObserver()
         return kind(budget, source=source, adjacency=adjacency, unit=unit, observer=observer)
 
-    def _open_session(self, *, pure=False, split=True):
+    def _is_counted(self):
+        """Whether a ledger, or a search, charges for this fit."""
+        return any(around()) or routes.RUN.get() is not None or self._ledger_ticket is not None
+
+    def _open_session(self, *, pure=False, split=True, first=0.0):
         """Check the privacy parameters and open the session of one fit; nothing is read.
 
         With `pure` it spends no delta, whatever the parameter says. Inside a PrivacyLedger the
         whole budget is charged here, or refused.
         """
-        session = self._checked_session(random_state=self.random_state, pure=pure, split=split)
+        session = self._checked_session(
+            random_state=self.random_state, pure=pure, split=split, first=first
+        )
         name = type(self).__name__
         routes.charge(session, name, self._ledger_ticket, getattr(self, "sensitivity", None))
         if (opened := _OPENED.get()) is not None:
@@ -178,7 +193,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
             if len(opened) == 1 and vars(self).get("_skl_callbacks"):
                 context = self._init_callback_context(max_subtasks=None)
                 session.observer.tasks = ReleaseTasks(self, context)
-        self._warn_if_weak(session.budget.epsilon, session.source.seeded)
+        self._warn_if_weak(session.whole.epsilon, session.source.seeded)
         return session
 
     def _offers_pure_dp(self):
@@ -186,6 +201,10 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
 
     def _pure_epsilon(self):
         return 0.0  # set aside for exponential mechanisms beside Gaussian releases
+
+    def _budget_kinds(self):
+        """Return the kinds of budgets that fits may have where delta is not 0, by their shape."""
+        return ("gaussian",)
 
     def _warn_if_weak(self, epsilon, seeded):
         name = type(self).__name__

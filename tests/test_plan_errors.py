@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from skdp import (
     DPPCA,
@@ -47,11 +48,118 @@ def test_expected_loss_of_components(solver, adjacency, n, d, k, share, epsilon)
     best = captured(rows, np.linalg.svd(rows, full_matrices=False)[2][:k])
     options = {"clip_norm": 1.0, "center": "none", "svd_solver": solver, "adjacency": adjacency}
     estimator = DPPCA(k, epsilon=epsilon, **options)
-    expected = estimator.plan(n, d, signal=share).error
+    squares = np.maximum(np.linalg.eigvalsh(rows.T @ rows), 0.0)
+    expected = estimator.plan(n, d, spectrum=squares).error
     with seeded_entropy(0):
         losses = [1 - captured(rows, estimator.fit(rows).components_) / best for _ in range(6)]
     assert 0.01 < expected < 0.5
     assert 0.5 < np.mean(losses) / expected < 2
+
+
+def falling(n, d, fall, spread=0.0, mean=0.0, tail=None, seed=0):
+    """Rows whose variances fall like a power, in any basis, of lengths that spread."""
+    rng = np.random.default_rng(seed)
+    Z = rng.standard_normal((n, d)) if tail is None else rng.standard_t(tail, (n, d))
+    axes = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    lengths = np.exp(spread * rng.standard_normal(n))
+    return (mean + Z) * np.arange(1, d + 1.0) ** -fall @ axes * lengths[:, None]
+
+
+def one_hot(n, columns, levels, tastes=4, seed=0):
+    """Columns of levels, whose frequencies depend on what one cannot see."""
+    rng = np.random.default_rng(seed)
+    frequencies = rng.dirichlet(np.full(levels, 0.5), (tastes, columns))
+    taste, X = rng.integers(0, tastes, n), np.zeros((n, columns, levels))
+    below = np.cumsum(frequencies[taste], axis=2) < rng.random((n, columns, 1))
+    found = np.minimum(below.sum(axis=2), levels - 1)
+    X[np.arange(n)[:, None], np.arange(columns), found] = 1.0
+    return X.reshape(n, -1)
+
+
+TABLES = {
+    "nearly alike": (lambda: falling(4000, 50, 0.05), 5, (0.5, 1.0)),
+    "slow": (lambda: falling(5000, 60, 0.5), 5, (0.5, 1.0)),
+    "few rows": (lambda: falling(1000, 8, 0.5), 2, (0.5,)),
+    "fast": (lambda: falling(2000, 30, 1.0), 5, (0.5, 1.0)),
+    "spread 0.7": (lambda: falling(5000, 60, 0.7, 0.7), 10, (0.5, 3.0)),
+    "spread 1.5": (lambda: falling(5000, 60, 0.7, 1.5), 10, (0.5, 3.0, 100.0)),
+    "heavy entries": (lambda: falling(5000, 40, 0.7, tail=3), 4, (0.5,)),
+    "one-hot": (lambda: one_hot(5000, 10, 8), 6, (0.5, 1.0, 3.0)),
+    "digits": (lambda: load_digits().data, 10, (0.5, 1.0, 3.0)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", [DPTruncatedSVD, DPPCA])
+@pytest.mark.parametrize("name", TABLES)
+def test_expected_loss_of_tables(name, kind):
+    """Within a factor of two where spectrum and lengths are known; more is said to be lost if not.
+
+    Learnt clip norms, a mean that is 0 or taken off, directions that depend on lengths.
+    """
+    make, k, budgets = TABLES[name]
+    rows = make()
+    judged = rows if kind is DPTruncatedSVD else rows - rows.mean(axis=0)
+    squares = np.maximum(np.linalg.eigvalsh(judged.T @ judged), 0.0)
+    best = captured(judged, np.linalg.svd(judged, full_matrices=False)[2][:k])
+    facts = {"spectrum": squares, "spread": np.std(np.log(np.linalg.norm(judged, axis=1)))}
+    for epsilon in budgets:
+        model = kind(k, epsilon=epsilon)
+        with seeded_entropy(0):
+            losses = [1 - captured(judged, model.fit(rows).components_) / best for _ in range(4)]
+        assert 0.5 < np.median(losses) / model.plan(*rows.shape, **facts).error < 2.0
+
+
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["slow", "fast", "one-hot", "digits"])
+def test_expected_loss_of_power_steps(name):
+    """What random starts leave of other directions counts, where there is little noise."""
+    make, k, budgets = TABLES[name]
+    rows = make()
+    rows /= np.linalg.norm(rows, axis=1)[:, None]
+    squares = np.maximum(np.linalg.eigvalsh(rows.T @ rows), 0.0)
+    best = captured(rows, np.linalg.svd(rows, full_matrices=False)[2][:k])
+    for epsilon in budgets:
+        model = DPTruncatedSVD(k, epsilon=epsilon, clip_norm=1.0, algorithm="power")
+        with seeded_entropy(0):
+            losses = [1 - captured(rows, model.fit(rows).components_) / best for _ in range(4)]
+        assert 0.5 < np.median(losses) / model.plan(*rows.shape, spectrum=squares).error < 2.0
+
+
+@pytest.mark.parametrize("clip_norm", [0.1, 5.0])
+def test_a_clip_norm_is_a_unit(clip_norm):
+    """Rows that are as long as the clip norm lose the same, in any unit."""
+    one = DPPCA(3, clip_norm=1.0).plan(3000, 40)
+    other = DPPCA(3, clip_norm=clip_norm).plan(3000, 40)
+    assert other.error == pytest.approx(one.error) and other.needed == one.needed
+
+
+def test_a_plan_says_which_assumption_decides():
+    model = DPTruncatedSVD(3)
+    text = str(model.plan(3000, 40))
+    assert "falls of 1/i^0.5 and 1/i^1.5 would lose" in text
+    assert "lengths that spread by 1 would lose" in text
+    assert "would lose" not in str(model.plan(3000, 40, signal=0.5))
+    losses = [model.plan(3000, 40, spread=spread).error for spread in (0.1, 0.5, 1.0, 2.0)]
+    assert losses == sorted(losses) and losses[3] > 10 * losses[0]
+    flat, steep = (np.arange(1, 41.0) ** -fall for fall in (0.5, 1.5))
+    losses = [model.plan(3000, 40, spectrum=shares).error for shares in (steep, None, flat)]
+    assert losses == sorted(losses)
+
+
+@pytest.mark.parametrize("spread", [-0.1, 6.0, "wide", True, math.nan])
+def test_spreads_that_nothing_has(spread):
+    with pytest.raises(ValueError, match="'spread' must be None or a number in the range"):
+        DPPCA(2).plan(100, 5, spread=spread)
+
+
+def test_spectra_that_nothing_has():
+    with pytest.raises(ValueError, match="'spectrum' must be None or 5 numbers"):
+        DPPCA(2).plan(100, 5, spectrum=[1.0, -1.0, 0, 0, 0])
+    with pytest.raises(ValueError, match="'signal' or 'spectrum', not both"):
+        DPPCA(2).plan(100, 5, spectrum=np.ones(5), signal=0.6)
 
 
 @pytest.mark.deep

@@ -17,6 +17,8 @@ from skdp.data.blocks import Block
 
 FloatArray = NDArray[np.float64]
 _BAND = 1024  # columns of a product at a time
+_SMALL_PRODUCT = 10**6  # multiplications: beyond them OpenBLAS copies both factors first
+_SHORT_PIECE = 400  # rows: in shorter pieces nothing is gained
 
 
 def dense(matrix: Any) -> FloatArray:
@@ -152,7 +154,30 @@ def cross_product(rows: Block, few: FloatArray) -> FloatArray:
     """
     if sp.issparse(rows):
         return dense(rows.T @ few)
-    return np.asarray((few.T @ rows).T)
+    first, *rest = _for_small_products(rows, few.shape[1])
+    total = few[first].T @ rows[first]
+    for piece in rest:
+        total += few[piece].T @ rows[piece]
+    return np.asarray(total.T)
+
+
+def narrow_product(rows: Block, few: FloatArray) -> FloatArray:
+    """Z P of one block, for an exact product with a P of few columns."""
+    if sp.issparse(rows):
+        return dense(rows @ few)
+    out, few = np.empty((len(rows), few.shape[1])), np.ascontiguousarray(few)
+    for piece in _for_small_products(rows, few.shape[1]):
+        np.matmul(rows[piece], few, out=out[piece])
+    return out
+
+
+def _for_small_products(rows: FloatArray, k: int) -> list[slice]:
+    """Return pieces of the rows whose products with k columns BLAS makes without copies."""
+    n, d = rows.shape
+    size = _SMALL_PRODUCT // max(1, d * k)
+    if size < _SHORT_PIECE:
+        return [slice(0, n)]
+    return [slice(i, i + size) for i in range(0, max(n, 1), size)]
 
 
 def without_duplicates(A: Any) -> Any:

@@ -79,13 +79,20 @@ class RowScale(NamedTuple):
         dense: FloatArray = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
         n, scratch = len(dense), _SCRATCH
         scaled = scratch.rows.shaped(dense.shape)
-        np.subtract(dense, scratch.center.rows(self.center, n), out=scaled)
-        scaled /= scratch.size.rows(self.size, n)
+        about = dense
+        if self.center.any():
+            about = np.subtract(dense, scratch.center.rows(self.center, n), out=scaled)
+        np.divide(about, scratch.size.rows(self.size, n), out=scaled)
         np.clip(scaled, -self.reach, self.reach, out=scaled)
         bad = np.flatnonzero(~(finite_rows(dense) if good is None else good))
         if bad.size:
             scaled[bad] = np.where(np.isfinite(dense[bad]), scaled[bad], np.nan)
         return scaled
+
+    @property
+    def keeps_finite(self) -> bool:
+        """Whether rows that are finite stay so, whatever overflows on the way."""
+        return math.isfinite(self.reach) and bool(np.isfinite(self.size).all())
 
     def selected(self, kept: NDArray[np.intp]) -> RowScale:
         """Return the units of some columns."""

@@ -38,9 +38,9 @@ class Repeated:
     """
 
     def __init__(self) -> None:
-        self._rows = np.empty((0, 0))
+        self._rows: NDArray[Any] = np.empty((0, 0))
 
-    def rows(self, vector: FloatArray, n: int) -> FloatArray:
+    def rows(self, vector: NDArray[Any], n: int) -> Any:
         """Return what goes with n rows: the vector for each, or itself for blocks that are huge."""
         if 8 * n * len(vector) > _MOST_BYTES or not n:
             return vector

@@ -5,6 +5,7 @@ A view is a function of a pass, from blocks to blocks: each row becomes a row, f
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
@@ -19,6 +20,14 @@ from skdp.data.zipped import CHECKED, Zipped
 
 FloatArray = NDArray[np.float64]
 View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.center = Repeated()
+
+
+_OF_THREAD = _OfThread()
 
 
 class ViewedRows:
@@ -47,12 +56,12 @@ class ViewedRows:
 def centered(blocks: Iterable[Block], center: FloatArray) -> Iterator[FloatArray]:
     """Yield rows minus a centre, in dense blocks of bounded memory."""
     rows = rows_at_once(len(center))
-    scratch, repeated = Scratch(), Repeated()
+    scratch = Scratch()  # of this pass: another one of the thread may be under way
     for block in blocks:
         for i in range(0, block.shape[0], rows):
             part = block[i : i + rows]
             part = part.toarray() if sp.issparse(part) else part
-            about = repeated.rows(center, len(part))
+            about = _OF_THREAD.center.rows(center, len(part))
             yield np.subtract(part, about, out=scratch.shaped(part.shape))
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn import config_context
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
@@ -55,7 +56,8 @@ class LinearTransformMixin(FitsElsewhereMixin, ClassNamePrefixFeaturesOutMixin, 
 
         A private step behind this one is fitted on the result (see `row_products`).
         """
-        return self._projected(X, self._projection(exact=True))
+        with config_context(assume_finite=True):  # `fit` has looked
+            return self._projected(X, self._projection(exact=True))
 
     def _projected(self, X, project):
         source = as_blocks(X)

@@ -6,12 +6,20 @@ import math
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from skdp._entry_units import entry_unit
 from skdp.data.persons import each_alone
-from skdp.decomposition._base import public_range
 from skdp.decomposition._entry_moments import usual_length
+from skdp.decomposition._row_planning import (
+    DIRECTION,
+    check_share,
+    check_shares,
+    check_spread,
+    expect_rows,
+    is_bounded,
+    length_of,
+    moment_of,
+    with_range,
+)
 from skdp.decomposition._sparse_planning import (
     check_nnz,
     expect_made,
@@ -21,31 +29,19 @@ from skdp.decomposition._sparse_planning import (
 )
 from skdp.decomposition._unit_fits import unit_route
 from skdp.solvers.one_shot import pair_deviation
-from skdp.solvers.spectral import CORE_SCALE, largest_term
 from skdp.theory import (
     Expectation,
     FitPlan,
     IteratedSide,
     check_counts,
     constant_error,
-    falling_spectrum,
-    gram_loss,
-    moment_edge,
-    power_loss,
     rehearse,
-    searched_error,
     zero_rows,
 )
-from skdp.theory._fits import BOUNDED_LENGTH
 from skdp.theory._one_shot import flipped_side
-from skdp.theory._rehearsal import clear_sums, ranks_about, without_names
+from skdp.theory._rehearsal import clear_sums, ranks_about
 
-# Rows of unequal length, cut at a learnt level and centred: in units of the clip norm they count
-# for about this much. Measured, against fits of 200 to 3000 rows.
-_LEARNT_LENGTH = 0.85
-_LOST = "share of the best captured squared length that is lost"
 _TURNED = "squared sine between released and exact subspace"
-_DIRECTION = "share of the squared length that one direction must hold"
 
 
 class PlansMixin:
@@ -57,6 +53,8 @@ class PlansMixin:
         n_features: int,
         *,
         signal: Any = None,
+        spectrum: Any = None,
+        spread: Any = None,
         sparse: bool = False,
         nnz: Any = None,
     ) -> FitPlan:
@@ -71,8 +69,16 @@ class PlansMixin:
             Shape of the data.
         signal : float or None, default=None
             What is assumed of the data. Row and interaction units: the share of the squared length
-            that the components hold, None lets those of directions fall like 1/i. Other units: the
-            smallest singular value that shall be found; None gives the threshold alone.
+            that the components hold; the shares of directions of rows fall like the power of 1/i
+            that agrees with it, None like 1/i. Other units: the smallest singular value that shall
+            be found; None gives the threshold alone.
+        spectrum : array-like of shape (n_features,) or None, default=None
+            Row units, in place of `signal`: variances along orthogonal directions, up to a factor.
+            With them, and the right `spread`, the error of dense rows is within a factor of two.
+        spread : float or None, default=None
+            Row units: standard deviation of the logarithms of the lengths of rows, whose median is
+            the clip norm. What is lost grows fast with it, as the longest row must be hidden. None
+            is 0.3 where the clip norm is learnt, and 0 where it is given.
         sparse : bool, default=False
             Whether X would be sparse, which decides the route of wide data.
         nnz : int or None, default=None
@@ -95,136 +101,45 @@ class PlansMixin:
         if nnz is not None:
             check_nnz(self, nnz, n, d)
         rows, sparse = unit in ("row", "group"), sparse or nnz is not None
+        shares = check_shares(self, signal, spectrum, d) if rows else None
+        spread = check_spread(self, spread)
         asked = not rows or self.adjacency == "replace" or self.epsilon == math.inf
         planned, seen = (self, d) if nnz is None else seen_columns(self, n, d)
         X = zero_rows(n if asked else 1, seen, sparse=sparse or not rows)
         X = each_alone(X) if unit == "group" else X
-        ordinary = ordinary_answers(self, n, d, signal, nnz, seen)
+        ordinary = ordinary_answers(self, n, d, shares, nnz, seen)
         rehearsal = rehearse(planned, n, X, pure=planned._is_pure(X), **ordinary)
         if rows:
             whole = rehearsal
             if rehearsal.named("left_out"):  # with fewer rows the refinement is worth its passes
                 whole = rehearse(planned, 1, X, **ordinary)
-            expected = expect_rows(self, whole, n, d, signal)
+            expected = expect_rows(self, whole, n, shares, spread)
+            if signal is spectrum is None:
+                expected = with_range(expected, partial(expect_rows, self, whole, n), d, spread, n)
         else:
             expect = expect_interactions if unit == "interaction" else expect_entries
             expected = expect(self, rehearsal, n, d, signal)
         if nnz is not None:
             expected = expect_made(self, rehearsal, expected, (n, d), nnz, signal)
-        learns = rows and not _is_bounded(self)
+        learns = rows and not is_bounded(self)
         said = rehearsal.clip_norm(self.clip_norm)[1] if learns else "1"
         return rehearsal.plan(n, d, expected, said)
 
 
-def ordinary_answers(estimator, n, d, signal, nnz, seen):
+def ordinary_answers(estimator, n, d, shares, nnz, seen):
     """Return what ordinary data answer, by the name of the question."""
     unit, answers = getattr(estimator, "privacy_unit", "row"), {}
     sums = clear_sums if nnz is None else made_sums(unit, nnz, n, d, seen)
     if unit in ("row", "group"):
-        k, share = n_planned(estimator, d), check_share(estimator, signal, d)
-        answers["gram"] = spiked(k, share, length_of(estimator, d))
+        length = length_of(estimator, d)
+        answers["gram"] = moment_of(shares, length)
         answers["sums"] = sums
+        answers |= ranks_about(length) | {"sizes_above": ranks_about(length**2)["norms_above"]}
     if unit in ("interaction", "entry"):
         answers["counts"] = sums
     if unit == "entry":
         answers |= ranks_about(usual_length(estimator, entry_unit(estimator), d))
     return answers
-
-
-def check_share(estimator, signal, d):
-    """Return the assumed share of the squared length; None: shares fall like 1/i."""
-    k = n_planned(estimator, d)
-    if signal is None:
-        return float(falling_spectrum(d)[:k].sum())
-    if not min(k / d, 0.999) < signal <= 1:
-        raise ValueError(
-            f"'signal' must be a share in the range ({k}/{d}, 1]: with less, {k} components "
-            f"hold no more than chance. Got {signal!r} instead."
-        )
-    return float(signal)
-
-
-def length_of(estimator, d):
-    """Return the assumed length of the rows, in the unit of the plan."""
-    clip = estimator.clip_norm
-    if clip == "auto":
-        return BOUNDED_LENGTH * _reach(estimator, d) if _is_bounded(estimator) else _LEARNT_LENGTH
-    return 1.0 if math.isinf(clip) else float(clip)
-
-
-def _is_bounded(estimator):
-    """Whether public `bounds` of the columns stand for a clip norm."""
-    return estimator.clip_norm == "auto" and getattr(estimator, "bounds", None) is not None
-
-
-def _reach(estimator, d):
-    """Return how long rows are at most by their `bounds`."""
-    return public_range(without_names(estimator), d, centers=estimator._centers())[1]
-
-
-def spiked(k, captured, length):
-    """Return the ordinary second moment of rows of a length: k equal components, an even rest."""
-
-    def gram(n, noise):
-        d = len(noise.value)
-        values = np.full(d, (1 - captured) * n / max(d - k, 1))
-        values[:k] = captured * n / k
-        return np.diag(length**2 * values)
-
-    return gram
-
-
-# -- rows --------------------------------------------------------------------------------------
-
-
-def expect_rows(estimator, rehearsal, n, d, signal):
-    """Expect the loss of a subspace of rows that are alike in length."""
-    k, captured = n_planned(estimator, d), check_share(estimator, signal, d)
-    length, exact = length_of(estimator, d), rehearsal.law == "exact"
-    clip = rehearsal.clip_norm(estimator.clip_norm)[0]
-    moments = rehearsal.named("gram", "moment")
-    products = rehearsal.named("tangent_product")
-    assumed = [f"{k} components hold {captured:.2g} of the squared length, in equal parts"]
-    if getattr(estimator, "privacy_unit", "row") == "group":
-        assumed.append("samples are persons: groups of rows that count once each")
-    if _is_bounded(estimator):
-        shorter = BOUNDED_LENGTH
-        assumed.append(f"rows are about {shorter:g} times as long as 'bounds' allow at most")
-    else:
-        learns = estimator.clip_norm == "auto"
-        shorter = length if learns else 1.0
-        about = "rows are about as long as the clip norm"
-        assumed.append(f"{about} that is learnt, if it is seen" if learns else about)
-    if exact:
-        loss, noise = partial(constant_error, error=0.0), 0.0
-    elif moments:
-        noises = [line.noise_scale / largest_term(clip) / shorter**2 for line in products]
-        noise = moments[0].noise_scale / length**2
-        loss = partial(gram_loss, d=d, k=k, captured=captured, moment=noise, tangents=noises)
-        if moments[0].size < d * d:
-            assumed.append("the error of the screened route depends on how columns are spread")
-            loss = constant_error
-    elif not products:
-        loss, noise = constant_error, math.inf
-        assumed.append("column sums alone are released: those of a moment would be noise")
-    else:
-        reach = largest_term(clip, CORE_SCALE)
-        noises = [line.noise_scale / reach / shorter**2 for line in products]
-        noise = sum(scale**-2 for scale in noises) ** -0.5
-        facts = {"d": d, "k": k, "captured": captured, "width": products[0].size // d}
-        loss = partial(power_loss, **facts, noises=noises, core_scale=CORE_SCALE)
-    ranks = rehearsal.named("norm_median")
-    if ranks and not exact and loss is not constant_error:
-        facts = {"nothing": loss(1e-9), "noise_scale": ranks[-1].noise_scale}
-        loss = partial(searched_error, error=loss, **facts)
-    return Expectation(
-        error=loss,
-        meaning=_LOST,
-        found=min(1.0, moment_edge(noise, d) / n),
-        signal=_DIRECTION,
-        assumptions=tuple(assumed),
-        goal=0.0 if exact or loss is constant_error else loss(1e-9) / 2,
-    )
 
 
 # -- interactions, entries, edges --------------------------------------------------------------
@@ -238,7 +153,7 @@ def expect_interactions(estimator, rehearsal, m, n, signal):
         error=partial(turned_items, items=items, k=k, captured=captured),
         meaning=_TURNED,
         found=min(1.0, items.threshold / m),
-        signal=_DIRECTION,
+        signal=DIRECTION,
         assumptions=(
             unit_route(estimator, (m, n))[1],
             f"{k} components hold {captured:g} of the squared length, in equal parts",

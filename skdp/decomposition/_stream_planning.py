@@ -8,7 +8,7 @@ from typing import Any
 
 from skdp.decomposition._factorizer_layout import chosen_method
 from skdp.decomposition._factorizer_state import begin
-from skdp.decomposition._planning import check_share, length_of
+from skdp.decomposition._row_planning import check_shares, length_of
 from skdp.decomposition._sparse_planning import n_planned
 from skdp.decomposition._spectral import SPECTRUM_LEVEL
 from skdp.theory import (
@@ -22,6 +22,7 @@ from skdp.theory import (
     last_noise,
     moment_edge,
     rehearse,
+    whole_rows,
     zero_rows,
 )
 
@@ -46,8 +47,8 @@ class IncrementalPlanMixin:
         n_samples, n_features : int
             Shape of the data: all rows up to the last release.
         signal : float or None, default=None
-            Assumed share of the squared length that the components hold; None is 0.5 (more if they
-            are many).
+            Assumed share of the squared length that the components hold; shares of directions fall
+            like the power of 1/i that agrees with it, None like 1/i.
         stream : bool, default=True
             Plan for `max_releases` calls of `partial_fit` (the error is that of the last release,
             whose noise is the largest), or for one call of `fit`.
@@ -68,11 +69,11 @@ class IncrementalPlanMixin:
         if moments:
             length = self._length_in_batch(n / horizon, d, rehearsal.mu)
             noise = last_noise(moments[0], horizon, self.mechanism) / length**2
-        captured = check_share(self, signal, d)
+        shares = check_shares(self, signal, None, d)
         calls = f"{self.max_releases} releases, paid at once" if stream else "one release, by fit"
         if stream and self.clip_norm == "auto":
             calls += f"; the first batch has about {math.ceil(n / horizon)} rows, and is like all"
-        expected = expect_moments(n, d, n_planned(self, d), captured, noise, calls)
+        expected = expect_moments(n, d, n_planned(self, d), shares, noise, calls)
         unit = "clip_norm" if self.clip_norm == "auto" else "1"
         return rehearsal.plan(n, d, expected, unit)
 
@@ -84,12 +85,11 @@ class IncrementalPlanMixin:
         return _SHORT + (_CLIPPED - _SHORT) * min(1.0, 2 * shortened / n)
 
 
-def expect_moments(n, d, k, captured, noise, calls):
+def expect_moments(n, d, k, shares, noise, calls):
     """Expect the loss of components that are read off one moment; a sketch has no formula."""
     known = not math.isnan(noise)
-    loss = (
-        partial(gram_loss, d=d, k=k, captured=captured, moment=noise) if known else constant_error
-    )
+    facts = {"spectrum": shares[0], "k": k, "moment": noise}
+    loss = partial(lost_of_moment, **facts) if known else constant_error
     return Expectation(
         error=loss,
         meaning="share of the best captured squared length that is lost, at the last release",
@@ -97,11 +97,16 @@ def expect_moments(n, d, k, captured, noise, calls):
         signal="share of the squared length that one direction must hold",
         assumptions=(
             calls,
-            f"{k} components hold {captured:g} of the squared length, in equal parts",
+            shares[1],
             "rows are about as long as the clip norm, and as one another, and centred",
         ),
         goal=loss(1e-9) / 2 if known and noise else 0.0,
     )
+
+
+def lost_of_moment(n, spectrum, k, moment):
+    """Return the expected loss of n rows that are alike in length."""
+    return gram_loss(whole_rows(n, spectrum, k), k, moment=moment)
 
 
 class FactorizerPlanMixin:

@@ -41,6 +41,7 @@ from skdp.decomposition._spectral import (
 )
 from skdp.decomposition._unit_fits import (
     UNIT_SOLVERS,
+    budget_kinds,
     check_used,
     fit_entries,
     pure_units,
@@ -299,8 +300,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
 
     # -- parameters ----------------------------------------------------------------------------
 
-    def _offers_pure_dp(self):
-        return pure_units(self)
+    _offers_pure_dp, _budget_kinds = pure_units, budget_kinds
 
     def _is_pure(self, X):
         flips = not self._by_rows and self.privacy_unit != "frobenius"

@@ -147,6 +147,14 @@ def pure_units(estimator):
     return flips or one or name in ("auto", "deflation", "one_shot")
 
 
+def budget_kinds(estimator):
+    """Return the kinds of budgets that fits may have where delta is not 0, by their shape."""
+    unit, both = estimator.privacy_unit, ("pure", "gaussian")
+    if unit not in UNIT_SOLVERS or unit == "frobenius" or not pure_units(estimator):
+        return ("gaussian",)
+    return {"one_shot": ("pure",), "auto": both}.get(estimator.algorithm, ("gaussian",))
+
+
 # -- entries and edges -------------------------------------------------------------------------
 
 

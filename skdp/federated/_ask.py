@@ -101,6 +101,10 @@ class Federation:
         """Pay a share and release nothing for it."""
         self.session.forfeit(share)
 
+    def turn(self, kind: str) -> None:
+        """Begin another stage of the budget; no fit over clients has any."""
+        self.session.turn(kind)
+
     def answer(self, path: Path, bounded: Bounded, share: float) -> Answer:
         """Pay, ask the clients, and turn their total into the public answer."""
         bound = bounded.bound

@@ -293,6 +293,10 @@ class DPSpectralEmbedding(BaseDPEstimator):
         flips = self.privacy_unit == "edge" and self.entry_bounds[0] == 0
         return self.n_components == 1 or (self.algorithm != "power" and flips)
 
+    def _budget_kinds(self):
+        both = ("pure", "gaussian") if self._offers_pure_dp() else ("gaussian",)
+        return {"one_shot": ("pure",), "auto": both}.get(self.algorithm, ("gaussian",))
+
     def _unread_bounds(self):
         return unread_bounds(self.privacy_unit)
 

@@ -10,8 +10,10 @@ from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
 from skdp.model_selection._proven import fits_each_part_once, parts_of
 from skdp.privacy.accounting import losses as accounting
+from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.ledger.fits import LedgerFit, planned, unit_name
+from skdp.privacy.ledger.scope import around
 
 
 def dp_parts(estimator):
@@ -65,11 +67,25 @@ def planned_fit(part, with_groups=False):
     if hasattr(part, "planned_losses"):  # a private search
         losses = part.planned_losses()
     else:
-        pure = part._pure_epsilon() if hasattr(part, "_pure_epsilon") else 0.0
-        losses = planned(PrivacyBudget(part.epsilon, part.delta, pure, split=True))
+        losses = _planned_losses(part)
     unit, adjacency = meaning_of(part, with_groups)
     seeded = part.random_state is not None
     return LedgerFit(type(part).__name__, unit, adjacency, losses, seeded)
+
+
+def _planned_losses(part):
+    """Return what one fit spends at most.
+
+    Where its shape decides whether it is Gaussian or pure, or first answers do, that is what every
+    (epsilon, delta)-DP mechanism spends. In a ledger it is one that is Gaussian: another is refused
+    there, as it was not paid for.
+    """
+    kinds = part._budget_kinds()
+    delta = 0.0 if kinds == ("pure",) else part.delta
+    budget = PrivacyBudget(part.epsilon, delta, part._pure_epsilon(), split=True)
+    if len(kinds) > 1 and budget.delta and not budget.exact and not any(around()):
+        return (Loss("pure", budget.epsilon), Loss("delta", budget.delta))
+    return planned(budget)
 
 
 def meaning_of(part, with_groups=False):

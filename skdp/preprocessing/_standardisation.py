@@ -8,6 +8,8 @@ import scipy.sparse as sp
 from skdp._validation import FLOATS
 from skdp.data.products import saturated
 
+_BLOCK = 2**16  # numbers of a block: it fits the second-level cache
+
 
 class Standardisation(NamedTuple):
     """The public map of `transform`, for blocks of rows wherever they are."""
@@ -21,13 +23,25 @@ class Standardisation(NamedTuple):
         dtype = X.dtype if X.dtype in FLOATS else np.float64
         if sp.issparse(X):
             return self._of_stored(X, dtype)
-        X = np.array(np.clip(X, *self.bounds), dtype=dtype)
+        out = np.empty(X.shape, dtype)
+        size = max(1, min(len(X), _BLOCK // max(1, X.shape[1])))
+        # Arithmetic with a vector for each row is faster than with one for all.
+        low, high = (np.tile(bound, (size, 1)) for bound in self.bounds)
+        center, scale = (
+            None if numbers is None else np.tile(numbers.astype(dtype), (size, 1))
+            for numbers in (self.mean, self.scale)
+        )
         with np.errstate(over="ignore"):
-            if self.mean is not None:
-                X -= self.mean.astype(X.dtype)
-            if self.scale is not None:
-                X /= self.scale.astype(X.dtype)
-        return saturated(X)
+            for i in range(0, len(X), size):
+                rows = out[i : i + size]
+                n = len(rows)
+                np.clip(X[i : i + size], low[:n], high[:n], out=rows, casting="same_kind")
+                if center is not None:
+                    rows -= center[:n]
+                if scale is not None:
+                    rows /= scale[:n]
+                saturated(rows)
+        return out
 
     def _of_stored(self, X, dtype):
         """Return the same of a CSR matrix that is scaled alone: its zeros stay zeros."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_only
 from skdp.data.blocks import Block, row_source
-from skdp.data.scratch import Scratch
+from skdp.data.scratch import Repeated, Scratch
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.octaves import OctaveQuery, PlaceQuery
 from skdp.queries.sums import Neighbours, SumQuery, summed
@@ -116,14 +116,24 @@ def _standard(
 ) -> tuple[FloatArray, FloatArray]:
     """Return w and b (w^2 - 1/2); the next call of this thread overwrites them."""
     finite = np.isfinite(size)
-    cut = np.where(finite, 1.0, np.inf)
-    w = np.subtract(rows, center, out=_SCRATCH.values.shaped(rows.shape))
-    w /= np.where(finite, size, 1.0)
+    cut, shift = np.where(finite, 1.0, np.inf), np.where(finite, 0.5, 0.0)
+    if finite.all():  # single numbers are faster
+        cut, shift = np.array(1.0), np.array(0.5)
+    w = _SCRATCH.values.shaped(rows.shape)
+    about = rows
+    if center.any():
+        about = np.subtract(rows, _for_each(_SCRATCH.center, center, rows), out=w)
+    np.divide(about, _for_each(_SCRATCH.size, np.where(finite, size, 1.0), rows), out=w)
     np.clip(w, -cut, cut, out=w)
     squares = np.multiply(w, w, out=_SCRATCH.squares.shaped(rows.shape))
-    squares -= np.where(finite, 0.5, 0.0)
+    squares -= shift
     squares *= SQUARE_WEIGHT
     return w, squares
+
+
+def _for_each(repeated: Repeated, vector: FloatArray, rows: FloatArray) -> Any:
+    """Return a vector for each row; for entries of a sparse block it holds one number each."""
+    return repeated.rows(vector, len(rows)) if rows.ndim == 2 else vector
 
 
 def _summed(values: FloatArray, step: float) -> NDArray[Any]:
@@ -148,6 +158,7 @@ def _summed_by(values: FloatArray, columns: NDArray[Any], d: int, step: float) -
 class _ScratchOfThread(threading.local):
     def __init__(self) -> None:
         self.values, self.squares = Scratch(), Scratch()
+        self.center, self.size = Repeated(), Repeated()
 
 
 _SCRATCH = _ScratchOfThread()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_only
 from skdp.data.blocks import Block, row_source
-from skdp.data.scratch import Scratch
+from skdp.data.scratch import Repeated, Scratch
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.sums import SumQuery
 
@@ -33,14 +33,19 @@ _SHIFT = 52 - (_PARTS.bit_length() - 1)
 _ONE, _BIN_OF_ONE = 1023 * _PARTS - 1, (1 - _LOWEST) * _PARTS - 1  # leading bits of 1; its bin
 _BINS = np.clip(np.arange(2 ** (64 - _SHIFT)) - _ONE + _BIN_OF_ONE, 0, _OCTAVE_BINS - 1)
 _BINS[-1] = NOWHERE = _OCTAVE_BINS
-_SMALL_BINS = _BINS.astype(np.uint16)  # a table that fits the first-level cache
+_BEFORE_FIRST = _ONE - _BIN_OF_ONE - 1  # leading bits just below the first bin
+# Added to a whole number that is a float, it leaves that number in the low bits.
+_WHOLE = 1.5 * 2.0**52
+_BITS_OF_WHOLE = int(np.array(_WHOLE).view(np.int64))
 
 
 class _ScratchOfThread(threading.local):
     """What lies between a block and its counts."""
 
     def __init__(self) -> None:
-        self.numbers, self.bins, self.small = Scratch(), Scratch(), Scratch(np.uint16)
+        self.numbers = Scratch()
+        self.center, self.octaves = Repeated(), Repeated()
+        self.per_step, self.places = Repeated(), Repeated()
 
 
 _SCRATCH = _ScratchOfThread()
@@ -60,12 +65,18 @@ class OctavesOfBlock:
         if sp.issparse(rows):
             return _counted_stored(rows, self._bins_at, _OCTAVE_BINS + 1)[:, :_OCTAVE_BINS]
         numbers = _SCRATCH.numbers.shaped(rows.shape)
-        distances = np.abs(_about(rows, self.center, numbers), out=numbers)
+        about = _about(rows, _center_of(rows, self.center), numbers)
+        distances = np.abs(about, out=numbers)
         bins = _leading_bits(distances, distances)
-        # Not "raise", which fills a buffer of its own; nothing but -1, the last one, wraps.
-        small: Any = _SCRATCH.small.shaped(rows.shape)
-        np.take(_SMALL_BINS, bins, out=small, mode="wrap")
-        return counted_octaves(small, numbers.view(np.intp))
+        np.clip(bins, _BEFORE_FIRST, _BEFORE_FIRST + _OCTAVE_BINS, out=bins)
+        n, d = rows.shape
+        first = (_OCTAVE_BINS + 1) * np.arange(d) - _BEFORE_FIRST
+        bins += _SCRATCH.octaves.rows(first, n)
+        counts = _by_column(bins, _OCTAVE_BINS + 1)
+        below = counts[:, 0]
+        if below.any():  # numbers below the first bin count for it, those at the centre do not
+            counts[:, 1] += below - np.count_nonzero(rows == self.center, axis=0)
+        return counts[:, 1:]
 
     def _bins_at(self, values: FloatArray, columns: NDArray[Any]) -> NDArray[np.intp]:
         return octaves_of(values, self.center[columns])
@@ -83,11 +94,15 @@ class PlacesOfBlock:
         rows = finite_only(block)
         if sp.issparse(rows):
             return _counted_stored(rows, self._bins_at, _PLACE_BINS)
-        numbers = _SCRATCH.numbers.shaped(rows.shape)
-        first = _COUNTED + _PLACE_BINS * np.arange(rows.shape[1])
-        steps = _places(rows, self.center, self.step, numbers, first)
-        bins = _SCRATCH.bins.shaped(rows.shape).view(np.intp)
-        np.copyto(bins, steps, casting="unsafe")
+        n, d = rows.shape
+        center, numbers = _center_of(rows, self.center), _SCRATCH.numbers.shaped(rows.shape)
+        exact = _are_powers_of_two(self.step)  # then a product is as good as the quotient
+        inverse = _SCRATCH.per_step.rows(1 / self.step, n) if exact else None
+        steps = _places(rows, center, self.step, numbers, inverse=inverse)
+        first = _WHOLE + _COUNTED + _PLACE_BINS * np.arange(d)
+        steps += _SCRATCH.places.rows(first, n)
+        bins = steps.view(np.int64)
+        bins -= _BITS_OF_WHOLE
         return _by_column(bins, _PLACE_BINS)
 
     def _bins_at(self, values: FloatArray, columns: NDArray[Any]) -> NDArray[np.intp]:
@@ -275,7 +290,8 @@ def places_of(
 
     To each side `farthest` are told apart.
     """
-    return _places(rows, center, step, np.empty(rows.shape), _COUNTED, farthest).astype(np.intp)
+    steps = _places(rows, center, step, np.empty(rows.shape), farthest)
+    return np.asarray(steps + _COUNTED, np.intp)
 
 
 def _places(
@@ -283,15 +299,26 @@ def _places(
     center: FloatArray,
     step: FloatArray,
     out: FloatArray,
-    first: Any,
     farthest: int = _COUNTED,
+    inverse: FloatArray | None = None,
 ) -> FloatArray:
-    """Return the steps of entries, the centre of a column counted as `first`."""
+    """Return the steps from the centre in which entries lie.
+
+    `inverse` is 1/step, where products are as exact as quotients.
+    """
     with np.errstate(over="ignore"):
-        steps = np.divide(_about(rows, center, out), step, out=out)
-    np.clip(np.ceil(steps, out=steps), -farthest, farthest + 1, out=steps)
-    steps += first
-    return steps
+        about = _about(rows, center, out)
+        if inverse is None:
+            steps = np.divide(about, step, out=out)
+        else:
+            steps = np.multiply(about, inverse, out=out)
+    return np.clip(np.ceil(steps, out=steps), -farthest, farthest + 1, out=steps)
+
+
+def _are_powers_of_two(step: FloatArray) -> bool:
+    """Whether all are, and so far from the ends of the range that their inverses are, too."""
+    digits, exponents = np.frexp(step)
+    return bool(np.all(digits == 0.5) and np.all(np.abs(exponents) < 1000))
 
 
 def _about(rows: FloatArray, center: FloatArray, out: FloatArray) -> FloatArray:
@@ -299,9 +326,14 @@ def _about(rows: FloatArray, center: FloatArray, out: FloatArray) -> FloatArray:
     return np.subtract(rows, center, out=out) if center.any() else rows
 
 
-def counted_octaves(octaves: NDArray[Any], out: Any = None) -> NDArray[np.int64]:
+def _center_of(rows: FloatArray, center: FloatArray) -> FloatArray:
+    """Return a centre for each of the rows, or for all if it is 0."""
+    return _SCRATCH.center.rows(center, len(rows)) if center.any() else center
+
+
+def counted_octaves(octaves: NDArray[np.intp]) -> NDArray[np.int64]:
     """Return how many numbers of each column lie in each part of an octave."""
-    return _counted(octaves, _OCTAVE_BINS + 1, out)[:, :_OCTAVE_BINS]
+    return _counted(octaves, _OCTAVE_BINS + 1)[:, :_OCTAVE_BINS]
 
 
 def counted_places(places: NDArray[np.intp]) -> NDArray[np.int64]:
@@ -321,9 +353,9 @@ def _leading_bits(sizes: FloatArray, out: FloatArray) -> NDArray[np.int64]:
     return bits
 
 
-def _counted(bins: NDArray[Any], size: int, out: Any = None) -> NDArray[np.int64]:
-    """Count each column by itself; `out` is memory for the numbers that tell columns apart."""
-    return _by_column(np.add(bins, size * np.arange(bins.shape[1]), out=out), size)
+def _counted(bins: NDArray[np.intp], size: int) -> NDArray[np.int64]:
+    """Count each column by itself."""
+    return _by_column(bins + size * np.arange(bins.shape[1]), size)
 
 
 def _by_column(numbers: NDArray[np.intp], size: int) -> NDArray[np.int64]:

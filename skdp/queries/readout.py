@@ -189,7 +189,8 @@ class _MomentOfBlock:
         """Return f and whether a record is finite, in columns that are left out too."""
         norms = block.columns.get(_LENGTH)
         norms = _norms(block.rows, self.row_scale) if norms is None else norms
-        good = whole & finite_rows(block.rows)
+        keeps = self.row_scale is not None and self.row_scale.keeps_finite
+        good = whole if keeps else whole & finite_rows(block.rows)
         with np.errstate(divide="ignore"):
             f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
         return np.where(good, f, 0.0), good

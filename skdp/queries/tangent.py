@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import cross_product
+from skdp.data.block_rows import cross_product, narrow_product
 from skdp.data.blocks import AnyRows, Block
 from skdp.data.exact import GRID_BITS, limbs_of, on_grid, wide_map
 from skdp.data.integer_rows import FINEST_UNIT, rows_and_squares
@@ -57,7 +57,7 @@ class Split:
 
     def __call__(self, Z: Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return V'z, D V'z and the size ||D V'z|| ||b|| of integer rows (||z||^2 given)."""
-        A = np.asarray(Z @ self.grid)
+        A = narrow_product(Z, self.grid)
         A *= 2.0**-self.bits
         squares = np.einsum("ij,ij->i", A, A)
         kept = self.removed * (2 - self.removed) - self.gap

@@ -76,7 +76,10 @@ class DPRecommender(
     algorithm : {"auto", "gram", "one_shot", "popularity"}, default="auto"
         "gram" releases a symmetric moment with Gaussian noise; "one_shot" (interactions) flips the
         cells of the kept items, which is pure and needs no delta; "popularity" releases counts
-        only. "auto" chooses by the larger signal, from public numbers.
+        only. "auto" chooses by the larger signal, from public numbers. Where the shape of a table
+        of interactions does not tell whether tastes can be read, its first counts are pure and
+        decide whether the rest is a moment or more of them; the receipt then states epsilon and
+        delta alone. In a `PrivacyLedger` or a search that is left out.
     item_exponent : float, default=0.5
         Popular items count less among the tastes: by their count, and some of the noise, to this
         power. 0 is a plain singular value decomposition, 0.5 the normalisation of graph filters.
@@ -195,15 +198,15 @@ class DPRecommender(
             R = check_rows(self, R, **options)
         else:
             R = check_matrix(self, stacked_rows(R), "unless privacy_unit='row'", **options)
-        session = self._open_session(pure=self._is_pure(R))
+        session = self._open_session(pure=self._is_pure(R), first=self._route(R).first)
         return self._close_session(session, self._fit_session(session, R))
 
     def _route(self, R):
-        """Return (name, reason), from parameters and from the shape where it is public."""
+        """Return the choice made by parameters, and by the shape where it is public."""
         return choose_route(self, None if self.privacy_unit == "row" else R.shape)
 
     def _is_pure(self, R):
-        return self.privacy_unit == "interaction" and self._route(R)[0] != "gram"
+        return self.privacy_unit == "interaction" and self._route(R).name != "gram"
 
     def _fit_elsewhere(self, schema, connect):
         if self.privacy_unit != "row":
@@ -215,7 +218,7 @@ class DPRecommender(
 
     def _fit_session(self, session, R):
         """Release counts, a moment and a choice; everything else is free."""
-        name, reason = self._route(R)
+        name, reason, _ = self._route(R)
         available = 1.0
         if self.privacy_unit == "interaction":
             query = InteractionHistories(R, adjacency=self.adjacency, n_jobs=self.n_jobs)
@@ -292,6 +295,11 @@ class DPRecommender(
     def _offers_pure_dp(self):
         return self.privacy_unit == "interaction" and self.algorithm != "gram"
 
+    def _budget_kinds(self):
+        if self.privacy_unit == "row" or self.algorithm == "gram":
+            return ("gaussian",)
+        return ("pure", "gaussian") if self.algorithm == "auto" else ("pure",)
+
     def plan(self, n_samples: int, n_features: int, *, nnz: Any = None) -> FitPlan:
         """Say what a fit would release, and what can be read; no data is touched.
 
@@ -314,11 +322,11 @@ class DPRecommender(
         check_entries(self, nnz, n_samples, n_features)
         whole = self.privacy_unit == "row"
         rows = zero_rows(n_samples, n_features, sparse=not whole)
-        _, reason = self._route(rows)
+        route = self._route(rows)
         counts = expected_counts(n_samples, n_features, nnz, self.privacy_unit)
         rehearsal = rehearse(
-            self, n_samples, rows, pure=self._is_pure(rows), counts=lambda *_: counts,
-            moment=clear_taste,
+            self, n_samples, rows, pure=self._is_pure(rows), first=route.first,
+            counts=lambda *_: counts, moment=clear_taste,
         )  # fmt: skip
         edge = taste_edge(rehearsal, n_samples)
         popularity = "popularity only: at this budget no taste of so few histories can be read"
@@ -332,7 +340,7 @@ class DPRecommender(
             assumptions=(
                 f"{nnz} interactions, counts that fall like the rank to the power -.8",
                 *([popularity] if math.isnan(edge) or not n_read else []),
-                *([] if math.isnan(edge) else [tastes, reason]),
+                *([] if math.isnan(edge) else [tastes, route.reason]),
                 *([_UNREAD] if rehearsal.named("gram", "pairs") else []),
             ),
             scales=False,

@@ -1,6 +1,7 @@
 """Which release reads most of a user-item matrix: decided before any data are seen."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,9 @@ _FEWEST = 200  # items that flips must reach to be worth their cost
 _CHOICE = 2.6  # deviation of the noise of a choice of range 2 at epsilon 1 (Gumbel)
 # Below it half of a moment shows a tenth of all at best: counts alone, which are pure, tell more.
 _LEAST_SIGNAL = 210.0
+# Beyond it short histories show tastes too. Below it first counts, which are pure and cost about
+# as much of the moment as Gaussian ones of their noise would, tell whether these are long enough.
+_CERTAIN_SIGNAL, _FIRST_STAGE = 650.0, 0.11
 _LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
 _USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
 
@@ -43,7 +47,8 @@ def _moment(session, unit, n_users):
         moved = 1.0 if unit == "row" and session.adjacency == "add_remove" else 2.0
         return session.noise_multiplier * moved / math.sqrt(share)
 
-    return Route("gram", signal, lambda _: _MOST_DENSE, doubt, pairs=unit == "row")
+    pairs, staged = unit == "row", session.stages is not None
+    return Route("gram", signal, lambda _: _MOST_DENSE, doubt, pairs=pairs, staged=staged)
 
 
 def _flips(session, n_users):
@@ -79,29 +84,40 @@ def _usual_signal(route, n_items, degree):
     return signal
 
 
-def choose_route(estimator, shape):
-    """Return (name, reason) for the settings of an estimator and a public shape.
+class Choice(NamedTuple):
+    """A route, why, and the share of epsilon of a first stage: 0 where there is none."""
 
-    For interactions the larger signal at a usual history decides; nothing is read for it.
+    name: str
+    reason: str
+    first: float = 0.0
+
+
+def choose_route(estimator, shape):
+    """Return the route for the settings of an estimator and a public shape.
+
+    For interactions the larger signal at a usual history decides; nothing is read for it. Where
+    long histories would show tastes and short ones none, first counts say which they are.
     """
     name = estimator.algorithm
     if name != "auto":
-        return name, f"{name}: as asked for"
+        return Choice(name, f"{name}: as asked for")
     if estimator.privacy_unit == "row":
-        return "gram", "gram: rows have no other release of tastes"
+        return Choice("gram", "gram: rows have no other release of tastes")
     degree = min(estimator._floor or _USUAL_DEGREE, shape[1])
     flips = _flips(estimator._checked_session(pure=True), shape[0])
     enough = flips.most(_USUAL_SHARE) >= min(_FEWEST, shape[1])
     ours = _usual_signal(flips, shape[1], degree) if enough else 0.0
     if estimator.delta == 0:
         name = "one_shot" if ours else "popularity"
-        return name, f"{name}: delta is 0"
+        return Choice(name, f"{name}: delta is 0")
     moment = _moment(estimator._checked_session(), "interaction", shape[0])
     other = _usual_signal(moment, shape[1], degree)
     if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
-        return "popularity", "popularity: only a taste of a tenth of all could be read"
+        return Choice("popularity", "popularity: only a taste of a tenth of all could be read")
     name = "one_shot" if ours > other else "gram"
-    return name, f"{name}: signal {max(ours, other):.3g} against {min(ours, other):.3g}"
+    reason = f"{name}: signal {max(ours, other):.3g} against {min(ours, other):.3g}"
+    staged = name == "gram" and other < _CERTAIN_SIGNAL and estimator.epsilon > _LEAST_PURE
+    return Choice(name, reason, _FIRST_STAGE if staged else 0.0)
 
 
 def expected_counts(n_users, n_items, nnz, unit):

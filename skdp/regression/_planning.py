@@ -23,7 +23,6 @@ from skdp.theory import (
     check_counts,
     constant_error,
     expected_error,
-    falling_spectrum,
     readout_loss,
     rehearse,
     vote_error,
@@ -143,20 +142,6 @@ def matrix_error(n, facts, readable, signal):
 
 
 # -- records: a read-out -----------------------------------------------------------------------
-
-
-def check_spectrum(spectrum, d):
-    """Return shares of the squared length in d orthogonal directions; None: they fall like 1/i."""
-    if spectrum is None:
-        return falling_spectrum(d)
-    shares = np.asarray(spectrum, np.float64)
-    fine = shares.shape == (d,) and np.isfinite(shares).all() and (shares >= 0).all()
-    if not fine or shares.sum() == 0:
-        raise ValueError(
-            f"'spectrum' must be None or {d} numbers of at least 0 that are not all 0: the "
-            f"variances along orthogonal directions. Got {spectrum!r} instead."
-        )
-    return shares / shares.sum()
 
 
 def alike(d, correlation):

@@ -34,7 +34,6 @@ from skdp.queries.readout import ReadoutQuery
 from skdp.regression._planning import (
     ReadoutFacts,
     alike,
-    check_spectrum,
     expect_readout,
 )
 from skdp.regression._targets import left_for_model
@@ -42,7 +41,7 @@ from skdp.regression._wide import GRAM_FEATURES, every_column, kept_of, wide_sha
 from skdp.solvers.columns import columns_about_zero, find_columns
 from skdp.solvers.readout import readout_moments
 from skdp.theory import check_counts, falling_spectrum, rehearse, searched_error, zero_rows
-from skdp.theory._fits import BOUNDED_LENGTH
+from skdp.theory._fits import BOUNDED_LENGTH, check_spectrum
 from skdp.theory._rehearsal import clear_sums
 
 _MOST_COLUMNS = 1000

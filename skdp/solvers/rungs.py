@@ -48,17 +48,21 @@ def averaged(first: Answer, second: Answer) -> Answer:
 
 
 def bought(
-    ask: Callable[..., Answer], rungs: Iterable[tuple[float, ...]], clear: Callable[..., bool]
+    ask: Callable[..., Answer],
+    rungs: Iterable[tuple[float, ...]],
+    clear: Callable[..., bool],
+    start: Answer | None = None,
 ) -> Bought:
     """Buy the same numbers again until they are clear: rungs are (share, *limits).
 
     Each rung is one release, ``ask(share=...)``; they are averaged by precision. The rungs end
-    where ``clear(value, noise_scale, *limits)``.
+    where ``clear(value, noise_scale, *limits)``. With a `start`, which is there already, the first
+    rung has no share: it says when that is enough.
     """
     value: Any = 0.0
     precision = spent = 0.0
     for share, *limits in rungs:
-        answer = ask(share=share)
+        answer = start if start is not None and not share else ask(share=share)
         if answer.noise_scale == 0.0:
             return Bought(answer.value, 0.0, share, True)
         weight = answer.noise_scale**-2

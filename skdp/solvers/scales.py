@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from skdp.answer import Answer
 from skdp.solvers.likely import FARTHEST, OCTAVES, QUESTIONS, Bisection, Search
@@ -32,6 +33,7 @@ _LEVEL_DOUBTS = (3.5, 3.0, 2.5, LEVEL_DOUBT)
 _FINER = 2  # questions about parts of an octave
 # Deviations: one raise by mistake costs more accuracy than one left out, and far ones cost most.
 _RAISE_DOUBTS = (4.5, 4.0, 3.0)
+_NEVER = 1e-9  # chance of a way through a search that is not followed
 _FAR, _OUTSIDE = 4.0, 0.07  # of the numbers may lie so many scales outside
 
 
@@ -205,8 +207,31 @@ def private_clip_level(count_above: AsksCount, largest: float, goal: float, shar
     The rows above a level are those that clipping shortens. A goal in proportion to the noise makes
     the harm of clipping stay in proportion to the noise that it saves, and vanish with it.
     """
-    grid = largest * 2.0 ** (-np.arange(_LEVELS, -1, -1.0) / _LEVELS_PER_OCTAVE)
-    return _lowest(count_above, grid, goal, share)[0]
+    return _lowest(count_above, clip_levels(largest), goal, share)[0]
+
+
+def clip_levels(largest: float) -> FloatArray:
+    """Return the public grid of clip levels up to `largest`, upwards."""
+    return np.asarray(largest * 2.0 ** (-np.arange(_LEVELS, -1, -1.0) / _LEVELS_PER_OCTAVE))
+
+
+def chances_of_levels(grid: FloatArray, above: FloatArray, goal: float, noise: float) -> FloatArray:
+    """Return how likely `private_clip_level` ends at each level, where so many rows lie above.
+
+    `noise` is that of one count.
+    """
+    chances = np.zeros(len(grid))
+    open_ends = [(0, len(grid) - 1, 1.0)]
+    for _ in range(_questions(grid)):
+        ends = []
+        for low, high, chance in open_ends:
+            middle = (low + high) // 2
+            lower = chance * float(ndtr((goal - above[middle]) / noise))
+            ends += [(low, middle, lower), (min(middle + 1, high), high, chance - lower)]
+        open_ends = [end for end in ends if end[2] > _NEVER]
+    for _, high, chance in open_ends:
+        chances[high] += chance
+    return np.asarray(chances / chances.sum())
 
 
 class Level(NamedTuple):
@@ -245,7 +270,7 @@ def _lowest(
 ) -> tuple[float, list[tuple[float, float]]]:
     """Return the level, and of each threshold how many numbers may lie above."""
     low, high, asked = 0, len(grid) - 1, []
-    steps = math.ceil(math.log2(len(grid)))
+    steps = _questions(grid)
     for _, doubt in zip_longest(range(steps), doubts, fillvalue=0.0):
         middle = (low + high) // 2
         above = count_above(float(grid[middle]), share=share / steps)
@@ -255,3 +280,7 @@ def _lowest(
         else:
             low = min(middle + 1, high)
     return float(grid[high]), asked
+
+
+def _questions(grid: FloatArray) -> int:
+    return math.ceil(math.log2(len(grid)))

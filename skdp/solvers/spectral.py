@@ -33,9 +33,9 @@ from skdp.solvers.thinning import chosen_subspace
 
 FloatArray = NDArray[np.float64]
 _CLIP_SHARE = 0.03  # of each release, for its clip level
-_GRAM_LEVEL, _TANGENT_LEVEL = 12.0, 20.0
+_GRAM_LEVEL, TANGENT_LEVEL = 12.0, 20.0
 CORE_SCALE = 3.0
-_MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
+MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
 _NEGLIGIBLE_LOSS = 2e-4  # of the sum of squares: not worth two more passes over the data
 _ONE_ROUND = 3e-3  # a loss that one tangent round mends as well as two
 _TINY = 1e-150  # stands for the noise scale where there is no noise
@@ -63,7 +63,7 @@ class RowNoise:
     def goal(self, level: float, factor: float, width: float, share: float) -> float:
         """How many rows a clip level may shorten."""
         noise = level * factor * math.sqrt(width / share)
-        return min(noise, _MOST_CLIPPED * self.n)
+        return min(noise, MOST_CLIPPED * self.n)
 
 
 class _Estimate:
@@ -195,7 +195,7 @@ def refined_subspace(
     V: FloatArray,
     shares: Sequence[float],
     noise: RowNoise,
-    level: float = _TANGENT_LEVEL,
+    level: float = TANGENT_LEVEL,
     outside: FloatArray | None = None,
 ) -> FloatArray:
     """Return a subspace of a released moment after rounds of tangent refinement.
@@ -226,25 +226,27 @@ def gram_subspace(ask: Any, d: int, k: int, share: float, noise: RowNoise) -> Fl
     if noise.psd == 0.0:
         return V
     edge = scale * math.sqrt(d / 2)
-    loss = _predicted_loss(values, edge, float(np.trace(block)), d)
-    if loss < _NEGLIGIBLE_LOSS:
+    count = refining_rounds(values, edge, float(np.trace(block)), d)
+    if not count:
         ask.forfeit(rest)  # decided on released values, so it is paid all the same
         return V
-    rounds = [rest] if loss < _ONE_ROUND else [rest / 2, rest / 2]
+    rounds = [rest / count] * count
     found = chosen_subspace(block, scale, k)
     return refined_subspace(ask, found.moment, scale, found.vectors, rounds, noise)
 
 
-def _predicted_loss(values: FloatArray, edge: float, trace: float, d: int) -> float:
-    """Share of the squares that noise of edge sigma sqrt(d) turns out of the leading subspace.
+def refining_rounds(values: FloatArray, edge: float, trace: float, d: int) -> int:
+    """Return how many tangent rounds are worth their passes, by what they could mend.
 
-    To first order the square of each rotation is sigma^2 d / gap^2, and costs a gap; the gap is
-    taken to the mean of the eigenvalues outside, from released values.
+    That is the share of the squares that noise of edge sigma sqrt(d) turns out of the leading
+    subspace: to first order the square of each rotation is sigma^2 d / gap^2, and costs a gap; the
+    gap is taken to the mean of the eigenvalues outside, from released values.
     """
     k = len(values)
     outside = max(trace - float(values.sum()), 0.0) / max(d - k, 1)
     gaps = np.maximum(values - outside, 1e-9 * edge)
-    return float(np.sum(edge**2 / gaps)) / max(trace, 1e-300)
+    loss = float(np.sum(edge**2 / gaps)) / max(trace, 1e-300)
+    return 0 if loss < _NEGLIGIBLE_LOSS else 1 if loss < _ONE_ROUND else 2
 
 
 def _shrunk(values: FloatArray, edge: float) -> FloatArray:
@@ -267,9 +269,7 @@ def power_subspace(
     V = orthonormal(start)
     products: list[FloatArray] = []
     for i, share in enumerate(shares):
-        released, scale, _ = _tangent_product(
-            ask, V, share, noise, _TANGENT_LEVEL, scale=CORE_SCALE
-        )
+        released, scale, _ = _tangent_product(ask, V, share, noise, TANGENT_LEVEL, scale=CORE_SCALE)
         core = CORE_SCALE * (V.T @ released)
         tangent = released - V @ (V.T @ released)
         values, Q = np.linalg.eigh((core + core.T) / 2)

@@ -31,11 +31,15 @@ from skdp.theory._rehearsal import Rehearsal, last_noise, rehearse, zero_rows
 from skdp.theory._scales import scale_doubt, searched_error
 from skdp.theory._subspaces import (
     IteratedSide,
+    SeenRows,
+    cut_rows,
     gram_loss,
     iteration_error,
     iteration_threshold,
     moment_edge,
+    power_law,
     power_loss,
+    whole_rows,
 )
 from skdp.theory._trace import (
     RecordsNeeded,
@@ -54,6 +58,7 @@ __all__ = [
     "FitPlan",
     "IteratedSide",
     "PlannedRelease",
+    "SeenRows",
     "RecordsNeeded",
     "Rehearsal",
     "StartBounds",
@@ -74,6 +79,7 @@ __all__ = [
     "minimax_risk",
     "moment_edge",
     "power_error_bound",
+    "power_law",
     "power_loss",
     "power_steps",
     "prior_sensitivity",
@@ -90,7 +96,9 @@ __all__ = [
     "vote_error",
     "vote_threshold",
     "weighted_rows",
+    "whole_rows",
     "constant_error",
+    "cut_rows",
     "zero_rows",
     "private_start_records",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +88,7 @@ def readout_loss(
     """
     p = spectrum[spectrum > 0]
     m = n * (length**2 * spectrum if seen is None else seen)[spectrum > 0]
-    z2 = _squares(len(p))
+    z2 = sampled_squares(len(p))
     explained = z2 @ p
     rho2 = signal * target**2 / length**2 / explained
     scatter = (1 - signal) * target**2 * m
@@ -112,7 +113,7 @@ def weighted_rows(spectrum: NDArray[np.float64], level: float) -> tuple[float, N
     level : float
         The clip norm in median lengths.
     """
-    squares = _squares(len(spectrum)) * spectrum
+    squares = sampled_squares(len(spectrum)) * spectrum
     total = squares.sum(axis=1)
     clip = level**2 * float(np.median(total))
     weights = np.minimum(1.0, clip / total)
@@ -120,7 +121,7 @@ def weighted_rows(spectrum: NDArray[np.float64], level: float) -> tuple[float, N
 
 
 @lru_cache(maxsize=8)
-def _squares(d: int) -> NDArray[np.float64]:
+def sampled_squares(d: int) -> NDArray[np.float64]:
     """Return squares of d normal numbers, a few times: the same ones always, in each column all."""
     times = min(_DRAWS, max(_DRAWS // 4, _NUMBERS // d))
     even = ndtri((np.arange(times) + 0.5) / times)
@@ -128,9 +129,16 @@ def _squares(d: int) -> NDArray[np.float64]:
     return np.asarray(even[order] ** 2 / np.mean(even**2))
 
 
-def _scattered(n: int) -> NDArray[np.uint64]:
+def sampled_normals(shape: tuple[int, int], turn: int = 0) -> NDArray[np.float64]:
+    """Return numbers that look like normal ones, others in each turn: the same ones always."""
+    size = math.prod(shape)
+    places = _scattered(size, turn * size).astype(np.float64)
+    return np.asarray(ndtri((places + 0.5) / 2.0**64).reshape(shape))
+
+
+def _scattered(n: int, first: int = 0) -> NDArray[np.uint64]:
     """Return n numbers in an order that looks random (the finalizer of splitmix64)."""
-    x = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = np.arange(first + 1, first + n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(x ^ (x >> np.uint64(31)))
@@ -145,6 +153,20 @@ def falling_spectrum(d: int) -> NDArray[np.float64]:
     [0.55, 0.27, 0.18]
     """
     shares = 1.0 / np.arange(1, d + 1)
+    return np.asarray(shares / shares.sum())
+
+
+def check_spectrum(spectrum: Any, d: int) -> NDArray[np.float64]:
+    """Return shares of the squared length in d orthogonal directions; None: they fall like 1/i."""
+    if spectrum is None:
+        return falling_spectrum(d)
+    shares = np.asarray(spectrum, np.float64)
+    fine = shares.shape == (d,) and np.isfinite(shares).all() and (shares >= 0).all()
+    if not fine or shares.sum() == 0:
+        raise ValueError(
+            f"'spectrum' must be None or {d} numbers of at least 0 that are not all 0: the "
+            f"variances along orthogonal directions. Got {spectrum!r} instead."
+        )
     return np.asarray(shares / shares.sum())
 
 

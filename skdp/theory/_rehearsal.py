@@ -24,6 +24,7 @@ from skdp.exceptions import PrivacyWarning
 from skdp.privacy.accounting.receipts import LedgerEntry, cautions
 from skdp.privacy.gate.ask import Path
 from skdp.privacy.gate.bounds import Bound, Bounded
+from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.grants import Grant
 from skdp.privacy.gate.session import SHARE_SLIP, PrivacySession
 from skdp.privacy.noise import integers as noise
@@ -156,6 +157,9 @@ class _RehearsalSession(PrivacySession):
     def _part(self, kind: str) -> float:
         """Return the part of epsilon that a kind of releases has."""
         budget = self.budget
+        if self.stages is not None:
+            opening = budget is self.stages.opening
+            return self.stages.first if opening else 1 - self.stages.first
         if budget.exact or not (budget.mu and budget.pure_epsilon):
             return 1.0
         pure = budget.pure_epsilon / budget.epsilon
@@ -164,6 +168,8 @@ class _RehearsalSession(PrivacySession):
     def end_if_paid(self) -> None:
         """End the rehearsal once nothing is left to be paid."""
         budget = self.budget
+        if self.stages is not None and budget is self.stages.opening:
+            return
         kinds = ["pure"] if budget.pure else ["gaussian", *["pure"] * (budget.pure_epsilon > 0)]
         if all(self.left(kind) <= SHARE_SLIP for kind in kinds):
             raise _Over
@@ -245,6 +251,7 @@ def rehearse(
     *data: Any,
     act: Callable[..., object] | None = None,
     pure: bool = False,
+    first: float = 0.0,
     **ordinary: Ordinary,
 ) -> Rehearsal:
     """Run the releases of a fit on nothing; no ledger is charged, and the estimator not touched.
@@ -261,6 +268,8 @@ def rehearse(
         ``act(copy, session, *data)`` makes the releases; None is the method `_fit_session`.
     pure : bool
         Whether the fit spends no delta, whatever the parameter says.
+    first : float
+        Share of epsilon of a first stage of its budget.
     **ordinary : callable
         Name of a method of the query -> what ordinary data answer, from ``(n, noise, *public)``.
 
@@ -281,17 +290,18 @@ def rehearse(
     act = type(estimator)._fit_session if act is None else act
     copy = without_names(estimator)
     kind = partial(_RehearsalSession, n=n, ordinary=ordinary)
-    session = copy._checked_session(kind=kind, pure=pure)
+    session = copy._checked_session(kind=kind, pure=pure, first=first)
     with suppress(_Over), warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # of what noise alone would show
         act(copy, session, *data)
-    budget = session.budget
+    budget = session.whole
     guarantee = f"epsilon={budget.epsilon:g}, delta={budget.delta:g}, unit {session.unit}"
     guarantee += f", {session.adjacency}"
     name = type(estimator).__name__
     weak = cautions(budget.epsilon, budget.delta, session.unit, n)
     paid = tuple(session.paid)
-    return Rehearsal(name, guarantee, weak, budget.mu, session.law, paid, session.narrowed)
+    mu = budget.mu if isinstance(budget, PrivacyBudget) else 0.0
+    return Rehearsal(name, guarantee, weak, mu, session.law, paid, session.narrowed)
 
 
 def without_names(estimator: Any) -> Any:

@@ -1,15 +1,20 @@
-"""How much of a subspace noise takes away: closed forms for equal spikes.
+"""How much of a subspace noise takes away, from the spectrum of the rows.
 
-Model of a second moment: n rows of norm 1 (in units of the clip norm), d features, k directions
-that hold a share `captured` of the squared length in equal parts, the rest spread evenly. Then
-lambda = captured n / k, the bulk is (1 - captured) n / (d - k), theta is their difference. A
-symmetric estimate whose off-diagonal entries have noise tau tilts a spike by
-sin^2 = tau^2 d / theta^2 (Benaych-Georges, Nadakuditi 2011), until it is lost in the noise.
+Model of a second moment: n rows, eigenvalues n p_i, where p are the shares of the squared length
+that d orthogonal directions hold. A symmetric estimate whose off-diagonal entries have variance t
+turns direction i towards j by sin^2 = t / (n p_i - n p_j)^2 each (first order), which costs the
+difference of their shares; from a difference of 0 on it is one half at most, and all of them
+together take at most the whole direction: for equal spikes on an even rest that is
+t d / (p_i n)^2, and the edge at which they are lost (Benaych-Georges, Nadakuditi 2011).
 
-The constants `_GRAM`, `_POWER`, `_ITERATION` are measured: what clip levels and their search cost
-beyond the formula. With them the expected loss is within a factor of two of the mean over fits
-where it is between 0.01 and 0.5 (tests compare); smaller losses of the power route can be several
-times larger, where the bulk has not died out.
+Rows that are cut at a level count differently in the estimate than they count in X'X. With weights
+w_i^2 and r_i^2 of directions that are drawn alike, the two normalised moments differ in entry
+(i, j) by the variance p_i p_j sum (w^2 / sum w^2 - r^2 / sum r^2)^2: the `scatter`. It has no
+noise, and the same effect.
+
+No constant of these is fitted; those of iterations, below, are measured. Where spectrum and
+lengths are known the expected loss is within a factor of two of fits where it is between 0.01 and
+0.5 (tests compare).
 """
 
 from __future__ import annotations
@@ -17,25 +22,165 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from skdp.answer import Answer
+from skdp.solvers.scales import chances_of_levels, clip_levels
+from skdp.solvers.spectral import (
+    MOST_CLIPPED,
+    TANGENT_LEVEL,
+    RowNoise,
+    largest_term,
+    power_subspace,
+    refining_rounds,
+)
+from skdp.theory._fits import sampled_normals, sampled_squares
 from skdp.theory._plan import PlannedRelease
 
-_GRAM, _POWER, _ITERATION = 1.4, 1.75, 1.6
+FloatArray = NDArray[np.float64]
+_ITERATION = 1.6
 _STANDS_OUT = 1.7
 # Laplace noise is averaged by its likelihood, which has more to say than the mean.
 _ITERATION_LAPLACE, _STANDS_OUT_LAPLACE = 0.87, 1.15
+_STEEPEST, _HALVINGS = 2.0, 40  # a spectrum that falls faster says nothing of its last components
+_SELDOM = 1e-3  # chance of a clip level that counts
+_FACTORS, _RANKS, _SINGLE = 33, 300, 32  # of lengths: the longest one by one, the others in classes
 
 
-def _spikes(n: float, d: int, k: int, captured: float) -> tuple[float, float, float]:
-    """Return (lambda, bulk, theta)."""
-    spike = captured * n / k
-    bulk = (1 - captured) * n / (d - k) if d > k else 0.0
-    return spike, bulk, max(spike - bulk, 1e-300)
+def power_law(d: int, k: int, captured: float) -> tuple[FloatArray, float]:
+    """Return (shares of d directions, a): they fall like i^-a, and the first k hold `captured`.
+
+    Where that would need a > 2 the first k and the others fall like i^-2, each among themselves.
+
+    Examples
+    --------
+    >>> from skdp.theory import power_law
+    >>> shares, exponent = power_law(20, 3, 0.5)
+    >>> round(float(shares[:3].sum()), 3), round(exponent, 2)
+    (0.5, 0.98)
+    """
+    places, low, high = np.arange(1, d + 1.0), 0.0, _STEEPEST
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        shares = places**-middle
+        low, high = (low, middle) if shares[:k].sum() > captured * shares.sum() else (middle, high)
+    shares = places**-high
+    shares[:k] *= captured / shares[:k].sum()
+    if k < d:
+        shares[k:] *= (1 - captured) / shares[k:].sum()
+    return shares, high
 
 
-def _loss(d: int, k: int, spike: float, theta: float, tilt: float) -> float:
-    """Share of the best captured length that is lost when sin^2 = tilt."""
-    return theta / spike * min(tilt, 1 - k / d)
+class SeenRows(NamedTuple):
+    """Rows as a release sees them, along orthogonal directions.
+
+    Attributes
+    ----------
+    n : float
+        Number of rows.
+    spectrum : array of shape (d,)
+        Shares of their squared length, the largest first: what a subspace is judged by.
+    seen : array of shape (d,)
+        Their sums of squares after the cut, in squares of the level of the cut.
+    scatter : float
+        How far sums of cut rows differ from those of whole ones, see the module.
+    sizes : array
+        Sizes of a sample of terms a r', the products of what lies in the subspace and outside.
+    """
+
+    n: float
+    spectrum: FloatArray
+    seen: FloatArray
+    scatter: float
+    sizes: FloatArray
+
+
+def whole_rows(n: float, spectrum: FloatArray, k: int) -> SeenRows:
+    """Return n rows that are as long as the clip norm, all of them."""
+    inside = _inside(sampled_squares(len(spectrum)) * spectrum, k)
+    return SeenRows(n, spectrum, n * spectrum, 0.0, np.sqrt(inside * (1 - inside)))
+
+
+def cut_rows(n: float, spectrum: FloatArray, k: int, *, spread: float, goal: float) -> SeenRows:
+    """Return rows that are cut at the level above which `goal` of them lie.
+
+    Rows are normal along the spectrum, and scaled so that their lengths spread as they are said to.
+    A cut shortens what long rows have most of: strong directions.
+
+    Parameters
+    ----------
+    n : float
+        Number of rows.
+    spectrum : array of shape (d,)
+        Shares of their squared length, the largest first.
+    k : int
+        Number of components.
+    spread : float
+        Standard deviation of the logarithm of the lengths.
+    goal : float
+        How many rows are cut, at most three quarters.
+
+    Returns
+    -------
+    SeenRows
+
+    Examples
+    --------
+    >>> from skdp.theory import cut_rows, power_law
+    >>> shares, _ = power_law(20, 2, 0.5)
+    >>> few, many = (cut_rows(1000, shares, 2, spread=0.5, goal=goal) for goal in (10, 700))
+    >>> bool(few.seen[0] / few.seen.sum() > many.seen[0] / many.seen.sum())
+    True
+    """
+    squares = sampled_squares(len(spectrum)) * spectrum
+    total = squares.sum(axis=1)
+    natural = float(np.std(np.log(total))) / 2
+    of_rows = total ** min(1.0, spread / natural) if natural else total
+    more = math.sqrt(max(spread**2 - natural**2, 0.0))
+    factors = np.exp(2 * more * ndtri((np.arange(_FACTORS) + 0.5) / _FACTORS))
+    lengths = of_rows[:, None] * factors
+    height = ndtri(1 - min(max(goal, 0.5) / n, 0.75)) if n > 1 else 0.0
+    level = float(np.median(lengths)) * math.exp(2 * spread * height)
+    cut = np.minimum(1.0, level / lengths)
+    along = squares / total[:, None]
+    seen = spectrum * ((cut * lengths).mean(axis=1) @ along) / np.maximum(of_rows @ along, 1e-300)
+    weight, scatter = _weight_of_cut(n, spread, height)
+    inside = _inside(squares, k)
+    sizes = np.sqrt(inside * (1 - inside))[:, None] * np.minimum(1.0, lengths / level)
+    return SeenRows(n, spectrum, weight * seen / seen.sum(), scatter, sizes.ravel())
+
+
+def _inside(squares: FloatArray, k: int) -> FloatArray:
+    return np.asarray(squares[:, :k].sum(axis=1) / squares.sum(axis=1))
+
+
+def _weight_of_cut(n: float, spread: float, height: float) -> tuple[float, float]:
+    """Return (sum of squares in squared levels, scatter) of lognormal lengths that are cut."""
+    if n <= 1:
+        return n, 0.0
+    single = np.arange(min(_SINGLE, n))
+    classes = np.geomspace(_SINGLE, n, _RANKS) if n > _SINGLE else np.array([n])
+    ends = np.append(single, classes)
+    counts, places = np.diff(ends), (ends[:-1] + ends[1:]) / 2
+    squares = np.exp(-2 * spread * (ndtri(places / n) + height))
+    cut, other = np.minimum(squares, 1.0), squares / float(counts @ squares)
+    weight = float(counts @ cut)
+    return weight, float(counts @ (cut / weight - other) ** 2)
+
+
+def _turned(rows: SeenRows, k: int, noise: float) -> float:
+    """Return the share of the best k that is lost; `noise` is the variance of an entry."""
+    first, rest = rows.seen[:k, None], rows.seen[None, k:]
+    variance = noise + rows.scatter * first * rest
+    sines = variance / np.maximum(np.maximum(first - rest, 0.0) ** 2 + 2 * variance, 1e-300)
+    most = 1 - k / len(rows.seen)  # by chance a direction keeps the rest
+    whole = np.maximum(sines.sum(axis=1, keepdims=True) / most, 1.0)
+    gap = np.maximum(rows.spectrum[:k, None] - rows.spectrum[None, k:], 0.0)
+    return float(np.sum(sines / whole * gap) / np.sum(rows.spectrum[:k]))
 
 
 def moment_edge(noise: float, d: int) -> float:
@@ -44,91 +189,127 @@ def moment_edge(noise: float, d: int) -> float:
 
 
 def gram_loss(
-    n: float,
-    d: int,
-    k: int,
-    captured: float,
-    *,
-    moment: float,
-    tangents: Sequence[float] = (),
+    rows: SeenRows, k: int, *, moment: float, tangents: Sequence[float] = (), rank: float = 0.0
 ) -> float:
     """Return the expected loss of the "gram" route: a moment, then tangent rounds.
 
     Parameters
     ----------
-    n : float
-        Number of rows.
-    d, k : int
-        Features and components.
-    captured : float
-        Share of the squared length that the components hold.
+    rows : SeenRows
+        What is assumed of the rows.
+    k : int
+        Number of components.
     moment : float
-        Noise scale of the moment, in squared clip norms.
+        Noise scale of the moment, in squares of the level of `rows`.
     tangents : sequence of float
-        Noise scale of each tangent round, per unit of its clip level.
+        Noise scale of each tangent round, per unit of its clip level; how many rounds there are
+        follows from what they can mend, as in the fit.
+    rank : float
+        Noise scale of a question about that level, where there is one round.
 
     Returns
     -------
     float
         Share of the best captured squared length that is lost.
     """
-    if k >= d or moment == 0.0:
+    d = len(rows.seen)
+    if k >= d:
         return 0.0
-    spike, _, theta = _spikes(n, d, k, captured)
-    precision = 2 / moment**2
-    seen = max(0.0, 1 - d / (precision * theta**2))
-    length = min(0.5, math.sqrt(captured * (1 - captured)))  # of a tangent term a r'
-    precision += seen * sum(1 / (noise * max(length, 1e-6)) ** 2 for noise in tangents)
-    return _loss(d, k, spike, theta, _GRAM * d / (precision * theta**2))
+    noise, weight = moment**2 / 2, float(rows.seen.sum())
+    edge = moment * math.sqrt(d / 2)
+    first = _turned(rows, k, noise)
+    rounds = refining_rounds(rows.seen[:k], edge, weight, d) if tangents and noise else 0
+    if not rounds:
+        return first
+    together = sum(scale**-2 for scale in tangents) ** -0.5  # which share one budget
+    tangents, rank = [together * math.sqrt(rounds)] * rounds, rank * math.sqrt(rounds)
+    goal = TANGENT_LEVEL * tangents[0] * math.sqrt(d)
+    grid = clip_levels(largest_term(1.0))
+    above = rows.n * np.mean(rows.sizes[:, None] > grid, axis=0)
+    chances = chances_of_levels(grid, above, min(goal, MOST_CLIPPED * rows.n), max(rank, 1e-9))
+    return math.fsum(
+        chance * _turned(rows, k, _refined(rows, noise, tangents, level, min(1.0, first)))
+        for level, chance in zip(grid, chances, strict=True)
+        if chance > _SELDOM
+    )
 
 
-def power_loss(
-    n: float,
-    d: int,
-    k: int,
-    captured: float,
-    *,
-    width: int,
-    noises: Sequence[float],
-    core_scale: float,
+def _refined(
+    rows: SeenRows, noise: float, tangents: Sequence[float], level: float, lost: float
 ) -> float:
-    """Return the expected loss of the "power" route, step by step from a random start.
+    """Return the variance of an entry after tangent rounds at a subspace that lost a share.
+
+    A clip level shortens the answer as it shortens noise, which the fit does not know: it mends so
+    much less of what is wrong.
+    """
+    first, precision = noise, 1 / noise
+    kept = float(np.minimum(rows.sizes, level) @ rows.sizes / (rows.sizes @ rows.sizes))
+    for scale in tangents:
+        brought = (scale * level) ** 2
+        gain = 1 / (1 + brought * precision)
+        noise = noise * (1 - gain * kept) ** 2 + gain**2 * brought
+        precision += 1 / brought
+    return (1 - lost) * noise + lost * first
+
+
+class _Eigenbasis:
+    """What rows answer to power steps, along their eigenvectors, with noise that anyone can draw.
+
+    The clip level of a step is the root mean square size of a term.
+    """
+
+    def __init__(self, weight: float, spectrum: FloatArray, noises: Sequence[float]) -> None:
+        self._weight, self._spectrum, self._noises = weight, spectrum, list(noises)
+        self._turn = 0
+
+    def start(self, width: int) -> FloatArray:
+        return sampled_normals((len(self._spectrum), width))
+
+    def tangent(self, V: FloatArray, scale: float, _weights: Any) -> _Eigenbasis:
+        self._V, self._core = V, scale
+        inside = min(1.0, float(np.sum(self._spectrum[:, None] * V**2)))
+        self._size = math.sqrt(inside * (1 - inside) + (inside / scale) ** 2)
+        return self
+
+    def sizes_above(self, threshold: float, *, share: float) -> Answer:
+        return Answer(np.asarray(math.inf if threshold < self._size else -math.inf), share)
+
+    def product(self, clip: float, *, share: float) -> Answer:
+        product = self._spectrum[:, None] * self._V * self._weight
+        core = self._V.T @ product
+        noise = self._noises.pop(0) * min(clip, largest_term(1.0, self._core))
+        value = product + self._V @ core * (1 / self._core - 1)
+        self._turn += 1
+        return Answer(value + noise * sampled_normals(value.shape, self._turn), noise)
+
+
+def power_loss(rows: SeenRows, k: int, *, width: int, noises: Sequence[float]) -> float:
+    """Return the expected loss of the "power" route: its steps, on the spectrum and noise alone.
 
     Parameters
     ----------
-    n : float
-        Number of rows.
-    d, k : int
-        Features and components.
-    captured : float
-        Share of the squared length that the components hold.
+    rows : SeenRows
+        What is assumed of the rows.
+    k : int
+        Number of components.
     width : int
         Columns of the iterate.
     noises : sequence of float
         Noise scale of each step, per unit of its clip level.
-    core_scale : float
-        What divides the core of a term beside its tangent part; 1 if terms are not clipped.
 
     Returns
     -------
     float
         Share of the best captured squared length that is lost.
     """
-    if k >= d:
+    if k >= len(rows.seen):
         return 0.0
-    spike, bulk, theta = _spikes(n, d, k, captured)
-    overlap, ratios, leaks = width / d, [], []
-    for scale in noises:
-        inside = min(1.0, captured * overlap + (1 - captured) * width / d)
-        length = math.sqrt(inside * (1 - inside) + (inside / core_scale) ** 2)
-        length = min(length, 0.5 / math.sqrt(1 - core_scale**-2)) if core_scale > 1 else 1.0
-        noise = (scale * length) ** 2 * d
-        ratios.append(spike**2 * overlap / noise)
-        leaks.append(bulk / spike * math.sqrt((1 - overlap) / overlap))  # of the bulk, not noise
-        overlap = 1 / (1 + 1 / ratios[-1] + leaks[-1] ** 2)
-    together = sum(ratios[-2:])
-    leak = sum(r * x for r, x in zip(ratios[-2:], leaks[-2:], strict=True)) / together
-    return _loss(d, k, spike, theta, min(1.0, _POWER / (1 + together) + leak**2))
+    weight = float(rows.seen.sum())
+    ask = _Eigenbasis(weight, rows.seen / weight, noises)
+    facts = RowNoise(1.0, 1.0, weight, 1.0)
+    V = power_subspace(ask, ask.start(width), k, [1.0] * len(noises), facts)
+    found = float(np.sum(rows.spectrum[:, None] * V**2) / np.sum(rows.spectrum[:k]))
+    return min(1.0, max(0.0, 1 - found) + _turned(rows, k, 0.0))
 
 
 def iteration_error(

@@ -48,3 +48,17 @@ def test_a_wide_sparse_gram_is_that_of_the_rows(monkeypatch):
     monkeypatch.setattr(block_rows, "_BAND", 5)
     dense = rows.toarray()
     np.testing.assert_array_equal(block_rows.block_gram(rows), dense.T @ dense)
+
+
+@pytest.mark.parametrize(
+    "shape", [(0, 3, 2), (1, 3, 2), (900, 30, 40), (2500, 100, 2), (50, 4000, 9)]
+)
+def test_products_in_pieces_are_those_of_whole_blocks(shape):
+    """With integers, in which sums are exact."""
+    n, d, k = shape
+    rng = np.random.default_rng(0)
+    rows, few = rng.integers(-99, 99, (n, d)) * 1.0, rng.integers(-99, 99, (k, d)).T * 1.0
+    beside = rng.integers(-99, 99, (n, k)) * 1.0
+    for block in (rows, np.asfortranarray(rows), sp.csr_array(rows)):
+        assert np.array_equal(block_rows.narrow_product(block, few), rows @ few)
+        assert np.array_equal(block_rows.cross_product(block, beside), rows.T @ beside)

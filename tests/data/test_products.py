@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skdp import DPPCA, DPTruncatedSVD
-from skdp.data.products import _halves, row_products
+from skdp.data.products import _HIGH, _halves, _powers, row_products
 
 
 def problem(n, d, k, seed=0):
@@ -25,21 +25,33 @@ def test_rows_do_not_see_each_other(shape):
     for i in range(0, len(X), 7):
         np.testing.assert_array_equal(row_products(X[i : i + 1], V)[0], whole[i])
     size = np.linalg.norm(X, axis=1)[:, None] * np.linalg.norm(V, axis=0)
-    bits = (53 - math.ceil(math.log2(max(2, shape[1])))) // 2
-    assert np.all(np.abs(whole - X @ V) <= shape[1] * 4.0**-bits * size)
+    assert np.all(np.abs(whole - X @ V) <= shape[1] * 2.0**-49 * size)
 
 
 def test_products_of_halves_are_exact():
-    """The worst case: equal signs, all bits set, as many columns as there may be."""
+    """The worst case: equal signs, the longest rows, and halves in every entry."""
     d = 2**14
-    bits = (53 - 14) // 2
-    full = np.full((1, d), 1 - 2.0**-60)
-    high, low = _halves(full * 2.0**bits, bits)
-    for a in (high, low):
-        for b in (high, low):
-            exact = sum(int(x) * int(y) for x, y in zip(a[0], b[0], strict=True))
-            assert exact < 2**53
-            assert int((a @ b.T)[0, 0]) == exact
+    bits = _HIGH + 1 - 7
+    full = np.full((1, d), 2.0 ** (_HIGH - 7) - 0.5 + 2.0**-20)  # of a norm just below 2**26
+    high, low = _halves(full, bits)
+    for a, b in ((high, high), (high, low), (low, high)):
+        exact = sum(int(x) * int(y) for x, y in zip(a[0], b[0], strict=True))
+        assert 2**50 < abs(exact) < 2**53
+        assert int((a @ b.T)[0, 0]) == exact
+
+
+def test_powers_lie_beyond_norms():
+    """At any scale, and as near to a norm as a bound of the precision needs."""
+    X = (
+        np.random.default_rng(0).standard_normal((300, 9))
+        * 10.0 ** np.linspace(-320, 300, 300)[:, None]
+    )
+    for rows in (X, X[:1], X[100:102]):
+        norms = [math.hypot(*row) for row in rows]
+        powers = np.broadcast_to(_powers(rows), len(rows))
+        beyond = np.array([math.log2(norm) if norm else -1e4 for norm in norms])
+        assert np.all(powers >= beyond)
+        assert np.all(powers[beyond > -1000] <= beyond[beyond > -1000] + 6)
 
 
 def test_extremes():

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.ensemble import BaggingRegressor, StackingRegressor, VotingRegressor
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.linear_model import LogisticRegression
@@ -32,6 +33,7 @@ from skdp import (
     DPTruncatedSVD,
     PrivacyError,
 )
+from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import (
     DPGridSearchCV,
     IndependentKFold,
@@ -40,8 +42,9 @@ from skdp.model_selection import (
     search_cost,
 )
 from skdp.model_selection._folds import held_by
-from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.accounting.losses import Loss, epsilon_from_losses, epsilon_from_mu_delta
 from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.recommend import DPRecommender
 
 X = np.random.default_rng(0).standard_normal((90, 4)) / 4
 SCORER = make_private_scorer("reconstruction", (0.0, 1.0), epsilon=0.3)
@@ -150,6 +153,38 @@ def test_pure_parts_add_up():
     cost = search_cost(GridSearchCV(svd, {"n_iter": [1, 2]}, cv=3), 90)
     assert cost.losses == (Loss("pure", 0.5),) * 5
     assert cost.epsilon(0.0) == 2.5
+
+
+CELLS = (np.random.default_rng(1).random((40, 40)) < 0.1).astype(float)
+
+
+@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.filterwarnings("ignore:delta=.*no less:skdp.exceptions.PrivacyWarning")
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        DPTruncatedSVD(2, privacy_unit="interaction", algorithm="one_shot"),
+        DPTruncatedSVD(2, privacy_unit="interaction"),
+        DPTruncatedSVD(2, privacy_unit="entry", epsilon=6.0),
+        DPTruncatedSVD(2, privacy_unit="interaction", algorithm="gram"),
+        DPRecommender(privacy_unit="interaction"),
+        DPRecommender(privacy_unit="interaction", algorithm="popularity"),
+        DPSpectralEmbedding(2, epsilon=4.0),
+    ],
+    ids=repr,
+)
+def test_fits_whose_shape_may_make_them_pure_are_not_counted_as_gaussian(estimator):
+    """Neither kind has the smaller curve everywhere, so that the cost covers both."""
+    X = np.maximum(CELLS, CELLS.T) - np.diag(np.diag(CELLS))
+    cost = search_cost(estimator, 40, cv=5)
+    spent = clone(estimator).fit(X).privacy_spent_
+    assert cost.held == 4 + (estimator.privacy_unit == "edge")
+    for delta in (1e-5, 1e-4):
+        fits = epsilon_from_losses(spent.losses * cost.held, delta)
+        assert fits <= cost.epsilon(delta) * (1 + 1e-9)
+    kinds = {loss.kind for loss in spent.losses}
+    if "gaussian" not in kinds:  # which was said of them
+        assert fits > 1.2 * epsilon_from_mu_delta(2 * mu_of(estimator.epsilon), delta)
 
 
 def test_a_private_search_inside_a_search():

@@ -118,7 +118,11 @@ def test_stored_entries_are_counted_like_all_entries(center, dtype):
     X = sp.random(300, 7, density=0.3, format="csr", random_state=0).astype(dtype)
     X.data *= (10.0 ** rng.integers(-30, 30, X.nnz) * rng.choice([-1, 1], X.nnz)).astype(dtype)
     X.data[[3, 9, 20]] = 0.0, np.nan, -np.inf
-    for count in (OctavesOfBlock(center), PlacesOfBlock(center, np.full(7, 0.01))):
+    ends = [2.0**-61, 2.0**-60, np.nextafter(2.0**-60, 1.0), 2.0**60, 2.0**61]
+    small, large = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
+    X.data[100:107] = *ends, small, large
+    steps = [np.full(7, 0.01), 2.0 ** np.arange(-3, 4), np.full(7, 2.0**-1022)]
+    for count in (OctavesOfBlock(center), *(PlacesOfBlock(center, step) for step in steps)):
         assert np.array_equal(count(X), count(X.toarray()))
 
 

@@ -71,6 +71,8 @@ OTHERS = {
     "64": "letters of a name", "1 << 20": "bytes of one read from a socket",
     "MOST_FLIPS": "a route by public numbers, asked for by name in other ways",
     "_LEAST_SIGNAL": "a route by public numbers, asked for by name in other ways",
+    "_CERTAIN_SIGNAL": "a route by public numbers: both ways in recommend/test_stages.py",
+    "_LEAST_LOOK": "of released counts: both ways in recommend/test_stages.py",
     "100": "rows of made data",
     "3000": "refused beyond it", "2000": "points of a fixed net",
     "1000": "columns of a public start",

@@ -18,6 +18,8 @@ class _Answers(Protocol):
 
     def forfeit(self, share: float) -> None: ...
 
+    def turn(self, kind: str) -> None: ...
+
 
 class Ask:
     """The public face of a query: every method is one release, or a narrowed `Ask`.
@@ -35,6 +37,10 @@ class Ask:
     def forfeit(self, share: float) -> None:
         """Pay a share and release nothing for it."""
         self._session.forfeit(share)
+
+    def turn(self, kind: str) -> None:
+        """End the first stage of a staged budget: what follows is "pure" or "gaussian"."""
+        self._session.turn(kind)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_") or not callable(getattr(type(self._query), name, None)):

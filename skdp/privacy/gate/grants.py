@@ -67,6 +67,7 @@ class Grant:
         self._session = session
         self._levels = levels
         self._copies = session.budget.copies
+        self._pure = session.budget.pure  # now: a session may have another stage when it is opened
         self._left = 1
         self._process = os.getpid()
         self.bound = bound
@@ -117,7 +118,7 @@ class Grant:
         if self.step == 0.0:
             return np.zeros(bound.shape, np.int64)
         words = self._session.source.words(self.serial, bound.name, self.noise_scale, *index)
-        if self._session.budget.pure:
+        if self._pure:
             return noise.integer_laplace(words, bound.shape)
         drawn = noise.integer_gaussian(words, bound.shape, self._levels)
         if self._copies == 1:

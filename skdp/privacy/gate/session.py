@@ -29,6 +29,7 @@ from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
 from skdp.privacy.gate.budget import MAX_DRAWS, SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.gate.flips import FlipGrant
 from skdp.privacy.gate.grants import Accumulator, Grant
+from skdp.privacy.gate.stages import StagedBudget
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import NoiseSource
 
@@ -63,8 +64,8 @@ class PrivacySession:
 
     Parameters
     ----------
-    budget : PrivacyBudget
-        What this fit may spend.
+    budget : PrivacyBudget or StagedBudget
+        What this fit may spend. Of a staged one the attribute `budget` is the stage that goes on.
     source : NoiseSource
         Where random words come from.
     adjacency, unit : str
@@ -78,14 +79,15 @@ class PrivacySession:
 
     def __init__(
         self,
-        budget: PrivacyBudget,
+        budget: PrivacyBudget | StagedBudget,
         *,
         source: NoiseSource,
         adjacency: str,
         unit: str,
         observer: Observer | None = None,
     ) -> None:
-        self.budget = budget
+        self.stages = budget if isinstance(budget, StagedBudget) else None
+        self.budget = budget.opening if isinstance(budget, StagedBudget) else budget
         self.source = source
         self.adjacency = adjacency
         self.unit = unit
@@ -220,6 +222,25 @@ class PrivacySession:
             line = LedgerEntry("left_out", "paid, not read", 0.0, 0.0, Loss(kind, size))
             self.pay(line, share, kind)
 
+    def turn(self, kind: str) -> None:
+        """End the first stage of a staged budget: from here on noise is "pure" or "gaussian".
+
+        What the first stage has left is lost. Which way is taken may depend on what was released.
+        """
+        with self.lock:
+            if self.stages is None or self.budget is not self.stages.opening:
+                raise PrivacyError("this session has no first stage, or it is over")
+            if kind not in ("pure", "gaussian"):
+                raise PrivacyError(f"what follows a first stage is pure or gaussian, not {kind!r}")
+            self.budget = self.stages.pure if kind == "pure" else self.stages.gaussian
+            # The pure part beside Gaussians is the first stage, which is spent.
+            self.spending.shares = {"gaussian": 0.0, "pure": 1.0 - (kind == "pure")}
+
+    @property
+    def whole(self) -> PrivacyBudget | StagedBudget:
+        """What this fit may spend, in all stages."""
+        return self.budget if self.stages is None else self.stages
+
     def mu(self, share: float) -> float:
         """Return the Gaussian-DP parameter of a share of the budget."""
         return math.inf if self.budget.exact else self.budget.mu * math.sqrt(share)
@@ -267,7 +288,7 @@ class PrivacySession:
     @property
     def noise_multiplier(self) -> float:
         """Noise scale of a release of sensitivity 1 that takes the whole Gaussian budget."""
-        return 0.0 if self.budget.exact else 1 / self.budget.mu
+        return 0.0 if self.budget.exact else 1 / self._priced.mu
 
     @property
     def law(self) -> str:
@@ -318,8 +339,13 @@ class PrivacySession:
         near = [kind == "gaussian" and math.isclose(value, mu) for kind, value in losses]
         return tuple(whole if snap else loss for loss, snap in zip(losses, near, strict=True))
 
+    @property
+    def _priced(self) -> PrivacyBudget:
+        """The budget with the whole delta, and the sampler's part of it."""
+        return self.budget if self.stages is None else self.stages.gaussian
+
     def _composed_epsilon(self, losses: tuple[Loss, ...]) -> float:
-        budget, copies = self.budget, self.budget.copies
+        budget, copies = self._priced, self._priced.copies
         each = tuple(loss.times(1 / math.sqrt(copies)) for loss in losses) if copies > 1 else losses
         left = (budget.delta - budget.sampler_delta) / copies
         epsilon = copies * accounting.epsilon_from_losses(each, left)
@@ -333,13 +359,15 @@ class PrivacySession:
         raise PrivacyError("a privacy session cannot be copied or pickled.")
 
     def spent(self) -> PrivacySpent:
-        """Return the receipt of everything granted so far."""
-        budget = self.budget
+        """Return the receipt of everything granted so far: of all stages, if there are any."""
+        budget = self._priced
         losses = self._snapped(accounting.compose(entry.loss for entry in self.ledger))
         if budget.exact:
             epsilon = math.inf if losses else 0.0
         else:
             epsilon = self._composed_epsilon(losses)
+        if self.stages is not None and losses:
+            losses, epsilon = self.stages.losses, self.stages.epsilon
         return PrivacySpent(
             epsilon=epsilon,
             delta=budget.delta,

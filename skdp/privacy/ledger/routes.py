@@ -171,6 +171,10 @@ def charge(
     payers = [payer for payer in payers if payer not in paid]
     if not payers:
         return
+    if session.stages is not None:
+        raise PrivacyError(
+            f"{name} spends a budget in stages, which no ledger can add up: open the ledger first."
+        )
     if not isinstance(session.observer, Account):
         raise PrivacyError(f"the session of {name} has no account that a ledger could charge")
     session.observer.check_own_sketch()
