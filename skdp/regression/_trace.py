@@ -28,6 +28,7 @@ from skdp.regression._measurements import (
     public_design,
     public_steps,
     release_center,
+    remedy_of,
     searches_of_design,
     unspent,
 )
@@ -317,17 +318,8 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         if not doubt and n >= needed:
             return
         outcome = doubt or "expects a relative error above one half"
-        if n < needed:
-            remedy = (
-                f"At this budget about {needed} records are needed; use more records, a larger "
-            )
-            remedy += "'epsilon', a smaller 'rank' or a smaller matrix."
-        else:
-            remedy = f"It is not that records are few ({needed} are enough for rows that 'design' "
-            remedy += "describes): X may be correlated otherwise, as pixels are. Use DPRidge, or "
-            remedy += "give the public covariance of X as 'design'."
         warnings.warn(
-            f"{type(self).__name__} {outcome}. {remedy}",
+            f"{type(self).__name__} {outcome}. {remedy_of(n, needed)}",
             PrivacyWarning,
             stacklevel=3,
         )
