@@ -275,6 +275,7 @@ def test_expected_error_of_entries(shape, times):
     assert nothing > 0.6 and model.plan(*shape, signal=0.4 * found).error == 1.0
 
 
+@pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
 @pytest.mark.thorough
 @pytest.mark.parametrize("times", [1.2, 3.0])
 def test_expected_error_of_flipped_cells(times):
@@ -391,6 +392,7 @@ def test_expected_error_of_a_factorization(method, shape, k, n_releases):
     assert 0.6 < np.mean(errors) / expected < 1.4
 
 
+@pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
 @pytest.mark.deep
 @pytest.mark.parametrize("method", ["dense", "two_sketch", "three_sketch"])
 def test_what_is_below_the_noise_is_not_found(method):

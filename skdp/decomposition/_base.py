@@ -222,6 +222,26 @@ def warn_of_outcome(estimator, attributes, doubt, long, below=None):
         warnings.warn(message, PrivacyWarning, stacklevel=6)
 
 
+def warn_below_noise(estimator, values, edge=0.0, *, stacklevel=5):
+    """Say which singular values lie below the noise, from released and public numbers alone.
+
+    Those that were cut to 0; or all of them, where the largest is no larger than the `edge` that
+    noise alone reaches.
+    """
+    if estimator.epsilon == math.inf:
+        return
+    below = int(np.count_nonzero(values == 0)) if np.max(values) > edge else len(values)
+    if not below:
+        return
+    warnings.warn(
+        f"{type(estimator).__name__} released {below} of {len(values)} singular values that do not "
+        "stand above the noise: these components may be noise alone. Use a larger 'epsilon', "
+        "fewer components, or more data; plan() says what a signal needs.",
+        PrivacyWarning,
+        stacklevel=stacklevel,
+    )
+
+
 def check_in_range(estimator, n_components, n_samples, n_features):
     """Refuse more components than features (or rows, where the number of rows is public)."""
     public_rows = estimator.adjacency == "replace" or estimator.epsilon == math.inf

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from skdp.decomposition._base import warn_below_noise
 from skdp.decomposition._spectral import components_of, rotate_by_ritz
 from skdp.queries.interactions import InteractionQuery, gram_change
 from skdp.solvers.linalg import symmetric_noise_edge, top_eigenpairs
@@ -95,6 +96,7 @@ def fit_interactions(estimator, session, X, route):
         squares, V = _moment_pairs(estimator, session, ask, X.shape, route)
         total = float(ask.square_sum(share=0.01).value)
         sums, noise = ask.sums(share=0.04)
+    warn_below_noise(estimator, squares)
     attributes = svd_variances(squares, components_of(V), sums / m, total / m, m, noise / m)
     extra = {"n_samples_seen_": m}
     if session.budget.mu:

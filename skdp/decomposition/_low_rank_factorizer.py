@@ -21,7 +21,7 @@ from skdp._validation import (
 )
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import is_paths
-from skdp.decomposition._base import LinearTransformMixin, as_input_dtype
+from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, warn_below_noise
 from skdp.decomposition._factorizer_layout import draw_maps, make_layout
 from skdp.decomposition._factorizer_state import factored, random_start
 from skdp.decomposition._factorizer_streams import OTHER_BLOCKS, FactorizerStreams
@@ -243,6 +243,7 @@ class DPLowRankFactorizer(
         self._check_matrix(shape_of(X))
         self._warn_of_delta(*public_units(self, shape_of(X), session))
         attributes = self._fit_session(session, X)
+        warn_below_noise(self, attributes["singular_values_"], stacklevel=4)
         return self._close_session(session, as_input_dtype(attributes, X.dtype))
 
     def _fit_session(self, session, X):

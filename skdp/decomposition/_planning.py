@@ -57,6 +57,7 @@ class PlansMixin:
         spread: Any = None,
         sparse: bool = False,
         nnz: Any = None,
+        apart: bool = False,
     ) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
@@ -85,9 +86,13 @@ class PlansMixin:
             Number of entries of sparse X that are not zero (a public number, or a guess). The error
             is then that of fits on a made matrix of this size, whose columns and rows are
             heavy-tailed, as those of words, purchases and visits are; `signal` says how much its
-            components hold, and makes it good to a factor of two (up to four, where tastes share no
-            column). From a quarter of all cells on, and for a signal of entries, the formulas for
-            dense data hold. Not for units that bound any change of a matrix.
+            components hold, and makes it good to a factor of two (see `apart`). From a quarter of
+            all cells on, and for a signal of entries, the formulas for dense data hold. Not for
+            units that bound any change of a matrix.
+        apart : bool, default=False
+            Whether rows of the made matrix are of one taste each, and tastes share no column
+            (departments, languages, levels of a column): their variances are alike, and lost all at
+            once. The plan prints what the other kind would lose.
 
         Returns
         -------
@@ -120,7 +125,7 @@ class PlansMixin:
             expect = expect_interactions if unit == "interaction" else expect_entries
             expected = expect(self, rehearsal, n, d, signal)
         if nnz is not None:
-            expected = expect_made(self, rehearsal, expected, (n, d), nnz, signal)
+            expected = expect_made(self, rehearsal, expected, (n, d), nnz, signal, bool(apart))
         learns = rows and not is_bounded(self)
         said = rehearsal.clip_norm(self.clip_norm)[1] if learns else "1"
         return rehearsal.plan(n, d, expected, said)

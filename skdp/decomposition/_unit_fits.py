@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 
 from skdp._entry_units import check_bounds_read, entry_unit
+from skdp.decomposition._base import warn_below_noise
 from skdp.decomposition._entry_moments import (
     is_small,
     moment_thresholds,
@@ -38,6 +39,7 @@ from skdp.solvers.low_rank import (
 )
 from skdp.solvers.one_shot import graded_may_pay, graded_pays
 from skdp.solvers.postprocess import svd_variances
+from skdp.theory import IteratedSide
 from skdp.theory._one_shot import choose_one_shot
 
 UNIT_SOLVERS = {
@@ -62,6 +64,7 @@ _SKLEARN = {
     "frobenius": {"randomized": "alternating"},
     "spectral": {"randomized": "alternating"},
 }
+_OF_NOISE = 0.3  # of the smallest singular value that is found: more is seldom noise alone
 _SPREAD = 0.02  # of a pure budget, for how far entries are from their bounds
 _OF_ROWS = ("auto", "arpack", "gram", "screened")  # routes of entries that shorten rows
 _ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
@@ -171,6 +174,7 @@ def fit_entries(estimator, session, X, route):
         (U, values, V), ask = _pure_triplets(session, ask, unit, X.shape, k)
     else:
         U, values, V = _iterated_triplets(estimator, session, ask, unit, X.shape, route)
+    warn_below_noise(estimator, values, _edge_of_products(session, unit, n))
     components = components_of(V)
     signs = np.sign(np.sum(components.T * V, axis=0))
     means, noise, total = _means(session, ask, unit, m, n, values, route)
@@ -230,6 +234,17 @@ def _iterated_triplets(estimator, session, ask, unit, shape, route):
         return alternate(ask, start, k, rest, **options)
     values, V = iterate_symmetric(ask, start, k, rest, **options)
     return V * np.sign(values), np.abs(values), V
+
+
+def _edge_of_products(session, unit, n):
+    """Return how large a Ritz value along directions of noise may be; 0 where they are cut to 0.
+
+    Released anew, it is a part of the smallest that steps on a symmetric matrix find.
+    """
+    products = [line for line in session.ledger if line.name == "right_product"]
+    if not unit.symmetric or not products:
+        return 0.0
+    return _OF_NOISE * IteratedSide.of(products, n, laplace=session.law == "laplace").threshold
 
 
 def _means(session, ask, unit, m, n, values, route):

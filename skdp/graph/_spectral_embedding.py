@@ -63,7 +63,8 @@ class DPSpectralEmbedding(BaseDPEstimator):
     normalization : {"degree", "laplacian", "none"}, default="degree"
         "degree" takes the direction of the released degrees out and embeds nodes by angle.
         "laplacian" divides by the square roots of the released degrees. "none" embeds by the
-        leading eigenvectors as they are.
+        leading eigenvectors as they are. Where groups differ in degree (they are of unequal size),
+        degrees tell them apart: take "laplacian" or "none" there.
     n_iter : int or "auto", default="auto"
         Number of noisy products of "power". Each is a release, and all of them are averaged.
     algorithm : {"auto", "power", "one_shot"}, default="auto"

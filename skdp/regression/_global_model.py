@@ -83,6 +83,14 @@ def warn_unseen(estimator, base):
             PrivacyWarning,
             stacklevel=6,
         )
+    elif base.unit.far:
+        warnings.warn(
+            f"{name} saw that targets lie far from 0, and not how far they spread about there: the "
+            "released model and heads may be worse than the mean of the targets. Subtract a public "
+            "number from them, or give public 'target_bounds'.",
+            PrivacyWarning,
+            stacklevel=6,
+        )
     elif base.columns is not None and not base.columns.found.any():
         warnings.warn(
             f"{name} could not see the scale of any column: the released model is the mean of the "

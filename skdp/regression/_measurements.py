@@ -269,3 +269,17 @@ def pay_the_rest(session):
     left = unspent(session)
     if left > 1e-12:
         session.forfeit(left)
+
+
+def remedy_of(n, needed):
+    """Say what would do where a fit is of little use: `needed` records of a known design."""
+    if n < needed:
+        return (
+            f"At this budget about {needed} records are needed; use more records, a larger "
+            "'epsilon', a smaller 'rank' or a smaller matrix."
+        )
+    return (
+        f"It is not that records are few ({needed} are enough for rows that 'design' describes): "
+        "X may be correlated otherwise, as pixels are. Use DPRidge, or give the public covariance "
+        "of X as 'design'."
+    )

@@ -28,6 +28,7 @@ from skdp.regression._measurements import (
     public_design,
     public_steps,
     release_center,
+    remedy_of,
     searches_of_design,
     unspent,
 )
@@ -318,8 +319,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
             return
         outcome = doubt or "expects a relative error above one half"
         warnings.warn(
-            f"{type(self).__name__} {outcome}. At this budget about {needed} records are needed; "
-            "use more records, a larger 'epsilon', a smaller 'rank' or a smaller matrix.",
+            f"{type(self).__name__} {outcome}. {remedy_of(n, needed)}",
             PrivacyWarning,
             stacklevel=3,
         )

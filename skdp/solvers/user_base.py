@@ -58,12 +58,15 @@ class TargetUnit(NamedTuple):
         Whether the released ranks leave little doubt.
     needed : int
         About how many users would show it.
+    far : bool
+        Whether the last steps were too wide to tell the spread of targets from how far they lie.
     """
 
     center: FloatArray
     size: float
     found: bool
     needed: int
+    far: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,25 +105,26 @@ class TargetMeans(NumberMessage):
 def find_target_unit(ask: AsksBase, share: float, *, centered: bool) -> TargetUnit:
     """Find where the targets of users lie: the median of their means, and the scale about it."""
     steps = 2 + _ZOOMS if centered else 1
-    part, center, placed = share / steps, np.zeros(1), True
+    part, center, placed, step = share / steps, np.zeros(1), True, 0.0
     first = scale = find_scale(TargetLengths(center).asked(ask).kept_below, part)
     if centered:
         rank = TargetMeans().asked(ask).kept_below
-        middle, placed = _middle(rank, _WIDEST * float(first.value), part)
+        middle, placed, step = _middle(rank, _WIDEST * float(first.value), part)
         center = np.full(1, middle if first.found else 0.0)
         about = TargetLengths(center).asked(ask).kept_below
         scale = find_scale(about, part, near=float(first.value))
     found = bool(first.found and placed and scale.found)
-    return TargetUnit(center, float(scale.value), found, max(first.needed, scale.needed))
+    far = bool(scale.value <= step)
+    return TargetUnit(center, float(scale.value), found, max(first.needed, scale.needed), far)
 
 
-def _middle(rank: AsksRank, reach: float, share: float) -> tuple[float, bool]:
-    """Return about the median of numbers in [-reach, reach], and whether it was seen at all.
+def _middle(rank: AsksRank, reach: float, share: float) -> tuple[float, bool, float]:
+    """Return about the median of numbers in [-reach, reach], whether it was seen at all, a step.
 
     It was if released ranks enclose it: one that nothing moved may lie anywhere. Zooms that are
-    finer than the numbers are apart say little, and do little.
+    finer than the numbers are apart say little, and do little. The step is that of the last zoom.
     """
-    center, step, seen = 0.0, reach / FARTHEST, False
+    center, step, seen, last = 0.0, reach / FARTHEST, False, 0.0
     for _ in range(_ZOOMS):
 
         def steps(
@@ -130,9 +134,9 @@ def _middle(rank: AsksRank, reach: float, share: float) -> tuple[float, bool]:
 
         at, narrow, enclosed = find_places(steps, 1, share)
         seen = seen or bool(enclosed[0])
-        center += step * float(at[0])
+        center, last = center + step * float(at[0]), step
         step *= _ZOOM / FARTHEST if narrow[0] else 1.0
-    return center, seen
+    return center, seen, last
 
 
 def column_units(columns: Columns) -> FloatArray:

@@ -15,7 +15,9 @@ _SPREAD_OF_LENGTHS = 0.9  # deviation of their logarithm
 _TASTES, _OVERLAP, _SPREAD, TAIL = 40, 0.25, 3.0, 0.65
 
 
-def planned_histories(n: int, d: int, nnz: int, tail: float = TAIL, seed: int = 0) -> Any:
+def planned_histories(
+    n: int, d: int, nnz: int, tail: float = TAIL, seed: int = 0, *, apart: int = 0
+) -> Any:
     """Return the matrix of 0 and 1 that stands for sparse data of a public size.
 
     Parameters
@@ -28,6 +30,9 @@ def planned_histories(n: int, d: int, nnz: int, tail: float = TAIL, seed: int = 
         The column of rank i is drawn with weight ``i ** -tail``.
     seed : int
         Which of such matrices.
+    apart : int
+        So many tastes that share no column, of which a row has one; 0 are tastes that overlap, and
+        rows that mix them.
 
     Returns
     -------
@@ -40,6 +45,8 @@ def planned_histories(n: int, d: int, nnz: int, tail: float = TAIL, seed: int = 
     for _ in range(8):  # what the longest rows cannot hold goes to the others
         lengths = np.minimum(np.rint((size or nnz / n) * activity), most)
         size = (size or nnz / n) * nnz / max(float(lengths.sum()), 1.0)
+    if apart:
+        return apart_histories(rng, lengths.astype(np.int64), popularity, apart, overlap=_OVERLAP)
     options = {"overlap": _OVERLAP, "spread": _SPREAD}
     return drawn_histories(rng, lengths.astype(np.int64), popularity, _TASTES, **options)
 
@@ -84,6 +91,28 @@ def drawn_histories(
         mine = np.flatnonzero(own & (taste_of_draw == taste))
         tilted = popularity * np.exp(spread * rng.standard_normal(n_items))
         items[mine] = drawn(tilted, len(mine), rng)
+    return first_distinct(users, items, lengths, (n_users, n_items))
+
+
+def apart_histories(
+    rng: np.random.Generator,
+    lengths: NDArray[np.int64],
+    popularity: NDArray[np.float64],
+    n_tastes: int,
+    *,
+    overlap: float,
+) -> Any:
+    """Draw the items of histories of one taste each, which is a part of the items."""
+    n_users, n_items = len(lengths), len(popularity)
+    users = np.repeat(np.arange(n_users), np.ceil(lengths * 1.6).astype(np.int64) + 3)
+    taste_of_item = rng.permutation(n_items) % n_tastes
+    taste_of_draw = rng.integers(0, n_tastes, n_users)[users]
+    items = drawn(popularity, len(users), rng)
+    own = rng.random(len(users)) >= overlap
+    for taste in range(n_tastes):
+        mine = np.flatnonzero(own & (taste_of_draw == taste))
+        members = np.flatnonzero(taste_of_item == taste)
+        items[mine] = members[drawn(popularity[members], len(mine), rng)]
     return first_distinct(users, items, lengths, (n_users, n_items))
 
 

@@ -175,6 +175,7 @@ def test_spectral_noise_beside_that_of_the_paper():
     assert right.noise_scale / papers == pytest.approx(math.sqrt(2), rel=0.01)
 
 
+@pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
 @pytest.mark.deep
 def test_one_shot_against_deflation_at_the_same_pure_epsilon():
     """Many components: one release of all entries has less noise than products for each of them."""

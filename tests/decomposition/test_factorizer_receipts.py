@@ -132,6 +132,7 @@ ROUTES = [
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("mode", ["random", "worst_case"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_receipt_claims_what_was_opened(route, mode, tmp_path, monkeypatch):

@@ -82,6 +82,7 @@ def test_error_falls_with_epsilon_and_is_the_same_for_sparse_input():
     assert error(A.astype(np.float32), 1.0) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
 def test_noise_alone_gives_nearly_nothing():
     with seeded_entropy(0):
         for method in ("two_sketch", "dense"):

@@ -871,3 +871,16 @@ def test_a_user_adds_the_same_in_any_company(params):
     """Every loss, start, refinement and head, on users with equally many rows."""
     cls = DPPersonalizedClassifier if "classes" in params else DPPersonalizedRegressor
     checks.check_company(cls.__name__, cls(**({"n_components": 2, "epsilon": 8.0} | params)))
+
+
+def test_targets_too_far_from_zero_are_said_and_the_remedies_hold():
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(600), 8)
+    X = rng.standard_normal((len(users), 3))
+    y = X @ [1.0, -1.0, 0.5] + 0.5 * rng.standard_normal(len(users))
+    model = DPPersonalizedRegressor(1, epsilon=3.0)
+    with pytest.warns(PrivacyWarning, match="lie far from 0.*'target_bounds'"):
+        model.fit(X, y + 1e5, groups=users)
+    assert model.fit(X, y, groups=users).score(X, y, groups=users) > 0.6
+    bounded = model.set_params(target_bounds=(1e5 - 10, 1e5 + 10))
+    assert bounded.fit(X, y + 1e5, groups=users).score(X, y + 1e5, groups=users) > 0.6

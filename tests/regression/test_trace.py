@@ -17,7 +17,7 @@ from skdp.datasets import make_ratings
 from skdp.exceptions import PrivacyWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.privacy.gate.session import PrivacySession
-from skdp.regression import DPTraceRegressor
+from skdp.regression import DPRidge, DPTraceRegressor
 from skdp.testing import FitData, parametrize_with_dp_checks, transcript_audit, worst_case_pair
 
 # Noise is seeded where a number is compared with a limit; that it warns has a test of its own.
@@ -621,3 +621,27 @@ def test_a_plan_knows_means():
     assert many.error < 0.1
     with pytest.raises(ValueError, match="nnz"):
         model.plan(3000, nnz=0)
+
+
+def pixels(n, seed=0):
+    """Small pictures, whose covariance is that of no rows times columns, and a matrix that fits."""
+    rng = np.random.default_rng(seed)
+    places, grid = rng.uniform(2, 8, (10, 4, 2)), np.arange(10)
+    high = np.exp(-((places[..., :1] - grid) ** 2) / 2)
+    wide = np.exp(-((places[..., 1:] - grid) ** 2) / 2)
+    shapes = np.einsum("spi,spj->sij", high, wide)
+    X = 255 * shapes[rng.integers(0, 10, n)] * rng.uniform(0.7, 1, (n, 1, 1))
+    X = X + 10 * rng.standard_normal(X.shape)
+    M = np.outer(np.sin(grid), np.cos(grid)) / 100
+    y = np.sum(X * M, axis=(1, 2))
+    return X, y + 0.2 * y.std() * rng.standard_normal(n)
+
+
+def test_enough_records_of_another_design_are_not_asked_to_be_more():
+    """What the warning says works: a ridge regression needs no design."""
+    X, y = pixels(4000)
+    with pytest.warns(PrivacyWarning, match="It is not that records are few.*Use DPRidge"):
+        poor = DPTraceRegressor(2, epsilon=3.0).fit(X, y).score(X, y)
+    assert poor < 0.3
+    X = X.reshape(len(X), -1)
+    assert DPRidge(epsilon=3.0).fit(X, y).score(X, y) > 0.5
