@@ -29,7 +29,7 @@ def public_units(estimator, shape, session):
     private. Norms of a change have no number, and it does not matter where no delta is spent.
     """
     unit = estimator.privacy_unit
-    if unit in ("frobenius", "spectral", "rank_one", "mixed") or not session.budget.delta:
+    if unit in ("frobenius", "spectral", "rank_one", "mixed") or not session.whole.delta:
         return 0, unit
     names = {"row": "row", "edge": "pair of nodes", "edge_change": "pair of nodes"}
     return shape[0], names.get(unit, "cell")

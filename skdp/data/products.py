@@ -30,7 +30,7 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
     n, d = X.shape
     bits = _HIGH + 1 - math.ceil(math.log2(max(1, d)) / 2)
     V = np.ascontiguousarray(V, np.float64)  # which a product of few columns likes better
-    unit = np.frexp(np.linalg.norm(V, axis=0))[1]
+    unit = _powers_of_columns(V)
     high, low = _halves(np.ldexp(V, _HIGH - unit), bits)
     out = np.empty((n, V.shape[1]))
     size = max(16, _BLOCK // max(1, d))
@@ -49,6 +49,12 @@ def row_products(X: NDArray[Any], V: NDArray[Any]) -> FloatArray:
             total += first @ high
             _scaled(total, exponents, unit - 2 * _HIGH, out[i : i + size])
     return out
+
+
+def _powers_of_columns(V: FloatArray) -> NDArray[np.intc]:
+    """Return for each column a power of two beyond its norm, also where squares overflow."""
+    largest = np.frexp(np.abs(V).max(axis=0, initial=0.0))[1]
+    return np.asarray(largest + np.frexp(np.linalg.norm(np.ldexp(V, -largest), axis=0))[1])
 
 
 def _powers(rows: FloatArray) -> NDArray[np.intp]:

@@ -33,7 +33,7 @@ def interaction_route(estimator, shape):
     """Choose by the edge of the noise in the spectrum of the moment."""
     unread = _UNREAD * math.sqrt(max(1.0, shape[1] / _MANY))
     edges = {"one_shot": unread * _flipped_edge(estimator, shape)}
-    if estimator.delta > 0:
+    if estimator.delta > 0 or math.isinf(estimator.epsilon):
         edges |= _moment_edge(estimator, shape)
     if math.isinf(estimator.epsilon):
         edges.pop("one_shot")

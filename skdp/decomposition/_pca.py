@@ -361,7 +361,7 @@ class DPPCA(
         if session.budget.exact and route == "screened":
             route = "power"
         noise = row_noise(session, self.adjacency, n_rows, clip_norm)
-        ask = kept_rows(session, ask, route)
+        ask = kept_rows(session, ask, route, d, noise)
         V, _ = row_subspace(
             session,
             ask,

@@ -22,6 +22,7 @@ from skdp.solvers.screening import screened_subspace
 from skdp.solvers.spectral import (
     RowNoise,
     gram_subspace,
+    moment_of_long_rows_pays,
     power_subspace,
 )
 
@@ -69,12 +70,14 @@ def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, n
     return raised_level(ask.norms_above, scale.value / math.sqrt(2), goal, _RAISING * share)
 
 
-def kept_rows(session, ask, route):
+def kept_rows(session, ask, route, d, noise):
     """Return the rows as a route reads them: their moment is kept where it is released anyway.
 
     Not elsewhere: each part of a moment would be rounded by itself.
     """
-    return ask.kept() if route == "gram" and session.holds_rows else ask
+    if route != "gram" or not session.holds_rows:
+        return ask
+    return ask.kept(moment_of_long_rows_pays(d, noise))
 
 
 def row_noise(session, adjacency, n, clip_norm):

@@ -382,10 +382,10 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         query = self._unit_query(X)
         ask, most = self._weighted(session, session.ask(query), shares)
         clip_norm, beyond = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
-        ask = kept_rows(session, ask.clipped(clip_norm), route)
         count = None if self._total_is_public() else ask.count(share=shares["count"])
         n = query.n_rows if count is None else released_count(*count)
         noise = row_noise(session, self.adjacency, n, clip_norm)
+        ask = kept_rows(session, ask.clipped(clip_norm), route, d, noise)
         V, sums = row_subspace(
             session, ask, route, d, k, shares["subspace"], noise,
             n_iter=self.n_iter, n_oversamples=self.n_oversamples,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from sklearn.model_selection import (
     GridSearchCV,
     ParameterGrid,
@@ -28,8 +30,12 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.ledger.fits import LedgerFit
 
-# Parameters that change what a fit spends: a search may not draw them anew.
-_SPENDING = ("epsilon", "delta", "adjacency", "privacy_unit", "sensitivity", "init", "random_state")
+# Parameters that change what a fit spends: a search may not draw them anew. The last two say
+# whether it is Gaussian or pure.
+_SPENDING = (
+    "epsilon", "delta", "adjacency", "privacy_unit", "sensitivity", "init", "random_state",
+    "algorithm", "entry_bounds",
+)  # fmt: skip
 _HEAD = ("candidate", "one fit")
 
 
@@ -263,13 +269,35 @@ def _candidates(search):
             search.param_distributions, search.n_iter, random_state=search.random_state
         )
     )
-    names = {name.rpartition("__")[2] for params in drawn for name in params}
-    if not isinstance(search.random_state, int) and names & set(_SPENDING):
+    if not isinstance(search.random_state, int) and (spending := _drawn_spending(search)):
         raise PrivacyError(
-            f"the search draws {sorted(names & set(_SPENDING))} at random: its cost is not known "
-            "before it runs. Give it an int as 'random_state' (it draws no noise)."
+            f"the search draws {spending} at random: its cost is not known before it runs. "
+            "Give it an int as 'random_state' (it draws no noise)."
         )
     return drawn
+
+
+def _drawn_spending(search):
+    """Return the parameters that may change what a fit spends, of all that could be drawn."""
+    spaces, estimator = search.param_distributions, search.estimator
+    spaces = [spaces] if isinstance(spaces, Mapping) else spaces
+    parts = estimator.get_params()
+    found = set()
+    for name, values in (item for space in spaces for item in space.items()):
+        owner, _, own = name.rpartition("__")
+        searched = hasattr(parts.get(owner, None if owner else estimator), "planned_losses")
+        if own in _SPENDING or searched or _holds_private((parts.get(name), values)):
+            found.add(name)
+    return sorted(found)
+
+
+def _holds_private(value):
+    """Whether a parameter is a private estimator, or holds any."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, list | tuple | np.ndarray):
+        return any(map(_holds_private, value))
+    return not isinstance(value, type) and bool(dp_parts(value))
 
 
 def _planned(estimator, params, with_groups):

@@ -125,7 +125,7 @@ class PersonQuery(PersonNumbers):
         other.clip_norm = float(clip_norm)
         return other
 
-    def kept(self) -> PersonQuery:
+    def kept(self, tangents: bool = True) -> PersonQuery:
         """Return the same persons: each release makes a pass of its own."""
         return self
 

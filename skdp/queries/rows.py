@@ -74,6 +74,7 @@ class RowQuery(SumQuery):
         near = self.clip_norm * _SUM_UNIT if finite else length_unit(self.n_features)
         self._norms = RowNumbers(self._source, partial(row_norms, unit=near))
         self._moment: KeptMoment | None = None
+        self._tangents = False  # whether products at subspaces are made of it, too
         self._exact_sums: dict[float, NDArray[Any]] = {}
 
     # -- narrowed queries (public arguments) -----------------------------------------------
@@ -86,12 +87,17 @@ class RowQuery(SumQuery):
         query = self._beside(RowQuery, self._source, clip_norm=clip_norm)
         query._norms = self._norms
         if self._moment is not None and self._moment.serves(clip_norm):
-            query._moment = self._moment
+            query._moment, query._tangents = self._moment, self._tangents
         return query
 
-    def kept(self) -> RowQuery:
-        """Return the same rows; their exact second moment is made once, for several releases."""
+    def kept(self, tangents: bool = True) -> RowQuery:
+        """Return the same rows; their exact second moment is made once, for several releases.
+
+        Also for products at a subspace, with `tangents`: these take the moment of the long rows
+        off it, which pays where they are few. Else all rows are passed over.
+        """
         query = self.clipped(self.clip_norm)
+        query._tangents = tangents
         if math.isfinite(self.clip_norm) and self.n_features <= MOST_FEATURES:
             query._moment = self._beside(
                 KeptMoment, self._source, query._norms, clip_norm=self.clip_norm
@@ -114,7 +120,7 @@ class RowQuery(SumQuery):
     ) -> TangentQuery:
         """Return the query that splits X'X V at the public subspace V."""
         C = self.clip_norm
-        if self._moment is not None and scale == math.inf:
+        if self._moment is not None and self._tangents and scale == math.inf:
             return self._moment.tangent(V, weights, C)
         return self._beside(TangentQuery, self._source, V, scale, weights, clip_norm=C)
 

@@ -38,6 +38,8 @@ CORE_SCALE = 3.0
 MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
 _NEGLIGIBLE_LOSS = 2e-4  # of the sum of squares: not worth two more passes over the data
 _ONE_ROUND = 3e-3  # a loss that one tangent round mends as well as two
+_TANGENT_SHARE = 0.2  # of a subspace, usually, for one tangent round
+_PASS = 30.0  # measured: what a pass takes for an entry, over what a moment takes
 _TINY = 1e-150  # stands for the noise scale where there is no noise
 
 
@@ -125,6 +127,15 @@ def clipped_gram(
     square = private_clip_level(count, noise.clip_norm**2, goal, part)
     answer = ask.clipped(math.sqrt(square)).gram(share=rest)
     return answer.value, answer.noise_scale
+
+
+def moment_of_long_rows_pays(d: int, noise: RowNoise) -> bool:
+    """Whether to take the moment of the rows beyond a tangent level off a kept moment is quick.
+
+    It takes d^2 for each of them; another pass over all rows takes some d for each.
+    """
+    long_rows = noise.goal(TANGENT_LEVEL, noise.rect, d, _TANGENT_SHARE)
+    return long_rows * d < _PASS * noise.n
 
 
 def largest_term(clip_norm: float, scale: float = math.inf) -> float:

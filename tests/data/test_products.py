@@ -54,6 +54,19 @@ def test_powers_lie_beyond_norms():
         assert np.all(powers[beyond > -1000] <= beyond[beyond > -1000] + 6)
 
 
+@pytest.mark.parametrize("size", [1e300, 1.7e308, 1e-200, 5e-324])
+def test_columns_beyond_what_can_be_squared(size):
+    """Components over small singular values: rows do not see each other there either."""
+    X, V = problem(40, 9, 3)
+    V = size * (V / np.abs(V).max())
+    X *= 1e-30 / np.abs(X).max()
+    whole = row_products(X, V)
+    for i in range(len(X)):
+        np.testing.assert_array_equal(row_products(X[i : i + 1], V)[0], whole[i])
+    if size > 1:
+        np.testing.assert_allclose(whole, (X * size) @ (V / size), rtol=1e-9)
+
+
 def test_extremes():
     X = np.array([[1.7e308, 1.7e308], [5e-324, 0.0], [0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]])
     out = row_products(X, np.eye(2) * 0.5)

@@ -963,3 +963,15 @@ def test_auto_reads_a_moment_where_flips_tell_less(shape, k):
         captured[name] = float(np.sum((rows @ svd.components_.T) ** 2))
     assert captured["auto"] > max(captured.values()) * 0.99
     assert captured["one_shot"] < 0.97 * captured["gram"]  # or there is nothing to choose
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def test_interactions_without_noise_need_no_delta():
+    """epsilon=inf with delta=0 had no route."""
+    R = (np.random.default_rng(0).random((40, 30)) < 0.2).astype(float)
+    models = [
+        DPTruncatedSVD(2, privacy_unit="interaction", epsilon=math.inf, delta=delta).fit(R)
+        for delta in (0.0, 1e-6)
+    ]
+    np.testing.assert_allclose(models[0].singular_values_, models[1].singular_values_)
+    assert models[0].route_ == models[1].route_

@@ -236,6 +236,33 @@ def test_what_cannot_be_counted_is_refused(search, groups, match):
         search_cost(search, 90, groups)
 
 
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        {"dprecommender__algorithm": ["gram", "popularity"]},
+        {"dprecommender": [DPRecommender(epsilon=e, adjacency="replace") for e in (1.0, 9.0)]},
+        {"dprecommender": ["passthrough", None]},
+        {"steps": [[("fit", DPRecommender(adjacency="replace"))]]},
+        [{"dprecommender__n_components": [1]}, {"dprecommender__delta": [1e-6, 1e-3]}],
+        {"dpgridsearchcv__expected_runs": [2, 9]},
+    ],
+)
+@pytest.mark.parametrize("state", [None, np.random.RandomState(0)])
+def test_what_is_drawn_anew_is_not_counted_by_one_draw(drawn, state):
+    """Of all that could be drawn, not of what was: the search draws again."""
+    inner = DPGridSearchCV(pca(adjacency="replace"), {"n_components": [1]}, REPLACE)
+    pipe = make_pipeline(DPRecommender(adjacency="replace"), inner)
+    for _ in range(3):
+        with pytest.raises(PrivacyError, match="random_state"):
+            search_cost(RandomizedSearchCV(pipe, drawn, n_iter=1, cv=3, random_state=state), 90)
+
+
+def test_what_changes_no_cost_may_be_drawn_anew():
+    drawn = {"n_components": [1, 2], "clip_norm": [1.0, 2.0]}
+    cost = search_cost(RandomizedSearchCV(pca(adjacency="replace"), drawn, n_iter=2, cv=3), 90)
+    assert cost.mu == pytest.approx(mu_of(0.5) * math.sqrt(5))
+
+
 def test_no_private_estimator_has_no_cost():
     with pytest.raises(ValueError, match="no private estimator"):
         search_cost(GridSearchCV(LogisticRegression(), {}), 90)

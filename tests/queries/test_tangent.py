@@ -163,6 +163,16 @@ def test_rows_that_are_taken_and_rows_that_are_passed_over_give_the_same_bits(sc
     assert np.array_equal(left, right)
 
 
+def test_a_kept_moment_makes_products_at_a_subspace_only_where_they_are_asked_of_it():
+    X = np.random.default_rng(6).standard_normal((300, D))
+    rows = RowQuery(X, clip_norm=1.0, adjacency="add_remove")
+    plain = rows.tangent(V, math.inf).product(0.1)
+    passed = rows.kept(False).clipped(0.9).clipped(1.0).tangent(V, math.inf).product(0.1)
+    kept = rows.kept().tangent(V, math.inf).product(0.1)
+    assert np.array_equal(passed.answer(1e-8), plain.answer(1e-8))
+    assert passed.bound == plain.bound != kept.bound
+
+
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 def test_rank_bound(adjacency):
     worst = 0.0

@@ -10,6 +10,7 @@ from sklearn.base import clone
 from skdp import PrivacyLedger
 from skdp.answer import Answer
 from skdp.datasets import make_histories
+from skdp.exceptions import PrivacyWarning
 from skdp.model_selection import leave_some_out, search_cost
 from skdp.privacy.accounting.losses import Loss, epsilon_from_losses
 from skdp.privacy.ledger import routes
@@ -73,6 +74,14 @@ def test_a_cross_validation_of_them_is_counted_as_such():
     for algorithm in ("auto", "popularity", "one_shot", "gram"):
         spent = half(algorithm=algorithm).fit(SHORT).privacy_spent_.losses * cost.held
         assert epsilon_from_losses(spent, 1e-5) <= cost.epsilon(1e-5) * (1 + 1e-9)
+
+
+@pytest.mark.filterwarnings("default:delta=.*no less:skdp.exceptions.PrivacyWarning")
+def test_a_delta_that_is_too_large_is_said_where_first_counts_spend_none():
+    R = make_histories(400, 400, mean_length=20, overlap=1.0, random_state=0)
+    with pytest.warns(PrivacyWarning, match="delta=0.01 is no less than 1/400"):
+        model = half(delta=1e-2).fit(R)
+    assert "delta" in {loss.kind for loss in model.privacy_spent_.losses}
 
 
 @pytest.mark.deep

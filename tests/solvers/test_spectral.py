@@ -8,7 +8,12 @@ import pytest
 
 from skdp.solvers.linalg import orthonormal, top_eigenpairs
 from skdp.solvers.screening import screened_subspace
-from skdp.solvers.spectral import RowNoise, gram_subspace, power_subspace
+from skdp.solvers.spectral import (
+    RowNoise,
+    gram_subspace,
+    moment_of_long_rows_pays,
+    power_subspace,
+)
 
 
 class Answer(NamedTuple):
@@ -114,6 +119,14 @@ X = spiked()
 
 def noisy(multiplier, n=4000.0):
     return RowNoise(multiplier, multiplier, n, 1.0)
+
+
+def test_many_rows_of_few_columns_keep_the_moment_for_products():
+    """Where the noise leaves many rows long, or columns are many, another pass is quicker."""
+    assert moment_of_long_rows_pays(100, noisy(4.0, 100_000.0))
+    assert moment_of_long_rows_pays(1000, noisy(0.0, 10_000.0))
+    assert not moment_of_long_rows_pays(1000, noisy(4.0, 10_000.0))
+    assert not moment_of_long_rows_pays(100, noisy(4.0, 2000.0))
 
 
 # -- without noise -----------------------------------------------------------------------------
