@@ -51,6 +51,7 @@ def test_the_edge_of_a_stream_is_where_its_noise_ends(n_releases, mechanism, mon
     assert shown.n_above_noise == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
 @pytest.mark.deep
 @pytest.mark.parametrize(
     "params",
