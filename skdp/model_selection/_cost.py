@@ -30,11 +30,11 @@ from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import PrivacySpent
 from skdp.privacy.ledger.fits import LedgerFit
 
-# Parameters that change what a fit spends: a search may not draw them anew. The last two say
-# whether it is Gaussian or pure.
+# Parameters that change what a fit spends: a search may not draw them anew. Those of the second
+# line say whether it is Gaussian, pure, or has random sketches.
 _SPENDING = (
     "epsilon", "delta", "adjacency", "privacy_unit", "sensitivity", "init", "random_state",
-    "algorithm", "entry_bounds",
+    "algorithm", "entry_bounds", "method", "sketch", "sketch_seed", "sensitivity_mode",
 )  # fmt: skip
 _HEAD = ("candidate", "one fit")
 
