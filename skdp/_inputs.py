@@ -24,6 +24,8 @@ from skdp.data.dask_rows import DaskRows, map_rows
 from skdp.data.files import BlockFiles
 from skdp.data.histories import binary_rows
 
+# Of checks that add up all entries: a floating-point warning would tell of large ones.
+QUIET = partial(np.errstate, over="ignore", invalid="ignore")
 _DATES = "subtract a public date first and divide by a public unit, such as one day"
 
 
@@ -55,7 +57,8 @@ def advised(estimator, check, *data, **options):
         "keep_empty_features=True). Means and medians of the data are private.",
     }
     try:
-        return check(*data, **{"dtype": FLOATS} | options)
+        with QUIET():
+            return check(*data, **{"dtype": FLOATS} | options)
     except ValueError as error:
         said = next((words for cause, words in advice.items() if cause in str(error)), None)
         if said is None:
@@ -183,7 +186,8 @@ def check_histories(R, name="R"):
 def checked_updates(rows, columns, deltas, shape):
     """Return places and numbers of updates, equally long."""
     i, j = _indices("rows", rows, shape[0]), _indices("columns", columns, shape[1])
-    deltas = check_array(deltas, dtype=np.float64, ensure_2d=False, ensure_min_samples=0)
+    with QUIET():
+        deltas = check_array(deltas, dtype=np.float64, ensure_2d=False, ensure_min_samples=0)
     deltas = np.atleast_1d(deltas)
     if not i.shape == j.shape == deltas.shape or deltas.ndim != 1:
         raise ValueError(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_array, check_X_y, column_or_1d
 
-from skdp._inputs import advised, as_blocks, check_numbers, check_rows, checked
+from skdp._inputs import QUIET, advised, as_blocks, check_numbers, check_rows, checked
 from skdp._labels import as_labels, check_labels
 from skdp.data.blocks import DenseRows, SparseRows, is_dask_array
 from skdp.data.dask_rows import DaskRows
@@ -69,7 +69,8 @@ def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):
 
     def targets(y):
         dtype, y = ("numeric", y) if numbers else (None, as_labels(y))
-        y = check_array(y, ensure_2d=False, dtype=dtype, input_name="y", estimator=estimator)
+        with QUIET():
+            y = check_array(y, ensure_2d=False, dtype=dtype, input_name="y", estimator=estimator)
         return y if several else column_or_1d(y, warn=True)
 
     columns = {"y": beside.column("y", y, targets, (1, 2) if several else (1,))}

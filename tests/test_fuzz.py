@@ -193,8 +193,6 @@ def quiet():
     warnings.simplefilter("ignore", FutureWarning)
     warnings.simplefilter("ignore", UserWarning)
     warnings.simplefilter("ignore", DeprecationWarning)
-    # scikit-learn adds up an X that it is about to refuse.
-    warnings.filterwarnings("ignore", "invalid value encountered in reduce", RuntimeWarning)
     return stack
 
 

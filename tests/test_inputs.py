@@ -1,8 +1,11 @@
 """What is refused before it is read as numbers, in words that tell nothing of it."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
 from skdp import (
     DPPCA,
@@ -16,6 +19,7 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
+from skdp.graph import DPSpectralEmbedding
 from skdp.recommend import DPRecommender
 
 SECRET = "Rome"
@@ -152,3 +156,33 @@ def test_categories_and_one_dimension_are_told_without_values():
     with pytest.raises(ValueError, match="got 1D array instead") as error:
         DPPCA(1).fit(np.full(5, 123.25))
     assert "123" not in str(error.value)
+
+
+HUGE = np.repeat([1.7e308, -1.7e308], N // 2)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [*ROWS, *NUMERIC_Y, DPTruncatedSVD(2, privacy_unit="entry")],
+    ids=lambda model: f"{type(model).__name__}-{getattr(model, 'privacy_unit', 'row')}",
+)
+def test_no_warning_tells_that_a_sum_of_entries_overflows(model):
+    """scikit-learn adds up all entries; infinity minus itself is a warning, or an error."""
+    rows = np.tile(HUGE[:, None], D)
+    for X, y in ((rows, np.zeros(N)), (np.ones((N, D)), HUGE), (rows, HUGE)):
+        fitted = clone(model)
+        more = {"groups": np.arange(N) % 4} if "Personalized" in type(model).__name__ else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", RuntimeWarning)
+            fitted.fit(X, y, **more)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def test_graphs_are_checked_as_rows_are():
+    graph = np.sign(np.add.outer(np.arange(N), np.arange(N)) - N + 0.5) * 1.7e308
+    model = DPSpectralEmbedding(2, entry_bounds=(-1, 1)).fit(graph)
+    assert model.embedding_.shape == (N, 2)
+    with pytest.raises(ValueError, match="found text") as error:
+        DPSpectralEmbedding(2).fit(one_text(np.zeros((N, N))))
+    assert SECRET not in str(error.value) and error.value.__context__ is None

@@ -9,11 +9,11 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.utils import check_scalar
-from sklearn.utils.validation import validate_data
 
 from skdp._entry_units import check_bounds_read, entry_unit, public_units, unread_bounds
+from skdp._inputs import checked
 from skdp._types import Seed
-from skdp._validation import FLOATS, check_bounds, check_int, check_option, check_real
+from skdp._validation import check_bounds, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, atomic
 from skdp.graph._verdict import warn_of_nothing
 from skdp.queries.entries import EntryQuery
@@ -176,9 +176,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
         """
         self._check_parameters()
         self._checked_session()  # what is wrong with the budget is said before the shape
-        X = validate_data(
-            self, X, accept_sparse=("csr", "csc", "coo"), dtype=FLOATS, ensure_min_samples=2
-        )
+        X = checked(self, X, accept_sparse=("csr", "csc", "coo"), ensure_min_samples=2)
         self._check_square(X.shape)
         name, reason = self._route(X.shape[0])
         session = self._open_session(pure=name == "one_shot")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from sklearn.utils.validation import validate_data
 
-from skdp._inputs import check_matrix
+from skdp._inputs import check_matrix, checked
 from skdp._types import Seed
-from skdp._validation import FLOATS, check_bounds, check_int, check_option, check_real
+from skdp._validation import check_bounds, check_int, check_option, check_real
 from skdp.decomposition._base import LinearTransformMixin
 from skdp.printed._base import Printed
 from skdp.queries.entries import EntryQuery, EntryUnit
@@ -265,7 +264,7 @@ class PrintedDeflation(Printed):
 
     def _checked_matrix(self, X):
         forms = ("csr", "csc", "coo")
-        return validate_data(self, X, accept_sparse=forms, dtype=FLOATS, ensure_min_samples=2)
+        return checked(self, X, accept_sparse=forms, ensure_min_samples=2)
 
     def _fit_session(self, session, X):
         """Release the noisy products; X itself is read by the session alone."""
