@@ -35,8 +35,8 @@ _BINS = np.clip(np.arange(2 ** (64 - _SHIFT)) - _ONE + _BIN_OF_ONE, 0, _OCTAVE_B
 _BINS[-1] = NOWHERE = _OCTAVE_BINS
 _BEFORE_FIRST = _ONE - _BIN_OF_ONE - 1  # leading bits just below the first bin
 # Added to a whole number that is a float, it leaves that number in the low bits.
-_WHOLE = 1.5 * 2.0**52
-_BITS_OF_WHOLE = int(np.array(_WHOLE).view(np.int64))
+_SHIFTED = 1.5 * 2.0**52
+_BITS_OF_SHIFTED = int(np.array(_SHIFTED).view(np.int64))
 
 
 class _ScratchOfThread(threading.local):
@@ -99,10 +99,10 @@ class PlacesOfBlock:
         exact = _are_powers_of_two(self.step)  # then a product is as good as the quotient
         inverse = _SCRATCH.per_step.rows(1 / self.step, n) if exact else None
         steps = _places(rows, center, self.step, numbers, inverse=inverse)
-        first = _WHOLE + _COUNTED + _PLACE_BINS * np.arange(d)
+        first = _SHIFTED + _COUNTED + _PLACE_BINS * np.arange(d)
         steps += _SCRATCH.places.rows(first, n)
         bins = steps.view(np.int64)
-        bins -= _BITS_OF_WHOLE
+        bins -= _BITS_OF_SHIFTED
         return _by_column(bins, _PLACE_BINS)
 
     def _bins_at(self, values: FloatArray, columns: NDArray[Any]) -> NDArray[np.intp]:

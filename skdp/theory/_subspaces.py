@@ -48,7 +48,7 @@ _STANDS_OUT = 1.7
 _ITERATION_LAPLACE, _STANDS_OUT_LAPLACE = 0.87, 1.15
 _STEEPEST, _HALVINGS = 2.0, 40  # a spectrum that falls faster says nothing of its last components
 _SELDOM = 1e-3  # chance of a clip level that counts
-_FACTORS, _RANKS, _SINGLE = 33, 300, 32  # of lengths: the longest one by one, the others in classes
+_SPREADS, _RANKS, _SINGLE = 33, 300, 32  # of lengths: the longest one by one, others in classes
 
 
 def power_law(d: int, k: int, captured: float) -> tuple[FloatArray, float]:
@@ -141,7 +141,7 @@ def cut_rows(n: float, spectrum: FloatArray, k: int, *, spread: float, goal: flo
     natural = float(np.std(np.log(total))) / 2
     of_rows = total ** min(1.0, spread / natural) if natural else total
     more = math.sqrt(max(spread**2 - natural**2, 0.0))
-    factors = np.exp(2 * more * ndtri((np.arange(_FACTORS) + 0.5) / _FACTORS))
+    factors = np.exp(2 * more * ndtri((np.arange(_SPREADS) + 0.5) / _SPREADS))
     lengths = of_rows[:, None] * factors
     height = ndtri(1 - min(max(goal, 0.5) / n, 0.75)) if n > 1 else 0.0
     level = float(np.median(lengths)) * math.exp(2 * spread * height)
