@@ -242,6 +242,20 @@ def test_what_cannot_be_counted_is_refused(search, groups, match):
         search_cost(search, 90, groups)
 
 
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def test_the_cost_covers_the_sampler_as_receipts_do():
+    """Where delta is so small that the noise of the sampler differs from its law by more."""
+    model = pca(adjacency="replace")
+    spent = model.fit(X).privacy_spent_
+    cost = search_cost(model, 90, cv=[(np.arange(50), np.arange(50, 90))])
+    for delta in (1e-6, 1e-15, 1e-19, 1e-23):
+        assert cost.epsilon(delta) >= spent.epsilon_at(delta)
+    assert cost.epsilon(1e-23) == math.inf
+    for bad in (-1e-9, 1.0, math.nan):
+        with pytest.raises(ValueError, match="delta"):
+            cost.epsilon(bad)
+
+
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("method", ["two_sketch", "three_sketch", "dense"])
 def test_random_sketches_are_not_counted_as_gaussian(method, epsilon):
