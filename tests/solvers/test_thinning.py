@@ -115,3 +115,14 @@ def test_a_large_diagonal_is_no_direction():
     ]
     assert shares[1] > 0.95
     assert shares[1] >= shares[0] - 0.01
+
+
+@pytest.mark.parametrize("size", [2.0**140, 2.0**-140])
+@pytest.mark.parametrize("n", [150, 700])
+def test_moments_of_any_size_are_read(n, size):
+    """Rows in units of 1e21 have moments that are no single-precision numbers."""
+    rng = np.random.default_rng(0)
+    M = np.diag(np.r_[900.0, 400.0, np.ones(n - 2)])
+    A = noisy(M, 3.0, rng)
+    V, W = (chosen_subspace(f * A, f * 3.0, 2).vectors for f in (1.0, size))
+    np.testing.assert_allclose(np.abs(V.T @ W), np.eye(2), atol=1e-6)
