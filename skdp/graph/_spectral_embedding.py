@@ -24,6 +24,7 @@ from skdp.solvers.graphs import (
     angular_rows,
     degree_direction,
     degree_scale,
+    embed_across,
     released_degrees,
 )
 from skdp.solvers.linalg import fix_signs
@@ -32,6 +33,9 @@ from skdp.theory import Expectation, FitPlan, IteratedSide, constant_error, rehe
 from skdp.theory._one_shot import choose_one_shot, flipped_side
 
 _DEGREE_SHARE = 1 / 17  # one product among seventeen
+# Noise of an average of products with k columns, over k times the variance of released degrees:
+# what the threshold of products comes to.
+_AVERAGED = 0.68
 
 
 class DPSpectralEmbedding(BaseDPEstimator):
@@ -61,10 +65,11 @@ class DPSpectralEmbedding(BaseDPEstimator):
     affinity : {"precomputed"}, default="precomputed"
         X is the adjacency matrix. Its upper triangle is read; loops are dropped.
     normalization : {"degree", "laplacian", "none"}, default="degree"
-        "degree" takes the direction of the released degrees out and embeds nodes by angle.
-        "laplacian" divides by the square roots of the released degrees. "none" embeds by the
-        leading eigenvectors as they are. Where groups differ in degree (they are of unequal size),
-        degrees tell them apart: take "laplacian" or "none" there.
+        "degree" evens out the known noise of the rows, takes the direction of the released degrees
+        out, asks it only for what is in it of the groups, and embeds by angle as far as nodes of
+        one group differ in degree. "laplacian" divides by the square roots of the released
+        degrees and embeds by angle. "none" embeds by the leading eigenvectors as they are: more
+        at small budgets where groups of alike nodes are of unequal size, less elsewhere.
     n_iter : int or "auto", default="auto"
         Number of noisy products of "power". Each is a release, and all of them are averaged.
     algorithm : {"auto", "power", "one_shot"}, default="auto"
@@ -86,7 +91,8 @@ class DPSpectralEmbedding(BaseDPEstimator):
     embedding_ : ndarray of shape (n_nodes, n_components)
         Released embedding of the nodes.
     eigenvalues_ : ndarray of shape (n_components,)
-        Released Ritz values, signed, by decreasing magnitude; of "one_shot" eigenvalues without
+        Released Ritz values, signed, by decreasing magnitude (with "degree" of the graph between
+        scales whose squares have mean one); of "one_shot" eigenvalues without
         the known push of the noise, 0 inside its edge. A warning says if none stands above it.
     degrees_ : ndarray of shape (n_nodes,)
         Released degrees, shrunk to their mean (not with normalization="none").
@@ -312,26 +318,30 @@ class DPSpectralEmbedding(BaseDPEstimator):
             cells = ask.cells(session.random_number(), share=1.0)
             Y, high = graph_of_pairs(cells.value, n), float(self.entry_bounds[1])
             ask = FlippedMatrix(Y, cells.noise_scale, high=high, loops=False)
-            return self._embedded(ask, n, partial(_flipped, n=n, k=self.n_components))
+            return self._embedded(ask, n, partial(_flipped, n=n, k=self.n_components), 0.0)
         iterate = partial(_iterated, session, n=n, k=self.n_components, n_iter=self.n_iter)
-        return self._embedded(ask, n, iterate)
+        return self._embedded(ask, n, iterate, _AVERAGED * self.n_components)
 
-    def _embedded(self, ask, n, eigenpairs):
-        """Embed by the leading eigenvectors as they are, or across or scaled by the degrees."""
+    def _embedded(self, ask, n, eigenpairs, spread):
+        """Embed by the leading eigenvectors as they are, or across or scaled by the degrees.
+
+        `spread` is the noise of the eigenvectors over the variance of released degrees, 0 if all
+        is released.
+        """
         if self.normalization == "none":
             values, V = eigenpairs(ask, 1.0, np.asarray, entry_unit(self).low >= 0)
             return {"embedding_": fix_signs(V.T).T, "eigenvalues_": values}
-        degrees = released_degrees(ask, n, _DEGREE_SHARE)
-        if self.normalization == "laplacian":
-            scale = degree_scale(degrees)
-            ask = ScaledGraph(ask, scale)
-            direction = degree_direction(1 / scale)
-        else:
-            direction = degree_direction(degrees)
+        released = released_degrees(ask, n, _DEGREE_SHARE)
+        degrees = released.values
+        rest = lambda ask, across: eigenpairs(ask, 1 - _DEGREE_SHARE, across, False)  # noqa: E731
+        if self.normalization == "degree":
+            values, embedding, _ = embed_across(ask, released, entry_unit(self).alpha, rest, spread)
+            return {"embedding_": embedding, "eigenvalues_": values, "degrees_": degrees}
+        scale = degree_scale(degrees)
+        direction = degree_direction(1 / scale)
         across = lambda Y: Y - np.outer(direction, direction @ Y)  # noqa: E731
-        values, V = eigenpairs(ask, 1 - _DEGREE_SHARE, across, False)
-        V = fix_signs(V.T).T
-        embedding = angular_rows(V, direction)
+        values, V = rest(ScaledGraph(ask, scale), across)
+        embedding = angular_rows(fix_signs(V.T).T, direction)
         return {"embedding_": embedding, "eigenvalues_": values, "degrees_": degrees}
 
     def __sklearn_tags__(self):

@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
 from skdp.solvers.iterate import AsksProducts
+from skdp.solvers.linalg import fix_signs
 
 FloatArray = NDArray[np.float64]
 
 
-def released_degrees(ask: AsksProducts, n: int, share: float) -> FloatArray:
+_FLOOR = 0.25  # of the mean degree, added to each: light nodes do not lead
+# How much of the released noise counts in the scales, where decompositions are free: the first,
+# unless another shows this much more.
+_LEVELS, _CLEARLY_MORE = (1.0, 0.25, 16.0), 1.02
+_SENT = 50.0  # where each product is paid for: steps go astray if light nodes lead among noise
+_LITTLE = 0.1  # of the mean degree: levels of less noise are all the same
+_ALONE = 3.0  # standard errors of a chance agreement of a component with the degrees
+_LEAST_SEEN, _LEAST_KNOWN = 0.1, 0.05  # of a component: it is never replaced altogether
+
+
+class Degrees(NamedTuple):
+    """Released degrees A 1, and the same shrunk to their mean as far as they are noise."""
+
+    values: FloatArray
+    raw: FloatArray
+    noise_scale: float
+
+
+def released_degrees(ask: AsksProducts, n: int, share: float) -> Degrees:
     """Release the degrees A 1, shrunk to their mean as far as they are noise."""
     answer = ask.right(np.full((n, 1), 1 / math.sqrt(n)), share=share)
     degrees = answer.value[:, 0] * math.sqrt(n)
     noise = answer.noise_scale * math.sqrt(n)
     mean, variance = float(degrees.mean()), float(degrees.var())
     signal = max(0.0, 1 - noise**2 / variance) if variance > 0 else 0.0
-    return np.asarray(mean + signal * (degrees - mean))
+    return Degrees(np.asarray(mean + signal * (degrees - mean)), degrees, noise)
 
 
 def degree_direction(degrees: FloatArray) -> FloatArray:
@@ -57,6 +78,118 @@ class ScaledGraph:
         """Return X'S A S X plus symmetric noise."""
         answer: Answer = self._ask.ritz(self._scale * X, share=share)  # type: ignore[attr-defined]
         return answer
+
+
+class Across(NamedTuple):
+    """An embedding across the degrees: eigenvalues, positions, and squared cosines in total."""
+
+    values: FloatArray
+    embedding: FloatArray
+    seen: float
+
+
+def embed_across(
+    ask: AsksProducts,
+    degrees: Degrees,
+    weight: float,
+    eigenpairs: Callable[..., Any],
+    spread: float,
+) -> Across:
+    """Embed across the degrees; nodes whose rows have more noise count less.
+
+    `weight` is that of an edge. The noise of eigenvectors is `spread` times the variance of the
+    released degrees; 0 if all is released, so that decompositions are free and the best is taken.
+    """
+    mean = max(float(degrees.values.mean()), weight)
+    free = spread == 0 and degrees.noise_scale**2 > _LITTLE * weight * mean
+    variance = (spread or 1.0) * degrees.noise_scale**2
+    best = None
+    for level in _LEVELS if free else _LEVELS[:1] if spread == 0 else (_SENT,):
+        own = weight * (np.maximum(degrees.values, 0.0) + _FLOOR * mean)
+        scale = 1 / np.sqrt(own + level * variance)
+        scale /= math.sqrt(np.mean(scale**2))  # eigenvalues keep their units
+        found = _embedded(ask, degrees, weight, scale, eigenpairs, variance, spread == 0)
+        if best is None or found.seen > _CLEARLY_MORE * best.seen:
+            best = found
+    assert best is not None
+    return best
+
+
+def _embedded(
+    ask: AsksProducts,
+    degrees: Degrees,
+    weight: float,
+    scale: FloatArray,
+    eigenpairs: Callable[..., Any],
+    variance: float,
+    pushed: bool,
+) -> Across:
+    direction = degree_direction(scale * degrees.values)
+    across = lambda Y: Y - np.outer(direction, direction @ Y)  # noqa: E731
+    values, V = eigenpairs(ScaledGraph(ask, scale), across)
+    V = fix_signs(V.T).T
+    noise = _noise_strength(degrees.values, weight, scale, variance)
+    seen = _seen(values, noise, variance if pushed else 0.0)
+    X = _told_by_degrees(V, direction, seen)
+    return Across(values, _per_size(X, direction, degrees, weight), float(seen.sum()))
+
+
+def _noise_strength(
+    degrees: FloatArray, weight: float, scale: FloatArray, variance: float
+) -> float:
+    """Return the square of half the edge of the noise: released, and of the edges themselves.
+
+    Cells have variance `variance`/n and w d_i d_j/sum d: of rank two, the leading eigenvalue.
+    """
+    degrees, squares = np.maximum(degrees, 0.0), scale**2
+    released = math.sqrt(variance / len(scale)) * squares
+    own = math.sqrt(weight / max(float(degrees.sum()), weight)) * squares * degrees
+    both = np.column_stack([released, own])
+    return float(np.linalg.eigvalsh(both.T @ both)[-1])
+
+
+def _seen(values: FloatArray, noise: float, pushed: float) -> FloatArray:
+    """Return the expected squared cosines with the true directions.
+
+    `pushed` is the part of the noise whose push was taken off the values; 0 if they have none.
+    """
+    found = np.abs(values)
+    if pushed:
+        met = found + pushed / np.maximum(found, math.sqrt(pushed)) * (found > 0)
+        found = (met + np.sqrt(np.maximum(met**2 - 4 * noise, 0.0))) / 2
+    squares = np.maximum(found**2, np.finfo(float).tiny)
+    return np.asarray(np.clip(1 - noise / np.maximum(squares, noise / 2), _LEAST_SEEN, 1.0))
+
+
+def _told_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray) -> FloatArray:
+    """Predict each true direction from its noisy one and the degrees, where both go together.
+
+    Where groups differ in degree, the degrees tell more of a weak direction than itself.
+    """
+    n = len(V)
+    X, means = V * math.sqrt(n), V.mean(axis=0) * math.sqrt(n)
+    size = direction * math.sqrt(n)
+    size = size - size.mean()
+    spread = float(size @ size) / n
+    own = 1 - means**2
+    shared = (X - means).T @ size / n
+    shared = np.sign(shared) * np.sqrt(np.maximum(shared**2 - _ALONE**2 * spread / n, 0.0))
+    known = np.maximum(own - (1 - seen), _LEAST_KNOWN)
+    rest = np.maximum(own * spread - shared**2, 1e-9)
+    first = (known * spread - shared**2) / rest if spread > 0 else np.ones_like(own)
+    second = shared * (own - known) / rest
+    told = means + first * (X - means) + np.outer(size, second)
+    return np.asarray(told / np.maximum(np.linalg.norm(told, axis=0), 1e-12))
+
+
+def _per_size(X: FloatArray, direction: FloatArray, degrees: Degrees, weight: float) -> FloatArray:
+    """Divide each row by its size, as far as nodes of one group differ in degree."""
+    design = np.column_stack([np.ones(len(X)), X])
+    left = degrees.raw - design @ np.linalg.lstsq(design, degrees.raw, rcond=None)[0]
+    chance = degrees.noise_scale**2 + weight * max(float(degrees.raw.mean()), 0.0)
+    differ = max(0.0, 1 - chance / max(float(left @ left) / len(X), 1e-12))
+    sizes = math.sqrt(len(X)) * np.hypot(direction, np.linalg.norm(X, axis=1))
+    return np.asarray(X / np.maximum(sizes, 1e-12)[:, None] ** differ)
 
 
 def angular_rows(X: FloatArray, direction: FloatArray) -> FloatArray:

@@ -158,24 +158,47 @@ def block_graph(n=100):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("normalization", ["degree", "laplacian"])
 @pytest.mark.parametrize("make", [spiked_graph, block_graph])
+@pytest.mark.parametrize("normalization", ["laplacian", "degree"])
 def test_no_noise_gives_eigenvectors_of_the_projected_matrix(normalization, make):
     A, options = make()
     degrees = A.sum(axis=1)
-    M, direction = A, degrees / np.linalg.norm(degrees)
+    weight = max(map(abs, options.get("entry_bounds", (0.0, 1.0))))
     if normalization == "laplacian":
         floored = np.maximum(degrees, 0) + max(degrees.mean(), 1.0)
-        M = A / np.sqrt(np.outer(floored, floored))
-        direction = np.sqrt(floored) / np.linalg.norm(np.sqrt(floored))
+        scale, direction = 1 / np.sqrt(floored), np.sqrt(floored)
+    else:
+        floored = np.maximum(degrees, 0) + max(degrees.mean(), weight) / 4
+        scale = 1 / np.sqrt(floored * np.mean(1 / floored))
+        direction = scale * degrees
+    direction = direction / np.linalg.norm(direction)
     P = np.eye(len(A)) - np.outer(direction, direction)
-    values, vectors = leading(P @ M @ P, 2)
+    values, vectors = leading(P @ (A * np.outer(scale, scale)) @ P, 2)
     model = exact(A, 2, normalization=normalization, **options)
     assert np.allclose(model.degrees_, degrees)
     assert np.allclose(model.eigenvalues_, values, rtol=1e-6)
-    # the embedding is the eigenvectors, each row divided by a public length
-    lengths = np.hypot(direction, np.linalg.norm(vectors, axis=1))
-    assert np.allclose(model.embedding_, vectors / lengths[:, None], atol=1e-5)
+    if normalization == "laplacian":  # eigenvectors, each row divided by a public length
+        lengths = np.hypot(direction, np.linalg.norm(vectors, axis=1))
+        assert np.allclose(model.embedding_, vectors / lengths[:, None], atol=1e-5)
+
+
+UNEQUAL = [((500, 100), 0.15, 0.03), ((600, 300, 200, 100), 0.2, 0.03)]
+
+
+def unequal(sizes, inside, outside):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    chance = np.where(labels[:, None] == labels, inside, outside)
+    return np.triu(rng.random(chance.shape) < chance, 1).astype(float), labels
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", UNEQUAL)
+@pytest.mark.parametrize("epsilon", [math.inf, 3.0, 100.0])
+def test_groups_of_unequal_size_are_found(case, epsilon):
+    """Larger groups have higher degrees, so degrees tell groups apart: they are not taken out."""
+    A, labels = unequal(*case)
+    assert agreement(fit(A, labels.max(), epsilon=epsilon), labels) >= 0.95
 
 
 def test_only_the_upper_triangle_counts(small):

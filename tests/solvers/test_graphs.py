@@ -5,7 +5,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from skdp.solvers.graphs import ScaledGraph, angular_rows, degree_direction, released_degrees
+from skdp.solvers.graphs import (
+    ScaledGraph,
+    angular_rows,
+    degree_direction,
+    embed_across,
+    released_degrees,
+)
 
 
 class Answer(NamedTuple):
@@ -42,14 +48,14 @@ def symmetric(n=40, seed=0):
 def test_degrees_without_noise_are_exact():
     A = symmetric()
     ask = Graph(A)
-    assert np.allclose(released_degrees(ask, 40, 0.2), A.sum(axis=1))
+    assert np.allclose(released_degrees(ask, 40, 0.2).values, A.sum(axis=1))
     assert ask.shares == [0.2]
 
 
 def test_degrees_of_a_regular_graph():
     """No spread at all: the mean is all there is."""
     A = np.ones((10, 10)) - np.eye(10)
-    assert np.allclose(released_degrees(Graph(A), 10, 1.0), 9.0)
+    assert np.allclose(released_degrees(Graph(A), 10, 1.0).values, 9.0)
 
 
 @pytest.mark.parametrize(("noise", "share_of_plain"), [(0.1, 1.0), (0.3, 0.6), (3.0, 0.02)])
@@ -60,7 +66,8 @@ def test_degrees_are_shrunk_as_far_as_they_are_noise(noise, share_of_plain):
     for seed in range(10):
         raw = Graph(A, noise, seed).right(np.full((300, 1), 300**-0.5), share=1.0).value[:, 0]
         plain.append(np.mean((raw * 300**0.5 - true) ** 2))
-        loss.append(np.mean((released_degrees(Graph(A, noise, seed), 300, 1.0) - true) ** 2))
+        found = released_degrees(Graph(A, noise, seed), 300, 1.0).values
+        loss.append(np.mean((found - true) ** 2))
     assert np.mean(loss) < share_of_plain * np.mean(plain)
 
 
@@ -99,3 +106,63 @@ def test_angular_rows_do_not_depend_on_size():
     lengths = np.hypot(direction, np.linalg.norm(X, axis=1))
     assert np.allclose(angular_rows(X, direction), X / lengths[:, None])
     assert np.isfinite(angular_rows(np.zeros((3, 2)), np.zeros(3))).all()
+
+
+def across(A, k=1, noise=0.0, seed=0):
+    """Embed across the degrees, with noise in the graph itself: all is released."""
+    n = len(A)
+    Z = np.random.default_rng(seed).standard_normal((n, n)) * noise
+    ask = Graph(A + np.triu(Z, 1) + np.triu(Z, 1).T)
+    degrees = released_degrees(ask, n, 1.0)._replace(noise_scale=noise * n**0.5)
+    asked = []
+
+    def pairs(graph, project):
+        M = project(project(graph.right(np.eye(n), share=1.0).value).T)
+        asked.append(np.linalg.norm(M))
+        values, vectors = np.linalg.eigh((M + M.T) / 2)
+        order = np.argsort(-np.abs(values))[:k]
+        return values[order], vectors[:, order]
+
+    return embed_across(ask, degrees, 1.0, pairs, 0.0), asked
+
+
+def expected(sizes, inside, outside, size=None):
+    """The expected graph of groups: no chance of edges."""
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    A = np.where(labels[:, None] == labels, inside, outside)
+    return (A if size is None else A * np.outer(size, size)), labels
+
+
+def test_nodes_of_one_group_are_one_point():
+    A, labels = expected((60, 25, 15), 0.5, 0.1)
+    X = across(A, 2)[0].embedding
+    centres = np.array([X[labels == g].mean(axis=0) for g in range(3)])
+    assert np.allclose(X, centres[labels], atol=1e-8)
+    apart = np.linalg.norm(centres[:, None] - centres, axis=2)[np.triu_indices(3, 1)]
+    assert apart.min() > 0.5 * np.linalg.norm(centres, axis=1).max()
+
+
+def test_size_is_divided_out_where_nodes_of_a_group_differ():
+    """Degrees that vary far more than by chance inside the groups leave angles alone."""
+    size = np.random.default_rng(0).uniform(0.3, 1.0, 400)
+    A, labels = expected((200, 200), 0.9, 0.2, size)
+    found = across(A)[0].embedding[:, 0]
+    spread = max(found[labels == g].std() for g in range(2))
+    assert spread < 0.1 * abs(found[labels == 0].mean() - found[labels == 1].mean())
+
+
+def test_degrees_tell_more_than_a_direction_below_the_noise():
+    A, labels = expected((250, 50), 0.3, 0.06)
+    found = across(A, noise=0.7)[0].embedding[:, 0]
+    assert abs(np.corrcoef(found, labels)[0, 1]) > 0.5
+    A, labels = expected((150, 150), 0.2, 0.18)  # equal degrees tell nothing, and take nothing
+    degrees = A.sum(axis=1) + 12 * np.random.default_rng(1).standard_normal(300)
+    found = across(A, noise=0.7)[0].embedding[:, 0]
+    assert abs(np.corrcoef(found, degrees)[0, 1]) < 0.3
+
+
+def test_scales_are_tried_only_where_noise_makes_them_differ():
+    A, _ = expected((60, 40), 0.5, 0.1)
+    assert len(across(A)[1]) == 1
+    assert len(across(A, noise=1.0)[1]) == 3
+    assert np.isfinite(across(np.zeros((10, 10)))[0].embedding).all()
