@@ -203,7 +203,10 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
         return 0.0  # set aside for exponential mechanisms beside Gaussian releases
 
     def _budget_kinds(self):
-        """Return the kinds of budgets that fits may have where delta is not 0, by their shape."""
+        """Return the kinds of budgets that fits may have where delta is not 0, by their shape.
+
+        "gaussian", "pure", or "sketch": random ones, which are Gaussian DP for no mu.
+        """
         return ("gaussian",)
 
     def _warn_if_weak(self, epsilon, seeded):

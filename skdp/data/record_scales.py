@@ -92,7 +92,8 @@ class RowScale(NamedTuple):
     @property
     def keeps_finite(self) -> bool:
         """Whether rows that are finite stay so, whatever overflows on the way."""
-        return math.isfinite(self.reach) and bool(np.isfinite(self.size).all())
+        usable = np.isfinite(self.center) & np.isfinite(self.size) & (self.size > 0.0)
+        return math.isfinite(self.reach) and bool(usable.all())
 
     def selected(self, kept: NDArray[np.intp]) -> RowScale:
         """Return the units of some columns."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from skdp.data.linear_maps import IntegerSketch, SketchMap
+from skdp.exceptions import PrivacyError
 from skdp.queries.sketches import SketchUnit
 
 _DENSE_SIZE = 2e7  # entries of a matrix of noise that "auto" may make
@@ -108,6 +109,22 @@ def make_layout(estimator, shape, unit):
     if random:
         _check_random(estimator, unit)
     return Layout(method, tuple(shape), t, v, unit, random, estimator.n_components)
+
+
+def budget_kinds(estimator):
+    """Return the kinds of budgets that fits may have, by their shape; "sketch" of random ones.
+
+    Several fits with one secret sketch have coins in common, and do not add up.
+    """
+    secret = estimator.sensitivity_mode == "random" and estimator.sketch == "gaussian"
+    if not secret or estimator.method == "dense":
+        return ("gaussian",)
+    if estimator.sketch_seed is not None:
+        raise PrivacyError(
+            "several fits share the sketch of 'sketch_seed', and what they spend together is not "
+            "known. Use sketch_seed=None, or sensitivity_mode='worst_case'."
+        )
+    return ("gaussian", "sketch") if estimator.method == "auto" else ("sketch",)
 
 
 def _check_random(estimator, unit):

@@ -22,7 +22,7 @@ from skdp._validation import (
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import is_paths
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, warn_below_noise
-from skdp.decomposition._factorizer_layout import draw_maps, make_layout
+from skdp.decomposition._factorizer_layout import budget_kinds, draw_maps, make_layout
 from skdp.decomposition._factorizer_state import factored, random_start
 from skdp.decomposition._factorizer_streams import OTHER_BLOCKS, FactorizerStreams
 from skdp.decomposition._stream_planning import FactorizerPlanMixin
@@ -299,6 +299,8 @@ class DPLowRankFactorizer(
         )
 
     # -- parameters -------------------------------------------------------------------------------
+
+    _budget_kinds = budget_kinds
 
     def _check_parameters(self):
         check_int(self, "n_components", 1)

@@ -28,13 +28,14 @@ from skdp.model_selection._scorers import PrivateScorer
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import PrivacySpent
+from skdp.privacy.gate.budget import SAMPLER_DISTANCE
 from skdp.privacy.ledger.fits import LedgerFit
 
-# Parameters that change what a fit spends: a search may not draw them anew. The last two say
-# whether it is Gaussian or pure.
+# Parameters that change what a fit spends: a search may not draw them anew. Those of the second
+# line say whether it is Gaussian, pure, or has random sketches.
 _SPENDING = (
     "epsilon", "delta", "adjacency", "privacy_unit", "sensitivity", "init", "random_state",
-    "algorithm", "entry_bounds",
+    "algorithm", "entry_bounds", "method", "sketch", "sketch_seed", "sensitivity_mode",
 )  # fmt: skip
 _HEAD = ("candidate", "one fit")
 
@@ -93,12 +94,20 @@ class SearchCost:
         -------
         float
         """
-        return accounting.epsilon_from_losses(self.losses, delta)
+        return self._spent.epsilon_at(delta)
 
     @property
     def mu(self):
         """Gaussian-DP parameter, or None unless all parts are Gaussian."""
-        return PrivacySpent(0.0, 0.0, self.losses, self.adjacency, self.unit, False).mu
+        return self._spent.mu
+
+    @property
+    def _spent(self):
+        """All losses as a receipt, whose epsilon covers the samplers of Gaussian noise."""
+        fits = len(self.fits) + len(self.refits)
+        distance = fits * SAMPLER_DISTANCE * any(kind == "gaussian" for kind, _ in self.losses)
+        meaning = self.adjacency, self.unit, self.seeded
+        return PrivacySpent(0.0, 0.0, self.losses, *meaning, distance)
 
     def _candidates(self):
         for params, losses in self.candidates:

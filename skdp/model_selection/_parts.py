@@ -76,14 +76,15 @@ def planned_fit(part, with_groups=False):
 def _planned_losses(part):
     """Return what one fit spends at most.
 
-    Where its shape decides whether it is Gaussian or pure, or first answers do, that is what every
-    (epsilon, delta)-DP mechanism spends. In a ledger it is one that is Gaussian: another is refused
-    there, as it was not paid for.
+    Where its shape decides whether it is Gaussian or pure, or first answers do, and for random
+    sketches, that is what every (epsilon, delta)-DP mechanism spends. In a ledger it is one that is
+    Gaussian: another is refused there, as it was not paid for.
     """
     kinds = part._budget_kinds()
     delta = 0.0 if kinds == ("pure",) else part.delta
     budget = PrivacyBudget(part.epsilon, delta, part._pure_epsilon(), split=True)
-    if len(kinds) > 1 and budget.delta and not budget.exact and not any(around()):
+    known = len(kinds) == 1 and "sketch" not in kinds
+    if not known and budget.delta and not budget.exact and not any(around()):
         return (Loss("pure", budget.epsilon), Loss("delta", budget.delta))
     return planned(budget)
 

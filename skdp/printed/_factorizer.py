@@ -133,6 +133,9 @@ class PrintedFactorizer(LinearTransformMixin, Printed):
             "components_": components,
         }
 
+    def _budget_kinds(self):
+        return ("sketch",)
+
     def _check_parameters(self):
         check_int(self, "n_components", 1)
         check_real(self, "sensitivity", 1e-60, 1e60)

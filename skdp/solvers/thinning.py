@@ -69,8 +69,21 @@ class _Noisy:
 
     def pairs_of(self, moment: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
         """Return k eigenpairs of another moment, in the same precision."""
+        unit = _unit_of(moment)
+        moment = moment if unit == 1.0 else moment / unit
         values, vectors = leading_pairs(moment.astype(np.float32) if self._rough else moment, k)
-        return values.astype(np.float64), vectors.astype(np.float64)
+        return unit * values.astype(np.float64), vectors.astype(np.float64)
+
+
+def _unit_of(moment: FloatArray) -> float:
+    """Return a power of two that divides a moment before it is read: 1 unless it is extreme.
+
+    Beyond it single precision overflows; below it the tolerance of ARPACK, which has a floor, is
+    coarse.
+    """
+    largest = max(float(moment.max(initial=0.0)), -float(moment.min(initial=0.0)))
+    exponent = math.frexp(largest)[1]
+    return 1.0 if -20 <= exponent <= 100 else math.ldexp(1.0, min(max(exponent, -1000), 1000))
 
 
 Way = Callable[[_Noisy, int], Subspace]

@@ -26,6 +26,7 @@ from sklearn.pipeline import make_pipeline
 
 from skdp import (
     DPPCA,
+    DPLowRankFactorizer,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
     DPRidge,
@@ -42,7 +43,12 @@ from skdp.model_selection import (
     search_cost,
 )
 from skdp.model_selection._folds import held_by
-from skdp.privacy.accounting.losses import Loss, epsilon_from_losses, epsilon_from_mu_delta
+from skdp.privacy.accounting.losses import (
+    Loss,
+    delta_from_losses,
+    epsilon_from_losses,
+    epsilon_from_mu_delta,
+)
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.recommend import DPRecommender
 
@@ -234,6 +240,45 @@ REFUSED = [
 def test_what_cannot_be_counted_is_refused(search, groups, match):
     with pytest.raises(PrivacyError, match=match):
         search_cost(search, 90, groups)
+
+
+@pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
+def test_the_cost_covers_the_sampler_as_receipts_do():
+    """Where delta is so small that the noise of the sampler differs from its law by more."""
+    model = pca(adjacency="replace")
+    spent = model.fit(X).privacy_spent_
+    cost = search_cost(model, 90, cv=[(np.arange(50), np.arange(50, 90))])
+    for delta in (1e-6, 1e-15, 1e-19, 1e-23):
+        assert cost.epsilon(delta) >= spent.epsilon_at(delta)
+    assert cost.epsilon(1e-23) == math.inf
+    for bad in (-1e-9, 1.0, math.nan):
+        with pytest.raises(ValueError, match="delta"):
+            cost.epsilon(bad)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("method", ["two_sketch", "three_sketch", "dense"])
+def test_random_sketches_are_not_counted_as_gaussian(method, epsilon):
+    """They are (epsilon, delta)-DP like others, but not for any smaller delta or larger epsilon."""
+    model = DPLowRankFactorizer(2, method=method, epsilon=epsilon)
+    cost = search_cost(model, 90, cv=4)
+    (loss,) = model.fit(1e4 * np.eye(60, 40)).privacy_spent_.losses
+    assert loss.kind == ("gaussian" if method == "dense" else "sketch")
+    for at in (epsilon, 1.5 * epsilon, 4 * epsilon):
+        one = delta_from_losses(cost.candidates[0][1], at)
+        assert delta_from_losses([loss], at) <= one * (1 + 1e-9)
+    together = epsilon_from_losses([loss] * cost.held, 1e-6 * cost.held)
+    if method != "three_sketch":  # of which the exact law has no delta so small
+        assert together <= cost.epsilon(1e-6 * cost.held) * (1 + 1e-9)
+
+
+def test_fits_with_one_secret_sketch_do_not_add_up():
+    shared = DPLowRankFactorizer(2, method="two_sketch", sketch_seed=1, oblivious=True)
+    with pytest.raises(PrivacyError, match="share the sketch"):
+        search_cost(shared, 90, cv=4)
+    for known in ({"sensitivity_mode": "worst_case"}, {"method": "dense"}):
+        model = clone(shared).set_params(**known)
+        assert search_cost(model, 90, cv=4).mu == pytest.approx(2 * mu_of(1.0))
 
 
 @pytest.mark.parametrize(

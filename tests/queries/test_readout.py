@@ -288,3 +288,14 @@ def test_a_bad_record_adds_nothing_to_any_question(ask, bad, sparse):
         assert not QUESTIONS[ask](query(first, second)).answer(1e-8).any()
         np.testing.assert_array_equal(first, before[0])  # what is private stays as it came
         np.testing.assert_array_equal(second, before[1])
+
+
+@pytest.mark.parametrize(
+    ("center", "size", "reach"),
+    [(0.0, 0.0, 1.0), (0.0, math.inf, 1.0), (math.inf, 1.0, 1.0), (0.0, 1.0, math.inf)],
+)
+def test_units_that_may_make_no_number_are_looked_at(center, size, reach):
+    """Rows are looked at before they are put into units, and after it where those may spoil one."""
+    unit = RowScale(np.array([0.5, center]), np.array([1.0, size]), reach)
+    assert not unit.keeps_finite
+    assert unit.selected(np.array([0]))._replace(reach=1.0).keeps_finite

@@ -135,3 +135,14 @@ def test_popularity_is_hardly_ever_lost_to_directions_of_noise(monkeypatch):
     assert np.mean(many) < 0.01
     assert np.mean(many) < np.mean(once)
     assert np.quantile(many, 0.9) < 0.05
+
+
+@pytest.mark.parametrize("size", [2.0**140, 2.0**-140])
+@pytest.mark.parametrize("n", [150, 700])
+def test_moments_of_any_size_are_read(n, size):
+    """Rows in units of 1e21 have moments that are no single-precision numbers."""
+    rng = np.random.default_rng(0)
+    M = np.diag(np.r_[900.0, 400.0, np.ones(n - 2)])
+    A = noisy(M, 3.0, rng)
+    V, W = (chosen_subspace(f * A, f * 3.0, 2).vectors for f in (1.0, size))
+    np.testing.assert_allclose(np.abs(V.T @ W), np.eye(2), atol=1e-6)
