@@ -141,6 +141,15 @@ def test_nothing_is_spent_drawn_or_kept(estimator, monkeypatch):
     assert str(estimator.plan(60, 60, nnz=300)) == str(plan)
 
 
+@pytest.mark.parametrize("shape", [(60, 60), (200, 2000)])
+@pytest.mark.parametrize("unit", ["row", "interaction", "entry"])
+def test_where_counts_take_all_nothing_is_said_to_be_found(shape, unit):
+    svd = DPTruncatedSVD(2, privacy_unit=unit, epsilon=0.3)
+    plan = svd.plan(*shape, nnz=3 * shape[0])
+    assert 0.5 < plan.error <= 1
+    assert plan.found >= 0.5
+
+
 def test_less_noise_is_planned_with_less_loss():
     errors = [
         DPTruncatedSVD(5, epsilon=epsilon, clip_norm=1.0).plan(1000, 50, nnz=8000).error

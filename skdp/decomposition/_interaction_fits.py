@@ -14,13 +14,13 @@ from skdp.solvers.linalg import symmetric_noise_edge, top_eigenpairs
 from skdp.solvers.low_rank import iterate_symmetric, late_columns
 from skdp.solvers.one_shot import flip_deviation, flip_probability, normalised_pairs, pair_deviation
 from skdp.solvers.postprocess import svd_variances, user_level_mu
-from skdp.solvers.screening import moment_columns, screened_moment
+from skdp.solvers.screening import moment_columns, screened_moment, shows_all_columns
 from skdp.solvers.shrinkage import shrunk
 from skdp.solvers.thinning import chosen_subspace
 from skdp.theory._one_shot import MOST_FLIPS
 
 _REST = 0.95  # of the budget of interactions; the others show sums and the total
-_UNREAD = 2.5  # edges of flipped cells, whose choice of directions has no floor
+_UNREAD = 3.3  # edges of flipped cells, whose choice of directions has no floor
 _MANY = 400  # columns: of more a moment is read on the popular ones, flips are on all alike
 _EXTRA = 10  # columns of products: popular items come first, tastes after them
 # Where m exceeds the noise of a moment (its edge, for each component) so many times, and noise is
@@ -46,9 +46,11 @@ def _moment_edge(estimator, shape):
     """Return the edge of the moment of all items, or of those that screening would keep."""
     m, n = shape
     noise = _moment_noise(estimator, estimator._checked_session(), n)
-    kept = moment_columns(m / noise, n, estimator.n_components) if noise else n
-    name = "gram" if kept == n else "screened"
-    return {name: symmetric_noise_edge(noise, kept)}
+    signal = m / noise if noise else math.inf
+    if shows_all_columns(signal, n):
+        return {"gram": symmetric_noise_edge(noise, n)}
+    kept = moment_columns(signal, n, estimator.n_components)
+    return {"screened": symmetric_noise_edge(noise, kept)}
 
 
 def _moment_noise(estimator, session, n):

@@ -95,10 +95,19 @@ def _reach(estimator, d):
 
 
 def moment_of(shares, length):
-    """Return the ordinary second moment of rows of a length, in the basis of its eigenvectors."""
+    """Return the ordinary second moment of rows of a length: no direction is a single column.
+
+    Each is turned half way to another one.
+    """
 
     def gram(n, noise):
-        return np.diag(n * length**2 * shares[0][: len(noise.value)])
+        values = n * length**2 * shares[0][: len(noise.value)]
+        moment, half = np.diag(values), np.arange(len(values) // 2)
+        beside = half + len(half)
+        both, apart = (values[half] + values[beside]) / 2, (values[half] - values[beside]) / 2
+        moment[half, half] = moment[beside, beside] = both
+        moment[half, beside] = moment[beside, half] = apart
+        return moment
 
     return gram
 

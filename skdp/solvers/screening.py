@@ -47,13 +47,17 @@ def kept_columns(signal: float, d: int, k: int) -> int:
     return int(min(max(size, _FEWEST_KEPT, 4 * k), d))
 
 
-def moment_columns(signal: float, d: int, k: int) -> int:
-    """Return of how many columns one moment is best: all, unless the noise of most is spared.
+def shows_all_columns(signal: float, d: int) -> bool:
+    """Whether a moment shows so much of all columns that their counts are not needed beside it."""
+    return d <= _MOST_KEPT and bool(_ONE_MOMENT * _SIZE * signal ** (2 / 3) >= d)
 
-    More than where tangent rounds reach the others.
+
+def moment_columns(signal: float, d: int, k: int) -> int:
+    """Return of how many columns one moment is best: more than where tangent rounds reach others.
+
+    Their counts are known too: popularity is a floor.
     """
-    kept = min(_ONE_MOMENT * kept_columns(signal, d, k), _MOST_KEPT, d)
-    return d if 2 * kept >= d <= _MOST_KEPT else kept
+    return min(_ONE_MOMENT * kept_columns(signal, d, k), _MOST_KEPT, d)
 
 
 def screened_subspace(

@@ -378,8 +378,8 @@ class IteratedSide:
     def of(
         cls, answers: Sequence[PlannedRelease], size: int, *, laplace: bool = False
     ) -> IteratedSide:
-        """Return the side of some releases, whose noise differs by what was asked."""
-        scales = [answer.noise_scale for answer in answers]
+        """Return the side of releases whose noise differs; of none, where nothing is found."""
+        scales = [answer.noise_scale for answer in answers] or [math.inf]
         mean = math.sqrt(math.fsum(scale * scale for scale in scales) / len(scales))
         return cls(mean, len(scales), size, laplace)
 
