@@ -14,8 +14,6 @@ from skdp.solvers.iterate import AsksProducts
 from skdp.solvers.linalg import fix_signs
 
 FloatArray = NDArray[np.float64]
-
-
 _FLOOR = 0.25  # of the mean degree, added to each: light nodes do not lead
 # How much of the released noise counts in the scales, where decompositions are free: the first,
 # unless another shows this much more.
@@ -23,6 +21,7 @@ _LEVELS, _CLEARLY_MORE = (1.0, 0.25, 16.0), 1.02
 _SENT = 50.0  # where each product is paid for: steps go astray if light nodes lead among noise
 _LITTLE = 0.1  # of the mean degree: levels of less noise are all the same
 _ALONE = 3.0  # standard errors of a chance agreement of a component with the degrees
+_EQUAL = 1e-9  # relative variance of degrees that are all the same but for rounding
 _LEAST_SEEN, _LEAST_KNOWN = 0.1, 0.05  # of a component: it is never replaced altogether
 
 
@@ -101,11 +100,11 @@ def embed_across(
     released degrees; 0 if all is released, so that decompositions are free and the best is taken.
     """
     mean = max(float(degrees.values.mean()), weight)
-    free = spread == 0 and degrees.noise_scale**2 > _LITTLE * weight * mean
+    own = weight * (np.maximum(degrees.values, 0.0) + _FLOOR * mean)
     variance = (spread or 1.0) * degrees.noise_scale**2
+    levels = (_SENT,) if spread else _LEVELS
     best = None
-    for level in _LEVELS if free else _LEVELS[:1] if spread == 0 else (_SENT,):
-        own = weight * (np.maximum(degrees.values, 0.0) + _FLOOR * mean)
+    for level in levels if variance > _LITTLE * weight * mean else levels[:1]:
         scale = 1 / np.sqrt(own + level * variance)
         scale /= math.sqrt(np.mean(scale**2))  # eigenvalues keep their units
         found = _embedded(ask, degrees, weight, scale, eigenpairs, variance, spread == 0)
@@ -171,12 +170,14 @@ def _told_by_degrees(V: FloatArray, direction: FloatArray, seen: FloatArray) -> 
     size = direction * math.sqrt(n)
     size = size - size.mean()
     spread = float(size @ size) / n
+    if spread < _EQUAL:
+        return V
     own = 1 - means**2
     shared = (X - means).T @ size / n
     shared = np.sign(shared) * np.sqrt(np.maximum(shared**2 - _ALONE**2 * spread / n, 0.0))
     known = np.maximum(own - (1 - seen), _LEAST_KNOWN)
-    rest = np.maximum(own * spread - shared**2, 1e-9)
-    first = (known * spread - shared**2) / rest if spread > 0 else np.ones_like(own)
+    rest = np.maximum(own * spread - shared**2, _EQUAL * spread)
+    first = (known * spread - shared**2) / rest
     second = shared * (own - known) / rest
     told = means + first * (X - means) + np.outer(size, second)
     return np.asarray(told / np.maximum(np.linalg.norm(told, axis=0), 1e-12))

@@ -166,3 +166,17 @@ def test_scales_are_tried_only_where_noise_makes_them_differ():
     assert len(across(A)[1]) == 1
     assert len(across(A, noise=1.0)[1]) == 3
     assert np.isfinite(across(np.zeros((10, 10)))[0].embedding).all()
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-14])
+def test_degrees_that_are_all_the_same_tell_nothing(rounding):
+    """Shrunk to their mean, they differ by rounding alone: the direction stays as it is."""
+    A, labels = expected((50, 50), 0.5, 0.1)
+    ask, degrees = Graph(A), np.full(100, 30.0)
+    degrees[::2] *= 1 + rounding
+    vector = np.where(labels == 0, 0.1, -0.1) + 0.02 * np.random.default_rng(0).standard_normal(100)
+    pairs = lambda graph, project: (np.array([20.0]), vector[:, None])  # noqa: E731
+    noisy = released_degrees(ask, 100, 1.0)._replace(values=degrees, noise_scale=30.0)
+    found = embed_across(ask, noisy, 1.0, pairs, 0.68).embedding[:, 0]
+    assert abs(np.corrcoef(found, vector)[0, 1]) > 0.999
+    assert abs(found.mean()) < 0.1 * found.std()
