@@ -53,7 +53,7 @@ SIZES = {
     "_MOST_JUDGED": 4.0, "_VOTERS": 2.0, "_JUDGED_SCORES": 16.0, "_FEWEST_KEPT": 2, "_FEW": 2,
     "_MOST_COLUMNS": 2, "_BAND": 2, "_CELLS": 16, "_MOST_SHARED": 2, "_SCORES": 16,
     "_FEWEST": 1, "_MOST_FLIPS": 16.0, "MOST_FEATURES": 2, "_MOST_ASKED": 2, "_LATE": 2,
-    "_SMALL_PRODUCT": 16, "_SHORT_PIECE": 1,
+    "_SMALL_PRODUCT": 16, "_SHORT_PIECE": 1, "_SPLIT_COLUMNS": 2,
     "_MOST_WORK": 2, "_MOST_COORDINATES": 2, "_MOST_ORDERED": 2, "_MOST_BYTES": 64,
 }  # fmt: skip
 # Names that stand in comparisons and decide on no way of a fit, with the reason.
