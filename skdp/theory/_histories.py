@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -80,18 +81,15 @@ def drawn_histories(
     spread: float,
 ) -> Any:
     """Draw the items of histories: popularity, and tastes that users mix (see `make_histories`)."""
-    n_users, n_items = len(lengths), len(popularity)
-    users = np.repeat(np.arange(n_users), np.ceil(lengths * 1.6).astype(np.int64) + 3)
-    mixes = rng.gamma(0.2, size=(n_users, n_tastes)) + 1e-9
+    users = _users_of_draws(lengths)
+    mixes = rng.gamma(0.2, size=(len(lengths), n_tastes)) + 1e-9
     edges = np.cumsum(mixes / mixes.sum(axis=1, keepdims=True), axis=1)
-    taste_of_draw = _taste_of_draw(edges, users, rng)
-    items = drawn(popularity, len(users), rng)
-    own = rng.random(len(users)) >= overlap
-    for taste in range(n_tastes):
-        mine = np.flatnonzero(own & (taste_of_draw == taste))
-        tilted = popularity * np.exp(spread * rng.standard_normal(n_items))
-        items[mine] = drawn(tilted, len(mine), rng)
-    return first_distinct(users, items, lengths, (n_users, n_items))
+    tastes = _taste_of_draw(edges, users, rng)
+
+    def items_of(_: int, n: int) -> NDArray[np.int64]:
+        return drawn(popularity * np.exp(spread * rng.standard_normal(len(popularity))), n, rng)
+
+    return _of_tastes(rng, lengths, popularity, overlap, tastes, items_of)
 
 
 def apart_histories(
@@ -103,17 +101,37 @@ def apart_histories(
     overlap: float,
 ) -> Any:
     """Draw the items of histories of one taste each, which is a part of the items."""
-    n_users, n_items = len(lengths), len(popularity)
-    users = np.repeat(np.arange(n_users), np.ceil(lengths * 1.6).astype(np.int64) + 3)
-    taste_of_item = rng.permutation(n_items) % n_tastes
-    taste_of_draw = rng.integers(0, n_tastes, n_users)[users]
+    taste_of_item = rng.permutation(len(popularity)) % n_tastes
+    tastes = rng.integers(0, n_tastes, len(lengths))[_users_of_draws(lengths)]
+
+    def items_of(taste: int, n: int) -> NDArray[np.int64]:
+        members = np.flatnonzero(taste_of_item == taste)
+        return np.asarray(members[drawn(popularity[members], n, rng)])
+
+    return _of_tastes(rng, lengths, popularity, overlap, tastes, items_of)
+
+
+def _users_of_draws(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the user of each draw: more than a history has, as some items are drawn again."""
+    return np.repeat(np.arange(len(lengths)), np.ceil(lengths * 1.6).astype(np.int64) + 3)
+
+
+def _of_tastes(
+    rng: np.random.Generator,
+    lengths: NDArray[np.int64],
+    popularity: NDArray[np.float64],
+    overlap: float,
+    tastes: NDArray[np.int64],
+    items_of: Callable[[int, int], NDArray[np.int64]],
+) -> Any:
+    """Draw a share `overlap` of the items by popularity alone, the others by the draw's taste."""
+    users = _users_of_draws(lengths)
     items = drawn(popularity, len(users), rng)
     own = rng.random(len(users)) >= overlap
-    for taste in range(n_tastes):
-        mine = np.flatnonzero(own & (taste_of_draw == taste))
-        members = np.flatnonzero(taste_of_item == taste)
-        items[mine] = members[drawn(popularity[members], len(mine), rng)]
-    return first_distinct(users, items, lengths, (n_users, n_items))
+    for taste in range(int(tastes.max(initial=-1)) + 1):
+        mine = np.flatnonzero(own & (tastes == taste))
+        items[mine] = items_of(taste, len(mine))
+    return first_distinct(users, items, lengths, (len(lengths), len(popularity)))
 
 
 def _taste_of_draw(
