@@ -59,8 +59,9 @@ class GroupedRows(ABC):
     def _sort(self) -> _Sorted:
         """Sort rows by group; done once, inside the gate, and shared by all parts."""
         if self._sorted is None:
-            sizes = np.bincount(self._codes)
-            rows = np.argsort(self._codes, kind="stable")
+            codes, self._codes = self._codes, np.zeros(0, np.intp)  # not needed again
+            sizes = np.bincount(codes)
+            rows = np.argsort(codes, kind="stable")
             self._sorted = _Sorted(rows, sizes, np.cumsum(sizes))
         return self._sorted
 

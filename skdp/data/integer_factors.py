@@ -44,7 +44,7 @@ def _squares(F: FloatArray, signed: bool) -> FloatArray:
         left = F.swapaxes(1, 2)
         G = np.matmul(left * signs(p) if signed else left, F)
     else:
-        G = np.matmul(F, F.swapaxes(1, 2))
+        G = np.matmul(F, F.copy().swapaxes(1, 2))  # by itself it takes half as long again
     squares = (G * G).reshape(n, G.shape[1] * G.shape[2])
     if signed and p <= d:
         squares = squares * np.outer(signs(p), signs(p)).ravel()

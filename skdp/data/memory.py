@@ -9,8 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 Arrays = tuple[NDArray[Any], ...]
-_LARGE = 0.85  # of the limit, for what is large: what is small and needed in each pass finds room
-_KEPT_BYTES = 180_000_000  # of what is as large as rows; beside it a fit needs little
+_LARGE = 0.9  # of the limit, for what is large: what is small and needed in each pass finds room
+_KEPT_BYTES = 190_000_000  # of what is as large as rows; beside it a fit needs little
 
 
 class Memory:

@@ -27,25 +27,33 @@ def transposed(A: FloatArray) -> FloatArray:
     return A.swapaxes(1, 2)
 
 
+def own_means(A: FloatArray) -> FloatArray:
+    """Return each user's own column means, (n, 1, q)."""
+    return np.asarray(np.matmul(np.full((1, A.shape[1]), 1.0 / A.shape[1]), A))
+
+
 def centred(A: FloatArray) -> FloatArray:
     """Subtract each user's own column means (if there are three rows); constants become zero."""
     if A.shape[1] < 3:
         return A
-    out: FloatArray = A - A.mean(axis=1, keepdims=True)
-    flat, least = A.reshape(len(A), -1), np.abs(out).reshape(len(A), -1).min(axis=1, initial=np.inf)
-    largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
-    some = np.flatnonzero(~(least > 1e-13 * largest))  # of most users no entry is near its mean
+    means = own_means(A)
+    out: FloatArray = A - means
+    left, most = np.einsum("nmq,nmq->nq", out, out), np.square(2e-13 * means[:, 0])
+    alike = (left <= A.shape[1] * most) & (means[:, 0] != 0)  # most users have no such column
+    some = np.flatnonzero(alike.any(axis=1))
     if some.size:
         constant = np.abs(out[some]) <= 1e-13 * np.abs(A[some]).max(axis=1, keepdims=True)
         out[some] = np.where(constant, 0.0, out[some])
     return out
 
 
-def times_powers(A: FloatArray, exponents: NDArray[np.intc]) -> FloatArray:
+def times_powers(
+    A: FloatArray, exponents: NDArray[np.intc], out: FloatArray | None = None
+) -> FloatArray:
     """Multiply each user's array by its power of two: as `ldexp`, in a fraction of the time."""
     if np.all(np.abs(exponents) < 1022):  # products with normal floats are rounded once, as there
-        return np.asarray(A * each(np.ldexp(1.0, exponents), A))
-    return np.asarray(np.ldexp(A, each(exponents, A)))
+        return np.asarray(np.multiply(A, each(np.ldexp(1.0, exponents), A), out=out))
+    return np.asarray(np.ldexp(A, each(exponents, A), out=out))
 
 
 def _norms(A: FloatArray) -> FloatArray:
@@ -70,6 +78,20 @@ def moments(F: FloatArray, Y: FloatArray) -> FloatArray:
     return np.asarray(np.matmul(transposed(F), Y))
 
 
+def own_spread(A: FloatArray) -> FloatArray:
+    """Return `own_scale` of each user's entries about its own column means."""
+    m, q = A.shape[1:]
+    if m < 3:
+        return own_scale(A)
+    total = np.square(_norms(A))
+    spread = total - m * np.square(_norms(own_means(A)))
+    scale = np.sqrt(np.maximum(spread, 0.0) / (m * q))
+    near = np.flatnonzero(~(spread > 1e-6 * total))  # the rest of a difference of large numbers
+    if near.size:
+        scale[near] = own_scale(centred(A[near]))
+    return np.asarray(scale)
+
+
 # -- ridge -----------------------------------------------------------------------------------------
 
 
@@ -77,7 +99,8 @@ def _left_factor(F: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return (P, s) with FF' = P diag(s) P', from the smaller of the two Gram matrices."""
     m, q = F.shape[1:]
     if m <= q:
-        s, P = np.linalg.eigh(np.matmul(F, transposed(F)))
+        K = np.matmul(F, transposed(F.copy()))  # of one array it takes half as long again
+        s, P = np.linalg.eigh(K)
         return P, np.maximum(s, 0.0)
     s, Q = np.linalg.eigh(np.matmul(transposed(F), F))
     kept = s > 1e-13 * np.maximum(s[:, -1:], 0.0)
@@ -175,7 +198,7 @@ class RidgePath:
         (n, m, c), L = Y.shape, penalty.shape[1]
         lam = (penalty * self.size[:, None])[:, :, None]
         g = self.s[:, None] / (self.s[:, None] + lam)
-        columns, Pt = np.ascontiguousarray(transposed(Y)), transposed(self.P)
+        columns, Pt = _rows_first(Y), _rows_first(self.P)
         t = np.matmul(columns, self.P)
         inside = g[:, None] * t[:, :, None]
         diagonal = 1.0 - np.matmul(g, Pt * Pt)
@@ -226,14 +249,16 @@ class RidgePath:
         both = np.concatenate([Y, np.ones((n, m, 1))], axis=2)
         left, diagonal = self._left(both, penalties[None, :])
         BY, B1 = left[:, :-1], left[:, -1]
-        sums = left.sum(axis=3)
+        sums, squares = left.sum(axis=3), B1 * B1
         out = np.empty((n, L, len(variances), c))
         for t, variance in enumerate(variances):
             R, D = BY, diagonal
             if variance > 0 and m > 1:
                 weight = 1.0 / np.maximum(sums[:, -1] + _prior_rows(penalties, variance), 1e-300)
-                R = BY - B1[:, None] * (weight[:, None] * sums[:, :-1])[:, :, :, None]
-                D = diagonal - B1 * B1 * weight[:, :, None]
+                R = B1[:, None] * (weight[:, None] * sums[:, :-1])[:, :, :, None]
+                np.subtract(BY, R, out=R)
+                D = squares * weight[:, :, None]
+                np.subtract(diagonal, D, out=D)
             R = R / np.maximum(D, _LEAST_DIAGONAL)[:, None]
             out[:, :, t] = np.einsum("nclm,nclm->nlc", R, R) / m
         return out

@@ -21,7 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.local_fits import RidgePath, centred, moments, own_scale, times_powers
+from skdp.solvers.local_fits import (
+    RidgePath,
+    centred,
+    moments,
+    own_scale,
+    own_spread,
+    times_powers,
+)
 from skdp.solvers.local_losses import LOSSES, ConvexLoss, CountLoss, RowLoss, convex_loss
 from skdp.solvers.user_batches import TakenUsers, UserBatch
 
@@ -288,7 +295,7 @@ class Seen:
     def _measured(self) -> tuple[FloatArray]:
         """Return the root mean square of whitened rows, own means taken off."""
         self._whitened = self._view.whitened(self._batch.X)
-        return (own_scale(centred(self._whitened) if self._view.intercept else self._whitened),)
+        return ((own_spread if self._view.intercept else own_scale)(self._whitened),)
 
     @cached_property
     def X(self) -> FloatArray:
@@ -310,14 +317,19 @@ class Seen:
 
     @cached_property
     def path(self) -> RidgePath:
-        """Ridge fits to all coordinates; their decomposition is made once for a view."""
+        """Ridge fits to all coordinates; their decomposition is made once for a view.
 
-        def made() -> tuple[FloatArray, FloatArray, FloatArray]:
+        It is rounded to 24 bits, kept or not: twice as many users find room, and of penalties from
+        1e-4 of the mean square of rows on that changes little.
+        """
+
+        def made() -> tuple[NDArray[Any], ...]:
             path = RidgePath.of(self.X)
-            return path.size, path.P, path.s
+            relative = path.s / path.size[:, None]  # far from the largest float32
+            return path.size, path.P.astype(np.float32), relative.astype(np.float32)
 
         size, P, s = self._batch.keep(("path", *self._view.of_rows), made, large=True)
-        return RidgePath(size, P, s)
+        return RidgePath(size, P.astype(np.float64), s.astype(np.float64) * size[:, None])
 
 
 def _digest(array: FloatArray | None) -> Hashable:

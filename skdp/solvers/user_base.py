@@ -180,7 +180,7 @@ class Pooled(GramMessage):
         n, m, d = batch.X.shape
         records = np.full((n, m, self.width), _CORNER)
         X, Y = records[:, :, :d], records[:, :, d : d + batch.Y.shape[2]]
-        X[:] = times_powers(batch.X, batch.x_exponent)
+        times_powers(batch.X, batch.x_exponent, out=X)
         X -= self.center
         X /= self.size
         Y[:] = times_powers(batch.Y, batch.y_exponent)

@@ -29,6 +29,7 @@ _PRIOR_ROWS = (1.0, 4.0, 16.0)  # a mean of one's own is shrunk as if by so many
 _USEFUL = 0.2  # error of the subspace, or noise of the global model, beyond which it says nothing
 _TRUST = 3.0  # standard deviations above which an election is not noise
 _LEANING = 8.0  # weight of the mean vote of all against a user's own
+_NEGLIGIBLE = 1e-4  # share of the variance of coefficients: less of it is not worth a fit
 _CAUTION = 3.0  # the estimated error of the subspace is multiplied by it
 
 
@@ -85,7 +86,7 @@ def outside_variance(shared: Shared) -> float:
         return 0.0
     error = _CAUTION * shared.error
     share = min(error / (1 + error), (d - k) / d)
-    return float(max(share * k / ((d - k) * (1 - share)), 1e-6))
+    return share * k / ((d - k) * (1 - share)) if share > _NEGLIGIBLE else 0.0
 
 
 def fixed_choice(view: View) -> Choice:

@@ -77,7 +77,8 @@ class SecondMoment(GramMessage):
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the rows."""
-        return (centred(batch.X) if self.intercept else batch.X) / self.units
+        X = centred(batch.X) if self.intercept else batch.X
+        return X if np.all(self.units == 1.0) else X / self.units
 
 
 @dataclass(frozen=True)

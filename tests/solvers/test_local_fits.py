@@ -25,3 +25,13 @@ def test_expected_risk_of_a_head_in_a_tilted_subspace():
         excess = np.sum((path.coefficients(fit)[:, :, 0] - theta[:k]) ** 2, axis=1) + outside
         expected = outside * (1 + k / (q - k - 1)) + sigma**2 * k / (q - k - 1)
         assert abs(excess.mean() - expected) < 6 * excess.std() / math.sqrt(n)
+
+
+@pytest.mark.parametrize("far", [0.0, 1e3, 1e12, np.inf])
+def test_spread_about_own_means_wherever_they_are(far):
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((30, 7, 3))
+    A = np.ones_like(A) * rng.standard_normal(3) if far == np.inf else A + far
+    expected = fits.own_scale(fits.centred(A))
+    np.testing.assert_allclose(fits.own_spread(A), expected, rtol=1e-9)
+    assert (expected == 1.0).all() == (far == np.inf)  # constants have none

@@ -309,3 +309,26 @@ def test_heads_shrink_towards_the_global_model():
     view = shared.View(None, True, "squared")
     found = heads.Heads(view, U, model).fit(batch, choice_of(rule))
     assert np.allclose(found, [2.0] * 8 + [5.0], atol=1e-3)
+
+
+@pytest.mark.parametrize("far", [0.0, 300.0])
+def test_kept_decompositions_are_as_good_as_exact_ones(far):
+    """They are rounded to 24 bits; rows may lie far from 0."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((40, 8, 12)) + far
+    seen = shared.View(None, True, "squared")(batch_of(X, rng.standard_normal((40, 8, 1))))
+    exact, variances = fits.RidgePath.of(seen.X), np.array([0.0, 0.1, np.inf])
+    given, found = (
+        path.grid_errors(seen.Y, shared.PENALTIES, variances) for path in (exact, seen.path)
+    )
+    np.testing.assert_allclose(found, given, rtol=1e-2)
+    assert np.median(np.abs(found / given - 1)) < 1e-5
+
+
+def test_kept_decompositions_hold_features_of_any_scale():
+    X = RNG.standard_normal((3, 6, 4))
+    X[:, :, 0] = 1.0  # constant, and far larger than the rest after the whitener
+    view = shared.View(np.array([1e30, 1e-10, 1e-10, 1e-10]), True, "squared")
+    seen = view(batch_of(X, RNG.standard_normal((3, 6, 1))))
+    assert np.isfinite(seen.path.s).all()
+    np.testing.assert_allclose(seen.path.s[:, -1], 6 * seen.X[:, 0, 0] ** 2, rtol=1e-6)

@@ -22,7 +22,9 @@ def test_number_of_rules_is_public():
 def test_prior_outside_the_subspace_follows_its_error():
     U = np.eye(10)[:, :2]
     ratios = [
-        heads.outside_variance(shared.Shared(U, error, shared.Count())) for error in (0.0, 0.1, 0.8)
+        heads.outside_variance(shared.Shared(U, error, shared.Count()))
+        for error in (0.0, 3e-5, 4e-5, 0.1, 0.8)
     ]
-    assert ratios[0] == 1e-6 < ratios[1] < ratios[2] <= 1.0
+    assert ratios[0] == ratios[1] == 0.0 < ratios[2] < ratios[3] < ratios[4] <= 1.0
+    assert ratios[2] < 1e-4  # a smaller share of all coefficients is not fitted
     assert heads.outside_variance(shared.Shared(np.eye(3), 0.5, shared.Count())) == 0.0
