@@ -227,6 +227,11 @@ class SparseRows:
         """Return the private number of rows."""
         return self._range[1] - self._range[0]
 
+    def n_stored(self) -> int:
+        """Return the private number of stored entries."""
+        start, stop = self._range
+        return int(self._X.indptr[stop]) - int(self._X.indptr[start])
+
     def whole(self) -> Any:
         """Return the rows as one matrix."""
         return self._X if self._range == (0, self._X.shape[0]) else self._X[slice(*self._range)]

@@ -25,7 +25,7 @@ from skdp.data.blocks import (
     plain_block,
     sum_rows,
 )
-from skdp.data.views import View, ViewedRows
+from skdp.data.views import View, ViewedRows, columns_of, selected
 from skdp.data.zipped import ZippedRows, sources_in_turn
 
 FloatArray = NDArray[np.float64]
@@ -113,6 +113,13 @@ def narrowed(source: AnyRows, view: View, n_features: int) -> AnyRows:
     if is_remote(source):
         return RemoteView(source, view, n_features)
     return ViewedRows(cast(RowSource, source), view, n_features)
+
+
+def selected_columns(source: AnyRows, kept: NDArray[np.intp]) -> AnyRows:
+    """Return the rows on a public selection of columns; a row with a bad value stays one."""
+    if is_remote(source):
+        return RemoteView(source, partial(selected, kept=kept), len(kept))
+    return columns_of(cast(RowSource, source), kept)
 
 
 @dataclass(frozen=True)

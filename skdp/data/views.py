@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,12 +15,15 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.block_rows import finite_rows
-from skdp.data.blocks import Block, RowSource, plain_block, rows_at_once
+from skdp.data.blocks import Block, RowSource, SparseRows, plain_block, rows_at_once
 from skdp.data.scratch import Repeated, Scratch
 from skdp.data.zipped import CHECKED, Zipped
 
 FloatArray = NDArray[np.float64]
 View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
+
+
+_MOST_COPIED = 2**23  # entries of which a copy is kept between passes: 100 MB
 
 
 class _OfThread(threading.local):
@@ -51,6 +55,46 @@ class ViewedRows:
     def blocks(self) -> Iterator[Block]:
         """Yield what the view makes of the blocks."""
         return self._view(self.source.blocks())
+
+
+class ColumnRows:
+    """Some columns of CSR rows in memory: copied in the first pass, for all others.
+
+    Unless there are too many entries: then they are looked up in each pass.
+    """
+
+    def __init__(self, source: SparseRows | ColumnRows, kept: NDArray[np.intp]) -> None:
+        self._given, self._kept, self.n_features = source, kept, len(kept)
+
+    @cached_property
+    def _rows(self) -> RowSource:
+        given: RowSource = self._given._rows if isinstance(self._given, ColumnRows) else self._given
+        view = ViewedRows(given, partial(selected, kept=self._kept), self.n_features)
+        if not isinstance(given, SparseRows) or given.n_stored() > _MOST_COPIED:
+            return view
+        copies = [sp.csr_array((0, self.n_features)), *view.blocks()]
+        copied = sp.vstack(copies, format="csr")
+        copied.sort_indices()  # once, or each pass would
+        return SparseRows(copied)
+
+    def n_rows(self) -> int:
+        """Return the private number of rows."""
+        return self._given.n_rows()
+
+    def parts(self, n: int) -> list[RowSource]:
+        """Cut the copy, or what stands for it."""
+        return self._rows.parts(n)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the rows on these columns."""
+        return self._rows.blocks()
+
+
+def columns_of(source: RowSource, kept: NDArray[np.intp]) -> RowSource:
+    """Return a public selection of columns of rows that are here."""
+    if isinstance(source, (SparseRows, ColumnRows)):
+        return ColumnRows(source, kept)
+    return ViewedRows(source, partial(selected, kept=kept), len(kept))
 
 
 def centered(blocks: Iterable[Block], center: FloatArray) -> Iterator[FloatArray]:

@@ -31,6 +31,7 @@ from skdp.solvers.mean_head import ClassMeans, HeadNorms, MeanHead
 from skdp.solvers.personalization import GlobalModel, View
 from skdp.solvers.user_base import Pooled, TargetLengths, TargetMeans
 from skdp.solvers.user_heads import HeadRule, Heads, HeadVotes
+from skdp.solvers.user_reach import ReachVotes
 from skdp.solvers.user_rounds import CrossRound, GramRound, ResidualRound
 from skdp.solvers.user_starts import Pairs, SecondMoment, Variances, Votes
 
@@ -61,14 +62,14 @@ class FirstFitUsers(PrivateQuery):
         """Number of users, where it is public."""
         return self._users.n_rows
 
-    def _view(self, whitener: Any, coef: Any, intercept: Any) -> View:
+    def _view(self, whitener: Any, coef: Any, intercept: Any, bounds: Any) -> View:
         base = None if coef is None else GlobalModel(coef, intercept)
-        view: View = self._estimator._view(whitener, base)
+        view: View = self._estimator._view(whitener, base, bounds)
         return view
 
     def _small_heads(self, whitener: Any, U: FloatArray) -> Heads:
         zero = GlobalModel(np.zeros((len(U), self.n_outputs)), np.zeros(self.n_outputs))
-        return Heads(self._view(whitener, None, None), U, zero)
+        return Heads(self._view(whitener, None, None, None), U, zero)
 
     def count(self) -> Bounded:
         """Return the number of users."""
@@ -98,13 +99,18 @@ class FirstFitUsers(PrivateQuery):
         intercept = self._estimator.fit_intercept
         return self._asked(Pooled(center, size, target_center, target_size, intercept))
 
-    def second_moment(self, units: FloatArray) -> Bounded:
-        """Return second moments of rows in public units."""
-        return self._asked(SecondMoment(units, self._estimator.fit_intercept))
+    def reach_votes(self, center: Any, spread: Any, coef: Any, intercept: Any) -> Bounded:
+        """Return votes for how far entries count."""
+        model = GlobalModel(coef, intercept)
+        return self._asked(ReachVotes(center, spread, model, self._estimator.fit_intercept))
 
-    def variances(self, units: FloatArray) -> Bounded:
+    def second_moment(self, units: FloatArray, bounds: Any) -> Bounded:
+        """Return second moments of rows in public units."""
+        return self._asked(SecondMoment(units, self._estimator.fit_intercept, bounds))
+
+    def variances(self, units: FloatArray, bounds: Any) -> Bounded:
         """Return squares of columns in public units."""
-        return self._asked(Variances(units, self._estimator.fit_intercept))
+        return self._asked(Variances(units, self._estimator.fit_intercept, bounds))
 
     def votes(self, *view: Any) -> Bounded:
         """Return directions."""
@@ -114,26 +120,28 @@ class FirstFitUsers(PrivateQuery):
         """Return pairs of rows."""
         return self._asked(Pairs(self._view(*view), self.n_features))
 
-    def round(self, whitener: Any, coef: Any, intercept: Any, U: FloatArray) -> Bounded:
+    def round(self, *view_and_subspace: Any) -> Bounded:
         """Return the messages of a round."""
-        view = self._view(whitener, coef, intercept)
-        return self._asked(ResidualRound(view, U, self._estimator.clip_level))
+        *view, U = view_and_subspace
+        return self._asked(ResidualRound(self._view(*view), U, self._estimator.clip_level))
 
-    def cross_round(self, whitener: Any, coef: Any, intercept: Any, U: FloatArray) -> Bounded:
+    def cross_round(self, *view_and_subspace: Any) -> Bounded:
         """Return directions times heads."""
-        return self._asked(CrossRound(self._view(whitener, coef, intercept), U))
+        *view, U = view_and_subspace
+        return self._asked(CrossRound(self._view(*view), U))
 
-    def gram_round(self, whitener: Any, coef: Any, intercept: Any, U: FloatArray) -> Bounded:
+    def gram_round(self, *view_and_subspace: Any) -> Bounded:
         """Return normal equations."""
-        return self._asked(GramRound(self._view(whitener, coef, intercept), U))
+        *view, U = view_and_subspace
+        return self._asked(GramRound(self._view(*view), U))
 
     def head_votes(
-        self, whitener: Any, coef: FloatArray, intercept: FloatArray, U: FloatArray, rules: Any
+        self, whitener: Any, coef: Any, intercept: Any, bounds: Any, U: FloatArray, rules: Any
     ) -> Bounded:
         """Return votes for rules of heads."""
         model = GlobalModel(coef, intercept)
         based = self._estimator._starts_from_a_model
-        view = self._view(whitener, *(model[:2] if based else (None, None)))
+        view = self._view(whitener, coef if based else None, intercept if based else None, bounds)
         given = tuple(HeadRule(a, b, c, bool(target)) for a, b, c, target in rules.tolist())
         return self._asked(HeadVotes(Heads(view, U, model), given))
 
@@ -231,6 +239,15 @@ def is_coef(query: Any, value: Argument) -> bool:
     )
 
 
+def is_bounds(query: Any, value: Argument) -> bool:
+    """None, or a lowest and a highest entry of each feature; infinity cuts nothing."""
+    if value is None:
+        return True
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return False
+    return value.shape == (2, query.n_features) and bool((value[0] <= value[1]).all())
+
+
 def is_level(query: Any, value: Argument) -> bool:
     """None, or one finite number for each output."""
     return value is None or (_is_floats(value) and np.shape(value) == (query.n_outputs,))
@@ -261,7 +278,7 @@ def is_thresholds(_: Any, value: Argument) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isnan(value).any()
 
 
-_VIEW = (is_whitener, is_coef, is_level)
+_VIEW = (is_whitener, is_coef, is_level, is_bounds)
 _LEVEL = _given(is_level)
 SIGNATURES: dict[type, Signatures] = {
     FirstFitUsers: {
@@ -271,14 +288,15 @@ SIGNATURES: dict[type, Signatures] = {
         "target_mean": (),
         "coef": (is_whitener, is_subspace),
         "pooled": (is_center, is_units, _LEVEL, is_positive),
-        "second_moment": (is_units,),
-        "variances": (is_units,),
+        "reach_votes": (is_center, is_units, _given(is_coef), _LEVEL),
+        "second_moment": (is_units, is_bounds),
+        "variances": (is_units, is_bounds),
         "votes": _VIEW,
         "pairs": _VIEW,
         "round": (*_VIEW, is_subspace),
         "cross_round": (*_VIEW, is_subspace),
         "gram_round": (*_VIEW, is_subspace),
-        "head_votes": (is_whitener, _given(is_coef), _LEVEL, is_subspace, is_rules),
+        "head_votes": (is_whitener, _given(is_coef), _LEVEL, is_bounds, is_subspace, is_rules),
         "class_means": (),
         "mean_head": (is_whitener, is_subspace, _LEVEL, is_level_bound),
     },

@@ -37,8 +37,8 @@ from skdp.data.integer_rows import (
     row_map,
     row_norms,
 )
-from skdp.data.remote import RowNumbers, narrowed
-from skdp.data.views import centered, selected
+from skdp.data.remote import RowNumbers, narrowed, selected_columns
+from skdp.data.views import centered
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.moments import MOST_FEATURES, KeptMoment
 from skdp.queries.sums import SumQuery
@@ -107,7 +107,7 @@ class RowQuery(SumQuery):
 
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
         """Return the rows on a public selection of columns; bad rows stay bad."""
-        rows = narrowed(self._source, partial(selected, kept=kept), len(kept))
+        rows = selected_columns(self._source, kept)
         return self._beside(RowQuery, rows, clip_norm=self.clip_norm)
 
     def centered(self, center: FloatArray) -> RowQuery:

@@ -16,8 +16,9 @@ from skdp.solvers.user_base import (
     level_model,
     pooled_model,
 )
+from skdp.solvers.user_reach import elect_bounds
 
-_SHARES = {"targets": 0.08, "columns": 0.1, "global": 0.1}
+_SHARES = {"targets": 0.08, "columns": 0.1, "global": 0.1, "reach": 0.02}
 _SCALES = 4.0  # half the width of public bounds, in scales of the targets
 
 
@@ -28,6 +29,7 @@ class Base(NamedTuple):
     unit: TargetUnit
     columns: Any
     units: np.ndarray
+    bounds: Any = None
 
 
 def base_shares(estimator):
@@ -51,7 +53,8 @@ def learn_base(estimator, ask, query, shares):
         return Base(level_model(unit, d), unit, None, np.ones(d))
     columns = _columns(estimator, ask, d, shares["columns"], n)
     model = pooled_model(ask, columns, unit, shares["global"], intercept=estimator.fit_intercept)
-    return Base(model, unit, columns, column_units(columns))
+    bounds = elect_bounds(ask, columns, model, shares["reach"], intercept=estimator.fit_intercept)
+    return Base(model, unit, columns, column_units(columns), bounds)
 
 
 def _target_unit(estimator, ask, p, shares):

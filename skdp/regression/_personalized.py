@@ -104,6 +104,9 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         The linear model of all users together, where heads start and which users without one get.
     global_intercept_ : float
         Its intercept.
+    entry_bounds_ : ndarray of shape (2, n_features) or None
+        Lowest and highest entry of each column, which rows are cut to, in `predict` too: elected by
+        noisy votes on what users would have predicted for rows of their own. None cuts nothing.
     head_penalty_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
     head_choice_ : Choice
@@ -228,7 +231,7 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
     def _base_model(self, ask, query, shares):
         base = learn_base(self, ask, query, shares)
         warn_unseen(self, base)
-        return base.model, base.units
+        return base.model, base.units, base.bounds
 
     def _encoded(self, y, *, reset):
         return self._block_encoding()[0](y)

@@ -34,7 +34,7 @@ from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning
 from skdp.queries.users import UserQuery
 from skdp.regression._personalized_parameters import ParametersMixin
 from skdp.regression._publication import PublicationMixin
-from skdp.regression._users import positions, same_kind
+from skdp.regression._users import positions, same_kind, within_bounds
 from skdp.solvers.candidates import choose_subspace
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.personalization import Count, GlobalModel, View
@@ -235,8 +235,8 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         self._check_n_components(query.n_features)
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
-        base, units = self._base_model(ask, query, shares)
-        whitener, shared = self._subspace(session, ask, query, shares, base, units)
+        base, units, cut = self._base_model(ask, query, shares)
+        whitener, shared = self._subspace(session, ask, query, shares, base, units, cut)
         count = shared.count
         if self.adjacency == "replace":
             count = Count().also(query.n_rows, 0.0)
@@ -244,10 +244,10 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         elif "count" in shares:
             released = ask.count(share=shares["count"])
             count = count.also(float(released.value), released.noise_scale)
-        view = self._view(whitener, base)
-        model, bounds = base, {}
+        view = self._view(whitener, base, cut)
+        model, own = base, {"entry_bounds_": cut}
         if base is None:
-            model, bounds = self._mean_head(ask, view, shared.U, p, count, shares["global"])
+            model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
         heads, choice = Heads(view, shared.U, model), fixed_choice(view)
         rules = all_rules(shared, view)
         if self.head == "voted":
@@ -255,7 +255,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         elif self.head == "hybrid":
             rules = usable(rules, shared.error, model.noise)
             choice = Choice(rules, np.zeros(len(rules)), AS_ALL)
-        return bounds | {
+        return own | {
             "components_": fix_signs(shared.U.T),
             "whitener_": whitener,
             "n_components_": shared.U.shape[1],
@@ -267,16 +267,16 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
             "n_users_": round(count.value),
         }
 
-    def _view(self, whitener, base):
+    def _view(self, whitener, base, bounds):
         """How users look at their rows, from public parameters and attributes."""
-        return View(whitener, self.fit_intercept, self._loss_name(), base)
+        return View(whitener, self.fit_intercept, self._loss_name(), base, bounds)
 
-    def _subspace(self, session, ask, query, shares, base, units):
+    def _subspace(self, session, ask, query, shares, base, units, bounds):
         d, k = query.n_features, self.n_components
         whitener = learn_whitener(
-            ask, units, self.whiten, self.fit_intercept, shares.get("whitener", 0.0)
+            ask, units, self.whiten, self.fit_intercept, shares.get("whitener", 0.0), bounds
         )
-        view = self._view(whitener, base)
+        view = self._view(whitener, base, bounds)
         if self.init == "votes":
             shared = vote_start(ask, view, d, k, self.local, shares["init"])
         elif self.init == "pairs":
@@ -310,7 +310,8 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
 
     def _public_view(self):
         based = self._starts_from_a_model
-        return self._view(self.whitener_, self._public_model() if based else None)
+        bounds = getattr(self, "entry_bounds_", None)
+        return self._view(self.whitener_, self._public_model() if based else None, bounds)
 
     def _public_heads(self):
         """Return what fits heads, from public attributes."""
@@ -372,6 +373,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         check_is_fitted(self, "components_")
         self._check_one_form(groups)
         X, labels = self._validated_rows(X, groups)
+        X = within_bounds(X, getattr(self, "entry_bounds_", None))
         model = self._public_model()
         eta = np.asarray(X @ model.coef) + model.intercept
         heads = getattr(self, "_private", None)

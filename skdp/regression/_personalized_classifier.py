@@ -215,7 +215,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         return False  # they are labels
 
     def _base_model(self, ask, query, shares):
-        return None, np.ones(query.n_features)  # logits of all are not those of each
+        return None, np.ones(query.n_features), None  # logits of all are not those of each
 
     def _mean_head(self, ask, view, U, p, count, share):
         """Release the mean of the users' heads, and the bound on these that was used."""

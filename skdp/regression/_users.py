@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -38,6 +39,21 @@ def same_kind(known, labels):
     kinds = ["text" if array.dtype.kind in "US" else array.dtype.kind for array in (known, labels)]
     if kinds[0] != kinds[1] and not set(kinds) <= {"i", "u", "b"}:
         raise ValueError("User labels are of another kind than those of the fitted users.")
+
+
+def within_bounds(X, bounds):
+    """Return rows with entries cut to the bounds (2, d) of their columns; None cuts nothing."""
+    if bounds is None:
+        return X
+    low, high = bounds
+    if not sp.issparse(X):
+        return np.clip(X, low, high)
+    if (low > 0).any() or (high < 0).any():  # zeros are cut too
+        return np.clip(X.toarray(), low, high)
+    X = X.copy()
+    X.sum_duplicates()
+    X.data = np.clip(X.data, low[X.indices], high[X.indices])
+    return X
 
 
 class UserHead(BaseEstimator):

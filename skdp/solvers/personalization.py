@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.solvers.local_fits import RidgePath, centred, moments, own_scale, times_powers
 from skdp.solvers.local_losses import LOSSES, ConvexLoss, CountLoss, RowLoss, convex_loss
-from skdp.solvers.user_batches import TakenUsers, UserBatch
+from skdp.solvers.user_batches import CutUsers, TakenUsers, UserBatch
 
 FloatArray = NDArray[np.float64]
 _TINY = 1e-100
@@ -148,18 +148,29 @@ class View:
         A key of `LOSSES`, or a loss of residuals or of counts.
     base : GlobalModel or None
         What users subtract from their targets first: they then learn how they differ from it.
+    bounds : array of shape (2, d) or None
+        Lowest and highest entry of each column: users cut their rows to them.
     """
 
     whitener: FloatArray | None
     intercept: bool
     loss_name: str | RowLoss | CountLoss
     base: GlobalModel | None = None
+    bounds: FloatArray | None = None
 
     @property
     def public(self) -> tuple[FloatArray | None, ...]:
-        """Its arrays: the whitener, and the model's coefficients and intercepts."""
+        """Its arrays: the whitener, the model's coefficients and intercepts, and the bounds."""
         base = (None, None) if self.base is None else (self.base.coef, self.base.intercept)
-        return (self.whitener, *base)
+        return (self.whitener, *base, self.bounds)
+
+    def within(self, batch: UserBatch) -> UserBatch:
+        """Return the batch with entries cut to the bounds."""
+        return batch if self.bounds is None else CutUsers.of(batch, self.bounds, self._cut)
+
+    @cached_property
+    def _cut(self) -> Hashable:
+        return _digest(self.bounds)
 
     @property
     def loss(self) -> ConvexLoss:
@@ -199,11 +210,12 @@ class View:
         return self.intercept, _digest(self.whitener)
 
     def __call__(self, batch: UserBatch) -> Seen:
-        """Whiten a batch and bring each user to mean square 1."""
+        """Cut and whiten a batch and bring each user to mean square 1."""
+        batch = self.within(batch)
         return Seen(self, batch, self.beside(batch))
 
     def beside(self, batch: UserBatch) -> FloatArray:
-        """Return what the user fits beside the model of all."""
+        """Return what the user, whose rows were cut, fits beside the model of all."""
         if self.base is None:
             return batch.Y
         base, beside = self.base, self.loss.beside
@@ -220,6 +232,7 @@ class View:
         """
         if not self.intercept or batch.X.shape[1] < 2:
             return np.ones(len(batch.X), bool)
+        batch = self.within(batch)
 
         def made() -> tuple[NDArray[np.bool_]]:
             moves = [(A[:, :1] != A).any(axis=(1, 2)) for A in (batch.X, batch.Y)]

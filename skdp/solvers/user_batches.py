@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.solvers.local_fits import times_powers
+
 FloatArray = NDArray[np.float64]
 
 
@@ -60,3 +62,42 @@ class TakenUsers(NamedTuple):
     ) -> tuple[NDArray[Any], ...]:
         """Keep nothing."""
         return make()
+
+
+def beyond(batch: UserBatch, bounds: FloatArray) -> NDArray[np.intp]:
+    """Return which users have an entry beyond the bounds (2, d) of its column."""
+    rows = times_powers(batch.X, batch.x_exponent)
+    return np.flatnonzero(((rows < bounds[0]) | (rows > bounds[1])).any(axis=(1, 2)))
+
+
+class CutUsers(NamedTuple):
+    """A batch whose entries are cut to public bounds of the columns, before their own power of two.
+
+    Of users who have nothing beyond the bounds all bits are as they were.
+    """
+
+    X: FloatArray
+    Y: FloatArray
+    x_exponent: NDArray[np.intc]
+    y_exponent: NDArray[np.intc]
+    whole: UserBatch
+    cut: Hashable
+
+    @classmethod
+    def of(cls, batch: UserBatch, bounds: FloatArray, cut: Hashable) -> UserBatch:
+        """Return the users of a batch within bounds (2, d), which `cut` names."""
+        some = batch.keep(("beyond", cut), lambda: (beyond(batch, bounds),))[0]
+        if not some.size:
+            return batch
+        X, exponents = batch.X.copy(), batch.x_exponent.copy()
+        rows = np.clip(times_powers(X[some], exponents[some]), bounds[0], bounds[1])
+        largest = np.abs(rows).max(axis=(1, 2))
+        exponents[some] = np.where(largest > 0, np.frexp(largest)[1], 0)
+        X[some] = times_powers(rows, -exponents[some])
+        return cls(X, batch.Y, exponents, batch.y_exponent, batch, cut)
+
+    def keep(
+        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
+    ) -> tuple[NDArray[Any], ...]:
+        """Keep it beside what belongs to the whole rows."""
+        return self.whole.keep(("cut", self.cut, key), make, large=large)

@@ -187,6 +187,7 @@ class Heads:
 
         Labels are judged by least squares on their indicators, where leaving out is exact.
         """
+        batch = self.view.within(batch)
         seen, own = self.view(batch), self.view.loss.judges
         Y = seen.Y if own else self.view.linear_targets(seen.Y)
         out = np.empty((len(Y), len(rules) + 1))
@@ -230,6 +231,7 @@ class Heads:
     def small(self, batch: UserBatch) -> FloatArray:
         """Heads in the subspace in the user's own units: V (k, p) and intercept, (n, (k + 1) p)."""
         rule = fixed_choice(self.view).rules[0]
+        batch = self.view.within(batch)
         seen = self.view(batch)
         path = RidgePath.of(seen.times(self.U))
         fit = self._fit(batch, seen, path, rule)
@@ -244,6 +246,7 @@ class Heads:
         A user without an elected rule adds its own vote to the (shrunk) votes of all. Users with
         too few rows for a head have no choice.
         """
+        batch = self.view.within(batch)
         seen = self.view(batch)
         n, _, d = batch.X.shape
         p = seen.Y.shape[2]
@@ -299,7 +302,8 @@ class HeadVotes(SumMessage):
         """Its arrays."""
         model = self.heads.model
         rules = np.array(self.rules, np.float64)
-        return self.heads.view.whitener, model.coef, model.intercept, self.heads.U, rules
+        view = self.heads.view
+        return view.whitener, model.coef, model.intercept, view.bounds, self.heads.U, rules
 
     @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:

@@ -58,17 +58,18 @@ def whitener_of(released: Answer, diagonal: bool) -> FloatArray:
 
 @dataclass(frozen=True)
 class SecondMoment(GramMessage):
-    """A user's rows, own means taken off, in public units."""
+    """A user's rows within public bounds, own means taken off, in public units."""
 
     units: FloatArray
     intercept: bool
+    bounds: FloatArray | None = None
 
     name = "second_moment"
 
     @property
-    def public(self) -> tuple[FloatArray]:
+    def public(self) -> tuple[FloatArray | None, ...]:
         """Its arrays."""
-        return (self.units,)
+        return (self.units, self.bounds)
 
     @property
     def width(self) -> int:
@@ -77,7 +78,8 @@ class SecondMoment(GramMessage):
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the rows."""
-        return (centred(batch.X) if self.intercept else batch.X) / self.units
+        X = View(None, self.intercept, "squared", bounds=self.bounds).within(batch).X
+        return (centred(X) if self.intercept else X) / self.units
 
 
 @dataclass(frozen=True)
@@ -86,13 +88,14 @@ class Variances(SumMessage):
 
     units: FloatArray
     intercept: bool
+    bounds: FloatArray | None = None
 
     name = "variances"
 
     @property
-    def public(self) -> tuple[FloatArray]:
+    def public(self) -> tuple[FloatArray | None, ...]:
         """Its arrays."""
-        return (self.units,)
+        return (self.units, self.bounds)
 
     @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:
@@ -101,23 +104,28 @@ class Variances(SumMessage):
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the sums of squares."""
-        X = SecondMoment(self.units, self.intercept)(batch)
+        X = SecondMoment(self.units, self.intercept, self.bounds)(batch)
         return np.asarray((X * X).sum(axis=1))
 
 
 def learn_whitener(
-    ask: AsksUsers, units: FloatArray, kind: bool | str, intercept: bool, share: float
+    ask: AsksUsers,
+    units: FloatArray,
+    kind: bool | str,
+    intercept: bool,
+    share: float,
+    bounds: FloatArray | None = None,
 ) -> FloatArray | None:
     """Release the users' unit second moments (own means taken off) and return their whitener.
 
-    `units` are public: what rows are divided by first.
+    `units` and `bounds` are public: what rows are divided by, and cut to first.
     """
     if kind is False:
         return None
     if kind is True:
-        released = SecondMoment(units, intercept).asked(ask, share=share)
+        released = SecondMoment(units, intercept, bounds).asked(ask, share=share)
         return np.asarray(whitener_of(released, False) / units[:, None])
-    released = Variances(units, intercept).asked(ask, share=share)
+    released = Variances(units, intercept, bounds).asked(ask, share=share)
     return np.asarray(whitener_of(released, True) / units)
 
 

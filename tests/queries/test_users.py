@@ -23,6 +23,7 @@ from skdp.solvers.columns import Columns
 from skdp.solvers.mean_head import ClassMeans, HeadNorms, MeanHead
 from skdp.solvers.personalization import GlobalModel
 from skdp.solvers.user_heads import Heads, HeadVotes, all_rules
+from skdp.solvers.user_reach import ReachVotes
 
 D, K = 5, 2
 RNG = np.random.default_rng(7)
@@ -58,6 +59,7 @@ def make_local(name, p=1):
         "pooled": lambda q: base.pooled_model(
             Recorder(q), COLUMNS, base.TargetUnit(np.ones(p), 2.0, True, 0), 1.0, intercept=True
         ),
+        "reach_votes": ReachVotes(np.ones(D), SPREAD, model, True).asked,
         "column_ranks": lambda q: q.columns().octaves(np.ones(D)).ranks(np.ones(D)),
         "moments": lambda q: q.columns().moments(np.zeros(D), np.ones(D), 1.0),
         "count": lambda q: q.count(),
@@ -87,11 +89,13 @@ class Recorder:
 COLUMNS = Columns(
     np.ones(D), np.ones(D), np.arange(D) < D - 1, 10.0, 1.0, 10, np.ones(D, bool), np.zeros(D, bool)
 )  # one of them was not found
+SPREAD = np.where(np.arange(D) < D - 1, 0.1, np.inf)
 START = shared.Shared(U, 0.1, shared.Count())
 NAMES = [
     "second_moment", "votes", "moment_votes", "pairs", "variances", "round",
     "round_with_intercepts", "cross", "gram_round", "head_votes", "class_means", "mean_head",
-    "kept_below", "target_lengths", "target_means", "pooled", "column_ranks", "moments", "count",
+    "kept_below", "target_lengths", "target_means", "pooled", "reach_votes", "column_ranks",
+    "moments", "count",
 ]  # fmt: skip
 # The worst pair has heads along one direction and residuals along another, which few users have.
 FLOOR = {("round_with_intercepts", 3): 0.93}

@@ -22,6 +22,7 @@ from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, PoissonLoss
+from skdp.regression._users import within_bounds
 from skdp.solvers.local_fits import RidgePath
 from skdp.solvers.local_losses import LOSSES
 from skdp.solvers.personalization import PENALTIES, View
@@ -166,7 +167,10 @@ def test_other_routes_learn_too(params):
 def test_order_of_exponential_mechanism_and_votes():
     """d=3, k=1: the choice with the scale-free score learns; Gaussian votes learn faster."""
     common = {"whiten": False, "n_rounds": 0, "head": "subspace", "fit_intercept": False}
-    bounds, split = {"target_bounds": (-9, 9)}, {"init": 0.998, "columns": 0.001, "global": 0.001}
+    bounds, split = (
+        {"target_bounds": (-9, 9)},
+        {"init": 0.998, "columns": 0.001, "global": 0.001, "reach": 0.001},
+    )
     routes = {
         "votes": bounds | {"budget_split": split},
         "add_remove": {
@@ -257,6 +261,40 @@ def test_users_who_do_not_differ_are_hardly_worse_than_the_model_of_all(common):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(("share", "code"), [(0.0005, 1e8), (0.01, -999.0)])
+def test_codes_among_the_entries_do_not_spoil_heads(share, code):
+    """A value that stands for "unknown", in the rows of one user in twenty or of most."""
+    users = Users(1500, d=10)
+    rng = np.random.default_rng(2)
+    held = rng.random(len(users.y)) < 0.25
+    X, y, groups = users.all
+    X = np.where(rng.random(X.shape) < share, code, X)
+    with seeded_entropy(25):
+        model = quiet(DPPersonalizedRegressor(2).fit, X[~held], y[~held], groups[~held])
+    assert r2_score(y[held], model.predict(X[held], groups[held])) > 0.4
+    low, high = model.entry_bounds_
+    assert (low > -20).all() and (high < 20).all()
+    some, theirs = X[held][:50], groups[held][:50]
+    expected = model.predict(np.clip(some, low, high), theirs)
+    for rows in (some, sp.csr_array(some)):
+        assert np.allclose(model.predict(rows, theirs), expected)
+    public = model.released().predict(some)
+    assert np.allclose(public, model.released().predict(np.clip(some, low, high)))
+
+
+def test_sparse_rows_are_cut_as_dense_ones():
+    """Bounds on both sides of 0 leave zeros alone, others move them; duplicates are summed."""
+    X = np.array([[0.0, 9.0, -9.0], [1.0, 0.0, 0.0]])
+    parts = sp.csr_array((np.array([4.0, 5.0, -9.0, 1.0]), np.array([1, 1, 2, 0]), [0, 3, 4]))
+    for bounds in (np.array([[-5.0] * 3, [5.0] * 3]), np.array([[-5, 1, -5.0], [5.0] * 3])):
+        cut = within_bounds(parts, bounds)
+        cut = cut.toarray() if sp.issparse(cut) else cut
+        assert np.array_equal(cut, np.clip(X, *bounds))
+    assert np.array_equal(parts.data, [4, 5, -9, 1])
+    assert within_bounds(X, None) is X
+
+
+@pytest.mark.thorough
 def test_one_row_is_no_head():
     """Such users have the model of all, and without noise no head explodes."""
     shops = Shops(300)
@@ -266,7 +304,8 @@ def test_one_row_is_no_head():
                 DPPersonalizedRegressor(2, epsilon=epsilon).fit, shops.X, shops.y, shops.groups
             )
         single = model.adapt(shops.X[:3], shops.y[:3] + 1e6, [-3, -2, -1])
-        expected = shops.X @ model.global_coef_ + model.global_intercept_
+        rows = shops.X if model.entry_bounds_ is None else np.clip(shops.X, *model.entry_bounds_)
+        expected = rows @ model.global_coef_ + model.global_intercept_
         for user in (-3, -2, -1):
             assert np.allclose(single.predict(shops.X, np.full(len(shops.X), user)), expected)
         assert np.abs(model._private["heads"]).max() < 500
@@ -462,12 +501,12 @@ def test_receipt_and_shares():
     for line in model.ledger_:
         shares[line.name] = shares.get(line.name, 0.0) + line.loss.value**2 / spent.mu**2
     parts = {"target_median": 0.04, "target_mean_median": 0.04, "count": 0.002}
-    parts |= {"column_ranks": 0.098, "pooled": 0.1, "second_moment": 0.05, "votes": 0.45}
-    parts |= {"round": 0.42, "head_votes": 0.04}
+    parts |= {"column_ranks": 0.098, "pooled": 0.1, "reach_votes": 0.02, "second_moment": 0.05}
+    parts |= {"votes": 0.45, "round": 0.42, "head_votes": 0.04}
     assert list(shares) == list(parts)
-    assert np.allclose(list(shares.values()), np.array(list(parts.values())) / 1.24)
+    assert np.allclose(list(shares.values()), np.array(list(parts.values())) / 1.26)
     split = {"targets": 28, "whitener": 1, "init": 1, "rounds": 2, "head": 1, "global": 1}
-    lines = seeded(budget_split=split | {"columns": 1}).ledger_
+    lines = seeded(budget_split=split | {"columns": 1, "reach": 1}).ledger_
     even = [line for line in lines if line.name not in ("column_ranks", "count")]
     assert len({round(line.loss.value, 9) for line in even}) == 1
 

@@ -1,0 +1,100 @@
+"""How far from their centres the entries of columns count, elected by the users.
+
+A sentinel of 1e8 in one row in a hundred spoils the heads of those who have it and of nobody else,
+and every prediction from such a row; an amount of which the logarithm is normal reaches as far, and
+means it. Only those who have such rows can tell: each compares what it would have predicted for a
+row of its own from the others, with entries cut at one reach and at another.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.solvers.columns import Columns
+from skdp.solvers.personalization import PENALTIES, AsksUsers, GlobalModel, SumMessage, View
+from skdp.solvers.user_batches import TakenUsers, UserBatch, beyond
+
+FloatArray = NDArray[np.float64]
+# Scales from the centre, as in a private read-out (6) and wider; the last one cuts nothing.
+REACHES = (*(6.0 * 4.0**i for i in range(5)), math.inf)
+_TRUST = 2.0  # deviations of its noise by which a vote must ask for the next reach
+
+
+def bounds_at(center: FloatArray, spread: FloatArray, reach: float) -> FloatArray:
+    """Return the lowest and the highest entry of each column, (2, d)."""
+    return np.stack([center - reach * spread, center + reach * spread])
+
+
+@dataclass(frozen=True)
+class ReachVotes(SumMessage):
+    """How much better each reach predicts rows that were left out than the one before, in octaves.
+
+    One octave is as good as many. A user who has nothing beyond a reach says nothing about it.
+
+    Attributes
+    ----------
+    center, spread : array of shape (d,)
+        Of the columns; one without a scale (inf) is not cut, and not looked at.
+    model : GlobalModel
+        The model of all.
+    intercept : bool
+        Whether users have their own intercept.
+    """
+
+    center: FloatArray
+    spread: FloatArray
+    model: GlobalModel
+    intercept: bool
+
+    name = "reach_votes"
+
+    @property
+    def public(self) -> tuple[Any, ...]:
+        """Its arrays."""
+        return self.center, self.spread, self.model.coef, self.model.intercept
+
+    @property
+    def parts(self) -> tuple[tuple[Any, ...], ...]:
+        """One vector."""
+        return (((len(REACHES) - 1,), 1.0, False),)
+
+    def _view(self, reach: float) -> View:
+        bounds = bounds_at(self.center, self.spread, reach)
+        return View(1.0 / self.spread, self.intercept, "squared", self.model, bounds)
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the votes, of any length."""
+        out = np.zeros((len(batch.Y), len(REACHES) - 1))
+        some = beyond(batch, bounds_at(self.center, self.spread, REACHES[0]))
+        if some.size:
+            part = TakenUsers.of(batch, some)
+            losses = np.stack([_left_out(self._view(reach), part) for reach in REACHES], axis=1)
+            out[some] = np.clip(-np.diff(np.log2(losses + 1e-300), axis=1), -1.0, 1.0)
+        return out
+
+
+def _left_out(view: View, batch: UserBatch) -> FloatArray:
+    """Return the mean square of each user's left-out rows, by its best penalty."""
+    seen = view(batch)
+    errors = seen.path.grid_errors(seen.Y, PENALTIES, np.array([view.variance]))
+    return np.asarray(errors[:, :, 0].sum(axis=2).min(axis=1))
+
+
+def elect_bounds(
+    ask: AsksUsers, columns: Columns, model: GlobalModel, share: float, *, intercept: bool
+) -> FloatArray | None:
+    """Return the elected bounds of the columns (2, d), or None.
+
+    The first reach beyond which users do not clearly ask for the next one: where few have such
+    rows, or these do not tell, cutting costs little, and not cutting may cost everything.
+    """
+    spread = np.where(columns.found, columns.spread, math.inf)
+    released = ReachVotes(columns.center, spread, model, intercept).asked(ask, share=share)
+    asked = released.value > _TRUST * released.noise_scale
+    bounds = bounds_at(columns.center, spread, REACHES[int(np.cumprod(asked).sum())])
+    return bounds if np.isfinite(bounds).any() else None

@@ -1,0 +1,103 @@
+"""How far entries count: those who have far ones say whether they mean them."""
+
+import numpy as np
+import pytest
+
+from skdp.answer import Answer
+from skdp.data.users import UserRows
+from skdp.queries.users import UserQuery
+from skdp.solvers.columns import Columns
+from skdp.solvers.personalization import GlobalModel, View
+from skdp.solvers.user_batches import CutUsers
+from skdp.solvers.user_reach import REACHES, ReachVotes, elect_bounds
+
+D, M, N = 4, 12, 200
+ALL = np.ones(D, bool)
+MODEL = GlobalModel(np.ones((D, 1)), np.zeros(1))
+
+
+def columns(found=ALL):
+    return Columns(np.zeros(D), np.ones(D), found, float(N), 1.0, 10, ALL, ~ALL)
+
+
+class Exact:
+    """Answers a message exactly, beside a public noise scale."""
+
+    def __init__(self, X, y, noise):
+        codes = np.repeat(np.arange(len(X) // M), M)
+        users = UserRows(X, y[:, None], codes, True)
+        self._query, self._noise = UserQuery(users, adjacency="add_remove"), noise
+
+    def sums(self, name, local, parts, *, share):
+        return Answer(self._query.sums(name, local, parts).answer(0.0), self._noise)
+
+
+def elected(X, y, noise=1.0, found=ALL):
+    return elect_bounds(Exact(X, y, noise), columns(found), MODEL, 1.0, intercept=True)
+
+
+def rows(seed=0, n=N):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n * M, D))
+    return rng, X
+
+
+def line(rng, X):
+    """Targets that each user has by a model of its own."""
+    coef = 1 + np.repeat(rng.standard_normal((len(X) // M, D)), M, axis=0)
+    return np.sum(X * coef, axis=1) + 0.3 * rng.standard_normal(len(X))
+
+
+@pytest.mark.parametrize("value", [-999.0, 1e8, 1e300])
+def test_a_value_that_means_nothing_is_cut(value):
+    rng, X = rows()
+    y = line(rng, X)
+    X[rng.random(X.shape) < 0.002] = value
+    bounds = elected(X, y)
+    assert np.array_equal(bounds, np.outer([-REACHES[0], REACHES[0]], np.ones(D)))
+
+
+def test_values_that_mean_what_they_say_are_not():
+    rng, X = rows()
+    X[rng.random(X.shape) < 0.03] *= 40.0
+    bounds = elected(X, line(rng, X))
+    assert (bounds[1] >= REACHES[2]).all()
+    few = elected(X[: 4 * M], line(rng, X[: 4 * M]), noise=9.0)  # too few to be heard
+    assert (few[1] == REACHES[0]).all()
+
+
+def test_nobody_is_far():
+    """All votes are zero; noise decides, and no row is cut by it."""
+    rng, X = rows()
+    ask = Exact(X, line(rng, X), 0.0)
+    votes = ReachVotes(np.zeros(D), np.ones(D), MODEL, True).asked(ask, share=1.0)
+    assert not votes.value.any()
+
+
+def test_a_column_without_a_scale_is_not_cut():
+    rng, X = rows()
+    y = line(rng, X)
+    X[rng.random(X.shape) < 0.002] = 1e8
+    assert elected(X, y, found=~ALL) is None
+    bounds = elected(X, y, found=np.arange(D) > 0)
+    assert np.isinf(bounds[:, 0]).all() and np.isfinite(bounds[:, 1:]).all()
+
+
+def test_cutting_changes_nobody_else():
+    """Who has nothing beyond the bounds keeps every bit; who has, has rows cut and scaled anew."""
+    rng, X = rows(n=20)
+    X[5 * M + 3, 1] = 1e200
+    source = UserRows(X, line(rng, X)[:, None], np.repeat(np.arange(20), M), True)
+    _, batch = next(iter(source.labelled_blocks()))
+    bounds = np.outer([-6.0, 6.0], np.ones(D))
+    cut = View(None, True, "squared", bounds=bounds).within(batch)
+    assert isinstance(cut, CutUsers)
+    others = np.arange(20) != 5
+    assert np.array_equal(cut.X[others], batch.X[others])
+    assert np.array_equal(cut.x_exponent[others], batch.x_exponent[others])
+    true = np.ldexp(batch.X[5], batch.x_exponent[5])
+    assert np.array_equal(np.ldexp(cut.X[5], cut.x_exponent[5]), np.clip(true, -6.0, 6.0))
+    assert 0.5 <= np.abs(cut.X[5]).max() < 1
+    assert View(None, True, "squared", bounds=10 * bounds * 1e200).within(batch) is batch
+    again = View(None, True, "squared", bounds=bounds).within(cut)
+    assert np.array_equal(again.X, cut.X)
