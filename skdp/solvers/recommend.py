@@ -37,6 +37,7 @@ _JUDGED_SCORES = 2e7  # computed for it: seconds
 # Half a moment then shows tastes of 7% of all: of made tables with less, none was better by tastes.
 _LOOK_SHARE, _LEAST_LOOK = 0.8, 290.0
 _FIRST_LOOK = 0.5  # of a moment's share, where what is left would serve the counts
+_SLIGHT_LOSS = 0.0002  # of the best list: counts that lost no more need nothing
 _UNLIKE = 0.06  # of the rows vote on a way that is about as good as popularity
 _HIDDEN, _MOST_HIDDEN = 0.1, 2.0  # share of the items of a judged row, and how many in the mean
 _SEEN, _MOST_SEEN = 0.2, 6.0  # the same where the moment is made with them
@@ -275,10 +276,11 @@ def fit_filter(
     judged = judged_part(route, n_users, usual)
     items = known_items(counts, kept, n_users)
     release = partial(_released, ask, route, items, floor or usual, judged.left_out)
-    look = _first_look(route, counts, available)
+    loss = list_loss(counts.value, counts.noise_scale)
+    look = _first_look(route, loss)
     answer = release(rest * look)
     moment, flipped = _moment(route, answer, items, floor or usual)
-    if look < 1.0 and tells(moment, items):
+    if look < 1.0 and tells(moment, items, loss):
         answer, look = averaged(answer, release(rest * (1 - look))), 1.0
         moment, _ = _moment(route, answer, items, floor or usual)
     del answer  # large, as is the moment
@@ -286,7 +288,7 @@ def fit_filter(
         counts = with_flips(counts, flipped, kept, judged.rows * judged.items, n_users)
         items = known_items(counts, kept, n_users)
     ways = offered(moment if look == 1.0 else None, items, n_components, exponent)
-    if route.name == "gram" and not (judged.apart or ways.clear) and ways.there:
+    if route.name == "gram" and not ways.clear and ways.there:
         ways = ways._replace(energy=energy_of(moment, items))
     del moment
     left = rest * (1 - look) + _JUDGE
@@ -308,13 +310,12 @@ def judged_part(route: Route, n_users: float, usual: int) -> Judged:
     return Judged(rows, min(_HIDDEN, _MOST_HIDDEN / usual), True)
 
 
-def _first_look(route: Route, counts: Bought, available: float) -> float:
+def _first_look(route: Route, loss: float) -> float:
     """Return the part of a moment that is bought at first.
 
-    All of it where the counts were clear at once: they need no more, and flips are made once.
+    All of it where counts that have lost such a share need no more; flips are made once.
     """
-    clear = counts.spent <= 1.01 * _rungs(route.name, available)[0][0] and not route.staged
-    return 1.0 if clear or route.name == "one_shot" else _FIRST_LOOK
+    return 1.0 if loss <= _SLIGHT_LOSS or route.name == "one_shot" else _FIRST_LOOK
 
 
 def _chosen_way(ask: Any, route: Route, ways: Ways, n_users: float, judged: Judged) -> Way | None:

@@ -24,8 +24,10 @@ from skdp.solvers.shrinkage import Directions, PairMoment, wigner
 FloatArray = NDArray[np.float64]
 _FLOOR = 0.3  # of the edge of the noise: the least that an item counts as
 _TINY = 1e-300
-_ENERGY = 0.5  # deviations of the noise: a taste that is missed costs ten times a look in vain
-_CLEAR = 4.0  # deviations that structure beside tastes does not reach where votes drown
+# Deviations of the noise that the energy of pairs must have, how much more for each share of the
+# best list that counts have lost so far (what goes to the pairs is missing from them), and at most.
+_ENERGY, _ENERGY_OF_LOSS, _MOST_ENERGY = 0.5, 500.0, 2.0
+_CLEAR = 4.0  # deviations that structure beside tastes does not reach
 _ALIKE = 1e-3  # popularity and its square, where all items are about as popular
 _BAND = 256
 _MANY = 6  # tastes that stand out: where they were so many, twice the weight was mostly better
@@ -51,8 +53,8 @@ class Way(NamedTuple):
         The same where votes drown in noise and something stands out: what the moment says beside
         it helped most of all, as nothing weak was read.
     told : float
-        The same where nothing stands out, but the energy of the pairs is clearly beyond that of the
-        noise (`_CLEAR`): there are tastes, which single items show a little.
+        The same where nothing stands out: pairs whose energy is clearly beyond that of the noise
+        hold tastes, which single items show a little.
     once : float
         How many deviations more where one choice is made in place of votes: its noise has a heavy
         tail, so that bold ways come by chance, and one that is wrong costs ten times what it gains
@@ -101,10 +103,14 @@ class Items(NamedTuple):
 
 
 class Ways(NamedTuple):
-    """Filters of one release that differ in their tastes: see `WAYS`; and the `energy` of it."""
+    """Filters of one release that differ in their tastes: see `WAYS`; and the `energy` of it.
+
+    Where no taste stands out, and the energy is not clearly beyond that of the noise (`_CLEAR`),
+    nothing is offered: in made tables single items were of no use there.
+    """
 
     kinds: tuple[ItemFilter, ...]
-    energy: float = 0.0
+    energy: float = math.inf
 
     @property
     def clear(self) -> int:
@@ -115,6 +121,8 @@ class Ways(NamedTuple):
     @property
     def there(self) -> list[Way]:
         """Ways whose tastes are not empty, and which may be the best."""
+        if not self.clear and self.energy <= _CLEAR:
+            return []
         return [
             way
             for way in WAYS
@@ -134,9 +142,9 @@ class Ways(NamedTuple):
         return np.asarray((needed + needed_once) * noise_scale + luck)
 
     def _doubt(self, way: Way, drowned: bool) -> float:
-        if drowned and self.clear:
-            return way.drowned
-        return way.told if drowned and self.energy > _CLEAR else way.doubts[self.clear]
+        if drowned:
+            return way.drowned if self.clear else way.told
+        return way.doubts[self.clear]
 
     def together(self) -> tuple[ItemFilter, FloatArray]:
         """Return one filter of all tastes, and the weights of them that make each way."""
@@ -178,13 +186,16 @@ def energy_of(moment: PairMoment, items: Items) -> float:
     return energy(*beside_popularity(moment, items), items, moment.edge)
 
 
-def tells(moment: PairMoment, items: Items) -> bool:
+def tells(moment: PairMoment, items: Items, loss: float = 0.0) -> bool:
     """Return whether a dense moment says more of its pairs than popularity explains.
 
-    Either their energy is beyond that of the noise, or a direction stands out of it.
+    Either their energy is beyond that of the noise, or a direction stands out of it. Energy alone
+    does not say whether any direction will, so it must be more where the counts need the rest of
+    the budget: where their best list has lost a share `loss` by their noise.
     """
     left, basis = beside_popularity(moment, items)
-    if energy(left, basis, items, moment.edge) > _ENERGY:
+    needed = min(_ENERGY + _ENERGY_OF_LOSS * loss, _MOST_ENERGY)
+    if energy(left, basis, items, moment.edge) > needed:
         return True
     return bool(moment.shrink(*leading_pairs(left, 1, rough=True)).vectors.shape[1])
 

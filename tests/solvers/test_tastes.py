@@ -139,6 +139,18 @@ def test_tastes_tell_and_long_histories_do_not(n_tastes):
     assert told <= 6 if n_tastes == 0 else told == 8
 
 
+def test_the_worse_the_counts_the_more_must_be_told():
+    """Many weak tastes: each energy that tells beside bad counts tells beside good ones."""
+    rng, items, told = np.random.default_rng(3), falling_items(120), []
+    many = noisy_moment(np.zeros((120, 120)), 1.0, rng).off
+    for weak in np.linspace(0.0, 0.7, 30):
+        moment = noisy_moment(weak * many, 1.0, rng)
+        told.append([tells(moment, items, loss) for loss in (0.0, 0.002, 0.01, 1.0)])
+    found = np.sum(told, axis=0)
+    assert np.all(np.diff(np.array(told, int), axis=1) <= 0)
+    assert found[0] > found[1] > found[2] == found[3] > 0
+
+
 def test_exact_pairs_always_tell():
     R = histories(200, 30, 0, np.random.default_rng(2))
     assert tells(exact_moment(R), items_of(R))
