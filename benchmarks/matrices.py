@@ -6,7 +6,9 @@ trivial baseline is ahead of the package, at the budget where that is worst; wha
 noise of the medians (two standard errors) is not counted. "CPU" is the median over fits, in ms: old
 routes, new ones and baselines in the same run.
 
-"captured": share of the squared length that the best subspace of k dimensions holds.
+"captured": share of the squared length that the best subspace of k dimensions holds. "as planned"
+is what `plan` says before any data are touched, told what a user may know: singular values or
+shares of directions, the number of entries, how lengths spread.
 """
 
 import math
@@ -19,10 +21,12 @@ from functools import partial
 import baselines
 import numpy as np
 import personalization
+import planned
 import scipy.sparse as sp
 from readout import adassp, r2, synthetic
 from report import run_sections, show, shown
 from sklearn.datasets import load_digits
+from sklearn.linear_model import Ridge
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
@@ -53,10 +57,14 @@ def sized(full, quick):
     return quick if QUICK else full
 
 
-def compare(title, methods, score, *, ours, aside=(), epsilons=EPSILONS, fits=None, notes=()):
+def compare(
+    title, methods, score, *, ours, aside=(), epsilons=EPSILONS, fits=None, notes=(), expect=None,
+    perfect=1.0,
+):  # fmt: skip
     """Show medians of ``score(fit(epsilon))``; the names in `ours` are held against others.
 
-    Those in `aside` are shown alone.
+    Those in `aside` are shown alone. ``expect(epsilon)`` is the score that the plan of the first
+    of `ours` expects, where `perfect` is that of a fit without noise.
     """
     fits = fits or sized(5, 3)
     seconds = {name: [] for name in methods}
@@ -72,6 +80,10 @@ def compare(title, methods, score, *, ours, aside=(), epsilons=EPSILONS, fits=No
         behind = lost(cells, [found[other] for other in trivial]) if name in ours else ""
         medians = [f"{statistics.median(cell):.3f}" for cell in cells]
         rows.append([name, *medians, behind, f"{1000 * statistics.median(seconds[name]):.0f}"])
+    if expect:
+        expected = [expect(epsilon) for epsilon in epsilons]
+        rows.append([f"{ours[0]}, as planned", *(f"{value:.3f}" for value in expected), "", ""])
+        notes = (*notes, planned.near(found[ours[0]], expected, perfect))
     show(f"{title}, median of {fits}", ["epsilon", *epsilons, "behind", "CPU (ms)"], rows, *notes)
 
 
@@ -121,7 +133,7 @@ def wide_rows():
         "review site": review_site(m, n),
     }
     for name, R in sets.items():
-        row_table(f"{name}, {m} x {n}", normalize(R), sized(16, 10))
+        row_table(f"{name}, {m} x {n}", normalize(R), sized(16, 10), apart=name == "few tastes")
 
 
 def review_site(m, n):
@@ -135,16 +147,24 @@ def dense_rows():
     rng = np.random.default_rng(0)
     lengths = np.exp(0.7 * rng.standard_normal(sized(6000, 2000)))
     shape = rng.standard_normal((len(lengths), 60)) * np.arange(1, 61) ** -0.7
+    shape = shape @ np.linalg.qr(rng.standard_normal((60, 60)))[0]
     row_table("digits", load_digits().data, 10)
     title = f"lengths that differ, {len(lengths)} x 60"
     row_table(title, shape * lengths[:, None], 10, notes=[_LONGEST])
 
 
-def row_table(title, X, k, **notes):
+def row_table(title, X, k, *, apart=False, **notes):
     """The row unit: rows of any length, and no public bound on it."""
     moment, rng = Moment(X, k), np.random.default_rng()
     unit = sp.issparse(X)
     options = {"clip_norm": 1.0} if unit else {}
+    if unit:
+        facts = {"nnz": X.nnz, "signal": moment.best / float(np.sum(X.data**2)), "apart": apart}
+    else:
+        lengths = np.linalg.norm(X, axis=1)
+        facts = {"spectrum": np.maximum(np.linalg.eigvalsh(X.T @ X), 0.0)}
+        facts["spread"] = float(np.std(np.log(lengths)))
+    expect = planned.captured(DPTruncatedSVD(k, **options), X, **facts)
     methods = {
         f"{k} most popular columns": lambda e: baselines.popular(
             X, k, e, DELTA, rng, clipped=not unit
@@ -159,7 +179,7 @@ def row_table(title, X, k, **notes):
             key=moment,
         )
     title = f"row unit, {title}, k={k}, captured"
-    compare(title, methods, moment, ours=["DPTruncatedSVD"], **notes)
+    compare(title, methods, moment, ours=["DPTruncatedSVD"], expect=expect, **notes)
 
 
 # -- interactions, entries -------------------------------------------------------------------------
@@ -182,7 +202,7 @@ def floored(R, floor=5):
 def interaction_table(R, k, delta=DELTA, **options):
     rows, rng = floored(R), np.random.default_rng()
     unit = {"privacy_unit": "interaction", "delta": delta}
-    moment = {"change": gram_change(R.shape[1], 5, "add_remove")}
+    change = {"change": gram_change(R.shape[1], 5, "add_remove")}
 
     def ours(route):
         return lambda e: DPTruncatedSVD(k, epsilon=e, algorithm=route, **unit).fit(R).components_
@@ -192,7 +212,7 @@ def interaction_table(R, k, delta=DELTA, **options):
         "randomised response": lambda e: baselines.flipped_rows(R, k, e, rng),
         "power method as printed": lambda e: baselines.printed_interactions(R, k, e, delta, rng),
         "one symmetric moment": lambda e: baselines.symmetric_gaussian(
-            rows, k, e, delta, "add_remove", rng, **moment
+            rows, k, e, delta, "add_remove", rng, **change
         ),
         "row unit": lambda e: (
             DPTruncatedSVD(k, epsilon=e, delta=delta, clip_norm=1.0).fit(rows).components_
@@ -202,7 +222,10 @@ def interaction_table(R, k, delta=DELTA, **options):
     }
     title = f"interaction unit, {R.shape[0]} x {R.shape[1]}, {R.nnz} ones, k={k}, captured"
     ours_too = ["DPTruncatedSVD", "DPTruncatedSVD, power"]
-    compare(title, methods, Moment(rows, k), ours=ours_too, notes=[_PRODUCTS], **options)
+    moment = Moment(rows, k)
+    facts = {"nnz": R.nnz, "signal": moment.best / float(np.sum(rows.data**2))}
+    expect = planned.captured(DPTruncatedSVD(k, **unit), R, **facts)
+    compare(title, methods, moment, ours=ours_too, notes=[_PRODUCTS], expect=expect, **options)
 
 
 def entries():
@@ -232,9 +255,11 @@ def entry_table(title, A, k):
     }
     if sp.issparse(A):
         methods["randomised response"] = lambda e: baselines.flipped_entries(X, k, e, rng)
+    spectrum = planned.leading_values(X, k)
     compare(
         f"entry unit, {title}, {X.shape[0]} x {X.shape[1]}, k={k}, captured", methods, Moment(X, k),
         ours=["DPTruncatedSVD"],
+        expect=planned.captured(DPTruncatedSVD(k, **unit), X, spectrum=spectrum),
     )  # fmt: skip
 
 
@@ -254,7 +279,8 @@ def norms():
             "DPTruncatedSVD": lambda e, s=svd: s.set_params(epsilon=e).fit(X).components_,
         }
         title = f"{unit} unit, change 1, {m} x {n}, k={k}, captured"
-        compare(title, methods, Moment(X, k), ours=["DPTruncatedSVD"])
+        expect = planned.captured(svd, X, spectrum=planned.leading_values(X, k))
+        compare(title, methods, Moment(X, k), ours=["DPTruncatedSVD"], expect=expect)
 
 
 def contracts():
@@ -301,7 +327,10 @@ def readouts():
             ),
         }
         score = lambda predict, test=test: max(r2(predict, test), -1.0)  # noqa: E731
-        compare(f"regression, {n} x {d}, R2 (-1: below)", methods, score, ours=["DPRidge"])
+        best = r2(Ridge(1e-6).fit(*train).predict, test)
+        expect = planned.r2(DPRidge(**given), train[0], best)
+        options = {"ours": ["DPRidge"], "expect": expect, "perfect": best}
+        compare(f"regression, {n} x {d}, R2 (-1: below)", methods, score, **options)
     digits_table(rng)
 
 
@@ -346,7 +375,10 @@ def users():
             "DPPersonalizedRegressor": lambda e, p=people: -personalization.ours(p, e),
         }
         title = f"{n} users of 10 rows, {name}: minus the risk relative to the zero model"
-        compare(title, methods, float, ours=["DPPersonalizedRegressor"])
+        compare(
+            title, methods, float, ours=["DPPersonalizedRegressor"], perfect=0.0,
+            expect=planned.risk(people),
+        )  # fmt: skip
 
 
 def traces():
@@ -359,7 +391,10 @@ def traces():
             "DPTraceRegressor": lambda e, p=problem: -p.error(trace.ours()(p, e)),
         }
         title = f"trace regression, {n} records of a 10 x 10 matrix of rank 2: minus the error"
-        compare(title, methods, float, ours=["DPTraceRegressor"])
+        compare(
+            title, methods, float, ours=["DPTraceRegressor"], perfect=0.0,
+            expect=planned.trace_error(problem),
+        )  # fmt: skip
 
 
 SECTIONS = {

@@ -32,7 +32,7 @@ class Users:
 
     def __init__(self, n, d=20, k=2, m=10, *, noise=0.5, root=None, mean=0.0, seed=None):
         rng = np.random.default_rng(seed)
-        self.n, self.d, self.k, self.m = n, d, k, m
+        self.n, self.d, self.k, self.m, self.noise = n, d, k, m, noise
         self.U = np.linalg.qr(rng.standard_normal((d, k)))[0]
         V = rng.standard_normal((n, k))
         V[:, 0] += mean

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from skdp._entry_units import entry_unit
 from skdp.data.persons import each_alone
 from skdp.decomposition._entry_moments import usual_length
 from skdp.decomposition._row_planning import (
     DIRECTION,
+    LOST,
     check_share,
     check_shares,
     check_spread,
@@ -38,10 +41,13 @@ from skdp.theory import (
     rehearse,
     zero_rows,
 )
-from skdp.theory._one_shot import flipped_side
+from skdp.theory._one_shot import flipped_side, turned_by_cells
 from skdp.theory._rehearsal import clear_sums, ranks_about
 
 _TURNED = "squared sine between released and exact subspace"
+# Measured: half of the components with this part of the singular value from which they are found
+# are missed by an iteration, and how fast that falls (two shapes, three units).
+_HALF_FOUND, _SHARP = 0.6, 7.0
 
 
 class PlansMixin:
@@ -73,9 +79,11 @@ class PlansMixin:
             that the components hold; the shares of directions of rows fall like the power of 1/i
             that agrees with it, None like 1/i. Other units: the smallest singular value that shall
             be found; None gives the threshold alone.
-        spectrum : array-like of shape (n_features,) or None, default=None
-            Row units, in place of `signal`: variances along orthogonal directions, up to a factor.
-            With them, and the right `spread`, the error of dense rows is within a factor of two.
+        spectrum : array-like or None, default=None
+            In place of `signal`. Row units: variances along all `n_features` orthogonal directions,
+            up to a factor; with them, and the right `spread`, the error of dense rows is within a
+            factor of two. Units of entries, edges and changes of a norm: the singular values that
+            the components shall find.
         spread : float or None, default=None
             Row units: standard deviation of the logarithms of the lengths of rows, whose median is
             the clip norm. What is lost grows fast with it, as the longest row must be hidden. None
@@ -107,12 +115,15 @@ class PlansMixin:
             check_nnz(self, nnz, n, d)
         rows, sparse = unit in ("row", "group"), sparse or nnz is not None
         shares = check_shares(self, signal, spectrum, d) if rows else None
+        sought = signal if rows or unit == "interaction" else check_values(self, signal, spectrum)
+        if unit == "interaction" and spectrum is not None:
+            raise ValueError("plan of interactions takes 'signal', not 'spectrum'.")
         spread = check_spread(self, spread)
         asked = not rows or self.adjacency == "replace" or self.epsilon == math.inf
         planned, seen = (self, d) if nnz is None else seen_columns(self, n, d)
         X = zero_rows(n if asked else 1, seen, sparse=sparse or not rows)
         X = each_alone(X) if unit == "group" else X
-        ordinary = ordinary_answers(self, n, d, shares, nnz, seen)
+        ordinary = ordinary_answers(self, n, d, shares, nnz, seen, sought)
         rehearsal = rehearse(planned, n, X, pure=planned._is_pure(X), **ordinary)
         if rows:
             whole = rehearsal
@@ -123,15 +134,16 @@ class PlansMixin:
                 expected = with_range(expected, partial(expect_rows, self, whole, n), d, spread, n)
         else:
             expect = expect_interactions if unit == "interaction" else expect_entries
-            expected = expect(self, rehearsal, n, d, signal)
+            expected = expect(self, rehearsal, n, d, sought)
         if nnz is not None:
-            expected = expect_made(self, rehearsal, expected, (n, d), nnz, signal, bool(apart))
+            asked = signal if spectrum is None else sought
+            expected = expect_made(self, rehearsal, expected, (n, d), nnz, asked, bool(apart))
         learns = rows and not is_bounded(self)
         said = rehearsal.clip_norm(self.clip_norm)[1] if learns else "1"
         return rehearsal.plan(n, d, expected, said)
 
 
-def ordinary_answers(estimator, n, d, shares, nnz, seen):
+def ordinary_answers(estimator, n, d, shares, nnz, seen, sought):
     """Return what ordinary data answer, by the name of the question."""
     unit, answers = getattr(estimator, "privacy_unit", "row"), {}
     sums = clear_sums if nnz is None else made_sums(unit, nnz, n, d, seen)
@@ -143,7 +155,7 @@ def ordinary_answers(estimator, n, d, shares, nnz, seen):
     if unit in ("interaction", "entry"):
         answers["counts"] = sums
     if unit == "entry":
-        answers |= ranks_about(usual_length(estimator, entry_unit(estimator), d))
+        answers |= ranks_about(_entry_length(estimator, n, d, sought))
     return answers
 
 
@@ -185,55 +197,135 @@ def turned_items(users, items, k, captured):
     return items.error(captured * users / k)
 
 
-def expect_moment(estimator, moment, m, n, signal):
+class SingularValues(NamedTuple):
+    """What the components shall find, and what an error says of it."""
+
+    values: tuple[float, ...]
+    meaning: str
+    said: tuple[str, ...]
+
+    def lost(self, turned):
+        """Return the share of their squares that is lost, from sin^2 of each; nan of none."""
+        if not self.values:
+            return math.nan
+        squares = np.square(self.values)
+        return float(squares @ [turned(value) for value in self.values] / squares.sum())
+
+
+def check_values(estimator, signal, spectrum):
+    """Return the singular values that are assumed: one of all components, or each."""
+    if signal is not None and spectrum is not None:
+        raise ValueError("plan takes 'signal' or 'spectrum', not both. Got both.")
+    if spectrum is None and signal is None:
+        return SingularValues((), _TURNED, ())
+    given = np.asarray(signal if spectrum is None else spectrum, np.float64)
+    fine = given.ndim == (spectrum is not None) and given.size and np.isfinite(given).all()
+    if not fine or isinstance(signal, bool) or (given <= 0).any():
+        name, what = ("signal", "a positive number, a") if spectrum is None else (
+            "spectrum", "a list of positive numbers, the"
+        )  # fmt: skip
+        got = signal if spectrum is None else spectrum
+        raise ValueError(
+            f"'{name}' must be {what} singular value of what is found. Got {got!r} instead."
+        )
+    if spectrum is None:
+        return SingularValues((float(given),), _TURNED, (f"singular values of {float(given):g}",))
+    kept = np.sort(given)[::-1][: n_planned(estimator, given.size)]
+    said = f"singular values from {kept[0]:.3g} to {kept[-1]:.3g}"
+    return SingularValues(tuple(kept.tolist()), LOST, (said,))
+
+
+def _entry_length(estimator, m, n, values):
+    """Return about how long rows are: as usual, or as long as singular values say."""
+    usual = usual_length(estimator, entry_unit(estimator), n)
+    if estimator.clip_norm != "auto":
+        return usual
+    of_each = max(1, estimator.n_components // max(len(values.values), 1))
+    return max(usual, math.sqrt(of_each * math.fsum(np.square(values.values)) / m))
+
+
+def expect_moment(estimator, moment, m, n, values):
     """Expect the angle of right singular vectors that are eigenvectors of a noisy A'A."""
-    items = IteratedSide(moment.noise_scale / math.sqrt(2), 1, n)
-    error = math.nan if signal is None else items.error(float(signal) ** 2)
-    length = usual_length(estimator, entry_unit(estimator), n)
+    noise = moment.noise_scale / math.sqrt(2)
+    items = IteratedSide(noise, 1, n)
+
+    def turned(value):
+        return turned_by_cells(value**2, noise, n, n, symmetric=True)
+
+    length = _entry_length(estimator, m, n, values)
     return Expectation(
-        error=partial(constant_error, error=error),
-        meaning=_TURNED,
+        error=partial(constant_error, error=values.lost(turned)),
+        meaning=values.meaning,
         found=math.sqrt(items.threshold),
         signal="singular value",
-        assumptions=(unit_route(estimator, (m, n))[1], f"rows have norms of about {length:.3g}"),
+        assumptions=(
+            unit_route(estimator, (m, n))[1],
+            f"rows have norms of about {length:.3g}",
+            *values.said,
+        ),
         scales=False,  # the route depends on the shape
     )
 
 
-def expect_entries(estimator, rehearsal, m, n, signal):
-    """Expect the angle of right singular vectors, which are read off A'U.
-
-    Each side is found with the help of the other: what counts is the mean of their thresholds, and
-    noise on the left ones shortens the answers that the right ones are read off. After the products
-    come single vectors, for the means.
-    """
+def expect_entries(estimator, rehearsal, m, n, values):
+    """Expect the angle of right singular vectors: off a noisy A'A or A, or off answers A'U."""
     if moments := rehearsal.named("gram"):
-        return expect_moment(estimator, moments[0], m, n, signal)
-    rights, lefts = rehearsal.named("right_product"), rehearsal.named("left_product")
-    cells, high = rehearsal.named("cells"), float(estimator.entry_bounds[1])
-    if estimator.privacy_unit == "entry_change" and rehearsal.law == "laplace":
-        cells, high = rights or lefts, 1.0  # all of the matrix
-    if cells:
-        right = left = flipped_side(high * cells[0].noise_scale, m, n)
-    else:
-        right = left = IteratedSide.of(rights, m)
-    if not entry_unit(estimator).symmetric and not cells:
-        left = IteratedSide.of(lefts[: len(rights)], n)
-    found = math.sqrt(right.threshold * left.threshold)
-    assumed = [unit_route(estimator, (m, n))[1]]
-    assumed.append("components are spread over rows and columns (low coherence)")
-    error = math.nan
-    if signal is not None:
-        assumed.append(f"singular values of {float(signal):g}")
-    if signal is not None and (cells or rehearsal.law != "laplace"):
-        shorter = 1.0 if right is left else 1 + right.tilt(float(signal))
-        tilt = shorter * left.tilt(float(signal))
-        error = 1.0 if signal < found else tilt / (1 + tilt)
+        return expect_moment(estimator, moments[0], m, n, values)
+    route, why = unit_route(estimator, (m, n))
+    sides = _whole_sides if route == "one_shot" else _iterated_sides
+    found, turned = sides(estimator, rehearsal, m, n)
+    assumed = [why, "components are spread over rows and columns (low coherence)", *values.said]
+    error = math.nan if turned is None else values.lost(turned)
+    cells = rehearsal.named("cells")
+    if cells and values.values and not entry_unit(estimator).symmetric:
+        other = values.lost(partial(turned, noise_scale=_noise_between(estimator, cells[0])))
+        said = "entries are one of 'entry_bounds': spread evenly between them they would lose "
+        assumed.append(f"{said}{other:.2g}")
     return Expectation(
         error=partial(constant_error, error=error),
-        meaning=_TURNED,
+        meaning=values.meaning,
         found=found,
         signal="singular value",
         assumptions=tuple(assumed),
         scales=False,  # the noise depends on the shape
     )
+
+
+def _whole_sides(estimator, rehearsal, m, n):
+    """Return (smallest singular value found, sin^2 of one) where all cells are released once."""
+    if cells := rehearsal.named("cells"):
+        noise = float(estimator.entry_bounds[1]) * cells[0].noise_scale
+    else:
+        noise = (rehearsal.named("right_product") or rehearsal.named("left_product"))[0].noise_scale
+    symmetric = entry_unit(estimator).symmetric
+    turned = partial(turned_by_cells, noise_scale=noise, m=m, n=n, symmetric=symmetric)
+    return flipped_side(noise, m, n).threshold, turned
+
+
+def _noise_between(estimator, cells):
+    """Return the noise of entries between the bounds: rounded to them, or with Laplace noise."""
+    rounded = math.hypot(cells.noise_scale, math.sqrt(1 / 6))
+    graded = math.sqrt(2) / (cells.share * estimator.epsilon)
+    return float(estimator.entry_bounds[1]) * min(rounded, graded)
+
+
+def _iterated_sides(estimator, rehearsal, m, n):
+    """Return (smallest singular value found, sin^2 of one) after an iteration with products.
+
+    Each side is found with the help of the other: what counts is the mean of their thresholds, and
+    noise on the left ones shortens the answers that the right ones are read off. After the products
+    come single vectors, for the means. Of Laplace noise nothing is known but the threshold.
+    """
+    rights, lefts = rehearsal.named("right_product"), rehearsal.named("left_product")
+    right = left = IteratedSide.of(rights, m)
+    if not entry_unit(estimator).symmetric:
+        left = IteratedSide.of(lefts[: len(rights)], n)
+    found = math.sqrt(right.threshold * left.threshold)
+
+    def turned(value):
+        shorter = 1.0 if right is left else 1 + right.tilt(value)
+        tilt = shorter * left.tilt(value)
+        missed = 1 / (1 + (value / (_HALF_FOUND * found)) ** _SHARP) if found else 0.0
+        return missed + (1 - missed) * tilt / (1 + tilt)
+
+    return found, None if rehearsal.law == "laplace" else turned

@@ -3,8 +3,8 @@
 import math
 from dataclasses import replace
 from functools import partial
-from numbers import Integral
-from typing import NamedTuple
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -142,6 +142,29 @@ def matrix_error(n, facts, readable, signal):
 
 
 # -- records: a read-out -----------------------------------------------------------------------
+
+
+class GuessedRows(NamedTuple):
+    """What who plans a read-out assumes: see `DPRidge.plan`."""
+
+    signal: float
+    spectrum: Any
+    length: Any
+
+    def checked(self, clip_norm):
+        """Return the same, or refuse it; rows longer than a given clip norm are cut to it."""
+        if not 0 < self.signal <= 1:
+            raise ValueError(f"'signal' must be a share in the range (0, 1]. Got {self.signal!r}.")
+        if self.length is None:
+            return self
+        if isinstance(clip_norm, str) or not math.isfinite(clip_norm):
+            raise ValueError(
+                "plan takes 'length' with a finite 'clip_norm': a learnt one suits the rows. "
+                f"Got length={self.length!r} instead."
+            )
+        if isinstance(self.length, bool) or not isinstance(self.length, Real) or self.length <= 0:
+            raise ValueError(f"'length' must be None or a positive number. Got {self.length!r}.")
+        return self._replace(length=min(float(self.length), 1.0))
 
 
 def alike(d, correlation):

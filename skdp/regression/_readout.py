@@ -284,12 +284,11 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         corner = self._corner * length if self._releases_sums() else 0.0
         return corner, _TARGET * math.hypot(length, corner)
 
-    def _plan(self, n, d, columns, signal, spectrum, *options, whole):
+    def _plan(self, n, d, columns, guess, *options, whole):
         """Rehearse the fit on records of zeros, with so many columns of targets."""
         check_counts(self, n_samples=n, n_features=d, columns=columns)
-        if not 0 < signal <= 1:
-            raise ValueError(f"'signal' must be a share in the range (0, 1]. Got {signal!r}.")
         self._check_parameters()
+        signal, spectrum, length = guess.checked(self.clip_norm)
         rows = n if self._total_is_public() else 1  # the other way nobody asks for it
         y = zero_rows(rows, columns) if not whole else np.zeros(rows)
         beside = {"y": y} | ({"groups": np.arange(rows)} if self._by_group else {})
@@ -310,6 +309,8 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
 
         def expect(shares, kind):
             facts = self._facts(clip_norm, shares, target, cut)
+            if length is not None:
+                facts = facts._replace(length=length)
             expected = expect_readout(noise, n, signal, facts, kind)
             if not ranks:
                 return expected

@@ -18,6 +18,7 @@ from skdp._validation import check_range, spread_range
 from skdp.base import atomic
 from skdp.data.record_scales import TargetScale
 from skdp.data.records import RecordForm
+from skdp.regression._planning import GuessedRows
 from skdp.regression._readout import ReadoutBase
 from skdp.regression._targets import (
     find_targets,
@@ -260,6 +261,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         n_targets: int = 1,
         signal: float = 0.5,
         spectrum: Any = None,
+        length: Any = None,
     ) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
@@ -278,13 +280,17 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
             Assumed variances of the rows along orthogonal directions, in units of the columns; only
             their ratios count. None lets them fall like 1/i, as correlated columns do; equal
             numbers are uncorrelated columns.
+        length : float or None, default=None
+            With a `clip_norm` that is given: assumed root mean square length of the rows, in clip
+            norms. None is 1; rows of half the length lose about sixteen times as much.
 
         Returns
         -------
         plan : FitPlan
             ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
         """
-        return self._plan(n_samples, n_features, n_targets, signal, spectrum, whole=False)
+        guess = GuessedRows(signal, spectrum, length)
+        return self._plan(n_samples, n_features, n_targets, guess, whole=False)
 
     def predict(self, X: Any) -> Any:
         """Predict targets; for private rows they are not covered by epsilon.

@@ -22,6 +22,7 @@ from skdp.data.record_scales import TargetScale
 from skdp.data.records import RecordForm
 from skdp.exceptions import PrivacyWarning
 from skdp.regression._class_weight import check_class_weight, class_weights
+from skdp.regression._planning import GuessedRows
 from skdp.regression._readout import ReadoutBase
 from skdp.regression._targets import model_share
 from skdp.solvers.classes import class_moments, reweighted
@@ -276,6 +277,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         n_classes: Any = None,
         signal: float = 0.5,
         spectrum: Any = None,
+        length: Any = None,
     ) -> FitPlan:
         """Say what a fit would release, and what error to expect; no data is touched.
 
@@ -294,6 +296,9 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
             Assumed variances of the rows along orthogonal directions, in units of the columns; only
             their ratios count. None lets them fall like 1/i, as correlated columns do; equal
             numbers are uncorrelated columns.
+        length : float or None, default=None
+            With a `clip_norm` that is given: assumed root mean square length of the rows, in clip
+            norms. None is 1; rows of half the length lose about sixteen times as much.
 
         Returns
         -------
@@ -305,7 +310,8 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         check_counts(self, n_classes=n_classes)
         columns = 1 if n_classes == 2 else n_classes
         classes = np.arange(n_classes)
-        return self._plan(n_samples, n_features, columns, signal, spectrum, classes, whole=True)
+        guess = GuessedRows(signal, spectrum, length)
+        return self._plan(n_samples, n_features, columns, guess, classes, whole=True)
 
     def decision_function(self, X: Any) -> Any:
         """Return the confidence in each class; for private rows it is not covered by epsilon.

@@ -20,6 +20,22 @@ def flipped_side(noise_scale: float, m: int, n: int) -> IteratedSide:
     return IteratedSide(noise_scale * math.sqrt(math.sqrt(m) / math.sqrt(n)), 1, n)
 
 
+def turned_by_cells(
+    value: float, noise_scale: float, m: int, n: int, *, symmetric: bool = False
+) -> float:
+    """Return sin^2 of a right singular vector of m x n cells with independent noise.
+
+    For large matrices, and an outlying singular value: 1 from the edge of the noise on
+    (Benaych-Georges, Nadakuditi 2012); of a symmetric matrix (the same, 2011).
+    """
+    rows, columns, square = noise_scale**2 * m, noise_scale**2 * n, value**2
+    if symmetric:
+        return min(1.0, columns / square)
+    if square * square <= rows * columns:
+        return 1.0
+    return columns * (square + rows) / (square * (square + columns))
+
+
 def _iterated_threshold(session: Any, unit: Any, k: int, n_answers: int) -> float:
     """Return the singular value found by products with k columns that are spread over their rows.
 
