@@ -66,8 +66,21 @@ class TakenUsers(NamedTuple):
 
 def beyond(batch: UserBatch, bounds: FloatArray) -> NDArray[np.intp]:
     """Return which users have an entry beyond the bounds (2, d) of its column."""
-    rows = times_powers(batch.X, batch.x_exponent)
-    return np.flatnonzero(((rows < bounds[0]) | (rows > bounds[1])).any(axis=(1, 2)))
+    low, high = (times_powers(A, batch.x_exponent) for A in (batch.X.min(1), batch.X.max(1)))
+    return np.flatnonzero(((low < bounds[0]) | (high > bounds[1])).any(axis=1))
+
+
+def _cut(batch: UserBatch, bounds: FloatArray) -> tuple[NDArray[Any], ...]:
+    """Return users with far entries, their new powers of two, and where entries change to what."""
+    some = beyond(batch, bounds)
+    rows = times_powers(batch.X[some], batch.x_exponent[some])
+    cut = np.clip(rows, bounds[0], bounds[1])
+    largest = np.abs(cut).max(axis=(1, 2))
+    exponents = np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
+    changed = np.flatnonzero(cut != rows)
+    user, place = np.divmod(changed, rows[:1].size or 1)
+    values = times_powers(cut, -exponents).ravel()[changed]
+    return some, exponents, some[user] * (rows[:1].size or 1) + place, values
 
 
 class CutUsers(NamedTuple):
@@ -86,14 +99,14 @@ class CutUsers(NamedTuple):
     @classmethod
     def of(cls, batch: UserBatch, bounds: FloatArray, cut: Hashable) -> UserBatch:
         """Return the users of a batch within bounds (2, d), which `cut` names."""
-        some = batch.keep(("beyond", cut), lambda: (beyond(batch, bounds),))[0]
+        some, own, places, values = batch.keep(("beyond", cut), lambda: _cut(batch, bounds))
         if not some.size:
             return batch
         X, exponents = batch.X.copy(), batch.x_exponent.copy()
-        rows = np.clip(times_powers(X[some], exponents[some]), bounds[0], bounds[1])
-        largest = np.abs(rows).max(axis=(1, 2))
-        exponents[some] = np.where(largest > 0, np.frexp(largest)[1], 0)
-        X[some] = times_powers(rows, -exponents[some])
+        moved = np.flatnonzero(own != exponents[some])
+        X[some[moved]] = times_powers(X[some[moved]], (exponents[some] - own)[moved])
+        X.reshape(-1)[places] = values
+        exponents[some] = own
         return cls(X, batch.Y, exponents, batch.y_exponent, batch, cut)
 
     def keep(

@@ -22,6 +22,7 @@ from skdp.solvers.user_batches import TakenUsers, UserBatch, beyond
 FloatArray = NDArray[np.float64]
 # Scales from the centre, as in a private read-out (6) and wider; the last one cuts nothing.
 REACHES = (*(6.0 * 4.0**i for i in range(5)), math.inf)
+_SAYS = 1.25  # times the first reach: normal rows hardly get there, and would hardly see the cut
 _TRUST = 2.0  # deviations of its noise by which a vote must ask for the next reach
 
 
@@ -34,7 +35,8 @@ def bounds_at(center: FloatArray, spread: FloatArray, reach: float) -> FloatArra
 class ReachVotes(SumMessage):
     """How much better each reach predicts rows that were left out than the one before, in octaves.
 
-    One octave is as good as many. A user who has nothing beyond a reach says nothing about it.
+    One octave is as good as many. A user who has nothing beyond a reach, or little beyond the
+    first, says nothing about it.
 
     Attributes
     ----------
@@ -63,19 +65,31 @@ class ReachVotes(SumMessage):
         """One vector."""
         return (((len(REACHES) - 1,), 1.0, False),)
 
+    def _bounds(self, reach: float) -> FloatArray:
+        return bounds_at(self.center, self.spread, reach)
+
     def _view(self, reach: float) -> View:
-        bounds = bounds_at(self.center, self.spread, reach)
+        bounds = self._bounds(reach)
         return View(1.0 / self.spread, self.intercept, "squared", self.model, bounds)
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the votes, of any length."""
         out = np.zeros((len(batch.Y), len(REACHES) - 1))
-        some = beyond(batch, bounds_at(self.center, self.spread, REACHES[0]))
+        some = beyond(batch, self._bounds(_SAYS * REACHES[0]))
         if some.size:
-            part = TakenUsers.of(batch, some)
-            losses = np.stack([_left_out(self._view(reach), part) for reach in REACHES], axis=1)
+            losses = self._losses(TakenUsers.of(batch, some))
             out[some] = np.clip(-np.diff(np.log2(losses + 1e-300), axis=1), -1.0, 1.0)
         return out
+
+    def _losses(self, batch: UserBatch) -> FloatArray:
+        """Losses at each reach; at one that cuts nothing of a user, the loss without cuts."""
+        whole = _left_out(self._view(math.inf), batch)
+        losses = np.repeat(whole[:, None], len(REACHES), axis=1)
+        for i, reach in enumerate(REACHES[:-1]):
+            far = beyond(batch, self._bounds(reach))
+            if far.size:
+                losses[far, i] = _left_out(self._view(reach), TakenUsers.of(batch, far))
+        return losses
 
 
 def _left_out(view: View, batch: UserBatch) -> FloatArray:

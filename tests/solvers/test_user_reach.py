@@ -9,7 +9,7 @@ from skdp.queries.users import UserQuery
 from skdp.solvers.columns import Columns
 from skdp.solvers.personalization import GlobalModel, View
 from skdp.solvers.user_batches import CutUsers
-from skdp.solvers.user_reach import REACHES, ReachVotes, elect_bounds
+from skdp.solvers.user_reach import REACHES, ReachVotes, _left_out, elect_bounds
 
 D, M, N = 4, 12, 200
 ALL = np.ones(D, bool)
@@ -101,3 +101,25 @@ def test_cutting_changes_nobody_else():
     assert View(None, True, "squared", bounds=10 * bounds * 1e200).within(batch) is batch
     again = View(None, True, "squared", bounds=bounds).within(cut)
     assert np.array_equal(again.X, cut.X)
+
+
+def test_who_reaches_little_further_says_nothing():
+    """What is left out costs passes over nearly all users of normal rows."""
+    rng, X = rows(n=1)
+    y = line(rng, X)
+    message = ReachVotes(np.zeros(D), np.ones(D), MODEL, True)
+    for value, says in ((7.4, False), (7.6, True)):
+        X[3, 1] = value
+        votes = message.asked(Exact(X, y, 0.0), share=1.0).value
+        assert votes.any() == says
+
+
+def test_losses_are_those_of_each_reach_alone():
+    rng, X = rows(n=30)
+    X[rng.random(X.shape) < 0.03] *= 40.0
+    source = UserRows(X, line(rng, X)[:, None], np.repeat(np.arange(30), M), True)
+    batch = next(source.blocks())
+    message = ReachVotes(np.zeros(D), np.ones(D), MODEL, True)
+    alone = np.stack([_left_out(message._view(reach), batch) for reach in REACHES], axis=1)
+    assert len(np.unique(alone)) > 60
+    assert np.array_equal(message._losses(batch), alone)
