@@ -27,8 +27,9 @@ from skdp.queries.columns import ColumnQuery
 from skdp.queries.octaves import OctaveQuery, PlaceQuery
 from skdp.queries.sums import NumberQuery
 from skdp.queries.users import UserQuery
+from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.mean_head import ClassMeans, HeadNorms, MeanHead
-from skdp.solvers.personalization import GlobalModel, View
+from skdp.solvers.personalization import View
 from skdp.solvers.user_base import Pooled, TargetLengths, TargetMeans
 from skdp.solvers.user_heads import HeadRule, Heads, HeadVotes
 from skdp.solvers.user_reach import ReachVotes

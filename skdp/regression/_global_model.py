@@ -7,7 +7,7 @@ import numpy as np
 from skdp._validation import check_range, spread_range
 from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.solvers.columns import columns_about_zero, find_columns
-from skdp.solvers.personalization import GlobalModel
+from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.user_base import (
     TargetUnit,
     column_units,

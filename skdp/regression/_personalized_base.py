@@ -35,8 +35,9 @@ from skdp.regression._personalized_parameters import ParametersMixin
 from skdp.regression._publication import PublicationMixin
 from skdp.regression._users import positions, same_kind, within_bounds
 from skdp.solvers.candidates import choose_subspace
+from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.personalization import Count, GlobalModel, View
+from skdp.solvers.personalization import Count, View
 from skdp.solvers.user_heads import (
     AS_ALL,
     Choice,
@@ -46,7 +47,7 @@ from skdp.solvers.user_heads import (
     fixed_choice,
     usable,
 )
-from skdp.solvers.user_rounds import refine
+from skdp.solvers.user_rounds import refine, settled
 from skdp.solvers.user_starts import learn_whitener, pair_start, random_start, vote_start
 
 _AT_ONCE = 2**20  # numbers of the heads that are looked up at once
@@ -242,8 +243,8 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         elif "count" in shares:
             released = ask.count(share=shares["count"])
             count = count.also(float(released.value), released.noise_scale)
-        view = self._view(whitener, base, cut)
-        model, own = base, {"entry_bounds_": cut}
+        view = settled(self._view(whitener, base, cut), shared.U)
+        model, own = view.base, {"entry_bounds_": cut}
         if base is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
         heads, choice = Heads(view, shared.U, model), fixed_choice(view)

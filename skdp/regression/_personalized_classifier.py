@@ -17,8 +17,8 @@ from skdp._scales import learn_scale
 from skdp._types import Seed, Split
 from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.regression._personalized_base import PersonalizedBase
+from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.mean_head import HeadNorms, global_model
-from skdp.solvers.personalization import GlobalModel
 from skdp.solvers.user_heads import Heads
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.solvers.personalization import Count, GlobalModel, NumberMessage, SumMessage
+from skdp.solvers.global_models import GlobalModel
+from skdp.solvers.personalization import Count, NumberMessage, SumMessage
 from skdp.solvers.user_batches import UserBatch
 from skdp.solvers.user_heads import AsksHeads, Heads
 

@@ -15,26 +15,25 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
+from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.local_fits import (
     RidgePath,
     centred,
     moments,
     own_scale,
     own_spread,
-    times_powers,
 )
 from skdp.solvers.local_losses import LOSSES, ConvexLoss, CountLoss, RowLoss, convex_loss
 from skdp.solvers.user_batches import CutUsers, TakenUsers, UserBatch
 
 FloatArray = NDArray[np.float64]
 _TINY = 1e-100
-_FAR = 1e9  # a prediction beyond this many times a user's own scale says nothing
 PENALTIES: FloatArray = 10.0 ** np.linspace(-4, 1.5, 8)
 
 
@@ -114,31 +113,6 @@ class NumberMessage(ABC):
 
 
 # -- what a user sees of its own rows --------------------------------------------------------------
-
-
-class GlobalModel(NamedTuple):
-    """A released linear model of all users.
-
-    Attributes
-    ----------
-    coef : array of shape (d, p)
-        Coefficients.
-    intercept : array of shape (p,)
-        Intercepts.
-    noise : float
-        Norm of the noise in it relative to its bound, where it is a mean of bounded heads.
-    """
-
-    coef: FloatArray
-    intercept: FloatArray
-    noise: float = 0.0
-
-    def predictions(self, batch: UserBatch) -> FloatArray:
-        """Predictions of a batch, in the unit of each user's targets."""
-        shift = batch.x_exponent - batch.y_exponent
-        values = times_powers(np.matmul(batch.X, self.coef), shift)
-        values = values + np.ldexp(self.intercept[None, None], -batch.y_exponent[:, None, None])
-        return np.asarray(np.clip(np.nan_to_num(values, nan=0.0), -_FAR, _FAR))
 
 
 @dataclass(frozen=True)

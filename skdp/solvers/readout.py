@@ -119,6 +119,10 @@ class Solution(NamedTuple):
     astray : array of shape (q,)
         About how much of that variance the noise of means takes away again, by the intercepts: the
         mean of a square of one normal number.
+    axes : array of shape (d, d)
+        Orthonormal columns, along which the noise of coefficients is independent.
+    noise : array of shape (d, q)
+        Variance of the noise of each target's coefficients along the axes.
     """
 
     coefficients: FloatArray
@@ -126,6 +130,8 @@ class Solution(NamedTuple):
     seen: NDArray[np.bool_]
     kept: FloatArray
     astray: FloatArray
+    axes: FloatArray
+    noise: FloatArray
 
 
 def solve_readout(released: Readout, alpha: float, *, flat: bool = False) -> Solution:
@@ -159,11 +165,15 @@ def solve_readout(released: Readout, alpha: float, *, flat: bool = False) -> Sol
     kept, astray = 1 - lost / linear, _astray(released, found) / linear
     if flat:
         edge = released.noise * math.sqrt(2 * len(g))
-        found = _filter(np.maximum(values, 0.0) + alpha + edge, 0.0)[:, None] * g
+        filters = np.repeat(
+            _filter(np.maximum(values, 0.0) + alpha + edge, 0.0)[:, None], g.shape[1], 1
+        )
+        found = filters * g
         kept, astray = np.ones_like(kept), np.zeros_like(kept)
     coefficients = W @ found
     intercepts = released.target_mean - released.row_mean @ coefficients
-    return Solution(coefficients, intercepts, seen, kept, astray)
+    noise = filters**2 * (released.cross_noise**2 + released.noise**2 * np.sum(found**2, axis=0))
+    return Solution(coefficients, intercepts, seen, kept, astray, W, noise)
 
 
 def _astray(released: Readout, found: FloatArray) -> FloatArray:

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from skdp.answer import Answer
 from skdp.solvers.columns import Columns
+from skdp.solvers.global_models import Doubt, GlobalModel
 from skdp.solvers.likely import FARTHEST
 from skdp.solvers.local_fits import times_powers
-from skdp.solvers.personalization import GlobalModel, GramMessage, Local, NumberMessage
+from skdp.solvers.personalization import GramMessage, Local, NumberMessage
 from skdp.solvers.readout import readout_moments, solve_readout
 from skdp.solvers.scales import AsksRank, find_places, find_scale
 from skdp.solvers.user_batches import UserBatch
@@ -211,6 +212,9 @@ def pooled_model(
         released.value, released.noise_scale, np.full(p, unit.size / _TARGET),
         corner=corner, clip_norm=_ROW_REACH, target_norm=_REACH * _TARGET * math.sqrt(p),
     )  # fmt: skip
-    coef, level, *_ = solve_readout(moments, 0.0)
-    coef = coef / size[:, None]
-    return GlobalModel(coef, level + unit.center - columns.center @ coef)
+    solution = solve_readout(moments, 0.0)
+    coef, axes = solution.coefficients / size[:, None], solution.axes / size[:, None]
+    covariance = (axes * solution.noise.sum(axis=1)) @ axes.T
+    doubt = Doubt(covariance, columns.center)
+    level = solution.intercepts + unit.center - columns.center @ coef
+    return GlobalModel(coef, level, doubt=doubt)

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
+from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.local_fits import LocalFit, RidgePath, unit
 from skdp.solvers.local_losses import LOSSES
-from skdp.solvers.personalization import Count, GlobalModel, Local, Seen, Shared, SumMessage, View
+from skdp.solvers.personalization import Count, Local, Seen, Shared, SumMessage, View
 from skdp.solvers.user_batches import TakenUsers, UserBatch
 
 FloatArray = NDArray[np.float64]

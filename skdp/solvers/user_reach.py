@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.solvers.columns import Columns
-from skdp.solvers.personalization import PENALTIES, AsksUsers, GlobalModel, SumMessage, View
+from skdp.solvers.global_models import GlobalModel
+from skdp.solvers.personalization import PENALTIES, AsksUsers, SumMessage, View
 from skdp.solvers.user_batches import TakenUsers, UserBatch, beyond
 
 FloatArray = NDArray[np.float64]

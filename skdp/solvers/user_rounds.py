@@ -177,12 +177,47 @@ def gram_step(shared: Shared, released: Answer) -> Shared:
     return replace(shared, U=orthonormal(Z.reshape(k, d).T))
 
 
+def settled(view: View, U: FloatArray) -> View:
+    """Return the view with the part of its base outside a subspace shrunk by its noise.
+
+    The mean of heads lies in the subspace where all of them do. Noise outside of it is the same for
+    all users, and their heads cannot undo it; what stands above it stays (James and Stein).
+    """
+    base = view.base
+    if base is None or base.doubt is None:
+        return view
+    inner = _of_whitened(view.whitener, base.coef)
+    outside = inner - U @ (U.T @ inner)
+    noise = _of_whitened(view.whitener, _of_whitened(view.whitener, base.doubt.covariance).T)
+    energy, size = float(np.trace(noise) - np.sum(U * (noise @ U))), float(np.sum(outside**2))
+    free = outside.size - U.shape[1] * outside.shape[1]
+    if not (size > 0 and free > 2):
+        return view
+    lost = min(1.0, max(0.0, energy) * (free - 2) / free / size)
+    change = view.coefficients(lost * outside)
+    intercept = base.intercept + base.doubt.center @ change
+    return replace(view, base=base._replace(coef=base.coef - change, intercept=intercept))
+
+
+def _of_whitened(whitener: FloatArray | None, coef: FloatArray) -> FloatArray:
+    """Return coefficients (d, p) of whitened rows from those of raw ones."""
+    if whitener is None:
+        return coef
+    if whitener.ndim == 1:
+        return coef / whitener[:, None]
+    return np.asarray(np.linalg.solve(whitener, coef))
+
+
 def refine(
     ask: AsksUsers, view: View, shared: Shared, kind: str, n_rounds: int, clip: float, share: float
 ) -> Shared:
-    """Improve the subspace in rounds that share the budget equally."""
+    """Improve the subspace in rounds that share the budget equally.
+
+    Each takes a model of all from the view that suits the subspace so far.
+    """
+    first = view
     for _ in range(n_rounds):
-        part = share / n_rounds
+        part, view = share / n_rounds, settled(first, shared.U)
         if kind == "residual":
             released = ResidualRound(view, shared.U, clip).asked(ask, share=part)
             shared = residual_step(shared, released, clip)

@@ -7,7 +7,8 @@ from skdp.data import memory
 from skdp.data.memory import Memory
 from skdp.data.users import UserRows
 from skdp.queries.users import UserQuery
-from skdp.solvers.personalization import GlobalModel, Shared, View
+from skdp.solvers.global_models import GlobalModel
+from skdp.solvers.personalization import Shared, View
 from skdp.solvers.user_heads import Heads, HeadVotes, all_rules
 from skdp.solvers.user_rounds import ResidualRound
 from skdp.solvers.user_starts import Votes

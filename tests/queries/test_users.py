@@ -20,8 +20,8 @@ from skdp.solvers import user_base as base
 from skdp.solvers import user_rounds as rounds
 from skdp.solvers import user_starts as starts
 from skdp.solvers.columns import Columns
+from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.mean_head import ClassMeans, HeadNorms, MeanHead
-from skdp.solvers.personalization import GlobalModel
 from skdp.solvers.user_heads import Heads, HeadVotes, all_rules
 from skdp.solvers.user_reach import ReachVotes
 

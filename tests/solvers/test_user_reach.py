@@ -7,7 +7,8 @@ from skdp.answer import Answer
 from skdp.data.users import UserRows
 from skdp.queries.users import UserQuery
 from skdp.solvers.columns import Columns
-from skdp.solvers.personalization import GlobalModel, View
+from skdp.solvers.global_models import GlobalModel
+from skdp.solvers.personalization import View
 from skdp.solvers.user_batches import CutUsers
 from skdp.solvers.user_reach import REACHES, ReachVotes, _left_out, elect_bounds
 
