@@ -50,6 +50,8 @@ def advised(estimator, check, *data, **options):
     advice = {
         "could not convert string": text,
         "Cannot cast": text,  # of categories in a frame
+        "Complex data not supported": f"Complex data not supported by {name}: pass real and "
+        "imaginary parts as columns of their own.",
         "got 1D array instead": "Expected 2D array, got 1D array instead. Reshape your data: one "
         "row is X.reshape(1, -1), one column X.reshape(-1, 1).",
         "contains NaN": f"Input contains NaN, and {name} takes no missing values: fill them with "

@@ -1,11 +1,10 @@
 """Scales that a fit learns, and what it says of those it could not see: public words alone."""
 
 import math
-import warnings
 
 import numpy as np
 
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.solvers.columns import MomentWeights
 from skdp.solvers.scales import find_scale, finer_scale
@@ -23,12 +22,11 @@ def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
     """
     found = find_scale(rank, (1 - _FINER) * share, near=near)
     if not found.found:
-        warnings.warn(
+        warn_caller(
             f"{type(estimator).__name__} could not see the scale of {of}, and took a low guess. At "
             f"this budget about {found.needed} of them must differ from 0: use more rows, a "
             f"larger 'epsilon', or a public {remedy}.",
             PrivacyWarning,
-            stacklevel=6,
         )
     return found._replace(value=finer_scale(rank, found, _FINER * share))
 
@@ -42,12 +40,11 @@ def warn_unclear_columns(estimator, unclear, needed, *, outcome, remedy, of="col
     """Say which columns did not show their scale, and what would do."""
     if not unclear.any():
         return
-    warnings.warn(
+    warn_caller(
         f"{type(estimator).__name__} could not see the scale of {_listed(unclear, of)}, "
         f"{outcome}. At this budget each needs about {needed} values other than 0 (or than its "
         f"most frequent value): use more rows, a larger 'epsilon', or public {remedy}.",
         PrivacyWarning,
-        stacklevel=6,
     )
 
 
@@ -60,12 +57,11 @@ def warn_blurred_columns(estimator, found, moments):
     blurred = found.found & ~found.placed & (moments.variance < _BLURRED * moments.noise)
     if not blurred.any():
         return
-    warnings.warn(
+    warn_caller(
         f"{type(estimator).__name__} released scales of {_listed(blurred)} that may be noise, and "
         "several times too large: their middle was not seen, and their variances do not stand "
         "clear of the noise. Use more rows, a larger 'epsilon', or public 'entry_bounds'.",
         PrivacyWarning,
-        stacklevel=6,
     )
 
 
@@ -76,12 +72,11 @@ def warn_far_columns(estimator, found, *, remedy):
     """
     if not found.coarse.any():
         return
-    warnings.warn(
+    warn_caller(
         f"{type(estimator).__name__} released scales of {_listed(found.coarse)} that may be "
         "several times too large: for their spread they lie far from 0. Subtract a public number, "
         f"or use more rows, a larger 'epsilon', or public {remedy}.",
         PrivacyWarning,
-        stacklevel=6,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from contextvars import ContextVar
@@ -17,7 +16,7 @@ from skdp._links import DocLinkMixin
 from skdp._progress import CallbackMixin, ReleaseTasks, run_with_callbacks
 from skdp._threads import one_blas_thread
 from skdp._validation import check_n_jobs, check_option, check_real
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.privacy.accounting.receipts import cautions, privacy_card
 from skdp.privacy.gate.budget import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
@@ -213,21 +212,21 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
         name = type(self).__name__
         if epsilon == math.inf:
             message = f"{name} adds no noise with epsilon=inf: the result is not private."
-            warnings.warn(message, PrivacyWarning, stacklevel=4)
+            warn_caller(message, PrivacyWarning)
         elif epsilon > _ABSURD_EPSILON:
-            warnings.warn(cautions(epsilon, 0, "unit")[0], PrivacyWarning, stacklevel=4)
+            warn_caller(cautions(epsilon, 0, "unit")[0], PrivacyWarning)
         elif seeded:
             message = (
                 f"{name} was given a random_state: whoever knows it can remove the noise. The "
                 "result is not private; use random_state=None."
             )
-            warnings.warn(message, PrivacyWarning, stacklevel=4)
+            warn_caller(message, PrivacyWarning)
 
     def _warn_of_delta(self, n_units, unit="row"):
         """Say that delta is too large for this public number of units: callers know it is one."""
         if self.epsilon != math.inf:
             for said in cautions(0.0, float(self.delta), unit, int(n_units)):
-                warnings.warn(said, PrivacyWarning, stacklevel=5)
+                warn_caller(said, PrivacyWarning)
 
     def _close_session(self, session, attributes):
         """Set the fitted attributes (all of them public) and the receipt."""
@@ -271,7 +270,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
                 f"this pickle or copy of {type(self).__name__} holds {self.holds_private}: keep it "
                 f"like the data. {self._publish}"
             )
-            warnings.warn(message, PrivacyWarning, stacklevel=3)
+            warn_caller(message, PrivacyWarning)
         state = {k: v for k, v in super().__getstate__().items() if k != "_ledger_ticket"}
         ticket = handed_on(self._ledger_ticket)
         return dict(state, _ledger_ticket=ticket) if ticket else state

@@ -1,9 +1,12 @@
 """What is said of values that are no numbers: no value is quoted, and no leaking step is named."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
 
 from skdp import (
     DPPCA,
@@ -38,6 +41,24 @@ def test_missing_values_get_advice_that_does_not_leak(model):
     with pytest.raises(ValueError, match=r"NaN.*public constants.*strategy='constant'") as caught:
         model.fit(X, [0, 1, 0])
     assert "HistGradient" not in str(caught.value)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
+def test_complex_numbers_are_not_quoted(model):
+    with pytest.raises(ValueError, match=r"Complex data not supported .*imaginary") as caught:
+        model.fit(np.array([[1.0, 37.25j], [2.0, 3.0], [0.0, 1.0]]), [0, 1, 0])
+    assert "37.25" not in str(caught.value) and caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("step", [False, True])
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
+def test_warnings_point_at_the_line_that_called(model, step):
+    """However many wrappers and solvers a fit has below it, and in a pipeline too."""
+    model = make_pipeline(clone(model)) if step else clone(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(np.eye(4)[:3], [0, 1, 0])
+    assert caught and {one.filename for one in caught} == {__file__}
 
 
 @pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from skdp._inputs import advised, as_blocks, map_blocks
 from skdp._validation import FLOATS
 from skdp.base import FitsElsewhereMixin
 from skdp.data.products import row_products, saturated
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, warn_caller
 
 _DOUBT = 0.5  # of the largest variance: more is said
 _LONG = 0.5  # of the rows: if so many may be several times as long as the clip norm it is said
@@ -219,10 +218,10 @@ def warn_of_outcome(estimator, attributes, doubt, long, below=None):
     if said:
         remedy = f"Use more rows, a larger 'epsilon' or public {known}; plan() says how many rows"
         message = f"{said} {remedy} a signal needs."
-        warnings.warn(message, PrivacyWarning, stacklevel=6)
+        warn_caller(message, PrivacyWarning)
 
 
-def warn_below_noise(estimator, values, edge=0.0, *, stacklevel=5):
+def warn_below_noise(estimator, values, edge=0.0):
     """Say which singular values lie below the noise, from released and public numbers alone.
 
     Those that were cut to 0; or all of them, where the largest is no larger than the `edge` that
@@ -233,12 +232,11 @@ def warn_below_noise(estimator, values, edge=0.0, *, stacklevel=5):
     below = int(np.count_nonzero(values == 0)) if np.max(values) > edge else len(values)
     if not below:
         return
-    warnings.warn(
+    warn_caller(
         f"{type(estimator).__name__} released {below} of {len(values)} singular values that do not "
         "stand above the noise: these components may be noise alone. Use a larger 'epsilon', "
         "fewer components, or more data; plan() says what a signal needs.",
         PrivacyWarning,
-        stacklevel=stacklevel,
     )
 
 

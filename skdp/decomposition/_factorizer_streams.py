@@ -14,6 +14,7 @@ from skdp._entry_units import public_units
 from skdp._inputs import advised, checked, checked_updates, refuse_blocks
 from skdp._streaming import StreamingMixin
 from skdp.base import atomic
+from skdp.decomposition._base import warn_below_noise
 from skdp.decomposition._factorizer_layout import make_layout
 from skdp.decomposition._factorizer_messages import (
     NoisyState,
@@ -236,7 +237,9 @@ class FactorizerStreams(StreamingMixin):
         """
         if self.max_releases > 1:
             self._running()
-            return self._release_step()
+            self._release_step()
+            warn_below_noise(self, self.singular_values_)
+            return self
         running, received = self._checked_running(), self._state.received
         if running is not None:
             self._refuse_part("release")
@@ -252,6 +255,7 @@ class FactorizerStreams(StreamingMixin):
         self.n_features_in_ = noisy[0].shape[1]
         self._close_session(session, attributes)
         self.privacy_spent_, self.ledger_ = spent, lines  # of all servers, not of this one alone
+        warn_below_noise(self, self.singular_values_)
         return self
 
     # -- servers --------------------------------------------------------------------------------

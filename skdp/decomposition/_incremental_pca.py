@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -31,7 +30,7 @@ from skdp.decomposition._moments import (
 )
 from skdp.decomposition._probabilistic import ProbabilisticModelMixin
 from skdp.decomposition._stream_planning import IncrementalPlanMixin
-from skdp.exceptions import PrivacyError, PrivacyWarning
+from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
 
 
 class DPIncrementalPCA(
@@ -300,12 +299,17 @@ class DPIncrementalPCA(
                 "partial_fit after fit starts a stream with a budget of its own, without the rows "
                 "of fit: what fit released is spent."
             )
-            warnings.warn(message, PrivacyWarning, stacklevel=3)
+            warn_caller(message, PrivacyWarning)
         group = running or self._first_step(session, X)
         facts = group.notes["facts"]
         n = None if facts["n"] is None else facts["n"] + X.n_rows()
+        before = self._below(running) if running and running.steps else 0
         group.advance(statistics(X, facts, self.n_jobs), facts=facts | {"n": n}, seen=seen)
-        return self._keep_stream(group)
+        self._keep_stream(group)
+        below = self._below(group)
+        if below > before:  # what was said of an earlier release stands
+            warn_of_outcome(self, vars(self), 0.0, 0.0, below)
+        return self
 
     # -- parameters ------------------------------------------------------------------------
 
@@ -335,6 +339,13 @@ class DPIncrementalPCA(
             mechanism=self.mechanism,
             touches=1,
         )
+
+    def _below(self, group):
+        """Return how many variances of the last release may be noise alone."""
+        facts = group.notes["facts"]
+        steps = {name: stream.step for name, stream in group.streams.items()}
+        below = below_edge(vars(self), decoded(group.answers(), steps, facts), facts)
+        return int(np.count_nonzero(self.singular_values_ == 0)) if below is None else below
 
     def _publish(self, group):
         """Set the attributes of the last release."""

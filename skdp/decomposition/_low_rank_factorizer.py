@@ -243,7 +243,7 @@ class DPLowRankFactorizer(
         self._check_matrix(shape_of(X))
         self._warn_of_delta(*public_units(self, shape_of(X), session))
         attributes = self._fit_session(session, X)
-        warn_below_noise(self, attributes["singular_values_"], stacklevel=4)
+        warn_below_noise(self, attributes["singular_values_"])
         return self._close_session(session, as_input_dtype(attributes, X.dtype))
 
     def _fit_session(self, session, X):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Self
@@ -24,7 +23,7 @@ from skdp.data.places import Placed
 from skdp.data.records import RecordForm
 from skdp.decomposition._score_parameters import ScoreParametersMixin, cell_noise, class_column
 from skdp.decomposition._score_planning import ScorePlansMixin
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.queries.plane import COUNT, SQUARE, Frame, PlaneQuery
 from skdp.solvers.columns import column_moments, find_columns
 from skdp.solvers.density import (
@@ -310,7 +309,7 @@ class DPScoreDensity(ScoreParametersMixin, ScorePlansMixin, BaseDPEstimator):
                 said = f"About {share:.0%} of the rows lie outside the limits of {name}. Use "
                 said += "limits='auto', or wider public 'limits'."
         if said:
-            warnings.warn(said, PrivacyWarning, stacklevel=6)
+            warn_caller(said, PrivacyWarning)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

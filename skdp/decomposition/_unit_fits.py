@@ -4,7 +4,6 @@ A route is chosen from public numbers: the shape, and the noise that each would 
 """
 
 import math
-import warnings
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from skdp.decomposition._entry_moments import (
 )
 from skdp.decomposition._interaction_fits import interaction_route
 from skdp.decomposition._spectral import components_of
+from skdp.exceptions import warn_caller
 from skdp.queries.entries import EntryQuery
 from skdp.queries.norms import NormQuery
 from skdp.solvers.flipped import (
@@ -84,10 +84,9 @@ def check_used(estimator):
         ignored.append("clip_norm")
     sklearn_like = unit in ("row", "group")  # where the words of scikit-learn are taken in silence
     if ignored and not sklearn_like:
-        warnings.warn(
+        warn_caller(
             f"algorithm={name!r} of privacy_unit={unit!r} does not read {' and '.join(ignored)}.",
             UserWarning,
-            stacklevel=4,
         )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from skdp._validation import check_int
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, warn_caller
 
 _COMPLETE_UP_TO: Final = 50  # with so few clients everybody is everybody's neighbour
 _FEWEST_NEIGHBOURS: Final = 20
@@ -68,12 +67,11 @@ class AggregationConfig:
         self._check_neighbours()
         self._check_threshold()
         if self.n_colluders == 0:
-            warnings.warn(
+            warn_caller(
                 "n_colluders=0: a client knows its own part of the noise, so against another "
                 f"client mu is {self.against_clients:.3g} times that of the receipt. Budgets hold "
                 "against all other parties. Use n_colluders=1, unless you trust all clients.",
                 PrivacyWarning,
-                stacklevel=3,
             )
 
     @property

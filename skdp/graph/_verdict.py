@@ -1,11 +1,10 @@
 """What an embedding shows, from released values alone."""
 
 import math
-import warnings
 
 import numpy as np
 
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.solvers.graphs import degree_scale
 from skdp.theory import IteratedSide
 from skdp.theory._one_shot import flipped_side
@@ -23,13 +22,12 @@ def warn_of_nothing(estimator, session, attributes, n):
     edge, seen = _edge(estimator, session, attributes.get("degrees_"), n)
     if np.max(np.abs(attributes["eigenvalues_"])) >= seen * edge:
         return
-    warnings.warn(
+    warn_caller(
         f"{type(estimator).__name__} found no eigenvalue above its noise: the embedding shows "
         f"nothing of the graph. At this budget an eigenvalue of about {edge:.3g} is found "
         "(across the degrees, in the units of 'eigenvalues_'): use a larger 'epsilon', fewer "
         "components, or a graph whose groups hold more edges.",
         PrivacyWarning,
-        stacklevel=4,
     )
 
 

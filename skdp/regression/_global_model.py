@@ -1,12 +1,11 @@
 """The released model of all users that a personalised regression starts from."""
 
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from skdp._validation import check_range, spread_range
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.solvers.columns import columns_about_zero, find_columns
 from skdp.solvers.personalization import GlobalModel
 from skdp.solvers.user_base import (
@@ -79,26 +78,23 @@ def warn_unseen(estimator, base):
     """Say what the model of all could not see, from released numbers."""
     name, needed = type(estimator).__name__, base.unit.needed
     if not base.unit.found:
-        warnings.warn(
+        warn_caller(
             f"{name} could not see where targets lie: the released model may be worse than their "
             f"mean. At this budget it takes about {needed} users with targets other than 0: use "
             "more users, a larger 'epsilon', or public 'target_bounds'.",
             PrivacyWarning,
-            stacklevel=6,
         )
     elif base.unit.far:
-        warnings.warn(
+        warn_caller(
             f"{name} saw that targets lie far from 0, and not how far they spread about there: the "
             "released model and heads may be worse than the mean of the targets. Subtract a public "
             "number from them, or give public 'target_bounds'.",
             PrivacyWarning,
-            stacklevel=6,
         )
     elif base.columns is not None and not base.columns.found.any():
-        warnings.warn(
+        warn_caller(
             f"{name} could not see the scale of any column: the released model is the mean of the "
             f"targets. At this budget it takes about {base.columns.needed} users: use more, or a "
             "larger 'epsilon'.",
             PrivacyWarning,
-            stacklevel=6,
         )

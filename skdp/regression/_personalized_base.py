@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import Any, Self
 
@@ -30,7 +29,7 @@ from skdp._labels import as_labels, check_kind, check_labels
 from skdp._placed import in_blocks
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.users import UserForm, UserRows, users_of
-from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning
+from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning, warn_caller
 from skdp.queries.users import UserQuery
 from skdp.regression._personalized_parameters import ParametersMixin
 from skdp.regression._publication import PublicationMixin
@@ -159,12 +158,11 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
                 "'groups' (through a Pipeline or a search this needs metadata routing) or set "
                 "'user_column'."
             )
-        warnings.warn(
+        warn_caller(
             f"{type(self).__name__} was fitted without users: each row counts as its own user, and "
             "the guarantee protects single rows. If rows have users, pass 'groups' or set "
             "'user_column'.",
             PrivacyUnitWarning,
-            stacklevel=4,
         )
         return "row"
 
@@ -294,12 +292,11 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         """Say that there are too few users for the budget, from public numbers alone."""
         needed = 2 * self.components_.size
         if n_users * self.epsilon < needed:
-            warnings.warn(
+            warn_caller(
                 f"{type(self).__name__}: about {n_users} users are too few for epsilon="
                 f"{self.epsilon:g} and {self.components_.size} shared numbers (users times epsilon "
                 f"should exceed {needed}): the shared subspace may be noise.",
                 PrivacyWarning,
-                stacklevel=4,
             )
 
     # -- heads -----------------------------------------------------------------------------
@@ -380,11 +377,10 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         if heads is None or not len(heads["users"]):
             return eta
         if labels is None:  # a scorer of scikit-learn never passes users
-            warnings.warn(
+            warn_caller(
                 f"{type(self).__name__} has heads, but was asked to predict without users: all "
                 "rows get the global model. Pass 'groups', set 'user_column', or use released().",
                 UserWarning,
-                stacklevel=4,
             )
             return eta
         at, known = positions(heads["users"], labels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from skdp._labels import check_classes, class_numbers
 from skdp._scales import learn_scale
 from skdp._types import Seed, Split
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.solvers.mean_head import HeadNorms, global_model
 from skdp.solvers.personalization import GlobalModel
@@ -242,11 +241,10 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         if reset:
             if self.classes is None:
                 self.classes_ = np.unique(y)
-                warnings.warn(
+                warn_caller(
                     f"{type(self).__name__} took the classes from y and made them public; pass "
                     "'classes' if which labels occur is private.",
                     PrivacyWarning,
-                    stacklevel=4,
                 )
             else:
                 self.classes_ = check_classes(self, least=1)

@@ -1,7 +1,6 @@
 """What the linear read-outs share: bounds, the one release, the solution."""
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -28,7 +27,7 @@ from skdp.data.blocks import row_source
 from skdp.data.persons import PersonForm, persons_of
 from skdp.data.places import Placed
 from skdp.data.record_scales import RowScale, TargetScale
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.queries.person_readout import PersonReadoutQuery
 from skdp.queries.readout import ReadoutQuery
 from skdp.regression._planning import (
@@ -233,12 +232,11 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         target = _TARGET_LENGTH * self._lengths(1.0)[1] / math.sqrt(len(seen))
         facts = self._facts(clip_norm, falling_spectrum(d), target)
         needed = expect_readout(noise_scale, 1, 0.5, facts).needed()
-        warnings.warn(
+        warn_caller(
             f"{type(self).__name__} sees nothing of {of}. At this budget "
             f"about {needed} records show a target half of whose variance is linear in the rows: "
             f"use more records, a larger 'epsilon' or fewer columns.{listed}",
             PrivacyWarning,
-            stacklevel=5,
         )
 
     def _facts(self, clip_norm, spectrum, target, cut=math.inf):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Self
@@ -20,13 +19,15 @@ from skdp.base import atomic
 from skdp.data.blocks import is_dask_array
 from skdp.data.record_scales import TargetScale
 from skdp.data.records import RecordForm
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.regression._class_weight import check_class_weight, class_weights
 from skdp.regression._readout import ReadoutBase
 from skdp.regression._targets import model_share
 from skdp.solvers.classes import class_moments, reweighted
 from skdp.solvers.readout import solve_readout
 from skdp.theory import FitPlan, check_counts
+
+_ALIKE = 2.0  # totals of classes within this factor: no weights would set them apart
 
 
 class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
@@ -234,14 +235,16 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         predicted = np.unique(best_class(scores)[found.shown])
         if len(predicted) > 1:
             return
-        remedy = "" if self.class_weight == "balanced" else "class_weight='balanced', "
-        warnings.warn(
+        totals = found.totals[found.shown]
+        alike = len(totals) > 1 and float(totals.max()) < _ALIKE * float(totals.min())
+        remedy = "" if self.class_weight == "balanced" or alike else "class_weight='balanced', "
+        reason = " These are of like size: rows tell little of the classes in a line." * alike
+        warn_caller(
             f"{type(self).__name__} predicts one class at the released means of all classes: rows "
             "of the others seldom get theirs. The released totals of the classes are "
-            f"{np.rint(found.totals).astype(int).tolist()}. Use {remedy}more records or a larger "
-            "'epsilon'.",
+            f"{np.rint(found.totals).astype(int).tolist()}.{reason} Use {remedy}more records or a "
+            "larger 'epsilon'.",
             PrivacyWarning,
-            stacklevel=7,
         )
 
     def _public_classes(self, y):
@@ -260,11 +263,10 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
                 f"{type(self).__name__} needs at least 2 classes in y, which are public unless "
                 "'classes' is given. Got one class only: pass 'classes'."
             )
-        warnings.warn(
+        warn_caller(
             f"{type(self).__name__} took the classes from y and made them public; pass 'classes' "
             "if which labels occur is private.",
             PrivacyWarning,
-            stacklevel=5,
         )
         return classes
 

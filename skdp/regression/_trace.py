@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, Self
 
 from sklearn.base import RegressorMixin
@@ -13,7 +12,7 @@ from skdp._types import Seed, Split
 from skdp._validation import check_split
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
-from skdp.exceptions import PrivacyWarning
+from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.queries.records import RecordQuery
 from skdp.regression._means import doubt_of, has_means, look_at_means
 from skdp.regression._measurements import (
@@ -318,10 +317,9 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         if not doubt and n >= needed:
             return
         outcome = doubt or "expects a relative error above one half"
-        warnings.warn(
+        warn_caller(
             f"{type(self).__name__} {outcome}. {remedy_of(n, needed)}",
             PrivacyWarning,
-            stacklevel=3,
         )
 
     def plan(

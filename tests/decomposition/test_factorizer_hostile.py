@@ -12,6 +12,9 @@ from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy.streams.groups import StreamGroup
 from skdp.queries.sketches import Updates
 
+# Most streams here are short, and noise: what is said of that is tested by name.
+pytestmark = pytest.mark.filterwarnings("ignore:.*may be noise:skdp.exceptions.PrivacyWarning")
+
 
 def new(**params):
     defaults = {

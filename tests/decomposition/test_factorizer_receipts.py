@@ -19,6 +19,9 @@ from skdp.privacy.accounting.sketch_laws import SketchMixture
 from skdp.privacy.streams.merged import _largest
 from skdp.testing import seeded_entropy
 
+# Most streams here are short, and noise: what is said of that is tested by name.
+pytestmark = pytest.mark.filterwarnings("ignore:.*may be noise:skdp.exceptions.PrivacyWarning")
+
 SHAPE = (20, 12)
 COMMON = {"matrix_shape": SHAPE, "method": "two_sketch", "sketch_seed": 7, "sketch_size": 6,
           "core_size": 8, "oblivious": True}  # fmt: skip

@@ -18,6 +18,9 @@ from skdp.testing import (
 )
 from skdp.testing._outcomes import difference, fitted_attributes
 
+# Most streams here are short, and noise: what is said of that is tested by name.
+pytestmark = pytest.mark.filterwarnings("ignore:.*may be noise:skdp.exceptions.PrivacyWarning")
+
 M, N, T = 12, 9, 8
 RNG = np.random.default_rng(0)
 STEPS = [RNG.standard_normal((M, 2)) @ RNG.standard_normal((2, N)) for _ in range(T)]

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -22,6 +23,9 @@ from skdp.testing import (
     transcript_audit,
 )
 from skdp.testing._outcomes import difference, fitted_attributes
+
+# Most streams here are short, and noise: what is said of that is tested by name.
+pytestmark = pytest.mark.filterwarnings("ignore:.*may be noise:skdp.exceptions.PrivacyWarning")
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((600, 7)) @ RNG.standard_normal((7, 7)) + 2.0
@@ -504,3 +508,21 @@ def test_where_no_stream_runs_nothing_was_acknowledged():
     for model in (DPIncrementalPCA(1), DPIncrementalPCA(1, clip_norm=1.0).fit(X)):
         with pytest.raises(PrivacyError, match="no stream is running"):
             model.n_acknowledged()
+
+
+def test_streams_of_noise_are_said_once():
+    """Also where rows of later steps say no more; a stream that shows its components is silent."""
+    rng = np.random.default_rng(4)
+    model = DPIncrementalPCA(2, clip_norm=6.0, max_releases=20)
+    with warnings.catch_warnings(record=True) as caught, seeded_entropy(3):
+        warnings.simplefilter("always")
+        for _ in range(5):
+            model.partial_fit(rng.standard_normal((20, 12)))
+    said = [str(one.message) for one in caught]
+    assert 1 <= len(said) <= 2 and all("may be noise alone" in text for text in said)
+    model = DPIncrementalPCA(2, clip_norm=60.0, max_releases=4)
+    rows = rng.standard_normal((9000, 12)) * np.where(np.arange(12) < 2, 20.0, 1.0)
+    with warnings.catch_warnings(), seeded_entropy(3):
+        warnings.simplefilter("error")
+        for part in np.array_split(rows, 3):
+            model.partial_fit(part)

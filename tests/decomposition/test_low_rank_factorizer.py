@@ -12,9 +12,12 @@ from sklearn.decomposition import TruncatedSVD
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
 from skdp.decomposition import LocalAggregator, LocalRowReporter, local_report
-from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.testing import record_transcript, seeded_entropy
+
+# Most streams here are short, and noise: what is said of that is tested by name.
+pytestmark = pytest.mark.filterwarnings("ignore:.*may be noise:skdp.exceptions.PrivacyWarning")
 
 MU = mu_from_epsilon_delta(1.0, 1e-6)
 
@@ -552,3 +555,14 @@ def test_default_sketches_are_wider_where_they_are_small():
         10, method="two_sketch", matrix_shape=(900, 150), oblivious=True
     ).update([0], [0], [1.0])
     assert stream.release().sketch_size_ == 40
+
+
+@pytest.mark.parametrize("max_releases", [1, 2])
+def test_a_release_of_noise_is_said(max_releases):
+    """As `fit` says it, of the zeros that were released."""
+    options = {"matrix_shape": (30, 20), "privacy_unit": "entry", "oblivious": True}
+    model = DPLowRankFactorizer(2, max_releases=max_releases, **options)
+    model.update([1], [2], [1.0])
+    with seeded_entropy(0), pytest.warns(PrivacyWarning, match="2 of 2 singular values.*alone"):
+        model.release()
+    assert not model.singular_values_.any()

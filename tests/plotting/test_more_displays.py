@@ -26,6 +26,7 @@ def canvas():
     plt.close("all")
 
 
+@pytest.mark.filterwarnings("ignore:.*may be noise alone:skdp.exceptions.PrivacyWarning")
 @pytest.mark.thorough
 @pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
 @pytest.mark.parametrize("n_releases", [1, 16])

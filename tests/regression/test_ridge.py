@@ -406,6 +406,20 @@ def test_predictions_of_one_class_are_said():
     assert both_sides(model, X, y) > 0.6
 
 
+def test_weights_are_no_remedy_for_classes_of_like_size():
+    """One class is predicted since no line tells them apart."""
+    X = np.random.default_rng(0).standard_normal((4000, 3))
+    y = np.sum(X**2, axis=1) > 2.1  # 55% of all
+    model = DPRidgeClassifier(classes=[False, True], clip_norm=3.0)
+    with warnings.catch_warnings(record=True) as caught, seeded_entropy(1):
+        warnings.simplefilter("always")
+        for _ in range(8):
+            model.fit(X, y)
+    said = [str(one.message) for one in caught if "predicts one class" in str(one.message)]
+    assert said and not any("class_weight" in text for text in said)
+    assert all("of like size" in text for text in said)
+
+
 @pytest.mark.thorough
 def test_wide_rows_of_a_regression():
     X, _ = texts()
