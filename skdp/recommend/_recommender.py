@@ -221,8 +221,6 @@ class DPRecommender(
                 "over clients DPRecommender protects whole users: use privacy_unit='row', or "
                 f"LocalReporter for interactions. Got privacy_unit={self.privacy_unit!r}."
             )
-        if self._is_pure_for_rows():
-            raise ValueError("over clients DPRecommender needs a delta. Got delta=0.")
         return super()._fit_elsewhere(schema, connect)
 
     def _fit_session(self, session, R):

@@ -71,7 +71,7 @@ def test_interactions_are_for_local_reports():
 
 def test_pure_counts_are_not_offered_over_clients():
     server = FederatedPowerMethod(DPRecommender(delta=0.0), CONFIG)
-    with pytest.raises(ValueError, match="needs a delta"):
+    with pytest.raises(ValueError, match="'delta' above 0"):
         server.fit(lambda *_: None, n_features=300, n_samples=4000)
 
 
