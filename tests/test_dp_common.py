@@ -145,6 +145,7 @@ ESTIMATORS = [
     DPRecommender(),
     DPRecommender(2, epsilon=8.0, adjacency="replace"),
     DPRecommender(algorithm="popularity"),
+    DPRecommender(delta=0.0),
     DPRecommender(2, weights=2.0, epsilon=8.0),
     DPRecommender(privacy_unit="interaction"),
     DPRecommender(privacy_unit="interaction", algorithm="gram", adjacency="replace", epsilon=8.0),

@@ -61,8 +61,8 @@ def one_call(estimator):
 
 
 def histories(estimator):
-    """Counts that can be read at the first rung: how many rungs there are is learnt."""
-    R = make_interactions(5000, 60, 60_000, 4, random_state=0)
+    """Counts that lose next to nothing at the first rung: how many there are is learnt."""
+    R = make_interactions(20_000, 60, 240_000, 4, random_state=0)
     options = {"nnz": R.nnz} if isinstance(estimator, DPRecommender) else {"sparse": True}
     return estimator.fit(R), R.shape, options
 

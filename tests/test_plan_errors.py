@@ -409,6 +409,7 @@ def test_more_rows_and_more_budget_help():
     assert error(needed) < error(1) / 2 < error(int(needed * 0.95))
 
 
+@pytest.mark.filterwarnings("ignore:.*may be noise:skdp.exceptions.PrivacyWarning")  # early steps
 @pytest.mark.thorough
 @pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
 @pytest.mark.parametrize("n_releases", [1, 16])

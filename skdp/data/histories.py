@@ -111,9 +111,9 @@ def history_rows(
         Rows whose positive entries are items.
     kept : ndarray of int or None
         A public selection of items; None keeps all.
-    form : {"unit", "known", "both"}
-        Rows of length 1; the same without what is hidden by row; or, for the judge, rows whose
-        hidden entries are negative.
+    form : {"unit", "share", "known", "both"}
+        Rows of length 1, or of sum 1; rows of length 1 without what is hidden by row; or, for the
+        judge, rows whose hidden entries are negative.
     judged, share : float
         Share of the rows of which items are hidden, and of their items.
     cap : float or None
@@ -130,7 +130,7 @@ def history_rows(
         elif form == "both":
             rows.data[hidden_cells(rows, judged, share, by_cell=False, most=_FEW)] *= -1
         rows = rows if kept is None else rows[:, kept]
-        yield rows if form == "both" else _of_length_one(rows)
+        yield rows if form == "both" else _scaled(rows, whole=form == "share")
 
 
 def _finite_rows(block: Any) -> Any:
@@ -142,14 +142,18 @@ def _finite_rows(block: Any) -> Any:
     return rows
 
 
-def _of_length_one(rows: Any) -> Any:
-    """Scale each row from itself alone; its largest entry comes first, so that none vanishes."""
+def _scaled(rows: Any, *, whole: bool = False) -> Any:
+    """Scale each row, from itself alone, to length 1, or as a `whole` to sum 1.
+
+    Its largest entry comes first, so that none vanishes.
+    """
     degrees = np.diff(rows.indptr)
     owner = np.repeat(np.arange(rows.shape[0]), degrees)
     largest = np.zeros(rows.shape[0])
     np.maximum.at(largest, owner, rows.data)
     scaled = rows.data / largest[owner]
-    rows.data = scaled / np.sqrt(np.bincount(owner, scaled**2, rows.shape[0]))[owner]
+    powers = np.bincount(owner, scaled if whole else scaled**2, rows.shape[0])
+    rows.data = scaled / (powers if whole else np.sqrt(powers))[owner]
     return rows
 
 

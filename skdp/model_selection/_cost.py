@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ _SPENDING = (
     "epsilon", "delta", "adjacency", "privacy_unit", "sensitivity", "init", "random_state",
     "algorithm", "entry_bounds", "method", "sketch", "sketch_seed", "sensitivity_mode",
 )  # fmt: skip
+_DELTA = 1e-6  # at which a total is said
 _HEAD = ("candidate", "one fit")
 
 
@@ -82,7 +84,7 @@ class SearchCost:
     fits: tuple[LedgerFit, ...] = ()
     refits: tuple[tuple[LedgerFit, ...], ...] = ()
 
-    def epsilon(self, delta=1e-6):
+    def epsilon(self, delta=_DELTA):
         """Return the epsilon of everything together, at a delta.
 
         Parameters
@@ -126,8 +128,21 @@ class SearchCost:
             f"{self.name}: {len(self.candidates)} candidate(s), {self.n_splits} splits",
             f"one {self.unit} ({self.adjacency}) is in {self.held} training sets of each candidate",
             f"refit: {'one more fit, of the dearest' if self.refit else 'none'}; scores: {scores}",
-            f"total: epsilon={self.epsilon():.4g} at delta=1e-06"
-            + ("" if self.mu is None else f" (mu={self.mu:.4g})"),
+            self._total(),
+        )
+
+    def _total(self):
+        """Say the epsilon of everything, at the first delta of two at which there is one."""
+        said = f"total: epsilon={self.epsilon():.4g} at delta={_DELTA:.4g}"
+        if self.mu is not None:
+            return f"{said} (mu={self.mu:.4g})"
+        added = math.fsum(value for kind, value in self.losses if kind == "delta") + _DELTA
+        beyond = self.epsilon(added) if added < 1 else math.inf
+        if not math.isinf(self.epsilon()) or math.isinf(beyond):
+            return said
+        return (
+            f"total: epsilon={beyond:.4g} at delta={added:.4g} (deltas of fits add up: no epsilon "
+            f"holds at {_DELTA:.4g}; use a smaller 'delta' for each)"
         )
 
     def __str__(self):

@@ -7,6 +7,7 @@ popularity does.
 | one ... more or less | counts | moment | votes on c filters |
 |---|---|---|---|
 | row: user of d items, scaled | 1 (rows of length 1) | 1 (pairs of norm 1) | sqrt(c) |
+| row, counts for pure noise | 1 (rows of sum 1) | | |
 | interaction | 1 (raw counts) | `gram_change` | 2 sqrt(c) |
 
 Some items of some histories are hidden (`skdp.data.histories`), and a filter scores the others: a
@@ -30,6 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.data.block_rows import column_sums, entrywise
 from skdp.data.blocks import AnyRows
 from skdp.data.histories import HIDDEN, JudgedCells, binary_rows, history_rows, without_hidden
 from skdp.data.recalls import Tastes, votes
@@ -42,6 +44,7 @@ from skdp.queries.sums import SumQuery
 from skdp.solvers.item_filter import ItemFilter
 
 FloatArray = NDArray[np.float64]
+_LESS = 1 - 2.0**-20  # a sum of 2**32 floats has a smaller error
 _MOST_SHARED = 2000  # items of a moment that is added up by threads: each needs one of its own
 
 
@@ -160,6 +163,8 @@ class RowHistories(_Histories, SumQuery):
         Threads for the passes over the rows; it never changes a result.
     cap : float or None
         Public: entries count by min(x, cap), then rows have length 1. None: all alike.
+    pure : bool
+        Whether counts are for pure noise: sums of rows whose entries sum to 1.
     """
 
     def __init__(
@@ -169,15 +174,41 @@ class RowHistories(_Histories, SumQuery):
         adjacency: str,
         n_jobs: int | None = None,
         cap: float | None = None,
+        pure: bool = False,
     ) -> None:
         super().__init__(rows, adjacency=adjacency, n_jobs=n_jobs)
         self.n_features = rows.n_features
         self._cap = cap
+        self._pure = pure
 
     def counts(self) -> Bounded:
-        """Return the sums of the rows, each of length 1 and not negative."""
+        """Return the sums of the rows, each of length 1 (of sum 1 if `pure`) and not negative."""
+        if self._pure:
+            return self._shares()
         rows = narrowed(self._source, partial(history_rows, cap=self._cap), self.n_features)
         return self._beside(RowQuery, rows, clip_norm=1.0).positive_sums()
+
+    def _shares(self) -> Bounded:
+        """Return the sums of rows of sum 1: l1 and l2 of one row are 1 at most, in integers too.
+
+        Entries are rounded down and _LESS covers what floats add to the sum of a row. Replace:
+        rows are not negative, so they differ by sqrt(2) in l2 and by 2 in l1.
+        """
+        n, units = self.n_features, self.neighbours.units
+        rows = narrowed(self._source, partial(history_rows, form="share", cap=self._cap), n)
+        query = self._beside(SumQuery, rows)
+
+        def answer(step: float) -> NDArray[Any]:
+            def term(block: Any) -> NDArray[Any]:
+                if step == 0.0:
+                    return column_sums(block)
+                whole = entrywise(lambda x: np.floor(x * (_LESS / step)), block)
+                return column_sums(whole).astype(np.int64)
+
+            return query._sum(term, (n,), step)
+
+        l2 = self.neighbours.positive(1.0, n)
+        return Bounded(Bound("shares", (n,), l2, slack=0.0, l1=units, l1_slack=0.0), answer)
 
     def moment(
         self,

@@ -67,7 +67,8 @@ class DPRecommender(
     epsilon : float, default=1.0
         Budget of one call of `fit`; inf adds no noise.
     delta : float, default=1e-6
-        Budget of one call of `fit`. 0 is offered for interactions, by "one_shot" and "popularity".
+        Budget of one call of `fit`. 0 is offered by "one_shot" (interactions) and "popularity",
+        and where "auto" takes them. Whole users of up to about nine items: counts are better so.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         Rows: one row more or less (the number of users is private), or another row. Interactions:
         one more or less, or moved to another item of the same user.
@@ -98,7 +99,8 @@ class DPRecommender(
     Attributes
     ----------
     counts_ : ndarray of shape (n_features,)
-        Released popularity: noisy numbers of users (rows: sums of histories of length 1).
+        Released popularity: noisy numbers of users (rows: sums of histories of length 1, or of sum
+        1 where delta is 0).
     counts_noise_scale_ : float
         Standard deviation of its noise; of "one_shot" that of the items that are not kept, the
         others have less.
@@ -205,7 +207,12 @@ class DPRecommender(
         """Return the choice made by parameters, and by the shape where it is public."""
         return choose_route(self, None if self.privacy_unit == "row" else R.shape)
 
+    def _is_pure_for_rows(self):
+        return self.privacy_unit == "row" and self.delta == 0 and self.epsilon != math.inf
+
     def _is_pure(self, R):
+        if self._is_pure_for_rows():
+            return True
         return self.privacy_unit == "interaction" and self._route(R).name != "gram"
 
     def _fit_elsewhere(self, schema, connect):
@@ -225,8 +232,8 @@ class DPRecommender(
             n_users, n_items = R.shape
             self._warn_of_delta(*public_units(self, R.shape, session))
         else:
-            options = {"adjacency": self.adjacency, "n_jobs": self.n_jobs}
-            query = RowHistories(row_source(R), cap=self._cap, **options)
+            options = {"adjacency": self.adjacency, "n_jobs": self.n_jobs, "cap": self._cap}
+            query = RowHistories(row_source(R), pure=self._is_pure_for_rows(), **options)
             n_users, n_items = None, query.n_features
         ask = session.ask(query)
         if n_users is None and self.adjacency == "replace":
@@ -293,7 +300,7 @@ class DPRecommender(
         return None if isinstance(self.weights, str) and self.weights == "binary" else self.weights
 
     def _offers_pure_dp(self):
-        return self.privacy_unit == "interaction" and self.algorithm != "gram"
+        return self.algorithm != "gram"
 
     def _budget_kinds(self):
         if self.privacy_unit == "row" or self.algorithm == "gram":
@@ -323,7 +330,8 @@ class DPRecommender(
         whole = self.privacy_unit == "row"
         rows = zero_rows(n_samples, n_features, sparse=not whole)
         route = self._route(rows)
-        counts = expected_counts(n_samples, n_features, nnz, self.privacy_unit)
+        unit = "share" if self._is_pure_for_rows() else self.privacy_unit
+        counts = expected_counts(n_samples, n_features, nnz, unit)
         rehearsal = rehearse(
             self, n_samples, rows, pure=self._is_pure(rows), first=route.first,
             counts=lambda *_: counts, moment=clear_taste,

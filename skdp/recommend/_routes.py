@@ -99,6 +99,8 @@ def choose_route(estimator, shape):
     long histories would show tastes and short ones none, first counts say which they are.
     """
     name = estimator.algorithm
+    if estimator._is_pure_for_rows():
+        return Choice("popularity", "popularity: delta is 0")
     if name != "auto":
         return Choice(name, f"{name}: as asked for")
     if estimator.privacy_unit == "row":
@@ -124,7 +126,9 @@ def expected_counts(n_users, n_items, nnz, unit):
     """Return counts as ordinary histories give them: they fall like the rank to the power -.8."""
     falling = np.arange(1.0, n_items + 1) ** -0.8
     total = nnz
-    if unit == "row":  # a history of d items, scaled to length 1, adds sqrt(d) in all
+    if unit == "share":  # each history adds 1
+        total = n_users
+    elif unit == "row":  # a history of d items, scaled to length 1, adds sqrt(d) in all
         total = math.sqrt(n_users * nnz)
     return np.minimum(total * falling / falling.sum(), n_users)
 

@@ -211,15 +211,14 @@ class View:
         Beside an intercept equal rows or equal targets say nothing, and the direction of what a
         float fit finds in them is that of its rounding.
         """
-        if not self.intercept or batch.X.shape[1] < 2:
-            return np.ones(len(batch.X), bool)
-        batch = self.within(batch)
+        if not self.intercept or batch.Y.shape[1] < 2:
+            return np.ones(len(batch.Y), bool)
 
         def made() -> tuple[NDArray[np.bool_]]:
-            moves = [(A[:, :1] != A).any(axis=(1, 2)) for A in (batch.X, batch.Y)]
+            moves = [(A[:, :1] != A).any(axis=(1, 2)) for A in (self.within(batch).X, batch.Y)]
             return (np.asarray(moves[0] & moves[1]),)
 
-        return batch.keep("moves", made)[0]
+        return batch.keep(("moves", self._cut), made)[0]
 
     def linear_targets(self, Y: FloatArray) -> FloatArray:
         """Targets for a least-squares fit: labels become centred indicators, counts changes."""

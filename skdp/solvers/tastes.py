@@ -57,8 +57,7 @@ class Way(NamedTuple):
         hold tastes, which single items show a little.
     once : float
         How many deviations more where one choice is made in place of votes: its noise has a heavy
-        tail, so that bold ways come by chance, and one that is wrong costs ten times what it gains
-        over a careful one where it is right.
+        tail, so that bold ways come by chance, which costs more than they gain over careful ones.
     """
 
     kind: int
@@ -71,7 +70,7 @@ class Way(NamedTuple):
 
 WAYS = (
     Way(0, 1.0, (math.inf, -0.5, -1.0, -0.6), -0.5, math.inf, 0.0),
-    Way(0, 2.0, (math.inf, 1.0, -0.3, -1.0), 0.5, math.inf, 0.0),
+    Way(0, 2.0, (math.inf, 1.0, -0.3, -1.0), 0.5, math.inf, 1.5),
     Way(1, 0.25, (2.0, math.inf, math.inf, math.inf), math.inf, -0.75, 0.0),
     Way(1, 1.0, (3.0, 0.5, 0.0, -0.25), -0.75, 0.5, 2.0),
 )  # fmt: skip

@@ -73,14 +73,16 @@ def beyond(batch: UserBatch, bounds: FloatArray) -> NDArray[np.intp]:
 def _cut(batch: UserBatch, bounds: FloatArray) -> tuple[NDArray[Any], ...]:
     """Return users with far entries, their new powers of two, and where entries change to what."""
     some = beyond(batch, bounds)
-    rows = times_powers(batch.X[some], batch.x_exponent[some])
-    cut = np.clip(rows, bounds[0], bounds[1])
-    largest = np.abs(cut).max(axis=(1, 2))
+    (_, m, d), rows = batch.X.shape, times_powers(batch.X[some], batch.x_exponent[some])
+    flat = rows.reshape(len(rows), m * d)
+    changed = np.flatnonzero((rows < bounds[0]) | (rows > bounds[1]))
+    column, (user, place) = changed % d, np.divmod(changed, m * d)
+    values = np.clip(flat[user, place], bounds[0, column], bounds[1, column])
+    flat[user, place] = values
+    largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
     exponents = np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
-    changed = np.flatnonzero(cut != rows)
-    user, place = np.divmod(changed, rows[:1].size or 1)
-    values = times_powers(cut, -exponents).ravel()[changed]
-    return some, exponents, some[user] * (rows[:1].size or 1) + place, values
+    values = times_powers(values, -exponents[user])
+    return some, exponents, some[user] * (m * d) + place, values
 
 
 class CutUsers(NamedTuple):

@@ -69,6 +69,12 @@ def test_interactions_are_for_local_reports():
         server.fit(lambda *_: None, n_features=300, n_samples=4000)
 
 
+def test_pure_counts_are_not_offered_over_clients():
+    server = FederatedPowerMethod(DPRecommender(delta=0.0), CONFIG)
+    with pytest.raises(ValueError, match="'delta' above 0"):
+        server.fit(lambda *_: None, n_features=300, n_samples=4000)
+
+
 KEPT = np.arange(3)
 JUDGE = (KEPT, np.ones(6), np.ones((3, 2)), np.ones((1, 3)), 1.0, np.ones((3, 1)), 0.5)
 

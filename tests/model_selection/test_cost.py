@@ -379,3 +379,14 @@ def test_who_fits_many_times_has_no_cost(many):
     voting = VotingRegressor([("a", DPRidge()), ("b", make_pipeline(DPRidge()))])
     cost = search_cost(voting, 90, cv=IndependentKFold(3))
     assert cost.mu == pytest.approx(2 * mu_of(1.0))  # two fits, two training sets
+
+
+@pytest.mark.parametrize("delta", [1e-6, 1e-8])
+def test_a_total_is_said_at_a_delta_at_which_there_is_one(delta):
+    """Fits whose delta adds up have no epsilon at that of one fit; small deltas have."""
+    model = DPTruncatedSVD(2, privacy_unit="interaction", epsilon=0.3, delta=delta)
+    cost = search_cost(GridSearchCV(model, {"n_components": [1, 2]}, cv=3), n_samples=100)
+    said = str(cost).splitlines()[-1]
+    assert "inf" not in said and ("use a smaller 'delta'" in said) == (delta == 1e-6)
+    at = float(said.split("delta=")[1].split()[0])
+    assert f"epsilon={cost.epsilon(at):.4g}" in said and at == (6e-6 if delta == 1e-6 else 1e-6)

@@ -32,8 +32,10 @@ def judge(tastes, judged=1.0):
     return (*tastes.arrays(), np.outer(BLENDS, np.ones(tastes.rank)), judged)
 
 
-def rows(adjacency, cap=None):
-    return lambda X: RowHistories(SparseRows(sp.csr_array(X)), adjacency=adjacency, cap=cap)
+def rows(adjacency, cap=None, **options):
+    return lambda X: RowHistories(
+        SparseRows(sp.csr_array(X)), adjacency=adjacency, cap=cap, **options
+    )
 
 
 def interactions(adjacency):
@@ -48,6 +50,33 @@ def test_row_bounds_hold_and_are_tight(release, adjacency, cap):
     public = () if release == "counts" else (np.arange(4), 1, 0.5, 0.2, POPULAR)
     report = check_sensitivity(rows(adjacency, cap), release, *public, adjacency=adjacency, **SMALL)
     assert report.ratio > 0.98
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("cap", [None, 3.0])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_bounds_of_counts_for_pure_noise_hold_and_are_tight(adjacency, cap):
+    report = check_sensitivity(
+        rows(adjacency, cap, pure=True), "counts", adjacency=adjacency, **SMALL
+    )
+    assert report.ratio > 0.98
+    assert report.ratios["l1"] > 0.98
+
+
+@pytest.mark.parametrize("step", [1.0, 1e-3, 2.0**-20, 2.0**-40, 0.0])
+def test_a_history_adds_no_more_than_one_to_counts_for_pure_noise(step):
+    """In whole units, however its numbers round; nearly all of it where units are small."""
+    rng = np.random.default_rng(0)
+    cases = [np.ones(d) for d in (1, 3, 49, 10_000)]
+    cases += [rng.exponential(size=500), 5e-324 * np.ones(7), 1e300 * np.ones(3)]
+    cases += [np.array([1.0, 1e-300]), -np.ones(4), np.array([np.nan, 1.0])]
+    for x, cap in [(x, cap) for x in cases for cap in (None, 3.0)]:
+        added = rows("add_remove", cap, pure=True)(x[None]).counts().answer(step)
+        total = float(added.sum()) * (step or 1.0)
+        assert added.min() >= 0
+        assert total <= (1.0 if step else 1 + 1e-12)
+        if np.isfinite(x).all() and x.max() >= 0.01 and step < 1e-6:
+            assert total > 0.97
 
 
 @pytest.mark.thorough

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.datasets import make_interactions
+from skdp.datasets import make_histories, make_interactions
 from skdp.exceptions import PrivacyWarning
 from skdp.model_selection import leave_some_out
 from skdp.recommend import DPRecommender, recall_at_n
@@ -175,7 +175,7 @@ def test_the_map_is_the_filter(tastes):
     ("params", "message"),
     [
         ({"algorithm": "one_shot"}, "privacy_unit='interaction'"),
-        ({"delta": 0.0}, "delta"),
+        ({"delta": 0.0, "algorithm": "gram"}, "delta"),
         ({"privacy_unit": "interaction", "delta": 0.0, "algorithm": "gram"}, "delta"),
         ({"item_exponent": 2.0}, "item_exponent"),
         ({"n_components": 0}, "n_components"),
@@ -239,6 +239,35 @@ def test_lists_of_flipped_histories_need_no_true_one(tastes):
     assert popularity_recall(tastes) + 0.05 < found < recall(model, tastes) + 0.01
     with pytest.raises(ValueError, match="one_shot"):
         DPRecommender().fit(tastes[0][:300]).recommend_all()
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+def test_counts_of_whole_users_may_be_pure(tastes, adjacency):
+    """They are all that is released: each history adds 1 in all, as for n_users users."""
+    R = tastes[0][:1500]
+    with fixed_noise(0):
+        model = DPRecommender(delta=0.0, epsilon=20.0, adjacency=adjacency).fit(R)
+    assert model.privacy_spent_.delta == 0.0
+    assert {line.mechanism for line in model.ledger_} == {"laplace"}
+    assert model.route_ == "popularity: delta is 0"
+    assert model.rank_ == 0
+    shares = R.T @ (1 / np.maximum(np.diff(R.indptr), 1))
+    np.testing.assert_allclose(model.counts_, shares, atol=2.0)
+    plan = DPRecommender(delta=0.0, adjacency=adjacency).plan(1500, 400)
+    assert math.isnan(plan.found)
+    assert DPRecommender(delta=0.0, epsilon=math.inf)._route(None).name == "gram"  # no noise
+
+
+@pytest.mark.deep
+def test_short_histories_of_few_users_are_better_counted_with_pure_noise():
+    found = np.zeros((20, 2))
+    for seed, line in enumerate(found):
+        R = make_histories(150, 150, 6, overlap=0.8, tail=1.2, random_state=seed)
+        known, held_out = leave_some_out(R, random_state=seed)
+        for j, delta in enumerate((0.0, 1e-6)):
+            model = DPRecommender(delta=delta, algorithm="popularity").fit(known)
+            line[j] = recall_at_n(model.recommend(known, 20)[0], held_out)
+    assert found[:, 0].mean() > found[:, 1].mean() + 0.02
 
 
 @pytest.mark.deep

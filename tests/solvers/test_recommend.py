@@ -115,8 +115,8 @@ def test_one_choice_is_slower_to_be_bold():
     """Its noise has a heavier tail than that of votes."""
     for ways in (ways_of(0, 6), ways_of(1, 6), ways_of(8, 9)):
         more = ways.doubts(10.0, 3.0, once=True) - ways.doubts(10.0, 3.0)
-        bold = [way == WAYS[3] for way in ways.there]
-        np.testing.assert_allclose(more, np.where(bold, 20.0, 0.0))
+        slower = {WAYS[1]: 15.0, WAYS[3]: 20.0}
+        np.testing.assert_allclose(more, [slower.get(way, 0.0) for way in ways.there])
 
 
 @pytest.mark.parametrize("name", ["gram", "one_shot"])
