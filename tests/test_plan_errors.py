@@ -108,7 +108,7 @@ def test_expected_loss_of_tables(name, kind):
     for epsilon in budgets:
         model = kind(k, epsilon=epsilon)
         with seeded_entropy(0):
-            losses = [1 - captured(judged, model.fit(rows).components_) / best for _ in range(4)]
+            losses = [1 - captured(judged, model.fit(rows).components_) / best for _ in range(8)]
         assert 0.5 < np.median(losses) / model.plan(*rows.shape, **facts).error < 2.0
 
 

@@ -28,7 +28,7 @@ from skdp.solvers.spectral import (
 
 GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
 _RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be
-DIRECTION_LEVEL = 12.0  # deviations of the noise: how many rows may be shortened
+DIRECTION_LEVEL = 24.0  # deviations of the noise: how many rows may be shortened
 SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
 SCREENED_FEATURES = 100  # screening needs more columns than it keeps
 _FEW_STEPS, _MORE_STEPS = 1.5, 5.5  # mu, of epsilon 8 and 50: with less noise there are more steps

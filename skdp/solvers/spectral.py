@@ -33,7 +33,7 @@ from skdp.solvers.thinning import chosen_subspace
 
 FloatArray = NDArray[np.float64]
 _CLIP_SHARE = 0.03  # of each release, for its clip level
-_GRAM_LEVEL, TANGENT_LEVEL = 12.0, 20.0
+_GRAM_LEVEL, TANGENT_LEVEL = 24.0, 20.0
 CORE_SCALE = 3.0
 MOST_CLIPPED = 0.75  # at least a quarter of the rows keep their length
 _NEGLIGIBLE_LOSS = 2e-4  # of the sum of squares: not worth two more passes over the data

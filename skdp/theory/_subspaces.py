@@ -49,6 +49,7 @@ _ITERATION_LAPLACE, _STANDS_OUT_LAPLACE = 0.87, 1.15
 _STEEPEST, _HALVINGS = 2.0, 40  # a spectrum that falls faster says nothing of its last components
 _SELDOM = 1e-3  # chance of a clip level that counts
 _SPREADS, _RANKS, _SINGLE = 33, 300, 32  # of lengths: the longest one by one, others in classes
+_MEDIAN_RANK = 0.2  # the i-th of n has its median at about (i - 0.3)/n, i = 1, 2, ...
 
 
 def power_law(d: int, k: int, captured: float) -> tuple[FloatArray, float]:
@@ -166,6 +167,7 @@ def _weight_of_cut(n: float, spread: float, height: float) -> tuple[float, float
     classes = np.geomspace(_SINGLE, n, _RANKS) if n > _SINGLE else np.array([n])
     ends = np.append(single, classes)
     counts, places = np.diff(ends), (ends[:-1] + ends[1:]) / 2
+    places[: len(single)] += _MEDIAN_RANK
     squares = np.exp(-2 * spread * (ndtri(places / n) + height))
     cut, other = np.minimum(squares, 1.0), squares / float(counts @ squares)
     weight = float(counts @ cut)
