@@ -199,7 +199,9 @@ def test_expected_error_of_a_subspace():
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(("n", "epsilon"), [(300, 1.0), (500, 1.0), (1000, 1.0), (1000, 4.0)])
+@pytest.mark.parametrize(
+    ("n", "epsilon"), [(300, 0.4), (500, 0.3), (300, 1.0), (500, 1.0), (1000, 1.0), (1000, 4.0)]
+)
 @pytest.mark.parametrize("m", [10, 20])
 def test_expected_risk_of_heads(n, epsilon, m):
     """Within a factor of two, of heads inside the subspace without intercepts."""
@@ -218,7 +220,7 @@ def test_expected_risk_of_heads(n, epsilon, m):
     with seeded_entropy(0):
         risks = [
             np.mean((model.fit(X, y, groups=groups)._private["heads"][:, :-1] - coefs) ** 2)
-            for _ in range(2)
+            for _ in range(4)
         ]
     assert 0.5 < 12 * np.mean(risks) / power / expected < 2
 
