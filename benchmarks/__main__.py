@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 # Not benchmarks: what they share, and what runs in another environment.
-HELPERS = {"__init__", "__main__", "baselines", "report", "peer_worker", "picture"}
+HELPERS = {"__init__", "__main__", "baselines", "planned", "report", "peer_worker", "picture"}
 LIMITS = {False: 300, True: 7200}  # seconds for a module
 
 

@@ -31,7 +31,6 @@ from skdp.theory import (
     zero_rows,
 )
 
-
 # Measured: with this part of the users from which a subspace stands out of the noise half of it is
 # missed, and how fast that falls (three shapes, seven budgets).
 _HALF_MISSED, _SHARP = 0.52, 3.2

@@ -70,6 +70,7 @@ OTHERS = {
     "_FINE": "values, not sizes", "_FINE_CORE": "values, not sizes",
     "_MOST_RULES": "refused beyond it",
     "_FARTHEST": "values, not sizes", "_CLEAR": "values, not sizes",
+    "_ENERGY_OF_LOSS": "deviations, not sizes",
     "64": "letters of a name", "1 << 20": "bytes of one read from a socket",
     "MOST_FLIPS": "a route by public numbers, asked for by name in other ways",
     "_LEAST_SIGNAL": "a route by public numbers, asked for by name in other ways",
