@@ -1,6 +1,6 @@
 """Warnings and errors of skdp."""
 
-import sys
+import inspect
 import warnings
 
 __all__ = ["BudgetExceededError", "PrivacyError", "PrivacyUnitWarning", "PrivacyWarning"]
@@ -27,14 +27,12 @@ _WITHIN = ("skdp", "sklearn", "joblib")  # packages whose lines say nothing to w
 
 def warn_caller(message: str, category: type[Warning]) -> None:
     """Warn, and point at the line of the caller's own code, however deep a fit is below it."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _package(frame.f_globals) in _WITHIN:
-        frame = frame.f_back
-    place = frame.f_globals
-    registry = place.setdefault("__warningregistry__", {})
-    name = place.get("__name__", "<string>")
-    file = frame.f_code.co_filename
-    warnings.warn_explicit(message, category, file, frame.f_lineno, name, registry)
+    # As `skip_file_prefixes` does from Python 3.12 on; names of modules are all that is looked at.
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_back is not None and _package(frame.f_globals) in _WITHIN:
+        level, frame = level + 1, frame.f_back
+    del frame  # it would keep the variables of the caller alive
+    warnings.warn(message, category, stacklevel=level)
 
 
 def _package(place: dict[str, object]) -> str:

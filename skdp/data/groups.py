@@ -58,11 +58,12 @@ class GroupedRows(ABC):
 
     def _sort(self) -> _Sorted:
         """Sort rows by group; done once, inside the gate, and shared by all parts."""
+        codes = self._codes  # taken first: another thread lets go of them once rows are sorted
         if self._sorted is None:
-            codes, self._codes = self._codes, np.zeros(0, np.intp)  # not needed again
             sizes = np.bincount(codes)
             rows = np.argsort(codes, kind="stable")
             self._sorted = _Sorted(rows, sizes, np.cumsum(sizes))
+            self._codes = np.zeros(0, np.intp)  # not needed again
         return self._sorted
 
     def _bytes_of_row(self) -> int:
