@@ -276,7 +276,15 @@ def test_one_user_moves_an_answer_no_further_than_its_bound(name, adjacency):
     """Whatever arrays pass the checks: bounds are those of the users' query."""
     estimator = DPPersonalizedRegressor(1, adjacency=adjacency)
     X, y, users = people(3, 5)
-    largest = 0.0
+    first = users < 2
+    second = first if adjacency == "replace" else users < 1
+    checks = SIGNATURES[FirstFitUsers][name]
+
+    def users_of(A, b, kept):
+        query = estimator._query(A[kept], b[kept, None], users[kept])
+        return FirstFitUsers(estimator, query)
+
+    honest, largest = users_of(X, y, first), 0.0
     for seed in range(20):
         rng = np.random.default_rng(seed)
         size = 10.0 ** rng.integers(-30, 30)
@@ -285,13 +293,8 @@ def test_one_user_moves_an_answer_no_further_than_its_bound(name, adjacency):
         scales = 10.0 ** rng.integers(-12, 13, 2)
         theirs[users == 1] = scales[0] * rng.standard_normal((8, D)) * np.eye(D)[seed % D]
         target[users == 1] = scales[1] * rng.standard_normal(8)
-        first = users < 2
-        second = first if adjacency == "replace" else users < 1
         bounds = []
-        for A, b, kept in ((X, y, first), (theirs, target, second)):
-            query = estimator._query(A[kept], b[kept, None], users[kept])
-            checks = SIGNATURES[FirstFitUsers][name]
-            asked = FirstFitUsers(estimator, query)
+        for asked in (honest, users_of(theirs, target, second)):
             assert all(check(asked, a) for check, a in zip(checks, call, strict=True))
             bounds.append(getattr(asked, name)(*call))
         step = bounds[0].bound.l2 / 1e6
