@@ -12,17 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import largest_entries
 from skdp.data.exact import exact_map, off_grid, on_grid, reduced
 from skdp.data.record_forms import (
     LOOSE,
     DenseRecords,
     Frame,
     Pair,
-    inverse_units,
-    record_bits,
-    record_units,
-    rounded,
     tangent_sizes,
 )
 from skdp.data.zipped import Zipped
@@ -47,10 +42,10 @@ class MixedRecords(DenseRecords):
             raise ValueError("a full 'design' needs measurement matrices in dense rows")
         return cls(form.shape, None, on_grid(A))
 
-    def _mixed(self, Z: FloatArray, units: FloatArray) -> FloatArray:
+    def _mixed(self, Z: FloatArray) -> FloatArray:
         """Return A Z in integers: half a step away from it."""
         assert self.mix is not None
-        return reduced(Z @ self.mix, inverse_units(units)[:, None])
+        return reduced(Z @ self.mix)
 
     def mapped(self, flat: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return floor(A K) of an exact sum K."""
@@ -65,8 +60,8 @@ class MixedRecords(DenseRecords):
     def survey(self, block: Zipped) -> Pair:
         """Return units and upper bounds of the norms of A x; 0 for what adds nothing."""
         size = math.prod(self.shape)
-        units = record_units(largest_entries(block.rows), record_bits(size))
-        Y = self._mixed(rounded(block.rows, units), units)
+        units, Z = self.integers(block)
+        Y = self._mixed(Z)
         norms = units * (np.sqrt(np.einsum("ij,ij->i", Y, Y)) * LOOSE + math.sqrt(size))
         return units, np.where(units > 0, norms, 0.0)
 
@@ -77,8 +72,8 @@ class MixedRecords(DenseRecords):
         """
         (d1, d2), r, m = self.shape, frame.basis.shape[1], len(block.rows)
         units, kept = block.columns["units"], block.columns.get("kept")
-        Z = rounded(block.rows, units)
-        Y = self._mixed(Z, units)
+        Z = self.counted(block)
+        Y = self._mixed(Z)
         right = reduced((Y.reshape(-1, d2) @ frame.right).reshape(m, d1, r))
         left = reduced(self._left(frame.left, Y))
         core = reduced((left.reshape(-1, d2) @ frame.basis).reshape(m, r * r))

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import largest_entries
+from skdp.data.block_rows import largest_entries, rint
 from skdp.data.exact import GRID_BITS, off_grid, on_grid, reduced
 from skdp.data.scratch import Scratch
 from skdp.data.zipped import Zipped
@@ -27,6 +27,7 @@ Pair = tuple[FloatArray, FloatArray]
 LOOSE = 1 + 1e-5  # bases are orthonormal to 1e-6 on their grids
 _BLOCK = 2**18  # numbers of a dense block: about the second-level cache
 MAX_ROWS = 2**12
+_SMALL = 2**7  # numbers of a record that one product of all records takes less time for
 _SMALLEST, _LARGEST = 2.0**-80, 2.0**80  # records outside contribute nothing
 
 
@@ -57,6 +58,15 @@ def inverse_units(units: FloatArray) -> FloatArray:
     return np.asarray(np.divide(1.0, units, out=np.zeros_like(units), where=units > 0))
 
 
+def from_left(W: FloatArray, A: FloatArray) -> FloatArray:
+    """Return W times the d x r matrix of each record, flat: small ones in a single product."""
+    m, size = A.shape
+    r = size // len(W)
+    if size <= _SMALL:
+        return A @ np.kron(W.T, np.eye(r))
+    return np.asarray(np.matmul(W, A.reshape(m, -1, r))).reshape(m, size)
+
+
 class _ScratchOfThread(threading.local):
     def __init__(self) -> None:
         self.rows = Scratch()
@@ -66,15 +76,17 @@ _SCRATCH = _ScratchOfThread()
 
 
 def rounded(rows: FloatArray, units: FloatArray) -> FloatArray:
-    """Round rows to multiples of their units (exact integers times a unit).
-
-    The next call of this thread overwrites them.
-    """
+    """Return rows as integers: how many of their units; the next call of this thread overwrites."""
     if not units.all():
         rows = np.where((units > 0)[:, None], rows, 0.0)
-    shift = (units * (1.5 * 2.0**52))[:, None]
-    out = np.add(rows, shift, out=_SCRATCH.rows.shaped(rows.shape))  # to a multiple of the unit
-    out -= shift
+    inverse = inverse_units(units)[:, None]
+    return rint(np.multiply(rows, inverse, out=_SCRATCH.rows.shaped(rows.shape)))
+
+
+def _as_floats(whole: NDArray[np.float32]) -> FloatArray:
+    """Return integers that were kept; the next call of this thread overwrites them."""
+    out = _SCRATCH.rows.shaped(whole.shape)
+    np.copyto(out, whole)
     return out
 
 
@@ -111,27 +123,45 @@ class DenseRecords:
         kept = rank * sum(self.shape)
         return kept if 4 * kept <= math.prod(self.shape) else 0
 
+    @staticmethod
+    def whole(block: Zipped, form: DenseRecords) -> tuple[FloatArray, NDArray[np.float32]]:
+        """Return the units of rows and their integers, of 18 bits at most, for later passes."""
+        units, Z = form.integers(block)
+        return units, Z.astype(np.float32)
+
+    def integers(self, block: Zipped) -> Pair:
+        """Return the units of rows and their integers, which the next call overwrites."""
+        kept = block.columns.get("whole")
+        if kept is None:
+            units = record_units(largest_entries(block.rows), record_bits(math.prod(self.shape)))
+            return units, rounded(block.rows, units)
+        return block.columns["row_units"], _as_floats(kept)
+
+    def counted(self, block: Zipped) -> FloatArray:
+        """Return the integers of rows whose units are known."""
+        kept = block.columns.get("whole")
+        return rounded(block.rows, block.columns["units"]) if kept is None else _as_floats(kept)
+
     def _left(self, matrix: FloatArray, Z: FloatArray) -> FloatArray:
         return np.asarray(np.matmul(matrix, Z.reshape(len(Z), *self.shape)))
 
     def inner(self, Z: FloatArray, units: FloatArray, frame: Frame) -> FloatArray:
-        """Return <x, M> of records that were rounded to their units."""
-        seen = reduced(self._left(frame.left, Z), inverse_units(units)[:, None, None])
+        """Return <x, M> of records in integers of their units."""
+        seen = reduced(self._left(frame.left, Z))
         seen = reduced((seen.reshape(-1, self.shape[1]) @ frame.basis).reshape(len(Z), -1))
         return np.asarray(units * frame.core_unit * np.einsum("ij,j->i", seen, frame.core.ravel()))
 
     def survey(self, block: Zipped) -> tuple[FloatArray, ...]:
         """Return units and upper bounds of the norms (of W1 X W2); 0 for what adds nothing."""
         d1, d2 = self.shape
-        units = record_units(largest_entries(block.rows), record_bits(d1 * d2))
-        Z = rounded(block.rows, units)
+        units, Z = self.integers(block)
         margin = math.sqrt(d1 * d2)
         if self.outer is not None:
             W1, W2 = self.outer
-            Y = reduced(self._left(W1, Z), inverse_units(units)[:, None, None])
-            Z = reduced(Y.reshape(-1, d2) @ W2).reshape(len(Z), -1) * units[:, None]
+            Y = reduced(self._left(W1, Z))
+            Z = reduced(np.matmul(Y.reshape(-1, d2), W2, out=Z.reshape(-1, d2))).reshape(len(Z), -1)
             margin *= 2
-        norms = np.sqrt(np.einsum("ij,ij->i", Z, Z)) * LOOSE + units * margin
+        norms = units * np.sqrt(np.einsum("ij,ij->i", Z, Z)) * LOOSE + units * margin
         return units, np.where(units > 0, norms, 0.0)
 
     def tangent(self, block: Zipped, frame: Frame) -> Pair:
@@ -141,16 +171,15 @@ class DenseRecords:
         """
         (d1, d2), r, m = self.shape, frame.basis.shape[1], len(block.rows)
         units, kept = block.columns["units"], block.columns.get("kept")
-        inverse = inverse_units(units)[:, None, None]
-        Z = rounded(block.rows, units)
-        A = reduced((Z.reshape(-1, d2) @ frame.right).reshape(m, d1, r), inverse)
-        B = reduced(self._left(frame.left, Z), inverse)
+        Z = self.counted(block)
+        A = reduced(Z.reshape(-1, d2) @ frame.right).reshape(m, d1 * r)
+        B = reduced(self._left(frame.left, Z))
         if self.outer is not None:
             W1, W2 = self.outer
-            A = reduced(np.matmul(W1, A))
+            A = reduced(from_left(W1, A))
             B = reduced(B.reshape(-1, d2) @ W2).reshape(m, r, d2)
         K = reduced((B.reshape(-1, d2) @ frame.basis).reshape(m, r * r))
-        A, B = A.reshape(m, -1), B.reshape(m, -1)
+        B = B.reshape(m, -1)
         if kept is not None:
             kept[:, : r * d1], kept[:, r * d1 :] = A, B
         squares = tuple(np.einsum("ij,ij->i", part, part) for part in (A, B, K))
@@ -167,16 +196,15 @@ class DenseRecords:
 
     def weighted(self, block: Zipped) -> FloatArray:
         """Return the sum of weights Z, flat: exact for integer weights."""
-        units, weights = block.columns["units"], block.columns["weights"]
-        return np.asarray((weights * inverse_units(units)) @ rounded(block.rows, units))
+        return np.asarray(block.columns["weights"] @ self.counted(block))
 
     def moment_sizes(self, block: Zipped) -> FloatArray:
         """Return an upper bound of ||X X'||_F = ||X'X||_F of each record."""
         units, size = block.columns["units"], math.prod(self.shape)
-        Z = (rounded(block.rows, units) * inverse_units(units)[:, None]).reshape(-1, *self.shape)
+        Z = self.counted(block).reshape(-1, *self.shape)
         if self.shape[0] > self.shape[1]:
             Z = np.ascontiguousarray(Z.transpose(0, 2, 1))
-        G = reduced(np.matmul(Z, Z.transpose(0, 2, 1)))
+        G = reduced(np.matmul(Z, Z.copy().transpose(0, 2, 1)))  # of one array it takes longer
         flat = Z.reshape(len(Z), size)
         norm = np.sqrt(np.einsum("ij,ij->i", flat, flat))
         grams = (np.sqrt(np.einsum("ijk,ijk->i", G, G)) + min(self.shape)) * 2.0**GRID_BITS
@@ -186,7 +214,8 @@ class DenseRecords:
         """Return Z Z' and Z'Z for Z = rint(scale X), flat."""
         d1, d2 = self.shape
         units, scales = block.columns["units"], block.columns["scales"]
-        Z = np.rint(np.where((units > 0)[:, None], block.rows, 0.0) * scales[:, None])
+        rows = block.rows if units.all() else np.where((units > 0)[:, None], block.rows, 0.0)
+        Z = rint(np.multiply(rows, scales[:, None], out=_SCRATCH.rows.shaped(rows.shape)))
         right = Z.reshape(-1, d2)
         left = Z.reshape(-1, d1, d2).transpose(1, 0, 2).reshape(d1, -1)
         return np.concatenate([(left @ left.T).ravel(), (right.T @ right).ravel()])

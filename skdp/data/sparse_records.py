@@ -183,7 +183,7 @@ class FactoredRecords:
         rows, d = np.asarray(rows, np.float64), rows.shape[1]
         bits = math.floor(13 - math.log2(max(1, d)) / 2)
         units = record_units(largest_entries(rows), bits)
-        Z, margin = rounded(rows, units) * inverse_units(units)[:, None], math.sqrt(d) / 2
+        Z, margin = rounded(rows, units).copy(), math.sqrt(d) / 2
         if self.whitening is not None:
             Z, margin = reduced(Z @ self.whitening[side]), math.sqrt(d)
         return Z, np.sqrt(np.einsum("ij,ij->i", Z, Z)), units, margin

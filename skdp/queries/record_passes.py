@@ -7,6 +7,7 @@ function of public values, so that it can travel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -31,6 +32,7 @@ Means = tuple[FloatArray, FloatArray]  # a of the rows and b of the columns of a
 # A public contract: with more, sums that a public map is applied to could wrap, and the map is not
 # a function of a wrapped sum.
 _MOST_RECORDS = 2**25
+_KEPT_BYTES = 2**26  # of records as integers, which all passes over them begin with
 _LARGEST_TARGET = 2.0**200
 _UNITS = (("row", "add_remove"), ("row", "replace"), ("label", "add_remove"), ("label", "replace"))
 
@@ -97,12 +99,20 @@ class RecordPasses(SumQuery):
         super().__init__(placed.rows, adjacency=adjacency, n_jobs=n_jobs)
         self.form = _form_of(placed, shape)
         self._joined = placed.joined(partial(_with_targets, at_once=self.form.at_once))
+        self._records: Any = self._joined
+        if self._fits(shape):
+            self._records = self._made(DenseRecords.whole, "row_units", "whole").beside
         self.shape = shape
         self.privacy_unit = privacy_unit
         self.center = 0.0  # public: taken off each target
         self.corner = 0.0  # the constant that joins each record, for an intercept
         self.means: Means | None = None  # public: <X, a 1' + 1 b'> is taken off each target
         self._keep()
+
+    def _fits(self, shape: tuple[int, int]) -> bool:
+        """Whether integers of all records, four bytes each, are kept: it decides on speed alone."""
+        dense = type(self.form) is DenseRecords  # others contribute what is not their rows
+        return dense and 4 * self._n_known * math.prod(shape) <= _KEPT_BYTES
 
     def _keep(self) -> None:
         """Keep units, norms and targets of the records in this form, and their moment sizes."""
@@ -118,7 +128,7 @@ class RecordPasses(SumQuery):
         return self.neighbours.replace or self.privacy_unit == "label"  # a label is withheld
 
     def _made(self, make: Callable[..., Any], *names: str) -> RowColumns:
-        return RowColumns(self._joined, partial(make, form=self.form), *names, n_jobs=self.n_jobs)
+        return RowColumns(self._records, partial(make, form=self.form), *names, n_jobs=self.n_jobs)
 
     def of_rows_alone(self) -> RowColumns:
         """Return units and moment sizes of X, whatever y is."""

@@ -30,7 +30,7 @@ from skdp.solvers.local_fits import (
     own_spread,
 )
 from skdp.solvers.local_losses import LOSSES, ConvexLoss, CountLoss, RowLoss, convex_loss
-from skdp.solvers.user_batches import CutUsers, TakenUsers, UserBatch
+from skdp.solvers.user_batches import CutUsers, MovedUsers, TakenUsers, UserBatch
 
 FloatArray = NDArray[np.float64]
 _TINY = 1e-100
@@ -131,6 +131,8 @@ class View:
         What users subtract from their targets first: they then learn how they differ from it.
     bounds : array of shape (2, d) or None
         Lowest and highest entry of each column: users cut their rows to them.
+    center : array of shape (d,) or None
+        Where users see their rows from: about where columns lie that are far from 0.
     """
 
     whitener: FloatArray | None
@@ -138,16 +140,25 @@ class View:
     loss_name: str | RowLoss | CountLoss
     base: GlobalModel | None = None
     bounds: FloatArray | None = None
+    center: FloatArray | None = None
 
     @property
     def public(self) -> tuple[FloatArray | None, ...]:
-        """Its arrays: the whitener, the model's coefficients and intercepts, and the bounds."""
+        """Its arrays: whitener, the model's coefficients and intercepts, bounds and centre."""
         base = (None, None) if self.base is None else (self.base.coef, self.base.intercept)
-        return (self.whitener, *base, self.bounds)
+        return (self.whitener, *base, self.bounds, self.center)
 
     def within(self, batch: UserBatch) -> UserBatch:
         """Return the batch with entries cut to the bounds."""
         return batch if self.bounds is None else CutUsers.of(batch, self.bounds, self._cut)
+
+    def about(self, batch: UserBatch) -> UserBatch:
+        """Return a batch that was cut as it is seen from the centre."""
+        return batch if self.center is None else MovedUsers.of(batch, self.center, self._moved)
+
+    @cached_property
+    def _moved(self) -> Hashable:
+        return _digest(self.center)
 
     @cached_property
     def _cut(self) -> Hashable:
@@ -191,9 +202,9 @@ class View:
         return self.intercept, _digest(self.whitener)
 
     def __call__(self, batch: UserBatch) -> Seen:
-        """Cut and whiten a batch and bring each user to mean square 1."""
+        """Cut, move and whiten a batch and bring each user to mean square 1."""
         batch = self.within(batch)
-        return Seen(self, batch, self.beside(batch))
+        return Seen(self, self.about(batch), self.beside(batch))
 
     def beside(self, batch: UserBatch) -> FloatArray:
         """Return what the user, whose rows were cut, fits beside the model of all."""
@@ -300,6 +311,16 @@ class Seen:
         """Return X'R of each user, for few columns."""
         found = self._view.whitened_moments(moments(self._batch.X, R))
         return np.asarray(found / self.scale[:, None, None])
+
+    def undone(self, V: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return coefficients (n, ..., p) and intercepts (n, p) without the user's own scale.
+
+        The intercept stays that at the centre.
+        """
+        batch = self._batch
+        V = V / self.scale[:, None, None]
+        V = np.ldexp(V, (batch.y_exponent - batch.x_exponent)[:, None, None])
+        return V, np.ldexp(intercept, batch.y_exponent[:, None])
 
     @cached_property
     def path(self) -> RidgePath:

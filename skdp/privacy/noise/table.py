@@ -29,7 +29,8 @@ CELL_BITS: Final = 12
 CELLS: Final = 1 << CELL_BITS
 INDEX_BITS: Final = CELL_BITS + 1  # the sign bit and the cell
 FRACTION_BITS: Final = 64 - INDEX_BITS
-_INDEX_MASK: Final = np.uint64((1 << INDEX_BITS) - 1)
+_FEW_MASK: Final = (1 << INDEX_BITS) - 1
+_INDEX_MASK: Final = np.uint64(_FEW_MASK)
 _INDEX_SHIFT: Final = np.uint64(INDEX_BITS)
 _WEIGHT_SLACK: Final = 1 << 26  # bounds the error, in units, of a threshold of inexact weights
 
@@ -140,6 +141,8 @@ class AliasTable:
         values = np.stack([np.arange(CELLS), alias], axis=1)  # (cell, kept or alias)
         outcome = values[:, None, :] * sign[None, :, None]  # (cell, sign, kept or alias)
         self._outcome = outcome.astype(np.int16).ravel()
+        # The same as numbers: of few words most time is the calls of numpy.
+        self._few = self._threshold.tolist(), self._outcome.tolist()
 
     def _check(self) -> None:
         """Real thresholds lie in [0, 1], and one cell at most is full."""
@@ -163,6 +166,18 @@ class AliasTable:
             for i in np.flatnonzero(tied):
                 over = self._settle(int(index[i]) >> 1, int(fraction[i]), spare)
                 drawn[i] = self._outcome[2 * int(index[i]) + over]
+        return drawn
+
+    def draw_few(self, words: list[int], spare: Callable[[], int]) -> list[int]:
+        """Return what `draw` does, faster for a handful of words."""
+        thresholds, outcomes = self._few
+        drawn = []
+        for word in words:
+            index, fraction = word & _FEW_MASK, word >> INDEX_BITS
+            over = fraction >= thresholds[index]
+            if fraction == thresholds[index]:
+                over = self._settle(index >> 1, fraction, spare)
+            drawn.append(outcomes[2 * index + over])
         return drawn
 
     def _settle(self, cell: int, fraction: int, spare: Callable[[], int]) -> bool:
