@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.local_fits import (
+    Basis,
     RidgePath,
     centred,
     moments,
@@ -215,8 +216,7 @@ class View:
             return np.ones(len(batch.Y), bool)
 
         def made() -> tuple[NDArray[np.bool_]]:
-            moves = [(A[:, :1] != A).any(axis=(1, 2)) for A in (self.within(batch).X, batch.Y)]
-            return (np.asarray(moves[0] & moves[1]),)
+            return (_moving(self.within(batch).X) & _moving(batch.Y),)
 
         return batch.keep(("moves", self._cut), made)[0]
 
@@ -236,7 +236,7 @@ class View:
         errors = path.grid_errors(Y, PENALTIES, np.array([self.variance]))
         best = PENALTIES[np.argmin(errors[:, :, 0].sum(axis=2), axis=1)]
         found = seen.moments(path.fit(Y, offset, loss, best, self.variance).dual)
-        return np.where(self.tells(batch)[:, None, None], found, 0.0)
+        return np.where(self.tells(seen.batch)[:, None, None], found, 0.0)
 
     def moment(self, batch: UserBatch) -> FloatArray:
         """The moments X'Y (n, d, p): cheaper than `ridge`, and worse when m is near d."""
@@ -267,7 +267,7 @@ class Seen:
     def __init__(
         self, view: View, batch: UserBatch, Y: FloatArray, scale: FloatArray | None = None
     ) -> None:
-        self._view, self._batch, self.Y = view, batch, Y
+        self._view, self.batch, self.Y = view, batch, Y
         self._whitened: FloatArray | None = None
         if scale is None:
             scale = batch.keep(("scale", *view.of_rows), self._measured)[0]
@@ -275,12 +275,12 @@ class Seen:
 
     def take(self, users: NDArray[np.intp]) -> Seen:
         """Return some of the users."""
-        batch = TakenUsers.of(self._batch, users)
+        batch = TakenUsers.of(self.batch, users)
         return Seen(self._view, batch, self.Y[users], self.scale[users])
 
     def _measured(self) -> tuple[FloatArray]:
         """Return the root mean square of whitened rows, own means taken off."""
-        self._whitened = self._view.whitened(self._batch.X)
+        self._whitened = self._view.whitened(self.batch.X)
         return ((own_spread if self._view.intercept else own_scale)(self._whitened),)
 
     @cached_property
@@ -288,17 +288,17 @@ class Seen:
         """The rows, (n, m, d)."""
         X, self._whitened = self._whitened, None
         if X is None:
-            X = self._view.whitened(self._batch.X)
+            X = self._view.whitened(self.batch.X)
         return X / self.scale[:, None, None]
 
     def times(self, B: FloatArray) -> FloatArray:
         """Return the rows times a public matrix of few columns."""
-        rows = np.matmul(self._batch.X, self._view.coefficients(B))
+        rows = np.matmul(self.batch.X, self._view.coefficients(B))
         return np.asarray(rows / self.scale[:, None, None])
 
     def moments(self, R: FloatArray) -> FloatArray:
         """Return X'R of each user, for few columns."""
-        found = self._view.whitened_moments(moments(self._batch.X, R))
+        found = self._view.whitened_moments(moments(self.batch.X, R))
         return np.asarray(found / self.scale[:, None, None])
 
     @cached_property
@@ -312,10 +312,18 @@ class Seen:
         def made() -> tuple[NDArray[Any], ...]:
             path = RidgePath.of(self.X)
             relative = path.s / path.size[:, None]  # far from the largest float32
-            return path.size, path.P.astype(np.float32), relative.astype(np.float32)
+            return path.size, path.basis.P.astype(np.float32), relative.astype(np.float32)
 
-        size, P, s = self._batch.keep(("path", *self._view.of_rows), made, large=True)
-        return RidgePath(size, P.astype(np.float64), s.astype(np.float64) * size[:, None])
+        size, P, s = self.batch.keep(("path", *self._view.of_rows), made, large=True)
+        return RidgePath(size, Basis(P.astype(np.float64)), s.astype(np.float64) * size[:, None])
+
+
+def _moving(A: FloatArray) -> NDArray[np.bool_]:
+    """Return whose rows are not all alike: nearly always the first two show it."""
+    out = np.asarray((A[:, 0] != A[:, 1]).any(axis=1))
+    rest = np.flatnonzero(~out)
+    out[rest] = (A[rest, :1] != A[rest]).any(axis=(1, 2))
+    return out
 
 
 def _digest(array: FloatArray | None) -> Hashable:

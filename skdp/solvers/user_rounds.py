@@ -71,7 +71,7 @@ class ResidualRound(SumMessage):
         D = np.matmul(seen.moments(residual), transposed(w))
         C = core_weight(self.clip_level) * np.matmul(w, transposed(w))
         sent = np.concatenate([D.reshape(n, -1), C.reshape(n, -1)], axis=1)
-        return np.where(view.tells(batch)[:, None], sent, 0.0)
+        return np.where(view.tells(seen.batch)[:, None], sent, 0.0)
 
 
 def core_weight(clip_level: float) -> float:
