@@ -311,7 +311,7 @@ OTHER_RELEASES = {
 }  # fmt: skip
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
 @pytest.mark.parametrize("name", OTHER_RELEASES)
 def test_other_sensitivities(name, adjacency):

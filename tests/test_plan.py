@@ -342,10 +342,11 @@ def test_messages():
 
 
 def test_plan_text():
-    text = str(DPTruncatedSVD(2).plan(1000, 20))
+    plan = DPTruncatedSVD(2).plan(1000, 20)
+    text = str(plan)
     assert "no data was touched" in text and "unit: clip_norm" in text
     assert "norm_median (7 times)" in text
-    assert isinstance(DPTruncatedSVD(2).plan(1000, 20), theory.FitPlan)
+    assert isinstance(plan, theory.FitPlan)
 
 
 def test_messages_of_streams_and_readouts():

@@ -132,21 +132,21 @@ def test_expected_loss_of_power_steps(name):
 @pytest.mark.parametrize("clip_norm", [0.1, 5.0])
 def test_a_clip_norm_is_a_unit(clip_norm):
     """Rows that are as long as the clip norm lose the same, in any unit."""
-    one = DPPCA(3, clip_norm=1.0).plan(3000, 40)
-    other = DPPCA(3, clip_norm=clip_norm).plan(3000, 40)
+    one = DPPCA(3, clip_norm=1.0).plan(3000, 12)
+    other = DPPCA(3, clip_norm=clip_norm).plan(3000, 12)
     assert other.error == pytest.approx(one.error) and other.needed == one.needed
 
 
 def test_a_plan_says_which_assumption_decides():
     model = DPTruncatedSVD(3)
-    text = str(model.plan(3000, 40))
+    text = str(model.plan(3000, 16))
     assert "falls of 1/i^0.5 and 1/i^1.5 would lose" in text
     assert "lengths that spread by 1 would lose" in text
-    assert "would lose" not in str(model.plan(3000, 40, signal=0.5))
-    losses = [model.plan(3000, 40, spread=spread).error for spread in (0.1, 0.5, 1.0, 2.0)]
+    assert "would lose" not in str(model.plan(3000, 16, signal=0.5))
+    losses = [model.plan(3000, 16, spread=spread).error for spread in (0.1, 0.5, 1.0, 2.0)]
     assert losses == sorted(losses) and losses[3] > 10 * losses[0]
-    flat, steep = (np.arange(1, 41.0) ** -fall for fall in (0.5, 1.5))
-    losses = [model.plan(3000, 40, spectrum=shares).error for shares in (steep, None, flat)]
+    flat, steep = (np.arange(1, 17.0) ** -fall for fall in (0.5, 1.5))
+    losses = [model.plan(3000, 16, spectrum=shares).error for shares in (steep, None, flat)]
     assert losses == sorted(losses)
 
 
@@ -226,6 +226,7 @@ def test_expected_risk_of_heads(n, epsilon, m):
 
 
 @pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+@pytest.mark.thorough
 @pytest.mark.parametrize(("n", "epsilon"), [(1000, 1.0), (2000, 0.5)])
 def test_expected_error_within_public_bounds(n, epsilon):
     """Rows are shorter than bounds allow, and the level that is found follows them."""

@@ -117,7 +117,7 @@ def local_report(
     >>> from skdp.decomposition import LocalAggregator, local_report
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> rows = np.outer(rng.choice([-1.0, 1.0], 1500), [0.8, 0.6, 0.0])
+    >>> rows = np.outer(rng.choice([-1.0, 1.0], 500), [0.8, 0.6, 0.0])
     >>> reports = [local_report(x, clip_norm=1.0, epsilon=8.0, delta=1e-6) for x in rows]
     >>> model = LocalAggregator(1).add(reports)
     >>> bool(abs(model.components_[0] @ [0.8, 0.6, 0.0]) > 0.9)

@@ -63,14 +63,16 @@ class FirstFitUsers(PrivateQuery):
         """Number of users, where it is public."""
         return self._users.n_rows
 
-    def _view(self, whitener: Any, coef: Any, intercept: Any, bounds: Any) -> View:
+    def _view(
+        self, whitener: Any, coef: Any, intercept: Any, bounds: Any = None, center: Any = None
+    ) -> View:
         base = None if coef is None else GlobalModel(coef, intercept)
-        view: View = self._estimator._view(whitener, base, bounds)
+        view: View = self._estimator._view(whitener, base, bounds, center)
         return view
 
-    def _small_heads(self, whitener: Any, U: FloatArray) -> Heads:
+    def _small_heads(self, whitener: Any, bounds: Any, center: Any, U: FloatArray) -> Heads:
         zero = GlobalModel(np.zeros((len(U), self.n_outputs)), np.zeros(self.n_outputs))
-        return Heads(self._view(whitener, None, None, None), U, zero)
+        return Heads(self._view(whitener, None, None, bounds, center), U, zero)
 
     def count(self) -> Bounded:
         """Return the number of users."""
@@ -90,9 +92,10 @@ class FirstFitUsers(PrivateQuery):
         query: NumberQuery = TargetMeans().asked(self._users)
         return query
 
-    def coef(self, whitener: Any, U: FloatArray) -> NumberQuery:
+    def coef(self, *view_and_subspace: Any) -> NumberQuery:
         """Return the query over norms of heads."""
-        query: NumberQuery = HeadNorms(self._small_heads(whitener, U)).asked(self._users)
+        heads = self._small_heads(*view_and_subspace)
+        query: NumberQuery = HeadNorms(heads).asked(self._users)
         return query
 
     def pooled(self, center: Any, size: Any, target_center: Any, target_size: float) -> Bounded:
@@ -102,16 +105,20 @@ class FirstFitUsers(PrivateQuery):
 
     def reach_votes(self, center: Any, spread: Any, coef: Any, intercept: Any) -> Bounded:
         """Return votes for how far entries count."""
-        model = GlobalModel(coef, intercept)
-        return self._asked(ReachVotes(center, spread, model, self._estimator.fit_intercept))
+        of = self._estimator
+        if (coef is not None) != of._starts_from_a_model:
+            raise ValueError("votes on reaches start from a model of all where heads do")
+        model = GlobalModel(coef, intercept) if of._starts_from_a_model else None
+        votes = ReachVotes(center, spread, model, of.fit_intercept, of._loss_of_reach())
+        return self._asked(votes)
 
-    def second_moment(self, units: FloatArray, bounds: Any) -> Bounded:
+    def second_moment(self, units: FloatArray, *sight: Any) -> Bounded:
         """Return second moments of rows in public units."""
-        return self._asked(SecondMoment(units, self._estimator.fit_intercept, bounds))
+        return self._asked(SecondMoment(units, self._estimator.fit_intercept, *sight))
 
-    def variances(self, units: FloatArray, bounds: Any) -> Bounded:
+    def variances(self, units: FloatArray, *sight: Any) -> Bounded:
         """Return squares of columns in public units."""
-        return self._asked(Variances(units, self._estimator.fit_intercept, bounds))
+        return self._asked(Variances(units, self._estimator.fit_intercept, *sight))
 
     def votes(self, *view: Any) -> Bounded:
         """Return directions."""
@@ -136,13 +143,12 @@ class FirstFitUsers(PrivateQuery):
         *view, U = view_and_subspace
         return self._asked(GramRound(self._view(*view), U))
 
-    def head_votes(
-        self, whitener: Any, coef: Any, intercept: Any, bounds: Any, U: FloatArray, rules: Any
-    ) -> Bounded:
+    def head_votes(self, *view_and_rules: Any) -> Bounded:
         """Return votes for rules of heads."""
+        whitener, coef, intercept, *sight, U, rules = view_and_rules
         model = GlobalModel(coef, intercept)
         based = self._estimator._starts_from_a_model
-        view = self._view(whitener, coef if based else None, intercept if based else None, bounds)
+        view = self._view(whitener, coef if based else None, intercept if based else None, *sight)
         given = tuple(HeadRule(a, b, c, bool(target)) for a, b, c, target in rules.tolist())
         return self._asked(HeadVotes(Heads(view, U, model), given))
 
@@ -150,9 +156,10 @@ class FirstFitUsers(PrivateQuery):
         """Return shares of the classes."""
         return self._asked(ClassMeans(self.n_outputs))
 
-    def mean_head(self, whitener: Any, U: FloatArray, logits: Any, coef_bound: float) -> Bounded:
+    def mean_head(self, *heads_and_bounds: Any) -> Bounded:
         """Return heads."""
-        return self._asked(MeanHead(self._small_heads(whitener, U), logits, coef_bound))
+        *heads, logits, coef_bound = heads_and_bounds
+        return self._asked(MeanHead(self._small_heads(*heads), logits, coef_bound))
 
     def _asked(self, message: Any) -> Bounded:
         bounded: Bounded = message.asked(self._users)
@@ -249,6 +256,11 @@ def is_bounds(query: Any, value: Argument) -> bool:
     return value.shape == (2, query.n_features) and bool((value[0] <= value[1]).all())
 
 
+def is_center_or_none(query: Any, value: Argument) -> bool:
+    """None, or one finite number for each feature."""
+    return value is None or is_center(query, value)
+
+
 def is_level(query: Any, value: Argument) -> bool:
     """None, or one finite number for each output."""
     return value is None or (_is_floats(value) and np.shape(value) == (query.n_outputs,))
@@ -279,7 +291,8 @@ def is_thresholds(_: Any, value: Argument) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isnan(value).any()
 
 
-_VIEW = (is_whitener, is_coef, is_level, is_bounds)
+_SIGHT = (is_bounds, is_center_or_none)
+_VIEW = (is_whitener, is_coef, is_level, *_SIGHT)
 _LEVEL = _given(is_level)
 SIGNATURES: dict[type, Signatures] = {
     FirstFitUsers: {
@@ -287,19 +300,19 @@ SIGNATURES: dict[type, Signatures] = {
         "columns": (),
         "target": (_LEVEL,),
         "target_mean": (),
-        "coef": (is_whitener, is_subspace),
+        "coef": (is_whitener, *_SIGHT, is_subspace),
         "pooled": (is_center, is_units, _LEVEL, is_positive),
-        "reach_votes": (is_center, is_units, _given(is_coef), _LEVEL),
-        "second_moment": (is_units, is_bounds),
-        "variances": (is_units, is_bounds),
+        "reach_votes": (is_center, is_units, is_coef, is_level),
+        "second_moment": (is_units, *_SIGHT),
+        "variances": (is_units, *_SIGHT),
         "votes": _VIEW,
         "pairs": _VIEW,
         "round": (*_VIEW, is_subspace),
         "cross_round": (*_VIEW, is_subspace),
         "gram_round": (*_VIEW, is_subspace),
-        "head_votes": (is_whitener, _given(is_coef), _LEVEL, is_bounds, is_subspace, is_rules),
+        "head_votes": (is_whitener, _given(is_coef), _LEVEL, *_SIGHT, is_subspace, is_rules),
         "class_means": (),
-        "mean_head": (is_whitener, is_subspace, _LEVEL, is_level_bound),
+        "mean_head": (is_whitener, *_SIGHT, is_subspace, _LEVEL, is_level_bound),
     },
     NumberQuery: {"kept_below": (is_number,)},
     ColumnQuery: {

@@ -15,7 +15,7 @@ from skdp.solvers.user_base import (
     level_model,
     pooled_model,
 )
-from skdp.solvers.user_reach import elect_bounds
+from skdp.solvers.user_reach import elect_bounds, far_center
 
 _SHARES = {"targets": 0.08, "columns": 0.1, "global": 0.1, "reach": 0.02}
 _SCALES = 4.0  # half the width of public bounds, in scales of the targets
@@ -27,8 +27,7 @@ class Base(NamedTuple):
     model: GlobalModel
     unit: TargetUnit
     columns: Any
-    units: np.ndarray
-    bounds: Any = None
+    sight: Any
 
 
 def base_shares(estimator):
@@ -37,23 +36,56 @@ def base_shares(estimator):
     It has coefficients where other matrices of order n_features are released too; elsewhere it is
     the mean of the targets.
     """
-    square = estimator.whiten is True or estimator.init in ("votes", "pairs")
-    shares = _SHARES if square and estimator.delta > 0 else {"targets": _SHARES["targets"]}
+    shares = _SHARES if _sees_columns(estimator) else {"targets": _SHARES["targets"]}
     given = not isinstance(estimator.target_bounds, str)
     return {name: share for name, share in shares.items() if not (given and name == "targets")}
+
+
+def sight_shares(estimator):
+    """Return the shares of where columns lie and how far they count, without a model of all."""
+    names = ("columns", "reach") if _sees_columns(estimator) else ()
+    return {name: _SHARES[name] for name in names}
+
+
+def _sees_columns(estimator):
+    square = estimator.whiten is True or estimator.init in ("votes", "pairs")
+    return square and estimator.delta > 0
+
+
+class Sight(NamedTuple):
+    """Units of columns, how far their entries count, and where they are seen from."""
+
+    units: np.ndarray
+    bounds: Any = None
+    center: Any = None
+
+
+def learn_sight(estimator, ask, query, shares):
+    """Release where columns lie, and how far their entries count."""
+    if "columns" not in shares:
+        return Sight(np.ones(query.n_features))
+    columns = _columns(estimator, ask, query, shares["columns"])
+    return _sight(estimator, ask, columns, None, shares["reach"])
+
+
+def _sight(estimator, ask, columns, model, share):
+    bounds = elect_bounds(
+        ask, columns, model, share,
+        intercept=estimator.fit_intercept, loss=estimator._loss_of_reach(),
+    )  # fmt: skip
+    spread = np.where(columns.found, columns.spread, np.inf)
+    return Sight(column_units(columns), bounds, far_center(columns.center, spread))
 
 
 def learn_base(estimator, ask, query, shares):
     """Release where targets lie and, where the mechanism allows it, the linear model of all."""
     d, p = query.n_features, query.n_outputs
-    n = float(query.n_rows) if estimator.adjacency == "replace" else None
     unit = _target_unit(estimator, ask, p, shares)
     if "columns" not in shares:
-        return Base(level_model(unit, d), unit, None, np.ones(d))
-    columns = _columns(estimator, ask, d, shares["columns"], n)
+        return Base(level_model(unit, d), unit, None, Sight(np.ones(d)))
+    columns = _columns(estimator, ask, query, shares["columns"])
     model = pooled_model(ask, columns, unit, shares["global"], intercept=estimator.fit_intercept)
-    bounds = elect_bounds(ask, columns, model, shares["reach"], intercept=estimator.fit_intercept)
-    return Base(model, unit, columns, column_units(columns), bounds)
+    return Base(model, unit, columns, _sight(estimator, ask, columns, model, shares["reach"]))
 
 
 def _target_unit(estimator, ask, p, shares):
@@ -68,7 +100,9 @@ def _target_unit(estimator, ask, p, shares):
     return TargetUnit(center, reach / _SCALES, True, 0)
 
 
-def _columns(estimator, ask, d, share, n):
+def _columns(estimator, ask, query, share):
+    d = query.n_features
+    n = float(query.n_rows) if estimator.adjacency == "replace" else None
     if estimator.fit_intercept:
         return find_columns(ask.columns(), d, share, n)
     return columns_about_zero(ask.columns(), d, share)

@@ -107,6 +107,8 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
     entry_bounds_ : ndarray of shape (2, n_features) or None
         Lowest and highest entry of each column, which rows are cut to, in `predict` too: elected by
         noisy votes on what users would have predicted for rows of their own. None cuts nothing.
+    entry_center_ : ndarray of shape (n_features,) or None
+        Where heads see rows from: about the released medians of columns that lie far from 0.
     head_penalty_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
     head_choice_ : Choice
@@ -231,7 +233,10 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
     def _base_model(self, ask, query, shares):
         base = learn_base(self, ask, query, shares)
         warn_unseen(self, base)
-        return base.model, base.units, base.bounds
+        return base.model, base.sight
+
+    def _loss_of_reach(self):
+        return "squared"  # of what the model of all leaves
 
     def _encoded(self, y, *, reset):
         return self._block_encoding()[0](y)

@@ -234,8 +234,8 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         self._check_n_components(query.n_features)
         shares = self._check_parameters()
         ask, p = session.ask(query), query.n_outputs
-        base, units, cut = self._base_model(ask, query, shares)
-        whitener, shared = self._subspace(session, ask, query, shares, base, units, cut)
+        base, sight = self._base_model(ask, query, shares)
+        whitener, shared = self._subspace(session, ask, query, shares, base, sight)
         count = shared.count
         if self.adjacency == "replace":
             count = Count().also(query.n_rows, 0.0)
@@ -243,8 +243,8 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         elif "count" in shares:
             released = ask.count(share=shares["count"])
             count = count.also(float(released.value), released.noise_scale)
-        view = settled(self._view(whitener, base, cut), shared.U)
-        model, own = view.base, {"entry_bounds_": cut}
+        view = settled(self._view(whitener, base, *sight[1:]), shared.U)
+        model, own = view.base, {}
         if base is None:
             model, own = self._mean_head(ask, view, shared.U, p, count, shares["global"])
         heads, choice = Heads(view, shared.U, model), fixed_choice(view)
@@ -255,6 +255,8 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
             rules = usable(rules, shared.error, model.noise)
             choice = Choice(rules, np.zeros(len(rules)), AS_ALL)
         return own | {
+            "entry_bounds_": sight.bounds,
+            "entry_center_": sight.center,
             "components_": fix_signs(shared.U.T),
             "whitener_": whitener,
             "n_components_": shared.U.shape[1],
@@ -266,16 +268,16 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
             "n_users_": round(count.value),
         }
 
-    def _view(self, whitener, base, bounds):
+    def _view(self, whitener, base, bounds=None, center=None):
         """How users look at their rows, from public parameters and attributes."""
-        return View(whitener, self.fit_intercept, self._loss_name(), base, bounds)
+        return View(whitener, self.fit_intercept, self._loss_name(), base, bounds, center)
 
-    def _subspace(self, session, ask, query, shares, base, units, bounds):
-        d, k = query.n_features, self.n_components
+    def _subspace(self, session, ask, query, shares, base, sight):
+        (d, k), (units, *rest) = (query.n_features, self.n_components), sight
         whitener = learn_whitener(
-            ask, units, self.whiten, self.fit_intercept, shares.get("whitener", 0.0), bounds
+            ask, units, self.whiten, self.fit_intercept, shares.get("whitener", 0.0), *rest
         )
-        view = self._view(whitener, base, bounds)
+        view = self._view(whitener, base, *rest)
         if self.init == "votes":
             shared = vote_start(ask, view, d, k, self.local, shares["init"])
         elif self.init == "pairs":
@@ -308,8 +310,8 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
 
     def _public_view(self):
         based = self._starts_from_a_model
-        bounds = getattr(self, "entry_bounds_", None)
-        return self._view(self.whitener_, self._public_model() if based else None, bounds)
+        base = self._public_model() if based else None
+        return self._view(self.whitener_, base, self.entry_bounds_, self.entry_center_)
 
     def _public_heads(self):
         """Return what fits heads, from public attributes."""
@@ -371,7 +373,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         check_is_fitted(self, "components_")
         self._check_one_form(groups)
         X, labels = self._validated_rows(X, groups)
-        X = within_bounds(X, getattr(self, "entry_bounds_", None))
+        X = within_bounds(X, self.entry_bounds_)
         model = self._public_model()
         eta = np.asarray(X @ model.coef) + model.intercept
         heads = getattr(self, "_private", None)

@@ -16,6 +16,7 @@ from skdp._labels import check_classes, class_numbers
 from skdp._scales import learn_scale
 from skdp._types import Seed, Split
 from skdp.exceptions import PrivacyWarning, warn_caller
+from skdp.regression._global_model import learn_sight
 from skdp.regression._personalized_base import PersonalizedBase
 from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.mean_head import HeadNorms, global_model
@@ -73,7 +74,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         its own leave-one-out error.
     classes : array-like or None, default=None
         The public list of classes. None takes the labels in y, declares them public, and warns. A
-        user with any other label contributes nothing.
+        user with any other label says no more than where columns lie.
     fit_intercept : bool, default=True
         Whether users have intercepts of their own; the elected rule may shrink them.
     user_column : int, str or None, default=None
@@ -104,6 +105,11 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         Its intercept.
     coef_bound_ : float
         The bound on coefficients that was used.
+    entry_bounds_ : ndarray of shape (2, n_features) or None
+        Lowest and highest entry of each column, which rows are cut to, in `predict` too: elected by
+        noisy votes on what users would have predicted for rows of their own. None cuts nothing.
+    entry_center_ : ndarray of shape (n_features,) or None
+        Where heads see rows from: about the released medians of columns that lie far from 0.
     head_penalty_ : HeadRule or None
         The elected rule; None if each user takes its own best one.
     head_choice_ : Choice
@@ -214,7 +220,10 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         return False  # they are labels
 
     def _base_model(self, ask, query, shares):
-        return None, np.ones(query.n_features), None  # logits of all are not those of each
+        return None, learn_sight(self, ask, query, shares)  # logits of all are not those of each
+
+    def _loss_of_reach(self):
+        return self._loss_name()
 
     def _mean_head(self, ask, view, U, p, count, share):
         """Release the mean of the users' heads, and the bound on these that was used."""

@@ -13,7 +13,7 @@ from skdp._validation import (
     check_real,
     check_split,
 )
-from skdp.regression._global_model import base_shares
+from skdp.regression._global_model import base_shares, sight_shares
 from skdp.regression._planning import expect_risk, expect_users, no_users
 from skdp.regression._users import check_candidates
 from skdp.solvers.candidates import line_net
@@ -114,6 +114,8 @@ class ParametersMixin:
         if self._starts_from_a_model:
             del shares["global"]
             shares |= base_shares(self)
+        else:
+            shares |= sight_shares(self)
         counted = self.init == "votes" or (self.n_rounds > 0 and self.refine == "residual")
         if self.adjacency == "add_remove" and not counted:
             shares["count"] = 0.01

@@ -31,7 +31,8 @@ class HeadNorms(NumberMessage):
     @property
     def public(self) -> tuple[FloatArray | None, ...]:
         """Its arrays."""
-        return self.heads.view.whitener, self.heads.U
+        view = self.heads.view
+        return view.whitener, view.bounds, view.center, self.heads.U
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the norms."""
@@ -74,7 +75,9 @@ class MeanHead(SumMessage):
     @property
     def public(self) -> tuple[Any, ...]:
         """Its numbers."""
-        return self.heads.view.whitener, self.heads.U, self.logits, self.coef_bound
+        view = self.heads.view
+        sight = view.bounds, view.center
+        return view.whitener, *sight, self.heads.U, self.logits, self.coef_bound
 
     @property
     def beside(self) -> float:
@@ -118,6 +121,8 @@ def global_model(
     if heads.view.intercept:
         gap = _kept(released.value[k * p :], released.noise_scale) / count.value
         logits = logits + gap * _LOGIT / message.beside
+    if heads.view.center is not None:
+        logits = logits - heads.view.center @ coef
     return GlobalModel(coef, logits, noise)
 
 

@@ -31,7 +31,7 @@ from skdp.solvers.local_fits import (
     own_spread,
 )
 from skdp.solvers.local_losses import LOSSES, ConvexLoss, CountLoss, RowLoss, convex_loss
-from skdp.solvers.user_batches import CutUsers, TakenUsers, UserBatch
+from skdp.solvers.user_batches import CutUsers, MovedUsers, TakenUsers, UserBatch
 
 FloatArray = NDArray[np.float64]
 _TINY = 1e-100
@@ -132,6 +132,8 @@ class View:
         What users subtract from their targets first: they then learn how they differ from it.
     bounds : array of shape (2, d) or None
         Lowest and highest entry of each column: users cut their rows to them.
+    center : array of shape (d,) or None
+        Where users see their rows from: about where columns lie that are far from 0.
     """
 
     whitener: FloatArray | None
@@ -139,16 +141,25 @@ class View:
     loss_name: str | RowLoss | CountLoss
     base: GlobalModel | None = None
     bounds: FloatArray | None = None
+    center: FloatArray | None = None
 
     @property
     def public(self) -> tuple[FloatArray | None, ...]:
-        """Its arrays: the whitener, the model's coefficients and intercepts, and the bounds."""
+        """Its arrays: whitener, the model's coefficients and intercepts, bounds and centre."""
         base = (None, None) if self.base is None else (self.base.coef, self.base.intercept)
-        return (self.whitener, *base, self.bounds)
+        return (self.whitener, *base, self.bounds, self.center)
 
     def within(self, batch: UserBatch) -> UserBatch:
         """Return the batch with entries cut to the bounds."""
         return batch if self.bounds is None else CutUsers.of(batch, self.bounds, self._cut)
+
+    def about(self, batch: UserBatch) -> UserBatch:
+        """Return a batch that was cut as it is seen from the centre."""
+        return batch if self.center is None else MovedUsers.of(batch, self.center, self._moved)
+
+    @cached_property
+    def _moved(self) -> Hashable:
+        return _digest(self.center)
 
     @cached_property
     def _cut(self) -> Hashable:
@@ -192,9 +203,9 @@ class View:
         return self.intercept, _digest(self.whitener)
 
     def __call__(self, batch: UserBatch) -> Seen:
-        """Cut and whiten a batch and bring each user to mean square 1."""
+        """Cut, move and whiten a batch and bring each user to mean square 1."""
         batch = self.within(batch)
-        return Seen(self, batch, self.beside(batch))
+        return Seen(self, self.about(batch), self.beside(batch))
 
     def beside(self, batch: UserBatch) -> FloatArray:
         """Return what the user, whose rows were cut, fits beside the model of all."""
@@ -230,13 +241,14 @@ class View:
 
     def ridge(self, batch: UserBatch) -> FloatArray:
         """Coefficients (n, d, p) by least squares, with each user's best leave-one-out penalty."""
+        batch = self.within(batch)
         seen = self(batch)
         path, Y = seen.path, self.linear_targets(seen.Y)
         offset, loss = np.zeros_like(Y), LOSSES["squared"]
         errors = path.grid_errors(Y, PENALTIES, np.array([self.variance]))
         best = PENALTIES[np.argmin(errors[:, :, 0].sum(axis=2), axis=1)]
         found = seen.moments(path.fit(Y, offset, loss, best, self.variance).dual)
-        return np.where(self.tells(seen.batch)[:, None, None], found, 0.0)
+        return np.where(self.tells(batch)[:, None, None], found, 0.0)
 
     def moment(self, batch: UserBatch) -> FloatArray:
         """The moments X'Y (n, d, p): cheaper than `ridge`, and worse when m is near d."""
@@ -267,7 +279,7 @@ class Seen:
     def __init__(
         self, view: View, batch: UserBatch, Y: FloatArray, scale: FloatArray | None = None
     ) -> None:
-        self._view, self.batch, self.Y = view, batch, Y
+        self._view, self._batch, self.Y = view, batch, Y
         self._whitened: FloatArray | None = None
         if scale is None:
             scale = batch.keep(("scale", *view.of_rows), self._measured)[0]
@@ -275,12 +287,12 @@ class Seen:
 
     def take(self, users: NDArray[np.intp]) -> Seen:
         """Return some of the users."""
-        batch = TakenUsers.of(self.batch, users)
+        batch = TakenUsers.of(self._batch, users)
         return Seen(self._view, batch, self.Y[users], self.scale[users])
 
     def _measured(self) -> tuple[FloatArray]:
         """Return the root mean square of whitened rows, own means taken off."""
-        self._whitened = self._view.whitened(self.batch.X)
+        self._whitened = self._view.whitened(self._batch.X)
         return ((own_spread if self._view.intercept else own_scale)(self._whitened),)
 
     @cached_property
@@ -288,18 +300,28 @@ class Seen:
         """The rows, (n, m, d)."""
         X, self._whitened = self._whitened, None
         if X is None:
-            X = self._view.whitened(self.batch.X)
+            X = self._view.whitened(self._batch.X)
         return X / self.scale[:, None, None]
 
     def times(self, B: FloatArray) -> FloatArray:
         """Return the rows times a public matrix of few columns."""
-        rows = np.matmul(self.batch.X, self._view.coefficients(B))
+        rows = np.matmul(self._batch.X, self._view.coefficients(B))
         return np.asarray(rows / self.scale[:, None, None])
 
     def moments(self, R: FloatArray) -> FloatArray:
         """Return X'R of each user, for few columns."""
-        found = self._view.whitened_moments(moments(self.batch.X, R))
+        found = self._view.whitened_moments(moments(self._batch.X, R))
         return np.asarray(found / self.scale[:, None, None])
+
+    def undone(self, V: FloatArray, intercept: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return coefficients (n, ..., p) and intercepts (n, p) without the user's own scale.
+
+        The intercept stays that at the centre.
+        """
+        batch = self._batch
+        V = V / self.scale[:, None, None]
+        V = np.ldexp(V, (batch.y_exponent - batch.x_exponent)[:, None, None])
+        return V, np.ldexp(intercept, batch.y_exponent[:, None])
 
     @cached_property
     def path(self) -> RidgePath:
@@ -314,7 +336,7 @@ class Seen:
             relative = path.s / path.size[:, None]  # far from the largest float32
             return path.size, path.basis.P.astype(np.float32), relative.astype(np.float32)
 
-        size, P, s = self.batch.keep(("path", *self._view.of_rows), made, large=True)
+        size, P, s = self._batch.keep(("path", *self._view.of_rows), made, large=True)
         return RidgePath(size, Basis(P.astype(np.float64)), s.astype(np.float64) * size[:, None])
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from skdp.solvers.local_fits import times_powers
 
 FloatArray = NDArray[np.float64]
+_LARGEST = float(np.finfo(np.float64).max)
 
 
 class UserBatch(Protocol):
@@ -100,6 +101,12 @@ def beyond(batch: UserBatch, bounds: FloatArray) -> NDArray[np.intp]:
     return users[_beyond(batch.X[users], batch.x_exponent[users], bounds)]
 
 
+def _own_exponents(flat: FloatArray) -> NDArray[np.intc]:
+    """Return the power of two above the largest entry of each user; 0 of zeros."""
+    largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
+    return np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
+
+
 def _cut(batch: UserBatch, bounds: FloatArray) -> tuple[NDArray[Any], ...]:
     """Return users with far entries, their new powers of two, and where entries change to what."""
     some = beyond(batch, bounds)
@@ -109,10 +116,46 @@ def _cut(batch: UserBatch, bounds: FloatArray) -> tuple[NDArray[Any], ...]:
     column, (user, place) = changed % d, np.divmod(changed, m * d)
     values = np.clip(flat[user, place], bounds[0, column], bounds[1, column])
     flat[user, place] = values
-    largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
-    exponents = np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
+    exponents = _own_exponents(flat)
     values = times_powers(values, -exponents[user])
     return some, exponents, some[user] * (m * d) + place, values
+
+
+class MovedUsers(NamedTuple):
+    """A batch whose rows are seen from a public centre.
+
+    A column that lies a thousand of its scales from 0 hides what all others say.
+    """
+
+    X: FloatArray
+    Y: FloatArray
+    x_exponent: NDArray[np.intc]
+    y_exponent: NDArray[np.intc]
+    whole: UserBatch
+    name: Hashable
+
+    @classmethod
+    def of(cls, batch: UserBatch, center: FloatArray, name: Hashable) -> MovedUsers:
+        """Return the users of a batch about a centre, which `name` names."""
+
+        def made() -> tuple[NDArray[Any], ...]:
+            rows = times_powers(batch.X, batch.x_exponent) - center
+            np.clip(rows, -_LARGEST, _LARGEST, out=rows)  # at 1e308 on both sides of 0
+            exponents = _own_exponents(rows.reshape(len(rows), -1))
+            return times_powers(rows, -exponents, out=rows), exponents
+
+        X, exponents = batch.keep(("moved", name), made, large=True)
+        return cls(X, batch.Y, exponents, batch.y_exponent, batch, name)
+
+    def keep(
+        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
+    ) -> tuple[NDArray[Any], ...]:
+        """Keep it beside what belongs to the rows as they are."""
+        return self.whole.keep(("moved", self.name, key), make, large=large)
+
+    def own_rows(self) -> FloatArray:
+        """Return a copy of the rows."""
+        return self.X.copy()
 
 
 class CutUsers(NamedTuple):

@@ -228,15 +228,13 @@ class Heads:
         return np.asarray(total[:, at, of, [int(rule.toward_global) for rule in rules]])
 
     def small(self, batch: UserBatch) -> FloatArray:
-        """Heads in the subspace in the user's own units: V (k, p) and intercept, (n, (k + 1) p)."""
+        """Heads in the subspace, V (k, p) and intercepts at the centre: (n, (k + 1) p)."""
         rule = fixed_choice(self.view).rules[0]
         batch = self.view.within(batch)
         seen = self.view(batch)
         path = RidgePath.of(seen.times(self.U))
         fit = self._fit(batch, seen, path, rule)
-        V = path.coefficients(fit) / seen.scale[:, None, None]
-        V = np.ldexp(V, (batch.y_exponent - batch.x_exponent)[:, None, None])
-        b = np.ldexp(fit.intercept, batch.y_exponent[:, None])
+        V, b = seen.undone(path.coefficients(fit), fit.intercept)
         return np.concatenate([V.reshape(len(V), -1), b], axis=1)
 
     def fit(self, batch: UserBatch, choice: Choice) -> FloatArray:
@@ -267,18 +265,19 @@ class Heads:
             if users.size < n:
                 part, mine, path = TakenUsers.of(batch, users), seen.take(users), path.take(users)
             fit = self._fit(part, mine, path, rule)
-            theta[users], b[users] = self._in_units(part, mine, rule, path, fit)
+            theta[users], b[users] = self._of_raw_rows(mine, rule, path, fit)
         out = np.concatenate([theta.reshape(n, -1), b], axis=1)
         return np.where(np.isfinite(out).all(axis=1)[:, None], out, 0.0)
 
-    def _in_units(
-        self, batch: UserBatch, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit
+    def _of_raw_rows(
+        self, seen: Seen, rule: HeadRule, path: RidgePath, fit: LocalFit
     ) -> tuple[FloatArray, FloatArray]:
-        """Undo own scale and whitener: coefficients and intercepts for raw rows."""
-        inner = self._coefficients(seen, rule.outside, path, fit) / seen.scale[:, None, None]
-        theta = self.view.coefficients(inner)
-        theta = np.ldexp(theta, (batch.y_exponent - batch.x_exponent)[:, None, None])
-        b = np.ldexp(fit.intercept, batch.y_exponent[:, None])
+        """Undo own scale, whitener and centre: coefficients and intercepts for raw rows."""
+        inner = self._coefficients(seen, rule.outside, path, fit)
+        theta, b = seen.undone(inner, fit.intercept)
+        theta = self.view.coefficients(theta)
+        if self.view.center is not None:
+            b = b - np.matmul(self.view.center, theta)
         if rule.toward_global:
             theta, b = theta + self.model.coef, b + self.model.intercept
         return theta, b
@@ -302,7 +301,8 @@ class HeadVotes(SumMessage):
         model = self.heads.model
         rules = np.array(self.rules, np.float64)
         view = self.heads.view
-        return view.whitener, model.coef, model.intercept, view.bounds, self.heads.U, rules
+        sight = view.bounds, view.center
+        return view.whitener, model.coef, model.intercept, *sight, self.heads.U, rules
 
     @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:

@@ -24,12 +24,23 @@ FloatArray = NDArray[np.float64]
 # Scales from the centre, as in a private read-out (6) and wider; the last one cuts nothing.
 REACHES = (*(6.0 * 4.0**i for i in range(5)), math.inf)
 _SAYS = 1.25  # times the first reach: normal rows hardly get there, and would hardly see the cut
+_FAR = 4.0  # scales from 0 beyond which a column is seen from its centre
 _TRUST = 2.0  # deviations of its noise by which a vote must ask for the next reach
 
 
 def bounds_at(center: FloatArray, spread: FloatArray, reach: float) -> FloatArray:
     """Return the lowest and the highest entry of each column, (2, d)."""
     return np.stack([center - reach * spread, center + reach * spread])
+
+
+def far_center(center: FloatArray, spread: FloatArray) -> FloatArray | None:
+    """Return the centres of columns that lie far from 0, 0 for others; None if no column does.
+
+    Penalties are in units of the mean square of a user's rows, and that of such a column is its
+    distance from 0. Columns near 0 stay where they are, which takes no time.
+    """
+    far = np.isfinite(spread) & (np.abs(center) > _FAR * spread)
+    return np.where(far, center, 0.0) if far.any() else None
 
 
 @dataclass(frozen=True)
@@ -43,23 +54,27 @@ class ReachVotes(SumMessage):
     ----------
     center, spread : array of shape (d,)
         Of the columns; one without a scale (inf) is not cut, and not looked at.
-    model : GlobalModel
+    model : GlobalModel or None
         The model of all.
     intercept : bool
         Whether users have their own intercept.
+    loss : str, default="squared"
+        What targets are: of classes, indicators are predicted.
     """
 
     center: FloatArray
     spread: FloatArray
-    model: GlobalModel
+    model: GlobalModel | None
     intercept: bool
+    loss: str = "squared"
 
     name = "reach_votes"
 
     @property
     def public(self) -> tuple[Any, ...]:
         """Its arrays."""
-        return self.center, self.spread, self.model.coef, self.model.intercept
+        model = (None, None) if self.model is None else (self.model.coef, self.model.intercept)
+        return self.center, self.spread, *model
 
     @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:
@@ -70,8 +85,8 @@ class ReachVotes(SumMessage):
         return bounds_at(self.center, self.spread, reach)
 
     def _view(self, reach: float) -> View:
-        bounds = self._bounds(reach)
-        return View(1.0 / self.spread, self.intercept, "squared", self.model, bounds)
+        bounds, center = self._bounds(reach), far_center(self.center, self.spread)
+        return View(1.0 / self.spread, self.intercept, self.loss, self.model, bounds, center)
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the votes, of any length."""
@@ -101,12 +116,19 @@ class ReachVotes(SumMessage):
 def _left_out(view: View, batch: UserBatch) -> FloatArray:
     """Return the mean square of each user's left-out rows, by its best penalty."""
     seen = view(batch)
-    errors = seen.path.grid_errors(seen.Y, PENALTIES, np.array([view.variance]))
+    Y = view.linear_targets(seen.Y)
+    errors = seen.path.grid_errors(Y, PENALTIES, np.array([view.variance]))
     return np.asarray(errors[:, :, 0].sum(axis=2).min(axis=1))
 
 
 def elect_bounds(
-    ask: AsksUsers, columns: Columns, model: GlobalModel, share: float, *, intercept: bool
+    ask: AsksUsers,
+    columns: Columns,
+    model: GlobalModel | None,
+    share: float,
+    *,
+    intercept: bool,
+    loss: str = "squared",
 ) -> FloatArray | None:
     """Return the elected bounds of the columns (2, d), or None.
 
@@ -114,7 +136,8 @@ def elect_bounds(
     rows, or these do not tell, cutting costs little, and not cutting may cost everything.
     """
     spread = np.where(columns.found, columns.spread, math.inf)
-    released = ReachVotes(columns.center, spread, model, intercept).asked(ask, share=share)
+    votes = ReachVotes(columns.center, spread, model, intercept, loss)
+    released = votes.asked(ask, share=share)
     asked = released.value > _TRUST * released.noise_scale
     bounds = bounds_at(columns.center, spread, REACHES[int(np.cumprod(asked).sum())])
     return bounds if np.isfinite(bounds).any() else None

@@ -58,6 +58,7 @@ class ResidualRound(SumMessage):
         """Return both, of any length."""
         view, k = self.view, self.U.shape[1]
         penalty = _HEAD_PENALTY if view.loss.mean is None else _GLM_PENALTY
+        batch = view.within(batch)
         seen = view(batch)
         n, m, _ = seen.Y.shape
         path = RidgePath.of(seen.times(self.U))
@@ -71,7 +72,7 @@ class ResidualRound(SumMessage):
         D = np.matmul(seen.moments(residual), transposed(w))
         C = core_weight(self.clip_level) * np.matmul(w, transposed(w))
         sent = np.concatenate([D.reshape(n, -1), C.reshape(n, -1)], axis=1)
-        return np.where(view.tells(seen.batch)[:, None], sent, 0.0)
+        return np.where(view.tells(batch)[:, None], sent, 0.0)
 
 
 def core_weight(clip_level: float) -> float:

@@ -63,13 +63,14 @@ class SecondMoment(GramMessage):
     units: FloatArray
     intercept: bool
     bounds: FloatArray | None = None
+    center: FloatArray | None = None
 
     name = "second_moment"
 
     @property
     def public(self) -> tuple[FloatArray | None, ...]:
         """Its arrays."""
-        return (self.units, self.bounds)
+        return (self.units, self.bounds, self.center)
 
     @property
     def width(self) -> int:
@@ -78,7 +79,8 @@ class SecondMoment(GramMessage):
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the rows."""
-        X = View(None, self.intercept, "squared", bounds=self.bounds).within(batch).X
+        view = View(None, self.intercept, "squared", bounds=self.bounds, center=self.center)
+        X = view.about(view.within(batch)).X
         X = centred(X) if self.intercept else X
         return X if np.all(self.units == 1.0) else X / self.units
 
@@ -90,13 +92,14 @@ class Variances(SumMessage):
     units: FloatArray
     intercept: bool
     bounds: FloatArray | None = None
+    center: FloatArray | None = None
 
     name = "variances"
 
     @property
     def public(self) -> tuple[FloatArray | None, ...]:
         """Its arrays."""
-        return (self.units, self.bounds)
+        return (self.units, self.bounds, self.center)
 
     @property
     def parts(self) -> tuple[tuple[Any, ...], ...]:
@@ -105,7 +108,7 @@ class Variances(SumMessage):
 
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the sums of squares."""
-        X = SecondMoment(self.units, self.intercept, self.bounds)(batch)
+        X = SecondMoment(self.units, self.intercept, self.bounds, self.center)(batch)
         return np.asarray((X * X).sum(axis=1))
 
 
@@ -116,17 +119,19 @@ def learn_whitener(
     intercept: bool,
     share: float,
     bounds: FloatArray | None = None,
+    center: FloatArray | None = None,
 ) -> FloatArray | None:
     """Release the users' unit second moments (own means taken off) and return their whitener.
 
-    `units` and `bounds` are public: what rows are divided by, and cut to first.
+    `units`, `bounds` and `center` are public: what rows are divided by, cut to and seen from first.
     """
     if kind is False:
         return None
+    sight = units, intercept, bounds, center
     if kind is True:
-        released = SecondMoment(units, intercept, bounds).asked(ask, share=share)
+        released = SecondMoment(*sight).asked(ask, share=share)
         return np.asarray(whitener_of(released, False) / units[:, None])
-    released = Variances(units, intercept, bounds).asked(ask, share=share)
+    released = Variances(*sight).asked(ask, share=share)
     return np.asarray(whitener_of(released, True) / units)
 
 

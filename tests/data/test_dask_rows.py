@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -104,14 +105,20 @@ def here():
         yield
 
 
-@pytest.fixture(scope="module")
-def local_cluster():
+@contextmanager
+def started(processes):
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+            n_workers=2, threads_per_worker=1, processes=processes, dashboard_address=":0"
         ) as local,
         distributed.Client(local, set_as_default=False) as client,
     ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def local_cluster():
+    with started(processes=True) as client:
         yield client
 
 
@@ -119,6 +126,16 @@ def local_cluster():
 def cluster(local_cluster):
     with dask.config.set(scheduler=local_cluster.get):
         yield local_cluster
+
+
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.deep)], ids=["here", "apart"])
+def any_cluster(request):
+    """Yield one in this process, which starts at once, and in the deep tier one of two others."""
+    if request.param:
+        yield request.getfixturevalue("cluster")
+    else:
+        with started(processes=False) as client, dask.config.set(scheduler=client.get):
+            yield client
 
 
 # -- the same bits ---------------------------------------------------------------------
@@ -306,19 +323,19 @@ def failing(text):
     return fail
 
 
-def test_an_error_of_a_task_shows_no_value(cluster):
+def test_an_error_of_a_task_shows_no_value(any_cluster):
     """Neither where it is raised, nor in the logs of workers and scheduler."""
     model = DPPCA(2, clip_norm=1.0)
     with pytest.raises(PrivacyError, match="withheld") as raised:
         model.fit(dense().map_blocks(failing("broken at"), meta=np.empty((0, 0))))
     assert not [name for name in vars(model) if name.endswith("_")]
     story = [str(raised.value), repr(raised.value.__context__), repr(raised.value.__cause__)]
-    story += [str(logs) for logs in cluster.get_worker_logs().values()]
-    story.append(str(cluster.get_scheduler_logs()))
+    story += [str(logs) for logs in any_cluster.get_worker_logs().values()]
+    story.append(str(any_cluster.get_scheduler_logs()))
     assert not any(re.search(r"31415|broken at", text) for text in story)
 
 
-def test_the_control_an_error_of_plain_dask_shows_a_value(cluster):
+def test_the_control_an_error_of_plain_dask_shows_a_value(any_cluster):
     with pytest.raises(ValueError, match=r"broken at -?\d"):
         dask.compute(dense().map_blocks(failing("broken at"), meta=np.empty((0, 0))))
 

@@ -1,13 +1,22 @@
 """The demonstration of a decentralised fit over processes: small, and checked end to end."""
 
+import multiprocessing
+
 import numpy as np
 import pytest
 
 from skdp.federated import _demo_fit, demo
 
 
-def test_demo_fit_of_separate_processes(monkeypatch):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that has threads
+@pytest.mark.system_entropy
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.deep)])
+def test_demo_fit_of_separate_processes(start, monkeypatch):
     """The command line, three client processes: the model is as good as the central fit's."""
+    if start not in multiprocessing.get_all_start_methods():
+        pytest.skip("processes are started in another way")
+    context = multiprocessing.get_context(start)  # a forked one need not import everything again
+    monkeypatch.setattr(_demo_fit.multiprocessing, "get_context", lambda method: context)
     lines, kept = [], {}
     run = _demo_fit.run_fit
 

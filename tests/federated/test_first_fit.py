@@ -222,36 +222,41 @@ EYE, ONE = np.eye(D), np.ones(D)
 LEVEL, COEF, LINE = np.zeros(1), np.zeros((D, 1)), np.eye(D)[:, :1]
 RULES = np.array([[0.0, 1.0, np.inf, 1.0], [1.0, 0.1, np.inf, 1.0], [0.0, np.inf, 0.0, 1.0]])
 BOUNDS = np.stack([np.full(D, -2.0), np.full(D, np.inf)])
+CENTER = 1e3 * np.eye(D)[0]
 HONEST = {
-    "votes": (EYE, COEF, LEVEL, None),
-    "round": (EYE, COEF, LEVEL, BOUNDS, LINE),
-    "head_votes": (EYE, COEF, LEVEL, BOUNDS, LINE, RULES),
+    "votes": (EYE, COEF, LEVEL, None, CENTER),
+    "round": (EYE, COEF, LEVEL, BOUNDS, None, LINE),
+    "head_votes": (EYE, COEF, LEVEL, BOUNDS, CENTER, LINE, RULES),
     "pooled": (ONE, ONE, LEVEL, 1.0),
     "reach_votes": (ONE, ONE, COEF, LEVEL),
-    "second_moment": (ONE, BOUNDS),
+    "second_moment": (ONE, BOUNDS, CENTER),
 }
 LIES = [
-    ("votes", (EYE[:2], COEF, LEVEL, None)),
-    ("votes", (np.full((D, D), np.nan), COEF, LEVEL, None)),
-    ("votes", (np.full((D, D), 1e200), COEF, LEVEL, None)),
-    ("votes", (EYE, COEF, np.zeros(3), None)),
-    ("votes", (EYE, COEF, None, None)),
-    ("votes", (EYE, COEF, LEVEL, BOUNDS[::-1])),
-    ("votes", (EYE, COEF, LEVEL, BOUNDS[:, 1:])),
-    ("votes", (EYE, COEF, LEVEL, np.full((2, D), np.nan))),
+    ("votes", (EYE[:2], COEF, LEVEL, None, None)),
+    ("votes", (np.full((D, D), np.nan), COEF, LEVEL, None, None)),
+    ("votes", (np.full((D, D), 1e200), COEF, LEVEL, None, None)),
+    ("votes", (EYE, COEF, np.zeros(3), None, None)),
+    ("votes", (EYE, COEF, None, None, None)),
+    ("votes", (EYE, COEF, LEVEL, BOUNDS[::-1], None)),
+    ("votes", (EYE, COEF, LEVEL, BOUNDS[:, 1:], None)),
+    ("votes", (EYE, COEF, LEVEL, np.full((2, D), np.nan), None)),
+    ("votes", (EYE, COEF, LEVEL, None, np.full(D, np.inf))),
+    ("votes", (EYE, COEF, LEVEL, None, np.zeros(D + 1))),
+    ("votes", (EYE, COEF, LEVEL, None)),
     ("votes", ()),
-    ("round", (EYE, COEF, LEVEL, None, 3 * LINE)),
-    ("round", (EYE, COEF, LEVEL, None, np.ones((D, D)))),
-    ("round", (EYE, COEF, LEVEL, None, 1.0)),
-    ("head_votes", (EYE, COEF, LEVEL, None, LINE, -RULES)),
-    ("head_votes", (EYE, COEF, LEVEL, None, LINE, np.zeros((0, 4)))),
-    ("head_votes", (EYE, None, LEVEL, None, LINE, RULES)),
+    ("round", (EYE, COEF, LEVEL, None, None, 3 * LINE)),
+    ("round", (EYE, COEF, LEVEL, None, None, np.ones((D, D)))),
+    ("round", (EYE, COEF, LEVEL, None, None, 1.0)),
+    ("head_votes", (EYE, COEF, LEVEL, None, None, LINE, -RULES)),
+    ("head_votes", (EYE, COEF, LEVEL, None, None, LINE, np.zeros((0, 4)))),
+    ("head_votes", (EYE, None, LEVEL, None, None, LINE, RULES)),
     ("pooled", (ONE, -ONE, LEVEL, 1.0)),
     ("pooled", (ONE, ONE, LEVEL, -1.0)),
     ("reach_votes", (ONE, -ONE, COEF, LEVEL)),
     ("reach_votes", (ONE, ONE, None, LEVEL)),
-    ("second_moment", (np.ones(D + 1), None)),
-    ("second_moment", (ONE, BOUNDS[0])),
+    ("second_moment", (np.ones(D + 1), None, None)),
+    ("second_moment", (ONE, BOUNDS[0], None)),
+    ("second_moment", (ONE, None, CENTER[1:])),
     ("_asked", (ONE,)),
     ("grams", ()),
     ("kept_local", ()),
@@ -276,7 +281,15 @@ def test_one_user_moves_an_answer_no_further_than_its_bound(name, adjacency):
     """Whatever arrays pass the checks: bounds are those of the users' query."""
     estimator = DPPersonalizedRegressor(1, adjacency=adjacency)
     X, y, users = people(3, 5)
-    largest = 0.0
+    first = users < 2
+    second = first if adjacency == "replace" else users < 1
+    checks = SIGNATURES[FirstFitUsers][name]
+
+    def users_of(A, b, kept):
+        query = estimator._query(A[kept], b[kept, None], users[kept])
+        return FirstFitUsers(estimator, query)
+
+    honest, largest = users_of(X, y, first), 0.0
     for seed in range(20):
         rng = np.random.default_rng(seed)
         size = 10.0 ** rng.integers(-30, 30)
@@ -285,13 +298,8 @@ def test_one_user_moves_an_answer_no_further_than_its_bound(name, adjacency):
         scales = 10.0 ** rng.integers(-12, 13, 2)
         theirs[users == 1] = scales[0] * rng.standard_normal((8, D)) * np.eye(D)[seed % D]
         target[users == 1] = scales[1] * rng.standard_normal(8)
-        first = users < 2
-        second = first if adjacency == "replace" else users < 1
         bounds = []
-        for A, b, kept in ((X, y, first), (theirs, target, second)):
-            query = estimator._query(A[kept], b[kept, None], users[kept])
-            checks = SIGNATURES[FirstFitUsers][name]
-            asked = FirstFitUsers(estimator, query)
+        for asked in (honest, users_of(theirs, target, second)):
             assert all(check(asked, a) for check, a in zip(checks, call, strict=True))
             bounds.append(getattr(asked, name)(*call))
         step = bounds[0].bound.l2 / 1e6

@@ -439,6 +439,7 @@ def test_a_large_budget_shows_the_graph_itself(normalization):
         assert np.allclose(np.abs(model.embedding_), np.abs(other.embedding_), atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_released_degrees_and_eigenvalues_are_about_right():
     A, _ = blocks(500, 2, 0.4, 0.1)
     full = A + A.T

@@ -50,12 +50,15 @@ def pairs(adjacency):
 
 def worst_ratio(ask, adjacency, floor):
     worst = 0.0
-    for a, b in pairs(adjacency):
-        left, right = (
-            ask(InteractionQuery(R, degree_floor=floor, adjacency=adjacency)) for R in (a, b)
-        )
-        change = (left.answer(STEP) - right.answer(STEP)).astype(np.float64)
-        worst = max(worst, float(np.linalg.norm(change)) / left.bound.l2_steps(STEP))
+    answers = {}  # of each row, which is in many pairs
+    for pair in pairs(adjacency):
+        for R in pair:
+            if R.tobytes() not in answers:
+                bounded = ask(InteractionQuery(R, degree_floor=floor, adjacency=adjacency))
+                answers[R.tobytes()] = bounded.bound, bounded.answer(STEP)
+        (bound, left), (_, right) = (answers[R.tobytes()] for R in pair)
+        change = (left - right).astype(np.float64)
+        worst = max(worst, float(np.linalg.norm(change)) / bound.l2_steps(STEP))
     return worst
 
 

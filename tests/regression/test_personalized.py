@@ -21,11 +21,18 @@ from skdp.exceptions import PrivacyError, PrivacyUnitWarning, PrivacyWarning
 from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
-from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, PoissonLoss
+from skdp.regression import (
+    DPPersonalizedClassifier,
+    DPPersonalizedRegressor,
+    PoissonLoss,
+    _global_model,
+)
 from skdp.regression._users import within_bounds
+from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.local_fits import RidgePath
 from skdp.solvers.local_losses import LOSSES
 from skdp.solvers.personalization import PENALTIES, View
+from skdp.solvers.user_heads import Choice, HeadRule, Heads
 from skdp.solvers.user_rounds import ResidualRound
 from skdp.testing import FitData, checks, null_release, seeded_entropy, transcript_audit
 
@@ -282,6 +289,54 @@ def test_codes_among_the_entries_do_not_spoil_heads(share, code):
     assert np.allclose(public, model.released().predict(np.clip(some, low, high)))
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("share", [0.0, 0.01])
+def test_a_classifier_sees_no_more_of_codes_and_of_where_columns_lie(share):
+    X, y, groups = labelled(800)
+    rng = np.random.default_rng(3)
+    X = X * [1, 1, 10, 1e7, 1, 1, 1, 0.1] + [0, 1, 2000, 1.6e9, -30, 0, 500, 3]
+    X[rng.random(X.shape) < share] = -999.0
+    train = np.arange(len(y)) % 20 < 15
+    model = DPPersonalizedClassifier(epsilon=4.0, classes=[0, 1])
+    with seeded_entropy(26):
+        model.fit(X[train], y[train], groups[train])
+    assert model.score(X[~train], y[~train], groups[~train]) > 0.75 - 8 * share
+    assert np.flatnonzero(model.entry_center_).tolist() == [2, 3, 4, 6, 7]
+    assert np.abs(model.released().decision_function(X[~train])).max() < 30
+
+
+@pytest.mark.parametrize("far", [30.0, 1e3, 1.6e9])
+def test_where_columns_lie_makes_no_difference(far):
+    """A year, a height in millimetres, a time in seconds."""
+    users = Users(1200, d=6, m=8)
+    held = np.arange(len(users.y)) % 8 == 0
+    size = max(1.0, 1e-3 * far)
+    X = users.X * [1, size, size, 1, 1, 20 * size] + [0, far, -far, 0, 0, far]
+    model = DPPersonalizedRegressor(2, epsilon=2.0)
+    with seeded_entropy(27):
+        model.fit(X[~held], users.y[~held], users.groups[~held])
+    assert r2_score(users.y[held], model.predict(X[held], users.groups[held])) > 0.6
+    assert np.array_equal(model.entry_center_ != 0, [False, True, True, False, False, far > 30])
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_heads_about_a_centre_are_heads_of_rows_about_it(intercept):
+    users, center = Users(12, d=5, m=7), np.array([0.0, 3.0, -2.0, 50.0, 0.0])
+    U, rule = np.linalg.qr(users.U[:, :2] + 0.1)[0], HeadRule(0.3, 0.1, 0.5 * intercept, False)
+    model = GlobalModel(np.zeros((5, 1)), np.zeros(1))
+    whitener = np.diag([1.0, 2.0, 0.5, 1.0, 3.0])
+    predictions = []
+    for shift, where in ((0.0, center), (center, None)):
+        X = users.X - shift
+        view = View(whitener, intercept, "squared", None, None, where)
+        source = UserRows(X, users.y[:, None], users.groups, True)
+        heads = Heads(view, U, model).fit(next(source.blocks()), Choice((rule,), np.zeros(1), rule))
+        fitted = np.einsum("nmd,nd->nm", X.reshape(12, 7, 5), heads[:, :5]) + heads[:, 5:]
+        predictions.append(fitted)
+    assert np.allclose(*predictions, rtol=1e-6, atol=1e-6)  # paths are kept in 24 bits
+    assert np.ptp(predictions[0]) > 0.1
+
+
 def test_sparse_rows_are_cut_as_dense_ones():
     """Bounds on both sides of 0 leave zeros alone, others move them; duplicates are summed."""
     X = np.array([[0.0, 9.0, -9.0], [1.0, 0.0, 0.0]])
@@ -377,11 +432,16 @@ WAYS = [
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("far", [0.0, 1e4])
 @pytest.mark.parametrize("params", WAYS, ids=str)
-def test_order_of_the_rows_of_a_user_changes_no_bit(params):
+def test_order_of_the_rows_of_a_user_changes_no_bit(params, far, monkeypatch):
+    if far:  # too few users for the fit to see it by itself
+        center = far * np.eye(4)[0]
+        monkeypatch.setattr(_global_model, "far_center", lambda *_: center)
     rng = np.random.default_rng(13)
     users = [*degenerate(), *((SMALL.rows[i, :, :4], SMALL.y[6 * i : 6 * i + 6]) for i in range(9))]
     X, y, ids = stacked(users, np.arange(len(users)))
+    X[:, 0] += far
     expected = seeded(data=(X, y, ids), n_components=1, **params)
     for order in (np.arange(len(X))[::-1], rng.permutation(len(X))):
         found = seeded(data=(X[order], y[order], ids[order]), n_components=1, **params)

@@ -55,7 +55,8 @@ def test_columns_far_from_zero_are_found_where_they_are(shift, n):
     assert near >= 17
 
 
-@pytest.mark.parametrize("shift", [1e5, 3e6, pytest.param(-1e8, marks=pytest.mark.deep)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("shift", [3e6, 1e5, -1e8])
 def test_columns_very_far_from_zero_are_found_where_they_are(shift):
     """A sensor at 1e5 +- 1, a time stamp within a minute: a column beside it is as it was."""
     rng = np.random.default_rng(1)
@@ -71,6 +72,7 @@ def test_columns_very_far_from_zero_are_found_where_they_are(shift):
         assert not found.coarse.any()
 
 
+@pytest.mark.thorough
 def test_columns_too_far_for_their_noise_are_named():
     rng = np.random.default_rng(2)
     X = rng.standard_normal((300, 2)) + [0, 30_000]
@@ -90,14 +92,15 @@ def test_a_price_that_most_entries_have_hides_no_others():
     """Looks that come closer to it shorten its scale, and raises must find the rest again."""
     rng = np.random.default_rng(3)
     X = np.where(rng.random((20_000, 2)) < 0.6, 9.99, rng.normal(10, 3, (20_000, 2)))
-    for _ in range(10):
+    for _ in range(5):
         found = find_columns(Entries(X, 2.0, rng), 2, 1.0, None)
         assert np.all(np.abs(found.center - 9.99) < 0.5)
         assert np.all((found.spread > 0.5) & (found.spread < 20))
         assert not found.coarse.any()
 
 
-@pytest.mark.parametrize("shift", [0.0, 100.0, 1e5])
+@pytest.mark.thorough
+@pytest.mark.parametrize("shift", [1e5, 0.0, 100.0])
 def test_medians_alone_are_found_however_far_from_zero(shift):
     rng = np.random.default_rng(4)
     off = []

@@ -335,6 +335,7 @@ def test_levels_of_very_heavy_tails_rise_far():
     assert np.count_nonzero(norms > raised.value / 3) > 3
 
 
+@pytest.mark.thorough
 def test_a_level_is_hardly_ever_raised_far_by_mistake():
     """Noise grows with the square of a level; two counts in a hundred meant 16 times as much."""
     noise = np.random.default_rng(0)

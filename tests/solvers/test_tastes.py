@@ -94,6 +94,7 @@ def falling_items(n):
     return Items(np.arange(n), counts, own_of(counts, 2000.0), 2000.0)
 
 
+@pytest.mark.thorough
 def test_noise_alone_tells_nothing():
     """Deviations of the noise: mean 0, length 1; more than a band of rows at once."""
     rng, items = np.random.default_rng(0), falling_items(300)

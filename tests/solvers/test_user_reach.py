@@ -9,8 +9,8 @@ from skdp.queries.users import UserQuery
 from skdp.solvers.columns import Columns
 from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.personalization import View
-from skdp.solvers.user_batches import CutUsers, beyond
-from skdp.solvers.user_reach import REACHES, ReachVotes, _left_out, elect_bounds
+from skdp.solvers.user_batches import CutUsers, TakenUsers, beyond
+from skdp.solvers.user_reach import REACHES, ReachVotes, _left_out, elect_bounds, far_center
 
 D, M, N = 4, 12, 200
 ALL = np.ones(D, bool)
@@ -139,6 +139,33 @@ def test_who_reaches_little_further_says_nothing():
         X[3, 1] = value
         votes = message.asked(Exact(X, y, 0.0), share=1.0).value
         assert votes.any() == says
+
+
+def test_columns_far_from_zero_are_seen_from_their_centres():
+    center, spread = np.array([3.0, -5.0, 1e9, 1e9]), np.array([1.0, 1.0, 1e9, np.inf])
+    assert far_center(center, spread).tolist() == [0, -5, 0, 0]
+    assert far_center(center[:1], spread[:1]) is None
+
+
+def test_a_batch_about_a_centre_keeps_what_its_rows_say():
+    """Also of rows whose difference from it overflows; each user from its own rows alone."""
+    rng, X = rows(n=20)
+    y = line(rng, X)
+    X[5 * M : 6 * M] *= 8e307 * np.where(np.arange(M) % 2, 1.0, -1.0)[:, None]
+    center = np.array([1.7e308, 0.0, 1e3, -1.0])
+    source = UserRows(X, y[:, None], np.repeat(np.arange(20), M), True)
+    batch = next(source.blocks())
+    view = View(None, True, "squared", center=center)
+    largest = np.finfo(float).max
+    with np.errstate(over="ignore"):
+        moved = view.about(batch)
+        true = np.ldexp(batch.X, batch.x_exponent[:, None, None])
+        expected = np.clip(true - center, -largest, largest)
+        alone = view.about(TakenUsers.of(batch, np.array([5, 7])))
+    assert np.allclose(np.ldexp(moved.X, moved.x_exponent[:, None, None]), expected, atol=0.0)
+    sizes = np.abs(moved.X).max(axis=(1, 2))
+    assert (sizes >= 0.5).all() and (sizes < 1).all()
+    assert np.array_equal(alone.X, moved.X[[5, 7]])
 
 
 def test_losses_are_those_of_each_reach_alone():

@@ -35,21 +35,22 @@ def test_doubt_of_a_scale(spread):
         assert abs(missed / 60 - expected) < 0.1 + 3 * math.sqrt(expected * (1 - expected) / 60)
 
 
-def test_chances_of_levels_are_those_of_searches():
+@pytest.mark.thorough
+@pytest.mark.parametrize(("goal", "noise"), [(40.0, 60.0), (40.0, 1e-9), (300.0, 200.0)])
+def test_chances_of_levels_are_those_of_searches(goal, noise):
     """The level that a search ends at, over noise: as often as it is said to."""
     rng = np.random.default_rng(0)
     sizes = np.exp(rng.standard_normal(500) - 3)
     grid = clip_levels(1.0)
     above = np.array([np.sum(sizes > level) for level in grid])
-    for goal, noise in ((40.0, 1e-9), (40.0, 60.0), (300.0, 200.0)):
-        chances = chances_of_levels(grid, above, goal, noise)
-        found = np.zeros(len(grid))
-        for _ in range(3000):
+    chances = chances_of_levels(grid, above, goal, noise)
+    found = np.zeros(len(grid))
 
-            def count(threshold, *, share, noise=noise):
-                return Answer(np.sum(sizes > threshold) + noise * rng.standard_normal(), noise)
+    def count(threshold, *, share):
+        return Answer(np.sum(sizes > threshold) + noise * rng.standard_normal(), noise)
 
-            level = private_clip_level(count, 1.0, goal, 0.1)
-            found[np.argmin(np.abs(grid - level))] += 1 / 3000
-        assert chances.sum() == pytest.approx(1.0)
-        assert np.abs(np.cumsum(found - chances)).max() < 6 * 0.5 / math.sqrt(3000)
+    for _ in range(3000):
+        level = private_clip_level(count, 1.0, goal, 0.1)
+        found[np.argmin(np.abs(grid - level))] += 1 / 3000
+    assert chances.sum() == pytest.approx(1.0)
+    assert np.abs(np.cumsum(found - chances)).max() < 6 * 0.5 / math.sqrt(3000)

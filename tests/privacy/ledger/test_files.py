@@ -11,7 +11,6 @@ import time
 from contextlib import closing
 from dataclasses import replace
 
-import joblib
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -251,32 +250,6 @@ def test_children_charge_the_file(path):
     assert "has ended" in told[2]
     assert "pay_for" in told[3]
     assert [entry.state for entry in ledger.entries] == ["fitted"] * 3
-
-
-def built_there(_=None):
-    """Build an estimator from nothing (by value: workers have not this module)."""
-    import numpy
-
-    from skdp import DPPCA, PrivacyError
-
-    try:
-        return DPPCA(1, clip_norm=1.0, epsilon=0.1).fit(numpy.ones((50, 2))).privacy_spent_.epsilon
-    except PrivacyError as error:
-        return str(error)
-
-
-built_there.__module__ = "__main__"  # sent to workers by value: they have not this module
-
-
-def test_workers_charge_the_file(path):
-    workers, one = joblib.Parallel(2, backend="loky"), joblib.delayed(built_there)
-    assert workers(one() for _ in range(2)) == [0.1] * 2  # the workers were there before
-    with PrivacyLedger(0.2, 1e-6, path=path) as ledger:
-        results = workers(one() for _ in range(8))
-    fitted = [result for result in results if result == 0.1]
-    assert len(ledger.entries) == len(fitted) == 3  # mu adds up in squares
-    assert all("room for" in result for result in results if result != 0.1)
-    assert ledger.spent.epsilon <= 0.2
 
 
 def test_threads_share_the_file(path):

@@ -1,5 +1,6 @@
 """Other processes: what was paid for may be fitted there, everything else is refused."""
 
+import inspect
 import multiprocessing
 import os
 import pickle
@@ -60,7 +61,16 @@ def test_workers_refuse_what_nobody_paid_for():
     assert in_workers(None, pca().fit, partial(SCORER, model)) == ["fitted"] * 3
 
 
-@pytest.mark.thorough
+def test_workers_charge_the_file(tmp_path):
+    assert in_workers(None, None) == ["fitted"] * 2
+    with PrivacyLedger(2, 1e-6, path=tmp_path / "a.ledger") as ledger:
+        told = in_workers(*[None] * 8)
+    assert len(ledger.entries) == told.count("fitted") == 3  # mu adds up in squares
+    assert all("room for" in text for text in told if text != "fitted")
+    assert ledger.spent.epsilon <= 2
+
+
+@pytest.mark.deep
 @pytest.mark.parametrize("kept", [True, False])
 def test_spawned_workers_of_dask_charge_the_file_or_refuse(kept, tmp_path):
     dask = pytest.importorskip("dask")
@@ -89,28 +99,48 @@ def test_a_search_that_was_paid_for_runs_in_workers():
     assert np.all(np.isfinite(search.cv_results_["mean_test_score"]))
 
 
-SCRIPT = """
-import pickle, sys
-from skdp import DPPCA, PrivacyError
-import numpy as np
-X = np.ones((50, 2))
-for model in (DPPCA(1, clip_norm=1.0), *pickle.loads(bytes.fromhex(sys.argv[1]))):
-    try:
-        model.fit(X)
-        print("fitted")
-    except PrivacyError as error:
-        print("refused")
-"""
+def fates(inside):
+    """Say what becomes of a new estimator and of pickled ones (by value, as above)."""
+    import pickle
+
+    import numpy
+
+    from skdp import DPPCA, PrivacyError
+
+    found = []
+    for model in (DPPCA(1, clip_norm=1.0), *pickle.loads(bytes.fromhex(inside))):
+        try:
+            model.fit(numpy.ones((50, 2)))
+            found.append("fitted")
+        except PrivacyError:
+            found.append("refused")
+    return found
 
 
+SCRIPT = inspect.getsource(fates) + "\nimport sys\nprint(*fates(sys.argv[1]))"
+fates.__module__ = "__main__"
+
+
+def pickled():
+    return pickle.dumps([pca(), clone(pca())]).hex()
+
+
+def test_what_was_pickled_inside_stays_inside():
+    with PrivacyLedger(3, 1e-5):
+        inside = pickled()
+        assert LOKY([joblib.delayed(fates)(inside)]) == [["refused"] * 3]
+    assert LOKY([joblib.delayed(fates)(inside)]) == [["fitted", "refused", "refused"]]
+
+
+@pytest.mark.thorough
 def test_a_program_that_is_started_inside_is_inside():
     with PrivacyLedger(3, 1e-5):
-        inside = pickle.dumps([pca(), clone(pca())]).hex()
+        inside = pickled()
         run = [sys.executable, "-W", "ignore", "-c", SCRIPT, inside]
         first = subprocess.run(run, capture_output=True, text=True, check=True).stdout
     later = subprocess.run(run, capture_output=True, text=True, check=True).stdout
     assert first.split() == ["refused"] * 3
-    assert later.split() == ["fitted", "refused", "refused"]  # what was pickled inside stays so
+    assert later.split() == ["fitted", "refused", "refused"]
 
 
 def refused_in_child(queue, estimator):

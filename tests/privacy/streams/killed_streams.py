@@ -1,6 +1,6 @@
-"""Not a test: a process that kills its children while they advance a stream that is kept in files.
+"""Not a test: kill children while they advance a stream that is kept in files.
 
-``python killed_streams.py FOLDER KILLS`` prints one line of JSON. Run by test_checkpoint.py.
+Run by test_checkpoint.py.
 """
 
 import json
@@ -160,9 +160,4 @@ def main(folder, kills):
             wrong += final_state(group) != final
             acknowledged, encoded, runs = {}, [], runs + 1
         close(group)
-    print(json.dumps({"kills": seen, "runs": runs, "lost": lost, "wrong": wrong,
-                      "repeated": repeated}))  # fmt: skip
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    return {"kills": seen, "runs": runs, "lost": lost, "wrong": wrong, "repeated": repeated}

@@ -1,11 +1,10 @@
 """Checkpoints: nothing acknowledged is lost, nothing released twice, nothing stale resumed."""
 
 import contextlib
-import json
+import importlib.util
 import os
 import shutil
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -365,22 +364,21 @@ def test_another_version_is_refused(tmp_path):
         restore(path)
 
 
-def kill(folder, times):
-    code = Path(__file__).with_name("killed_streams.py")
-    run = subprocess.run(
-        [sys.executable, str(code), str(folder), str(times)],
-        capture_output=True, text=True, check=False, timeout=600,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+def killed_streams():
+    path = Path(__file__).with_name("killed_streams.py")
+    spec = importlib.util.spec_from_file_location("killed_streams", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @POSIX
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking a process that has threads
+@pytest.mark.system_entropy
 @pytest.mark.parametrize("times", [15, pytest.param(100, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(tmp_path, times):
     """State after restore equals an uninterrupted run; no release is lost, changed or repeated."""
-    found = kill(tmp_path, times)
+    found = killed_streams().main(tmp_path, times)
     print(found)
     assert found.pop("kills") >= times
     assert found.pop("runs") >= 1
