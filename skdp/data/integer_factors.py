@@ -17,6 +17,8 @@ _TAME = 2.0**-120  # fourth powers of what lies between it and its inverse are n
 def _finite(values: FloatArray) -> FloatArray:
     """Set the contribution of a user to zero unless all of it is finite."""
     good = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+    if good.all():
+        return values
     return np.where(good.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
 
 
@@ -45,7 +47,7 @@ def _squares(F: FloatArray, signed: bool) -> FloatArray:
         G = np.matmul(left * signs(p) if signed else left, F)
     else:
         G = np.matmul(F, F.copy().swapaxes(1, 2))  # by itself it takes half as long again
-    squares = (G * G).reshape(n, G.shape[1] * G.shape[2])
+    squares = np.multiply(G, G, out=G).reshape(n, G.shape[1] * G.shape[2])
     if signed and p <= d:
         squares = squares * np.outer(signs(p), signs(p)).ravel()
     return np.asarray(np.maximum(squares.sum(axis=1), 0.0))

@@ -61,20 +61,30 @@ class Batch:
         self.shape = (users.size, int(source._sort().sizes[users[0]]), source.n_features)
 
     @cached_property
+    def _at(self) -> NDArray[np.intp]:
+        """Where the rows of each user stand in its own order, (users, rows)."""
+        return self._source._at(self._users)
+
+    @cached_property
     def X(self) -> FloatArray:
         """Rows (users, rows, features), entries at most 1: the true ones are X * 2**x_exponent."""
-        return _scaled(self._source._rows_of(self._users, self.good), self.x_exponent)
+        return _scaled(self._source._rows_of(self._at, self.good), self.x_exponent)
 
     @cached_property
     def Y(self) -> FloatArray:
         """Targets (users, rows, outputs), likewise with `y_exponent`."""
-        return _scaled(self._source._targets_of(self._users, self.good), self.y_exponent)
+        return _scaled(self._source._targets_of(self._at, self.good), self.y_exponent)
 
     @property
     def first_rows(self) -> FloatArray:
         """The first row of each user in its own order, in the units of the data."""
-        rows = self._source._rows_of(self._users, self.good, slice(0, 1))
-        return rows[:, 0]
+        return self._source._rows_of(self._at[:, :1], self.good)[:, 0]
+
+    def own_rows(self) -> FloatArray:
+        """Return `X` in an array that may be written to: who looks at it again gathers it again."""
+        X = self.X
+        del self.X
+        return X
 
     def keep(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
         """Return what `make` returned for these users under a public key, or call it."""
@@ -154,34 +164,33 @@ class UserRows(GroupedRows):
         return known
 
     def _first_look(self, users: IntArray) -> _Units:
-        everyone = np.ones(users.size, bool)
-        X, Y = self._rows_of(users, everyone), self._targets_of(users, everyone)
+        everyone, at = np.ones(users.size, bool), self._at(users)
+        X, Y = self._rows_of(at, everyone), self._targets_of(at, everyone)
         good = finite_rows(X.reshape(len(X), -1)) & finite_rows(Y.reshape(len(Y), -1))
         if not good.all():
             X, Y = (np.where(good[:, None, None], A, 0.0) for A in (X, Y))
         if X.shape[1] > 1:
-            places = self._places_of(users)
-            order = np.take_along_axis(self._sort().rows[places], _own_order(X, Y), axis=1)
-            self._sort().rows[places] = order
+            order = np.take_along_axis(at, _own_order(X, Y), axis=1)
+            self._sort().rows[self._places_of(users)] = order
         none = np.zeros(users.size, np.intc)
         return _Units(_exponents(X), _exponents(Y) if self._scale_targets else none, good)
 
-    def _rows_of(
-        self, users: IntArray, good: NDArray[np.bool_], some: slice = slice(None)
-    ) -> FloatArray:
+    def _at(self, users: IntArray) -> NDArray[np.intp]:
+        """Return where the rows of users stand, (users, rows)."""
+        return np.asarray(self._sort().rows[self._places_of(users)])
+
+    def _rows_of(self, at: NDArray[np.intp], good: NDArray[np.bool_]) -> FloatArray:
         """Return rows of users, in an array of their own; zeros stand for bad users."""
-        rows = self._sort().rows[self._places_of(users)[:, some]]
-        X = self._X  # an array takes in half of the time of an index
-        at = rows.ravel()
-        block: Any = X.take(at, axis=0) if isinstance(X, np.ndarray) else X[at]
+        X, flat = self._X, at.ravel()  # an array takes in half of the time of an index
+        block: Any = X.take(flat, axis=0) if isinstance(X, np.ndarray) else X[flat]
         if sp.issparse(block):
             block = block.toarray()  # duplicates are summed
-        X = np.asarray(block, np.float64).reshape(*rows.shape, self.n_features)
+        X = np.asarray(block, np.float64).reshape(*at.shape, self.n_features)
         return X if good.all() else np.where(good[:, None, None], X, 0.0)
 
-    def _targets_of(self, users: IntArray, good: NDArray[np.bool_]) -> FloatArray:
-        rows = self._sort().rows[self._places_of(users)]
-        Y = np.asarray(self._columns["Y"][rows], np.float64)
+    def _targets_of(self, at: NDArray[np.intp], good: NDArray[np.bool_]) -> FloatArray:
+        taken = self._columns["Y"].take(at.ravel(), axis=0)
+        Y = np.asarray(taken, np.float64).reshape(*at.shape, self.n_outputs)
         return Y if good.all() else np.where(good[:, None, None], Y, 0.0)
 
 

@@ -67,7 +67,7 @@ def candidate_scores(view: View, candidates: FloatArray) -> Local:
 
 def _explained(Z: FloatArray, Y: FloatArray) -> FloatArray:
     path = RidgePath.of(Z)
-    fitted = np.matmul(transposed(path.P), Y) * (path.s > 1e-12 * path.s[:, -1:])[:, :, None]
+    fitted = np.matmul(transposed(path.basis.P), Y) * (path.s > 1e-12 * path.s[:, -1:])[:, :, None]
     return np.asarray((fitted * fitted).reshape(len(Y), -1).sum(axis=1))
 
 

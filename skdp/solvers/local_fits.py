@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -114,6 +115,12 @@ def _mean_square(s: FloatArray, P: FloatArray) -> FloatArray:
     return np.where(size > 0, size, 1.0)
 
 
+def _span(wanted: NDArray[np.bool_]) -> slice:
+    """Return the places from the first to the last that is wanted."""
+    some = np.flatnonzero(wanted)
+    return slice(some[0], some[-1] + 1) if some.size else slice(0, 0)
+
+
 @dataclass(frozen=True)
 class LocalFit:
     """One fit of each user.
@@ -148,6 +155,23 @@ def _prior_rows(penalty: FloatArray, variance: float) -> FloatArray:
     return np.where(np.isinf(penalty), 1.0, penalty) / variance
 
 
+class Basis:
+    """Orthonormal columns P (n, m, r) of each user, and what all fits make of them, once."""
+
+    def __init__(self, P: FloatArray) -> None:
+        self.P = P
+
+    @cached_property
+    def rows(self) -> FloatArray:
+        """Each P transposed."""
+        return _rows_first(self.P)
+
+    @cached_property
+    def squares(self) -> FloatArray:
+        """Their squares."""
+        return self.rows * self.rows
+
+
 @dataclass(frozen=True)
 class RidgePath:
     """The decomposed features of each user: ridge fits for any penalty cost little after it.
@@ -156,8 +180,10 @@ class RidgePath:
     ----------
     size : array of shape (n,)
         Mean of the diagonal of FF': penalties and intercept variances are in units of it.
-    P, s : arrays
-        Orthonormal columns (n, m, r), and numbers (n, r): FF' = P (diag(s) + W W') P'.
+    basis : Basis
+        Orthonormal columns P (n, m, r).
+    s : array of shape (n, r)
+        Numbers: FF' = P (diag(s) + W W') P'.
     W : array of shape (n, r, k) or None
         What a few features add to a decomposition that is known; None: nothing.
     F : array of shape (n, m, q) or None
@@ -165,7 +191,7 @@ class RidgePath:
     """
 
     size: FloatArray
-    P: FloatArray
+    basis: Basis
     s: FloatArray
     W: FloatArray | None = None
     F: FloatArray | None = None
@@ -174,19 +200,20 @@ class RidgePath:
     def of(cls, F: FloatArray) -> RidgePath:
         """Decompose the features of each user."""
         P, s = _left_factor(F)
-        return cls(_mean_square(s, P), P, s, None, F)
+        return cls(_mean_square(s, P), Basis(P), s, None, F)
 
     def beside(self, part: float, Z: FloatArray) -> RidgePath:
         """Return the path of ``part FF' + (1 - part) ZZ'``; the columns of Z are those of F."""
-        W = math.sqrt(max(0.0, 1.0 - part)) * np.matmul(transposed(self.P), Z)
+        P = self.basis.P
+        W = math.sqrt(max(0.0, 1.0 - part)) * np.matmul(transposed(P), Z)
         s = part * self.s
         total = s + np.ascontiguousarray((W * W).sum(axis=2))
-        return RidgePath(_mean_square(total, self.P), self.P, s, W)
+        return RidgePath(_mean_square(total, P), self.basis, s, W)
 
     def take(self, users: NDArray[np.intp]) -> RidgePath:
         """Return the path of some of the users."""
         W, F = (None if A is None else A[users] for A in (self.W, self.F))
-        return RidgePath(self.size[users], self.P[users], self.s[users], W, F)
+        return RidgePath(self.size[users], Basis(self.basis.P[users]), self.s[users], W, F)
 
     def _left(self, Y: FloatArray, penalty: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return BY (n, c, L, m) and the diagonals of B (n, L, m), for penalties (n or 1, L).
@@ -197,16 +224,20 @@ class RidgePath:
         """
         (n, m, c), L = Y.shape, penalty.shape[1]
         lam = (penalty * self.size[:, None])[:, :, None]
-        g = self.s[:, None] / (self.s[:, None] + lam)
-        columns, Pt = _rows_first(Y), _rows_first(self.P)
-        t = np.matmul(columns, self.P)
+        g = self.s[:, None] + lam
+        np.divide(self.s[:, None], g, out=g)
+        columns, Pt = _rows_first(Y), self.basis.rows
+        t = np.matmul(columns, self.basis.P)
         inside = g[:, None] * t[:, :, None]
-        diagonal = 1.0 - np.matmul(g, Pt * Pt)
+        diagonal = np.matmul(g, self.basis.squares)
+        np.subtract(1.0, diagonal, out=diagonal)
         for v in self._taken_by(lam):
             inside += np.matmul(t, transposed(v))[:, :, :, None] * v[:, None]
-            diagonal -= np.square(np.matmul(v, Pt))
-        fitted = np.matmul(inside.reshape(n, c * L, -1), Pt).reshape(n, c, L, m)
-        return columns[:, :, None] - fitted, diagonal
+            seen = np.matmul(v, Pt)
+            diagonal -= np.square(seen, out=seen)
+        left = np.matmul(inside.reshape(n, c * L, -1), Pt).reshape(n, c, L, m)
+        np.subtract(columns[:, :, None], left, out=left)
+        return left, diagonal
 
     def _taken_by(self, lam: FloatArray) -> list[FloatArray]:
         """Return the vectors (n, L, r) of the columns of W."""
@@ -239,28 +270,35 @@ class RidgePath:
         return _rows_first(BY), diagonal - B1 * B1 * weight, intercept
 
     def grid_errors(
-        self, Y: FloatArray, penalties: FloatArray, variances: FloatArray
+        self,
+        Y: FloatArray,
+        penalties: FloatArray,
+        variances: FloatArray,
+        wanted: NDArray[np.bool_] | None = None,
     ) -> FloatArray:
         """Mean squares of left-out rows, for each column of Y: (n, penalties, variances, columns).
 
-        The same numbers as `residuals`, for all penalties in one product.
+        The same numbers as `residuals`, for all penalties in one product; where they are not
+        `wanted` (penalties, variances) they may be 0.
         """
         (n, m, c), L = Y.shape, len(penalties)
         both = np.concatenate([Y, np.ones((n, m, 1))], axis=2)
         left, diagonal = self._left(both, penalties[None, :])
         BY, B1 = left[:, :-1], left[:, -1]
         sums, squares = left.sum(axis=3), B1 * B1
-        out = np.empty((n, L, len(variances), c))
+        out = np.zeros((n, L, len(variances), c))
         for t, variance in enumerate(variances):
-            R, D = BY, diagonal
+            some = slice(None) if wanted is None else _span(wanted[:, t])
+            R, D = BY[:, :, some], diagonal[:, some]
             if variance > 0 and m > 1:
-                weight = 1.0 / np.maximum(sums[:, -1] + _prior_rows(penalties, variance), 1e-300)
-                R = B1[:, None] * (weight[:, None] * sums[:, :-1])[:, :, :, None]
-                np.subtract(BY, R, out=R)
-                D = squares * weight[:, :, None]
-                np.subtract(diagonal, D, out=D)
+                prior = _prior_rows(penalties[some], variance)
+                weight = 1.0 / np.maximum(sums[:, -1, some] + prior, 1e-300)
+                taken = B1[:, None, some] * (weight[:, None] * sums[:, :-1, some])[:, :, :, None]
+                R = np.subtract(R, taken, out=taken)
+                taken = squares[:, some] * weight[:, :, None]
+                D = np.subtract(D, taken, out=taken)
             R = R / np.maximum(D, _LEAST_DIAGONAL)[:, None]
-            out[:, :, t] = np.einsum("nclm,nclm->nlc", R, R) / m
+            out[:, some, t] = np.einsum("nclm,nclm->nlc", R, R) / m
         return out
 
     def fit(

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from skdp.answer import Answer
 from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.local_fits import (
+    Basis,
     RidgePath,
     centred,
     moments,
@@ -226,8 +227,7 @@ class View:
             return np.ones(len(batch.Y), bool)
 
         def made() -> tuple[NDArray[np.bool_]]:
-            moves = [(A[:, :1] != A).any(axis=(1, 2)) for A in (self.within(batch).X, batch.Y)]
-            return (np.asarray(moves[0] & moves[1]),)
+            return (_moving(self.within(batch).X) & _moving(batch.Y),)
 
         return batch.keep(("moves", self._cut), made)[0]
 
@@ -241,6 +241,7 @@ class View:
 
     def ridge(self, batch: UserBatch) -> FloatArray:
         """Coefficients (n, d, p) by least squares, with each user's best leave-one-out penalty."""
+        batch = self.within(batch)
         seen = self(batch)
         path, Y = seen.path, self.linear_targets(seen.Y)
         offset, loss = np.zeros_like(Y), LOSSES["squared"]
@@ -333,10 +334,18 @@ class Seen:
         def made() -> tuple[NDArray[Any], ...]:
             path = RidgePath.of(self.X)
             relative = path.s / path.size[:, None]  # far from the largest float32
-            return path.size, path.P.astype(np.float32), relative.astype(np.float32)
+            return path.size, path.basis.P.astype(np.float32), relative.astype(np.float32)
 
         size, P, s = self._batch.keep(("path", *self._view.of_rows), made, large=True)
-        return RidgePath(size, P.astype(np.float64), s.astype(np.float64) * size[:, None])
+        return RidgePath(size, Basis(P.astype(np.float64)), s.astype(np.float64) * size[:, None])
+
+
+def _moving(A: FloatArray) -> NDArray[np.bool_]:
+    """Return whose rows are not all alike: nearly always the first two show it."""
+    out = np.asarray((A[:, 0] != A[:, 1]).any(axis=1))
+    rest = np.flatnonzero(~out)
+    out[rest] = (A[rest, :1] != A[rest]).any(axis=(1, 2))
+    return out
 
 
 def _digest(array: FloatArray | None) -> Hashable:

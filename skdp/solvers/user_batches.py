@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -43,6 +43,10 @@ class UserBatch(Protocol):
         """Return what `make` returned for these users under a public key, or call it."""
         ...
 
+    def own_rows(self) -> FloatArray:
+        """Return the rows in an array that may be written to."""
+        ...
+
 
 class TakenUsers(NamedTuple):
     """Some users of a batch."""
@@ -58,17 +62,43 @@ class TakenUsers(NamedTuple):
         exponents = batch.x_exponent[users], batch.y_exponent[users]
         return cls(batch.X[users], batch.Y[users], *exponents)
 
+    @classmethod
+    def together(cls, batches: Sequence[UserBatch]) -> TakenUsers:
+        """Return the users of some batches as one: what is computed for each is the same."""
+        parts = zip(*[(b.X, b.Y, b.x_exponent, b.y_exponent) for b in batches], strict=True)
+        return cls(*map(np.concatenate, parts))
+
     def keep(
         self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
     ) -> tuple[NDArray[Any], ...]:
         """Keep nothing."""
         return make()
 
+    def own_rows(self) -> FloatArray:
+        """Return a copy of the rows."""
+        return self.X.copy()
+
+
+def _beyond(X: FloatArray, exponents: NDArray[np.intc], bounds: FloatArray) -> NDArray[np.bool_]:
+    low, high = (times_powers(A, exponents) for A in (X.min(1), X.max(1)))
+    return np.asarray(((low < bounds[0]) | (high > bounds[1])).any(axis=1))
+
 
 def beyond(batch: UserBatch, bounds: FloatArray) -> NDArray[np.intp]:
-    """Return which users have an entry beyond the bounds (2, d) of its column."""
-    low, high = (times_powers(A, batch.x_exponent) for A in (batch.X.min(1), batch.X.max(1)))
-    return np.flatnonzero(((low < bounds[0]) | (high > bounds[1])).any(axis=1))
+    """Return which users have an entry beyond the bounds (2, d) of its column.
+
+    Who has none beyond the bounds that were asked about first is not looked at for wider ones.
+    """
+
+    def made() -> tuple[NDArray[Any], ...]:
+        return bounds, np.flatnonzero(_beyond(batch.X, batch.x_exponent, bounds))
+
+    first, users = batch.keep(("beyond",), made)
+    if first is bounds:
+        return users
+    if not ((first[0] >= bounds[0]) & (first[1] <= bounds[1])).all():
+        return np.flatnonzero(_beyond(batch.X, batch.x_exponent, bounds))
+    return users[_beyond(batch.X[users], batch.x_exponent[users], bounds)]
 
 
 def _own_exponents(flat: FloatArray) -> NDArray[np.intc]:
@@ -123,6 +153,10 @@ class MovedUsers(NamedTuple):
         """Keep it beside what belongs to the rows as they are."""
         return self.whole.keep(("moved", self.name, key), make, large=large)
 
+    def own_rows(self) -> FloatArray:
+        """Return a copy of the rows."""
+        return self.X.copy()
+
 
 class CutUsers(NamedTuple):
     """A batch whose entries are cut to public bounds of the columns, before their own power of two.
@@ -140,10 +174,12 @@ class CutUsers(NamedTuple):
     @classmethod
     def of(cls, batch: UserBatch, bounds: FloatArray, cut: Hashable) -> UserBatch:
         """Return the users of a batch within bounds (2, d), which `cut` names."""
+        if isinstance(batch, cls) and batch.cut == cut:
+            return batch
         some, own, places, values = batch.keep(("beyond", cut), lambda: _cut(batch, bounds))
         if not some.size:
             return batch
-        X, exponents = batch.X.copy(), batch.x_exponent.copy()
+        X, exponents = batch.own_rows(), batch.x_exponent.copy()
         moved = np.flatnonzero(own != exponents[some])
         X[some[moved]] = times_powers(X[some[moved]], (exponents[some] - own)[moved])
         X.reshape(-1)[places] = values
@@ -155,3 +191,7 @@ class CutUsers(NamedTuple):
     ) -> tuple[NDArray[Any], ...]:
         """Keep it beside what belongs to the whole rows."""
         return self.whole.keep(("cut", self.cut, key), make, large=large)
+
+    def own_rows(self) -> FloatArray:
+        """Return a copy of the rows."""
+        return self.X.copy()

@@ -177,7 +177,7 @@ class Heads:
 
     def undetermined(self, batch: UserBatch) -> bool:
         """Whether these users have too few rows for a head."""
-        return bool(batch.X.shape[1] <= self.U.shape[1] + int(self.view.intercept))
+        return bool(batch.Y.shape[1] <= self.U.shape[1] + int(self.view.intercept))
 
     def _fit(self, batch: UserBatch, seen: Seen, path: RidgePath, rule: HeadRule) -> LocalFit:
         penalty = np.full(len(seen.Y), rule.penalty)
@@ -219,16 +219,13 @@ class Heads:
         if mean is not None or self.view.base is None:  # else both sides are alike
             sides[1] = Y - offset
         columns = np.concatenate(sides, axis=2) if sides[1] is not Y else Y
-        errors, p = path.grid_errors(columns, penalties, variances), Y.shape[2]
+        at = np.searchsorted(penalties, [rule.penalty for rule in rules])
+        of = np.searchsorted(variances, [rule.intercept for rule in rules])
+        wanted = np.zeros((len(penalties), len(variances)), bool)
+        wanted[at, of] = True
+        errors, p = path.grid_errors(columns, penalties, variances, wanted), Y.shape[2]
         total = np.stack([errors[..., :p].sum(axis=3), errors[..., -p:].sum(axis=3)], axis=3)
-        where = [
-            (np.searchsorted(penalties, r.penalty), np.searchsorted(variances, r.intercept))
-            for r in rules
-        ]
-        found = [
-            total[:, i, j, int(r.toward_global)] for (i, j), r in zip(where, rules, strict=True)
-        ]
-        return np.stack(found, axis=1)
+        return np.asarray(total[:, at, of, [int(rule.toward_global) for rule in rules]])
 
     def small(self, batch: UserBatch) -> FloatArray:
         """Heads in the subspace, V (k, p) and intercepts at the centre: (n, (k + 1) p)."""

@@ -91,6 +91,7 @@ class ReachVotes(SumMessage):
     def __call__(self, batch: UserBatch) -> FloatArray:
         """Return the votes, of any length."""
         out = np.zeros((len(batch.Y), len(REACHES) - 1))
+        beyond(batch, self._bounds(REACHES[0]))  # all bounds that may be elected are as wide
         some = beyond(batch, self._bounds(_SAYS * REACHES[0]))
         if some.size:
             losses = self._losses(TakenUsers.of(batch, some))
@@ -99,12 +100,16 @@ class ReachVotes(SumMessage):
 
     def _losses(self, batch: UserBatch) -> FloatArray:
         """Losses at each reach; at one that cuts nothing of a user, the loss without cuts."""
-        whole = _left_out(self._view(math.inf), batch)
+        far = [beyond(batch, self._bounds(reach)) for reach in REACHES[:-1]]
+        cut = [
+            self._view(reach).within(TakenUsers.of(batch, users))
+            for reach, users in zip(REACHES, far, strict=False)
+        ]
+        found = _left_out(self._view(math.inf), TakenUsers.together([batch, *cut]))
+        whole, *parts = np.split(found, np.cumsum([len(batch.Y), *map(len, far)])[:-1])
         losses = np.repeat(whole[:, None], len(REACHES), axis=1)
-        for i, reach in enumerate(REACHES[:-1]):
-            far = beyond(batch, self._bounds(reach))
-            if far.size:
-                losses[far, i] = _left_out(self._view(reach), TakenUsers.of(batch, far))
+        for i, (users, part) in enumerate(zip(far, parts, strict=True)):
+            losses[users, i] = part
         return losses
 
 

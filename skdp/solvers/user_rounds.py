@@ -58,6 +58,7 @@ class ResidualRound(SumMessage):
         """Return both, of any length."""
         view, k = self.view, self.U.shape[1]
         penalty = _HEAD_PENALTY if view.loss.mean is None else _GLM_PENALTY
+        batch = view.within(batch)
         seen = view(batch)
         n, m, _ = seen.Y.shape
         path = RidgePath.of(seen.times(self.U))

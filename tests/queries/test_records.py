@@ -12,6 +12,7 @@ from skdp.data import record_forms
 from skdp.data.places import in_memory
 from skdp.data.record_forms import DenseRecords
 from skdp.data.sparse_records import FactoredRecords, SparseRecords
+from skdp.queries import record_passes
 from skdp.queries.public_curvature import public_curvature
 from skdp.queries.records import RecordQuery
 from skdp.solvers.curvature import curved_step
@@ -512,6 +513,16 @@ def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
         monkeypatch.setattr(record_forms, "_BLOCK", 200)
         monkeypatch.setattr(SparseRecords, "at_once", 37)
         monkeypatch.setattr(FactoredRecords, "at_once", 37)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_records_that_are_kept_as_integers_say_the_same(name, monkeypatch):
+    rng = np.random.default_rng(20)
+    X, y = rng.standard_normal((300, P)) * 2.0 ** rng.integers(-30, 30, (300, 1)), np.ones(300)
+    X[3, 0], X[5], y[7] = np.nan, 1e-40, np.inf
+    kept = SUMS[name](query("dense", X, y)).answer(1e-8)
+    monkeypatch.setattr(record_passes, "_KEPT_BYTES", 0)
+    assert np.array_equal(SUMS[name](query("dense", X, y)).answer(1e-8), kept)
 
 
 def test_dense_and_sparse_are_the_same_numbers():

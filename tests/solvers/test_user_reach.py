@@ -9,7 +9,7 @@ from skdp.queries.users import UserQuery
 from skdp.solvers.columns import Columns
 from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.personalization import View
-from skdp.solvers.user_batches import CutUsers, TakenUsers
+from skdp.solvers.user_batches import CutUsers, TakenUsers, beyond
 from skdp.solvers.user_reach import REACHES, ReachVotes, _left_out, elect_bounds, far_center
 
 D, M, N = 4, 12, 200
@@ -102,6 +102,32 @@ def test_cutting_changes_nobody_else():
     assert View(None, True, "squared", bounds=10 * bounds * 1e200).within(batch) is batch
     again = View(None, True, "squared", bounds=bounds).within(cut)
     assert np.array_equal(again.X, cut.X)
+
+
+def test_users_beyond_any_bounds_whatever_was_asked_before():
+    """Wider bounds look at fewer users, narrower ones at all of them."""
+    rng, X = rows(n=40)
+    X[rng.random(X.shape) < 0.01] *= 40.0
+    y = line(rng, X)[:, None]
+    widths = (6.0, 30.0, 2.0, 6.0)
+
+    def asked(batch, width):
+        return beyond(batch, np.outer([-width, width], np.ones(D)))
+
+    source = UserRows(X, y, np.repeat(np.arange(40), M), True)
+    found = [asked(next(source.blocks()), width) for width in widths]
+    for width, users in zip(widths, found, strict=True):
+        alone = UserRows(X, y, np.repeat(np.arange(40), M), True)
+        assert np.array_equal(users, asked(next(alone.blocks()), width))
+    assert 0 < len(found[1]) < len(found[0]) < len(found[2])
+
+
+def test_rows_that_were_handed_over_are_gathered_again():
+    rng, X = rows(n=5)
+    batch = next(UserRows(X, line(rng, X)[:, None], np.repeat(np.arange(5), M), True).blocks())
+    before = batch.X.copy()
+    batch.own_rows()[:] = 0.0
+    assert np.array_equal(batch.X, before)
 
 
 def test_who_reaches_little_further_says_nothing():
