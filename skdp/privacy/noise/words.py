@@ -23,6 +23,7 @@ KeyPart: TypeAlias = (
 )
 
 _BLOCK_WORDS: Final = 4096
+_FEWEST_WORDS: Final = 64
 _KEY_BYTES: Final = 32
 _KEYS: Final = "A key is made of str, bytes, bool, int, float and tuples. Got {!r}."
 _KEY_TYPES: Final = (str, int, float, bytes, np.bool_, np.integer, np.floating)
@@ -168,29 +169,36 @@ def make_source(random_state: object, *context: KeyPart) -> SystemSource | Seede
 
 
 class _KeyedWords:
-    """Counter mode: block i is SHAKE-256(key, i)."""
+    """Counter mode: block i is SHAKE-256(key, i), made no further than it is asked for."""
 
-    __slots__ = ("_block", "_key", "_left")
+    __slots__ = ("_block", "_key", "_left", "_made")
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._block = 0
+        self._block, self._made = 0, 0
         self._left: WordArray = np.empty(0, dtype=np.uint64)
 
     def __call__(self, n: int, /) -> WordArray:
         parts, missing = [self._left], n - self._left.size
         while missing > 0:
-            parts.append(self._next_block())
-            missing -= _BLOCK_WORDS
+            parts.append(self._further(missing))
+            missing -= parts[-1].size
         joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
         self._left = joined[n:].copy()
         return joined[:n]
 
-    def _next_block(self) -> WordArray:
+    def _further(self, n: int) -> WordArray:
+        """Return the next words of a block: n, or some more, or those that are left of it.
+
+        A digest begins with every shorter one, and most releases are of one number.
+        """
+        if self._made == _BLOCK_WORDS:
+            self._block, self._made = self._block + 1, 0
+        size = min(_BLOCK_WORDS, max(_FEWEST_WORDS, 4 * self._made, self._made + n))
         counter = self._block.to_bytes(8, "little")
-        self._block += 1
-        digest = hashlib.shake_256(self._key + counter).digest(8 * _BLOCK_WORDS)
-        return np.frombuffer(digest, dtype="<u8").astype(np.uint64, copy=False)
+        digest = hashlib.shake_256(self._key + counter).digest(8 * size)
+        made, self._made = self._made, size
+        return np.frombuffer(digest, dtype="<u8").astype(np.uint64, copy=False)[made:]
 
 
 def _system_words(n: int, /) -> WordArray:
