@@ -236,8 +236,8 @@ def of_this_machine():
         products = 2 * 1500**3 / fastest(lambda: A @ A)
     return (
         f"One thread here copies {copied / 1e9:.0f} GB a second from memory to memory, passes over "
-        f"numbers in cache at {passed / 1e9:.0f} GB a second, and does {products / 1e9:.0f} billion "
-        "operations of a matrix product. Where passes are slow beside products ratios are larger."
+        f"numbers in cache at {passed / 1e9:.0f} GB a second, and does {products / 1e9:.0f} "
+        "billion operations of a matrix product. Where passes are slow beside products ratios are larger."
     )
 
 
