@@ -228,16 +228,14 @@ def of_this_machine():
     there, here = np.empty_like(far), np.empty_like(near)
     with threadpool_limits(1):
         copied = 2 * far.nbytes / fastest(lambda: np.copyto(there, far))
-        passed = (
-            200
-            * near.nbytes
-            / fastest(lambda: [np.multiply(near, near, out=here) for _ in range(100)])
-        )
+        passes = fastest(lambda: [np.multiply(near, near, out=here) for _ in range(100)])
+        passed = 200 * near.nbytes / passes
         products = 2 * 1500**3 / fastest(lambda: A @ A)
     return (
         f"One thread here copies {copied / 1e9:.0f} GB a second from memory to memory, passes over "
         f"numbers in cache at {passed / 1e9:.0f} GB a second, and does {products / 1e9:.0f} "
-        "billion operations of a matrix product. Where passes are slow beside products ratios are larger."
+        "billion operations of a matrix product. Where passes are slow beside products ratios are "
+        "larger."
     )
 
 
