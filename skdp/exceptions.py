@@ -27,7 +27,8 @@ _WITHIN = ("skdp", "sklearn", "joblib")  # packages whose lines say nothing to w
 
 def warn_caller(message: str, category: type[Warning]) -> None:
     """Warn, and point at the line of the caller's own code, however deep a fit is below it."""
-    # As `skip_file_prefixes` does from Python 3.12 on; names of modules are all that is looked at.
+    # As `skip_file_prefixes` does from Python 3.12 on. Names of modules are all that is looked at,
+    # and where a warning points is all that follows: nothing is paid, read or refused by it.
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_back is not None and _package(frame.f_globals) in _WITHIN:
         level, frame = level + 1, frame.f_back

@@ -31,7 +31,7 @@ from skdp.solvers.local_fits import (
     own_spread,
 )
 from skdp.solvers.local_losses import LOSSES, ConvexLoss, CountLoss, RowLoss, convex_loss
-from skdp.solvers.user_batches import CutUsers, MovedUsers, TakenUsers, UserBatch
+from skdp.solvers.user_batches import ChangedUsers, TakenUsers, UserBatch
 
 FloatArray = NDArray[np.float64]
 _TINY = 1e-100
@@ -151,11 +151,12 @@ class View:
 
     def within(self, batch: UserBatch) -> UserBatch:
         """Return the batch with entries cut to the bounds."""
-        return batch if self.bounds is None else CutUsers.of(batch, self.bounds, self._cut)
+        bounds = self.bounds
+        return batch if bounds is None else ChangedUsers.within(batch, bounds, self._cut)
 
     def about(self, batch: UserBatch) -> UserBatch:
         """Return a batch that was cut as it is seen from the centre."""
-        return batch if self.center is None else MovedUsers.of(batch, self.center, self._moved)
+        return batch if self.center is None else ChangedUsers.about(batch, self.center, self._moved)
 
     @cached_property
     def _moved(self) -> Hashable:

@@ -121,11 +121,8 @@ def _cut(batch: UserBatch, bounds: FloatArray) -> tuple[NDArray[Any], ...]:
     return some, exponents, some[user] * (m * d) + place, values
 
 
-class MovedUsers(NamedTuple):
-    """A batch whose rows are seen from a public centre.
-
-    A column that lies a thousand of its scales from 0 hides what all others say.
-    """
+class ChangedUsers(NamedTuple):
+    """A batch whose rows are seen otherwise, by a public change that `name` names."""
 
     X: FloatArray
     Y: FloatArray
@@ -135,8 +132,12 @@ class MovedUsers(NamedTuple):
     name: Hashable
 
     @classmethod
-    def of(cls, batch: UserBatch, center: FloatArray, name: Hashable) -> MovedUsers:
-        """Return the users of a batch about a centre, which `name` names."""
+    def about(cls, batch: UserBatch, center: FloatArray, digest: Hashable) -> ChangedUsers:
+        """Return the users of a batch about a public centre, of this digest.
+
+        A column that lies a thousand of its scales from 0 hides what all others say.
+        """
+        name = ("about", digest)
 
         def made() -> tuple[NDArray[Any], ...]:
             rows = times_powers(batch.X, batch.x_exponent) - center
@@ -144,39 +145,20 @@ class MovedUsers(NamedTuple):
             exponents = _own_exponents(rows.reshape(len(rows), -1))
             return times_powers(rows, -exponents, out=rows), exponents
 
-        X, exponents = batch.keep(("moved", name), made, large=True)
+        X, exponents = batch.keep(name, made, large=True)
         return cls(X, batch.Y, exponents, batch.y_exponent, batch, name)
 
-    def keep(
-        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
-    ) -> tuple[NDArray[Any], ...]:
-        """Keep it beside what belongs to the rows as they are."""
-        return self.whole.keep(("moved", self.name, key), make, large=large)
-
-    def own_rows(self) -> FloatArray:
-        """Return a copy of the rows."""
-        return self.X.copy()
-
-
-class CutUsers(NamedTuple):
-    """A batch whose entries are cut to public bounds of the columns, before their own power of two.
-
-    Of users who have nothing beyond the bounds all bits are as they were.
-    """
-
-    X: FloatArray
-    Y: FloatArray
-    x_exponent: NDArray[np.intc]
-    y_exponent: NDArray[np.intc]
-    whole: UserBatch
-    cut: Hashable
-
     @classmethod
-    def of(cls, batch: UserBatch, bounds: FloatArray, cut: Hashable) -> UserBatch:
-        """Return the users of a batch within bounds (2, d), which `cut` names."""
-        if isinstance(batch, cls) and batch.cut == cut:
+    def within(cls, batch: UserBatch, bounds: FloatArray, digest: Hashable) -> UserBatch:
+        """Return the users with entries cut to public bounds (2, d) of the columns, of this digest.
+
+        They are cut before their own power of two. Of users who have nothing beyond the bounds all
+        bits are as they were.
+        """
+        name = ("within", digest)
+        if isinstance(batch, cls) and batch.name == name:
             return batch
-        some, own, places, values = batch.keep(("beyond", cut), lambda: _cut(batch, bounds))
+        some, own, places, values = batch.keep(name, lambda: _cut(batch, bounds))
         if not some.size:
             return batch
         X, exponents = batch.own_rows(), batch.x_exponent.copy()
@@ -184,13 +166,13 @@ class CutUsers(NamedTuple):
         X[some[moved]] = times_powers(X[some[moved]], (exponents[some] - own)[moved])
         X.reshape(-1)[places] = values
         exponents[some] = own
-        return cls(X, batch.Y, exponents, batch.y_exponent, batch, cut)
+        return cls(X, batch.Y, exponents, batch.y_exponent, batch, name)
 
     def keep(
         self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
     ) -> tuple[NDArray[Any], ...]:
-        """Keep it beside what belongs to the whole rows."""
-        return self.whole.keep(("cut", self.cut, key), make, large=large)
+        """Keep it beside what belongs to the rows as they are."""
+        return self.whole.keep((self.name, key), make, large=large)
 
     def own_rows(self) -> FloatArray:
         """Return a copy of the rows."""

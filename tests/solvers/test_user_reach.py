@@ -9,7 +9,7 @@ from skdp.queries.users import UserQuery
 from skdp.solvers.columns import Columns
 from skdp.solvers.global_models import GlobalModel
 from skdp.solvers.personalization import View
-from skdp.solvers.user_batches import CutUsers, TakenUsers, beyond
+from skdp.solvers.user_batches import ChangedUsers, TakenUsers, beyond
 from skdp.solvers.user_reach import REACHES, ReachVotes, _left_out, elect_bounds, far_center
 
 D, M, N = 4, 12, 200
@@ -92,7 +92,7 @@ def test_cutting_changes_nobody_else():
     _, batch = next(iter(source.labelled_blocks()))
     bounds = np.outer([-6.0, 6.0], np.ones(D))
     cut = View(None, True, "squared", bounds=bounds).within(batch)
-    assert isinstance(cut, CutUsers)
+    assert isinstance(cut, ChangedUsers)
     others = np.arange(20) != 5
     assert np.array_equal(cut.X[others], batch.X[others])
     assert np.array_equal(cut.x_exponent[others], batch.x_exponent[others])
