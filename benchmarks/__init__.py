@@ -1,1 +1,6 @@
 """Benchmarks of skdp beside its peers; `python -m benchmarks` runs them all."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the canaries are among its tools

@@ -10,14 +10,9 @@ from collections import Counter
 import numpy as np
 from report import show, shown
 
-from skdp.federated import (
-    AggregationClient,
-    AggregationConfig,
-    PlainAggregator,
-    SecureAggregator,
-)
+from skdp.federated import AggregationClient, AggregationConfig, PlainAggregator, SecureAggregator
 from skdp.federated._crypto import KeyPair
-from skdp.federated._wire import Kind, message_kind
+from skdp.federated._messages import Kind, message_kind
 
 REPEATS = 5
 WORDS = 1600  # d x k of the usual example: 100 features, 16 components

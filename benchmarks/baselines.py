@@ -13,7 +13,7 @@ import scipy.linalg
 import scipy.sparse as sp
 
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import make_source
 from skdp.queries.interactions import InteractionQuery

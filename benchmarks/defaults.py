@@ -28,7 +28,7 @@ from skdp.answer import Answer
 from skdp.datasets import make_table
 from skdp.exceptions import PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
-from skdp.solvers.scales import find_scale
+from skdp.solvers.place import find_scale
 
 EPSILONS = (0.5, 1.0, 3.0)
 KINDS_OF_SUBSPACE = (DPPCA, DPTruncatedSVD, DPIncrementalPCA)

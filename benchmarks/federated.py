@@ -27,9 +27,9 @@ from skdp.federated import (
     PowerMethodClient,
     simulated_aggregator,
 )
-from skdp.federated._requests import Request
-from skdp.printed import PrintedPowerMethod
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.federated._messages import Request
+from skdp.papers import PrintedPowerMethod
+from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.noise import integers as noise
 from skdp.queries.rows import RowQuery
 
@@ -44,7 +44,7 @@ STEPS, WIDTH = 3, 32  # L and p of the paper's figures
 def federated(estimator, parts, config, *, dropped=(), secure=False, n_samples=None):
     """Fit over clients that hold `parts`; those in `dropped` never answer."""
     names = ["epsilon", "delta", "privacy_unit"]
-    names += ["degree_floor"] * (estimator.privacy_unit == "interaction")
+    names += ["unit_bound"] * (estimator.privacy_unit == "interaction")
     options = {name: getattr(estimator, name) for name in names}
     clients = [PowerMethodClient(part, config, **options) for part in parts]
     callbacks = [client.respond for i, client in enumerate(clients) if i not in dropped]
@@ -188,7 +188,7 @@ def figure():
         R = make_interactions(*shape, random_state=0).tocsr()
         parts = split_rows(R, 50)
         ours = DPTruncatedSVD(WIDTH, privacy_unit="interaction", delta=DELTA)
-        power = clone(ours).set_params(algorithm="power", degree_floor=10)
+        power = clone(ours).set_params(algorithm="power", unit_bound=10)
         methods = {
             "DPTruncatedSVD": (ours, lambda svd, R=R: svd.fit(R)),
             "its power route": (power, lambda svd, R=R: svd.fit(R)),

@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/papers.py [--quick] [section ...]``; no section means all. Data are drawn as
 the papers say, noise is fresh, a cell is the median of a few fits. "printed" is the paper's own
-algorithm through our gate (`skdp.printed`), "paper" the number that the paper prints. Three of the
+algorithm through our gate (`skdp.papers`), "paper" the number that the paper prints. Three of the
 five papers have no experiments; `docs/from_the_papers.md` says where each of their systems is.
 """
 
@@ -15,9 +15,9 @@ from spectral import critical_signal, spread_vector
 
 from skdp import DPLowRankFactorizer, DPSpectralEmbedding, DPTruncatedSVD
 from skdp.decomposition import LocalAggregator, local_report
-from skdp.printed import PrintedDeflation, PrintedFactorizer
-from skdp.testing import coherence_canary
+from skdp.papers import PrintedDeflation, PrintedFactorizer
 from skdp.theory import prior_sensitivity, sensitivity_ratio, subspace_coherence
+from tools.canaries import coherence_canary
 
 RNG = np.random.default_rng(0)
 K = 10
@@ -219,7 +219,7 @@ def critical(quick):
         wide = 16 * 2 * math.log(n)
 
         def cosine(model, u=u):
-            bounds = {"entry_bounds": (-1.0, 1.0)}
+            bounds = {"unit_bound": (-1.0, 1.0)}
             model.set_params(**bounds)
 
             def of(value):

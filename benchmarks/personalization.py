@@ -15,14 +15,14 @@ import warnings
 import numpy as np
 from report import printed
 
-from skdp.data.users import UserRows
+from skdp.data.units import UserRows
+from skdp.papers import PrintedPersonalization
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.queries.users import UserQuery
 from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor
-from skdp.solvers.candidates import line_net
-from skdp.solvers.local_fits import RidgePath
-from skdp.solvers.local_losses import LOSSES
+from skdp.solvers.local_fits import LOSSES, RidgePath
 from skdp.solvers.personalization import PENALTIES
+from skdp.solvers.shared_subspace import line_net
 
 DELTA = 1e-6
 
@@ -306,22 +306,18 @@ def table_exponential(sizes=(100, 300, 1000, 3000), seeds=5):
     line("", sizes)
     common = {"whiten": False, "n_rounds": 0, "head": "subspace", "fit_intercept": False}
     data = {"d": 3, "k": 1, "m": 8, "noise": 0.3}
-    split = {"init": 0.999, "global": 0.0005, "count": 0.0005}
-    pure = {"init": "exponential", "delta": 0.0, "budget_split": split}
-    gaussian = {"budget_split": {"init": 0.999, "global": 0.001}}
-    for name, adjacency, params in (
-        ("R2 score, replace", "replace", pure | {"budget_split": {"init": 0.999, "global": 0.001}}),
-        ("R2 score, add_remove", "add_remove", pure),
-        ("Gaussian votes", "add_remove", gaussian),
+    split = {"init": 0.999, "global": 0.001}
+
+    def chosen(users, adjacency):
+        model = PrintedPersonalization(1, start="exponential", delta=0.0, adjacency=adjacency)
+        return users.subspace_error(model.fit(*users.flat()).components_.T)
+
+    for name, error in (
+        ("R2 score, replace", lambda users: chosen(users, "replace")),
+        ("R2 score, add_remove", lambda users: chosen(users, "add_remove")),
+        ("Gaussian votes", lambda users: subspace_of(users, 1.0, budget_split=split, **common)),
     ):
-        row = []
-        for n in sizes:
-            errors = [
-                subspace_of(Users(n, **data), 1.0, adjacency=adjacency, **common, **params)
-                for _ in range(seeds)
-            ]
-            row.append(np.mean(errors))
-        line(name, row)
+        line(name, [np.mean([error(Users(n, **data)) for _ in range(seeds)]) for n in sizes])
     rng, net = np.random.default_rng(), line_net(3, 1000)[:, :, 0]
     for name, rate in (
         ("constants of the proof", 1 / (8 * 3 * 3)),

@@ -72,9 +72,8 @@ def ways(epsilon, persons, rng):
     for m in ROWS:
         name = f"{m} row" + "s" * (m > 1)
         yield name, some_rows(persons, m, rng), {"epsilon": shared(epsilon, m)}, {}
-    for weight in ("equal", "rows"):
-        group = {"epsilon": epsilon, "privacy_unit": "group", "group_weight": weight}
-        yield f"ours, {weight}", everything, group, {"groups": persons}
+    group = {"epsilon": epsilon, "privacy_unit": "group"}
+    yield "ours", everything, group, {"groups": persons}
 
 
 def captured(X, components):
@@ -130,7 +129,7 @@ def tables(full):
         ]  # fmt: skip
         yield Table(
             f"{title}, persons of 1 to {MOST} rows: {what}",
-            ["persons", "epsilon", *names, "equal - best other", "rows - best other"],
+            ["persons", "epsilon", *names, "ours - best other"],
             rows,
             [f"{D} features, {K} components; medians of {repetitions}."],
         )

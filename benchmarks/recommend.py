@@ -23,7 +23,7 @@ from skdp import DPTruncatedSVD, PrivacyWarning
 from skdp.datasets import make_histories, make_interactions
 from skdp.model_selection import leave_some_out
 from skdp.recommend import DPRecommender, ndcg_at_n, recall_at_n
-from skdp.recommend._ranking import best_items
+from skdp.recommend._lists import best_items
 
 DELTA = 1e-6
 EPSILONS = (0.3, 0.5, 1.0, 3.0, 10.0)

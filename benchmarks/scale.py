@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from report import Table, show, shown
 
 from skdp import DPPCA, DPIncrementalPCA, DPRidge, DPTruncatedSVD
-from skdp.data.dask_rows import DaskRows
+from skdp.data.stored_rows import DaskRows
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import fixed_noise
 

@@ -28,13 +28,12 @@ from threadpoolctl import threadpool_limits
 
 from skdp import DPPCA, DPSpectralEmbedding, DPTruncatedSVD
 from skdp.datasets import make_block_graph, make_interactions, make_spiked_rows
-from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.privacy.gate.grants import Grant
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.bounds import PrivacyBudget
+from skdp.privacy.gate.session import Grant, PrivacySession
 from skdp.privacy.noise.words import make_source
 from skdp.queries.entries import EntryQuery, EntryUnit
 from skdp.queries.interactions import InteractionQuery
-from skdp.solvers.low_rank import iterate_symmetric
+from skdp.solvers.iterate import iterate_symmetric
 
 DELTA = 1e-6
 QUICK = False
@@ -244,7 +243,7 @@ def interactions():
         return (X @ vectors[:, -k:]).T
 
     def ours(route):
-        options = {"privacy_unit": "interaction", "degree_floor": floor, "delta": 1e-5}
+        options = {"privacy_unit": "interaction", "unit_bound": floor, "delta": 1e-5}
         svd = DPTruncatedSVD(k, algorithm=route, **options)
         return lambda epsilon: svd.set_params(epsilon=epsilon).fit(R).components_
 
@@ -316,7 +315,7 @@ def critical():
         return abs(float(x @ v))
 
     def ours(delta):
-        bounds = {"privacy_unit": "entry", "entry_bounds": (-1.0, 1.0)}  # add_remove: alpha = 1
+        bounds = {"privacy_unit": "entry", "unit_bound": (-1.0, 1.0)}  # add_remove: alpha = 1
 
         def cosine(sigma):
             svd = DPTruncatedSVD(1, epsilon=1, delta=delta, **bounds)

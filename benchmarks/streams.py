@@ -18,8 +18,7 @@ from skdp import DPIncrementalPCA
 from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.noise.words import SystemSource
-from skdp.privacy.streams.continual import paid_stream
-from skdp.privacy.streams.correlated import stream_schedule
+from skdp.privacy.streams.continual import paid_stream, stream_schedule
 
 
 def open_session(epsilon=1.0, delta=1e-6):

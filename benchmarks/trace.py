@@ -178,36 +178,6 @@ def accuracy(sizes=(2000, 5000, 10_000, 30_000), epsilons=(1.0, 4.0), seeds=5):
         show(title, ["records", *sizes, "ratio to the first line"], rows)
 
 
-def two_kinds(n, seed, d=6):
-    """Records of two kinds, with their own covariances of condition number 30; (X, L, y, M)."""
-    rng, p = np.random.default_rng(seed), d * d
-    U, V = (np.linalg.qr(rng.standard_normal((d, 2)))[0] for _ in range(2))
-    Q = [np.linalg.qr(rng.standard_normal((p, p)))[0] for _ in range(2)]
-    spectrum, first = np.geomspace(1, 30, p), rng.random(n) < 0.5
-    Z = rng.standard_normal((n, p)) * np.sqrt(spectrum)
-    X = np.where(first[:, None], *(Z @ q.T for q in Q))
-    L = np.where(first[:, None, None], *((q * spectrum) @ q.T for q in Q))
-    return X, L, X @ (U @ V.T).ravel() + 0.3 * rng.standard_normal(n), U @ V.T
-
-
-def records(sizes=(2000, 6000), epsilon=2.0, seeds=3):
-    """Relative error where each record comes with its own known covariance."""
-    rows = {"a covariance of each record": [], "their mean": [], "private": []}
-    for n in sizes:
-        found = {name: [] for name in rows}
-        for seed in range(seeds):
-            X, L, y, M = two_kinds(n, seed)
-            model = DPTraceRegressor(2, matrix_shape=M.shape, epsilon=epsilon)
-            designs = ("records", L), (L.mean(axis=0), None), ("private", None)
-            for errors, (design, known) in zip(found.values(), designs, strict=True):
-                fit = model.set_params(design=design).fit(X, y, design=known)
-                errors.append(np.linalg.norm(fit.coef_ - M) / np.linalg.norm(M))
-        for name, errors in found.items():
-            rows[name].append(f"{np.median(errors):.4f}")
-    title = f"relative error, 6 x 6, rank 2, two kinds of records, epsilon {epsilon:g}"
-    show(title, ["design", *sizes], [[name, *row] for name, row in rows.items()])
-
-
 def designed(name, n, seed, shape=(12, 12), rank=2, noise=0.5):
     """Records of a design, targets with a noise of `noise`, and the matrix."""
     rng = np.random.default_rng([seed, n, rank])
@@ -393,7 +363,6 @@ def tables(full):
     warnings.simplefilter("ignore", PrivacyWarning)
     few = {} if full else {"sizes": (2000, 10_000), "epsilons": (1.0,), "seeds": 3}
     yield from shown(lambda: accuracy(**few))
-    yield from shown(records)
     yield from shown(lambda: ratings(seeds=10 if full else 5))
     yield from shown(lambda: labels(**({} if full else {"ranks": (2,), "seeds": 4})))
     small = {} if full else {"n": 20_000, "d": 20, "d_sparse": 200, "n_sparse": 100_000}
@@ -404,7 +373,6 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore", PrivacyWarning)
     sections = {
         "time": timing,
-        "records": records,
         "labels": labels,
         "ratings": ratings,
         "accuracy": accuracy,

@@ -54,7 +54,7 @@ def fit_on_workers(path, epsilon):
     """Fit by two worker processes."""
     from distributed import Client, LocalCluster
 
-    from skdp.data.dask_rows import DaskRows
+    from skdp.data.stored_rows import DaskRows
 
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,

@@ -32,7 +32,7 @@ def stream(epsilon, batch=100_000):
         rank,
         epsilon=epsilon,
         privacy_unit="entry",
-        entry_bounds=(-2.0, 2.0),
+        unit_bound=(-2.0, 2.0),
         matrix_shape=(n_users, n_items),
         method="two_sketch",
         sketch="sparse",

@@ -26,7 +26,7 @@ traffic *= 1e5 / np.linalg.norm(traffic)
 def factorizer(**more):
     """A factorizer on one server, or that of the coordinator."""
     return DPLowRankFactorizer(
-        rank, sensitivity=50.0, matrix_shape=shape, method="two_sketch", sketch_seed=20,
+        rank, unit_bound=50.0, matrix_shape=shape, method="two_sketch", sketch_seed=20,
         oblivious=True, sketch_size=60, core_size=120, **more,
     )  # fmt: skip
 

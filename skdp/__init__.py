@@ -1,9 +1,8 @@
 """Differentially private low-rank matrix estimation for scikit-learn."""
 
 from skdp import model_selection
-from skdp._progress import PrintProgress
-from skdp._skops import skops_types
-from skdp._versions import show_versions
+from skdp._support import show_versions, skops_types
+from skdp.base import PrintProgress
 from skdp.decomposition import (
     DPPCA,
     DPIncrementalPCA,
@@ -11,12 +10,7 @@ from skdp.decomposition import (
     DPScoreDensity,
     DPTruncatedSVD,
 )
-from skdp.exceptions import (
-    BudgetExceededError,
-    PrivacyError,
-    PrivacyUnitWarning,
-    PrivacyWarning,
-)
+from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyUnitWarning, PrivacyWarning
 from skdp.graph import DPSpectralEmbedding
 from skdp.model_selection import check_pipeline
 from skdp.preprocessing import DPStandardScaler

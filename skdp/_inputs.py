@@ -1,28 +1,42 @@
-"""Rows as users hand them over: in memory, or in blocks larger than it.
+"""What X may be: arrays, sparse matrices, blocks larger than memory; with targets and groups.
 
 Arrays and sparse matrices are checked by scikit-learn. Blocks (memory maps, files, Dask arrays,
 sources of one's own) are not read before a release is paid for: their columns and dtype are
 checked, and a row that is not finite contributes nothing.
 """
 
+import math
 from functools import partial
+from inspect import signature
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array, check_X_y, column_or_1d, validate_data
 
-from skdp._validation import FLOATS
+from skdp._validation import (
+    FLOATS,
+    as_labels,
+    check_bounds,
+    check_int,
+    check_labels,
+    check_option,
+    check_real,
+)
 from skdp.data.blocks import (
     DenseRows,
+    SparseRows,
     is_dask_array,
     is_paths,
     is_source,
     plain_block,
     row_source,
 )
-from skdp.data.dask_rows import DaskRows, map_rows
-from skdp.data.files import BlockFiles
 from skdp.data.histories import binary_rows
+from skdp.data.stored_rows import BlockFiles, DaskRows, map_rows
+from skdp.data.units import GroupForm, GroupRows, Placed, groups_of, in_memory
+from skdp.queries.entries import EntryUnit
+from skdp.queries.rows import RowQuery
 
 # Of checks that add up all entries: a floating-point warning would tell of large ones.
 QUIET = partial(np.errstate, over="ignore", invalid="ignore")
@@ -37,9 +51,10 @@ def checked(estimator, *data, **options):
 def advised(estimator, check, *data, **options):
     """Return what a check of scikit-learn makes of data, in words that quote nothing.
 
-    scikit-learn quotes a text that is no number, and names imputers that learn.
+    scikit-learn quotes a text that is no number, and names imputers that learn. An argument of a
+    function, by its name, in place of an estimator.
     """
-    name = type(estimator).__name__
+    name = estimator if isinstance(estimator, str) else type(estimator).__name__
     if any(_holds_dates(part) for part in data):
         raise ValueError(f"{name} needs numbers, and found dates: {_DATES}.")
     text = (
@@ -50,10 +65,14 @@ def advised(estimator, check, *data, **options):
     advice = {
         "could not convert string": text,
         "Cannot cast": text,  # of categories in a frame
+        "not compatible with arrays of bytes/strings": text,
+        "int too large": f"{name} needs numbers that a float can hold, and found an integer beyond "
+        "1.8e308: clip it by a public bound, or leave it out.",
         "Complex data not supported": f"Complex data not supported by {name}: pass real and "
         "imaginary parts as columns of their own.",
         "got 1D array instead": "Expected 2D array, got 1D array instead. Reshape your data: one "
         "row is X.reshape(1, -1), one column X.reshape(-1, 1).",
+        "y contains NaN": "Input y contains NaN: leave out rows that have no target.",
         "contains NaN": f"Input contains NaN, and {name} takes no missing values: fill them with "
         "public constants, with SimpleImputer(strategy='constant', fill_value=..., "
         "keep_empty_features=True). Means and medians of the data are private.",
@@ -61,7 +80,7 @@ def advised(estimator, check, *data, **options):
     try:
         with QUIET():
             return check(*data, **{"dtype": FLOATS} | options)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         said = next((words for cause, words in advice.items() if cause in str(error)), None)
         if said is None:
             raise
@@ -70,7 +89,8 @@ def advised(estimator, check, *data, **options):
 
 def _holds_dates(data):
     """Whether an array or a column of a frame has dates, which numpy would cast to numbers."""
-    kinds = data.dtypes if hasattr(data, "columns") else [getattr(data, "dtype", None)]
+    framed = hasattr(data, "columns") and hasattr(data, "dtypes")
+    kinds = data.dtypes if framed else [getattr(data, "dtype", None)]
     return any(getattr(kind, "kind", None) in ("M", "m") for kind in kinds)
 
 
@@ -83,6 +103,13 @@ def check_numbers(y, name="y"):
             f"categories by a public list first; of dates, {_DATES}."
         )
     return y
+
+
+def check_targets(estimator, y, *, numbers=True, name="y"):
+    """Return numbers beside the rows, one or several for each, or their labels, as an array."""
+    check = partial(check_array, ensure_2d=False, input_name=name, estimator=estimator)
+    y = advised(estimator, check, as_labels(y), dtype="numeric" if numbers else None)
+    return check_numbers(y, name) if numbers else y
 
 
 def is_memory_map(X):
@@ -181,15 +208,15 @@ def check_matrix(estimator, X, reason, **options):
 
 def check_histories(R, name="R"):
     """Return a checked matrix of interactions as binary CSR rows."""
-    R = check_array(R, accept_sparse="csr", ensure_all_finite=False, input_name=name)
-    return binary_rows(R.astype(np.float64))
+    options = {"accept_sparse": "csr", "ensure_all_finite": False, "dtype": np.float64}
+    return binary_rows(advised(name, check_array, R, input_name=name, **options))
 
 
 def checked_updates(rows, columns, deltas, shape):
     """Return places and numbers of updates, equally long."""
     i, j = _indices("rows", rows, shape[0]), _indices("columns", columns, shape[1])
-    with QUIET():
-        deltas = check_array(deltas, dtype=np.float64, ensure_2d=False, ensure_min_samples=0)
+    options = {"dtype": np.float64, "ensure_2d": False, "ensure_min_samples": 0}
+    deltas = advised("deltas", check_array, deltas, **options)
     deltas = np.atleast_1d(deltas)
     if not i.shape == j.shape == deltas.shape or deltas.ndim != 1:
         raise ValueError(
@@ -209,3 +236,447 @@ def _indices(name, values, limit):
     if index.size and not (index.min() >= 0 and index.max() < limit):
         raise ValueError(f"{name} must lie in [0, {limit}).")
     return index.astype(np.int64)
+
+
+# Rows with targets and groups, in memory or in blocks: what of them is public, checked first.
+#
+# A record is a row with its target, so that neighbours agree in whether X and y have equally many:
+# it may be said that they have not. How many they are may not.
+
+
+_UNEQUAL = "have inconsistent numbers of samples (withheld)"
+
+
+def as_columns(y):
+    """Return targets as float64 columns."""
+    y = np.asarray(y)
+    return y.astype(np.float64, copy=False).reshape(len(y), n_columns(y))
+
+
+def n_columns(y):
+    """Return the number of columns of targets."""
+    return 1 if y.ndim == 1 else int(y.shape[1])
+
+
+def check_placed(estimator, X, y, *, numbers, multi_output=True, reset=True):
+    """Return checked rows and targets: numbers (of several outputs), or labels.
+
+    Without `reset` the columns of X are not noted: they are what is left of those that were given.
+    """
+    if as_blocks(X) is not None:
+        return in_blocks(estimator, X, y, numbers=numbers, multi_output=multi_output)
+    options = {"multi_output": multi_output, "y_numeric": True} if numbers else {}
+    y = y if numbers else as_labels(y)
+    if reset:
+        X, y = checked(estimator, X, y, accept_sparse="csr", **options)
+    else:
+        check = partial(check_X_y, estimator=estimator)
+        X, y = advised(estimator, check, X, y, accept_sparse="csr", **options)
+    return in_memory(X, y=check_numbers(y) if numbers else np.asarray(y))
+
+
+def groups_in_blocks(estimator, X, groups, *, accept_sparse):
+    """Return rows in blocks with their groups, in memory or in like blocks."""
+    source = check_rows(estimator, X, accept_sparse=accept_sparse)
+    name = type(estimator).__name__
+    beside = _Beside(name, type(X).__name__, source, _lengths(name, X, source))
+    return Placed(source, {"groups": beside.column("groups", groups, check_labels, (1,))})
+
+
+def in_blocks(estimator, X, y, groups=None, *, numbers, multi_output=False):
+    """Return rows in blocks with their targets (and groups), each in memory or in like blocks."""
+    name = type(estimator).__name__
+    if y is None:
+        raise ValueError(
+            f"This {name} estimator requires y to be passed, but the target y is None."
+        )
+    source = check_rows(estimator, X, accept_sparse="csr")
+    beside = _Beside(name, type(X).__name__, source, _lengths(name, X, source))
+    several = numbers and multi_output
+
+    def targets(y):
+        y = check_targets(estimator, y, numbers=numbers)
+        return y if several else column_or_1d(y, warn=True)
+
+    columns = {"y": beside.column("y", y, targets, (1, 2) if several else (1,))}
+    if numbers and columns["y"].dtype.kind not in "fiub":
+        raise ValueError("y must hold numbers.")
+    if groups is not None:
+        columns["groups"] = beside.column("groups", groups, check_labels, (1,))
+    return Placed(source, columns)
+
+
+def _lengths(name, X, source):
+    """Return the rows of each block, in their order; NaN where they are not known."""
+    if isinstance(source, (BlockFiles, DenseRows, SparseRows)):
+        return (source.n_rows(),)
+    if isinstance(source, DaskRows):
+        return source.lengths
+    raise ValueError(
+        f"{name} takes rows in memory, memory maps, lists of files, Dask arrays and DaskRows: y "
+        "follows the order of the rows, which a row source does not promise. Got "
+        f"{type(X).__name__}."
+    )
+
+
+class _Beside(NamedTuple):
+    """What a column is compared with: rows in blocks of public (or unknown) lengths."""
+
+    name: str
+    kind: str
+    source: Any
+    lengths: tuple
+
+    def column(self, what, column, check, dimensions):
+        """Return a checked column of as many rows; Dask arrays are not read."""
+        if is_dask_array(column):
+            return self._lazy(what, column, dimensions)
+        column = check(column)
+        n = sum(self.lengths)
+        if n != n:
+            raise ValueError(
+                f"{self.name} cannot tell which rows of {what} belong to which block: the blocks "
+                f"of X have unknown sizes. Pass {what} as a Dask array in the same blocks, or call "
+                "X.compute_chunk_sizes()."
+            )
+        if len(column) != n:
+            raise ValueError(f"X and {what} {_UNEQUAL}.")
+        return column
+
+    def _lazy(self, what, column, dimensions):
+        if not isinstance(self.source, DaskRows):
+            raise ValueError(
+                f"{self.name} takes a Dask array {what} beside a Dask array X only. Got "
+                f"{self.kind}: pass {what} in memory."
+            )
+        if column.ndim not in dimensions:
+            raise ValueError(
+                f"{what} should be a 1d array, got a Dask array of {column.ndim} dimensions."
+            )
+        if column.ndim == 2:
+            if column.shape[1] != column.shape[1]:
+                raise ValueError(f"The number of columns of {what} must be known.")
+            column = column.rechunk({1: -1})
+        # How many blocks there are is compared later, where both are cut.
+        pairs = zip(self.lengths, column.chunks[0], strict=False)
+        if any(a != b for a, b in pairs if a == a and b == b):
+            raise ValueError(
+                f"X and {what} {_UNEQUAL}. {what} needs the blocks of X: "
+                f"{what}.rechunk((X.chunks[0],))."
+            )
+        return column
+
+
+# The unit "group": all rows that `groups` or a column of X gives one name.
+
+
+class GroupUnitMixin:
+    """Protects one row, or all rows of one group (`privacy_unit`)."""
+
+    __metadata_request__fit = {"groups": True}
+    _privacy_units = {
+        "row": ("add_remove", "replace"),
+        "group": ("add_remove", "replace"),
+    }
+
+    def get_metadata_routing(self):
+        """Return what metadata the methods take: `groups`, for the unit "group" without a column.
+
+        Returns
+        -------
+        routing : MetadataRequest
+            The requests of this estimator.
+        """
+        request = super().get_metadata_routing()
+        if not self._by_group or self.user_column is not None:
+            request.fit.add_request(param="groups", alias=False)
+        return request
+
+    @property
+    def _by_group(self):
+        return self.privacy_unit == "group"
+
+    # -- parameters ------------------------------------------------------------------------
+
+    def _check_unit(self):
+        """Check what belongs to the unit."""
+        check_option(self, "privacy_unit", tuple(self._privacy_units))
+        if self.user_column is not None and not self._by_group:
+            raise ValueError(
+                f"{type(self).__name__} takes 'user_column' with privacy_unit='group' only. Got "
+                f"privacy_unit={self.privacy_unit!r}."
+            )
+
+    def _total_is_public(self):
+        """Whether the number of rows, or of groups, is public."""
+        return self.adjacency == "replace"
+
+    # -- rows --------------------------------------------------------------------------------
+
+    def _check_given(self, groups):
+        """Refuse groups that do not go with the unit: a guarantee for rows is not one for them."""
+        name = type(self).__name__
+        if not self._by_group and groups is not None:
+            raise ValueError(
+                f"{name} was passed 'groups', but privacy_unit={self.privacy_unit!r} does not "
+                "protect them: set privacy_unit='group', or leave them out."
+            )
+        if self._by_group and groups is None and self.user_column is None:
+            raise ValueError(
+                f"{name}(privacy_unit='group') needs the person of each row: pass 'groups' "
+                "(through a Pipeline or a search this needs metadata routing) or set 'user_column'."
+            )
+        if groups is not None and self.user_column is not None:
+            raise ValueError(
+                "Persons were given twice, as 'groups' and as 'user_column'; use one of them."
+            )
+
+    def _checked_rows(self, X, groups, **options):
+        """Return the rows to fit as a source, by group for the unit "group"."""
+        self._check_given(groups)
+        if not self._by_group:
+            rows = check_rows(self, X, **options)
+            if self.adjacency == "replace":
+                self._warn_of_delta(row_source(rows).n_rows())
+            return rows
+        if as_blocks(X) is not None and not is_memory_map(X):
+            refuse_column(self)
+            placed = groups_in_blocks(self, X, groups, accept_sparse=options["accept_sparse"])
+            return groups_of(placed, GroupForm(check_labels))
+        X, groups = split_rows(self, X, groups, reset=True, **options)
+        return GroupRows(X, {}, numbered(groups, X))
+
+    def _checked_records(self, X, y, groups, *, numbers):
+        """Return checked rows and targets, and for the unit "group" the group of each row."""
+        self._check_given(groups)
+        if not self._by_group:
+            placed = check_placed(self, X, y, numbers=numbers)
+            if self.adjacency == "replace":
+                self._warn_of_delta(placed.rows.n_rows())
+            return placed
+        if as_blocks(X) is not None:
+            refuse_column(self)
+            return in_blocks(self, X, y, groups, numbers=numbers, multi_output=True)
+        if self.user_column is not None:
+            X, groups = without_column(self, X, reset=True)
+        placed = check_placed(self, X, y, numbers=numbers, reset=self.user_column is None)
+        return Placed(
+            placed.rows, {**placed.columns, "groups": labels_of(groups, placed.rows.n_rows())}
+        )
+
+    # -- queries -----------------------------------------------------------------------------
+
+    def _unit_query(self, source):
+        """Return the query over rows, alone or by group, as they came."""
+        return self._asked(RowQuery, source, clip_norm=math.inf)
+
+    def _asked(self, kind, source, **bounds):
+        """Return a query of the unit; say if delta is too large for a public number of groups."""
+        unit = {"by_group": self._by_group, "adjacency": self.adjacency}
+        query = kind(source, n_jobs=self.n_jobs, **unit, **bounds)
+        if self._by_group and self.adjacency == "replace":
+            self._warn_of_delta(query.n_rows, "group")
+        return query
+
+
+def groups_of_batch(X, groups, seen):
+    """Return the rows of a batch by group, and which were seen by now; none may come twice.
+
+    Whether one does is asked of each group's own label and says nothing of the others. Labels
+    are kept as text, whole numbers alike in every type of number.
+    """
+    labels, codes = np.unique(groups, return_inverse=True)
+    names = [_name(label) for label in labels.tolist()]
+    if names and seen and names[0][0] != seen[0][0]:
+        raise ValueError("Persons are of one kind in one batch and of another in this one.")
+    if not set(seen).isdisjoint(names):
+        raise ValueError(
+            "A person of this batch came in an earlier one (who is withheld), and would count "
+            "twice: all rows of a person must come in one batch. This batch was not taken."
+        )
+    return GroupRows(X, {}, codes), sorted({*seen, *names})
+
+
+def _name(label):
+    if isinstance(label, str):
+        return "s" + label
+    if isinstance(label, (bool, int)) or (isinstance(label, float) and label.is_integer()):
+        return f"n{int(label)}"
+    return f"n{label!r}"
+
+
+def refuse_column(estimator):
+    """Refuse a column of groups in rows that come in blocks."""
+    if getattr(estimator, "user_column", None) is not None:
+        raise ValueError(
+            f"{type(estimator).__name__} takes no 'user_column' in rows that come in blocks: pass "
+            "'groups' to fit."
+        )
+
+
+def split_rows(estimator, X, groups, *, reset, **options):
+    """Return checked rows in memory without the column of groups, and the groups."""
+    if estimator.user_column is not None:
+        rows, groups = without_column(estimator, X, reset=reset)
+        return advised(estimator, check_array, rows, input_name="X", **options), groups
+    if is_memory_map(X):
+        return check_rows(estimator, X, reset=reset, **options).whole(), groups
+    return checked(estimator, X, reset=reset, **options), groups
+
+
+def without_column(estimator, X, *, reset):
+    """Return rows as they came without the column of groups, and that column."""
+    if not hasattr(X, "shape"):
+        X = np.asarray(X, dtype=object)
+    if len(X.shape) != 2:
+        raise ValueError(
+            f"Expected 2D array, got {len(X.shape)}D array instead: 'user_column' names a "
+            "column of X."
+        )
+    validate_data(estimator, X, skip_check_array=True, reset=reset)
+    return split_users(X, estimator.user_column)
+
+
+def rows_to_map(estimator, X, **options):
+    """Return checked rows in memory for a public map: without the column of groups."""
+    if getattr(estimator, "user_column", None) is None:
+        return checked(estimator, X, reset=False, **options)
+    return split_rows(estimator, X, None, reset=False, **options)[0]
+
+
+def column_number(estimator):
+    """Return where the column of groups stands among the columns that were fitted."""
+    column = estimator.user_column
+    names = list(getattr(estimator, "feature_names_in_", ()))
+    return names.index(column) if column in names else column % estimator.n_features_in_
+
+
+def feature_names(estimator):
+    """Return the names of the features, if there are any: without the column of groups."""
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None or getattr(estimator, "user_column", None) is None:
+        return names
+    return np.delete(names, column_number(estimator))
+
+
+def numbered(groups, X):
+    """Return the number of the group of each row."""
+    return np.unique(labels_of(groups, X.shape[0]), return_inverse=True)[1]
+
+
+def labels_of(groups, n):
+    """Return the checked group of each of n rows."""
+    groups = check_labels(groups)
+    if len(groups) != n:
+        raise ValueError("X and groups have inconsistent numbers of samples (withheld).")
+    return groups
+
+
+def _is_index(column):
+    return isinstance(column, (int, np.integer)) and not isinstance(column, bool)
+
+
+def split_users(X, column):
+    """Return (X without the user column, users); X may be a data frame."""
+    if hasattr(X, "columns"):
+        names = list(X.columns)
+        name = column
+        if column not in names and _is_index(column) and -len(names) <= column < len(names):
+            name = names[column]
+        if name not in names:
+            raise ValueError(f"'user_column' {column!r} is not a column of X.")
+        return X.drop(columns=[name]), X[name].to_numpy()
+    if not _is_index(column):
+        raise ValueError(
+            f"'user_column' must be the index of a column unless X is a data frame. Got {column!r}."
+        )
+    if not sp.issparse(X) and not hasattr(X, "dtype"):
+        X = np.asarray(X, dtype=object)  # ids keep their digits; features are cast later
+    if X.ndim != 2 or not -X.shape[1] <= column < X.shape[1]:
+        raise ValueError(f"'user_column' {column!r} is not a column of X.")
+    kept = np.delete(np.arange(X.shape[1]), column)
+    if sp.issparse(X):
+        X = X.tocsc()
+        return X[:, kept].tocsr(), X[:, [column]].toarray().ravel()
+    return X[:, kept], X[:, column]
+
+
+# What neighbours differ in under the units of entries, and the bound of each unit.
+
+
+CONTRACT_UNITS = ("entry_change", "edge_change", "mixed", "frobenius", "spectral")
+# Unit -> its bound where none is given: of an entry, of a degree from below, of the change's norm.
+_ENTRIES, _DEGREE, _CHANGE = (0.0, 1.0), 5, 1.0
+_DEFAULTS = {
+    "entry": _ENTRIES, "edge": _ENTRIES, "interaction": _DEGREE,
+    **dict.fromkeys((*CONTRACT_UNITS, "rank_one"), _CHANGE),
+}  # fmt: skip
+_CLIPPED = ("row", "group", "entry")  # units that read `clip_norm`
+
+
+def bound_of(estimator):
+    """Return the bound of an estimator's unit: (low, high), a degree, or a norm; None of rows."""
+    given = getattr(estimator, "unit_bound", None)
+    return _DEFAULTS.get(getattr(estimator, "privacy_unit", "row")) if given is None else given
+
+
+def entry_unit(estimator):
+    """Return what neighbours differ in, for the units with entries."""
+    unit, bound = estimator.privacy_unit, bound_of(estimator)
+    if unit in CONTRACT_UNITS:
+        return EntryUnit(unit, estimator.adjacency, *_ENTRIES, float(bound))
+    bounds = map(float, bound if unit in ("entry", "edge") else _ENTRIES)
+    return EntryUnit(unit, estimator.adjacency, *bounds, _CHANGE)
+
+
+def check_unit_bound(estimator, low=0.0, high=math.inf):
+    """Check that the bound is of the kind that the unit has; norms lie in (low, high)."""
+    unit, given = estimator.privacy_unit, estimator.unit_bound
+    default = _DEFAULTS.get(unit)
+    if given is None:
+        return
+    if default is None:
+        raise ValueError(
+            f"'unit_bound' bounds nothing under privacy_unit={unit!r}, whose rows are bounded by "
+            f"'clip_norm'. Leave it out. Got {given!r}."
+        )
+    if default == _ENTRIES:
+        check_bounds(estimator, "unit_bound")
+        return
+    if np.ndim(given):
+        kind = "an integer (a degree)" if default == _DEGREE else "a number (a norm)"
+        raise ValueError(f"'unit_bound' of privacy_unit={unit!r} is {kind}. Got {given!r}.")
+    if default == _DEGREE:
+        check_int(estimator, "unit_bound", 1)
+    else:
+        check_real(estimator, "unit_bound", low, high)
+
+
+def public_units(estimator, shape, session):
+    """Return (a public number, name) of what delta is compared with, and what it may publish.
+
+    Cells and pairs are compared with the number of rows: most are empty, and how many are not is
+    private. Norms of a change have no number, and it does not matter where no delta is spent.
+    """
+    unit = estimator.privacy_unit
+    if unit in ("frobenius", "spectral", "rank_one", "mixed") or not session.budget.delta:
+        return 0, unit
+    names = {"row": "row", "edge": "pair of nodes", "edge_change": "pair of nodes"}
+    return shape[0], names.get(unit, "cell")
+
+
+def check_clip_norm_read(estimator):
+    """Refuse a `clip_norm` that the unit does not read: it would bound nothing."""
+    unit = estimator.privacy_unit
+    default = signature(type(estimator)).parameters["clip_norm"].default
+    if unit not in _CLIPPED and estimator.clip_norm not in (default, math.inf):
+        units = " and ".join(repr(name) for name in _CLIPPED if name in estimator._privacy_units)
+        raise ValueError(
+            f"'clip_norm' bounds nothing under privacy_unit={unit!r}; it is read by {units}. Leave "
+            f"it out. Got {estimator.clip_norm!r}."
+        )
+
+
+def unread_bounds(unit):
+    """Return the bounds that a unit does not read."""
+    return [] if unit in _CLIPPED else ["clip_norm"]

@@ -1,10 +1,21 @@
-"""Parameter checks in scikit-learn's wording. They are always on, whatever its configuration."""
+"""Parameter checks in scikit-learn's wording: numbers, bounds of columns, labels and classes.
+
+They are always on, whatever scikit-learn's configuration.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import column_or_1d
+
+__all__ = ["ColumnBounds", "Seed", "Split"]
+
+# Parameter checks in scikit-learn's wording. They are always on, whatever its configuration.
+
 
 FLOATS = [np.float64, np.float32]  # dtypes that a fit keeps
 
@@ -193,3 +204,195 @@ def check_shape(estimator, name):
         if isinstance(side, bool) or not isinstance(side, Integral) or side < 1:
             _fail(estimator, name, expected, value)
     return int(m), int(n)
+
+
+# Types of parameters that estimators share, for those who call them.
+
+
+ColumnBounds: TypeAlias = ArrayLike | Mapping[Any, tuple[float, float]]
+Seed: TypeAlias = int | np.random.Generator | np.random.RandomState | None
+Split: TypeAlias = Mapping[str, float] | str
+
+
+# Public bounds of columns, in every form that people write them in.
+
+
+FloatArray = NDArray[np.float64]
+_NARROWEST, _LARGEST = 1e-60, 1e60
+_FORMS = (
+    "a pair (low, high) for all columns, two arrays (lows, highs), a list of one tuple (low, high) "
+    "for each column, or a dict of such tuples by column name, with finite low < high"
+)
+
+
+def check_column_bounds(estimator: Any, name: str) -> None:
+    """Refuse bounds that are none; whether they fit the columns is seen with these."""
+    value = getattr(estimator, name)
+    try:
+        by_name = isinstance(value, Mapping)
+        _low_and_high([tuple(pair) for pair in value.values()] if by_name else value)
+    except (TypeError, ValueError, OverflowError):
+        _refuse(estimator, name, value)
+
+
+def column_bounds(
+    estimator: Any, name: str, n_features: int, names: Any = None
+) -> tuple[FloatArray, FloatArray]:
+    """Return (lows, highs), one number for each column.
+
+    `names` are those of the columns, which a dict needs.
+    """
+    value = getattr(estimator, name)
+    check_column_bounds(estimator, name)
+    if isinstance(value, Mapping):
+        value = _by_name(estimator, name, value, names)
+    low, high = _low_and_high(value)
+    if any(end.ndim and end.size != n_features for end in (low, high)):
+        _refuse(estimator, name, value, f" for {n_features} columns")
+    return (
+        np.broadcast_to(low, (n_features,)).copy(),
+        np.broadcast_to(high, (n_features,)).copy(),
+    )
+
+
+def _low_and_high(value: Any) -> tuple[FloatArray, FloatArray]:
+    """Read a pair, two arrays, or a list of tuples."""
+    if isinstance(value, list) and value and all(isinstance(pair, tuple) for pair in value):
+        value = list(zip(*value, strict=True))
+    low, high = (np.asarray(end) for end in value)
+    if low.dtype.kind not in "iuf" or high.dtype.kind not in "iuf" or max(low.ndim, high.ndim) > 1:
+        raise TypeError("not numbers")
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    largest = np.maximum(np.abs(low), np.abs(high))
+    if not (low.size and np.all(high - low >= _NARROWEST) and np.all(largest <= _LARGEST)):
+        raise ValueError("not in order")
+    return low, high
+
+
+def _by_name(estimator: Any, name: str, value: Mapping[Any, Any], names: Any) -> list[Any]:
+    title = f"The {name!r} parameter of {type(estimator).__name__}"
+    if names is None:
+        raise ValueError(f"{title} is a dict by column name, but X has no column names.")
+    columns = list(names)
+    if set(columns) != set(value):
+        missing = [column for column in columns if column not in value]
+        unknown = [column for column in value if column not in columns]
+        raise ValueError(
+            f"{title} must have the columns of X. Without bounds: {missing}; not in X: {unknown}."
+        )
+    return [tuple(value[column]) for column in columns]
+
+
+def _refuse(estimator: Any, name: str, value: Any, more: str = "") -> None:
+    raise ValueError(
+        f"The {name!r} parameter of {type(estimator).__name__} must be {_FORMS}{more}. "
+        f"Got {value!r} instead."
+    )
+
+
+# Labels, classes and users: one conversion for all, in which no value changes another.
+#
+# numpy gives a list one common dtype: beside one string all numbers become strings, beside one
+# float integers beyond 2**53 merge. One record could so take every other out of its class.
+
+
+def as_labels(values: Any) -> Any:
+    """Return labels as an array in which each keeps its value; arrays stay as they are."""
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        return values
+    given = list(values)
+    try:
+        found = np.asarray(given)
+        if found.ndim != 1 or (found.dtype.kind in "biufUS" and found.tolist() == given):
+            return found
+    except (TypeError, ValueError, OverflowError):  # of unlike shapes, or beyond all dtypes
+        pass
+    found = np.empty(len(given), dtype=object)
+    for i, value in enumerate(given):
+        found[i] = value
+    return found
+
+
+def class_numbers(y, classes):
+    """Return the number of each label's class, -1 for a label that is none of them."""
+    number = {label: i for i, label in enumerate(classes.tolist())}
+
+    def look_up(label):
+        try:
+            return number.get(label, -1)
+        except TypeError:  # not hashable: no class either
+            return -1
+
+    return np.array([look_up(label) for label in np.asarray(as_labels(y)).tolist()], dtype=np.intp)
+
+
+def check_kind(estimator, y):
+    """Refuse text for numbers, or numbers for text: no row would count.
+
+    The dtype of an array is public; that of a list would follow its values, and is not looked at.
+    Nor are dtypes that are not numpy's.
+    """
+    kind = getattr(getattr(y, "dtype", None), "kind", None)
+    if getattr(estimator, "classes", None) is None or kind is None or np.ndim(y) != 1:
+        return
+    text = {"y": kind, "classes": check_classes(estimator, least=1).dtype.kind}
+    if set(text.values()) <= set("biufU") and (text["y"] == "U") != (text["classes"] == "U"):
+        raise ValueError(
+            f"The 'classes' of {type(estimator).__name__} are "
+            f"{'text' if text['classes'] == 'U' else 'numbers'} and y is not: no label would be "
+            f"one of them. Got classes={estimator.classes!r}."
+        )
+
+
+def check_classes(estimator, *, least=2):
+    """Return the distinct public classes; labels that are not numbers equal nothing."""
+    try:
+        given = list(estimator.classes)
+        classes = np.asarray(given)
+        bad = classes.dtype.kind in "fc" and not np.all(np.isfinite(classes))
+        fine = classes.ndim == 1 and not bad and classes.dtype.kind in "biufUS"
+        fine = fine and classes.tolist() == given  # a cast may have merged labels
+        classes = np.unique(classes) if fine else classes
+    except (TypeError, ValueError):
+        fine, classes = False, ()
+    if not fine or len(classes) < least:
+        raise ValueError(
+            f"The 'classes' parameter of {type(estimator).__name__} must be None or a list of at "
+            f"least {least} finite labels, all numbers or all strings. Got {estimator.classes!r} "
+            "instead."
+        )
+    return classes
+
+
+def check_labels(labels):
+    """Return the users of rows as an array of one kind; a missing user is an error."""
+    if not hasattr(labels, "dtype"):
+        labels = np.asarray(labels, dtype=object)  # a common dtype could merge two users
+    labels = column_or_1d(np.asarray(labels))
+    if labels.dtype.kind in "fc" and not np.isfinite(labels).all():
+        raise ValueError("The user of a row is missing (NaN); every row needs its user.")
+    if (
+        labels.dtype.kind == "f"
+        and (np.abs(labels) >= 2.0 ** (np.finfo(labels.dtype).nmant + 1)).any()
+    ):
+        raise ValueError(
+            "User labels are floats beyond which integers merge (pandas makes floats of integers "
+            "beside a missing one): read them as strings or as Int64."
+        )
+    if labels.dtype.kind in "mM" and np.isnat(labels).any():
+        raise ValueError("The user of a row is missing; every row needs its user.")
+    if labels.dtype.kind == "O":
+        values = labels.tolist()
+        if any(value is None or value != value for value in values):
+            raise ValueError("The user of a row is missing; every row needs its user.")
+        if all(isinstance(value, str) for value in values):
+            if any(value.endswith("\0") for value in values):  # numpy would strip it
+                raise ValueError("User labels may not end with a null character.")
+            return labels.astype(str)
+        if not all(isinstance(value, (int, float, np.number)) for value in values):
+            raise ValueError("User labels must be all strings or all numbers.")
+        labels = np.asarray(values)
+        exact = labels.dtype.kind != "O" and labels.tolist() == values
+        if not exact:
+            raise ValueError("User labels are not exact in one numeric type; use strings.")
+    return labels

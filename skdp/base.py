@@ -1,31 +1,175 @@
-"""What all estimators share: opening and closing a session, receipts, ledgers, atomic fits."""
+"""What all estimators share: sessions, receipts, ledgers, atomic fits, progress.
+
+Scales that a fit learns, and the warnings about them, are here too: public words alone.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from contextvars import ContextVar
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._links import DocLinkMixin
-from skdp._progress import CallbackMixin, ReleaseTasks, run_with_callbacks
-from skdp._threads import one_blas_thread
 from skdp._validation import check_n_jobs, check_option, check_real
+from skdp.data.blocks import one_blas_thread
 from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.privacy.accounting.receipts import cautions, privacy_card
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
-from skdp.privacy.gate.stages import StagedBudget
 from skdp.privacy.ledger import routes
-from skdp.privacy.ledger.reservations import handed_on
-from skdp.privacy.ledger.routes import Account
+from skdp.privacy.ledger.routes import Account, handed_on
 from skdp.privacy.ledger.scope import around
 from skdp.privacy.noise.words import make_source
+from skdp.queries.columns import SQUARE_WEIGHT
+from skdp.solvers.columns import MomentWeights
+from skdp.solvers.place import find_scale, finer_scale
+
+__all__ = ["DocLinkMixin"]
+
+# Where the HTML of an estimator leads to: its page in our documentation.
+
+
+def _docs_version() -> str:
+    """Return which documentation is of this code: that of releases, or of the source tree."""
+    try:
+        unreleased = "dev" in version("skdp")
+    except PackageNotFoundError:  # run from the source tree
+        unreleased = True
+    return "latest" if unreleased else "stable"
+
+
+class DocLinkMixin:
+    """Link the name in scikit-learn's HTML display to the page of the class."""
+
+    _doc_link_module = "skdp"
+    _doc_link_template = (
+        f"https://skdp.readthedocs.io/en/{_docs_version()}/api/"
+        "{estimator_module}.{estimator_name}.html"
+    )
+
+    def _doc_link_url_param_generator(self) -> dict[str, str]:
+        module = type(self).__module__.partition("._")[0]
+        return {"estimator_module": module, "estimator_name": type(self).__name__}
+
+
+# Progress of a fit, told in public words: the releases that were paid for, one after the other.
+#
+# scikit-learn 1.9 and later have callbacks; before that there is no progress. Callbacks are handed
+# the estimator and the task (a number and the name of a release), never X, y or an exact answer,
+# and they cannot stop a fit. How long a step takes is not protected.
+
+
+try:
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:  # scikit-learn before 1.9
+
+    class CallbackSupportMixin:
+        """Nothing: there are no callbacks."""
+
+
+class PrintProgress:
+    """Callback that prints the releases of a fit as they are paid for.
+
+    It prints names and numbers of releases: public values, no times and no answers. Set it with
+    ``estimator.set_callbacks(PrintProgress())``, which needs scikit-learn 1.9.
+
+    Parameters
+    ----------
+    verbose : int, default=1
+        1 prints a line where the kind of release changes, 2 a line for every release.
+    stream : file-like or None, default=None
+        Where to print; None is standard output.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp import DPPCA, PrintProgress
+    >>> X = np.random.default_rng(0).standard_normal((1000, 4))
+    >>> pca = DPPCA(1, clip_norm=3.0, center="none", svd_solver="power", iterated_power=1)
+    >>> _ = pca.set_callbacks(PrintProgress()).fit(X)
+    DPPCA: fit
+    DPPCA: release 1, count
+    DPPCA: release 2, size_rank
+    DPPCA: release 9, tangent_product
+    DPPCA: release 10, projected_gram
+    DPPCA: release 11, trace
+    DPPCA: done
+    """
+
+    def __init__(self, verbose=1, *, stream=None):
+        self.verbose = verbose
+        self.stream = stream
+        self._last = None
+
+    def setup(self, estimator, context):
+        """Begin a fit."""
+        self._last = None
+
+    def on_fit_task_begin(self, estimator, context):
+        """Print the name of a task."""
+        if context.task_name == "fit":
+            self._print(f"{context.estimator_name}: fit")
+        elif self.verbose > 1 or context.task_name != self._last:
+            number = context.task_id + 1
+            self._print(f"{context.estimator_name}: release {number}, {context.task_name}")
+        self._last = context.task_name
+
+    def on_fit_task_end(self, estimator, context):
+        """Print the end of the fit."""
+        if context.task_name == "fit":
+            self._print(f"{context.estimator_name}: done")
+
+    def teardown(self, estimator, context):
+        """End a fit."""
+
+    def _print(self, line):
+        stream = sys.stdout if self.stream is None else self.stream
+        stream.write(line + "\n")
+
+
+class ReleaseTasks:
+    """The tasks of one fit: called with the name of each release when it is paid for."""
+
+    def __init__(self, estimator, root):
+        self._estimator = estimator
+        self._root = root
+        self._task = None
+        root.call_on_fit_task_begin(estimator=estimator)
+
+    def __call__(self, name):
+        """End the task before, begin the next one."""
+        self._end()
+        self._task = self._root.subcontext(task_name=name)
+        self._task.call_on_fit_task_begin(estimator=self._estimator)
+
+    def _end(self):
+        if self._task is not None:
+            self._task.call_on_fit_task_end(estimator=self._estimator)
+            self._task = None
+
+    def close(self):
+        """End the last task and the fit."""
+        self._end()
+        self._root.call_on_fit_task_end(estimator=self._estimator)
+
+
+def run_with_callbacks(fit, estimator, args, kwargs):
+    """Run a fit inside the life of its callbacks; without callbacks it is a plain call."""
+    if not vars(estimator).get("_skl_callbacks"):
+        return fit(estimator, *args, **kwargs)
+    return with_callbacks(fit)(estimator, *args, **kwargs)
+
+
+# What all estimators share: opening and closing a session, receipts, ledgers, atomic fits.
+
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 _SMALLEST_EPSILON = 1e-12
@@ -59,11 +203,14 @@ def run_atomically(fit, estimator, args, kwargs):
     before = vars(estimator).copy()
     opened = []
     outer = _OPENED.set(opened)
-    stale = vars(estimator).pop("_released_names", ())
     try:
+        stale = vars(estimator).pop("_released_names", ())
         with one_blas_thread() if _is_narrow(args, kwargs) else nullcontext():
             fitted = run_with_callbacks(fit, estimator, args, kwargs)
-        _drop_stale(estimator, stale)
+        # What an earlier fit, with other parameters, released and this one did not, goes.
+        now = vars(estimator).setdefault("_released_names", stale)
+        for name in set(stale) - set(now):
+            vars(estimator).pop(name, None)
         return fitted
     except BaseException:
         vars(estimator).clear()
@@ -73,6 +220,13 @@ def run_atomically(fit, estimator, args, kwargs):
         raise
     finally:
         _OPENED.reset(outer)
+
+
+def change_of(estimator):
+    """Return the norm that a change of the private data has at most, for units that have one."""
+    if hasattr(estimator, "unit_bound"):
+        return 1.0 if estimator.unit_bound is None else estimator.unit_bound
+    return getattr(estimator, "sensitivity", None)
 
 
 def _is_narrow(args, kwargs):
@@ -97,13 +251,6 @@ def _refuse_weights(name, kwargs):
         )
 
 
-def _drop_stale(estimator, stale):
-    """Take off what an earlier fit, with other parameters, released and this one did not."""
-    now = vars(estimator).setdefault("_released_names", stale)
-    for name in set(stale) - set(now):
-        vars(estimator).pop(name, None)
-
-
 class FitObserver(Account):
     """Hears what a fit pays: for the ledgers that it is charged to, and for its callbacks."""
 
@@ -120,7 +267,7 @@ class FitObserver(Account):
             self.tasks.close()
 
 
-class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
+class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
     """Base of the estimators: a budget, a session, a receipt.
 
     Subclasses list the privacy units they have in ``_privacy_units`` (unit -> adjacencies) and have
@@ -134,17 +281,12 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
     _privacy_units = {"row": ("add_remove", "replace")}
     _pure_dp = False  # whether delta=0 is offered
     _splits_budget = False  # whether a huge epsilon is split into copies
-    _ledger_ticket = None  # of clones and pickles made inside a PrivacyLedger
+    _reservation_key = None  # of clones and pickles made inside a PrivacyLedger
     _publish = "Publish what its released() returns."
     _fit_keeps = ""  # what of private data a fit leaves on the estimator, in words
 
-    def _checked_session(
-        self, *, random_state=None, kind=PrivacySession, pure=False, split=True, first=0.0
-    ):
-        """Check the privacy parameters; return a session that nobody was charged for.
-
-        With `first` it has a first stage of that share of epsilon, unless somebody counts the fit.
-        """
+    def _checked_session(self, *, random_state=None, kind=PrivacySession, pure=False, split=True):
+        """Check the privacy parameters; return a session that nobody was charged for."""
         name = type(self).__name__
         epsilon = check_real(self, "epsilon", 0, math.inf, closed="right")
         delta = check_real(self, "delta", 0, 1, closed="left")
@@ -165,34 +307,25 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
         source = make_source(random_state, name)
         delta = 0.0 if pure else delta
         split = split and self._splits_budget and not any(around())  # a ledger prices all fits
-        if first and StagedBudget.offered(epsilon, delta) and not self._is_counted():
-            budget = StagedBudget(epsilon, delta, first)
-        else:
-            budget = PrivacyBudget(epsilon, delta, self._pure_epsilon(), split)
+        budget = PrivacyBudget(epsilon, delta, self._pure_epsilon(), split)
         observer = FitObserver()
         return kind(budget, source=source, adjacency=adjacency, unit=unit, observer=observer)
 
-    def _is_counted(self):
-        """Whether a ledger, or a search, charges for this fit."""
-        return any(around()) or routes.RUN.get() is not None or self._ledger_ticket is not None
-
-    def _open_session(self, *, pure=False, split=True, first=0.0):
+    def _open_session(self, *, pure=False, split=True):
         """Check the privacy parameters and open the session of one fit; nothing is read.
 
         With `pure` it spends no delta, whatever the parameter says. Inside a PrivacyLedger the
         whole budget is charged here, or refused.
         """
-        session = self._checked_session(
-            random_state=self.random_state, pure=pure, split=split, first=first
-        )
+        session = self._checked_session(random_state=self.random_state, pure=pure, split=split)
         name = type(self).__name__
-        routes.charge(session, name, self._ledger_ticket, getattr(self, "sensitivity", None))
         if (opened := _OPENED.get()) is not None:
-            opened.append(session)
-            if len(opened) == 1 and vars(self).get("_skl_callbacks"):
-                context = self._init_callback_context(max_subtasks=None)
-                session.observer.tasks = ReleaseTasks(self, context)
-        self._warn_if_weak(session.whole.epsilon, session.source.seeded)
+            opened.append(session)  # first: whoever is stopped while it is charged settles it
+        routes.charge(session, name, self._reservation_key, change_of(self))
+        if opened is not None and len(opened) == 1 and vars(self).get("_skl_callbacks"):
+            context = self._init_callback_context(max_subtasks=None)
+            session.observer.tasks = ReleaseTasks(self, context)
+        self._warn_if_weak(session.budget.epsilon, session.source.seeded)
         return session
 
     def _offers_pure_dp(self):
@@ -233,7 +366,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
         self._released_names = (*getattr(self, "_released_names", ()), *attributes)
         for name, value in attributes.items():
             setattr(self, name, value)
-        self.privacy_spent_ = session.spent()
+        self.privacy_spent_ = routes.receipt(session)
         self.ledger_ = session.ledger
         session.observer.close()
         routes.settle(session)
@@ -241,18 +374,16 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
 
     def __sklearn_clone__(self):
         copy = super().__sklearn_clone__()
-        if callbacks := vars(self).get("_skl_callbacks"):  # scikit-learn before 1.9 drops them
-            copy._skl_callbacks = callbacks
-        if ticket := handed_on(self._ledger_ticket):
-            copy._ledger_ticket = ticket
+        if key := handed_on(self._reservation_key):
+            copy._reservation_key = key
         return copy
 
     def _twin(self):
         """Return a clone that our own code fits once, on all rows, in place of this estimator."""
         copy = clone(self)
-        vars(copy).pop("_ledger_ticket", None)
-        if self._ledger_ticket is not None:
-            copy._ledger_ticket = self._ledger_ticket
+        vars(copy).pop("_reservation_key", None)
+        if self._reservation_key is not None:
+            copy._reservation_key = self._reservation_key
         return copy
 
     @property
@@ -271,9 +402,9 @@ class BaseDPEstimator(DocLinkMixin, CallbackMixin, BaseEstimator):
                 f"like the data. {self._publish}"
             )
             warn_caller(message, PrivacyWarning)
-        state = {k: v for k, v in super().__getstate__().items() if k != "_ledger_ticket"}
-        ticket = handed_on(self._ledger_ticket)
-        return dict(state, _ledger_ticket=ticket) if ticket else state
+        state = {k: v for k, v in super().__getstate__().items() if k != "_reservation_key"}
+        key = handed_on(self._reservation_key)
+        return dict(state, _reservation_key=key) if key else state
 
     def privacy_card(self) -> privacy_card:
         """Return the receipt and its ledger, to print or to show in a notebook.
@@ -312,3 +443,84 @@ class FitsElsewhereMixin:
     def _is_pure(self, _X):
         """Whether the fit spends no delta: a function of settings and of a public shape."""
         return False
+
+
+# Scales that a fit learns, and what it says of those it could not see: public words alone.
+
+
+_COUNT_WEIGHT = 0.5  # of sqrt(d): the count has its part of one joint release
+_FINER = 0.25  # of the share of a scale: for its place in an octave
+_BLURRED = 3.0  # times the noise of a variance: below it nothing says that a scale is right
+_SHOWN = 10  # column numbers in a warning
+
+
+def learn_scale(estimator, rank, share, *, of, remedy, near=1.0):
+    """Return about the median of what `rank` ranks, and no less, and if it was seen; warn of doubt.
+
+    `of` says what of, `remedy` which public parameter takes its place.
+    """
+    found = find_scale(rank, (1 - _FINER) * share, near=near)
+    if not found.found:
+        warn_caller(
+            f"{type(estimator).__name__} could not see the scale of {of}, and took a low guess. At "
+            f"this budget about {found.needed} of them must differ from 0: use more rows, a "
+            f"larger 'epsilon', or a public {remedy}.",
+            PrivacyWarning,
+        )
+    return found._replace(value=finer_scale(rank, found, _FINER * share))
+
+
+def column_weights(d):
+    """Return the weights of squares and of the count beside the sums of d columns."""
+    return MomentWeights(SQUARE_WEIGHT, _COUNT_WEIGHT * math.sqrt(d))
+
+
+def warn_unclear_columns(estimator, unclear, needed, *, outcome, remedy, of="columns"):
+    """Say which columns did not show their scale, and what would do."""
+    if not unclear.any():
+        return
+    warn_caller(
+        f"{type(estimator).__name__} could not see the scale of {_listed(unclear, of)}, "
+        f"{outcome}. At this budget each needs about {needed} values other than 0 (or than its "
+        f"most frequent value): use more rows, a larger 'epsilon', or public {remedy}.",
+        PrivacyWarning,
+    )
+
+
+def warn_blurred_columns(estimator, found, moments):
+    """Say of which columns a scale may be that of their distance from 0, or of noise.
+
+    Where no clear ranks enclose a median, the centre may lie anywhere between it and 0. A variance
+    that stands clear of its noise shows that it does not matter.
+    """
+    blurred = found.found & ~found.placed & (moments.variance < _BLURRED * moments.noise)
+    if not blurred.any():
+        return
+    warn_caller(
+        f"{type(estimator).__name__} released scales of {_listed(blurred)} that may be noise, and "
+        "several times too large: their middle was not seen, and their variances do not stand "
+        "clear of the noise. Use more rows, a larger 'epsilon', or public 'entry_bounds'.",
+        PrivacyWarning,
+    )
+
+
+def warn_far_columns(estimator, found, *, remedy):
+    """Say of which columns a scale may be that of their distance from a centre.
+
+    They lie thousands of deviations from 0, and the noise leaves no room for finer steps.
+    """
+    if not found.coarse.any():
+        return
+    warn_caller(
+        f"{type(estimator).__name__} released scales of {_listed(found.coarse)} that may be "
+        "several times too large: for their spread they lie far from 0. Subtract a public number, "
+        f"or use more rows, a larger 'epsilon', or public {remedy}.",
+        PrivacyWarning,
+    )
+
+
+def _listed(which, of="columns"):
+    """Return how many there are, of how many, and their first numbers."""
+    columns = np.flatnonzero(which)
+    shown = ", ".join(map(str, columns[:_SHOWN])) + (", ..." if len(columns) > _SHOWN else "")
+    return f"{len(columns)} of {len(which)} {of} ({shown})"

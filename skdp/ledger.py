@@ -17,12 +17,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from skdp._tables import aligned
 from skdp.exceptions import PrivacyError
+from skdp.privacy.accounting.receipts import aligned
 from skdp.privacy.ledger.balances import ADJACENCIES, UNITS
-from skdp.privacy.ledger.ledger import PrivacyLedger
-from skdp.privacy.ledger.registry import Dataset, Registry, read_registry
-from skdp.privacy.ledger.views import as_html, as_lines, changes
+from skdp.privacy.ledger.ledger import PrivacyLedger, as_html, as_lines, changes
+from skdp.privacy.ledger.store import Dataset, Registry, read_registry
 
 _BUDGETS = ("epsilon", "delta", "mu", "rho")
 _WHICH = "epsilon and delta, or mu (Gaussian DP), or rho (zCDP)"
@@ -51,8 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m skdp.ledger", description=__doc__)
-    commands = parser.add_subparsers(required=True)
+    parser = argparse.ArgumentParser(
+        prog="python -m skdp.ledger",
+        description="Budgets of an organisation's datasets, in a file: show, add, check them.",
+        epilog="python -m skdp.ledger add FILE patients --epsilon 4 --delta 1e-6 --unit group",
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
 
     def command(name, run, text):
         added = commands.add_parser(name, help=text)
@@ -72,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         add.add_argument(f"--{name}", type=float, help="part of a budget, or one: " + _WHICH)
     add.add_argument("--unit", choices=UNITS)
     add.add_argument("--adjacency", choices=ADJACENCIES)
-    command("export", _export, "everything, as JSON")
+    command("export", lambda given: read_registry(given.file).export(), "everything, as JSON")
     verify = command(
         "verify", _verify, "whether a file, or what was exported, is as it was written"
     )
@@ -109,10 +112,6 @@ def _add(given: argparse.Namespace) -> str:
     terms = {name: getattr(given, name) for name in (*_BUDGETS, "unit", "adjacency")}
     ledger = PrivacyLedger(**terms, path=given.file, dataset=given.dataset)
     return f"[{given.dataset}]\n{ledger.report()}"
-
-
-def _export(given: argparse.Namespace) -> str:
-    return read_registry(given.file).export()
 
 
 def _verify(given: argparse.Namespace) -> str:

@@ -19,7 +19,7 @@ from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).parent.parent / "skdp"
 ERRORS = {"PrivacyError", "BudgetExceededError", "MessageRefused", "AggregationAborted"}
-MAKERS = {"_refuse", "_in_use"}  # functions that return such an error, or raise it
+MAKERS = {"_refuse", "_in_use", "refused"}  # functions that return such an error, or raise it
 TRIES = 4  # tests that are repeated for one refusal
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from skdp.answer import Answer, released_count
-from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SystemSource
 from skdp.privacy.streams.continual import paid_stream

@@ -19,10 +19,11 @@ from skdp import (
 )
 from skdp.decomposition import LocalRowReporter
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
+from skdp.papers import PrintedDeflation, PrintedFactorizer, PrintedPowerMethod
 from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
-from skdp.printed import PrintedDeflation, PrintedFactorizer, PrintedPowerMethod
 from skdp.recommend import DPRecommender
-from skdp.regression import PoissonLoss, QuantileLoss
+from skdp.regression import QuantileLoss
+from tools.ways import newcomers
 
 
 class PersonsPCA(DPPCA):
@@ -56,7 +57,7 @@ ESTIMATORS = [
     DPPCA(n_components="auto"),
     DPPCA(n_components=1, svd_solver="power", center="none"),
     PersonsPCA(privacy_unit="group"),
-    PersonsRidge(privacy_unit="group", group_weight="rows"),
+    PersonsRidge(privacy_unit="group"),
     DPIncrementalPCA(),
     DPIncrementalPCA(n_components=1, clip_norm=1.0, max_releases=1),
     DPIncrementalPCA(n_components=1, adjacency="replace", center="none", mechanism="tree"),
@@ -83,7 +84,6 @@ ESTIMATORS = [
     DPPersonalizedRegressor(),
     DPPersonalizedRegressor(1, loss="huber", adjacency="replace", head="hybrid"),
     DPPersonalizedRegressor(1, loss=QuantileLoss(0.8)),
-    DPPersonalizedRegressor(1, loss=PoissonLoss(50.0)),
     DPPersonalizedRegressor(1, init="random", whiten="diag", delta=0.0),
     DPPersonalizedClassifier(),
     DPLowRankFactorizer(n_components=1),
@@ -92,7 +92,7 @@ ESTIMATORS = [
         n_components=1, privacy_unit="row", adjacency="zero_out", method="three_sketch"
     ),
     DPLowRankFactorizer(n_components=1, privacy_unit="entry", method="two_sketch", sketch="sparse"),
-    DPPersonalizedClassifier(1, head="subspace", refine="cross", fit_intercept=False),
+    DPPersonalizedClassifier(1, head="subspace", fit_intercept=False),
     DPRidge(),
     DPRidge(fit_intercept=False, clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
     DPRidgeClassifier(),
@@ -116,6 +116,7 @@ ESTIMATORS = [
     ),
     DPRandomizedSearchCV(DPTruncatedSVD(1, clip_norm=1.0), {"tol": [0.0]}, DISTANCE, n_iter=1),
 ]
+ESTIMATORS += newcomers(set(map(type, ESTIMATORS)))
 
 
 def cases():

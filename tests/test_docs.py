@@ -2,17 +2,16 @@
 
 import importlib
 import itertools
-import pickle
+import os
 import re
+import shutil
+import subprocess
 import sys
 import warnings
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
-from joblib.externals.loky import get_reusable_executor
-from sklearn.utils.estimator_checks import check_estimator
 
 from skdp.exceptions import PrivacyWarning
 
@@ -21,7 +20,7 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [page for page in PAGES if not {"_build", "auto_examples"} & set(page.parts)]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 MARKDOWN = [*PAGES, *sorted(ROOT.glob("*.md"))]
-# Its first block is saved as a module; it has a test of its own below.
+# Its blocks are files of the package; it has a test of its own below.
 ELSEWHERE = {"docs/writing_a_new_estimator.md"}
 
 
@@ -95,7 +94,7 @@ def test_links_lead_to_files(page):
 
 PUBLIC = [
     "skdp", "skdp.datasets", "skdp.decomposition", "skdp.exceptions", "skdp.federated",
-    "skdp.graph", "skdp.model_selection", "skdp.plotting", "skdp.preprocessing", "skdp.printed",
+    "skdp.graph", "skdp.model_selection", "skdp.plotting", "skdp.preprocessing", "skdp.papers",
     "skdp.privacy", "skdp.regression", "skdp.testing", "skdp.theory",
 ]  # fmt: skip
 
@@ -158,27 +157,30 @@ def test_every_user_guide_page_has_all_parts(page):
     assert min(proofs) > headings.index("When it is useful, and when not"), "proofs last"
 
 
-@pytest.mark.thorough
-def test_the_estimator_of_the_guide_keeps_its_promise(tmp_path, monkeypatch, capsys):
-    module, *rest = python_blocks(ROOT / "docs" / "writing_a_new_estimator.md")
-    assert len([line for line in module.splitlines() if line.strip()]) <= 80
-    (tmp_path / "column_means.py").write_text(module, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    get_reusable_executor().shutdown(wait=True)  # workers that run already do not know the path
-    namespace = {"__name__": "page"}
-    try:
-        for code in rest:  # fits, privacy checks and audits: they raise if a promise is broken
-            exec(compile(code, "writing_a_new_estimator.md", "exec"), namespace)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # scikit-learn's checks set seeds
-            check_estimator(namespace["DPColumnMeans"]())
-        pickle.loads(pickle.dumps(namespace["means"]))
-    finally:
-        sys.modules.pop("column_means", None)
-        get_reusable_executor().shutdown(wait=True)
-    mean = namespace["means"].mean_
-    assert np.abs(mean - 0.3).max() < 0.05  # noise 8.9/2000: six sigma is .03
-    printed = capsys.readouterr().out
-    assert "sums     gaussian   2            8.906        gaussian 0.2246" in printed
-    assert "sums: l2 1.000000" in printed
-    assert "mu 0.236704 of 0.236704" in printed
+@pytest.mark.deep
+def test_the_files_of_the_guide_are_all_that_an_estimator_needs(tmp_path):
+    """In a copy of the package, where its own tests and the common ones find it."""
+    for folder in ("skdp", "tests", "docs"):
+        unwanted = shutil.ignore_patterns("__pycache__", "_build", "auto_examples")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=unwanted)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    page = (ROOT / "docs" / "writing_a_new_estimator.md").read_text(encoding="utf-8")
+    files = re.findall(r"^```python\n# (\S+)\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    for path, code in files:
+        (tmp_path / path).write_text(code, encoding="utf-8")
+    index = tmp_path / "docs" / "api" / "index.rst"
+    (line,) = re.findall(r"^```rst\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    other = "   skdp.preprocessing.DPStandardScaler\n"
+    index.write_text(index.read_text(encoding="utf-8").replace(other, line + other))
+    assert len(files) + 1 == 6
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0",
+         "tests/preprocessing/test_column_means.py", "tests/test_layers.py", "tests/test_links.py",
+         "tests/test_docs.py", "tests/test_dp_common.py",
+         "-k", "column_means or ColumnMeans or layers or reference"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280,
+        env={name: value for name, value in os.environ.items() if name != "SKDP_INSTALLED"}
+        | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{tmp_path / 'tests'}", "PYTEST_ADDOPTS": ""},
+    )  # fmt: skip
+    assert found.returncode == 0, found.stdout[-3000:]
+    assert int(re.search(r"(\d+) passed", found.stdout)[1]) > 60

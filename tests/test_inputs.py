@@ -19,8 +19,10 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
+from skdp._inputs import checked_updates
 from skdp.graph import DPSpectralEmbedding
-from skdp.recommend import DPRecommender
+from skdp.model_selection import leave_some_out
+from skdp.recommend import DPRecommender, recall_at_n
 
 SECRET = "Rome"
 N, D = 40, 4
@@ -68,25 +70,109 @@ def data(model):
     return X, y, fit_params
 
 
-def refusal(model, X, *y, **fit_params):
-    """Return all that the refusal of a fit tells: what it was raised from, too."""
+def told(action):
+    """Return all that a refusal tells: what it was raised from, too."""
     with pytest.raises((ValueError, TypeError)) as refused:
-        model.fit(X, *y, **fit_params)
-    told, error = "", refused.value
+        action()
+    text, error = "", refused.value
     while error is not None:
-        told += f"{error}\n"
+        text += f"{error}\n"
         error = error.__cause__ or error.__context__
+    return text
+
+
+def refusal(model, X, *y, **fit_params):
+    """Return all that the refusal of a fit tells."""
+    text = told(lambda: model.fit(X, *y, **fit_params))
     assert not hasattr(model, "privacy_spent_")
-    return told
+    return text
 
 
 @pytest.mark.parametrize("form", TEXTS)
 @pytest.mark.parametrize("model", ROWS + WITH_Y, ids=lambda model: type(model).__name__)
 def test_text_among_the_rows_is_refused_and_not_quoted(model, form):
     X, y, fit_params = data(model)
-    told = refusal(model, TEXTS[form](X), *([y] if model in WITH_Y else []), **fit_params)
-    assert SECRET not in told
-    assert "encode categories by a public list first" in told
+    text = refusal(model, TEXTS[form](X), *([y] if model in WITH_Y else []), **fit_params)
+    assert SECRET not in text
+    assert "encode categories by a public list first" in text
+
+
+@pytest.mark.parametrize("model", [*ROWS[:4], *NUMERIC_Y], ids=lambda model: type(model).__name__)
+def test_an_integer_beyond_all_floats_is_refused(model):
+    X, y, fit_params = data(model)
+    huge = X.astype(object)
+    huge[0, 0] = 10**400
+    targets = [y] if model in WITH_Y else []
+    assert "that a float can hold" in refusal(model, huge, *targets, **fit_params)
+    if targets:
+        y = y.astype(object)
+        y[0] = 10**400
+        assert "that a float can hold" in refusal(model, X, y, **fit_params)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # noise
+@pytest.mark.parametrize("model", WITH_Y, ids=lambda model: type(model).__name__)
+def test_scores_quote_no_target(model):
+    """Labels that are no classes are missed; all else is refused as `fit` refuses it."""
+    X, y, params = data(model)
+    model = clone(model).fit(X, y, **params)
+    huge = y.astype(object)
+    huge[0] = 10**400
+    bad = [(form(y), "encode categories") for form in TEXTS.values()]
+    bad += [(form, "that a float can hold") for form in (huge, huge.tolist())]
+    for given, remedy in bad:
+        if not hasattr(model, "classes_"):
+            refused = told(lambda given=given: model.score(X, given, **params))
+            assert remedy in refused and SECRET not in refused
+        refused = told(lambda given=given: model.score(X, y, sample_weight=given, **params))
+        assert remedy in refused and SECRET not in refused
+    if hasattr(model, "classes_"):
+        y = model.predict(X, **params).astype(object)
+        y[:2] = SECRET, 10**400
+        assert model.score(X, y, **params) == model.score(X, y.tolist(), **params) == 1 - 2 / N
+
+
+@pytest.mark.parametrize("action", [
+    lambda truth: recall_at_n(np.zeros((len(truth), 2), int), truth),
+    lambda R: leave_some_out(R, random_state=0),
+    lambda R: checked_updates([0], [0], R[0][:1], (2, 2)),
+], ids=["truth", "histories", "updates"])  # fmt: skip
+def test_functions_quote_no_entry(action):
+    X, _, _ = data(ROWS[0])
+    refused = told(lambda: action(one_text(X)))
+    assert "encode categories" in refused and SECRET not in refused
+
+
+@pytest.mark.parametrize("text", [one_text, TEXTS["strings"]])
+def test_targets_beside_a_memory_map_are_not_quoted(text, tmp_path):
+    X, y, _ = data(DPRidge())
+    mapped = np.memmap(tmp_path / "rows", dtype=X.dtype, mode="w+", shape=X.shape)
+    refused = refusal(DPRidge(), mapped, text(y))
+    assert "encode categories" in refused and SECRET not in refused
+
+
+class Table:
+    """As that of pyarrow: columns, and no dtypes."""
+
+    def __init__(self, X):
+        self.shape, self.columns, self._X = X.shape, list(X.T), X
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self._X, dtype=dtype)
+
+
+def test_a_table_that_becomes_an_array_is_one():
+    X, _, _ = data(ROWS[0])
+    assert DPPCA(2, clip_norm=1.0, epsilon=9.0).fit(Table(X)).n_features_in_ == D
+
+
+def test_users_that_floats_merge_are_refused():
+    X, y, _ = data(DPRidge())
+    groups = np.repeat(np.arange(8), 5) + 2.0**53
+    first = np.repeat([0.0, 2.0**53], 20)  # 2^53 + 1 is the same float
+    for users in (groups, groups.astype(np.float32), pd.Series(groups), -groups, first):
+        told = refusal(DPPersonalizedRegressor(2), X, y, groups=users)
+        assert "floats beyond which integers merge" in told
 
 
 @pytest.mark.parametrize("form", TEXTS)
@@ -143,7 +229,7 @@ def test_a_centre_that_is_no_word_says_what_is_one(params):
 
 
 def test_bounds_for_each_column_point_to_the_scaler():
-    svd = DPTruncatedSVD(2, privacy_unit="entry", entry_bounds=[(18, 90), (0, 2e5)])
+    svd = DPTruncatedSVD(2, privacy_unit="entry", unit_bound=[(18, 90), (0, 2e5)])
     with pytest.raises(ValueError, match=r"one for all entries .*PublicScaler\(bounds="):
         svd.fit(np.ones((N, D)))
 
@@ -181,7 +267,7 @@ def test_no_warning_tells_that_a_sum_of_entries_overflows(model):
 @pytest.mark.filterwarnings("ignore::skdp.exceptions.PrivacyWarning")
 def test_graphs_are_checked_as_rows_are():
     graph = np.sign(np.add.outer(np.arange(N), np.arange(N)) - N + 0.5) * 1.7e308
-    model = DPSpectralEmbedding(2, entry_bounds=(-1, 1)).fit(graph)
+    model = DPSpectralEmbedding(2, unit_bound=(-1, 1)).fit(graph)
     assert model.embedding_.shape == (N, 2)
     with pytest.raises(ValueError, match="found text") as error:
         DPSpectralEmbedding(2).fit(one_text(np.zeros((N, N))))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skdp import DPRidge, DPRidgeClassifier
-from skdp._labels import as_labels, check_labels, class_numbers
+from skdp._validation import as_labels, check_labels, class_numbers
 from skdp.federated import AggregationConfig, PersonalizedClient
 from skdp.model_selection import IndependentKFold, WithinGroupKFold, make_private_scorer
 from skdp.regression import DPPersonalizedClassifier

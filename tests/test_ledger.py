@@ -27,6 +27,14 @@ def run(capsys):
     return run
 
 
+def test_help_is_text_for_people(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = capsys.readouterr().out
+    assert "``" not in told and "----" not in told
+    assert "what each dataset has spent" in told
+
+
 @pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 def test_add_show_history(file, run):
     budget = ("--epsilon", "2", "--delta", "1e-6")

@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 import skdp
 from skdp import DPPCA, DPRidgeClassifier, PrivacyLedger, check_pipeline
-from skdp._links import DocLinkMixin
+from skdp.base import DocLinkMixin
 from skdp.model_selection import DPGridSearchCV, IndependentKFold, search_cost
 
 API = (Path(__file__).parents[1] / "docs" / "api" / "index.rst").read_text()
@@ -46,9 +46,7 @@ PUBLIC = sorted(set(public_classes()), key=lambda cls: cls.__name__)
 
 
 def test_they_are_found():
-    assert {"DPPCA", "RowClipper", "PublicScaler", "LocalRecommender"} <= {
-        c.__name__ for c in PUBLIC
-    }
+    assert {"DPPCA", "RowClipper", "PublicScaler", "DPRecommender"} <= {c.__name__ for c in PUBLIC}
 
 
 @pytest.mark.parametrize("cls", PUBLIC, ids=lambda cls: cls.__name__)

@@ -18,28 +18,21 @@ from sklearn.utils.validation import validate_data
 from skdp import DPPCA, DPIncrementalPCA, DPPersonalizedRegressor
 from skdp._validation import check_real
 from skdp.base import BaseDPEstimator, atomic
-from skdp.decomposition import _pca, _spectral
+from skdp.data import integers
+from skdp.decomposition import _base, _pca
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import epsilon_from_mu_delta
-from skdp.privacy.gate import grants
 from skdp.privacy.gate import session as gate
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise import words
-from skdp.queries import rows
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import Neighbours
-from skdp.solvers import local_losses
+from skdp.solvers import local_fits
 from skdp.solvers.linalg import orthonormal
-from skdp.testing import (
-    audit,
-    check_lazy,
-    check_order_invariance,
-    check_sensitivity,
-    checks,
-    seeded_entropy,
-    transcript_audit,
-    worst_case_pair,
-)
+from skdp.testing import audit, check_lazy, check_sensitivity, seeded_entropy, transcript_audit
+from tools import checks
+from tools.fit_checks import check_order_invariance
+from tools.pairs import worst_case_pair
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((200, 4))
@@ -140,7 +133,7 @@ class BranchesOnMaximum(Power):
 
 class Warns(Power):
     def extra(self, X, query):
-        clipped = rows.row_norms(next(query._source.blocks())) > self.clip_norm
+        clipped = integers.row_norms(next(query._source.blocks())) > self.clip_norm
         if clipped.mean() > 0.5:
             warnings.warn("most rows were clipped", UserWarning, stacklevel=2)
         return {}
@@ -173,7 +166,7 @@ class KeepsRows(Power):
 class WritesInput(Power):
     def iterate(self, session, query, Q, X):
         if isinstance(X, np.ndarray) and X.flags.writeable:
-            X[:] = rows.clip_rows(X, self.clip_norm)
+            X[:] = integers.clip_rows(X, self.clip_norm)
         return super().iterate(session, query, Q, X)
 
 
@@ -264,7 +257,7 @@ def float_addition(mp):
         normal = np.random.default_rng(int(drawn.flat[0] & 0xFFFF)).standard_normal(exact.shape)
         return exact + noise.EFFECTIVE_SIGMA * normal
 
-    mp.setattr(grants, "wrapping_sum", add)
+    mp.setattr(gate, "wrapping_sum", add)
 
 
 def other_adjacency(mp):
@@ -277,16 +270,16 @@ def no_clip(mp):
             large = entrywise(lambda z: np.nan_to_num(np.rint(z / self.unit)), Z)
             return entrywise(lambda z: np.clip(z, -(2.0**25), 2.0**25), large)
 
-    mp.setattr(rows.IntegerRows, "__call__", rounded)
+    mp.setattr(integers.IntegerRows, "__call__", rounded)
 
 
 def clip_then_round(mp):
     def rounded(self, Z):
         with np.errstate(all="ignore"):
-            clipped = rows.clip_rows(Z, self.clip_norm)
+            clipped = integers.clip_rows(Z, self.clip_norm)
             return entrywise(lambda z: np.nan_to_num(np.rint(z / self.unit)), clipped)
 
-    mp.setattr(rows.IntegerRows, "__call__", rounded)
+    mp.setattr(integers.IntegerRows, "__call__", rounded)
 
 
 def norm_is_one(mp):
@@ -309,7 +302,7 @@ def float_sum(mp):
         def answer(step):
             G = np.zeros(bound.shape)
             for block in self._source.blocks():
-                A = rows.clip_rows(block, self.clip_norm)
+                A = integers.clip_rows(block, self.clip_norm)
                 G += A.T.astype(np.float32) @ A.astype(np.float32)
             return np.rint((G + G.T) / 2 / step).astype(np.int64)
 
@@ -347,8 +340,8 @@ def keep_bad_rows(mp):
         Z = entrywise(lambda z: np.where(np.isfinite(z), z, 0.0), Z)
         return right(self, Z)
 
-    right = rows.IntegerRows.__call__
-    mp.setattr(rows.IntegerRows, "__call__", careless)
+    right = integers.IntegerRows.__call__
+    mp.setattr(integers.IntegerRows, "__call__", careless)
 
 
 def no_limit(mp):
@@ -409,16 +402,15 @@ def half_ledger(mp):
 def one_median(mp):
     """The clip of residuals from all users of a batch at once, not from each user's own."""
     mp.setattr(
-        local_losses,
+        local_fits,
         "_huber_width",
-        lambda R: local_losses._HUBER * np.median(np.abs(R)) * np.ones((len(R), 1, 1)),
+        lambda R: local_fits._HUBER * np.median(np.abs(R)) * np.ones((len(R), 1, 1)),
     )
 
 
 def warm_sketch(mp):
     """A sketch of wide rows that starts from some of the rows."""
-    for module in ("_incremental_facts", "_moments"):
-        mp.setattr(f"skdp.decomposition.{module}.MOMENT_FEATURES", 2)
+    mp.setattr("skdp.decomposition._incremental_pca.MOMENT_FEATURES", 2)
     facts = DPIncrementalPCA._facts
 
     def warm(self, session, X):
@@ -434,8 +426,8 @@ def warm_sketch(mp):
 
 def route_by_storage(mp):
     """Another way where a CSR matrix happens to store every entry."""
-    mp.setattr(_spectral, "GRAM_FEATURES", 2)
-    mp.setattr(_spectral, "SCREENED_FEATURES", 2)
+    mp.setattr(_base, "GRAM_FEATURES", 2)
+    mp.setattr(_base, "SCREENED_FEATURES", 2)
     sparse = _pca.is_sparse
 
     def is_sparse(source):

@@ -6,8 +6,8 @@ import struct
 import numpy as np
 import pytest
 
-from skdp._packing import pack, unpack
 from skdp.exceptions import PrivacyError
+from skdp.privacy.accounting.plain_data import pack, unpack
 
 ITEM = {
     "numbers": [0.1, -0.0, float("inf"), 2**60, True, None, np.float64(1 / 3)],

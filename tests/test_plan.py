@@ -1,10 +1,8 @@
 """A plan is a rehearsal: it has the ledger of the fit, and touches no data."""
 
-import importlib.util
 import math
 import pickle
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,27 +21,15 @@ from skdp import (
     PrivacyLedger,
     theory,
 )
-from skdp.datasets import (
-    make_interactions,
-    make_spiked_rows,
-    make_table,
-    make_trace_regression,
-)
+from skdp.datasets import make_interactions, make_spiked_rows, make_table, make_trace_regression
 from skdp.preprocessing import DPStandardScaler
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import words
 from skdp.recommend import DPRecommender
-from skdp.solvers import low_rank
-from skdp.testing import contrasting_data, seeded_entropy
-
-
-def common_estimators():
-    path = Path(__file__).with_name("test_dp_common.py")
-    spec = importlib.util.spec_from_file_location("ways", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.ESTIMATORS
-
+from skdp.solvers import iterate
+from skdp.testing import seeded_entropy
+from tools.data import contrasting_data
+from tools.ways import ESTIMATORS
 
 X = make_spiked_rows(400, 12, 2, 0.6, random_state=0)
 RECORDS = make_trace_regression(3000, (4, 3), 1, random_state=0)
@@ -87,11 +73,7 @@ def learns_rungs(estimator):
 
 
 def records(estimator):
-    by_record = (
-        isinstance(getattr(estimator, "design", None), str) and estimator.design == "records"
-    )
-    known = {"design": np.ones(len(RECORDS[1]))} if by_record else {}
-    return estimator.fit(*RECORDS, **known), (len(RECORDS[1]), (4, 3)), {}
+    return estimator.fit(*RECORDS), (len(RECORDS[1]), (4, 3)), {}
 
 
 def stream(estimator):
@@ -104,14 +86,13 @@ def stream(estimator):
     return fitted, X.shape, {"stream": True}
 
 
-WAYS = [(estimator, way_of(estimator)) for estimator in common_estimators()]
+WAYS = [(estimator, way_of(estimator)) for estimator in ESTIMATORS]
 WAYS += [
     (estimator, one_call)
     for estimator in [
         DPPCA(2, svd_solver="power", adjacency="replace"),
         DPTruncatedSVD(2, privacy_unit="edge", n_iter=3),
-        DPPersonalizedRegressor(2, init="random", whiten="diag", refine="cross"),
-        DPPersonalizedRegressor(1, init="pairs", refine="gram", n_rounds=1),
+        DPPersonalizedRegressor(2, init="random", whiten="diag"),
         DPPersonalizedRegressor(1, n_rounds=0, head="hybrid", adjacency="replace"),
         DPLowRankFactorizer(2, method="two_sketch", sketch="srht", sketch_size=8, **ROW),
         DPLowRankFactorizer(2, method="two_sketch", sketch_seed=3, sketch_size=8, **ROW),
@@ -128,7 +109,6 @@ WAYS += [
         DPTraceRegressor(1, design=(np.eye(4), np.eye(3)), solver="spectral_init"),
         DPTraceRegressor(1, privacy_unit="label"),
         DPTraceRegressor(1, privacy_unit="label", design=1.0),
-        DPTraceRegressor(1, design="records"),
     ]
 ]
 WAYS += [
@@ -180,7 +160,6 @@ def is_public(line, estimator):
 
 
 # Few rows show nothing, and say so.
-@pytest.mark.thorough
 @pytest.mark.filterwarnings(
     "ignore:.*could not see|.*sees nothing|.*shows nothing|.*outside the limits|.*users are too few"
     "|.*a signal needs|.*no noise|.*predicts one class"
@@ -246,8 +225,8 @@ def test_plan_spends_draws_and_reads_nothing(case, monkeypatch):
 
 def test_plan_follows_the_solver(monkeypatch):
     """No number of the fit is written twice."""
-    monkeypatch.setattr(low_rank, "N_PASSES", (3, 2))
-    monkeypatch.setitem(low_rank._CORE_SHARE, "gaussian", 0.3)
+    monkeypatch.setattr(iterate, "N_PASSES", (3, 2))
+    monkeypatch.setitem(iterate._CORE_SHARE, "gaussian", 0.3)
     model = DPTruncatedSVD(2, privacy_unit="entry", algorithm="alternating")
     releases = model.plan(*X.shape).releases
     assert [(r.name, r.times) for r in releases[:3]] == [

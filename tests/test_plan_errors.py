@@ -18,12 +18,7 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
-from skdp.datasets import (
-    make_block_graph,
-    make_spiked_rows,
-    make_trace_regression,
-    make_user_tasks,
-)
+from skdp.datasets import make_block_graph, make_spiked_rows, make_trace_regression, make_user_tasks
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import seeded_entropy
 
@@ -249,7 +244,7 @@ def test_expected_error_of_the_moment_of_entries(times):
     """Within a factor of two, where rows are about as long as a public clip norm."""
     rng = np.random.default_rng(0)
     U, V = (np.linalg.qr(np.sign(rng.standard_normal((n, 2))))[0] for n in (2000, 60))
-    options = {"algorithm": "gram", "entry_bounds": (-2, 2), "clip_norm": 4.0}
+    options = {"algorithm": "gram", "unit_bound": (-2, 2), "clip_norm": 4.0}
     model = DPTruncatedSVD(2, privacy_unit="entry", epsilon=1.0, **options)
     found = model.plan(2000, 60).found
     with seeded_entropy(0):
@@ -265,7 +260,7 @@ def test_expected_error_of_entries(shape, times):
     """Within a factor of two, for tall and wide matrices; well below there is next to nothing."""
     rng = np.random.default_rng(0)
     U, V = (np.linalg.qr(np.sign(rng.standard_normal((n, 2))))[0] for n in shape)
-    products = {"algorithm": "alternating", "entry_bounds": (-2, 2)}
+    products = {"algorithm": "alternating", "unit_bound": (-2, 2)}
     model = DPTruncatedSVD(2, privacy_unit="entry", epsilon=8.0, **products)
     found = model.plan(*shape).found
 
@@ -283,7 +278,7 @@ UNEVEN = {
     "norm, tall": ((600, 150), {"privacy_unit": "frobenius"}, (0.3, 1.0), 300.0),
     "norm, wide": ((100, 500), {"privacy_unit": "frobenius"}, (0.3, 1.0), 300.0),
     "spectral norm": ((600, 150), {"privacy_unit": "spectral"}, (1.0, 3.0), 600.0),
-    "entries": ((1200, 100), {"privacy_unit": "entry", "entry_bounds": (-1, 1)}, (0.5, 1.0), 45.0),
+    "entries": ((1200, 100), {"privacy_unit": "entry", "unit_bound": (-1, 1)}, (0.5, 1.0), 45.0),
     "one change": ((400, 200), {"privacy_unit": "entry_change"}, (0.3, 1.0), 200.0),
 }
 

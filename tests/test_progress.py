@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skdp import DPPCA, DPSpectralEmbedding, DPTraceRegressor, PrintProgress, _progress, base
+from skdp import DPPCA, DPSpectralEmbedding, DPTraceRegressor, PrintProgress
 from skdp.datasets import make_block_graph
 from skdp.exceptions import PrivacyError
 
 # Few rows, or noise alone: that fits say so is not what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
 
+pytest.importorskip("sklearn.callback")
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((300, 6))
 
@@ -54,25 +55,10 @@ def fits():
     ]
 
 
-class Bare(_progress.OldCallbackSupport):
-    """The hooks of estimators where scikit-learn has none."""
-
-
-@pytest.fixture(params=["scikit-learn's", "ours"])
-def support(request, monkeypatch):
-    """Run with scikit-learn's support (1.9 and later) and with our own (before)."""
-    if request.param == "ours":
-        monkeypatch.setattr(_progress, "with_callbacks", None)
-        for name in ("set_callbacks", "_init_callback_context"):
-            monkeypatch.setattr(base.BaseDPEstimator, name, vars(Bare.__mro__[1])[name])
-    elif _progress.with_callbacks is None:
-        pytest.skip("this scikit-learn has no callbacks")
-
-
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")
 @pytest.mark.parametrize("number", range(3))
-def test_tasks_are_the_ledger(number, support):
+def test_tasks_are_the_ledger(number):
     estimator, data = fits()[number]
     spy = Spy()
     estimator.set_callbacks(spy).fit(*data)
@@ -85,7 +71,7 @@ def test_tasks_are_the_ledger(number, support):
     assert not any(name.startswith("_callback") for name in vars(estimator))
 
 
-def test_callbacks_do_not_change_the_result(support):
+def test_callbacks_do_not_change_the_result():
     def components(callbacks):
         with pytest.warns(match="random_state"):
             model = DPPCA(2, clip_norm=3.0, random_state=0).set_callbacks(*callbacks).fit(X)
@@ -94,7 +80,7 @@ def test_callbacks_do_not_change_the_result(support):
     assert np.array_equal(components([]), components([Spy()]))
 
 
-def test_failed_fit_is_torn_down_and_leaves_nothing(support):
+def test_failed_fit_is_torn_down_and_leaves_nothing():
     class Failing(Spy):
         def on_fit_task_begin(self, estimator, context):
             super().on_fit_task_begin(estimator, context)
@@ -111,13 +97,13 @@ def test_failed_fit_is_torn_down_and_leaves_nothing(support):
     assert vars(estimator) == before
 
 
-def test_clones_keep_callbacks(support):
+def test_clones_keep_callbacks():
     spy = Spy()
     clone(DPPCA(1, clip_norm=3.0).set_callbacks(spy)).fit(X)
     assert ("begin", "count") in spy.events
 
 
-def test_removed_and_refused(support):
+def test_removed_and_refused():
     spy = Spy()
     estimator = DPPCA(1, clip_norm=3.0).set_callbacks(spy)
     estimator.set_callbacks().fit(X)
@@ -141,7 +127,7 @@ def test_a_pipeline_drives_its_steps():
     assert spy.events.count(("setup", None)) == spy.events.count(("teardown", None)) == 1
 
 
-def test_print_every_release(support):
+def test_print_every_release():
     stream = io.StringIO()
     model = DPPCA(1, clip_norm=3.0).set_callbacks(PrintProgress(2, stream=stream)).fit(X)
     lines = stream.getvalue().splitlines()

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(sees nothing of|could not see|may be noise|a signal needs):UserWarning"
 )
 
+pytest.importorskip("sklearn.callback")
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((200, 5))
 Y, LABELS = X[:, 0], np.arange(200) % 2

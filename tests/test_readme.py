@@ -52,9 +52,19 @@ def test_ci_runs_the_test_command_and_ends_with_it():
     expected = steps(blocks("bash")[1].strip())[2:]
     assert expected == ["ruff check .", "mypy", "pytest -n auto"]
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    code = [line for line in lines if line.strip() and not line.startswith("#")]
-    assert [line for line in code if line in expected] == expected
-    assert code[-1] == expected[-1]
+    limits = [re.match(r"limited \d+ (.+)", line) for line in lines]
+    assert [limit[1] for limit in limits if limit and limit[1] in expected] == expected
+    assert limits[-1][1] == expected[-1]
+
+
+def test_ci_runs_all_tiers_and_each_step_has_a_limit():
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    step = re.compile(r"pytest\b|sphinx-build|pip\W+install|mypy$")
+    runs = [line for line in lines if step.search(line)]
+    runs = [line for line in runs if not line.startswith(("#", "export"))]
+    assert len(runs) >= 9 and [line for line in runs if "limited " not in line] == []
+    limited = [line.partition("limited ")[2] for line in runs]
+    assert any(line.endswith(' pytest -m "deep and not slow"') for line in limited)
 
 
 SITE, TREE = "https://skdp.readthedocs.io/en/latest/", "https://github.com/skdp/skdp/blob/main/"

@@ -9,10 +9,11 @@ import scipy.sparse as sp
 from sklearn.preprocessing import normalize
 
 from skdp import DPPCA, DPTruncatedSVD, PrivacyLedger
+from skdp._inputs import bound_of
 from skdp.datasets import make_histories, make_interactions
-from skdp.decomposition import _sparse_planning
+from skdp.decomposition import _row_planning
 from skdp.privacy.noise import words
-from skdp.theory._histories import planned_histories
+from skdp.theory._rehearsal import planned_histories
 
 SHAPES = {
     "thin": (20_000, 300, 200_000),
@@ -35,7 +36,7 @@ def floored(R, floor):
 
 def lost(svd, R, fits=3):
     """Return (share of the best captured squares that a fit loses, share that the best hold)."""
-    rows = floored(R, svd.degree_floor if svd.privacy_unit == "interaction" else 1)
+    rows = floored(R, bound_of(svd) if svd.privacy_unit == "interaction" else 1)
     X, k = R if svd.privacy_unit == "interaction" else rows, svd.n_components
     best = float(np.sum(sp.linalg.svds(rows, k)[1] ** 2))
     losses = [1 - float(np.sum((rows @ svd.fit(X).components_.T) ** 2)) / best for _ in range(fits)]
@@ -176,10 +177,10 @@ def test_many_rows_and_columns_are_thinned(monkeypatch):
     """The plan takes seconds: fewer rows with less noise, and the popular columns alone."""
     svd = DPTruncatedSVD(2, clip_norm=1.0, epsilon=0.3)
     whole = svd.plan(8000, 200, nnz=80_000).error
-    monkeypatch.setattr(_sparse_planning, "MOST_MADE", 20_000)
+    monkeypatch.setattr(_row_planning, "MOST_MADE", 20_000)
     assert 0.5 < svd.plan(8000, 200, nnz=80_000).error / whole < 2
     wide = DPTruncatedSVD(2, clip_norm=1.0).plan(8000, 4000, nnz=80_000).error
-    monkeypatch.setattr(_sparse_planning, "_MANY_FEATURES", 1000)
+    monkeypatch.setattr(_row_planning, "_MANY_FEATURES", 1000)
     assert 0.5 < DPTruncatedSVD(2, clip_norm=1.0).plan(8000, 4000, nnz=80_000).error / wide < 2
 
 

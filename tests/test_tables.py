@@ -1,6 +1,6 @@
 """Tables as text."""
 
-from skdp._tables import aligned
+from skdp.privacy.accounting.receipts import aligned
 
 
 def test_columns_stand_below_each_other():

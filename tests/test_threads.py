@@ -8,8 +8,8 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from skdp import DPPCA
-from skdp._threads import one_blas_thread
 from skdp.base import _NARROW, atomic
+from skdp.data.blocks import one_blas_thread
 from skdp.exceptions import PrivacyWarning
 
 

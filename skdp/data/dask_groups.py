@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.blocks import is_dask_array
-from skdp.data.dask_rows import checked_array
+from skdp.data.stored_rows import checked_array
 
 
 def blocks_by_group(

@@ -1,4 +1,4 @@
-"""Rows as histories: which items each row holds, and which of them are hidden from the fit.
+"""Rows as histories: which items each row holds, which are hidden, which filter finds them.
 
 To judge a filter, some items of some rows are hidden from it. Which ones is decided in one of two
 ways, so that a neighbour differs in one row, or in one cell, also after hiding:
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.data.blocks import RowSource, plain_block
+from skdp.data.integers import mixed_words
 
 Words = NDArray[np.uint64]
 FloatArray = NDArray[np.float64]
@@ -57,10 +58,10 @@ def hidden_cells(
     rows are all users; by row about `most` items are hidden at most.
     """
     degrees = np.diff(rows.indptr)
-    items = _mixed(rows.indices.astype(np.uint64))
-    salt = _mixed(np.arange(len(degrees), dtype=np.uint64)) if by_cell else _salts(rows, items)
-    chosen = _mixed(salt) < _threshold(judged)
-    words = _mixed(items ^ np.repeat(salt, degrees))
+    items = mixed_words(rows.indices.astype(np.uint64))
+    salt = mixed_words(np.arange(len(degrees), dtype=np.uint64)) if by_cell else _salts(rows, items)
+    chosen = mixed_words(salt) < _threshold(judged)
+    words = mixed_words(items ^ np.repeat(salt, degrees))
     shares = np.minimum(share, most / np.maximum(degrees, 1))
     limits = np.repeat(chosen, degrees) * np.repeat(_threshold(shares), degrees)
     return np.asarray(words < limits)
@@ -81,18 +82,10 @@ def _threshold(share: float | FloatArray) -> Words:
     return np.asarray(np.minimum(share * 2.0**64, 2.0**64 - 2.0**12)).astype(np.uint64)
 
 
-def _mixed(words: Words) -> Words:
-    """Spread 64-bit words over all words, always the same way (a fixed public permutation)."""
-    words = words + np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(words ^ (words >> np.uint64(31)), np.uint64)
-
-
 def _salts(rows: Any, items: Words) -> Words:
     """Return a number of each row's set of items."""
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(items, dtype=np.uint64)])
-    return np.asarray(_mixed(sums[rows.indptr[1:]] - sums[rows.indptr[:-1]]), np.uint64)
+    return np.asarray(mixed_words(sums[rows.indptr[1:]] - sums[rows.indptr[:-1]]), np.uint64)
 
 
 def history_rows(
@@ -179,3 +172,120 @@ class JudgedCells:
         rows = binary_rows(self._R)
         rows.data[hidden_cells(rows, *self._hidden, by_cell=True)] = -1.0
         yield rows[:, self._kept]
+
+
+# Whether public filters find more hidden items of a history than popularity does, row by row.
+#
+# Some items of some histories are hidden, and a filter scores the others:
+# how many of the hidden ones are in its list is a matter of the row alone.
+
+
+_MOST_HIDDEN = 4  # items of a row that are judged at most
+_BITS = 20  # of a public factor or a weight of a taste, in exact products
+_CELLS = 2**18  # scored together: they stay in the cache, and in bounded memory
+
+
+class Tastes(Protocol):
+    """What is used of a public filter."""
+
+    @property
+    def kept(self) -> NDArray[np.intp]:
+        """Numbers of the kept items."""
+        ...
+
+    @property
+    def popularity(self) -> FloatArray:
+        """Popularity of all items."""
+        ...
+
+    @property
+    def outward(self) -> FloatArray:
+        """What each taste adds to the kept items."""
+        ...
+
+    @property
+    def list_length(self) -> int:
+        """How many items a list has."""
+        ...
+
+    def coordinates(self, rows: Any) -> FloatArray:
+        """Return the weight of popularity and of each taste, row by row."""
+        ...
+
+
+def votes(block: Any, *, tastes: Tastes, weights: FloatArray) -> FloatArray:
+    """Return the sum of the votes of a block for each row of weights, against popularity alone.
+
+    A row's vote is 1 where more of its hidden items are found, -1 where fewer are, else 0.
+    """
+    rows = sp.csr_array(block)
+    rows.sort_indices()
+    total = np.zeros(len(weights))
+    if not rows.nnz:
+        return total
+    hidden = np.bincount(_owners(rows)[rows.data < 0], minlength=rows.shape[0])
+    chosen = np.flatnonzero((hidden > 0) & (hidden < np.diff(rows.indptr)))
+    n_rows = max(1, _CELLS // rows.shape[1])
+    for i in range(0, len(chosen), n_rows):
+        total += _votes(rows[chosen[i : i + n_rows]], tastes, weights)
+    return total
+
+
+def _owners(rows: Any) -> NDArray[np.intp]:
+    return np.asarray(np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)))
+
+
+def _votes(rows: Any, tastes: Tastes, weights: FloatArray) -> FloatArray:
+    hidden, owner = rows.data < 0, _owners(rows)
+    rank = np.cumsum(hidden) - (np.cumsum(hidden) - hidden)[rows.indptr[:-1]][owner]
+    judged = hidden & (rank <= _MOST_HIDDEN)
+    users, items = owner[judged], rows.indices[judged]
+    known = rows.copy()
+    known.data = np.where(hidden, 0.0, rows.data)
+    known.eliminate_zeros()
+    seen = _owners(known), known.indices
+    coordinates = tastes.coordinates(known)
+    popular = coordinates[:, :1] * tastes.popularity[tastes.kept]
+
+    def found(scores: FloatArray) -> NDArray[np.intp]:
+        scores[seen] = -np.inf
+        listed = _listed(scores, users, items, tastes.list_length)
+        return np.bincount(users[listed], minlength=rows.shape[0])
+
+    usual = found(popular.copy())
+    total = np.zeros(len(weights))
+    for j, weight in enumerate(weights):
+        used = weight != 0.0
+        personal = coordinates[:, 1:][:, used] * weight[used]
+        others = found(popular + _exact_product(personal, tastes.outward[used]))
+        total[j] = np.sign(others - usual).sum()
+    return total
+
+
+def _listed(
+    scores: FloatArray, users: NDArray[np.intp], items: NDArray[np.intp], n: int
+) -> NDArray[np.bool_]:
+    """Return whether each (user, item) is among the n best of the user, ties by number."""
+    if n >= scores.shape[1]:
+        return np.ones(len(users), bool)
+    last = np.partition(scores, scores.shape[1] - n, axis=1)[:, -n]
+    own = scores[users, items]
+    found = np.asarray(own > last[users])
+    for i in np.flatnonzero(own == last[users]):
+        row = scores[users[i]]
+        before = np.count_nonzero(row > own[i]) + np.count_nonzero(row[: items[i]] == own[i])
+        found[i] = before < n
+    return found
+
+
+def _exact_product(weights: FloatArray, factors: FloatArray) -> FloatArray:
+    """Return weights @ factors, each row from itself alone: both on grids of 20 bits.
+
+    Products of so many bits add up below 2^53, so that the order of BLAS does not matter.
+    """
+    if not weights.shape[1]:
+        return np.zeros((len(weights), factors.shape[1]))
+    unit = np.ldexp(1.0, np.frexp(np.abs(weights).max(axis=1, keepdims=True))[1] - _BITS)
+    step = math.ldexp(1.0, math.frexp(float(np.abs(factors).max()))[1] - _BITS)
+    products = np.rint(weights / unit) @ np.rint(factors / step)
+    return np.asarray(products * (unit * step))

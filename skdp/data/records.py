@@ -1,47 +1,577 @@
-"""Records (x, y): rows with their targets as numbers, wherever they are."""
+"""Measurement matrices as integers: dense, CSR, rank-one factors, single entries.
+
+Notation: record i is a matrix X_i (d1 x d2). It is written as g Z with g a power of two (its unit)
+and Z integers, both from the record alone; X_i - g Z is covered by a margin. All sums below stay
+under 2**53 in exact integers, so their bits depend on no order, block size or thread count (BLAS
+included). U and V are public bases (d x r), on a grid of 2**-26. A form holds no records: it maps
+blocks of them, with numbers of each record (units, weights, scales) in the columns of the block.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import RowSource, row_source
-from skdp.data.zipped import CHECKED, ZippedRows
+from skdp.data.blocks import ScratchOfThread, entrywise, largest_entries, rint
+from skdp.data.integers import GRID_BITS, exact_map, off_grid, on_grid, reduced
+from skdp.data.views import Zipped
 
 FloatArray = NDArray[np.float64]
+Pair = tuple[FloatArray, FloatArray]
+LOOSE = 1 + 1e-5  # bases are orthonormal to 1e-6 on their grids
+_BLOCK = 2**18  # numbers of a dense block: about the second-level cache
+MAX_ROWS = 2**12
+_SMALL = 2**7  # numbers of a record that one product of all records takes less time for
+_SMALLEST, _LARGEST = 2.0**-80, 2.0**80  # records outside contribute nothing
+
+
+class Frame(NamedTuple):
+    """A public tangent space, on grids: U'W1, W2 V, V, the core S of M = U S V', the unit of S."""
+
+    left: FloatArray
+    right: FloatArray
+    basis: FloatArray
+    core: FloatArray
+    core_unit: float
+
+
+def record_bits(size: int) -> int:
+    """Bits of the largest entry of a record of `size` entries: squares of norms below 2**51."""
+    return min(18, math.floor(25.5 - math.log2(max(1, size)) / 2))
+
+
+def record_units(largest: FloatArray, bits: int) -> FloatArray:
+    """Return the unit of each record, 0 for those that are not finite or out of range."""
+    good = (largest > _SMALLEST) & (largest < _LARGEST)
+    exponents = np.frexp(np.where(good, largest, 1.0))[1]
+    return np.where(good, np.ldexp(1.0, exponents - bits), 0.0)
+
+
+def inverse_units(units: FloatArray) -> FloatArray:
+    """Return 1/unit, exactly, and 0 for 0."""
+    return np.asarray(np.divide(1.0, units, out=np.zeros_like(units), where=units > 0))
+
+
+def from_left(W: FloatArray, A: FloatArray) -> FloatArray:
+    """Return W times the d x r matrix of each record, flat: small ones in a single product."""
+    m, size = A.shape
+    r = size // len(W)
+    if size <= _SMALL:
+        return A @ np.kron(W.T, np.eye(r))
+    return np.asarray(np.matmul(W, A.reshape(m, -1, r))).reshape(m, size)
+
+
+_SCRATCH = ScratchOfThread()
+
+
+def rounded(rows: FloatArray, units: FloatArray) -> FloatArray:
+    """Return rows as integers: how many of their units; the next call of this thread overwrites."""
+    if not units.all():
+        rows = np.where((units > 0)[:, None], rows, 0.0)
+    inverse = inverse_units(units)[:, None]
+    return rint(np.multiply(rows, inverse, out=_SCRATCH.rows.shaped(rows.shape)))
+
+
+def _as_floats(whole: NDArray[np.float32]) -> FloatArray:
+    """Return integers that were kept; the next call of this thread overwrites them."""
+    out = _SCRATCH.rows.shaped(whole.shape)
+    np.copyto(out, whole)
+    return out
+
+
+def tangent_sizes(
+    squares: tuple[NDArray[Any], ...], units: FloatArray, margin: float | FloatArray
+) -> FloatArray:
+    """Return the norm of (t1, t2 (I - VV')) from exact squares of t1, t2, t2 V."""
+    t1, t2, core = squares
+    return np.asarray(units * (np.sqrt(np.maximum(t1 + t2 - core, 0.0)) * LOOSE + margin))
 
 
 @dataclass(frozen=True)
-class RecordForm:
-    """How the targets of a place are read; public, so that it can travel.
+class DenseRecords:
+    """Records in dense rows of d1 d2 numbers; optionally whitened to W1 X W2.
 
-    Attributes
-    ----------
-    encode : callable
-        From targets to float64 columns, each row from its target alone.
-    n_targets : int
-        Number of columns.
+    Whitening is never applied to the records: it enters through the public matrices `outer`.
     """
 
-    encode: Callable[[Any], FloatArray]
-    n_targets: int
+    shape: tuple[int, int]
+    outer: Pair | None = None
 
-    def __call__(self, rows: RowSource, y: Any) -> RowSource:
-        """Return the records of one place."""
-        columns = self.columns(y)
-        return ZippedRows(rows, {"y": columns, CHECKED: np.zeros(len(columns), np.int8)})
+    @property
+    def at_once(self) -> int:
+        """Records that fit a cache."""
+        return int(np.clip(_BLOCK // max(1, math.prod(self.shape)), 16, MAX_ROWS))
 
-    def alone(self, y: Any) -> RowSource:
-        """Return the targets of one place as rows."""
-        return row_source(self.columns(y))
+    def whitened(self, W1: FloatArray, W2: FloatArray) -> DenseRecords:
+        """Return the form of W1 X W2, for public symmetric matrices of norm at most 1."""
+        return replace(self, outer=(on_grid(W1), on_grid(W2)))
 
-    def columns(self, y: Any) -> FloatArray:
-        """Return the targets of one place as float64 columns."""
-        columns = np.asarray(self.encode(y), np.float64)
-        if columns.ndim != 2 or columns.shape[1] != self.n_targets:
-            raise ValueError("the targets of a block have another shape")
-        return columns
+    def coordinates(self, rank: int) -> int:
+        """Return r (d1 + d2) if that is at most a quarter of a record: it saves a pass over X."""
+        kept = rank * sum(self.shape)
+        return kept if 4 * kept <= math.prod(self.shape) else 0
+
+    @staticmethod
+    def whole(block: Zipped, form: DenseRecords) -> tuple[FloatArray, NDArray[np.float32]]:
+        """Return the units of rows and their integers, of 18 bits at most, for later passes."""
+        units, Z = form.integers(block)
+        return units, Z.astype(np.float32)
+
+    def integers(self, block: Zipped) -> Pair:
+        """Return the units of rows and their integers, which the next call overwrites."""
+        kept = block.columns.get("whole")
+        if kept is None:
+            units = record_units(largest_entries(block.rows), record_bits(math.prod(self.shape)))
+            return units, rounded(block.rows, units)
+        return block.columns["row_units"], _as_floats(kept)
+
+    def counted(self, block: Zipped) -> FloatArray:
+        """Return the integers of rows whose units are known."""
+        kept = block.columns.get("whole")
+        return rounded(block.rows, block.columns["units"]) if kept is None else _as_floats(kept)
+
+    def _left(self, matrix: FloatArray, Z: FloatArray) -> FloatArray:
+        return np.asarray(np.matmul(matrix, Z.reshape(len(Z), *self.shape)))
+
+    def inner(self, Z: FloatArray, units: FloatArray, frame: Frame) -> FloatArray:
+        """Return <x, M> of records in integers of their units."""
+        seen = reduced(self._left(frame.left, Z))
+        seen = reduced((seen.reshape(-1, self.shape[1]) @ frame.basis).reshape(len(Z), -1))
+        return np.asarray(units * frame.core_unit * np.einsum("ij,j->i", seen, frame.core.ravel()))
+
+    def survey(self, block: Zipped) -> tuple[FloatArray, ...]:
+        """Return units and upper bounds of the norms (of W1 X W2); 0 for what adds nothing."""
+        d1, d2 = self.shape
+        units, Z = self.integers(block)
+        margin = math.sqrt(d1 * d2)
+        if self.outer is not None:
+            W1, W2 = self.outer
+            Y = reduced(self._left(W1, Z))
+            Z = reduced(np.matmul(Y.reshape(-1, d2), W2, out=Z.reshape(-1, d2))).reshape(len(Z), -1)
+            margin *= 2
+        norms = units * np.sqrt(np.einsum("ij,ij->i", Z, Z)) * LOOSE + units * margin
+        return units, np.where(units > 0, norms, 0.0)
+
+    def tangent(self, block: Zipped, frame: Frame) -> Pair:
+        """Return an upper bound of ||P_T X|| and <X, M> of each record.
+
+        A column `kept` receives W1 Z W2 V and U'W1 Z W2, rounded to integers below 2**24.
+        """
+        (d1, d2), r, m = self.shape, frame.basis.shape[1], len(block.rows)
+        units, kept = block.columns["units"], block.columns.get("kept")
+        Z = self.counted(block)
+        A = reduced(Z.reshape(-1, d2) @ frame.right).reshape(m, d1 * r)
+        B = reduced(self._left(frame.left, Z))
+        if self.outer is not None:
+            W1, W2 = self.outer
+            A = reduced(from_left(W1, A))
+            B = reduced(B.reshape(-1, d2) @ W2).reshape(m, r, d2)
+        K = reduced((B.reshape(-1, d2) @ frame.basis).reshape(m, r * r))
+        B = B.reshape(m, -1)
+        if kept is not None:
+            kept[:, : r * d1], kept[:, r * d1 :] = A, B
+        squares = tuple(np.einsum("ij,ij->i", part, part) for part in (A, B, K))
+        margin = 0.5 * math.sqrt(d1 * d2) + 2 * math.sqrt(r) * (math.sqrt(d1) + math.sqrt(d2)) + r
+        inner = np.einsum("ij,j->i", K, frame.core.ravel())
+        return tangent_sizes(squares, units, margin), units * frame.core_unit * inner
+
+    def sides(self, block: Zipped, frame: Frame, beside: FloatArray) -> Pair:
+        """Return W1 X W2 V and U'W1 X beside of each record, as floats."""
+        rows = np.where((block.columns["units"] > 0)[:, None], block.rows, 0.0)
+        X = np.asarray(rows, np.float64).reshape(-1, *self.shape)
+        right, left = X @ off_grid(frame.right), off_grid(frame.left) @ X @ beside
+        return (right if self.outer is None else off_grid(self.outer[0]) @ right), left
+
+    def weighted(self, block: Zipped) -> FloatArray:
+        """Return the sum of weights Z, flat: exact for integer weights."""
+        return np.asarray(block.columns["weights"] @ self.counted(block))
+
+    def moment_sizes(self, block: Zipped) -> FloatArray:
+        """Return an upper bound of ||X X'||_F = ||X'X||_F of each record."""
+        units, size = block.columns["units"], math.prod(self.shape)
+        Z = self.counted(block).reshape(-1, *self.shape)
+        if self.shape[0] > self.shape[1]:
+            Z = np.ascontiguousarray(Z.transpose(0, 2, 1))
+        G = reduced(np.matmul(Z, Z.copy().transpose(0, 2, 1)))  # of one array it takes longer
+        flat = Z.reshape(len(Z), size)
+        norm = np.sqrt(np.einsum("ij,ij->i", flat, flat))
+        grams = (np.sqrt(np.einsum("ijk,ijk->i", G, G)) + min(self.shape)) * 2.0**GRID_BITS
+        return np.asarray(units**2 * (grams + norm * math.sqrt(size) + size))
+
+    def moments(self, block: Zipped) -> FloatArray:
+        """Return Z Z' and Z'Z for Z = rint(scale X), flat."""
+        d1, d2 = self.shape
+        units, scales = block.columns["units"], block.columns["scales"]
+        rows = block.rows if units.all() else np.where((units > 0)[:, None], block.rows, 0.0)
+        Z = rint(np.multiply(rows, scales[:, None], out=_SCRATCH.rows.shaped(rows.shape)))
+        right = Z.reshape(-1, d2)
+        left = Z.reshape(-1, d1, d2).transpose(1, 0, 2).reshape(d1, -1)
+        return np.concatenate([(left @ left.T).ravel(), (right.T @ right).ravel()])
+
+    def moment_slack(self) -> tuple[float, float]:
+        """Return what rounding adds: (a, b) for a size of size + a sqrt(size) + b.
+
+        ||(Z+E)(Z+E)'|| <= ||ZZ'|| + 2 ||Z||_2 ||E||_F + ||E||_F^2 with ||E||_F <= sqrt(p)/2.
+        """
+        size = math.prod(self.shape)
+        return math.sqrt(size), size / 4
+
+
+# Measurement matrices that are not dense, as integers: CSR rows, and rank-one factors (A, B).
+#
+# Notation and exactness as above.
+
+
+IntArray = NDArray[np.int64]
+_FACTORS = 2**16  # numbers of a block of factors
+
+
+def _margins(block: Zipped, record: IntArray) -> FloatArray:
+    """Roots of the numbers of entries that are rounded: a stored zero is not."""
+    return np.sqrt(np.bincount(record, block.rows.data != 0, block.shape[0]))
+
+
+@dataclass(frozen=True)
+class SparseRecords:
+    """Records in CSR rows; whitening is diagonal, so that they stay sparse."""
+
+    shape: tuple[int, int]
+    scales: Pair | None = None
+
+    outer = None
+    at_once = MAX_ROWS
+
+    def whitened(self, W1: FloatArray, W2: FloatArray) -> SparseRecords:
+        """Return the form of records with entry (a, b) times W1[a, a] W2[b, b]."""
+        return replace(self, scales=(np.diagonal(W1).copy(), np.diagonal(W2).copy()))
+
+    def coordinates(self, rank: int) -> int:
+        """Return 0: nothing is kept."""
+        return 0
+
+    def _entries(self, block: Zipped) -> tuple[IntArray, IntArray, FloatArray]:
+        """Return (record, flat index, value) of the entries; blocks hold no duplicates."""
+        rows = block.rows
+        record = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+        index = rows.indices.astype(np.int64)
+        values = rows.data
+        if self.scales is not None:
+            a, b = np.divmod(index, self.shape[1])
+            values = values * self.scales[0][a] * self.scales[1][b]
+        return record, index, values
+
+    def _integers(self, block: Zipped, units: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
+        record, index, values = self._entries(block)
+        scaled = np.where(units[record] > 0, values, 0.0) * inverse_units(units)[record]
+        return record, index, np.rint(scaled)
+
+    def _norms(self, block: Zipped, units: FloatArray) -> Pair:
+        """Return norms in units, and of what rounding may change."""
+        record, _, Z = self._integers(block, units)
+        m = block.shape[0]
+        return np.sqrt(np.bincount(record, Z * Z, m)), _margins(block, record)
+
+    def survey(self, block: Zipped) -> Pair:
+        """Return units and upper bounds of the norms."""
+        rows = entrywise(lambda _: self._entries(block)[2], block.rows)
+        units = record_units(largest_entries(rows), record_bits(math.prod(self.shape)))
+        norms, margin = self._norms(block, units)
+        return units, units * (norms * LOOSE + margin)
+
+    @staticmethod
+    def _grouped(key: IntArray, terms: FloatArray) -> tuple[IntArray, FloatArray]:
+        """Sum exact terms by key: (sorted keys, sums)."""
+        if key.size == 0:
+            return key, terms
+        if (np.diff(key) < 0).any():
+            order = np.argsort(key, kind="stable")
+            key, terms = key[order], terms[order]
+        firsts = np.flatnonzero(np.diff(key, prepend=key[0] - 1))
+        return key[firsts], np.add.reduceat(terms, firsts, axis=0)
+
+    def tangent(self, block: Zipped, frame: Frame) -> Pair:
+        """Return an upper bound of ||P_T X|| and <X, M> of each record."""
+        (d1, d2), r, m = self.shape, frame.basis.shape[1], block.shape[0]
+        units = block.columns["units"]
+        record, index, Z = self._integers(block, units)
+        a, b = np.divmod(index, d2)
+        keys_a, A = self._grouped(record * d1 + a, Z[:, None] * frame.right[b])
+        keys_b, B = self._grouped(record * d2 + b, Z[:, None] * frame.left.T[a])
+        A, B = reduced(A), reduced(B)
+        owners = keys_b // d2
+        products = (B[:, :, None] * frame.basis[keys_b % d2][:, None, :]).reshape(len(B), r * r)
+        columns = [np.bincount(owners, product, m) for product in products.T]
+        K = reduced(np.stack(columns, axis=1, dtype=np.float64))
+        a2, b2, k2 = (np.einsum("ij,ij->i", part, part) for part in (A, B, K))
+        squares = np.bincount(keys_a // d1, a2, m), np.bincount(owners, b2, m), k2
+        counts = _margins(block, record)
+        margin = counts * (0.5 + 2 * math.sqrt(r)) + r
+        inner = K @ frame.core.ravel()
+        return tangent_sizes(squares, units, margin), units * frame.core_unit * inner
+
+    def sides(self, block: Zipped, frame: Frame, beside: FloatArray) -> Pair:
+        """Return X V and U'X beside of each record (after whitening), as floats."""
+        (d1, d2), r, m = self.shape, frame.basis.shape[1], block.shape[0]
+        record, index, values = self._entries(block)
+        a, b = np.divmod(index, d2)
+        right, left = np.zeros((m, d1, r)), np.zeros((m, d2, r))
+        np.add.at(right, (record, a), values[:, None] * off_grid(frame.right)[b])
+        np.add.at(left, (record, b), values[:, None] * off_grid(frame.left).T[a])
+        return right, left.swapaxes(1, 2) @ beside
+
+    def weighted(self, block: Zipped) -> FloatArray:
+        """Return the sum of weights Z, flat."""
+        record, index, Z = self._integers(block, block.columns["units"])
+        total = np.bincount(index, Z * block.columns["weights"][record], math.prod(self.shape))
+        return np.asarray(total, np.float64)
+
+    def moment_sizes(self, block: Zipped) -> FloatArray:
+        """Return an upper bound of the norm of the row (or column) sums of squares."""
+        units = block.columns["units"]
+        norms, margin = self._norms(block, units)
+        return np.asarray(units**2 * (norms + margin) ** 2)
+
+    def moments(self, block: Zipped) -> FloatArray:
+        """Return row sums and column sums of trunc((scale X)^2)."""
+        units, scales = block.columns["units"], block.columns["scales"]
+        record, index, values = self._entries(block)
+        kept = np.where(units[record] > 0, values, 0.0)
+        squares = np.trunc((kept * scales[record]) ** 2)
+        a, b = np.divmod(index, self.shape[1])
+        d1, d2 = self.shape
+        return np.concatenate([np.bincount(a, squares, d1), np.bincount(b, squares, d2)])
+
+    def moment_slack(self) -> tuple[float, float]:
+        """Truncated squares only shrink non-negative sums."""
+        return 0.0, 0.0
+
+
+@dataclass(frozen=True)
+class FactoredRecords:
+    """Records X_i = a_i b_i': rows a_i beside a column `factors` of b_i; whitening acts on both."""
+
+    shape: tuple[int, int]
+    whitening: Pair | None = None
+
+    outer = None
+
+    @property
+    def at_once(self) -> int:
+        """Records that fit a cache."""
+        return int(np.clip(_FACTORS // sum(self.shape), 16, MAX_ROWS))
+
+    def whitened(self, W1: FloatArray, W2: FloatArray) -> FactoredRecords:
+        """Return the form of (W1 a)(W2 b)', for public symmetric matrices of norm at most 1."""
+        return replace(self, whitening=(on_grid(W1), on_grid(W2)))
+
+    def coordinates(self, rank: int) -> int:
+        """Return 0: nothing is kept."""
+        return 0
+
+    def _sides(self, block: Zipped) -> list[tuple[FloatArray, FloatArray, FloatArray, float]]:
+        """Return (integers, their norms, units, norm of the rounding) of both factors."""
+        return [self._integers(block.rows, 0), self._integers(block.columns["factors"], 1)]
+
+    def _integers(self, rows: Any, side: int) -> tuple[FloatArray, FloatArray, FloatArray, float]:
+        """Round one factor: the norm of the integers stays below 2**13, of a product 2**26."""
+        rows, d = np.asarray(rows, np.float64), rows.shape[1]
+        bits = math.floor(13 - math.log2(max(1, d)) / 2)
+        units = record_units(largest_entries(rows), bits)
+        Z, margin = rounded(rows, units).copy(), math.sqrt(d) / 2
+        if self.whitening is not None:
+            Z, margin = reduced(Z @ self.whitening[side]), math.sqrt(d)
+        return Z, np.sqrt(np.einsum("ij,ij->i", Z, Z)), units, margin
+
+    def survey(self, block: Zipped) -> Pair:
+        """Return units and norms of the products; a bad factor makes a record zero."""
+        (_, a, ga, ea), (_, b, gb, eb) = self._sides(block)
+        units = ga * gb
+        return units, units * (a + ea) * (b + eb) * LOOSE
+
+    def tangent(self, block: Zipped, frame: Frame) -> Pair:
+        """Return an upper bound of ||P_T X|| and <X, M> of each record."""
+        (A, a, _, ea), (B, b, _, eb) = self._sides(block)
+        units = block.columns["units"]
+        u, v = off_grid(A @ frame.left.T), off_grid(B @ frame.basis)
+        uu, vv = (np.einsum("ij,ij->i", part, part) for part in (u, v))
+        margin = (a * eb + b * ea + ea * eb) * LOOSE
+        inner = np.zeros(len(A))
+        for j, k in np.ndindex(*frame.core.shape):
+            inner += u[:, j] * v[:, k] * frame.core[j, k]
+        sizes = tangent_sizes((a * a * vv, uu * b * b, uu * vv), units, margin)
+        return sizes, units * frame.core_unit * inner
+
+    def sides(self, block: Zipped, frame: Frame, beside: FloatArray) -> Pair:
+        """Return a (V'b)' and (U'a) (beside'b)' of each record (after whitening), as floats."""
+        (A, _, f, _), (B, _, g, _) = self._sides(block)
+        a, b = A * f[:, None], B * g[:, None]
+        right = a[:, :, None] * (b @ off_grid(frame.right))[:, None]
+        return right, (a @ off_grid(frame.left).T)[:, :, None] * (b @ beside)[:, None]
+
+    def weighted(self, block: Zipped) -> FloatArray:
+        """Return the sum of weights Z, flat."""
+        (A, *_), (B, *_) = self._sides(block)
+        return np.asarray((A * block.columns["weights"][:, None]).T @ B).ravel()
+
+    def moment_sizes(self, block: Zipped) -> FloatArray:
+        """Return an upper bound of ||X X'||_F = ||a||^2 ||b||^2."""
+        return np.asarray(self.survey(block)[1] ** 2)
+
+    def moments(self, block: Zipped) -> FloatArray:
+        """Return the sums of z z' for z = rint(scale ||b|| a) and z = rint(scale ||a|| b)."""
+        (A, a, ga, _), (B, b, gb, _) = self._sides(block)
+        f = block.columns["scales"] * ga * gb
+        left, right = np.rint(A * (f * b)[:, None]), np.rint(B * (f * a)[:, None])
+        return np.concatenate([(left.T @ left).ravel(), (right.T @ right).ravel()])
+
+    def moment_slack(self) -> tuple[float, float]:
+        """||(z+e)(z+e)'|| <= ||z||^2 + 2 ||z|| ||e|| + ||e||^2 with ||e|| <= sqrt(d)/2."""
+        d = max(self.shape)
+        return math.sqrt(d), d / 4
+
+
+# CSR records of a single entry, by its row or its column; and public means beside records.
+#
+# A record x e_a e_b' becomes x e_b, what it says of the mean of a column, or x e_a. Records of more
+# entries say nothing of means, and contribute nothing: their entries may move together.
+
+
+def of_means(block: Zipped, rows: FloatArray, columns: FloatArray) -> FloatArray:
+    """Return <X, a 1' + 1 b'> of each record, for public a and b; NaN where it is not finite."""
+    X = block.rows
+    a, b = np.divmod(X.indices.astype(np.int64), len(columns))
+    record = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+    with np.errstate(all="ignore"):
+        terms = X.data * (rows[a] + columns[b])
+        return np.asarray(np.bincount(record, terms, X.shape[0]), np.float64)
+
+
+@dataclass(frozen=True)
+class SingleEntries(SparseRecords):
+    """Records of one entry as x e_b of `shape` (1, d2), or x e_a of `shape` (d1, 1)."""
+
+    width: int = 1  # d2 of the records
+
+    @classmethod
+    def of(cls, form: object, *, by_column: bool) -> SingleEntries:
+        """Return the form of records that were not whitened."""
+        if type(form) is not SparseRecords or form.scales is not None:
+            raise ValueError("sums by rows or columns of a matrix need X in CSR rows")
+        d1, d2 = form.shape
+        return cls((1, d2) if by_column else (d1, 1), None, d2)
+
+    @property
+    def total_name(self) -> str:
+        """Say what a sum of contributions is."""
+        return "column_sums" if self.shape[0] == 1 else "row_sums"
+
+    def _singled(self, block: Zipped) -> Zipped:
+        X = block.rows
+        m, stored = X.shape[0], X.data != 0
+        record = np.repeat(np.arange(m), np.diff(X.indptr))
+        single = np.bincount(record[stored], minlength=m) == 1
+        kept = stored & single[record]
+        index = (
+            X.indices[kept] % self.width if self.shape[0] == 1 else X.indices[kept] // self.width
+        )
+        indptr = np.concatenate([[0], np.cumsum(single)])
+        return Zipped(
+            sp.csr_array((X.data[kept], index, indptr), (m, max(self.shape))), block.columns
+        )
+
+    def survey(self, block: Zipped) -> Pair:
+        """Return units and upper bounds of the norms."""
+        return super().survey(self._singled(block))
+
+    def tangent(self, block: Zipped, frame: Frame) -> Pair:
+        """Return an upper bound of ||P_T X|| and <X, M> of each record."""
+        return super().tangent(self._singled(block), frame)
+
+    def sides(self, block: Zipped, frame: Frame, beside: FloatArray) -> Pair:
+        """Return X V and U'X beside of each record, as floats."""
+        return super().sides(self._singled(block), frame, beside)
+
+    def weighted(self, block: Zipped) -> FloatArray:
+        """Return the sum of weights Z, flat."""
+        return super().weighted(self._singled(block))
+
+    def moment_sizes(self, block: Zipped) -> FloatArray:
+        """Return an upper bound of the norm of the row (or column) sums of squares."""
+        return super().moment_sizes(self._singled(block))
+
+    def moments(self, block: Zipped) -> FloatArray:
+        """Return row sums and column sums of trunc((scale X)^2)."""
+        return super().moments(self._singled(block))
+
+
+# Dense records whose contributions are A x for a public matrix A, and whose residuals are of x.
+#
+# Notation and exactness as above. With A in proportion to the inverse of a
+# known covariance of x, contributions e A x point to the error of M whatever that covariance is.
+
+
+MOST = 2**12  # entries of a record: exact products with the public matrix
+
+
+@dataclass(frozen=True)
+class MixedRecords(DenseRecords):
+    """Records x in dense rows of d1 d2 numbers that contribute A x, A symmetric of norm below 1.
+
+    Like whitening, A is never applied to the records of a sum: it maps the exact sum.
+    """
+
+    mix: FloatArray | None = None  # A, on its grid
+
+    @classmethod
+    def of(cls, form: object, A: FloatArray) -> MixedRecords:
+        """Return the form that mixes records which were not whitened."""
+        if not isinstance(form, DenseRecords) or form.outer is not None:
+            raise ValueError("a full 'design' needs measurement matrices in dense rows")
+        return cls(form.shape, None, on_grid(A))
+
+    def _mixed(self, Z: FloatArray) -> FloatArray:
+        """Return A Z in integers: half a step away from it."""
+        assert self.mix is not None
+        return reduced(Z @ self.mix)
+
+    def mapped(self, flat: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return floor(A K) of an exact sum K."""
+        assert self.mix is not None
+        return exact_map(self.mix, flat)
+
+    def mapped_float(self, flat: FloatArray) -> FloatArray:
+        """Return A K of a sum of floats."""
+        assert self.mix is not None
+        return np.asarray(off_grid(self.mix) @ flat)
+
+    def survey(self, block: Zipped) -> Pair:
+        """Return units and upper bounds of the norms of A x; 0 for what adds nothing."""
+        size = math.prod(self.shape)
+        units, Z = self.integers(block)
+        Y = self._mixed(Z)
+        norms = units * (np.sqrt(np.einsum("ij,ij->i", Y, Y)) * LOOSE + math.sqrt(size))
+        return units, np.where(units > 0, norms, 0.0)
+
+    def tangent(self, block: Zipped, frame: Frame) -> Pair:
+        """Return an upper bound of ||P_T A x|| and <x, M> of each record.
+
+        A column `kept` receives Y V and U'Y of Y = A Z, rounded to integers below 2**24.
+        """
+        (d1, d2), r, m = self.shape, frame.basis.shape[1], len(block.rows)
+        units, kept = block.columns["units"], block.columns.get("kept")
+        Z = self.counted(block)
+        Y = self._mixed(Z)
+        right = reduced((Y.reshape(-1, d2) @ frame.right).reshape(m, d1, r))
+        left = reduced(self._left(frame.left, Y))
+        core = reduced((left.reshape(-1, d2) @ frame.basis).reshape(m, r * r))
+        right, left = right.reshape(m, -1), left.reshape(m, -1)
+        if kept is not None:
+            kept[:, : r * d1], kept[:, r * d1 :] = right, left
+        squares = tuple(np.einsum("ij,ij->i", part, part) for part in (right, left, core))
+        margin = math.sqrt(d1 * d2) + 2 * math.sqrt(r) * (math.sqrt(d1) + math.sqrt(d2)) + r
+        return tangent_sizes(squares, units, margin), self.inner(Z, units, frame)

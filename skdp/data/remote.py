@@ -25,8 +25,7 @@ from skdp.data.blocks import (
     plain_block,
     sum_rows,
 )
-from skdp.data.views import View, ViewedRows, columns_of, selected
-from skdp.data.zipped import ZippedRows, sources_in_turn
+from skdp.data.views import View, ViewedRows, ZippedRows, columns_of, selected, sources_in_turn
 
 FloatArray = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
@@ -347,6 +346,11 @@ class _Alone:
 class RowNumbers(Numbers):
     """A private number of each row, kept where the rows are for the steps of one search."""
 
-    def __init__(self, source: AnyRows, compute: Callable[[Block], FloatArray]) -> None:
-        columns = RowColumns(source, _Alone(compute), "numbers")
+    def __init__(
+        self,
+        source: AnyRows,
+        compute: Callable[[Block], FloatArray],
+        n_jobs: int | None = None,
+    ) -> None:
+        columns = RowColumns(source, _Alone(compute), "numbers", n_jobs=n_jobs)
         super().__init__(columns, partial(_column, name="numbers"))

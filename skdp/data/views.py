@@ -1,23 +1,248 @@
-"""Rows as public views show them: about a centre, or on some columns.
+"""Views of rows: about a centre, on some columns, beside targets or groups.
 
-A view is a function of a pass, from blocks to blocks: each row becomes a row, from that row alone.
+A view is a function of a pass, from blocks to blocks: each row becomes a row, from that row
+alone.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import finite_rows
-from skdp.data.blocks import Block, RowSource, SparseRows, plain_block, rows_at_once
-from skdp.data.scratch import Repeated, Scratch
-from skdp.data.zipped import CHECKED, Zipped
+from skdp.data.blocks import (
+    Block,
+    Repeated,
+    RowSource,
+    Scratch,
+    SparseRows,
+    cuts,
+    dense,
+    finite_only,
+    finite_rows,
+    plain_block,
+    row_source,
+    rows_at_once,
+)
+
+# Rows with what belongs to them (targets, groups, numbers), cut at the same places; rows by group.
+#
+# What joins a row and its target is their place. So rows must come in an order that is known, which
+# arrays, files and Dask arrays have and a `RowSource` in general has not.
+#
+# Notation: a batch of groups holds groups of m rows each. Laid flat, a group is one long row of m d
+# entries, whose squared norm is the sum of the squared lengths of its rows. Rows that come in no
+# groups are groups of one row: the same integers.
+
+
+Columns = Mapping[str, NDArray[Any]]
+# A column that remembers which records are finite: 0 not looked at yet, 1 finite, -1 not.
+CHECKED = "checked"
+
+
+class Zipped(NamedTuple):
+    """Rows of one block, and the columns beside them by name."""
+
+    rows: Block
+    columns: Columns
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the rows, as `sum_rows` asks for it."""
+        return tuple(self.rows.shape)
+
+    @property
+    def targets(self) -> NDArray[np.float64]:
+        """The targets of the rows."""
+        return self.columns["y"]
+
+    def beside(self, **columns: NDArray[Any]) -> Zipped:
+        """Return the same rows with more columns."""
+        return Zipped(self.rows, {**self.columns, **columns})
+
+    def __getitem__(self, part: Any) -> Any:
+        return Zipped(self.rows[part], {name: c[part] for name, c in self.columns.items()})
+
+
+class Groups(NamedTuple):
+    """Rows of groups with equally many rows, one group after the other.
+
+    Attributes
+    ----------
+    rows : array or CSR array of shape (groups * each, n_features)
+        The rows.
+    each : int
+        How many rows each group has.
+    columns : mapping of arrays
+        What belongs to the rows, by name.
+    """
+
+    rows: Block
+    each: int
+    columns: Columns
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the batch: groups first."""
+        return self.rows.shape[0] // self.each, self.rows.shape[1]
+
+    @property
+    def targets(self) -> NDArray[np.float64]:
+        """The targets of the rows."""
+        return self.columns["y"]
+
+
+def rows_each(block: Any) -> int:
+    """Return how many rows each group of a block has."""
+    return block.each if isinstance(block, Groups) else 1
+
+
+def laid_flat(block: Any) -> Block:
+    """Return each group as one long row."""
+    if not isinstance(block, Groups):
+        return block
+    (n, d), m = block.shape, block.each
+    if not sp.issparse(block.rows):
+        return block.rows.reshape(n, m * d)
+    starts = np.repeat(np.arange(n * m) % m * d, np.diff(block.rows.indptr))
+    parts = (block.rows.data, block.rows.indices + starts, block.rows.indptr[::m])
+    return sp.csr_array(parts, shape=(n, m * d))
+
+
+def by_group(change: Callable[[Block], Block], block: Any) -> Block:
+    """Return the rows of what a map of rows makes of each group, laid flat.
+
+    Sparse ones hold entries where those of the block do.
+    """
+    flat = change(laid_flat(block))
+    if not isinstance(block, Groups):
+        return flat
+    if not sp.issparse(flat):
+        return flat.reshape(block.rows.shape[0], -1)
+    parts = (flat.data, block.rows.indices, block.rows.indptr)
+    return sp.csr_array(parts, shape=block.rows.shape)
+
+
+def with_rows(block: Any, rows: Block) -> Any:
+    """Return the same groups with other rows."""
+    return block._replace(rows=rows) if isinstance(block, Groups) else rows
+
+
+def rows_of(block: Any) -> Block:
+    """Return the rows of a block."""
+    return block.rows if isinstance(block, Groups) else block
+
+
+def whole_groups(block: Any) -> Any:
+    """Return the groups whose values are all finite, with dense rows; of rows, those that are."""
+    if not isinstance(block, Groups):
+        return finite_only(block)
+    rows = dense(block.rows)
+    good = finite_rows(rows).reshape(-1, block.each).all(axis=1)
+    return block._replace(rows=rows if good.all() else rows[np.repeat(good, block.each)])
+
+
+def group_sums(rows: Block, block: Any) -> Block:
+    """Return the sum over the rows of each group; exact where they are integers."""
+    m = rows_each(block)
+    if m == 1:
+        return rows
+    numbers = dense(rows)
+    return numbers.reshape(len(numbers) // m, m, numbers.shape[1]).sum(axis=1)
+
+
+class ZippedRows:
+    """A source that yields its rows in their order, and columns in that order beside it.
+
+    Parameters
+    ----------
+    source : RowSource
+        Rows, or rows that have columns already.
+    columns : dict of arrays
+        One entry for each row.
+    start : int
+        Place of the first row of the source in the columns.
+    at_once : int or None
+        Public: blocks of more rows are cut.
+    """
+
+    def __init__(
+        self, source: RowSource, columns: Columns, start: int = 0, at_once: int | None = None
+    ) -> None:
+        self._source, self._columns = source, columns
+        self._start, self._at_once = start, at_once
+        self.n_features = source.n_features
+
+    def n_rows(self) -> int:
+        """Return the private number of rows."""
+        return self._source.n_rows()
+
+    def parts(self, n: int) -> list[RowSource]:
+        """Cut as the rows are cut."""
+        out: list[RowSource] = []
+        start = self._start
+        for part in self._source.parts(n):
+            out.append(ZippedRows(part, self._columns, start, self._at_once))
+            start += part.n_rows()
+        return out
+
+    def blocks(self) -> Iterator[Zipped]:
+        """Yield blocks of rows with their columns."""
+        start = self._start
+        for given in self._source.blocks():
+            block = given if isinstance(given, Zipped) else Zipped(plain_block(given), {})
+            stop = start + block.shape[0]
+            here = {name: column[start:stop] for name, column in self._columns.items()}
+            if any(len(column) != block.shape[0] for column in here.values()):
+                # a file that was changed: no sizes in the message
+                raise ValueError("a block has more rows than targets")
+            yield from _cut(block.beside(**here), self._at_once)
+            start = stop
+
+
+def _cut(block: Zipped, at_once: int | None) -> Iterator[Zipped]:
+    rows = at_once or max(1, block.shape[0])
+    for i in range(0, block.shape[0], rows):
+        piece: Any = block if rows >= block.shape[0] else block[i : i + rows]
+        yield piece
+
+
+class InTurn:
+    """Sources one after the other, each opened when it is read; a part is some that follow."""
+
+    def __init__(self, opens: Sequence[Callable[[], RowSource]], n_features: int) -> None:
+        self._opens, self.n_features = opens, n_features
+
+    def n_rows(self) -> int:
+        """Return the private number of rows."""
+        return sum(open_one().n_rows() for open_one in self._opens)
+
+    def parts(self, n: int) -> list[RowSource]:
+        """Cut between sources."""
+        return [InTurn(self._opens[a:b], self.n_features) for a, b in cuts(0, len(self._opens), n)]
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks of one source after the other."""
+        for open_one in self._opens:
+            yield from open_one().blocks()
+
+
+def sources_in_turn(sources: Sequence[RowSource], n_features: int) -> RowSource:
+    """Return open sources as one."""
+    return InTurn([lambda source=source: source for source in sources], n_features)  # type: ignore[misc]
+
+
+# Rows as public views show them: about a centre, or on some columns.
+#
+# A view is a function of a pass, from blocks to blocks: each row becomes a row, from that row
+# alone.
+
 
 FloatArray = NDArray[np.float64]
 View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
@@ -97,11 +322,14 @@ def columns_of(source: RowSource, kept: NDArray[np.intp]) -> RowSource:
     return ViewedRows(source, partial(selected, kept=kept), len(kept))
 
 
-def centered(blocks: Iterable[Block], center: FloatArray) -> Iterator[FloatArray]:
-    """Yield rows minus a centre, in dense blocks of bounded memory."""
+def centered(blocks: Iterable[Any], center: FloatArray) -> Iterator[Any]:
+    """Yield rows minus a centre, in dense blocks of bounded memory; groups stay whole."""
     rows = rows_at_once(len(center))
     scratch = Scratch()  # of this pass: another one of the thread may be under way
     for block in blocks:
+        if isinstance(block, Groups):
+            yield block._replace(rows=np.asarray(dense(block.rows) - center))
+            continue
         for i in range(0, block.shape[0], rows):
             part = block[i : i + rows]
             part = part.toarray() if sp.issparse(part) else part
@@ -109,27 +337,39 @@ def centered(blocks: Iterable[Block], center: FloatArray) -> Iterator[FloatArray
             yield np.subtract(part, about, out=scratch.shaped(part.shape))
 
 
-def selected(blocks: Iterable[Block], kept: NDArray[np.intp]) -> Iterator[Block]:
+def selected(blocks: Iterable[Any], kept: NDArray[np.intp]) -> Iterator[Any]:
     """Yield some columns; a row with a bad value anywhere holds a NaN."""
     for given in blocks:
-        yield on_columns(plain_block(given), kept)
+        rows = given.rows if isinstance(given, Groups) else plain_block(given)
+        yield with_rows(given, on_columns(rows, kept))
 
 
-def rows_of_records(blocks: Iterable[Zipped], kept: NDArray[np.intp] | None) -> Iterator[Block]:
-    """Yield the rows of records, on some columns; those of bad records hold a NaN."""
+def rows_of_records(
+    blocks: Iterable[Zipped | Groups], kept: NDArray[np.intp] | None
+) -> Iterator[Any]:
+    """Yield the rows of records, on some columns; those of bad records hold a NaN.
+
+    Groups stay whole, and their targets have no part in it.
+    """
     for block in blocks:
+        if isinstance(block, Groups):
+            yield block if kept is None else block._replace(rows=on_columns(block.rows, kept))
+            continue
         bad = np.flatnonzero(~good_records(block))
         rows = block.rows if kept is None else block.rows[:, kept]
         yield _marked(rows.copy(), bad) if bad.size else rows
 
 
-def targets_of_records(blocks: Iterable[Zipped]) -> Iterator[FloatArray]:
-    """Yield the targets of records; those of bad records are not numbers."""
+def targets_of_records(blocks: Iterable[Zipped | Groups]) -> Iterator[Any]:
+    """Yield the targets of records; those of bad records are not numbers, or as they came."""
     for block in blocks:
-        yield np.where(good_records(block)[:, None], block.targets, np.nan)
+        if isinstance(block, Groups):
+            yield Groups(block.targets, block.each, {})
+        else:
+            yield np.where(good_records(block)[:, None], block.targets, np.nan)
 
 
-def good_records(block: Zipped) -> NDArray[np.bool_]:
+def good_records(block: Zipped | Groups) -> NDArray[np.bool_]:
     """Whether row and targets are finite; looked at once, where a column remembers it."""
     seen = block.columns.get(CHECKED)
     if seen is None:
@@ -139,7 +379,7 @@ def good_records(block: Zipped) -> NDArray[np.bool_]:
     return np.asarray(seen > 0)
 
 
-def _finite_records(block: Zipped) -> NDArray[np.bool_]:
+def _finite_records(block: Zipped | Groups) -> NDArray[np.bool_]:
     return np.asarray(finite_rows(block.rows) & finite_rows(block.targets))
 
 
@@ -156,3 +396,38 @@ def _marked(rows: Block, bad: NDArray[np.intp]) -> Block:
         return rows + sp.csr_array((np.full(len(bad), np.nan), (bad, first)), shape=rows.shape)
     rows[bad, first] = np.nan
     return rows
+
+
+# Records (x, y): rows with their targets as numbers, wherever they are.
+
+
+@dataclass(frozen=True)
+class RecordForm:
+    """How the targets of a place are read; public, so that it can travel.
+
+    Attributes
+    ----------
+    encode : callable
+        From targets to float64 columns, each row from its target alone.
+    n_targets : int
+        Number of columns.
+    """
+
+    encode: Callable[[Any], FloatArray]
+    n_targets: int
+
+    def __call__(self, rows: RowSource, y: Any) -> RowSource:
+        """Return the records of one place."""
+        columns = self.columns(y)
+        return ZippedRows(rows, {"y": columns, CHECKED: np.zeros(len(columns), np.int8)})
+
+    def alone(self, y: Any) -> RowSource:
+        """Return the targets of one place as rows."""
+        return row_source(self.columns(y))
+
+    def columns(self, y: Any) -> FloatArray:
+        """Return the targets of one place as float64 columns."""
+        columns = np.asarray(self.encode(y), np.float64)
+        if columns.ndim != 2 or columns.shape[1] != self.n_targets:
+            raise ValueError("the targets of a block have another shape")
+        return columns

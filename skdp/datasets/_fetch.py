@@ -1,11 +1,10 @@
 """Data sets from their owners: download, check, cache, parse. No copy is part of the package.
 
-A file is used only if its SHA-256 is the one that is written here, or that the caller gives.
+A file is used only if its SHA-256 is the one that is written here.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import zipfile
@@ -19,7 +18,6 @@ from sklearn.datasets import fetch_file, get_data_home
 from sklearn.utils import Bunch
 
 MOVIELENS_URL = "https://files.grouplens.org/datasets/movielens/{archive}.zip"
-SNAP_URL = "https://snap.stanford.edu/data/{file}"
 
 # version -> (archive, file inside, separator, lines of heading, SHA-256)
 _MOVIELENS = {
@@ -27,7 +25,6 @@ _MOVIELENS = {
              "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229"),
     "1m": ("ml-1m", "ratings.dat", "::", 0,
            "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20"),
-    "10m": ("ml-10m", "ratings.dat", "::", 0, None),
     "20m": ("ml-20m", "ratings.csv", ",", 1,
             "96f243c338a8665f6bcc89c53edf6ee39162a846940de6b7c8c48aeada765ff3"),
     "25m": ("ml-25m", "ratings.csv", ",", 1,
@@ -35,12 +32,6 @@ _MOVIELENS = {
     "32m": ("ml-32m", "ratings.csv", ",", 1,
             "e4a68655d7386b8f95f2f2424b2ff975dfdd15ffd59e0d864a14dca43e99d6ee"),
 }  # fmt: skip
-_SNAP = {
-    "facebook": "facebook_combined.txt.gz",
-    "ca-GrQc": "ca-GrQc.txt.gz",
-    "ca-HepTh": "ca-HepTh.txt.gz",
-    "email-Enron": "email-Enron.txt.gz",
-}
 
 
 def fetch_movielens(
@@ -48,7 +39,6 @@ def fetch_movielens(
     *,
     data_home: Any = None,
     download_if_missing: bool = True,
-    sha256: Any = None,
     n_retries: int = 3,
     delay: float = 1.0,
     return_X: bool = False,
@@ -60,14 +50,12 @@ def fetch_movielens(
 
     Parameters
     ----------
-    version : {"100k", "1m", "10m", "20m", "25m", "32m"}, default="100k"
+    version : {"100k", "1m", "20m", "25m", "32m"}, default="100k"
         Which data set.
     data_home : str or path-like, default=None
         Folder of the cache; None is scikit-learn's.
     download_if_missing : bool, default=True
         If False, raise an OSError where the file is not in the cache.
-    sha256 : str, default=None
-        Checksum that the archive must have. None is the known one; of "10m" none is known.
     n_retries : int, default=3
         Number of retries.
     delay : float, default=1.0
@@ -87,8 +75,8 @@ def fetch_movielens(
             f"The 'version' parameter of fetch_movielens must be a str among "
             f"{sorted(_MOVIELENS)}. Got {version!r} instead."
         )
-    archive, name, separator, heading, known = _MOVIELENS[version]
-    url, sha256 = MOVIELENS_URL.format(archive=archive), sha256 or known
+    archive, name, separator, heading, sha256 = _MOVIELENS[version]
+    url = MOVIELENS_URL.format(archive=archive)
     path = _fetched(url, data_home, download_if_missing, sha256, n_retries, delay)
     with zipfile.ZipFile(path) as content:
         inside = [entry for entry in content.namelist() if Path(entry).name == name]
@@ -109,58 +97,6 @@ def fetch_movielens(
     )
 
 
-def fetch_snap_graph(
-    name: str = "facebook",
-    *,
-    data_home: Any = None,
-    download_if_missing: bool = True,
-    sha256: Any = None,
-    n_retries: int = 3,
-    delay: float = 1.0,
-) -> Any:
-    """Load a graph of the SNAP collection, downloading it from Stanford if necessary.
-
-    Edges are taken without direction, loops are dropped.
-
-    Parameters
-    ----------
-    name : {"facebook", "ca-GrQc", "ca-HepTh", "email-Enron"}, default="facebook"
-        Which graph.
-    data_home : str or path-like, default=None
-        Folder of the cache; None is scikit-learn's.
-    download_if_missing : bool, default=True
-        If False, raise an OSError where the file is not in the cache.
-    sha256 : str, default=None
-        Checksum that the file must have. The collection publishes none, so it must be given.
-    n_retries : int, default=3
-        Number of retries.
-    delay : float, default=1.0
-        Seconds between retries.
-
-    Returns
-    -------
-    data : Bunch
-        ``data`` (symmetric csr_array of shape (n_nodes, n_nodes)), ``nodes`` (their identifiers),
-        ``sha256`` and ``DESCR``.
-    """
-    if name not in _SNAP:
-        raise ValueError(
-            f"The 'name' parameter of fetch_snap_graph must be a str among {sorted(_SNAP)}. "
-            f"Got {name!r} instead."
-        )
-    url = SNAP_URL.format(file=_SNAP[name])
-    path = _fetched(url, data_home, download_if_missing, sha256, n_retries, delay)
-    with gzip.open(path, "rt", encoding="ascii") as file:
-        lines = [",".join(line.split()) for line in file if not line.startswith("#")]
-    pairs = _numbers("\n".join(lines), 0, 2).astype(np.int64)
-    nodes, ends = np.unique(pairs, return_inverse=True)
-    ends = ends.reshape(-1, 2)
-    ends = np.unique(np.sort(ends[ends[:, 0] != ends[:, 1]], axis=1), axis=0)
-    upper = sp.csr_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(nodes),) * 2)
-    text = f"SNAP graph {name}, {len(nodes)} nodes, {len(ends)} edges, from {url}."
-    return Bunch(data=sp.csr_array(upper + upper.T), nodes=nodes, sha256=sha256, DESCR=text)
-
-
 def _numbers(text, heading, n_columns):
     table = np.loadtxt(io.StringIO(text), delimiter=",", skiprows=heading, ndmin=2)
     if table.shape[1] != n_columns:
@@ -170,11 +106,6 @@ def _numbers(text, heading, n_columns):
 
 def _fetched(url, data_home, download_if_missing, sha256, n_retries, delay):
     """Return the path of a file in the cache whose SHA-256 is right; download it if necessary."""
-    if sha256 is None:
-        raise ValueError(
-            f"no SHA-256 of {url} is known here. Fetch it by a way that you trust, compute its "
-            "checksum (sha256sum), and pass it as 'sha256'."
-        )
     folder = Path(get_data_home(data_home)) / "skdp"
     path = folder / url.rsplit("/", 1)[1]
     if not download_if_missing:
@@ -190,7 +121,7 @@ def _fetched(url, data_home, download_if_missing, sha256, n_retries, delay):
         raise OSError(
             f"Cannot download {url}: {error}. Without a network, put the file into the cache "
             "yourself (its folder is 'skdp' in scikit-learn's data home), or use a generator such "
-            "as make_ratings or make_block_graph."
+            "as make_ratings."
         ) from error
 
 

@@ -1,8 +1,12 @@
-"""The linear map that decompositions share: transform, inverse_transform, feature names."""
+"""What decompositions share: the linear map, routes for row units, centring, the model behind PCA.
+
+A route is chosen from public shapes and parameters only.
+"""
 
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,13 +15,45 @@ from sklearn import config_context
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from skdp._bounds import column_bounds
-from skdp._groups import feature_names, refuse_column, rows_to_map
-from skdp._inputs import advised, as_blocks, map_blocks
-from skdp._validation import FLOATS
-from skdp.base import FitsElsewhereMixin
+from skdp._inputs import (
+    advised,
+    as_blocks,
+    checked,
+    feature_names,
+    map_blocks,
+    refuse_column,
+    rows_to_map,
+)
+from skdp._validation import FLOATS, check_option, column_bounds
+from skdp.base import FitsElsewhereMixin, learn_scale
 from skdp.data.products import row_products, saturated
 from skdp.exceptions import PrivacyWarning, warn_caller
+from skdp.queries.sums import Neighbours
+from skdp.solvers.linalg import (
+    fix_signs,
+    leading_eigenvectors,
+    symmetric_noise_edge,
+    top_eigenpairs,
+)
+from skdp.solvers.place import QUESTIONS, Level, raised_level
+from skdp.solvers.postprocess import (
+    debias_eigenvalues,
+    log_likelihood_rows,
+    mean_push,
+    model_covariance,
+    model_precision,
+    shrunk_mean,
+)
+from skdp.solvers.spectral import (
+    RowNoise,
+    gram_subspace,
+    moment_of_long_rows_pays,
+    power_subspace,
+    screened_subspace,
+)
+
+# The linear map that decompositions share: transform, inverse_transform, feature names.
+
 
 _DOUBT = 0.5  # of the largest variance: more is said
 _LONG = 0.5  # of the rows: if so many may be several times as long as the clip norm it is said
@@ -252,3 +288,389 @@ def check_in_range(estimator, n_components, n_samples, n_features):
             f"n_components={n_components!r} must be between {least} and {what}={limit!r} with "
             f"svd_solver={solver!r}. Got {n_components!r}."
         )
+
+
+# What the spectral estimators share: routes for row units, and fits for the other units.
+#
+# A route is chosen from public shapes and parameters only.
+
+
+GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
+_RAISING = 0.2  # of the share of a clip norm, for how far above the median it should be
+DIRECTION_LEVEL = 24.0  # deviations of the noise: how many rows may be shortened
+SPECTRUM_LEVEL = 3.0  # clips few rows: eigenvalues matter as much as directions
+SCREENED_FEATURES = 100  # screening needs more columns than it keeps
+_FEW_STEPS, _MORE_STEPS = 1.5, 5.5  # mu, of epsilon 8 and 50: with less noise there are more steps
+_EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
+
+
+def row_route(name, d, k, sparse, *, centred=True):
+    """Return "gram", "power" or "screened" for a solver name of ours or of scikit-learn.
+
+    Sums show which columns of sparse rows hold most, but not of rows that may be centred.
+    """
+    if name in ("gram", "power", "screened"):
+        return name
+    if name == "randomized":
+        return "power"
+    least = GRAM_FEATURES if centred else 0
+    if name == "auto" and sparse and d > max(4 * k, SCREENED_FEATURES, least):
+        return "screened"
+    return "power" if name == "auto" and d > GRAM_FEATURES else "gram"
+
+
+def row_clip_norm(estimator, session, ask, share, d, *, level=DIRECTION_LEVEL, near=None):
+    """Return the clip norm of some rows: given, or learnt from the median of their norms upwards.
+
+    Beside it how many of them may be several times longer.
+
+    About `level` noise scales of a d x d moment may be shortened. `near` is an earlier clip norm,
+    of the same rows about another centre.
+    """
+    if estimator.clip_norm != "auto":
+        return Level(float(estimator.clip_norm), 0.0)
+    if session.budget.exact:  # nothing is protected, so that nothing need be cut
+        return Level(math.inf, 0.0)
+    scale = learn_scale(
+        estimator, ask.kept_below, (1 - _RAISING) * share,
+        of="the rows", remedy="'clip_norm'", near=1.0 if near is None else near,
+    )  # fmt: skip
+    goal = level * session.noise_multiplier * math.sqrt(2 * d)
+    return raised_level(ask.norms_above, scale.value / math.sqrt(2), goal, _RAISING * share)
+
+
+def kept_rows(session, ask, route, d, noise):
+    """Return the rows as a route reads them: their moment is kept where it is released anyway.
+
+    Not elsewhere: each part of a moment would be rounded by itself.
+    """
+    if route != "gram" or not session.holds_rows:
+        return ask
+    return ask.kept(moment_of_long_rows_pays(d, noise))
+
+
+def row_noise(session, adjacency, n, clip_norm):
+    """Public facts on the noise of a row-unit fit."""
+    multiplier = session.noise_multiplier
+    neighbours = Neighbours(adjacency)
+    psd, rect = neighbours.positive(multiplier), neighbours.array(multiplier)
+    return RowNoise(psd, rect, n, clip_norm)
+
+
+def step_shares(n_iter, share, mu):
+    """Shares of the power steps: the last one gets half. With little noise there are more."""
+    steps = 3 if mu < _FEW_STEPS else 6 if mu < _MORE_STEPS else 12
+    steps = steps if n_iter == "auto" else n_iter
+    if steps <= 1:
+        return [share]
+    return [share / (2 * (steps - 1))] * (steps - 1) + [share / 2]
+
+
+def row_subspace(session, ask, route, d, k, share, noise, *, n_iter, n_oversamples):
+    """Return the leading subspace (d x k) by a route, and the column sums if it released them."""
+    if route == "gram":
+        return gram_subspace(ask, d, k, share, noise), None
+    if route == "screened" and noise.psd:
+        V, sums, _ = screened_subspace(ask, d, k, share, noise)
+        return V, sums
+    extra = min(k, 10) if n_oversamples == "auto" else n_oversamples
+    start = session.random_signs((d, min(d, k + extra)))
+    if session.budget.exact:
+        each = _EXACT_SHARE * share
+        V = leading_eigenvectors(lambda Q: ask.gram_product(Q, share=each).value, start, k)
+        return V, None
+    shares = step_shares(n_iter, share, session.budget.mu)
+    return power_subspace(ask, start, k, shares, noise), None
+
+
+def rotate_by_ritz(project, V, share):
+    """Rotate a subspace to its Ritz vectors; return (values without the noise's push, vectors).
+
+    ``project(V, share=...)`` releases the moment in the subspace.
+    """
+    answer = project(V, share=share)
+    values, Q = top_eigenpairs((answer.value + answer.value.T) / 2)
+    edge = symmetric_noise_edge(answer.noise_scale, V.shape[1])
+    return debias_eigenvalues(values, edge), V @ Q
+
+
+def components_of(V):
+    """Rows with fixed signs, from the columns of V."""
+    return fix_signs(np.ascontiguousarray(V.T))
+
+
+def check_normalizer(estimator):
+    """Refuse normalisers that leave the iterate without a bounded norm."""
+    check_option(estimator, "power_iteration_normalizer", ("auto", "QR", "LU", "none"))
+    value = estimator.power_iteration_normalizer
+    if value in ("LU", "none"):
+        raise ValueError(
+            f"power_iteration_normalizer={value!r} has no bounded sensitivity; use 'QR' or 'auto'. "
+            f"Got {value!r}."
+        )
+
+
+# The released mean of rows, and the clip norm about it.
+
+
+_CLEAR = 6.0  # times the noise of a rank: rows enough to ask about another mean
+_LOOKS = 3  # means, each about the one before
+_ASIDE = 0.1  # of the squared lengths: a mean that holds less is not worth another search
+
+
+class Centre(NamedTuple):
+    """Rows about a released mean.
+
+    Attributes
+    ----------
+    mean : ndarray
+        The mean.
+    pushes : tuple of two floats
+        What its error adds to the moment: noise, and noise with bias (a mean that was shrunk adds
+        less of the one and as much of both).
+    rows : Ask
+        The rows about it, clipped.
+    clip_norm : float
+        How long they may be.
+    beyond : float
+        How many rows may be several times longer.
+    """
+
+    mean: Any
+    pushes: tuple[float, float]
+    rows: Any
+    clip_norm: float
+    beyond: float
+
+
+def centred(ask, noise, beyond, d, shares, search):
+    """Return the rows about their released mean, and how long they may be.
+
+    ``search(ask, share, near=...)`` learns a clip norm. The error of a mean is in proportion to the
+    clip norm that its rows had: means of rows far from 0 are taken one about the other, each of
+    rows that were found shorter about the one before. Where a mean is near, those that follow are
+    of the same rows, and are pooled with it: the releases are the same.
+    """
+    n, level = noise.n, noise.clip_norm
+    clipped = rows = ask.clipped(level)
+    if "spread" not in shares:
+        mean, pushes = _mean(rows.sums(share=shares["mean"]), n, level, d)
+        return Centre(mean, pushes, rows.centered(mean), level, beyond)
+    search_shares = _halved(shares["spread"], _looks(noise, shares["spread"]))
+    part = shares["mean"] / (len(search_shares) + 1)  # alike: sums of the same rows are made once
+    place, here, clip_norm = np.zeros(d), ask, level
+    pooled = step = None
+    for share in search_shares:
+        pooled = _pooled(pooled, rows.sums(share=part), part)
+        if step is None:
+            step, _ = shrunk_mean(*pooled.sums, n, level)
+            near = step @ step <= _ASIDE * level**2
+            there = here if near else clipped.centered(place + step)  # from here they are known
+        clip_norm, beyond = search(there, share, near=clip_norm)
+        if not near and clip_norm < level:
+            place, here, rows = place + step, there, there.clipped(clip_norm)
+            level, pooled, step = clip_norm, None, None
+    step, pushes = _mean(_pooled(pooled, rows.sums(share=part), part).sums, n, level, d)
+    mean = place + step
+    return Centre(mean, pushes, clipped.centered(mean).clipped(clip_norm), clip_norm, beyond)
+
+
+class Start(NamedTuple):
+    """Where the rows of a stream lie, as far as it was learnt before the stream began.
+
+    Attributes
+    ----------
+    about : ndarray or None
+        A released point near their mean; None is zero.
+    clip_norm : float
+        For rows about that point.
+    beyond : float
+        How many rows may be several times longer.
+    left : float
+        What share was not used.
+    """
+
+    about: Any
+    clip_norm: float
+    beyond: float
+    left: float
+
+
+def started(ask, noise, level, shares, search):
+    """Return where rows lie, by means of which each is taken about the one before.
+
+    Few looks where rows are few. None follows where the last mean was near: the rest of the shares
+    is left for better use.
+    """
+    n, left, about = noise.n, shares["mean"] + shares["spread"], None
+    looks = _looks(noise, shares["spread"])
+    mean_share, search_share = (shares[name] / max(1, looks) for name in ("mean", "spread"))
+    rows = ask.clipped(level.value)
+    for _ in range(looks):
+        sums = rows.sums(share=mean_share)
+        left -= mean_share
+        mean, _ = shrunk_mean(sums.value, sums.noise_scale, n, level.value)
+        if mean @ mean <= _ASIDE * level.value**2:
+            break
+        place = mean if about is None else about + mean
+        nearer = ask.centered(place)
+        found = search(nearer, search_share, near=level.value)
+        left -= search_share
+        if found.value >= level.value:  # a search that saw nothing better
+            break
+        about, level = place, found
+        rows = nearer.clipped(level.value)
+    return Start(about, *level, left)
+
+
+def _mean(sums, n, radius, d):
+    mean, kept = shrunk_mean(sums.value, sums.noise_scale, n, radius)
+    push = mean_push(sums.noise_scale, n, d)
+    return mean, (kept * push, push)
+
+
+class _Pooled(NamedTuple):
+    """Sums of the same rows, released more than once, and what share they had."""
+
+    sums: Any
+    share: float
+
+
+def _pooled(first, sums, share):
+    if first is None:
+        return _Pooled(sums, share)
+    both = first.share + share
+    value = (first.share * first.sums.value + share * sums.value) / both
+    scale = sums.noise_scale * math.sqrt(share / both)
+    return _Pooled(sums._replace(value=value, noise_scale=scale), both)
+
+
+def _looks(noise, share):
+    """Return how many means are taken one about the other: few where rows are few."""
+    looks = _LOOKS
+    while looks and noise.n <= _CLEAR * _rank_noise(noise, _halved(share, looks)[0]):
+        looks -= 1
+    return looks
+
+
+def _halved(share, looks):
+    """Return shares of the searches: the last one, whose answer stays, has at least half."""
+    if looks <= 1:
+        return [share]
+    return [share / (2 * (looks - 1))] * (looks - 1) + [share / 2]
+
+
+def _rank_noise(noise, share):
+    """Return the noise of one question of a search for a scale."""
+    return noise.rect / 2 * math.sqrt(QUESTIONS / share)
+
+
+# The probabilistic model behind PCA, from released values only.
+
+
+class ProbabilisticModelMixin:
+    """Covariance, precision, likelihoods and synthetic rows of a fitted PCA."""
+
+    def get_covariance(self) -> Any:
+        """Return the covariance of the probabilistic model.
+
+        Returns
+        -------
+        cov : ndarray of shape (n_features, n_features)
+            Covariance, from released values.
+        """
+        check_is_fitted(self)
+        return model_covariance(*self._model())
+
+    def get_precision(self) -> Any:
+        """Return the inverse of the model's covariance.
+
+        Returns
+        -------
+        precision : ndarray of shape (n_features, n_features)
+            Precision, from released values.
+        """
+        check_is_fitted(self)
+        return model_precision(*self._model())
+
+    def _model(self, *, scaled=True):
+        components = self.components_
+        if self.whiten and scaled:  # scikit-learn scales the axes of a whitened model, and so do we
+            components = components * np.sqrt(self.explained_variance_)[:, None]
+        return components, self.explained_variance_, self.noise_variance_
+
+    def sample(self, n_samples: int = 1, random_state: Any = None) -> Any:
+        """Draw synthetic rows from the probabilistic model; free, and they may be shared.
+
+        Normal rows with the released mean and covariance, cut to public `bounds` if there are any.
+        They show what is linear: means, variances, correlations. They have no clusters, no skew, no
+        dependence of another kind; fit one model for each class to keep classes apart.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+            Number of rows; `n_samples_` is the released number of private ones.
+        random_state : int, Generator or None, default=None
+            Of the draws. They are made of released values, so a seed takes no privacy away.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+            Synthetic rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from skdp import DPPCA
+        >>> X = np.random.default_rng(0).uniform(0, 1, (5000, 3))
+        >>> pca = DPPCA(epsilon=1.0, bounds=(0, 1)).fit(X)
+        >>> pca.sample(4, random_state=0).shape
+        (4, 3)
+        """
+        check_is_fitted(self)
+        if isinstance(n_samples, bool) or not isinstance(n_samples, Integral) or n_samples < 1:
+            raise ValueError(f"'n_samples' must be an int of at least 1. Got {n_samples!r}.")
+        rng = np.random.default_rng(random_state)
+        components, variances, noise = self._model(scaled=False)
+        excess = np.sqrt(np.maximum(variances - noise, 0.0))
+        inside = rng.standard_normal((n_samples, len(components))) * excess @ components
+        outside = np.sqrt(noise) * rng.standard_normal((n_samples, components.shape[1]))
+        rows = self.mean_ + inside + outside
+        if getattr(self, "bounds", None) is not None:
+            names = getattr(self, "feature_names_in_", None)
+            rows = np.clip(rows, *column_bounds(self, "bounds", rows.shape[1], names))
+        return rows.astype(self.components_.dtype, copy=False)
+
+    def score_samples(self, X: Any) -> Any:
+        """Return the log-likelihood of each row; for private rows it is not covered by epsilon.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to score.
+
+        Returns
+        -------
+        ll : ndarray of shape (n_samples,)
+            Log-likelihood of each row.
+        """
+        check_is_fitted(self)
+        X = checked(self, X, reset=False)
+        return log_likelihood_rows(X - self.mean_, self.get_precision())
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-likelihood; on private rows it is not covered by epsilon.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to score.
+        y : Ignored
+            Not used.
+
+        Returns
+        -------
+        ll : float
+            Mean log-likelihood.
+        """
+        return float(np.mean(self.score_samples(X)))

@@ -1,27 +1,473 @@
-"""What a factorizer keeps between calls, as plain data, and the steps from one state to the next.
+"""What a factorizer keeps between calls and sends to servers, as plain data.
 
 None of it is ever pickled, copied or shown. An estimator gives parameters; nothing is set on it.
 """
 
-from dataclasses import dataclass, field, replace
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from skdp.decomposition._factorizer_layout import (
-    Layout,
-    draw_maps,
-    known_sides,
-    make_layout,
-    map_digest,
-)
-from skdp.decomposition._factorizer_messages import added, stacked
+from skdp.answer import Answer
+from skdp.data.products import IntegerSketch, SketchMap
 from skdp.exceptions import PrivacyError
-from skdp.privacy.streams.groups import StreamGroup
-from skdp.privacy.streams.noise_first import NoisyGroup
-from skdp.privacy.streams.sketch_draws import SketchSource
-from skdp.privacy.streams.sketches import grant_sketches
+from skdp.privacy.accounting.plain_data import pack, unpack
+from skdp.privacy.streams.checkpoints import StreamGroup
+from skdp.privacy.streams.sketches import (
+    NoisyGroup,
+    SketchSource,
+    grant_sketches,
+    merged_receipt,
+    receipt_state,
+)
+from skdp.queries.sketches import SketchUnit
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.sketching import factorize
+
+# What a factorizer will release: decided from parameters and public shapes alone.
+
+
+_DENSE_SIZE = 2e7  # entries of a matrix of noise that "auto" may make
+_WIDE_SIZE = 4e6  # numbers of sketches, noisy ones and random ones, that are small: 32 MB
+_WIDER_CORE = 5  # columns of S for one of F, where memory allows
+_EACH = 8  # entries of a row of a sparse sketch
+_CORE_SHARE = 0.1
+_FINE, _FINE_CORE = 64, 2048  # units of an entry of an isometry; of all on one side of a core
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The releases of one fit.
+
+    Attributes
+    ----------
+    method : {"dense", "two_sketch", "three_sketch"}
+        What is released: A; A F and S'A; or these and S'A T.
+    shape : tuple of int
+        Shape of A.
+    sketch_size, core_size : int
+        Columns of F, and of S (and T).
+    unit : SketchUnit
+        Privacy unit.
+    random : bool
+        Gaussian sketches are secret coins of the mechanism.
+    n_components : int
+        Rank that is asked for.
+    """
+
+    method: str
+    shape: tuple
+    sketch_size: int
+    core_size: int
+    unit: SketchUnit
+    random: bool
+    n_components: int
+
+    @property
+    def shares(self):
+        """Shares of the budget: about sqrt(m) : sqrt(n) gives the least error.
+
+        k columns of A F are read off t noisy ones, at a loss of t / (t - k - 1).
+        """
+        sizes = (self.sketch_size, self.core_size)
+        loss = (t / max(t - self.n_components - 1, t / 4) for t in sizes)
+        m, n = (math.sqrt(side * more) for side, more in zip(self.shape, loss, strict=True))
+        if self.method == "dense":
+            return [1.0]
+        rest = 1.0 if self.method == "two_sketch" else 1.0 - _CORE_SHARE
+        first = rest * m / (m + n)
+        return [first, rest - first] + ([_CORE_SHARE] if self.method == "three_sketch" else [])
+
+
+def chosen_method(estimator, shape):
+    """Return the method for a public shape."""
+    if estimator.method != "auto":
+        return estimator.method
+    m, n = shape
+    small = m * n <= _DENSE_SIZE or 2 * _sketch_size(estimator) >= n
+    return "dense" if small else "two_sketch"
+
+
+def _sketch_size(estimator):
+    least = max(4 * estimator.n_components, 32)
+    return least if estimator.sketch_size is None else estimator.sketch_size
+
+
+def sizes(estimator, shape, *, stream):
+    """Return (method, sketch_size, core_size) for a public shape.
+
+    Sketches of a matrix at hand are twice as wide where they are small: what they lose of its tail
+    halves. Where the sketches of two sides stay as small, the second is wider still: it sees more
+    of the tail (3 to 4% less error, 0 to 2% more where all is noise). Updates would take twice as
+    long, and servers must agree whatever rows they hold.
+    """
+    (m, n), k = shape, estimator.n_components
+    method, t = chosen_method(estimator, shape), _sketch_size(estimator)
+    ours, wider = estimator.sketch_size is None and not stream, 2
+    if ours and 6 * t * (m + n) <= _WIDE_SIZE:
+        t *= 2
+    if ours and method == "two_sketch" and (1 + _WIDER_CORE) * t * (m + n) <= _WIDE_SIZE:
+        wider = _WIDER_CORE
+    v = wider * t if estimator.core_size is None else estimator.core_size
+    if method != "dense":
+        t, v = min(t, n), min(v, m)
+        if min(t, v) < k:
+            raise ValueError(
+                f"sketch_size={t} and core_size={v} must be at least n_components={k}. Got "
+                f"{min(t, v)}."
+            )
+    return method, t, v
+
+
+def make_layout(estimator, shape, unit):
+    """Choose what is released, and refuse what has no bound."""
+    method, t, v = sizes(estimator, shape, stream=unit.stream)
+    random = estimator.sensitivity_mode == "random" and method != "dense"
+    if random:
+        _check_random(estimator, unit)
+    return Layout(method, tuple(shape), t, v, unit, random, estimator.n_components)
+
+
+def budget_kinds(estimator):
+    """Return the kinds of budgets that fits may have, by their shape; "sketch" of random ones.
+
+    Several fits with one secret sketch have coins in common, and do not add up.
+    """
+    secret = estimator.sensitivity_mode == "random" and estimator.sketch == "gaussian"
+    if not secret or estimator.method == "dense":
+        return ("gaussian",)
+    if estimator.sketch_seed is not None:
+        raise PrivacyError(
+            "several fits share the sketch of 'sketch_seed', and what they spend together is not "
+            "known. Use sketch_seed=None, or sensitivity_mode='worst_case'."
+        )
+    return ("gaussian", "sketch") if estimator.method == "auto" else ("sketch",)
+
+
+def _check_random(estimator, unit):
+    """Refuse what averages over a sketch cannot cover."""
+    kind = estimator.sketch
+    reason = unit.refusal(kind)
+    if reason is not None:
+        raise ValueError(
+            f"sensitivity_mode='random' has no bound for sketch={kind!r} and privacy_unit="
+            f"{unit.name!r}: {reason}. Use sketch='gaussian', or sensitivity_mode='worst_case', "
+            "which takes exact norms."
+        )
+    if estimator.oblivious or kind in ("sparse", "srht"):
+        return  # single entries meet rows of known norm, whoever knows the sketch
+    source = None
+    if estimator.sketch_seed is not None:
+        source = "sketch_seed is given, so the sketch may be known to those who choose the data"
+    elif unit.stream:
+        source = "the data arrive after the sketch is drawn"
+    if source is not None:
+        raise ValueError(
+            f"sensitivity_mode='random' counts the sketch as secret noise, and {source}. Use "
+            "sensitivity_mode='worst_case' (single entries: with sketch='sparse' at no cost), or "
+            "declare with oblivious=True that the data do not depend on the sketch in any way."
+        )
+
+
+def draw_maps(layout, kind, source, first_row=0):
+    """Draw the sketches of a layout: SketchMaps in the order of the shares.
+
+    Rows of S are drawn for the rows of A that start at `first_row`: each server has its own.
+    """
+    if layout.method == "dense":
+        return [SketchMap("matrix", layout.shape)]
+    m, n = layout.shape if source.most_rows is None else shortened(layout, kind, source.most_rows)
+    F = draw_sketch(source, "right", kind, n, layout.sketch_size)
+    S = draw_sketch(source, f"left {first_row}", kind, m, layout.core_size)
+    maps = [
+        SketchMap("right_sketch", layout.shape, None, F),
+        SketchMap("left_sketch", layout.shape, S, None),
+    ]
+    if layout.method == "three_sketch":
+        S = draw_sketch(source, f"core, left {first_row}", kind, m, layout.core_size, coarse=True)
+        T = draw_sketch(source, "core, right", kind, n, min(layout.core_size, n), coarse=True)
+        maps.append(SketchMap("core_sketch", layout.shape, S, T))
+    return maps
+
+
+def shortened(layout, kind, most_rows):
+    """Return a shape of A whose sketches have the bounds of those for the true one, or that one.
+
+    Gaussian sketches of known draw, and isometries, have norms that depend on every row.
+    """
+    m, n = layout.shape
+    by_law = layout.random and kind == "gaussian"
+    by_entry = kind in ("sparse", "srht") and (layout.unit.single or layout.random)
+    if not (by_law or by_entry):
+        return m, n
+    return min(m, max(most_rows, layout.core_size)), min(n, max(most_rows, layout.sketch_size))
+
+
+def draw_sketch(source, name, kind, n, size, *, coarse=False):
+    """Draw one n x size sketch."""
+    if kind == "sparse":
+        each = min(_EACH, size)
+        positions, signs = source.sparse(name, n, size, each)
+        return IntegerSketch(kind, size, math.sqrt(each), None, positions, signs)
+    if kind == "srht":
+        return IntegerSketch(kind, size, math.sqrt(size), source.hadamard(name, n, size))
+    matrix, deviation = source.gaussian(name, (n, size), coarse=coarse)
+    if kind == "isometry":
+        units = _isometry_units(n) if coarse else _FINE
+        Q = np.linalg.qr(matrix.astype(np.float64))[0]
+        matrix = np.rint(units * math.sqrt(n) * Q).astype(np.int64)
+        return IntegerSketch(kind, size, units * math.sqrt(size), matrix)
+    return IntegerSketch(kind, size, deviation * math.sqrt(size), matrix)
+
+
+def _isometry_units(n):
+    """Return the units of an entry for one side of a core: a power of two, fewer for longer sides.
+
+    A is cut to whole numbers, which both sides multiply: at worst by the units times n. Rounding
+    the entries of the isometry itself costs little: 4% of its norm at one unit.
+    """
+    return 2 ** min(int(math.log2(_FINE)), max(0, math.floor(math.log2(_FINE_CORE / n))))
+
+
+def map_digest(maps, *, left=False):
+    """Return a name for the sketches that two states must share: those of the right side.
+
+    `left`: those of both sides, for a state that goes on elsewhere.
+    """
+    names = hashlib.sha256()
+    for sketch in maps:
+        names.update(repr((sketch.name, sketch.scale)).encode())
+        if sketch.right is not None:
+            names.update(np.ascontiguousarray(sketch.right.integers()).tobytes())
+        if left and sketch.left is not None:
+            names.update(np.ascontiguousarray(sketch.left.integers()).tobytes())
+    return names.hexdigest()[:32]
+
+
+def known_sides(maps_by_rows):
+    """Return F and S (or T of the core, and its S) as floats: none where A itself is released.
+
+    The sketches of the rows of each server come in the order of the rows.
+    """
+    first = maps_by_rows[0]
+    if len(first) == 1:
+        return ()
+    last = len(first) - 1
+    right = first[0 if last == 1 else last].right.real()
+    return right, np.vstack([maps[last].left.real() for maps in maps_by_rows])
+
+
+# Noisy states of servers: as messages, merged, and what they cost together. All is public.
+
+
+VERSION = 3
+_MAGIC = b"skdp.factorizer\n"
+_DIGEST = 32
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyState:
+    """Noisy sketches of one server: what a message holds. Everything in it is public."""
+
+    method: str
+    shape: tuple
+    first_row: int
+    digest: str
+    steps: list
+    variances: list
+    arrays: list = field(repr=False)
+    honest_servers: int | None = None
+    receipts: list = field(default_factory=list)
+
+    @property
+    def protects(self):
+        """What a neighbour is: unit, adjacency, and the caller's bound."""
+        receipt = self.receipts[0]
+        return receipt["unit"], receipt["adjacency"], receipt["sensitivity"]
+
+    def fingerprint(self):
+        """Return a name of the opened numbers (never of a part of the noise)."""
+        return hashlib.sha256(b"".join(a.tobytes() for a in self.arrays)).hexdigest()
+
+    def to_bytes(self):
+        """Write a message: a magic line, a header, integers, and a checksum."""
+        message = _MAGIC + pack(dict(vars(self), version=VERSION))
+        return message + hashlib.sha256(message).digest()
+
+    @staticmethod
+    def from_bytes(message):
+        """Read a message; a damaged or foreign one is a ValueError."""
+        message = bytes(message)
+        body, checksum = message[:-_DIGEST], message[-_DIGEST:]
+        if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != checksum:
+            raise ValueError("the message is damaged or was not made by DPLowRankFactorizer.")
+        header = unpack(body[len(_MAGIC) :])
+        known = {field.name for field in fields(NoisyState)}
+        if header.pop("version", None) != VERSION or set(header) != known:
+            raise ValueError("the message is of another version; use one version on all servers.")
+        paid = [receipt["ledger"] for receipt in header["receipts"]]
+        if header["honest_servers"] is not None or len(paid) != 1 or not paid[0]:
+            raise ValueError("the message has no receipt of a whole noise of its own.")
+        header["shape"] = tuple(header["shape"])
+        return NoisyState(**header)
+
+
+def contract(unit):
+    """Return the caller's bound where that is part of what a neighbour is, else None."""
+    return unit.sensitivity if unit.name in ("frobenius", "rank_one") else None
+
+
+def header_of(running):
+    """Return what others may know before a state is opened: a NoisyState without arrays."""
+    session, params = running.session, running.group.notes["params"]
+    receipt = receipt_state(session.spent(), session.ledger)
+    receipt["sensitivity"] = contract(running.layout.unit)
+    steps, scales = zip(*running.group.steps(), strict=True)
+    return NoisyState(
+        running.layout.method, running.layout.shape, params["first_row"], map_digest(running.maps),
+        list(steps), [s**2 for s in scales], [], params["honest_servers"], [receipt],
+    )  # fmt: skip
+
+
+def opened(running):
+    """Open a state: a NoisyState, all of it public (or one part of a sum)."""
+    return replace(header_of(running), arrays=running.group.close())
+
+
+def check_alike(state, other):
+    """Refuse to merge states of other sketches, shapes or noise."""
+    for name, remedy in (
+        ("method", "one 'method'"),
+        ("digest", "one 'sketch_seed' and equal sketch parameters"),
+        ("honest_servers", "states that are all noisy, or all parts of the noise"),
+        ("protects", "one 'privacy_unit', 'adjacency' and 'unit_bound'"),
+    ):
+        if getattr(state, name) != getattr(other, name):
+            raise ValueError(f"states with different {name} cannot be merged; use {remedy}.")
+    if state.shape[1] != other.shape[1] or (
+        state.first_row == other.first_row and state.shape != other.shape
+    ):
+        raise ValueError(f"states of shapes {state.shape} and {other.shape} cannot be merged.")
+
+
+def check_message(received, message, unit):
+    """Refuse the header of a state that cannot be added, before that state is opened."""
+    own = (unit.name, unit.adjacency, contract(unit))
+    if message.protects != own:
+        raise ValueError(
+            "states with different protects cannot be merged; use one 'privacy_unit', "
+            f"'adjacency' and 'unit_bound'. Got {message.protects}, and {own} here."
+        )
+    if received:
+        check_alike(received[0], message)
+        receipt_of([*received, message])
+
+
+def check_new(states, message):
+    """Refuse a message that does not match, or that was merged already: noise never repeats."""
+    for state in states:
+        check_alike(state, message)
+        same = zip(state.arrays, message.arrays, strict=True)
+        if any(state.variances) and all(np.array_equal(a, b) for a, b in same):
+            raise ValueError("this state was merged already: its data would count twice.")
+
+
+def check_complete(states):
+    """Refuse states that do not match, or rows that are missing, before anything is opened."""
+    for other in states[1:]:
+        check_alike(states[0], other)
+    blocks = {state.first_row: state.shape for state in states}
+    if any(blocks[state.first_row] != state.shape for state in states):
+        raise ValueError("states that begin at one row must have one shape.")
+    place = 0
+    for first in sorted(blocks):
+        if first != place:
+            raise ValueError(f"rows {place} to {first - 1} do not come from one server each.")
+        place += blocks[first][0]
+
+
+def added(states):
+    """Add up states of servers: those of the same rows first, then blocks of rows."""
+    blocks = {}
+    for state in states:
+        values = [a * (step or 1.0) for a, step in zip(state.arrays, state.steps, strict=True)]
+        old = blocks.get(state.first_row)
+        if old is None:
+            blocks[state.first_row] = (state.shape[0], values, list(state.variances))
+        else:
+            sums = [a + b for a, b in zip(old[1], values, strict=True)]
+            noise = [a + b for a, b in zip(old[2], state.variances, strict=True)]
+            blocks[state.first_row] = (old[0], sums, noise)
+    return [(first, *blocks[first]) for first in sorted(blocks)]
+
+
+def stacked(method, blocks):
+    """Return the released sketches of all rows as answers."""
+    names = {"dense": (True,), "two_sketch": (True, False), "three_sketch": (True, False, False)}
+    out = []
+    for i, by_rows in enumerate(names[method]):
+        values, variances = [b[2][i] for b in blocks], [b[3][i] for b in blocks]
+        if by_rows:
+            weights = [b[1] for b in blocks]
+            mean = sum(w * v for w, v in zip(weights, variances, strict=True)) / sum(weights)
+            out.append(Answer(np.vstack(values), math.sqrt(mean)))
+        else:
+            out.append(Answer(sum(values), math.sqrt(sum(variances))))
+    return out
+
+
+def receipt_of(states):
+    """Return (receipt, ledger) of opened states; PrivacyError where none is known."""
+    blocks, end = [], 0
+    for state in sorted(states, key=lambda state: state.first_row):
+        if not blocks or state.first_row >= end:  # else they may hold parts of one row
+            blocks.append([])
+        blocks[-1].append(state.receipts)
+        end = max(end, state.first_row + state.shape[0])
+    return merged_receipt(blocks, clipped_rows=states[0].protects[0] == "row")
+
+
+def all_spent(headers, received, sent):
+    """Return the receipt of what is opened here, and of what this server opened for others."""
+    known = {state.fingerprint() for state in received if state.honest_servers is None}
+    return receipt_of([*headers, *(state for name, state in sent if name not in known)])
+
+
+def check_parts(states):
+    """Refuse headers of states that are no parts of one sum, before any is closed."""
+    if not states:
+        raise ValueError("a secure sum needs at least one server.")
+    first = states[0]
+    for other in states[1:]:
+        check_alike(first, other)
+        same_rows = other.first_row == first.first_row
+        if other.steps != first.steps or other.shape != first.shape or not same_rows:
+            raise ValueError("parts of a secure sum need equal steps and shapes.")
+    if first.honest_servers is None:
+        raise PrivacyError("a secure sum adds parts of the noise: set 'honest_servers'.")
+    if len(states) < first.honest_servers:
+        raise PrivacyError("fewer servers than 'honest_servers': the sum has too little noise.")
+    receipt_of([replace(first, receipts=[r for state in states for r in state.receipts])])
+
+
+def secure_total(states, aggregator):
+    """Add parts through an aggregator: list of equal int64 arrays -> their sum modulo 2**64."""
+    first = states[0]
+    flat = [np.concatenate([a.reshape(-1) for a in state.arrays]) for state in states]
+    total = np.asarray(aggregator(flat))
+    if total.dtype != np.int64 or total.shape != flat[0].shape:
+        raise ValueError("the aggregator must return an int64 array of the shape of its inputs.")
+    arrays, place = [], 0
+    for a in first.arrays:
+        arrays.append(total[place : place + a.size].reshape(a.shape))
+        place += a.size
+    more = len(states) / first.honest_servers
+    variances = [more * v for v in first.variances]
+    receipts = [r for state in states for r in state.receipts]
+    return replace(first, arrays=arrays, variances=variances, receipts=receipts)
 
 
 @dataclass(frozen=True, repr=False)
@@ -197,3 +643,16 @@ def factored(layout, noisy, maps_by_rows, start):
         "core_size_": v,
         "state_bytes_": 8 * entries,
     }
+
+
+OTHER_BLOCKS = (
+    "or a memory map, or (for fit) a list of files: a sketch has a row for each row of X. For "
+    "other blocks set 'matrix_shape', call partial_fit with each block in the order of the rows, "
+    "then release()"
+)
+
+
+def _has_shape(estimator):
+    if estimator.matrix_shape is None:
+        raise AttributeError("a stream needs 'matrix_shape', the public shape of the matrix")
+    return True

@@ -10,46 +10,32 @@ import scipy.sparse as sp
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array
 
-from skdp._entry_units import public_units
-from skdp._inputs import advised, checked, checked_updates, refuse_blocks
-from skdp._streaming import StreamingMixin
+from skdp._inputs import advised, checked, checked_updates, public_units, refuse_blocks
 from skdp.base import atomic
 from skdp.decomposition._base import warn_below_noise
-from skdp.decomposition._factorizer_layout import make_layout
-from skdp.decomposition._factorizer_messages import (
+from skdp.decomposition._factorizer_state import (
+    OTHER_BLOCKS,
+    FactorizerState,
     NoisyState,
+    _has_shape,
     all_spent,
+    begin,
     check_complete,
     check_message,
     check_new,
     check_parts,
     header_of,
+    last_release,
+    make_layout,
+    merged,
     opened,
+    resumed,
     secure_total,
 )
-from skdp.decomposition._factorizer_state import (
-    FactorizerState,
-    begin,
-    last_release,
-    merged,
-    resumed,
-)
+from skdp.decomposition._streaming import StreamingMixin
 from skdp.exceptions import PrivacyError
 from skdp.privacy.ledger.routes import charge_parts
 from skdp.queries.sketches import Updates, Whole
-
-OTHER_BLOCKS = (
-    "or a memory map, or (for fit) a list of files: a sketch has a row for each row of X. For "
-    "other blocks set 'matrix_shape', call partial_fit with each block in the order of the rows, "
-    "then release()"
-)
-
-
-def _has_shape(estimator):
-    if estimator.matrix_shape is None:
-        raise AttributeError("a stream needs 'matrix_shape', the public shape of the matrix")
-    return True
-
 
 stream_method = available_if(_has_shape)
 

@@ -2,35 +2,291 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.metadata_routing import UNUSED
 
-from skdp._groups import GroupUnitMixin
-from skdp._streaming import StreamingMixin
-from skdp._types import Seed, Split
+from skdp._inputs import (
+    GroupUnitMixin,
+    as_blocks,
+    float_dtype,
+    groups_of_batch,
+    labels_of,
+    split_rows,
+)
 from skdp._validation import (
+    Seed,
+    Split,
     check_bool,
     check_center_option,
     check_clip_norm,
     check_int,
     check_option,
+    check_split,
 )
+from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
-from skdp.decomposition._base import LinearTransformMixin, warn_of_outcome
-from skdp.decomposition._incremental_facts import FactsMixin
-from skdp.decomposition._moments import (
-    below_edge,
-    decoded,
-    fitted,
-    statistics,
+from skdp.data.units import each_alone
+from skdp.decomposition._base import (
+    SPECTRUM_LEVEL,
+    LinearTransformMixin,
+    ProbabilisticModelMixin,
+    Start,
+    as_input_dtype,
+    check_center,
+    is_sparse,
+    row_clip_norm,
+    row_noise,
+    started,
+    warn_of_outcome,
 )
-from skdp.decomposition._probabilistic import ProbabilisticModelMixin
-from skdp.decomposition._stream_planning import IncrementalPlanMixin
+from skdp.decomposition._streaming import IncrementalPlanMixin, StreamingMixin
 from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
+from skdp.queries.rows import RowQuery
+from skdp.solvers.linalg import orthonormal, symmetric_noise_edge
+from skdp.solvers.postprocess import (
+    ReleasedMoment,
+    centered_sketch,
+    clear_edge,
+    debias_eigenvalues,
+    inside_ball,
+    pca_attributes,
+    sketch_attributes,
+    sketch_size,
+    split_moment,
+)
+
+# What DPIncrementalPCA releases, and how released moments become attributes.
+#
+# `facts` is a dict of what is public from the first batch on; a checkpoint keeps it.
+
+
+MOMENT_FEATURES = 3000  # beyond it a sketch of the moment is released
+_CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
+
+
+_NO_MOMENTS = ("clip_norm", "start")
+_LEVEL, _START = 0.07, 0.11  # shares of a clip norm, and of where rows lie
+
+
+def default_shares(d, centers, n_is_public, clip_norm, starts=False):
+    """Shares of the releases, from public sizes; `starts` says whether a centre is learnt first."""
+    if d > MOMENT_FEATURES:
+        shares = {"sketch": 0.9, "trace": 0.01, "count": 0.01}
+        shares |= {"sums": 0.08} if centers else {}
+    else:
+        shares = {"moment": 1.0} if centers else {"gram": 0.99, "count": 0.01}
+    if n_is_public:
+        shares.pop("count", None)
+    if clip_norm == "auto":
+        learnt = {"clip_norm": _LEVEL} | ({"start": _START} if starts else {})
+        rest = (1 - sum(learnt.values())) / sum(shares.values())
+        shares = {key: rest * value for key, value in shares.items()} | learnt
+    return shares
+
+
+def with_rest(shares, left):
+    """Return shares of which the moments, or what stands for them, have also what is left."""
+    moments = {name: share for name, share in shares.items() if name not in _NO_MOMENTS}
+    more = 1 + left / sum(moments.values())
+    return shares | {name: more * share for name, share in moments.items()}
+
+
+def statistics(X, facts, n_jobs=None):
+    """Return name -> `Bounded` of some rows: each row, or group, is clipped by itself, once."""
+    clip_norm = facts["clip_norm"]
+    unit = {"by_group": facts["persons"], "adjacency": facts["adjacency"]}
+    query = RowQuery(X, clip_norm=clip_norm, n_jobs=n_jobs, **unit)
+    center = _center(facts)
+    if center is not None:
+        query = query.centered(center)
+    if facts["sketch"] is not None:
+        out = {"sketch": query.gram_product(facts["sketch"]), "trace": query.square_sum()}
+        out |= {"sums": query.sums()} if facts["centers"] else {}
+    elif facts["centers"]:
+        corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
+        return {"moment": query.moment(corner)}
+    else:
+        out = {"gram": query.gram()}
+    if facts["n"] is None:
+        out["count"] = query.count()
+    return out
+
+
+def decoded(answers, steps, facts):
+    """Apply to the answers of streams what each query says of its own: public maps."""
+    nobody = np.zeros((0, facts["d"]))
+    nothing = statistics(each_alone(nobody) if facts["persons"] else nobody, facts)
+    out = {}
+    for name, answer in answers.items():
+        decode = nothing[name].decode
+        if decode is not None and steps[name]:
+            answer = answer._replace(value=decode(answer.value, steps[name]))
+        out[name] = answer
+    return out
+
+
+def fitted(answers, facts):
+    """Turn released moments into the attributes of IncrementalPCA; everything here is free."""
+    d, k = facts["d"], facts["k"]
+    released = _released(answers, facts)
+    if facts["sketch"] is None:
+        attributes = pca_attributes(released, k, k, d if facts["persons"] else min(released.n, d))
+        attributes["var_"] = np.maximum(np.diag(released.scatter) / released.n, 0.0)
+    else:
+        attributes = _from_sketch(released, answers, facts)
+    attributes["mean_"] = _mean(released, facts)
+    attributes["n_samples_seen_"] = round(released.n)
+    attributes["clip_norm_"] = facts["clip_norm"]
+    return as_input_dtype(attributes, np.dtype(facts["dtype"]))
+
+
+def below_edge(attributes, answers, facts):
+    """Return how many released variances are no larger than those of noise alone; None if unknown.
+
+    Taking off the push of the noise keeps the order, so that both are compared without it.
+    """
+    if facts["sketch"] is not None:
+        return None
+    released = _released(answers, facts)
+    edge = symmetric_noise_edge(released.noise_scale, facts["d"])
+    clear = clear_edge(edge, facts["d"]) + released.mean_push
+    least = debias_eigenvalues(np.atleast_1d(clear), edge)[0] / max(1.0, released.n - 1)
+    return int(np.count_nonzero(attributes["explained_variance_"] <= least))
+
+
+def _center(facts):
+    """Return what is subtracted from all rows: public, learnt, or nothing.
+
+    Checkpoints of earlier versions know of no centre that was learnt.
+    """
+    return facts.get("about") if facts["center"] is None else facts["center"]
+
+
+def _mean(released, facts):
+    """Return the mean of the rows as they came."""
+    if facts["center"] is not None:
+        return facts["center"]
+    about = facts.get("about")
+    return released.mean if about is None else about + released.mean
+
+
+def _released(answers, facts):
+    clip_norm, n = facts["clip_norm"], facts["n"]
+    n = None if n is None else float(max(1, n))
+    if "moment" in answers:
+        value, scale = answers["moment"]
+        corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
+        return split_moment(value, corner, scale, clip_norm, n)
+    if n is None:  # above two deviations of its noise
+        n = released_count(*answers["count"])
+    mean = np.zeros(facts["d"])
+    if "sums" in answers:
+        mean = inside_ball(answers["sums"].value / n, clip_norm)
+    scatter, scale = answers["gram" if "gram" in answers else "sketch"]
+    return ReleasedMoment(scatter, mean, n, scale)
+
+
+def _from_sketch(released, answers, facts):
+    n, Q = released.n, facts["sketch"]
+    Y = centered_sketch(released.scatter, Q, released.mean, n)
+    total = float(answers["trace"].value) - n * float(released.mean @ released.mean)
+    return sketch_attributes(Y, Q, released.noise_scale, total, n, facts["k"])
+
+
+# What is public of a stream of DPIncrementalPCA from its first batch on, and who is in a batch.
+
+
+# Of the share of a start: the number of rows, means, searches for a clip norm about them.
+_START_SHARES = {"count": 0.1, "mean": 0.4, "spread": 0.5}
+
+
+class FactsMixin:
+    """Sizes, bounds and weights that all releases of a stream share."""
+
+    def _batch(self, X, groups, seen, **options):
+        """Return the rows of a batch, and who was seen by now, as long as persons are told apart.
+
+        A person who comes twice is an error: streams where nobody does have only neighbours where
+        nobody does, and the guarantee is among them.
+        """
+        if not self._by_group:
+            return self._checked_rows(X, groups, **options), seen
+        self._check_given(groups)
+        if as_blocks(X) is not None:
+            raise ValueError(f"{type(self).__name__}.partial_fit takes persons in memory.")
+        X, groups = split_rows(self, X, groups, **options)
+        return groups_of_batch(X, labels_of(groups, X.shape[0]), seen)
+
+    def _n_components_of(self, rows):
+        """Number of components, from public sizes; an error if there are not as many."""
+        d = rows.n_features
+        public_rows = self.adjacency == "replace" or self.epsilon == math.inf
+        public_rows = public_rows and not self._by_group
+        limit = min(rows.n_rows(), d) if public_rows else d
+        what = "min(n_samples, n_features)" if public_rows else "n_features"
+        if self.n_components is not None and self.n_components > limit:
+            raise ValueError(
+                f"n_components={self.n_components!r} must be between 1 and {what}={limit!r} (of "
+                f"the first batch, for partial_fit). Got {self.n_components!r}."
+            )
+        return limit if self.n_components is None else int(self.n_components)
+
+    def _facts(self, session, X):
+        """Return what is public from the first batch on, and the shares of the releases."""
+        d, public = X.n_features, self._total_is_public()
+        k = self._n_components_of(X)
+        center = check_center(self.center, d)
+        centers = center is None and self.center == "dp"
+        starts = centers and not is_sparse(X)  # rows about a point are no longer sparse
+        shares = default_shares(d, centers, public, self.clip_norm, starts)
+        shares = check_split(self, shares)
+        query = self._unit_query(X)
+        ask = session.ask(query if center is None else query.centered(center))
+        n = X.n_rows() if public else None
+        start = self._start(session, ask, shares, d, n)
+        shares = with_rest(shares, start.left)
+        sketch = None
+        if d > MOMENT_FEATURES:
+            sketch = orthonormal(session.random_signs((d, sketch_size(k, d))))
+        facts = {
+            "adjacency": self.adjacency,
+            "clip_norm": start.clip_norm,
+            "beyond": start.beyond,
+            "center": center,
+            "about": start.about,
+            "centers": centers,
+            "k": k,
+            "d": d,
+            "n": n,
+            "persons": self._by_group,
+            "sketch": sketch,
+            "dtype": float_dtype(X).str,
+            "names": list(getattr(self, "feature_names_in_", ())),
+        }
+        return facts, shares
+
+    def _start(self, session, ask, shares, d, n):
+        """Learn the clip norm of the first rows, and where they lie if that is far from zero."""
+        search = partial(row_clip_norm, self, session, d=d, level=SPECTRUM_LEVEL)
+        level = search(ask, shares.get("clip_norm"))
+        if "start" not in shares or session.budget.exact:
+            return Start(None, *level, 0.0)
+        parts = {name: part * shares["start"] for name, part in _START_SHARES.items()}
+        left = parts["count"]
+        if n is None:
+            left, n = 0.0, released_count(*ask.count(share=parts["count"]))
+        noise = row_noise(session, self.adjacency, n, level.value)
+        start = started(ask, noise, level, parts, search)
+        return start._replace(left=start.left + left)
+
+
+# Principal components of rows that arrive in batches, with differential privacy.
 
 
 class DPIncrementalPCA(
@@ -78,9 +334,6 @@ class DPIncrementalPCA(
         Then persons are clipped: the root mean square length of their rows.
     user_column : int, str or None, default=None
         The column of X that names the person of each row, in place of `groups`; it is no feature.
-    group_weight : {"equal", "rows"} or int, default="equal"
-        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
-        has, up to this public number; "rows" learns that number, for 4% of the budget.
     whiten : bool, default=False
         Divide the projections by the released standard deviations.
     copy : bool, default=True
@@ -189,7 +442,6 @@ class DPIncrementalPCA(
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
         user_column: Any = None,
-        group_weight: str | int = "equal",
         whiten: bool = False,
         copy: bool = True,
         batch_size: int | None = None,
@@ -210,7 +462,6 @@ class DPIncrementalPCA(
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
         self.user_column = user_column
-        self.group_weight = group_weight
         self.center = center
         self.max_releases = max_releases
         self.mechanism = mechanism

@@ -10,12 +10,11 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skdp._inputs import advised, checked
-from skdp._links import DocLinkMixin
 from skdp._validation import check_int, check_real
-from skdp.base import BaseDPEstimator, atomic
-from skdp.data.linear_maps import SketchMap
-from skdp.decomposition._factorizer_layout import draw_sketch
-from skdp.privacy.streams.sketch_draws import SketchSource
+from skdp.base import BaseDPEstimator, DocLinkMixin, atomic
+from skdp.data.products import SketchMap
+from skdp.decomposition._factorizer_state import draw_sketch
+from skdp.privacy.streams.sketches import SketchSource
 from skdp.queries.sketches import SketchUnit, Whole
 from skdp.solvers.linalg import fix_signs
 from skdp.solvers.sketching import gram_factors

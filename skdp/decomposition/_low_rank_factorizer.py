@@ -8,26 +8,30 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._entry_units import public_units
-from skdp._inputs import check_rows, checked, is_memory_map, refuse_blocks
-from skdp._types import Seed
-from skdp._validation import (
-    check_bool,
-    check_bounds,
-    check_int,
-    check_option,
-    check_real,
-    check_shape,
+from skdp._inputs import (
+    bound_of,
+    check_rows,
+    check_unit_bound,
+    checked,
+    is_memory_map,
+    public_units,
+    refuse_blocks,
 )
+from skdp._validation import Seed, check_bool, check_int, check_option, check_real, check_shape
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import is_paths
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, warn_below_noise
-from skdp.decomposition._factorizer_layout import budget_kinds, draw_maps, make_layout
-from skdp.decomposition._factorizer_state import factored, random_start
-from skdp.decomposition._factorizer_streams import OTHER_BLOCKS, FactorizerStreams
-from skdp.decomposition._stream_planning import FactorizerPlanMixin
-from skdp.privacy.streams.sketch_draws import SketchSource
-from skdp.privacy.streams.sketches import grant_sketches
+from skdp.decomposition._factorizer_state import (
+    OTHER_BLOCKS,
+    budget_kinds,
+    draw_maps,
+    factored,
+    make_layout,
+    random_start,
+)
+from skdp.decomposition._factorizer_streams import FactorizerStreams
+from skdp.decomposition._streaming import FactorizerPlanMixin
+from skdp.privacy.streams.sketches import SketchSource, grant_sketches
 from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
 
 _METHODS = ("auto", "two_sketch", "three_sketch", "dense")
@@ -60,15 +64,14 @@ class DPLowRankFactorizer(
         is public here.
     privacy_unit : {"frobenius", "rank_one", "row", "entry"}, default="frobenius"
         What is protected. "frobenius" (and "rank_one"): any change of A (of rank one) of Frobenius
-        norm at most `sensitivity`; in a stream, the updates of one unit sum to at most
-        `sensitivity` in absolute value. Both are the caller's contract: it cannot be checked.
-        "row": one row, scaled down to `clip_norm`. "entry": one entry, clipped to `entry_bounds`;
+        norm at most `unit_bound`; in a stream, the updates of one unit sum to at most
+        `unit_bound` in absolute value. Both are the caller's contract: it cannot be checked.
+        "row": one row, scaled down to `clip_norm`. "entry": one entry, clipped to `unit_bound`;
         in a stream, updates whose absolute values sum to no more than the larger bound (with
         "replace", before and after: they may come at other times, which costs twice as much).
-    sensitivity : float, default=1.0
-        Frobenius and rank-one units: bound on the change.
-    entry_bounds : tuple of float, default=(0.0, 1.0)
-        Entry unit: entries (and each update) are clipped to them; they must hold 0.
+    unit_bound : (low, high), float or None, default=None
+        The bound of the unit. "entry": what an entry is clipped to; None is (0, 1). "frobenius" and
+        "rank_one": the norm of the largest change; None is 1. "row" has none: see `clip_norm`.
     oblivious : bool, default=False
         Declare that the data do not depend on the sketch in any way: then a sketch that is drawn
         before the data, or from a known seed, may count as noise (``sensitivity_mode="random"``).
@@ -179,8 +182,7 @@ class DPLowRankFactorizer(
         clip_norm: float = 1.0,
         adjacency: str = "add_remove",
         privacy_unit: str = "frobenius",
-        sensitivity: float = 1.0,
-        entry_bounds: tuple[float, float] = (0.0, 1.0),
+        unit_bound: Any = None,
         oblivious: bool = False,
         method: str = "auto",
         sketch: str = "gaussian",
@@ -201,9 +203,8 @@ class DPLowRankFactorizer(
         self.epsilon = epsilon
         self.delta = delta
         self.privacy_unit = privacy_unit
-        self.sensitivity = sensitivity
+        self.unit_bound = unit_bound
         self.clip_norm = clip_norm
-        self.entry_bounds = entry_bounds
         self.adjacency = adjacency
         self.oblivious = oblivious
         self.method = method
@@ -310,9 +311,8 @@ class DPLowRankFactorizer(
                 "privacy_unit='row' needs adjacency='zero_out' (a row against zeros) or 'replace': "
                 "left_ has one row for each row of X, so their number is public. Got 'add_remove'."
             )
-        check_real(self, "sensitivity", 1e-60, 1e60)
+        check_unit_bound(self, 1e-60, 1e60)
         check_real(self, "clip_norm", 1e-60, 1e60)
-        check_bounds(self, "entry_bounds")
         check_option(self, "method", _METHODS)
         check_option(self, "sketch", _SKETCHES)
         check_option(self, "sensitivity_mode", ("random", "worst_case"))
@@ -364,8 +364,11 @@ class DPLowRankFactorizer(
             )
 
     def _unit(self, *, stream):
-        numbers = (self.clip_norm, *self.entry_bounds, self.sensitivity)
-        return SketchUnit(self.privacy_unit, self.adjacency, stream, *map(float, numbers))
+        clip_norm, bound = float(self.clip_norm), bound_of(self)
+        if self.privacy_unit == "entry":
+            return SketchUnit("entry", self.adjacency, stream, clip_norm, *map(float, bound))
+        change = 1.0 if bound is None else float(bound)
+        return SketchUnit(self.privacy_unit, self.adjacency, stream, clip_norm, sensitivity=change)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skdp._groups import GroupUnitMixin
-from skdp._types import ColumnBounds, Seed, Split
+from skdp._inputs import GroupUnitMixin
 from skdp._validation import (
+    ColumnBounds,
+    Seed,
+    Split,
+    check_bool,
+    check_center_option,
+    check_clip_norm,
+    check_column_bounds,
+    check_int,
+    check_option,
+    check_real,
     check_split,
 )
 from skdp.answer import Answer, released_count
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import row_source
 from skdp.decomposition._base import (
-    LinearTransformMixin,
-    as_input_dtype,
-    is_sparse,
-    public_range,
-    warn_of_outcome,
-)
-from skdp.decomposition._centring import Centre, centred
-from skdp.decomposition._pca_parameters import PCAParametersMixin
-from skdp.decomposition._planning import PlansMixin
-from skdp.decomposition._probabilistic import ProbabilisticModelMixin
-from skdp.decomposition._spectral import (
     DIRECTION_LEVEL,
     SPECTRUM_LEVEL,
-    in_rows,
+    Centre,
+    LinearTransformMixin,
+    ProbabilisticModelMixin,
+    as_input_dtype,
+    centred,
+    check_in_range,
+    check_normalizer,
+    is_sparse,
     kept_rows,
+    public_range,
     rotate_by_ritz,
     row_clip_norm,
     row_noise,
     row_route,
     row_subspace,
+    warn_of_outcome,
 )
+from skdp.decomposition._planning import PlansMixin
+from skdp.solvers.place import Level
 from skdp.solvers.postprocess import (
     ReleasedMoment,
     pca_attributes,
@@ -45,8 +56,91 @@ from skdp.solvers.postprocess import (
     subspace_attributes,
     variance_doubt,
 )
-from skdp.solvers.scales import Level
 from skdp.solvers.spectral import clipped_gram
+
+# What DPPCA is asked for, and how its budget is cut.
+
+
+_SOLVERS = (
+    "auto",
+    "full",
+    "covariance_eigh",
+    "arpack",
+    "randomized",
+    "gram",
+    "power",
+    "screened",
+)
+
+
+class PCAParametersMixin:
+    """The parameters of DPPCA, checked before anything is spent."""
+
+    def _check_parameters(self):
+        self._check_unit()
+        check_bool(self, "copy")
+        check_bool(self, "whiten")
+        check_option(self, "svd_solver", _SOLVERS)
+        check_normalizer(self)
+        check_real(self, "tol", 0, math.inf, closed="left")
+        check_int(self, "iterated_power", 0, also=("auto",))
+        check_int(self, "n_oversamples", 1)
+        check_clip_norm(self)
+        check_center_option(self)
+        if self.bounds is not None:
+            check_column_bounds(self, "bounds")
+            if not isinstance(self.center, str):
+                raise ValueError("DPPCA takes 'bounds' or an array for 'center', not both.")
+
+    def _wants_spectrum(self, d):
+        """Whether all eigenvalues are asked for, not a few leading components."""
+        k = self.n_components
+        return not isinstance(k, Integral) or k == 0 or k > d // 3
+
+    def _default_shares(self, d, sparse):
+        one_release = self._centers() and self._wants_spectrum(d) and sparse
+        if one_release:
+            shares = {"moment": 1.0}
+        elif self._wants_spectrum(d):
+            shares = {"gram": 0.91, "count": 0.01}
+        else:
+            shares = {"subspace": 0.87, "ritz": 0.03, "trace": 0.01, "count": 0.01}
+        if self._centers() and not one_release:
+            shares["mean"] = 0.08
+        if self._total_is_public():
+            shares.pop("count", None)
+        if self.clip_norm == "auto" and self.bounds is None:
+            learnt = (
+                {"clip_norm": 0.06, "spread": 0.05} if "mean" in shares else {"clip_norm": 0.07}
+            )
+            rest = (1 - math.fsum(learnt.values())) / math.fsum(shares.values())
+            shares = {key: rest * value for key, value in shares.items()} | learnt
+        return shares
+
+    def _rank(self, n, d):
+        """Return what scikit-learn's rank stands for: a person may have any number of rows."""
+        return d if self._by_group else min(n, d)
+
+    def _centers(self):
+        return isinstance(self.center, str) and self.center == "dp"
+
+    def _check_n_components(self, source, n_features):
+        rule = self.n_components
+        public_rows = self.adjacency == "replace" or self.epsilon == math.inf
+        n_samples = source.n_rows() if public_rows and not self._by_group else math.inf
+        if isinstance(rule, str) and rule == "mle" and n_samples < n_features:
+            raise ValueError("n_components='mle' is only supported if n_samples >= n_features")
+        if isinstance(rule, str) and rule in ("mle", "auto"):
+            return
+        if isinstance(rule, float) and 0 < rule < 1:
+            return
+        if rule is not None:
+            check_int(self, "n_components", 0, also=("mle", "auto"), none=True)
+            check_in_range(self, rule, n_samples, n_features)
+
+
+# Principal component analysis with differential privacy.
+
 
 _CORNER = 0.5  # of the clip norm: balances the noise of the mean against that of the moment
 
@@ -87,9 +181,6 @@ class DPPCA(
         Then persons are clipped: the root mean square length of their rows.
     user_column : int, str or None, default=None
         The column of X that names the person of each row, in place of `groups`; it is no feature.
-    group_weight : {"equal", "rows"} or int, default="equal"
-        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
-        has, up to this public number; "rows" learns that number, for 4% of the budget.
     copy : bool, default=True
         Kept for compatibility; X is never modified.
     whiten : bool, default=False
@@ -189,7 +280,6 @@ class DPPCA(
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
         user_column: Any = None,
-        group_weight: str | int = "equal",
         copy: bool = True,
         whiten: bool = False,
         svd_solver: str = "auto",
@@ -218,7 +308,6 @@ class DPPCA(
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
         self.user_column = user_column
-        self.group_weight = group_weight
         self.center = center
         self.bounds = bounds
         self.budget_split = budget_split
@@ -245,36 +334,57 @@ class DPPCA(
         """
         self._check_parameters()
         session = self._open_session()
-        source = self._checked_rows(X, groups, accept_sparse="csr")
-        attributes = self._fit_session(session, source)
-        dtype = getattr(source, "dtype", None)
-        return self._close_session(session, as_input_dtype(attributes, dtype))
+        rows = self._checked_rows(X, groups, accept_sparse="csr")
+        attributes = self._fit_session(session, rows)
+        return self._close_session(
+            session, as_input_dtype(attributes, getattr(rows, "dtype", None))
+        )
 
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
+        # Check: what is public of the rows, and what that makes of the parameters.
         source = row_source(X)
-        d, sparse = source.n_features, is_sparse(source)
+        d, centers = source.n_features, self._centers()
         self._check_n_components(source, d)
-        center, clip_norm = public_range(self, d, centers=self._centers())
-        sparse = sparse and (center is None or not self._centers())
+        center, clip_norm = public_range(self, d, centers=centers)
+        sparse = is_sparse(source) and (center is None or not centers)
         shares = check_split(self, self._default_shares(d, sparse))
+        # Query: what may be asked of the rows, with its bounds; nothing is read.
         query = self._unit_query(source)
         ask = session.ask(query if center is None else query.centered(center))
-        ask, most = self._weighted(session, ask, shares)
+        n = query.n_rows if self._total_is_public() else None
+        # Releases: clip norm, count, mean, and the moment about it or its leading subspace.
+        whole = self._wants_spectrum(d)
+        search = partial(row_clip_norm, self, session, d=d, level=self._level(d))
         level = Level(clip_norm, 0.0)
         if clip_norm is None:
-            level = self._level_of(session, ask, shares.get("clip_norm"), d)
-        n = query.n_rows if self._total_is_public() else None
-        if self._wants_spectrum(d):
-            fit = self._fit_spectrum(session, ask, level, d, n, shares, sparse)
+            level = search(ask, shares.get("clip_norm"))
+        if "moment" in shares:  # in one release, as centred rows would not be sparse
+            moment, count = self._joint_moment(ask, level.value, n, shares)
+            fit = self._spectrum(session, moment, count, 0.0, d)
         else:
-            route = row_route(self.svd_solver, d, self.n_components, sparse)
-            fit = self._fit_subspace(session, ask, level, d, n, shares, route)
-        attributes, doubt, many = fit
-        warn_of_outcome(self, attributes, doubt, many / attributes["n_samples_"])
+            count = self._count(ask, n, shares)
+            noise = row_noise(session, self.adjacency, float(count.value), level.value)
+            if centers:
+                centre = centred(ask, noise, level.beyond, d, shares, search)
+            else:
+                centre = Centre(np.zeros(d), (0.0, 0.0), ask.clipped(level.value), *level)
+            level = Level(centre.clip_norm, centre.beyond)
+            noise = row_noise(session, self.adjacency, noise.n, level.value)
+            if whole:
+                gram = clipped_gram(centre.rows, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
+                moment = ReleasedMoment(gram[0], centre.mean, noise.n, gram[1], centre.pushes[0])
+                fit = self._spectrum(session, moment, count, centre.pushes[1], d)
+            else:
+                route = row_route(self.svd_solver, d, self.n_components, sparse)
+                fit = self._subspace(session, centre, count, noise, shares, route)
+        # Attributes, from released numbers.
+        attributes, doubt = fit
+        attributes |= {"n_samples_": round(float(count.value)), "clip_norm_": level.value}
+        warn_of_outcome(self, attributes, doubt, level.beyond / attributes["n_samples_"])
         if center is not None:
             attributes["mean_"] = center + attributes["mean_"]
-        return in_rows(attributes, most)
+        return attributes
 
     def fit_transform(self, X: Any, y: Any = None, groups: Any = None) -> Any:
         """Fit the model and project X. The projected private rows are not covered by epsilon.
@@ -297,9 +407,6 @@ class DPPCA(
 
     # -- releases --------------------------------------------------------------------------
 
-    def _level_of(self, session, ask, share, d, near=None):
-        return row_clip_norm(self, session, ask, share, d, level=self._level(d), near=near)
-
     def _level(self, d):
         return SPECTRUM_LEVEL if self._wants_spectrum(d) else DIRECTION_LEVEL
 
@@ -310,75 +417,40 @@ class DPPCA(
         count = ask.count(share=shares["count"])
         return count._replace(value=released_count(*count))
 
-    def _center(self, session, ask, n, first, d, shares):
-        """Return the rows about their released mean, or as they are."""
-        if not self._centers():
-            return Centre(np.zeros(d), (0.0, 0.0), ask.clipped(first.value), *first)
+    def _joint_moment(self, ask, clip_norm, n, shares):
+        """Release second moment, mean and count of the rows at once; return moment and count."""
+        corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
+        answer = ask.clipped(clip_norm).moment(corner, share=shares["moment"])
+        moment = split_moment(answer.value, corner, answer.noise_scale, clip_norm, n)
+        return moment, Answer(moment.n, 0.0 if n is not None else answer.noise_scale / corner**2)
 
-        def level_of(ask, share, near):
-            return self._level_of(session, ask, share, d, near=near)
+    def _spectrum(self, session, moment, count, push, d):
+        """Return attributes of a released moment, and their doubt."""
+        rank = self._rank(moment.n, d)
+        limit = int(rank) if session.budget.exact or self._total_is_public() else d
+        attributes = pca_attributes(moment, self.n_components, limit, rank)
+        variances = attributes["explained_variance_"]
+        return attributes, variance_doubt(variances, count, moment.noise_scale, push)
 
-        noise = row_noise(session, self.adjacency, n, first.value)
-        return centred(ask, noise, first.beyond, d, shares, level_of)
+    def _subspace(self, session, centre, count, noise, shares, route):
+        """Release the leading subspace about the centre, its Ritz values and the total.
 
-    def _fit_spectrum(self, session, ask, level, d, n, shares, sparse):
-        """Release the whole second moment about the centre.
-
-        Return attributes, their doubt, and how many rows may be several times as long as allowed.
+        Return attributes, and their doubt.
         """
-        clip_norm, beyond = level
-        if self._centers() and sparse:  # in one release, as centred rows would not be sparse
-            corner = _CORNER * clip_norm if math.isfinite(clip_norm) else 1.0
-            moment = ask.clipped(clip_norm).moment(corner, share=shares["moment"])
-            released = split_moment(moment.value, corner, moment.noise_scale, clip_norm, n)
-            count = Answer(released.n, 0.0 if n is not None else moment.noise_scale / corner**2)
-            pushes = 0.0, 0.0
-        else:
-            count = self._count(ask, n, shares)
-            rows = float(count.value)
-            centre = self._center(session, ask, rows, level, d, shares)
-            mean, pushes, ask, clip_norm, beyond = centre
-            noise = row_noise(session, self.adjacency, rows, clip_norm)
-            gram, scale = clipped_gram(ask, d, shares["gram"], noise, level=SPECTRUM_LEVEL)
-            released = ReleasedMoment(gram, mean, rows, scale, pushes[0])
-        rank = self._rank(released.n, d)
-        limit = int(rank) if session.budget.exact or n is not None else d
-        attributes = pca_attributes(released, self.n_components, limit, rank)
-        noises = released.noise_scale, pushes[1]
-        doubt = variance_doubt(attributes["explained_variance_"], count, *noises)
-        attributes |= {"n_samples_": round(released.n), "clip_norm_": clip_norm}
-        return attributes, doubt, beyond
-
-    def _fit_subspace(self, session, ask, level, d, n, shares, route):
-        """Release count, mean, leading subspace of the centred rows, Ritz values and total.
-
-        Return as `_fit_spectrum` does.
-        """
-        count = self._count(ask, n, shares)
-        n_rows = float(count.value)
-        centre = self._center(session, ask, n_rows, level, d, shares)
-        mean, pushes, ask, clip_norm, beyond = centre
+        d = len(centre.mean)
         if session.budget.exact and route == "screened":
             route = "power"
-        noise = row_noise(session, self.adjacency, n_rows, clip_norm)
-        ask = kept_rows(session, ask, route, d, noise)
+        ask = kept_rows(session, centre.rows, route, d, noise)
         V, _ = row_subspace(
-            session,
-            ask,
-            route,
-            d,
-            self.n_components,
-            shares["subspace"],
-            noise,
-            n_iter=self.iterated_power,
-            n_oversamples="auto",
-        )
+            session, ask, route, d, self.n_components, shares["subspace"], noise,
+            n_iter=self.iterated_power, n_oversamples="auto",
+        )  # fmt: skip
         values, V = rotate_by_ritz(ask.projected_gram, V, shares["ritz"])
         total = float(ask.square_sum(share=shares["trace"]).value)
-        attributes = subspace_attributes(values, V, total, n_rows, self._rank(n_rows, d))
-        attributes |= {"mean_": mean, "n_samples_": round(n_rows), "clip_norm_": clip_norm}
+        attributes = subspace_attributes(values, V, total, noise.n, self._rank(noise.n, d))
+        attributes["mean_"] = centre.mean
         scale = 0.0
         if noise.psd:
-            scale = noise.psd * clip_norm**2 / math.sqrt(shares["ritz"])
+            scale = noise.psd * noise.clip_norm**2 / math.sqrt(shares["ritz"])
         variances = attributes["explained_variance_"]
-        return attributes, variance_doubt(variances, count, scale, pushes[1]), beyond
+        return attributes, variance_doubt(variances, count, scale, centre.pushes[1])

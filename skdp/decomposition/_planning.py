@@ -8,29 +8,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdp._entry_units import entry_unit
-from skdp.data.persons import each_alone
-from skdp.decomposition._entry_moments import usual_length
+from skdp._inputs import bound_of, entry_unit
+from skdp.data.units import each_alone
 from skdp.decomposition._row_planning import (
     DIRECTION,
     LOST,
+    check_nnz,
     check_share,
     check_shares,
     check_spread,
+    expect_made,
     expect_rows,
     is_bounded,
     length_of,
-    moment_of,
-    with_range,
-)
-from skdp.decomposition._sparse_planning import (
-    check_nnz,
-    expect_made,
     made_sums,
+    moment_of,
     n_planned,
     seen_columns,
+    with_range,
 )
-from skdp.decomposition._unit_fits import unit_route
+from skdp.decomposition._unit_fits import unit_route, usual_length
 from skdp.solvers.one_shot import pair_deviation
 from skdp.theory import (
     Expectation,
@@ -41,8 +38,8 @@ from skdp.theory import (
     rehearse,
     zero_rows,
 )
-from skdp.theory._one_shot import flipped_side, turned_by_cells
 from skdp.theory._rehearsal import clear_sums, ranks_about
+from skdp.theory._subspaces import flipped_side, turned_by_cells
 
 _TURNED = "squared sine between released and exact subspace"
 # Measured: half of the components with this part of the singular value from which they are found
@@ -165,7 +162,7 @@ def ordinary_answers(estimator, n, d, shares, nnz, seen, sought):
 def expect_interactions(estimator, rehearsal, m, n, signal):
     """Expect the angle of the leading items of rows that have norm 1."""
     k, captured = n_planned(estimator, n), check_share(estimator, signal, n)
-    items = items_side(rehearsal, m, n, estimator.degree_floor)
+    items = items_side(rehearsal, m, n, bound_of(estimator))
     return Expectation(
         error=partial(turned_items, items=items, k=k, captured=captured),
         meaning=_TURNED,
@@ -174,7 +171,7 @@ def expect_interactions(estimator, rehearsal, m, n, signal):
         assumptions=(
             unit_route(estimator, (m, n))[1],
             f"{k} components hold {captured:g} of the squared length, in equal parts",
-            f"users have at least {estimator.degree_floor} items; components are spread over the "
+            f"users have at least {bound_of(estimator)} items; components are spread over the "
             "items",
         ),
         goal=0.5,
@@ -279,7 +276,7 @@ def expect_entries(estimator, rehearsal, m, n, values):
     cells = rehearsal.named("cells")
     if cells and values.values and not entry_unit(estimator).symmetric:
         other = values.lost(partial(turned, noise_scale=_noise_between(estimator, cells[0])))
-        said = "entries are one of 'entry_bounds': spread evenly between them they would lose "
+        said = "entries are one of 'unit_bound': spread evenly between them they would lose "
         assumed.append(f"{said}{other:.2g}")
     return Expectation(
         error=partial(constant_error, error=error),
@@ -294,7 +291,7 @@ def expect_entries(estimator, rehearsal, m, n, values):
 def _whole_sides(estimator, rehearsal, m, n):
     """Return (smallest singular value found, sin^2 of one) where all cells are released once."""
     if cells := rehearsal.named("cells"):
-        noise = float(estimator.entry_bounds[1]) * cells[0].noise_scale
+        noise = float(bound_of(estimator)[1]) * cells[0].noise_scale
     else:
         noise = (rehearsal.named("right_product") or rehearsal.named("left_product"))[0].noise_scale
     symmetric = entry_unit(estimator).symmetric
@@ -306,7 +303,7 @@ def _noise_between(estimator, cells):
     """Return the noise of entries between the bounds: rounded to them, or with Laplace noise."""
     rounded = math.hypot(cells.noise_scale, math.sqrt(1 / 6))
     graded = math.sqrt(2) / (cells.share * estimator.epsilon)
-    return float(estimator.entry_bounds[1]) * min(rounded, graded)
+    return float(bound_of(estimator)[1]) * min(rounded, graded)
 
 
 def _iterated_sides(estimator, rehearsal, m, n):

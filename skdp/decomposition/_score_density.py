@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import log_ndtr
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted
 
-from skdp._inputs import check_rows
-from skdp._labels import check_kind
-from skdp._placed import check_placed
-from skdp._scales import column_weights, warn_unclear_columns
-from skdp._types import Seed, Split
-from skdp._validation import check_split
-from skdp.base import BaseDPEstimator, atomic
+from skdp._inputs import check_placed, check_rows
+from skdp._validation import (
+    Seed,
+    Split,
+    check_classes,
+    check_int,
+    check_kind,
+    check_n_jobs,
+    check_option,
+    check_split,
+    class_numbers,
+)
+from skdp.base import BaseDPEstimator, atomic, column_weights, warn_unclear_columns
 from skdp.data.blocks import row_source
-from skdp.data.places import Placed
-from skdp.data.records import RecordForm
-from skdp.decomposition._score_parameters import ScoreParametersMixin, cell_noise, class_column
-from skdp.decomposition._score_planning import ScorePlansMixin
+from skdp.data.units import Placed
+from skdp.data.views import RecordForm
 from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.queries.plane import COUNT, SQUARE, Frame, PlaneQuery
 from skdp.solvers.columns import column_moments, find_columns
-from skdp.solvers.density import (
-    FEWEST_CELLS,
-    ShapeWeights,
-    cells_per_side,
-    class_shapes,
-    smoothed,
-)
+from skdp.theory import Expectation, FitPlan, check_counts, rehearse, searched_error, zero_rows
 
-_DEVIATIONS = 3.0  # that a frame reaches from its centre
 _FOUND = 0.7  # of the share "frame": what finds it; its moments have the rest
+_DEVIATIONS = 3.0  # of a coordinate: half of a learnt frame
 _MUCH_OUTSIDE = 0.2
+_KERNEL = np.array([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
+_BLUR = float(_KERNEL @ _KERNEL)  # noise left of one cell after smoothing along both axes
+_OCCUPIED = 0.35  # of a frame of three deviations: where most rows are
+_CLEAR = 12.0  # deviations of the noise that an occupied cell should hold
+_MOST = 48
+_FEWEST = 10  # cells a side, for a histogram to show a shape
+_THINNEST = 1e-3  # variance of a class, in squares of half a frame
+_NEAR = 0.15  # of half a frame: how well the mean of a class must be known
 
 
-class DPScoreDensity(ScoreParametersMixin, ScorePlansMixin, BaseDPEstimator):
+class DPScoreDensity(BaseDPEstimator):
     """Where private rows lie in a public plane, with (epsilon, delta)-privacy for one row.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
@@ -217,35 +225,128 @@ class DPScoreDensity(ScoreParametersMixin, ScorePlansMixin, BaseDPEstimator):
             rows = check_placed(self, X, y, numbers=False)
         return self._close_session(session, self._fit_session(session, rows))
 
+    def plan(self, n_samples: int, n_features: int) -> FitPlan:
+        """Say what a fit would release, and how clear the picture will be; no data is touched.
+
+        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a number of samples
+        that is private. Classes are taken to be equally large.
+
+        Parameters
+        ----------
+        n_samples, n_features : int
+            Shape of the data.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
+        """
+        check_counts(self, n_samples=n_samples, n_features=n_features)
+        classes, _ = self._check_parameters()
+        groups = max(1, len(classes))
+        rows = n_samples if self.adjacency == "replace" else 1  # the other way nobody asks for it
+        X = zero_rows(rows, n_features)
+        if len(classes):
+            X = Placed(row_source(X), {"y": np.full(rows, classes[0])})
+        sizes = {"class_counts": lambda n, _noise: np.full(groups, n / groups)}
+        rehearsal = rehearse(self, n_samples, X, **sizes)
+        last = rehearsal.lines[-1]
+        if last.name == "class_moments":
+            error, side = partial(_mean_error, noise=last.noise_scale, groups=groups), 0
+            found, signal = last.noise_scale / _NEAR, "rows of a class that is shown"
+            meaning = "error of the mean of a class, in its standard deviations"
+        else:
+            side = round(((last.size - 1) / groups) ** 0.5)
+            error = partial(_cell_error, side=side, noise=last.noise_scale, groups=groups)
+            found, signal = _cell_edge(last.size, last.noise_scale), "rows in one cell, smoothed"
+            meaning = "noise of a cell where rows crowd, as a share of what it holds"
+        shown = f"{side} x {side} cells" if side else "shown as ellipses"
+        ranks = [line.noise_scale for line in rehearsal.named("column_ranks")]
+        if ranks:
+            facts = {"error": error, "nothing": 1.0, "noise_scale": max(ranks)}
+            error = partial(searched_error, **facts)
+        assumed = (f"{groups} equally large class(es), {shown}",)
+        expected = Expectation(error, meaning, found, signal, assumed, goal=0.5)
+        return rehearsal.plan(n_samples, n_features, expected)
+
+    def _check_parameters(self):
+        """Return the public classes, and the shares of the releases."""
+        check_option(self, "kind", ("auto", "density", "ellipse"))
+        if check_int(self, "n_bins", 2, also=("auto",)) != "auto" and self.n_bins > 1000:
+            raise ValueError(f"'n_bins' must be at most 1000. Got {self.n_bins!r}.")
+        check_n_jobs(self)
+        classes = () if self.classes is None else check_classes(self, least=1)
+        shares = {"frame": 0.2} if self._public_frame() is None else {}
+        sized = self.kind == "auto" or (self.kind == "density" and self.n_bins == "auto")
+        if sized and (self.classes is not None or self.adjacency == "add_remove"):
+            shares["counts"] = 0.05
+        return classes, check_split(self, shares | {"density": 1 - math.fsum(shares.values())})
+
+    def _offers_pure_dp(self):
+        return self.kind == "density" and self._public_frame() is not None
+
+    def _plane(self, d):
+        """Return the public directions and the public point that is subtracted."""
+        axes = np.eye(2, d) if self.axes is None else self.axes
+        axes = check_array(axes, dtype=np.float64, input_name="axes")
+        center = np.zeros(d) if self.center is None else self.center
+        center = check_array(center, ensure_2d=False, dtype=np.float64, input_name="center")
+        if axes.shape != (2, d) or center.shape != (d,) or not np.all(np.linalg.norm(axes, axis=1)):
+            raise ValueError(
+                f"'axes' must be two directions and 'center' a point of {d} feature(s), 2 or more. "
+                f"Got shapes {axes.shape} and {center.shape}."
+            )
+        return axes, center
+
+    def _public_frame(self):
+        """Return the window that is given, or None where it is learnt."""
+        if isinstance(self.limits, str) and self.limits == "auto":
+            return None
+        try:
+            limits = np.asarray(self.limits, np.float64)
+        except (TypeError, ValueError):
+            limits = np.zeros(0)
+        fine = limits.shape == (2, 2) and np.isfinite(limits).all()
+        if not fine or not np.all(limits[:, 1] - limits[:, 0] >= 1e-60):
+            raise ValueError(
+                "The 'limits' parameter of DPScoreDensity must be 'auto' or ((low, high), (low, "
+                f"high)) with low < high. Got {self.limits!r} instead."
+            )
+        half = limits[:, 1] / 2 - limits[:, 0] / 2
+        return Frame(limits[:, 0] + half, half)
+
     def _fit_session(self, session, rows):
         """Make all releases; the rows are read by the session alone."""
-        classes, source = self._classes(), rows
+        classes, shares = self._check_parameters()
         if isinstance(rows, Placed):
-            form = RecordForm(partial(class_column, classes=classes), 1)
-            source = rows.joined(form)
-        source = row_source(source)
+            rows = rows.joined(RecordForm(partial(_class_column, classes=classes), 1))
+        source = row_source(rows)
         axes, center = self._plane(source.n_features)
-        shares = check_split(self, self._default_shares())
         query = PlaneQuery(
             source, axes, center, len(classes), adjacency=self.adjacency, n_jobs=self.n_jobs
         )
         n = float(query.n_rows) if self.adjacency == "replace" else None
         self._warn_of_delta(n or 0)
-        ask = session.ask(query)
-        frame = self._frame(session, ask, shares, n)
-        side, attributes = self._side(session, ask, shares, n)
-        attributes |= self._picture(ask, frame, side, len(classes), shares["density"])
-        self._warn_of_nothing(attributes)
+        ask, found = session.ask(query), {}
+        frame = self._public_frame() or self._learnt_frame(session, ask, shares["frame"], n)
+        if "counts" in shares:
+            found["class_counts_"] = ask.class_counts(share=shares["counts"]).value
+            n = float(np.median(found["class_counts_"]))
+        side = self._side(session, shares["density"], n)
+        share = shares["density"]
+        if side:
+            found |= _cells(ask, frame, side, len(classes), share)
+        else:
+            found |= _ellipses(ask, frame, share)
+        self._warn_of_nothing(found)
         low, high = frame.center - frame.half, frame.center + frame.half
-        attributes |= {"axes_": axes, "limits_": np.column_stack([low, high])}
-        return attributes | ({"classes_": classes} if len(classes) else {})
+        found |= {"axes_": axes, "limits_": np.column_stack([low, high])}
+        return found | ({"classes_": classes} if len(classes) else {})
 
-    def _frame(self, session, ask, shares, n):
-        """Return the window: public, or three released deviations about a released mean."""
-        if not self._learns_limits():
-            return self._public_frame()
+    def _learnt_frame(self, session, ask, share, n):
+        """Return three released deviations about a released mean."""
         ask, weights = ask.coordinates(), column_weights(2)
-        search, last = _FOUND * shares["frame"], (1 - _FOUND) * shares["frame"]
+        search, last = _FOUND * share, (1 - _FOUND) * share
         center, size = np.zeros(2), np.full(2, np.inf)
         if not session.budget.exact:
             found = find_columns(ask, 2, search, n)
@@ -257,62 +358,154 @@ class DPScoreDensity(ScoreParametersMixin, ScorePlansMixin, BaseDPEstimator):
         half = _DEVIATIONS * np.sqrt(moments.variance)
         return Frame(moments.mean, np.where(half > 0, half, 1.0))
 
-    def _side(self, session, ask, shares, n):
-        """Return the cells of a side (0 for ellipses), and released class sizes if there are any.
+    def _side(self, session, share, n):
+        """Return the cells of a side, 0 for ellipses; the noise of a cell is public beforehand."""
+        if self.kind == "ellipse" or (self.kind == "density" and self.n_bins != "auto"):
+            return 0 if self.kind == "ellipse" else self.n_bins
+        budget, noise = session.budget, 0.0
+        units = 2.0 if self.adjacency == "replace" else 1.0
+        if budget.pure and not budget.exact:
+            noise = units * math.sqrt(2.0) / (budget.pure_epsilon * share)
+        elif not budget.exact:
+            noise = math.sqrt(units) * session.noise_multiplier / math.sqrt(share)
+        room = cells_per_side(n, noise)
+        if self.kind == "auto" and room < _FEWEST:
+            return 0
+        return max(2, room if self.n_bins == "auto" else self.n_bins)
 
-        The noise of a cell is public before it is released.
-        """
-        attributes = {}
-        if "counts" in shares:
-            attributes["class_counts_"] = ask.class_counts(share=shares["counts"]).value
-            n = float(np.median(attributes["class_counts_"]))
-        if self.kind == "ellipse":
-            return 0, attributes
-        side = self.n_bins
-        if side == "auto" or self.kind == "auto":
-            room = cells_per_side(n, cell_noise(self, session, shares["density"]))
-            side = room if side == "auto" else side
-            if self.kind == "auto" and room < FEWEST_CELLS:
-                return 0, attributes
-        return max(2, side), attributes
-
-    def _picture(self, ask, frame, side, n_classes, share):
-        if not side:
-            sums = ask.shapes(frame, share=share)
-            shapes = class_shapes(*sums, ShapeWeights(COUNT, SQUARE), frame.center, frame.half)
-            found = {f"{name}_": value for name, value in shapes._asdict().items()}
-            found["class_counts_"] = found.pop("counts_")
-            return found | {"kind_": "ellipse", "noise_scale_": sums.noise_scale}
-        cells = ask.cells(frame, side, share=share)
-        counts = cells.value[:-1].reshape(max(1, n_classes), side, side)
-        density = smoothed(counts, cells.noise_scale)
-        return {
-            "kind_": "density",
-            "counts_": counts,
-            "density_": density,
-            "outside_": float(cells.value[-1]),
-            "seen_": density.any(axis=(1, 2)),
-            "noise_scale_": cells.noise_scale,
-        }
-
-    def _warn_of_nothing(self, attributes):
+    def _warn_of_nothing(self, found):
         """Say what released numbers cannot show."""
-        name = type(self).__name__
-        said = ""
-        if not attributes["seen_"].any():
-            said = f"{name} shows nothing: no {attributes['kind_']} stands out of the noise. Use "
-            said += "more rows, a larger 'epsilon', or kind='ellipse' with fewer classes."
-        elif attributes["kind_"] == "density":
-            inside, outside = attributes["counts_"].sum(), attributes["outside_"]
-            if outside > _MUCH_OUTSIDE * max(1.0, inside + outside):
-                share = outside / (inside + outside)
-                said = f"About {share:.0%} of the rows lie outside the limits of {name}. Use "
-                said += "limits='auto', or wider public 'limits'."
-        if said:
+        name, kind = type(self).__name__, found["kind_"]
+        inside, outside = np.sum(found.get("counts_", 0.0)), found.get("outside_", 0.0)
+        if not found["seen_"].any():
+            said = f"{name} shows nothing: no {kind} stands out of the noise. Use more rows, a "
+            said += "larger 'epsilon', or kind='ellipse' with fewer classes."
             warn_caller(said, PrivacyWarning)
+        elif outside > _MUCH_OUTSIDE * max(1.0, inside + outside):
+            share = outside / (inside + outside)
+            said = f"About {share:.0%} of the rows lie outside the limits of {name}. Use "
+            warn_caller(said + "limits='auto', or wider public 'limits'.", PrivacyWarning)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.target_tags.required = self.classes is not None
         return tags
+
+
+def _class_column(y, classes):
+    """Return the number of the class of each label, -1 for none, as a column."""
+    return class_numbers(y, classes).astype(np.float64)[:, None]
+
+
+def _cells(ask, frame, side, n_classes, share):
+    """Release a histogram of each class."""
+    cells = ask.cells(frame, side, share=share)
+    counts = cells.value[:-1].reshape(max(1, n_classes), side, side)
+    density = smoothed(counts, cells.noise_scale)
+    return {
+        "kind_": "density", "counts_": counts, "density_": density,
+        "outside_": float(cells.value[-1]), "seen_": density.any(axis=(1, 2)),
+        "noise_scale_": cells.noise_scale,
+    }  # fmt: skip
+
+
+def _ellipses(ask, frame, share):
+    """Release size, mean and covariance of each class."""
+    sums = ask.shapes(frame, share=share)
+    return class_shapes(*sums, frame) | {"kind_": "ellipse", "noise_scale_": sums.noise_scale}
+
+
+def _mean_error(n, noise, groups):
+    """Return the error of a released class mean, in standard deviations of the class."""
+    return _DEVIATIONS * noise * groups / n
+
+
+def _cell_error(n, side, noise, groups):
+    """Return the noise of a smoothed cell over what it holds, where the rows of a class crowd."""
+    return _OCCUPIED * side * side * _BLUR * noise / (n / groups)
+
+
+def cells_per_side(n, noise_scale):
+    """Return how many cells a side of the frame may have, so that one means something.
+
+    Smoothed cells in which n rows crowd hold twelve deviations of their noise.
+    """
+    if noise_scale <= 0:
+        return _MOST
+    return int(min(_MOST, math.sqrt(max(n, 0.0) / (_OCCUPIED * _CLEAR * _BLUR * noise_scale))))
+
+
+def _cell_edge(cells, noise_scale):
+    """Return how large the largest of so many smoothed cells of noise is, about."""
+    return math.sqrt(2 * math.log(max(2, cells))) * _BLUR * noise_scale
+
+
+def smoothed(counts, noise_scale):
+    """Return counts smoothed over their neighbours, and 0 where noise alone would reach."""
+    blurred = counts
+    for axis in (-1, -2):
+        blurred = np.apply_along_axis(np.convolve, axis, blurred, _KERNEL, mode="same")
+    return np.where(blurred > _cell_edge(counts.size, noise_scale), blurred, 0.0)
+
+
+def class_shapes(sums, noise_scale, frame):
+    """Read classes from sums of a, of w and of b ww', w a place in the frame.
+
+    A class is seen where the noise of its mean is small beside the frame. Covariances are moved to
+    what classes have in common, as far as they differ by no more than their noise.
+    """
+    table = sums.reshape(-1, 6)
+    counts = table[:, 0] / COUNT
+    n = np.maximum(np.maximum(counts, 1.0), 2 * noise_scale / COUNT)
+    mean = np.clip(table[:, 1:3] / n[:, None], -1.0, 1.0)
+    xx, yy = (table[:, 3:5] / SQUARE / n[:, None]).T
+    xy = table[:, 5] / math.sqrt(2) / SQUARE / n
+    second = np.stack([np.stack([xx, xy], -1), np.stack([xy, yy], -1)], -2)
+    square = mean[:, :, None] * mean[:, None, :]
+    spread = noise_scale / n
+    push = np.square(spread)[:, None, None] * np.eye(2)  # of a noisy mean's square
+    covariance = second - square + push
+    seen = counts > noise_scale / _NEAR
+    expected = np.square(spread) * (
+        3 / SQUARE**2  # of sums of squares, of means, of counts
+        + 6 * np.square(mean).sum(axis=1)
+        + np.square(covariance - square).sum(axis=(1, 2)) / COUNT**2
+    )
+    covariance, doubt = _shrunk(covariance, expected, n * seen)
+    values, vectors = np.linalg.eigh(covariance)
+    values = np.clip(_positive(values, np.sqrt(doubt / 3)[:, None]), _THINNEST, 1.0)
+    covariance = (vectors * values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    return {
+        "class_counts_": counts, "means_": frame.center + frame.half * mean, "seen_": seen,
+        "covariances_": covariance * (frame.half[:, None] * frame.half),
+    }  # fmt: skip
+
+
+def _shrunk(covariances, noise, n):
+    """Move matrices to their weighted mean, as far as their differences are expected of noise.
+
+    `noise` is the expected squared norm of the noise on each; twice that is room for few classes.
+    That of what is returned comes with it.
+    """
+    if np.count_nonzero(n) < 2:
+        return covariances, noise
+    weights = n / n.sum()
+    common = np.average(covariances, axis=0, weights=weights)
+    away = covariances - common
+    found = np.average(np.square(away).sum(axis=(1, 2)), weights=weights)
+    expected = np.average(noise, weights=weights)
+    kept = max(0.0, 1 - 2 * expected / max(found, 1e-300))
+    return common + kept * away, kept**2 * noise + (1 - kept) ** 2 * (np.square(weights) @ noise)
+
+
+def _positive(values, noise_scale):
+    """Return the mean of what numbers above zero may be, of which these noisy ones are known.
+
+    The mean of a normal law cut at zero. A variance below its noise is drawn about as wide as the
+    noise, not thin.
+    """
+    scale = np.maximum(noise_scale, 1e-300)
+    place = np.clip(values / scale, -30.0, 30.0)
+    hazard = np.exp(-0.5 * np.square(place) - log_ndtr(place)) / math.sqrt(2 * math.pi)
+    return np.where(values > 30 * scale, values, scale * (place + hazard))

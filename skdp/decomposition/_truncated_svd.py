@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
-from skdp._entry_units import CONTRACT_UNITS, public_units, unread_bounds
-from skdp._groups import GroupUnitMixin
-from skdp._inputs import check_matrix
-from skdp._types import Seed, Split
+from skdp._inputs import (
+    CONTRACT_UNITS,
+    GroupUnitMixin,
+    bound_of,
+    check_clip_norm_read,
+    check_matrix,
+    check_unit_bound,
+    public_units,
+    unread_bounds,
+)
 from skdp._validation import (
-    check_bounds,
+    Seed,
+    Split,
     check_clip_norm,
     check_int,
     check_option,
@@ -23,31 +30,54 @@ from skdp.data.blocks import row_source
 from skdp.decomposition._base import (
     LinearTransformMixin,
     as_input_dtype,
-    is_sparse,
-    warn_of_outcome,
-)
-from skdp.decomposition._interaction_fits import fit_interactions
-from skdp.decomposition._planning import PlansMixin
-from skdp.decomposition._spectral import (
     check_normalizer,
     components_of,
-    in_rows,
+    is_sparse,
     kept_rows,
     rotate_by_ritz,
     row_clip_norm,
     row_noise,
     row_route,
     row_subspace,
+    warn_of_outcome,
 )
+from skdp.decomposition._planning import PlansMixin
 from skdp.decomposition._unit_fits import (
+    _ITERATED,
+    _OF_ROWS,
     UNIT_SOLVERS,
     budget_kinds,
-    check_used,
     fit_entries,
+    fit_interactions,
     pure_units,
     unit_route,
 )
+from skdp.exceptions import warn_caller
 from skdp.solvers.postprocess import svd_variances
+
+
+def check_used(estimator):
+    """Refuse bounds that the unit does not read; warn of steps that a named route does not take.
+
+    Decided from parameters alone.
+    """
+    check_clip_norm_read(estimator)
+    unit, name = estimator.privacy_unit, estimator.algorithm
+    steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
+    ignored = [key for key in steps if getattr(estimator, key) != "auto"]
+    ignored = ignored if name not in _ITERATED else []
+    if unit == "entry" and name not in _OF_ROWS and estimator.clip_norm not in ("auto", math.inf):
+        ignored.append("clip_norm")
+    sklearn_like = unit in ("row", "group")  # where the words of scikit-learn are taken in silence
+    if ignored and not sklearn_like:
+        warn_caller(
+            f"algorithm={name!r} of privacy_unit={unit!r} does not read {' and '.join(ignored)}.",
+            UserWarning,
+        )
+
+
+# Truncated singular value decomposition with differential privacy.
+
 
 _ROW_SOLVERS = ("auto", "randomized", "arpack", "gram", "power", "screened")
 
@@ -83,15 +113,12 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         ratings and negative ones too: choose what counts before. "entry": one entry. "edge": one
         symmetric pair of entries of a graph (X is square, its upper triangle counts). What is the
         caller's contract, which cannot be checked, has no bounds of entries, and X counts as 64-bit
-        floats: "entry_change" and "edge_change", one entry (pair) changes by at most `sensitivity`;
+        floats: "entry_change" and "edge_change", one entry (pair) changes by at most `unit_bound`;
         "mixed" (equation 7 of [1]_, X symmetric), the norm of the rows' sums of absolute changes is
         at most that; "frobenius" and "spectral", any change of that norm.
     user_column : int, str or None, default=None
         Unit "group": the column of X that names the person of each row, in place of `groups` of
         ``fit``; it is no feature.
-    group_weight : {"equal", "rows"} or int, default="equal"
-        Unit "group", what a person counts: "equal" once, by the mean over its rows; an int as many
-        rows as it has, up to this public number; "rows" learns that number, for 4% of the budget.
     algorithm : {"auto", "randomized", "arpack", "gram", "power", "screened", "alternating", \
 "deflation", "one_shot"}, default="auto"
         Row unit: "gram" (and "arpack") releases the second moment and refines it; "power" (and
@@ -119,14 +146,14 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         which is not private: it warns and is flagged in the receipt.
     tol : float, default=0.0
         Kept for compatibility; nothing stops early on private values.
-    entry_bounds : tuple of float, default=(0.0, 1.0)
-        Entry and edge units: entries are clipped to them; they must hold 0. "one_shot" needs
-        (0, high) and shows x as `high` with probability x/high; where that is worse than Laplace
-        noise on each entry (up to four million, by a released number) it takes the noise.
-    degree_floor : int, default=5
-        Interaction unit: rows are divided by ``sqrt(max(degree, degree_floor))``.
-    sensitivity : float, default=1.0
-        Units of a contract: bound on the change.
+    unit_bound : (low, high), int, float or None, default=None
+        The bound of the unit. Entries and edges: what they are clipped to, which must hold 0;
+        None is (0, 1). "one_shot" needs (0, high) and shows x as `high` with probability x/high;
+        where that is worse than Laplace noise on each entry (up to four million, by a released
+        number) it takes the noise. Interactions: rows are divided by ``sqrt(max(degree,
+        unit_bound))``; None is 5. The others: the norm of the largest change, which is the caller's
+        contract; None is 1.
+        Rows and groups have none: `clip_norm` bounds them.
     budget_split : dict or "auto", default="auto"
         Row unit: shares of the releases; the keys are named in the error.
     n_jobs : int or None, default=None
@@ -202,16 +229,13 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
         user_column: Any = None,
-        group_weight: str | int = "equal",
         algorithm: str = "auto",
         n_iter: int | str = "auto",
         n_oversamples: int | str = "auto",
         power_iteration_normalizer: str = "auto",
         random_state: Seed = None,
         tol: float = 0.0,
-        entry_bounds: tuple[float, float] = (0.0, 1.0),
-        degree_floor: int = 5,
-        sensitivity: float = 1.0,
+        unit_bound: Any = None,
         budget_split: Split = "auto",
         n_jobs: int | None = None,
     ) -> None:
@@ -228,10 +252,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
         self.user_column = user_column
-        self.group_weight = group_weight
-        self.entry_bounds = entry_bounds
-        self.degree_floor = degree_floor
-        self.sensitivity = sensitivity
+        self.unit_bound = unit_bound
         self.budget_split = budget_split
         self.n_jobs = n_jobs
 
@@ -319,14 +340,13 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         check_normalizer(self)
         check_real(self, "tol", 0, math.inf, closed="left")
         check_clip_norm(self)
-        low, _ = check_bounds(self, "entry_bounds")
-        if self.algorithm == "one_shot" and self.privacy_unit in ("entry", "edge") and low < 0:
+        check_unit_bound(self)
+        flips = self.algorithm == "one_shot" and self.privacy_unit in ("entry", "edge")
+        if flips and bound_of(self)[0] < 0:
             raise ValueError(
                 "algorithm='one_shot' flips cells that are there or not: it needs "
-                f"entry_bounds=(0, high). Got {self.entry_bounds!r}."
+                f"unit_bound=(0, high). Got {self.unit_bound!r}."
             )
-        check_int(self, "degree_floor", 1)
-        check_real(self, "sensitivity", 0, math.inf)
         check_used(self)
         if row and self.algorithm != "auto":  # else the shape decides which releases there are
             check_split(self, self._default_shares(self.algorithm))
@@ -361,7 +381,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         if self.clip_norm == "auto":
             shares = {key: 0.93 * value / sum(shares.values()) for key, value in shares.items()}
             shares["clip_norm"] = 0.07
-        return self._with_weights(shares)
+        return shares
 
     @property
     def _by_rows(self):
@@ -380,7 +400,7 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
             shares.setdefault("sums", shares["subspace"] / 4)
             shares["subspace"] /= 2
         query = self._unit_query(X)
-        ask, most = self._weighted(session, session.ask(query), shares)
+        ask = session.ask(query)
         clip_norm, beyond = row_clip_norm(self, session, ask, shares.get("clip_norm"), d)
         count = None if self._total_is_public() else ask.count(share=shares["count"])
         n = query.n_rows if count is None else released_count(*count)
@@ -396,4 +416,4 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         attributes = svd_variances(squares, components_of(V), sums / n, total / n, n, noise / n)
         attributes |= {"n_samples_seen_": round(n), "clip_norm_": clip_norm}
         warn_of_outcome(self, attributes, 0.0, beyond / n)
-        return in_rows(attributes, most)
+        return attributes

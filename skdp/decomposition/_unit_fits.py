@@ -7,28 +7,17 @@ import math
 
 import numpy as np
 
-from skdp._entry_units import check_bounds_read, entry_unit
-from skdp.decomposition._base import warn_below_noise
-from skdp.decomposition._entry_moments import (
-    is_small,
-    moment_thresholds,
-    moment_triplets,
-    whole_triplets,
+from skdp._inputs import bound_of, entry_unit
+from skdp.decomposition._base import (
+    DIRECTION_LEVEL,
+    components_of,
+    rotate_by_ritz,
+    row_clip_norm,
+    warn_below_noise,
 )
-from skdp.decomposition._interaction_fits import interaction_route
-from skdp.decomposition._spectral import components_of
-from skdp.exceptions import warn_caller
-from skdp.queries.entries import EntryQuery
-from skdp.queries.norms import NormQuery
-from skdp.solvers.flipped import (
-    FlippedMatrix,
-    WholeMatrix,
-    graph_of_pairs,
-    read_triplets,
-    singular_triplets,
-    symmetric_pairs,
-)
-from skdp.solvers.low_rank import (
+from skdp.queries.entries import EntryQuery, EntryRowQuery, NormQuery, moment_change
+from skdp.queries.interactions import InteractionQuery, gram_change
+from skdp.solvers.iterate import (
     N_PASSES,
     N_PRODUCTS,
     alternate,
@@ -37,10 +26,225 @@ from skdp.solvers.low_rank import (
     late_columns,
     passes_of_deflation,
 )
-from skdp.solvers.one_shot import graded_may_pay, graded_pays
-from skdp.solvers.postprocess import svd_variances
+from skdp.solvers.linalg import shrunk, symmetric_noise_edge, top_eigenpairs
+from skdp.solvers.one_shot import (
+    FlippedMatrix,
+    WholeMatrix,
+    flip_deviation,
+    flip_probability,
+    graded_may_pay,
+    graded_pays,
+    graph_of_pairs,
+    normalised_pairs,
+    pair_deviation,
+    read_triplets,
+    singular_triplets,
+    symmetric_pairs,
+)
+from skdp.solvers.postprocess import svd_variances, user_level_mu
+from skdp.solvers.spectral import (
+    chosen_subspace,
+    moment_columns,
+    screened_moment,
+    shows_all_columns,
+)
 from skdp.theory import IteratedSide
-from skdp.theory._one_shot import choose_one_shot
+from skdp.theory._subspaces import MOST_CELLS, MOST_FLIPS, MOST_WHOLE, choose_one_shot
+
+# Fits of DPTruncatedSVD whose unit is one interaction: the moment of degree-normalised rows.
+#
+# The moment of all items, or of those with the largest counts; products with it; or flipped cells.
+
+
+_REST = 0.95  # of the budget of interactions; the others show sums and the total
+_UNREAD = 3.3  # edges of flipped cells, whose choice of directions has no floor
+_MANY = 400  # columns: of more a moment is read on the popular ones, flips are on all alike
+_EXTRA = 10  # columns of products: popular items come first, tastes after them
+# Where m exceeds the noise of a moment (its edge, for each component) so many times, and noise is
+# not next to nothing either: more columns and steps, since all answers are used together.
+_SEEN, _NEXT_TO_NONE, _MORE, _STEPS_MORE = 20.0, 30.0, 20, 8
+_ITEM_RITZ = 0.03  # of the budget, for the Ritz values of items that were chosen
+
+
+def interaction_route(estimator, shape):
+    """Choose by the edge of the noise in the spectrum of the moment."""
+    unread = _UNREAD * math.sqrt(max(1.0, shape[1] / _MANY))
+    edges = {"one_shot": unread * _flipped_edge(estimator, shape)}
+    if estimator.delta > 0 or math.isinf(estimator.epsilon):
+        edges |= _moment_edge(estimator, shape)
+    if math.isinf(estimator.epsilon):
+        edges.pop("one_shot")
+    ordered = sorted(edges, key=edges.get)
+    figures = ", ".join(f"{name} {edges[name]:.3g}" for name in ordered)
+    return ordered[0], f"{ordered[0]}: predicted edge of the noise {figures}"
+
+
+def _moment_edge(estimator, shape):
+    """Return the edge of the moment of all items, or of those that screening would keep."""
+    m, n = shape
+    noise = _item_noise(estimator, estimator._checked_session(), n)
+    signal = m / noise if noise else math.inf
+    if shows_all_columns(signal, n):
+        return {"gram": symmetric_noise_edge(noise, n)}
+    kept = moment_columns(signal, n, estimator.n_components)
+    return {"screened": symmetric_noise_edge(noise, kept)}
+
+
+def _item_noise(estimator, session, n):
+    """Return the noise scale of a moment of n items with all of the share of the subspace."""
+    change = gram_change(n, bound_of(estimator), estimator.adjacency)
+    return session.noise_multiplier * change / math.sqrt(_REST)
+
+
+def _flipped_edge(estimator, shape):
+    m, n = shape
+    session = estimator._checked_session(pure=True)
+    if session.budget.exact:
+        return 0.0
+    cells = 2 if estimator.adjacency == "replace" else 1
+    s = flip_deviation(session.budget.pure_epsilon / cells)
+    if m * n * flip_probability(s) > MOST_FLIPS:
+        return math.inf
+    degree = float(bound_of(estimator))
+    noise = pair_deviation(s, m, m * degree / n) / (degree + s * math.sqrt(n))
+    return 2 * noise * math.sqrt(n)
+
+
+def interaction_products(estimator, session, shape):
+    """Return the columns of products beyond the components, and how many products there are."""
+    (m, n), epsilon = shape, estimator.epsilon
+    more, steps = _EXTRA, 6 if epsilon < 3 else 10 if epsilon < 30 else 20
+    if session.law == "gaussian" and epsilon < _NEXT_TO_NONE:
+        edge = _item_noise(estimator, session, n) * math.sqrt(n)
+        if m > _SEEN * edge * estimator.n_components:
+            more, steps = _MORE, max(steps, _STEPS_MORE)
+    more = more if estimator.n_oversamples == "auto" else estimator.n_oversamples
+    return more, steps if estimator.n_iter == "auto" else estimator.n_iter
+
+
+def fit_interactions(estimator, session, X, route):
+    """Release the moment of degree-normalised rows, products with it, or flipped interactions."""
+    floor, k = bound_of(estimator), estimator.n_components
+    query = InteractionQuery(X, degree_floor=floor, adjacency=estimator.adjacency)
+    ask, (m, n) = session.ask(query), X.shape
+    if route == "one_shot":
+        cells = ask.cells(share=1.0)
+        found = normalised_pairs(cells.value, cells.noise_scale, float(floor), k)
+        squares, V, total, sums, noise = found
+    else:
+        squares, V = _moment_pairs(estimator, session, ask, X.shape, route)
+        total = float(ask.square_sum(share=0.01).value)
+        sums, noise = ask.sums(share=0.04)
+    warn_below_noise(estimator, squares)
+    attributes = svd_variances(squares, components_of(V), sums / m, total / m, m, noise / m)
+    extra = {"n_samples_seen_": m}
+    if session.budget.mu:
+        extra["user_level_mu_"] = user_level_mu(session.budget.mu, n, floor)
+    return attributes | extra
+
+
+def _moment_pairs(estimator, session, ask, shape, route):
+    """Return the k leading eigenpairs of a noisy moment, descending."""
+    k, (m, n) = estimator.n_components, shape
+    if route == "gram":
+        return chosen_pairs(ask.gram(share=_REST), k)
+    if route == "screened":
+        signal = m / max(_item_noise(estimator, session, n), 1e-150)
+        V = screened_moment(ask, n, k, _REST - _ITEM_RITZ, signal)
+        return rotate_by_ritz(ask.ritz, V, _ITEM_RITZ)
+    more, steps = interaction_products(estimator, session, shape)
+    first, _ = late_columns(session.law, k, more, n, n, symmetric=True)
+    start = session.random_start(n, k, late=first - k, ones_first=True)
+    options = {"law": session.law, "n_iter": steps}
+    options |= {"first": first, "spread": False}  # popular items hold most of the signal
+    squares, V = iterate_symmetric(ask, start, k, _REST, **options)
+    order = np.argsort(-squares, kind="stable")  # a negative Ritz value is noise: last
+    return np.maximum(squares[order], 0.0), V[:, order]
+
+
+def chosen_pairs(moment, k):
+    """Return eigenpairs in the subspace that thinning likes best, values without the noise."""
+    found = chosen_subspace(moment.value, moment.noise_scale, k, sparse=True)
+    values, Q = top_eigenpairs(found.vectors.T @ moment.value @ found.vectors)
+    values, V = np.maximum(values, 0.0), found.vectors @ Q
+    if not found.axes:  # which were not turned towards the noise
+        values = shrunk(values, V, moment.noise_scale / math.sqrt(2))
+    return values, V
+
+
+# Entry fits of DPTruncatedSVD by the second moment of the rows, and of a whole matrix at once.
+#
+# A row moves little of the moment by one entry: where the matrix is thin this beats products.
+
+
+MOST_DENSE = 4000  # columns of a dense moment
+_USUAL_LENGTH = 0.25  # of the longest that a row may be, where nothing is known
+_SUBSPACE, _LEFT, _RITZ, _CLIP = 0.83, 0.05, 0.03, 0.07  # of the budget; 0.02 show means and total
+_ENOUGH = 60.0  # rows, in deviations of noise, for a learnt clip norm
+_QUIET = 0.01  # of the squares of all rows
+
+
+def moment_thresholds(estimator, session, unit, shape):
+    """Return ({route: singular value at the edge of its noise}, whether that is small).
+
+    From public numbers. Where it is small, products would still have to converge.
+    """
+    seen = estimator.clip_norm != "auto" or shape[0] > _ENOUGH * session.noise_multiplier
+    if unit.name != "entry" or not seen:
+        return {}, False
+    length = usual_length(estimator, unit, shape[1])
+    noise = _moment_noise(session, unit, length)
+    kept = moment_columns(shape[0] * length**2 / noise, shape[1], estimator.n_components)
+    if kept < shape[1] and unit.low < 0:  # sums show nothing of entries with both signs
+        kept = shape[1]
+    if kept > MOST_DENSE:
+        return {}, False
+    name, edge = "gram" if kept == shape[1] else "screened", symmetric_noise_edge(noise, kept)
+    return {name: math.sqrt(edge)}, edge < _QUIET * shape[0] * length**2
+
+
+def usual_length(estimator, unit, n):
+    """Return the clip norm that is given, or a guess of the one that is learnt."""
+    if estimator.clip_norm != "auto":
+        return float(estimator.clip_norm)
+    return unit.alpha * max(1.0, _USUAL_LENGTH * math.sqrt(n))
+
+
+def _moment_noise(session, unit, clip_norm):
+    return session.noise_multiplier * moment_change(unit, clip_norm) / math.sqrt(_SUBSPACE)
+
+
+def moment_triplets(estimator, session, X, unit, route, products):
+    """Return (U, singular values, V): V from the moment, U from a product with it."""
+    k, (m, n) = estimator.n_components, X.shape
+    rows, exact = session.ask(EntryRowQuery(X, unit)), session.budget.exact
+    near = usual_length(estimator, unit, n)
+    level = DIRECTION_LEVEL * min(1.0, moment_change(unit, near) / near**2)
+    clip_norm = row_clip_norm(estimator, session, rows, _CLIP, n, level=level, near=near).value
+    rows = rows.clipped(clip_norm)
+    share = _SUBSPACE + (0.0 if estimator.clip_norm == "auto" else _CLIP)
+    if route == "gram" or exact:
+        squares, V = chosen_pairs(rows.gram(share=share + (0.0 if exact else _RITZ)), k)
+    else:
+        signal = m * clip_norm**2 / _moment_noise(session, unit, clip_norm)
+        V = screened_moment(rows, n, k, share, signal)
+        squares, V = rotate_by_ritz(rows.ritz, V, _RITZ)
+    left = products.right(V, share=_LEFT).value
+    U, _, W = np.linalg.svd(left, full_matrices=False)
+    return U @ W, np.sqrt(squares), V
+
+
+def is_small(shape):
+    """Whether a whole matrix is released at once: a product with the identity."""
+    return math.prod(shape) <= MOST_CELLS and min(shape) <= MOST_WHOLE
+
+
+def whole_triplets(ask, shape, k, share):
+    """Return the k leading (U, singular values, V) of a matrix that is released whole."""
+    m, n = shape
+    answer = ask.right(np.eye(n), share=share) if n <= m else ask.left(np.eye(m), share=share)
+    return read_triplets(answer.value if n <= m else answer.value.T, answer.noise_scale, k)
+
 
 UNIT_SOLVERS = {
     "interaction": ("auto", "randomized", "arpack", "gram", "screened", "power", "one_shot"),
@@ -68,26 +272,6 @@ _OF_NOISE = 0.3  # of the smallest singular value that is found: more is seldom 
 _SPREAD = 0.02  # of a pure budget, for how far entries are from their bounds
 _OF_ROWS = ("auto", "arpack", "gram", "screened")  # routes of entries that shorten rows
 _ITERATED = ("auto", "randomized", "power", "alternating")  # routes of products
-
-
-def check_used(estimator):
-    """Refuse bounds that the unit does not read; warn of steps that a named route does not take.
-
-    Decided from parameters alone.
-    """
-    check_bounds_read(estimator)
-    unit, name = estimator.privacy_unit, estimator.algorithm
-    steps = ("n_oversamples",) if name == "deflation" else ("n_iter", "n_oversamples")
-    ignored = [key for key in steps if getattr(estimator, key) != "auto"]
-    ignored = ignored if name not in _ITERATED else []
-    if unit == "entry" and name not in _OF_ROWS and estimator.clip_norm not in ("auto", math.inf):
-        ignored.append("clip_norm")
-    sklearn_like = unit in ("row", "group")  # where the words of scikit-learn are taken in silence
-    if ignored and not sklearn_like:
-        warn_caller(
-            f"algorithm={name!r} of privacy_unit={unit!r} does not read {' and '.join(ignored)}.",
-            UserWarning,
-        )
 
 
 def unit_route(estimator, shape):
@@ -143,7 +327,7 @@ def pure_units(estimator):
         return flips
     if unit not in UNIT_SOLVERS:
         return False
-    flips = flips and unit in ("entry", "edge") and estimator.entry_bounds[0] == 0
+    flips = flips and unit in ("entry", "edge") and bound_of(estimator)[0] == 0
     moments = name in ("gram", "arpack", "screened")  # of matrices: no near bound on an l1 norm
     one = estimator.n_components == 1 and not moments
     return flips or one or name in ("auto", "deflation", "one_shot")

@@ -1,34 +1,178 @@
-"""The client's side: its own session, its own ledger, and what it accepts to be asked.
-
-A client trusts no number of the server. It recomputes every bound from its own query at the public
-arguments, and refuses a step at which its own budget does not cover them.
-"""
+"""What clients of a federated fit share: their questions, sessions and states."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skdp.answer import Answer
 from skdp.exceptions import PrivacyError
-from skdp.federated._ask import Words, pack, packed_size
-from skdp.federated._errors import MessageRefused
-from skdp.federated._requests import Argument, Call, Facts, Question, Request
-from skdp.federated.config import AggregationConfig
+from skdp.federated._messages import Argument, Call, Facts, Question, Request
+from skdp.federated.config import AggregationConfig, MessageRefused
 from skdp.federated.noise_parts import NoiseParts, PartGrant, distribute, forfeit_rest
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.gate.bounds import Bounded, PrivateQuery
-from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.bounds import Ask, Bound, Bounded, Path, PrivacyBudget, PrivateQuery
+from skdp.privacy.gate.session import PrivacySession, answered
+from skdp.privacy.ledger import routes
 from skdp.privacy.noise.words import SystemSource
 
-_SMALLEST = 1e-100
-_PUBLIC_ERRORS = (PrivacyError, ValueError, TypeError, ArithmeticError, IndexError)
+# What stands behind a federated `Ask`: a release is paid on the server and read on the clients.
+#
+# Bounds come from a query over no rows; what travels is the public request, and what comes back is
+# the secure sum of the clients' noisy integers. Solvers cannot tell it from a session.
 
+
+Words = NDArray[np.uint64]
+IntArray = NDArray[np.int64]
+
+
+class Opened(Protocol):
+    """An opened total: the sum modulo 2**64 of the contributions that arrived."""
+
+    @property
+    def total(self) -> Words:
+        """The sum, flat."""
+        ...
+
+    @property
+    def n_survivors(self) -> int:
+        """How many clients are in it."""
+        ...
+
+
+Aggregate = Callable[[bytes, int], Opened]
+
+
+def _upper(order: int) -> IntArray:
+    """Flat positions of the upper triangle of a square matrix, the diagonal included."""
+    rows, columns = np.triu_indices(order)
+    return np.asarray(rows * order + columns, np.int64)
+
+
+def packed_size(bound: Bound) -> int:
+    """Return how many 64-bit words an answer takes on its way."""
+    if not bound.symmetric:
+        return bound.size
+    return bound.shape[0] * (bound.shape[0] + 1) // 2
+
+
+def pack(noisy: IntArray, bound: Bound) -> Words:
+    """Flatten a noisy integer answer for the sum; of a symmetric one, M + M' above the diagonal.
+
+    Only (M + M')/2 is ever used of a symmetric answer, so half of the words suffice.
+    """
+    words = noisy.reshape(bound.shape).view(np.uint64)
+    if not bound.symmetric:
+        return words.ravel()
+    doubled = words + words.T
+    np.fill_diagonal(doubled, np.diagonal(words))
+    return np.asarray(doubled.ravel()[_upper(len(doubled))])
+
+
+def unpack(total: Words, bound: Bound) -> IntArray:
+    """Return the integer answer of which `Grant.finish` takes the symmetric part."""
+    flat = np.ascontiguousarray(total, np.uint64).view(np.int64)
+    if not bound.symmetric:
+        return flat.reshape(bound.shape)
+    square = np.zeros(bound.size, np.int64)
+    square[_upper(bound.shape[0])] = flat
+    return square.reshape(bound.shape)
+
+
+class Federation:
+    """One federated fit on the server: its session, its clients' total, its public facts.
+
+    Parameters
+    ----------
+    session : PrivacySession
+        Pays for the releases; it never reads.
+    aggregate : callable
+        ``aggregate(request, size)`` returns the opened total (see `Opened`).
+    facts : Facts
+        What the clients must agree on.
+    """
+
+    def __init__(self, session: PrivacySession, aggregate: Aggregate, facts: Facts) -> None:
+        self.session = session
+        self.facts = facts
+        self.parts = NoiseParts(facts.n_clients, facts.n_colluders, facts.n_dropouts)
+        self._aggregate = aggregate
+        self._serial = 0
+
+    def forfeit(self, share: float) -> None:
+        """Pay a share and release nothing for it."""
+        self.session.forfeit(share)
+
+    def answer(self, path: Path, bounded: Bounded, share: float) -> Answer:
+        """Pay, ask the clients, and turn their total into the public answer."""
+        bound = bounded.bound
+        calls = tuple(Call(name, tuple(map(_plain, public))) for name, public in path)
+        if bound.linf is not None:
+            raise PrivacyError(f"{bound.name!r} is a private choice, which no sum can make")
+        grant = distribute(self.session, bound, share, self.parts)
+        request = Request(self._serial, self.facts, grant.share, grant.step, calls)
+        self._serial += 1
+        opened = self._opened(request.encode(), packed_size(bound))
+        answer = grant.close(unpack(opened.total, bound), opened.n_survivors)
+        if bounded.decode is None:
+            return answer
+        return answer._replace(value=bounded.decode(answer.value, grant.step))
+
+    def _opened(self, request: bytes, size: int) -> Opened:
+        """Return the total. An abort ends the fit: the aggregator alone may retry."""
+        opened = self._aggregate(request, size)
+        needed = self.facts.n_clients - self.facts.n_dropouts
+        if not needed <= opened.n_survivors <= self.facts.n_clients:
+            raise PrivacyError(
+                f"{opened.n_survivors} of {self.facts.n_clients} clients are in the total; the "
+                f"noise was sized for at least {needed}. The fit was given up."
+            )
+        return opened
+
+
+def _plain(value: Any) -> Argument:
+    return value if value is None or isinstance(value, np.ndarray) else float(value)
+
+
+class FederatedSession:
+    """What a solver shell sees of a session whose data lie elsewhere: the same public numbers."""
+
+    holds_rows = False
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+        self._session = federation.session
+
+    def ask(self, query: object) -> Ask:
+        """Return the federated face of a query; the query itself is never read."""
+        return Ask(self._federation, query)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise scale of a release of sensitivity 1 if all clients answer."""
+        return self._session.noise_multiplier * self._federation.parts.excess
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+# The client's side: its own session, its own ledger, and what it accepts to be asked.
+#
+# Its whole budget is charged to the ledgers that are open when it is made, since `close` gives up
+# what was not asked for, and to those that are opened later when it answers inside them.
+#
+# A client trusts no number of the server. It recomputes every bound from its own query at the
+# public arguments, and refuses a step at which its own budget does not cover them.
+
+
+_SMALLEST = 1e-100
+
+Answers = Callable[[float], NDArray[Any]]
 Check = Callable[[Any, Argument], bool]  # (query, argument) -> acceptable
 Signatures = dict[str, tuple[Check, ...]]
 
@@ -55,7 +199,7 @@ def is_matrix(query: Any, value: Argument) -> bool:
     vanish, whatever they are multiplied with. The matrices of solvers are near 1.
     """
     return (
-        _is_floats(value, 2)
+        is_floats(value, 2)
         and len(value) == query.n_features
         and 1 <= value.shape[1] <= query.n_features
         and _SMALLEST < float(np.abs(value).max()) < 1 / _SMALLEST
@@ -66,7 +210,7 @@ def is_left_matrix(query: Any, value: Argument) -> bool:
     """A finite matrix with one row for each row of the client's matrix, as in `is_matrix`."""
     rows, columns = query.shape
     return (
-        _is_floats(value, 2)
+        is_floats(value, 2)
         and len(value) == rows
         and 1 <= value.shape[1] <= columns
         and _SMALLEST < float(np.abs(value).max()) < 1 / _SMALLEST
@@ -80,22 +224,22 @@ def is_subspace(query: Any, value: Argument) -> bool:
 
 def is_components(query: Any, value: Argument) -> bool:
     """The transpose of such a matrix."""
-    return _is_floats(value, 2) and is_matrix(query, value.T)
+    return is_floats(value, 2) and is_matrix(query, value.T)
 
 
 def is_center(query: Any, value: Argument) -> bool:
     """One finite number for each feature."""
-    return _is_floats(value, 1) and len(value) == query.n_features
+    return is_floats(value, 1) and len(value) == query.n_features
 
 
 def is_weights(_: Any, value: Argument) -> bool:
     """None, or finite numbers."""
-    return value is None or _is_floats(value, 1)
+    return value is None or is_floats(value, 1)
 
 
 def is_factor(_: Any, value: Argument) -> bool:
     """A finite matrix: whether it fits the others is for the query to say."""
-    return _is_floats(value, 2)
+    return is_floats(value, 2)
 
 
 def is_selection(query: Any, value: Argument) -> bool:
@@ -111,11 +255,12 @@ def is_selection(query: Any, value: Argument) -> bool:
     )
 
 
-def _is_floats(value: Any, ndim: int) -> TypeGuard[NDArray[np.float64]]:
+def is_floats(value: Any, ndim: int | None = None) -> TypeGuard[NDArray[np.float64]]:
+    """Finite floats, with so many dimensions."""
     return (
         isinstance(value, np.ndarray)
         and value.dtype.kind == "f"
-        and value.ndim == ndim
+        and value.ndim == (value.ndim if ndim is None else ndim)
         and bool(np.isfinite(value).all())
     )
 
@@ -125,7 +270,9 @@ def narrowed(query: Any, call: Call, signatures: dict[type, Signatures]) -> Any:
     checks = signatures.get(type(query), {}).get(call.method)
     if checks is None or len(checks) != len(call.arguments):
         raise PrivacyError(f"this client does not answer {call.method!r}.")
-    if not all(check(query, value) for check, value in zip(checks, call.arguments, strict=True)):
+    sound = all(check(query, value) for check, value in zip(checks, call.arguments, strict=True))
+    together = getattr(query, "sound_together", None)
+    if not sound or (together is not None and not together(call.method, call.arguments)):
         raise PrivacyError(f"the arguments of {call.method!r} are not sound; nothing was sent.")
     return getattr(query, call.method)(*call.arguments)
 
@@ -147,6 +294,22 @@ def check_count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{name!r} must be an int of at least 0. Got {value!r} instead.")
     return value
+
+
+def or_nothing(answer: Answers, grant: PartGrant) -> Answers:
+    """Return an answer that cannot fail: what cannot be computed is answered by the noise alone.
+
+    Whatever a server asks for, and however it fails, no client shows that it did.
+    """
+
+    def run(step: float) -> NDArray[Any]:
+        try:
+            found = answered(answer, step, grant.bound.name)
+        except PrivacyError:
+            return grant.nothing()
+        return found if grant.fits(found) else grant.nothing()
+
+    return run
 
 
 class _Paid(NamedTuple):
@@ -189,6 +352,8 @@ class FederatedClient:
         with fresh noise.
     trial : PrivateQuery or None
         A query of the same kind over public units: a request is tried on it before it is paid for.
+    sensitivity : float or None
+        Of units of a bounded norm: a part of their name in a ledger.
     """
 
     def __init__(
@@ -204,6 +369,7 @@ class FederatedClient:
         n_features: int,
         n_retries: int = 0,
         trial: PrivateQuery | None = None,
+        sensitivity: float | None = None,
     ) -> None:
         parts = NoiseParts.of(config)
         self._query, self._trial = query, trial
@@ -215,10 +381,24 @@ class FederatedClient:
             source=SystemSource(),
             adjacency=adjacency,
             unit=unit,
+            observer=routes.Account(),
         )
         self._n_retries = check_count("n_retries", n_retries)
         self._serial = -1
         self._waiting: _Paid | None = None
+        self._sensitivity = sensitivity
+        self._charge()
+
+    def _charge(self) -> None:
+        """Charge the whole budget to the ledgers that are open, once each, or refuse."""
+        name = type(self).__name__
+        routes.charge_rows(self._session, name, sensitivity=self._sensitivity)
+
+    def _charge_for_an_answer(self) -> None:
+        try:
+            self._charge()
+        except Exception:  # the ledger notes why: what it holds is not for the server
+            raise PrivacyError("a ledger of this client has no room; nothing was sent.") from None
 
     def respond(self, request: bytes) -> Words:
         """Return this client's noisy integers for one step: for a secure sum only.
@@ -243,11 +423,13 @@ class FederatedClient:
                 paid = self._waiting
                 if paid is None or not paid.again(request):
                     paid = self._pay(request)
-        except _PUBLIC_ERRORS as error:
+                else:
+                    self._charge_for_an_answer()
+        except Exception as error:  # of whatever kind: nothing private was looked at so far
             raise MessageRefused(str(error)) from None
         self._waiting = paid if self._n_retries else None  # it holds public matrices: let go
         try:
-            noisy = paid.grant.contribute(paid.bounded.answer)
+            noisy = paid.grant.contribute(or_nothing(paid.bounded.answer, paid.grant))
         except PrivacyError:
             raise MessageRefused("this request was answered already.") from None
         return pack(noisy, paid.bounded.bound)
@@ -272,6 +454,7 @@ class FederatedClient:
             tried = self._asked(self._trial, parsed.calls)
             if np.shape(tried.answer(0.0)) != bounded.bound.shape:
                 raise PrivacyError("the request does not fit users' rows; nothing was sent.")
+        self._charge_for_an_answer()
         size = packed_size(bounded.bound)
         if isinstance(request, Question) and request.size != size:
             raise PrivacyError(f"the secure sum adds {request.size} words, the answer has {size}.")
@@ -307,4 +490,63 @@ class FederatedClient:
         """
         self._waiting = None
         forfeit_rest(self._session)
+        routes.settle(self._session)
         return self._session.spent()
+
+
+# Sums of integer states of several servers, through the same aggregation.
+
+
+Respond = Callable[[bytes], Words]
+
+_REQUEST = b"skdp states 1\n"
+
+
+class StateSum:
+    """Add noisy int64 states modulo 2**64 by an aggregation: what merging of sketches needs.
+
+    Each state already holds the noise of its own server. Nothing is released here but the sum, if
+    the aggregation is a secure one.
+
+    Parameters
+    ----------
+    connect : callable
+        ``connect(callbacks)`` returns the aggregator of these clients, for example
+        ``lambda callbacks: simulated_aggregator(callbacks, config)`` or `PlainAggregator`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp.federated import PlainAggregator, StateSum
+    >>> add = StateSum(PlainAggregator)
+    >>> add([np.array([1, -2]), np.array([3, 4])])
+    array([4, 2])
+    """
+
+    def __init__(self, connect: Callable[[list[Respond]], Aggregate]) -> None:
+        self._connect = connect
+
+    def __call__(self, states: Sequence[IntArray]) -> IntArray:
+        """Return the sum; a missing state is an error: its data and noise would be missing."""
+        if not states:
+            raise ValueError("there is no state to add")
+        first = states[0]
+        for state in states:
+            if state.dtype != np.int64 or state.shape != first.shape:
+                raise ValueError("states must be int64 arrays of one shape.")
+        aggregate = self._connect([_held(state) for state in states])
+        if getattr(getattr(aggregate, "config", None), "n_dropouts", 0):
+            raise PrivacyError(
+                "the aggregation would open a sum from which states are missing, and their noise "
+                "with them; use n_dropouts=0."
+            )
+        opened = aggregate(_REQUEST, first.size)
+        if opened.n_survivors != len(states):
+            raise PrivacyError(f"{opened.n_survivors} of {len(states)} states arrived.")
+        total = np.ascontiguousarray(opened.total, np.uint64)
+        return total.view(np.int64).reshape(first.shape)
+
+
+def _held(state: IntArray) -> Respond:
+    words = np.ascontiguousarray(state).view(np.uint64).reshape(-1)
+    return lambda request: words.copy()

@@ -1,4 +1,4 @@
-"""The primitives, from the `cryptography` package: X25519, HKDF, ChaCha20-Poly1305, Ed25519.
+"""Cryptography of a secure sum: primitives, secret shares, the graph of masks, masks.
 
 All secrets are 256 bits of system entropy and live for one attempt of one step.
 """
@@ -6,12 +6,18 @@ All secrets are 256 bits of system entropy and live for one attempt of one step.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 from collections.abc import Mapping
+from functools import lru_cache
+from math import prod
 from types import SimpleNamespace
 from typing import Final, Protocol
 
-from skdp.federated._errors import MessageRefused
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.federated.config import MessageRefused
 
 KEY_BYTES: Final = 32
 TAG_BYTES: Final = 16
@@ -140,3 +146,117 @@ class Ed25519Identity:
         except library().InvalidSignature:
             return False
         return True
+
+
+# Shamir's secret sharing of 256-bit secrets over the integers modulo a prime.
+#
+# Fewer than `threshold` shares are independent of the secret; that many give it back. All shares
+# have the same length, whatever they hold.
+
+
+PRIME: Final = 2**256 + 297  # the smallest prime above all secrets
+SECRET_BYTES: Final = 32
+SHARE_BYTES: Final = 33
+_DRAW_BYTES: Final = 48  # 384 bits modulo a 257-bit prime: uniform but for 2^-127
+
+
+def split(secret: bytes, n_parts: int, threshold: int) -> list[bytes]:
+    """Return the shares at 1..n_parts; any `threshold` of them give the secret back."""
+    if len(secret) != SECRET_BYTES or not 1 <= threshold <= n_parts:
+        raise ValueError("A secret has 32 bytes, and a threshold lies in 1..n_parts.")
+    draws = os.urandom(_DRAW_BYTES * (threshold - 1))
+    coefficients = [
+        int.from_bytes(draws[i : i + _DRAW_BYTES], "little") % PRIME
+        for i in range(0, len(draws), _DRAW_BYTES)
+    ]
+    coefficients.append(int.from_bytes(secret, "little"))  # the constant term comes last
+    return [_evaluate(coefficients, x) for x in range(1, n_parts + 1)]
+
+
+def _evaluate(coefficients: list[int], x: int) -> bytes:
+    value = 0
+    for coefficient in coefficients:  # x is small: one reduction at the end is enough
+        value = value * x + coefficient
+    return (value % PRIME).to_bytes(SHARE_BYTES, "little")
+
+
+def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    """Return the secret from the first `threshold` of the shares, by their positions."""
+    points = tuple(sorted(shares)[:threshold])
+    if len(points) < threshold:
+        raise MessageRefused(f"{len(points)} shares of {threshold} are not enough.")
+    values = [int.from_bytes(shares[x], "little") for x in points]
+    value = sum(w * v for w, v in zip(_weights(points), values, strict=True)) % PRIME
+    if max(values) >= PRIME or value >> (8 * SECRET_BYTES):
+        raise MessageRefused("The shares do not belong together.")
+    return value.to_bytes(SECRET_BYTES, "little")
+
+
+@lru_cache(maxsize=4096)
+def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
+    """Lagrange weights at zero: the product over the others of x_j / (x_j - x_i)."""
+    weights = []
+    for i in points:
+        others = [j for j in points if j != i]
+        below = prod(j - i for j in others)
+        weights.append(prod(others) * pow(below, -1, PRIME) % PRIME)
+    return tuple(weights)
+
+
+# Who masks with whom: a circulant graph on a public random order of the clients.
+
+
+class Graph:
+    """Neighbours of each client, and the position of each neighbour's share (1..degree)."""
+
+    __slots__ = ("neighbours", "slots")
+
+    def __init__(self, neighbours: list[tuple[int, ...]]) -> None:
+        self.neighbours = neighbours
+        self.slots = [{j: slot for slot, j in enumerate(row, 1)} for row in neighbours]
+
+
+@lru_cache(maxsize=8)
+def circulant(n_clients: int, degree: int, run_id: bytes) -> Graph:
+    """Link each client with the `degree`/2 next and previous ones on a circle.
+
+    Such a graph stays connected when any degree - 1 clients are taken out (Harary 1962). The
+    order is drawn from the run's name: nobody chooses who sits next to whom. With degree
+    n_clients - 1 everybody is linked with everybody.
+    """
+    stream = hashlib.shake_256(b"skdp.federated.graph/1" + run_id).digest(8 * n_clients)
+    order = np.argsort(np.frombuffer(stream, dtype="<u8"), kind="stable").tolist()
+    half = degree // 2
+    steps = range(1, n_clients) if degree == n_clients - 1 else [*range(1, half + 1)]
+    offsets = [*steps] if degree == n_clients - 1 else [*steps, *(-step for step in steps)]
+    neighbours: list[tuple[int, ...]] = [()] * n_clients
+    for place, client in enumerate(order):
+        neighbours[client] = tuple(order[(place + offset) % n_clients] for offset in offsets)
+    return Graph(neighbours)
+
+
+# Masks: ChaCha20 keystreams read as integers modulo 2^64, which cancel in the sum.
+
+
+_CHUNK: Final = 8192  # words: a piece of the stream stays in the cache of the processor
+_ZEROS: Final = bytes(8 * _CHUNK)
+_STREAM_NONCE: Final = bytes(16)  # every key makes one stream
+
+
+def add_mask(total: NDArray[np.uint64], key: bytes) -> None:
+    """Add the stream of a 256-bit key to `total`, in place, modulo 2^64."""
+    _apply(np.add, total, key)
+
+
+def subtract_mask(total: NDArray[np.uint64], key: bytes) -> None:
+    """Subtract the stream of a 256-bit key from `total`, in place, modulo 2^64."""
+    _apply(np.subtract, total, key)
+
+
+def _apply(operation: np.ufunc, total: NDArray[np.uint64], key: bytes) -> None:
+    crypto = library()
+    stream = crypto.Cipher(crypto.ChaCha20(key, _STREAM_NONCE), None).encryptor()
+    for start in range(0, total.size, _CHUNK):
+        piece = total[start : start + _CHUNK]
+        words = np.frombuffer(stream.update(_ZEROS[: 8 * piece.size]), dtype="<u8")
+        operation(piece, words, out=piece)

@@ -1,4 +1,4 @@
-"""What all parties of a secure sum agree on beforehand."""
+"""What all parties of a secure sum agree on beforehand, and the errors that end one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,39 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from skdp._validation import check_int
-from skdp.exceptions import PrivacyWarning, warn_caller
+from skdp.exceptions import PrivacyError, PrivacyWarning, warn_caller
+
+# Errors of secure aggregation.
+
+
+class MessageRefused(PrivacyError):
+    """A message is malformed, altered, out of turn or already answered. Nothing came of it."""
+
+
+class AggregationAborted(PrivacyError):
+    """Too many clients dropped out; no sum came out of this step.
+
+    Attributes
+    ----------
+    opened : bool
+        Whether clients were already asked to unmask. Then the step counts as released: what it
+        cost stays spent, and clients do not answer it again. If False, no sum could be opened.
+    """
+
+    def __init__(self, message: str, *, opened: bool) -> None:
+        super().__init__(message)
+        self.opened = opened
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _aborted, (str(self), self.opened)
+
+
+def _aborted(message: str, opened: bool) -> AggregationAborted:
+    return AggregationAborted(message, opened=opened)
+
+
+# What all parties of a secure sum agree on beforehand.
+
 
 _COMPLETE_UP_TO: Final = 50  # with so few clients everybody is everybody's neighbour
 _FEWEST_NEIGHBOURS: Final = 20

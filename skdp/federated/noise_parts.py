@@ -32,8 +32,7 @@ from skdp.federated.config import AggregationConfig
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.privacy.gate.bounds import Bound, gaussian_step
-from skdp.privacy.gate.grants import Grant
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.session import Grant, PrivacySession
 from skdp.privacy.noise import integers as noise
 
 IntArray = NDArray[np.int64]

@@ -13,9 +13,11 @@ import scipy.sparse as sp
 from sklearn.utils.validation import check_array
 
 from skdp.exceptions import PrivacyError
-from skdp.federated._ask import Aggregate, FederatedSession, Federation
 from skdp.federated._clients import (
+    Aggregate,
     FederatedClient,
+    FederatedSession,
+    Federation,
     Signatures,
     check_count,
     is_center,
@@ -28,17 +30,15 @@ from skdp.federated._clients import (
     is_subspace,
     is_weights,
 )
-from skdp.federated._requests import Facts
+from skdp.federated._messages import Facts
 from skdp.federated.config import AggregationConfig
 from skdp.federated.noise_parts import NoiseParts
 from skdp.privacy.gate.bounds import PrivateQuery
 from skdp.privacy.gate.session import PrivacySession
-from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.entries import EntryQuery, EntryUnit, NormQuery
 from skdp.queries.interactions import InteractionQuery
-from skdp.queries.norms import NormQuery
 from skdp.queries.rows import RowQuery
-from skdp.queries.sums import ADJACENCIES
-from skdp.queries.tangent import TangentQuery
+from skdp.queries.sums import ADJACENCIES, TangentQuery
 
 _ENTRIES = ("entry", "edge", "entry_change", "edge_change")  # each at one client, of a public shape
 UNITS = ("row", "interaction", *_ENTRIES)
@@ -114,12 +114,8 @@ class PowerMethodClient(FederatedClient):
     privacy_unit : {"row", "interaction", "entry", "edge", "entry_change", "edge_change"}, \
 default="row"
         What is protected, as in `DPTruncatedSVD`.
-    degree_floor : int, default=5
-        Interaction unit: as in `DPTruncatedSVD`; must equal that of the server's estimator.
-    entry_bounds : tuple of float, default=(0.0, 1.0)
-        Units "entry" and "edge": likewise.
-    sensitivity : float, default=1.0
-        Units "entry_change" and "edge_change": likewise.
+    unit_bound : (low, high), int, float or None, default=None
+        As in `DPTruncatedSVD`; must equal that of the server's estimator.
     n_retries : int, default=0
         How often a step is answered again, with fresh noise, after an attempt that opened nothing.
         Such an answer costs nothing, on the word of a server that follows the protocol; it is
@@ -166,9 +162,7 @@ default="row"
         delta: float = 1e-6,
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
-        degree_floor: int = 5,
-        entry_bounds: tuple[float, float] = (0.0, 1.0),
-        sensitivity: float = 1.0,
+        unit_bound: Any = None,
         n_retries: int = 0,
         n_jobs: int | None = None,
     ) -> None:
@@ -176,16 +170,18 @@ default="row"
             raise ValueError(f"'privacy_unit' must be one of {UNITS}. Got {privacy_unit!r}.")
         if adjacency not in ADJACENCIES:
             raise ValueError(f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r}.")
-        X = check_array(
-            X, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_min_samples=0
-        )
+        with np.errstate(over="ignore", invalid="ignore"):  # one row near the largest float
+            X = check_array(
+                X, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_min_samples=0
+            )
         query: PrivateQuery
         if privacy_unit == "row":
             query = RowQuery(X, clip_norm=np.inf, adjacency=adjacency, n_jobs=n_jobs)
         elif privacy_unit in _ENTRIES:
-            query = _entries(X, privacy_unit, adjacency, entry_bounds, sensitivity)
+            query = _entries(X, privacy_unit, adjacency, unit_bound)
         else:
-            query = InteractionQuery(X, degree_floor=degree_floor, adjacency=adjacency)
+            floor = 5 if unit_bound is None else unit_bound
+            query = InteractionQuery(X, degree_floor=floor, adjacency=adjacency)
         super().__init__(
             query,
             config,
@@ -196,6 +192,7 @@ default="row"
             unit=privacy_unit,
             n_features=int(X.shape[1]),
             n_retries=n_retries,
+            sensitivity=1.0 if unit_bound is None else unit_bound,
         )
 
 
@@ -290,7 +287,9 @@ class FederatedPowerMethod:
         unit = self._checked_unit(estimator)
         if unit != "row":
             _as_sums(estimator, unit)
-        shape = (self._public_rows(estimator, unit, n_samples), _checked_width(n_features))
+        if check_count("n_features", n_features) < 2:
+            raise ValueError(f"'n_features' must be at least 2. Got {n_features!r} instead.")
+        shape = (self._public_rows(estimator, unit, n_samples), n_features)
 
         def connect(session: PrivacySession) -> FederatedSession:
             facts = Facts(unit, session.adjacency, shape[1], *counts)
@@ -331,12 +330,6 @@ class FederatedPowerMethod:
         return 0 if n_samples is None else check_count("n_samples", n_samples)
 
 
-def _checked_width(n_features: int) -> int:
-    if check_count("n_features", n_features) < 2:
-        raise ValueError(f"'n_features' must be at least 2. Got {n_features!r} instead.")
-    return n_features
-
-
 def _as_sums(estimator: Any, unit: str) -> None:
     """Have a fit ask for sums of clients: flips of cells are no sum, nor moments of split rows."""
     routes = _SUMS[unit]
@@ -349,19 +342,23 @@ def _as_sums(estimator: Any, unit: str) -> None:
         )
 
 
-def _entries(
-    X: Any, unit: str, adjacency: str, bounds: tuple[float, float], sensitivity: float
-) -> PrivateQuery:
-    """Return the query of a client's part of a matrix, under bounds that are the client's own."""
-    low, high = map(float, bounds)
-    if not (-np.inf < low <= 0 <= high < np.inf and low < high):
-        raise ValueError(f"'entry_bounds' must hold 0 and be finite. Got {bounds!r}.")
-    if not 0 < sensitivity < np.inf:
-        raise ValueError(f"'sensitivity' must be positive and finite. Got {sensitivity!r}.")
-    changed = EntryUnit(unit, adjacency, low, high, float(sensitivity))
-    if not changed.bounded and adjacency != "add_remove":
+def _entries(X: Any, unit: str, adjacency: str, bound: Any) -> PrivateQuery:
+    """Return the query of a client's part of a matrix, under a bound that is the client's own."""
+    pair = unit in ("entry", "edge")
+    if bound is not None and np.shape(bound) != ((2,) if pair else ()):
+        kind = "a pair (low, high)" if pair else "a number, the norm of a change"
+        raise ValueError(f"'unit_bound' of privacy_unit={unit!r} is {kind}. Got {bound!r}.")
+    if pair:
+        low, high = map(float, (0.0, 1.0) if bound is None else bound)
+        if not (-np.inf < low <= 0 <= high < np.inf and low < high):
+            raise ValueError(f"'unit_bound' must hold 0 and be finite. Got {bound!r}.")
+        return EntryQuery(X, EntryUnit(unit, adjacency, low, high, 1.0))
+    if adjacency != "add_remove":
         raise ValueError(f"privacy_unit={unit!r} has adjacency='add_remove' alone.")
-    return EntryQuery(X, changed) if changed.bounded else NormQuery(X, changed)
+    change = 1.0 if bound is None else float(bound)
+    if not 0 < change < np.inf:
+        raise ValueError(f"'unit_bound' must be positive and finite. Got {bound!r}.")
+    return NormQuery(X, EntryUnit(unit, adjacency, 0.0, 1.0, change))
 
 
 def _schema(shape: tuple[int, int], sparse: bool) -> Any:

@@ -22,9 +22,9 @@ from skdp.federated._clients import (
     is_positive,
     is_selection,
 )
-from skdp.federated._requests import Argument
+from skdp.federated._messages import Argument
 from skdp.federated.config import AggregationConfig
-from skdp.queries.histories import RowHistories, VoteQuery
+from skdp.queries.interactions import RowHistories, VoteQuery
 from skdp.queries.sums import ADJACENCIES
 
 _MOST_WAYS = 16
@@ -132,7 +132,8 @@ class RecommenderClient(FederatedClient):
     ) -> None:
         if adjacency not in ADJACENCIES:
             raise ValueError(f"'adjacency' must be one of {ADJACENCIES}. Got {adjacency!r}.")
-        R = check_array(R, accept_sparse="csr", dtype=list(FLOATS), ensure_min_samples=0)
+        with np.errstate(over="ignore", invalid="ignore"):  # one row near the largest float
+            R = check_array(R, accept_sparse="csr", dtype=list(FLOATS), ensure_min_samples=0)
         query = RowHistories(
             row_source(R), adjacency=adjacency, n_jobs=n_jobs, cap=_checked_cap(weights)
         )

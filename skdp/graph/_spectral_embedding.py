@@ -10,15 +10,11 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils import check_scalar
 
-from skdp._entry_units import check_bounds_read, entry_unit, public_units, unread_bounds
-from skdp._inputs import checked
-from skdp._types import Seed
-from skdp._validation import check_bounds, check_int, check_option, check_real
+from skdp._inputs import bound_of, check_unit_bound, checked, entry_unit, public_units
+from skdp._validation import Seed, check_int, check_option
 from skdp.base import BaseDPEstimator, atomic
-from skdp.graph._verdict import warn_of_nothing
-from skdp.queries.entries import EntryQuery
-from skdp.queries.norms import NormQuery
-from skdp.solvers.flipped import FlippedMatrix, graph_of_pairs, symmetric_pairs
+from skdp.exceptions import PrivacyWarning, warn_caller
+from skdp.queries.entries import EntryQuery, NormQuery
 from skdp.solvers.graphs import (
     ScaledGraph,
     angular_rows,
@@ -27,10 +23,56 @@ from skdp.solvers.graphs import (
     embed_across,
     released_degrees,
 )
+from skdp.solvers.iterate import N_PRODUCTS, iterate_symmetric, late_columns
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.low_rank import N_PRODUCTS, iterate_symmetric, late_columns
+from skdp.solvers.one_shot import FlippedMatrix, graph_of_pairs, symmetric_pairs
 from skdp.theory import Expectation, FitPlan, IteratedSide, constant_error, rehearse, zero_rows
-from skdp.theory._one_shot import choose_one_shot, flipped_side
+from skdp.theory._subspaces import choose_one_shot, flipped_side
+
+# What an embedding shows, from released values alone.
+
+
+# Of the smallest eigenvalue that is found. Released anew along directions of noise an eigenvalue of
+# products is next to 0 (.2 at most where groups agree to a third, .6 to four fifths); those of
+# flipped pairs are the largest of the noise itself (.94 at most).
+_SEEN_BY_PRODUCTS, _SEEN_BY_FLIPS = 0.5, 1.0
+
+
+def warn_of_nothing(estimator, session, attributes, n):
+    """Warn if no released eigenvalue stands above the known edge of the noise."""
+    if session.budget.exact:
+        return
+    edge, seen = _edge(estimator, session, attributes.get("degrees_"), n)
+    if np.max(np.abs(attributes["eigenvalues_"])) >= seen * edge:
+        return
+    warn_caller(
+        f"{type(estimator).__name__} found no eigenvalue above its noise: the embedding shows "
+        f"nothing of the graph. At this budget an eigenvalue of about {edge:.3g} is found "
+        "(across the degrees, in the units of 'eigenvalues_'): use a larger 'epsilon', fewer "
+        "components, or a graph whose groups hold more edges.",
+        PrivacyWarning,
+    )
+
+
+def _edge(estimator, session, degrees, n):
+    """Return the smallest eigenvalue that is found, and the share of it from which one is seen."""
+    flips = [line.noise_scale for line in session.ledger if line.name == "cells"]
+    if flips:
+        side = flipped_side(flips[0] * float(bound_of(estimator)[1]), n, n)
+        edge, seen = side.threshold, _SEEN_BY_FLIPS
+    else:
+        products = [line for line in session.ledger if line.name == "right_product"]
+        products = products[degrees is not None :]  # the first one released the degrees
+        side = IteratedSide.of(products, n, laplace=session.law == "laplace")
+        edge, seen = side.threshold, _SEEN_BY_PRODUCTS
+    if estimator.normalization == "laplacian":
+        scale = degree_scale(degrees)
+        edge *= math.sqrt(np.mean(scale**2)) * (math.sqrt(np.mean(scale**2)) if flips else 1.0)
+    return edge, seen
+
+
+# Spectral embedding of a graph with edge-level differential privacy.
+
 
 _DEGREE_SHARE = 1 / 17  # one product among seventeen
 # Noise of an average of products with k columns, over k times the variance of released degrees:
@@ -58,9 +100,9 @@ class DPSpectralEmbedding(BaseDPEstimator):
     adjacency : {"add_remove", "replace"}, default="add_remove"
         One edge appears or goes, or its weight changes to any value in the bounds ("edge" alone).
     privacy_unit : {"edge", "edge_change", "mixed"}, default="edge"
-        "edge": one edge, whose weight lies in `entry_bounds`. What is the caller's contract, which
+        "edge": one edge, whose weight lies in `unit_bound`. What is the caller's contract, which
         cannot be checked, has no bounds of weights: "edge_change", one weight changes by at most
-        `sensitivity`; "mixed", the norm of the rows' sums of absolute changes is at most that (all
+        `unit_bound`; "mixed", the norm of the rows' sums of absolute changes is at most that (all
         edges of a node may change a little).
     affinity : {"precomputed"}, default="precomputed"
         X is the adjacency matrix. Its upper triangle is read; loops are dropped.
@@ -77,11 +119,10 @@ class DPSpectralEmbedding(BaseDPEstimator):
         1/(1 + e^epsilon): one release of pure differential privacy, whatever `n_components` is; it
         is refused where it would flip more than 2e7 pairs. "auto" chooses by the smaller predicted
         noise, from public numbers.
-    entry_bounds : tuple of float, default=(0.0, 1.0)
-        Unit "edge": weights are clipped to them; they must hold 0. "one_shot" needs (0, high) and
-        shows a weight w as `high` with probability w/high: an edge of weight `high` always.
-    sensitivity : float, default=1.0
-        Units of a contract: bound on the change.
+    unit_bound : (low, high), float or None, default=None
+        The bound of the unit. "edge": weights are clipped to (low, high), which must hold 0; None
+        is (0, 1). "one_shot" needs (0, high) and shows a weight w as `high` with probability
+        w/high: an edge of weight `high` always. The others: the largest change; None is 1.
     random_state : int, Generator, RandomState or None, default=None
         None draws noise from the operating system. Anything else makes the noise reproducible,
         which is not private: it warns and is flagged in the receipt.
@@ -147,8 +188,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
         normalization: str = "degree",
         n_iter: int | str = "auto",
         algorithm: str = "auto",
-        entry_bounds: tuple[float, float] = (0.0, 1.0),
-        sensitivity: float = 1.0,
+        unit_bound: Any = None,
         random_state: Seed = None,
     ) -> None:
         self.n_components = n_components
@@ -156,13 +196,12 @@ class DPSpectralEmbedding(BaseDPEstimator):
         self.normalization = normalization
         self.n_iter = n_iter
         self.algorithm = algorithm
-        self.entry_bounds = entry_bounds
+        self.unit_bound = unit_bound
         self.random_state = random_state
         self.epsilon = epsilon
         self.delta = delta
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
-        self.sensitivity = sensitivity
 
     @atomic
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -241,7 +280,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
         """Expect the angle of the eigenvectors, which all products after the degrees show."""
         products = rehearsal.named("right_product")[0 if self.normalization == "none" else 1 :]
         if flips := rehearsal.named("cells"):
-            side = flipped_side(flips[0].noise_scale * self.entry_bounds[1], n, n)
+            side = flipped_side(flips[0].noise_scale * bound_of(self)[1], n, n)
         else:
             side = IteratedSide.of(products, n, laplace=rehearsal.law == "laplace")
         assumed = [reason, "eigenvectors are spread over the nodes (low coherence)"]
@@ -266,18 +305,16 @@ class DPSpectralEmbedding(BaseDPEstimator):
         check_option(self, "normalization", ("degree", "laplacian", "none"))
         check_int(self, "n_iter", 1, also=("auto",))
         check_option(self, "algorithm", ("auto", "power", "one_shot"))
-        check_bounds(self, "entry_bounds")
-        check_real(self, "sensitivity", 0, math.inf)
-        check_bounds_read(self)
+        check_unit_bound(self)
         if self.algorithm == "one_shot" and self.privacy_unit != "edge":
             raise ValueError(
                 "algorithm='one_shot' flips edges that are there or not: it needs "
                 f"privacy_unit='edge'. Got {self.privacy_unit!r}."
             )
-        if self.algorithm == "one_shot" and self.entry_bounds[0] != 0:
+        if self.algorithm == "one_shot" and bound_of(self)[0] != 0:
             raise ValueError(
                 "algorithm='one_shot' flips edges that are there or not: it needs "
-                f"entry_bounds=(0, high). Got {self.entry_bounds!r}."
+                f"unit_bound=(0, high). Got {self.unit_bound!r}."
             )
 
     def _check_square(self, shape):
@@ -294,15 +331,12 @@ class DPSpectralEmbedding(BaseDPEstimator):
             )
 
     def _offers_pure_dp(self):
-        flips = self.privacy_unit == "edge" and self.entry_bounds[0] == 0
+        flips = self.privacy_unit == "edge" and bound_of(self)[0] == 0
         return self.n_components == 1 or (self.algorithm != "power" and flips)
 
     def _budget_kinds(self):
         both = ("pure", "gaussian") if self._offers_pure_dp() else ("gaussian",)
         return {"one_shot": ("pure",), "auto": both}.get(self.algorithm, ("gaussian",))
-
-    def _unread_bounds(self):
-        return unread_bounds(self.privacy_unit)
 
     def _route(self, n):
         """Return (name, reason): a function of the settings and the number of nodes."""
@@ -316,7 +350,7 @@ class DPSpectralEmbedding(BaseDPEstimator):
         ask = session.ask((EntryQuery if unit.bounded else NormQuery)(X, unit))
         if self._route(n)[0] == "one_shot":
             cells = ask.cells(session.random_number(), share=1.0)
-            Y, high = graph_of_pairs(cells.value, n), float(self.entry_bounds[1])
+            Y, high = graph_of_pairs(cells.value, n), float(bound_of(self)[1])
             ask = FlippedMatrix(Y, cells.noise_scale, high=high, loops=False)
             return self._embedded(ask, n, partial(_flipped, n=n, k=self.n_components), 0.0)
         iterate = partial(_iterated, session, n=n, k=self.n_components, n_iter=self.n_iter)

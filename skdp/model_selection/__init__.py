@@ -1,9 +1,7 @@
 """Splitting, searching and checking with privacy in mind."""
 
-from skdp.model_selection import _payments as _payments  # tells ledgers what a search costs
 from skdp.model_selection._cost import SearchCost, search_cost
-from skdp.model_selection._pipelines import check_pipeline
-from skdp.model_selection._report import PipelineProblem, PipelineReport
+from skdp.model_selection._pipelines import PipelineProblem, PipelineReport, check_pipeline
 from skdp.model_selection._scorers import PrivateScorer, make_private_scorer
 from skdp.model_selection._search import DPGridSearchCV, DPRandomizedSearchCV
 from skdp.model_selection._splitters import IndependentKFold, WithinGroupKFold, leave_some_out

@@ -1,42 +1,174 @@
-"""What a search of scikit-learn spends with private estimators: computed before it starts."""
+"""What a search costs, counted from its folds before it runs, and how a ledger is paid for it."""
 
 from __future__ import annotations
 
 import html
 import math
 from collections.abc import Mapping
+from copy import copy, deepcopy
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.model_selection import (
     GridSearchCV,
     ParameterGrid,
     ParameterSampler,
     RandomizedSearchCV,
 )
+from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 
-from skdp._tables import aligned, html_table
+from skdp.base import BaseDPEstimator, change_of
 from skdp.exceptions import PrivacyError
-from skdp.model_selection._folds import held_by, resolved_splitter
-from skdp.model_selection._parts import (
-    candidate_of,
-    check_fitted_once,
-    dp_parts,
-    planned_fit,
-)
+from skdp.model_selection._proven import fits_each_part_once, parts_of
 from skdp.model_selection._scorers import PrivateScorer
+from skdp.model_selection._splitters import held_by, resolved_splitter
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.accounting.receipts import PrivacySpent
-from skdp.privacy.gate.budget import SAMPLER_DISTANCE
-from skdp.privacy.ledger.fits import LedgerFit
+from skdp.privacy.accounting.receipts import PrivacySpent, aligned, html_table
+from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
+from skdp.privacy.ledger.fits import LedgerFit, planned, unit_name
+from skdp.privacy.ledger.routes import COUNTERS, Payment
+from skdp.privacy.ledger.scope import around
+
+# The private parts of an estimator: which estimators inside it spend a budget, and on whom.
+
+
+def dp_parts(estimator):
+    """Return the private estimators in an estimator, itself included, in order; not inside them."""
+    if isinstance(estimator, BaseDPEstimator):
+        return [estimator]
+    if not hasattr(estimator, "get_params"):
+        return []
+    params = estimator.get_params(deep=True)
+    found, inside = [], []
+    for name in sorted(params):
+        if any(name.startswith(prefix) for prefix in inside):
+            continue
+        if isinstance(params[name], BaseDPEstimator):
+            found.append(params[name])
+            inside.append(name + "__")
+    return found
+
+
+# Compositions that fit a clone on all rows for each target, and leave rows and targets as they are.
+_FOR_EACH_TARGET = (MultiOutputRegressor, MultiOutputClassifier)
+
+
+def check_fitted_once(estimator):
+    """Refuse a composition that fits a private part more than once, or nobody knows how often."""
+    if isinstance(estimator, BaseDPEstimator) or not dp_parts(estimator):
+        return
+    if not fits_each_part_once(estimator):
+        raise PrivacyError(
+            f"how often {type(estimator).__name__} fits a private estimator inside it, and on "
+            "which rows, is not known: its cost cannot be counted. Use the private estimator "
+            "itself."
+        )
+    for _, part in parts_of(estimator):
+        check_fitted_once(part)
+
+
+def check_fitted_whole(estimator):
+    """Refuse a composition unless each clone of a private part gets all rows, as they are."""
+    if type(estimator) in _FOR_EACH_TARGET:
+        check_fitted_whole(estimator.estimator)
+    elif fits_each_part_once(estimator):
+        for _, part in parts_of(estimator):
+            check_fitted_whole(part)
+    else:
+        check_fitted_once(estimator)
+
+
+def planned_fit(part, with_groups=False):
+    """Return the public ledger line of one fit of a private estimator, before it happens."""
+    if hasattr(part, "planned_losses"):  # a private search
+        losses = part.planned_losses()
+    else:
+        losses = _planned_losses(part)
+    unit, adjacency = meaning_of(part, with_groups)
+    seeded = part.random_state is not None
+    return LedgerFit(type(part).__name__, unit, adjacency, losses, seeded)
+
+
+def _planned_losses(part):
+    """Return what one fit spends at most.
+
+    Where its shape decides whether it is Gaussian or pure, or first answers do, and for random
+    sketches, that is what every (epsilon, delta)-DP mechanism spends. In a ledger it is one that is
+    Gaussian: another is refused there, as it was not paid for.
+    """
+    kinds = part._budget_kinds()
+    delta = 0.0 if kinds == ("pure",) else part.delta
+    budget = PrivacyBudget(part.epsilon, delta, part._pure_epsilon(), split=True)
+    known = len(kinds) == 1 and "sketch" not in kinds
+    if not known and budget.delta and not budget.exact and not any(around()):
+        return (Loss("pure", budget.epsilon), Loss("delta", budget.delta))
+    return planned(budget)
+
+
+def meaning_of(part, with_groups=False):
+    """Return what a fit of a private estimator protects: its unit and adjacency."""
+    unit = getattr(part, "privacy_unit", "row")
+    if with_groups and hasattr(part, "require_users"):  # whose unit shows in the fit
+        unit = "group"
+    return unit_name(unit, change_of(part)), part.adjacency
+
+
+def weights_of(parts):
+    """Return shares of a run for its parts, as the budgets that they were given compare."""
+    spent = [planned_fit(part).losses for part in parts]
+    sizes = [
+        math.fsum(value**2 if kind == "gaussian" else value for kind, value in losses)
+        for losses in spent
+    ]
+    if len(parts) == 1 or not all(0 < size < math.inf for size in sizes):
+        return [1 / len(parts)] * len(parts)
+    return [size / math.fsum(sizes) for size in sizes]
+
+
+@cache
+def budget_for(kind, value, delta):
+    """Return (epsilon, delta) of a fit that spends at most a given mu, or a given epsilon.
+
+    The noise of a Gaussian fit depends on mu alone: which (epsilon, delta) says it does not matter.
+    """
+    if kind == "pure" or value == math.inf:
+        return value, delta
+    while True:
+        epsilon = accounting.epsilon_from_mu_delta(value, delta)
+        if epsilon > min(1e-6, value):  # below mu its rounding would weigh
+            break
+        delta /= 16
+    while PrivacyBudget(epsilon, delta).mu > value:
+        epsilon *= 1 - 1e-12
+    return epsilon, delta
+
+
+def set_budget(parts, kind, value, delta):
+    """Give the parts of a run what it may spend on fits, in proportion to their own budgets."""
+    for part, weight in zip(parts, weights_of(parts), strict=True):
+        size = value * (math.sqrt(weight) if kind == "gaussian" else weight) * (1 - 1e-9)
+        epsilon, own_delta = budget_for(kind, size, delta)
+        part.set_params(epsilon=epsilon, delta=own_delta)
+
+
+def candidate_of(estimator, params):
+    """Return a clone of an estimator with the parameters of one candidate."""
+    return clone(estimator).set_params(**{k: clone(v, safe=False) for k, v in params.items()})
+
+
+# What a search of scikit-learn spends with private estimators: computed before it starts.
+
 
 # Parameters that change what a fit spends: a search may not draw them anew. Those of the second
 # line say whether it is Gaussian, pure, or has random sketches.
 _SPENDING = (
-    "epsilon", "delta", "adjacency", "privacy_unit", "sensitivity", "init", "random_state",
-    "algorithm", "entry_bounds", "method", "sketch", "sketch_seed", "sensitivity_mode",
+    "epsilon", "delta", "adjacency", "privacy_unit", "sensitivity", "unit_bound", "init",
+    "random_state", "algorithm", "entry_bounds", "method", "sketch", "sketch_seed",
+    "sensitivity_mode",
 )  # fmt: skip
 _DELTA = 1e-6  # at which a total is said
 _HEAD = ("candidate", "one fit")
@@ -345,3 +477,107 @@ def _scorers(scoring):
     if isinstance(scoring, dict):
         return list(scoring.values())
     return list(scoring) if isinstance(scoring, list | tuple) else [scoring]
+
+
+# What `PrivacyLedger.pay_for` charges: searches, cross-validations, and clones fitted whole.
+
+
+def payment_for(
+    fitted, n_samples=None, *, groups=None, cv=None, scoring=None, assume_all_rows=False
+):
+    """Return what is charged for an object that clones private estimators, or refuse."""
+    if not is_search(fitted) and cv is None:
+        if scoring is not None:
+            raise ValueError("'scoring' needs 'cv': both as given to cross_validate.")
+        return _whole_fits(fitted, assume_all_rows)
+    if assume_all_rows:
+        raise ValueError("'assume_all_rows' is for a private estimator without 'cv'.")
+    cost = search_cost(fitted, n_samples, groups, cv=cv, scoring=scoring)
+    if cost.exact_scores and is_search(fitted):
+        raise PrivacyError(
+            f"{type(fitted).__name__} inside a PrivacyLedger has scores without privacy: what is "
+            "chosen by them has no finite epsilon. Use scoring=make_private_scorer(...), or "
+            "DPGridSearchCV, which costs less."
+        )
+    counted = cost.fits, cost.refits
+    meaning = cost.unit, cost.adjacency, cost.losses, cost.seeded
+    sessions = len(cost.fits) + len(cost.refits)
+    if not is_search(fitted):  # a function: that it is called, once, nobody can see
+        name = f"cross-validation of {type(fitted).__name__} (folds by the caller's word)"
+        parts = (*_private_parts(fitted), *_private_scorers(scoring))
+        return Payment(parts, LedgerFit(name, *meaning, sessions=sessions), *counted)
+    parts = _private_parts(fitted.estimator)
+    for params, _ in cost.candidates:
+        parts += [part for value in params.values() for part in dp_parts(value)]
+    parts += _private_scorers(fitted.scoring)
+    name = f"{type(fitted).__name__} ({len(cost.candidates)} candidates)"
+    fit = LedgerFit(name, *meaning, sessions=sessions)
+
+    def changed(args, kwargs):
+        """Count again, for the rows and groups of the call: all of them are public."""
+        rows = args[0] if args else kwargs.get("X")
+        again = payment_for(_as_it_is(fitted), _n_rows(rows), groups=kwargs.get("groups"))
+        same = (again.fit, again.fits, again.refits) == (fit, *counted)
+        return "" if same else _CHANGED
+
+    return Payment(tuple(parts), fit, *counted, fitted, changed)
+
+
+_CHANGED = (
+    "changed after it was paid for, or is fitted to another number of rows, or with other 'groups'."
+    " Pay for what you fit: ledger.pay_for(search, n_samples=len(X), groups=groups)."
+)
+
+
+def _whole_fits(fitted, assume_all_rows):
+    """Return the payment for clones that get all rows, as is known or as the caller says."""
+    parts = _private_parts(fitted)
+    if parts[0] is not fitted:
+        if assume_all_rows:
+            raise ValueError("'assume_all_rows' is for a private estimator itself.")
+        check_fitted_whole(fitted)
+
+        return Payment(tuple(parts), caller=fitted, changed=lambda *_: check_fitted_whole(fitted))
+    if assume_all_rows:
+        return Payment(tuple(parts))
+    name = type(fitted).__name__
+    raise PrivacyError(
+        f"who fits clones of {name}, on which rows, and what becomes of the scores, is not known. "
+        "Pay for the object that fits them: ledger.pay_for(search), or ledger.pay_for(estimator, "
+        "cv=cv) for cross_validate. If you know that each clone gets all rows as they are, and "
+        "that no exact score decides, say so: ledger.pay_for(estimator, assume_all_rows=True). The "
+        "ledger and the receipts then name your word."
+    )
+
+
+def _as_it_is(search):
+    """Return a copy to count by: what it draws is drawn again by the search."""
+    copied = copy(search)
+    vars(copied).pop("fit", None)
+    if not isinstance(getattr(search, "random_state", None), int):
+        vars(copied).update(
+            deepcopy({k: v for k, v in vars(search).items() if k == "random_state"})
+        )
+    return copied
+
+
+def _n_rows(X):
+    """Return the number of rows of a table or a list; None of what has none."""
+    shape = (len(X),) if isinstance(X, list | tuple) else np.shape(X)
+    return shape[0] if shape else None
+
+
+def _private_parts(estimator):
+    parts = dp_parts(estimator)
+    if not parts:
+        raise ValueError(f"there is no private estimator in {estimator!r}: nothing is charged.")
+    return parts
+
+
+def _private_scorers(scoring):
+    values = scoring.values() if isinstance(scoring, dict) else scoring
+    listed = list(values) if isinstance(values, list | tuple | type({}.values())) else [values]
+    return [scorer for scorer in listed if isinstance(scorer, PrivateScorer)]
+
+
+COUNTERS.append(payment_for)

@@ -1,19 +1,212 @@
-"""Is a pipeline private from end to end? Decided on its steps and parameters, without any data."""
+"""Which steps of a pipeline use private rows without a guarantee, and what to do instead."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import html
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+import numpy as np
+from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer
 
 from skdp.base import BaseDPEstimator
 from skdp.exceptions import PrivacyError
-from skdp.model_selection._columns import COMMON_TYPE, Keeps, every, kept_by
+from skdp.model_selection._cost import dp_parts
 from skdp.model_selection._proven import doubts, line_of, parts_of
-from skdp.model_selection._report import PipelineProblem, PipelineReport
+from skdp.preprocessing import DPStandardScaler, PublicScaler, RowClipper
+from skdp.privacy.accounting.receipts import html_table
 from skdp.privacy.ledger.fits import NORM_UNITS
+
+# Which column of what a step hands on is a column of the input, untouched: for `user_column`.
+#
+# A column is named by its name (in data frames) or its place, counted from either end. Decided on
+# public parameters alone; where they leave a doubt, it is none.
+
+
+Keeps = Callable[[Any], bool]
+# Steps of the proven table that hand on as many columns as they get.
+_AS_MANY = (Binarizer, FunctionTransformer, Normalizer, PublicScaler, RowClipper)
+COMMON_TYPE = (
+    "values of the user_column survive the common type of all columns behind {name}: text, whole "
+    "numbers below 2**53, or a data frame"
+)
+
+
+def every(_column: Any) -> bool:
+    """Whether a column of the input of a pipeline is one."""
+    return True
+
+
+def none(_column: Any) -> bool:
+    """Whether a column is one, behind a step that may touch all."""
+    return False
+
+
+def kept_by(step: Any, before: Keeps) -> Keeps:
+    """Return which columns behind a step are untouched columns of the input."""
+    if type(step) is ColumnTransformer:
+        return partial(_kept_by_parts, step=step, before=before)
+    if type(step) is DPStandardScaler and step.user_column is not None:
+        return partial(_is_column, column=step.user_column, before=before)
+    return none
+
+
+def _is_column(given: Any, column: Any, before: Keeps) -> bool:
+    return type(given) is type(column) and given == column and before(column)
+
+
+def _listed(columns: Any) -> list[Any] | None:
+    """Return the columns of a part one by one, or None where parameters do not tell them."""
+    if isinstance(columns, (str, int, np.integer)) and not isinstance(columns, bool):
+        return [columns]
+    if isinstance(columns, (list, tuple, np.ndarray)):
+        listed = list(columns)
+        if all(isinstance(c, (str, int, np.integer)) and not isinstance(c, (bool, np.bool_))
+               for c in listed):  # fmt: skip
+            return listed
+    return None
+
+
+def _kept_by_parts(given: Any, step: Any, before: Keeps) -> bool:
+    parts = [(name, part, _listed(columns)) for name, part, columns in step.transformers]
+    source = (
+        _by_name(given, step, parts) if isinstance(given, str) else _by_place(given, step, parts)
+    )
+    return source is not None and before(source)
+
+
+def _by_name(given: str, step: Any, parts: list[Any]) -> Any:
+    """Return the name of the input column that is handed on under a name."""
+    prefix = (lambda name: f"{name}__") if step.verbose_feature_names_out is True else (
+        lambda name: "")  # fmt: skip
+    if step.verbose_feature_names_out not in (True, False):
+        return None
+    for name, part, columns in parts:
+        if part == "passthrough" and columns is not None:
+            found = [c for c in columns if isinstance(c, str) and prefix(name) + c == given]
+            if found:
+                return found[0]
+    named = [c for *_, columns in parts for c in (columns or [None])]
+    rest = given.removeprefix(prefix("remainder"))
+    handed_on = step.remainder == "passthrough" and given.startswith(prefix("remainder"))
+    if handed_on and rest not in named and all(isinstance(c, str) for c in named):
+        return rest
+    return None
+
+
+def _by_place(given: Any, step: Any, parts: list[Any]) -> Any:
+    """Return the input column that is handed on at a place, if the widths beside it are known."""
+    if not isinstance(given, (int, np.integer)) or isinstance(given, bool):
+        return None
+    if given < 0 and step.remainder != "drop":
+        return None
+    at = int(given) if given >= 0 else -int(given) - 1
+    for _, part, columns in parts if given >= 0 else parts[::-1]:
+        width = _width(part, columns)
+        if width is None:
+            return None
+        if at < width:
+            inside = at if given >= 0 else width - 1 - at
+            return columns[inside] if part == "passthrough" else None
+        at -= width
+    return None
+
+
+def _width(part: Any, columns: list[Any] | None) -> int | None:
+    if isinstance(part, str) and part == "drop":
+        return 0
+    if columns is None:
+        return None
+    proven = type(part) in _AS_MANY and not any(doubts(part))  # a trusted function may widen rows
+    return len(columns) if proven or (isinstance(part, str) and part == "passthrough") else None
+
+
+# What `check_pipeline` reports.
+
+
+class PipelineProblem(NamedTuple):
+    """One reason why a pipeline is not private from end to end.
+
+    Attributes
+    ----------
+    step : str
+        Where: names of steps, joined by "__" as in ``set_params``.
+    kind : str
+        "not verified" (not in the table of steps that are proven to use no other row), "after" (not
+        verified either, and it sees exact projections of private rows), "not private" (no step is,
+        or one has no noise), "unit" (what is protected changes or does not add up) or "holds
+        private" (the fitted object must not be published as it is).
+    message : str
+        What is wrong.
+    remedy : str
+        What to do.
+    """
+
+    step: str
+    kind: str
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class PipelineReport:
+    """What `check_pipeline` found; print it.
+
+    Attributes
+    ----------
+    problems : tuple of PipelineProblem
+        Empty if the pipeline is private from end to end.
+    private_steps : tuple of (str, str)
+        The private steps and what each spends.
+    assumptions : tuple of str
+        What the verdict takes on trust.
+    """
+
+    problems: tuple[PipelineProblem, ...]
+    private_steps: tuple[tuple[str, str], ...]
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether no problem was found."""
+        return not self.problems
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        n = len(self.problems)
+        problems = f"{n} problem" + "s" * (n > 1)
+        head = "private from end to end" if self.ok else f"NOT private: {problems}"
+        lines = [f"The pipeline is {head}."]
+        for problem in self.problems:
+            lines.append(f"- {problem.step} [{problem.kind}]: {problem.message}")
+            lines.append(f"  Remedy: {problem.remedy}")
+        if self.private_steps:
+            lines.append("Private steps, whose budgets add up (see PrivacyLedger):")
+            lines += [f"- {step}: {spends}" for step, spends in self.private_steps]
+        lines += [f"Taken on trust: {text}" for text in self.assumptions]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p><b>{html.escape(str(self).partition(chr(10))[0])}</b></p>"]
+        if self.problems:
+            parts.append(html_table(self.problems, PipelineProblem._fields))
+        if self.private_steps:
+            parts.append("<p>Private steps, whose budgets add up (see PrivacyLedger):</p>")
+            parts.append(html_table(self.private_steps, ("step", "spends")))
+        parts += [f"<p>Taken on trust: {html.escape(text)}</p>" for text in self.assumptions]
+        return "".join(parts)
+
+
+# Is a pipeline private from end to end? Decided on its steps and parameters, without any data.
+
 
 _ENTRY_UNITS = ("interaction", "entry", "edge", *NORM_UNITS)
 
@@ -175,7 +368,7 @@ def _taken_on_trust(step):
     if "classes" in step.get_params(deep=False) and step.classes is None:
         yield "which labels occur in y is public."
     if getattr(step, "privacy_unit", "row") in NORM_UNITS:
-        yield "changes have at most the norm 'sensitivity'."
+        yield "changes have at most the norm 'unit_bound'."
 
 
 def _spends(step):
@@ -186,11 +379,13 @@ def _spends(step):
     return f"{type(step).__name__}, {budget} a fit, for one {unit} ({adjacency})"
 
 
-def _together(walk):
-    """Add what is wrong with all steps together."""
+def _together(walk, parts):
+    """Add what is wrong with all steps together; `parts` are all private estimators inside."""
     steps = [step for _, step in walk.private]
     if not steps:
-        walk.add("pipeline", "not private", "no step is private.", "End in a DP estimator.")
+        inside = "its private estimators are fitted by a step that is not verified."
+        why = inside if parts else "no step is private."
+        walk.add("pipeline", "not private", why, "End in a DP estimator.")
     units = {getattr(step, "privacy_unit", "row") for step in steps}
     if len(units) > 1:
         walk.add(
@@ -259,7 +454,7 @@ def check_pipeline(pipe: Any, *, trusted: Any = (), raise_error: bool = False) -
         raise TypeError(f"check_pipeline needs a pipeline or an estimator. Got {pipe!r} instead.")
     walk = _Walk(trusted)
     walk.step("", pipe, _Flow())
-    _together(walk)
+    _together(walk, dp_parts(pipe))
     private = tuple((path, _spends(step)) for path, step in walk.private)
     report = PipelineReport(tuple(walk.problems), private, tuple(walk.assumptions))
     if raise_error and not report.ok:
@@ -278,7 +473,7 @@ def check_searchable(estimator, trusted=()):
         )
     walk = _Walk(trusted)
     walk.step("", estimator, _Flow())
-    _together(walk)
+    _together(walk, [])
     faults = [problem for problem in walk.problems if problem.kind in _SEARCH_REFUSES]
     if faults or not walk.private:
         raise PrivacyError(

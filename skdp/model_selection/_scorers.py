@@ -1,4 +1,4 @@
-"""Private scores: means of bounded losses, with noise, through the gate."""
+"""Scores with privacy: of models whose predictions for a row depend on that row alone."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_consistent_length
 
-from skdp._labels import as_labels, check_labels
-from skdp._types import ColumnBounds, Seed
+from skdp._validation import ColumnBounds, Seed, as_labels, check_labels
 from skdp.exceptions import PrivacyError
-from skdp.model_selection._rowwise import (
+from skdp.model_selection._proven import (
     all_numbers,
     apply,
     as_numbers,
@@ -25,14 +24,14 @@ from skdp.model_selection._rowwise import (
     n_rows,
     public_row,
 )
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.fits import planned
-from skdp.privacy.ledger.reservations import handed_on
+from skdp.privacy.ledger.routes import handed_on
 from skdp.privacy.noise.words import make_source
-from skdp.queries.losses import LossQuery
-from skdp.recommend._scores import missed_share
+from skdp.queries.readout import LossQuery
+from skdp.recommend._lists import missed_share
 
 _COUNT_SHARE = 0.25
 _ROW_UNITS = ("row", "group", "label", "entry", "interaction")
@@ -148,12 +147,14 @@ class PrivateScorer:
         self.random_state = random_state
         self._check()
 
-    _ledger_ticket = None  # of a pickle made inside a PrivacyLedger, and while a search is paid for
+    _reservation_key = (
+        None  # of a pickle made inside a PrivacyLedger, and while a search is paid for
+    )
 
     def __getstate__(self):
-        state = {k: v for k, v in vars(self).items() if k != "_ledger_ticket"}
-        ticket = handed_on(self._ledger_ticket)
-        return dict(state, _ledger_ticket=ticket) if ticket else state
+        state = {k: v for k, v in vars(self).items() if k != "_reservation_key"}
+        key = handed_on(self._reservation_key)
+        return dict(state, _reservation_key=key) if key else state
 
     def _check(self):
         if not callable(self.loss) and self.loss not in LOSSES | ROW_LOSSES:
@@ -218,7 +219,7 @@ class PrivateScorer:
                 f"a change of one {unit} can move the losses of many rows: no private score."
             )
         private_count = session.adjacency == "add_remove" and unit in ("row", "group")
-        routes.charge(session, "PrivateScorer", self._ledger_ticket)
+        routes.charge(session, "PrivateScorer", self._reservation_key)
         try:
             query, n = self._query(model, X, y, groups, unit, private_count)
             ask = session.ask(query)

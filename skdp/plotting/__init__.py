@@ -8,11 +8,8 @@ sees no data.
 """
 
 from skdp.plotting._audit import AuditDisplay
-from skdp.plotting._budget import BudgetDisplay
-from skdp.plotting._plan import PlanDisplay
-from skdp.plotting._scores import ScoreDisplay
-from skdp.plotting._spectrum import SpectrumDisplay
-from skdp.plotting._utility import UtilityCurveDisplay
+from skdp.plotting._budgets import BudgetDisplay, PlanDisplay, UtilityCurveDisplay
+from skdp.plotting._released import ScoreDisplay, SpectrumDisplay
 
 __all__ = [
     "AuditDisplay",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from skdp.plotting._style import COLORS, GREY, RED, axes_of
+from skdp.plotting._released import COLORS, GREY, RED, axes_of
 
 
 class AuditDisplay:
@@ -39,9 +39,11 @@ class AuditDisplay:
 
     Examples
     --------
+    >>> import numpy as np
     >>> from skdp import DPPCA
     >>> from skdp.plotting import AuditDisplay
-    >>> display = AuditDisplay.from_estimator(DPPCA(1, clip_norm=1.0, center="none"))
+    >>> pair = np.zeros((40, 3)), np.eye(41, 3, k=-40)  # a row more, as long as the clip norm
+    >>> display = AuditDisplay.from_estimator(DPPCA(1, clip_norm=1.0, center="none"), pair)
     >>> display.broken
     []
     """
@@ -112,7 +114,8 @@ class AuditDisplay:
         if hasattr(report, "steps"):
             display = cls(*_steps(report), title="transcript audit: one pair of neighbours")
         elif hasattr(report, "gaussian_bound"):
-            display = cls(*_bounds(report), quantity="mu or epsilon", title=_runs(report))
+            title = f"audit: {report.n_runs} runs, confidence {report.confidence:g}"
+            display = cls(*_bounds(report), quantity="mu or epsilon", title=title)
         elif hasattr(report, "ratios"):
             ratios = report.ratios
             labels = [f"{report.name}, {norm}" for norm in ratios]
@@ -129,13 +132,15 @@ class AuditDisplay:
         return display.plot(ax)
 
     @classmethod
-    def from_estimator(cls, estimator: Any, *, ax: Any = None) -> Any:
-        """Audit an estimator on its worst-case pair (synthetic data) and draw the result.
+    def from_estimator(cls, estimator: Any, pair: Any, *, ax: Any = None) -> Any:
+        """Audit an estimator on a pair of neighbours (synthetic data) and draw the result.
 
         Parameters
         ----------
         estimator : estimator
             Not fitted.
+        pair : tuple
+            Two neighbouring data sets, arrays or `skdp.testing.FitData`.
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
 
@@ -144,9 +149,9 @@ class AuditDisplay:
         display : AuditDisplay
             The display.
         """
-        from skdp.testing import transcript_audit, worst_case_pair
+        from skdp.testing import transcript_audit
 
-        report = transcript_audit(estimator, worst_case_pair(estimator))
+        report = transcript_audit(estimator, pair)
         display = cls.from_audit(report, ax=ax)
         display.title = f"{type(estimator).__name__}: {display.title}"
         display.ax_.set_title(display.title)
@@ -174,7 +179,3 @@ def _bounds(report):
             (report.claimed_mu, report.distribution_free_bound, "mu, any scores"),
         ]
     return tuple(map(list, zip(*points, strict=True)))
-
-
-def _runs(report):
-    return f"audit: {report.n_runs} runs, confidence {report.confidence:g}"

@@ -8,11 +8,8 @@ from skdp.privacy.accounting.losses import (
     mu_from_epsilon_delta,
 )
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.gate.ask import Ask
-from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.privacy.gate.grants import Accumulator, Grant
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.bounds import Ask, Bound, Bounded, PrivacyBudget
+from skdp.privacy.gate.session import Accumulator, Grant, PrivacySession
 from skdp.privacy.streams.continual import Stream
 
 __all__ = [

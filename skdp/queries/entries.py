@@ -16,12 +16,14 @@ entry_change and edge_change are entry and edge with alpha = s, and entries with
 One changed entry changes row i of A X by a X_j; a pair changes rows i and j by a X_j and a X_i; and
 X'(x_i x_j' + x_j x_i')X has Frobenius norm at most 2 ||x_i|| ||x_j||. Row i of E X is a sum of rows
 of X with weights E_i, so that its norm is at most ||E_i||_1 r1 (mixed). The last two lines are
-||E X||_F <= ||E||_F ||X||_2 and <= ||E||_2 ||X||_F. Entries without bounds: `skdp.queries.norms`.
+||E X||_F <= ||E||_F ||X||_2 and <= ||E||_2 ||X||_F. Entries without bounds: see below.
 """
 
 from __future__ import annotations
 
+import copy
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -31,10 +33,21 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import dense, entrywise, without_duplicates
+from skdp.data.blocks import dense, entrywise, without_duplicates
+from skdp.data.factorisations import of_public
+from skdp.data.integers import (
+    digit_bits,
+    digits_of,
+    floored,
+    mixed_words,
+    on_column_grid,
+    products,
+    split,
+    stored,
+)
 from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
-from skdp.queries.sums import Neighbours
+from skdp.queries.sums import Neighbours, whole_steps
 
 FloatArray = NDArray[np.float64]
 _ULP = 2.0**-53
@@ -143,7 +156,9 @@ class EntryUnit:
             return math.inf
         if self.name == "mixed":
             return self.alpha * largest_two(_row_norms(X, 2))[0]
-        return self.alpha * float(np.linalg.norm(X, 2 if self.name == "frobenius" else None))
+        return self.alpha * float(
+            of_public(np.linalg.norm, X, 2 if self.name == "frobenius" else None)
+        )
 
     def core(self, U: FloatArray, X: FloatArray, order: int = 2) -> float:
         """Largest norm of the change of U'A X: one entry gives a rank-one matrix."""
@@ -152,10 +167,12 @@ class EntryUnit:
             return self.alpha * first[0] * first[1] * (2 if self.kind == "edge" else 1)
         if order != 2:
             return math.inf
-        change = self.product(X, order) * float(np.linalg.norm(U, 2))
+        change = self.product(X, order) * float(of_public(np.linalg.norm, U, 2))
         if self.name != "spectral":
             return change
-        return min(change, self.alpha * float(np.linalg.norm(U)) * float(np.linalg.norm(X, 2)))
+        return min(
+            change, self.alpha * float(np.linalg.norm(U)) * float(of_public(np.linalg.norm, X, 2))
+        )
 
     def ritz(self, X: FloatArray, order: int = 2, error: float = 0.0) -> float:
         """Largest norm of the change of X'A X, for a symmetric A (without loops: edges).
@@ -332,10 +349,8 @@ def pair_places(rows: NDArray[Any], columns: NDArray[Any], n: int) -> NDArray[np
 
 def _thresholds(places: NDArray[np.int64], dither: int) -> FloatArray:
     """Return a number in [0, 1) for each place, the same for all data (a hash of 64 bits)."""
-    x = places.astype(np.uint64) + np.uint64(dither * 0x9E3779B97F4A7C15 % 2**64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    return np.asarray((x ^ (x >> np.uint64(31))) >> np.uint64(11), np.float64) * _ULP
+    words = mixed_words(places.astype(np.uint64), dither)
+    return np.asarray(words >> np.uint64(11), np.float64) * _ULP
 
 
 def cleaned(A: Any, unit: EntryUnit) -> Any:
@@ -351,3 +366,304 @@ def cleaned(A: Any, unit: EntryUnit) -> Any:
 
 def _clipped(values: FloatArray, unit: EntryUnit) -> FloatArray:
     return np.clip(np.where(np.isnan(values), 0.0, values), unit.low, unit.high)
+
+
+# Queries on a matrix whose neighbours differ by a bounded change: exact for entries of any size.
+#
+# Notation: A is m x n; E = A - A' is one entry (or pair) of at most s, or has norm at most s, by
+# the caller's contract, which `EntryUnit` turns into bounds of products; s' is the power of two
+# above s. Floats are no help here: entries of 1e15 s would leave rounding errors of more than s in
+# A X. So everything is in integers.
+#
+# * An entry beyond 2**53 s' has float neighbours 2 s' away at least: there E is zero. Entries are
+#   cut at +-2**53 s', in both neighbours alike, and E is what it was. (A cut that moves E, as at s,
+#   does not contract the spectral norm.)
+# * Entries are rounded to multiples of a power of two, u = 2**-f s'. That moves each entry of E by
+#   at most u, and none where it is 0: E has norm s + sqrt(m n) u <= (1 + 2**-13) s for 2**f >=
+#   2**14 sqrt(m n). (A sum of n entries moves by n u, norms of n sums by n**1.5 u: mixed.)
+# * X over the step of the release is rounded to 26 bits of its longest column. That is free, as X
+#   is public, but moves its norms by a factor of at most 1 + 2**-25 sqrt(size of X): the longest
+#   row is no shorter than the longest column over sqrt(n), and its k entries move by 2**-26 of that
+#   column each. A second row may be far shorter: there the error is added (pairs).
+# * Products are exact (see `skdp.data.integers`), and rounded down to whole steps at the end.
+
+
+_FLOAT_BITS = 53
+_WIDER_ROUNDED = (1 + 2.0**-13) * (1 + 1e-9)  # rounded entries, and norms of public matrices
+
+
+def _moved(X: FloatArray, order: int = 2) -> float:
+    """Return by what factor rounding to 26 bits may move the norms of a public matrix.
+
+    Sums of absolute values of a row grow by as much times sqrt(k) at most.
+    """
+    columns = X.shape[1] if order == 1 else 1
+    return 1 + 2.0**-25 * math.sqrt(X.size * columns)
+
+
+def _row_error(X: FloatArray) -> float:
+    """Return what rounding to 26 bits may add to the sum of absolute values of a row."""
+    longest = float(np.linalg.norm(X, axis=0).max(initial=0.0))
+    return float(2.0**-25 * X.shape[1] * longest)
+
+
+class NormQuery(PrivateQuery):
+    """Products of a private matrix with public ones.
+
+    Parameters
+    ----------
+    A : array or sparse matrix of shape (m, n)
+        The private matrix. Entries that are not numbers count as zero.
+    unit : EntryUnit
+        A unit whose entries have no bounds.
+    """
+
+    def __init__(self, A: Any, unit: EntryUnit) -> None:
+        if unit.bounded:
+            raise PrivacyError(f"{unit!r} has bounds of entries; use EntryQuery.")
+        if unit.symmetric and A.shape[0] != A.shape[1]:
+            raise ValueError(f"{unit.name!r} needs a square matrix. Got shape {A.shape} instead.")
+        self._raw = A
+        self._digits: list[Any] = []
+        self.unit = unit
+        self.shape: tuple[int, int] = A.shape
+        self.n_features = self.shape[1]
+        self._bits = digit_bits(max(self.shape))
+        above = math.frexp(unit.sensitivity)[1]  # s' = 2**above
+        self._largest = _power_of_two(_FLOAT_BITS + above)
+        summed = math.log2(math.prod(self.shape)) * (0.75 if unit.name == "mixed" else 0.5)
+        self._grid = above - 14 - math.ceil(summed)  # u = 2**grid
+
+    def _integers(self, values: FloatArray) -> FloatArray:
+        """Return entries in multiples of u, as floats, which hold them exactly."""
+        values = np.clip(values, -self._largest, self._largest)
+        values *= 2.0 ** (-self._grid // 2)  # in two steps: 2**-grid may be beyond floats
+        values *= 2.0 ** (-self._grid - -self._grid // 2)
+        return np.asarray(np.rint(values, out=values))
+
+    def _products(self, W: FloatArray, *, transpose: bool) -> list[Any]:
+        """Return the products of the digits of A (or of A') with public integers."""
+        if not self._digits:
+            integers = entrywise(self._integers, cleaned(self._raw, self.unit))
+            self._digits = split(integers, self._bits)
+        return products([Z.T if transpose else Z for Z in self._digits], W)
+
+    def _answer(
+        self, X: FloatArray, U: FloatArray | None, *, transpose: bool
+    ) -> Callable[[float], NDArray[Any]]:
+        """Return what computes A X (or A'X), or U'A X, in whole steps."""
+
+        def answer(step: float) -> NDArray[Any]:
+            if step == 0.0:
+                A = cleaned(self._raw, self.unit)
+                product = (A.T if transpose else A) @ X
+                return np.asarray(product if U is None else U.T @ product)
+            mantissa, exponent = math.frexp(step)
+            W, shift = on_column_grid(X / mantissa)
+            shift += exponent - self._grid
+            parts = self._products(W, transpose=transpose)
+            if U is not None:
+                left, bits = on_column_grid(U)
+                shift += bits
+                parts = [left.T @ digit for digit in digits_of(parts, self._bits)]
+                parts = [part.astype(np.int64) for part in parts]
+            return floored(parts, self._bits, shift)
+
+        return answer
+
+    def _product(self, name: str, X: FloatArray, *, transpose: bool) -> Bounded:
+        X = np.asarray(X, np.float64)
+        shape = (self.shape[1] if transpose else self.shape[0], X.shape[1])
+        l2, l1 = (self.unit.product(X, order) * _moved(X, order) for order in (2, 1))
+        return Bounded(self._bound(name, shape, l2, l1), self._answer(X, None, transpose=transpose))
+
+    def _bound(
+        self, name: str, shape: tuple[int, int], l2: float, l1: float, symmetric: bool = False
+    ) -> Bound:
+        """Return a bound; an array of `size` numbers has an l1 norm of at most sqrt(size) l2."""
+        l1 = min(l1, math.sqrt(math.prod(shape)) * l2)
+        return Bound(name, shape, l2 * _WIDER_ROUNDED, symmetric=symmetric, l1=l1 * _WIDER_ROUNDED)
+
+    def right(self, X: FloatArray) -> Bounded:
+        """Return A X: see the table above."""
+        return self._product("right_product", X, transpose=False)
+
+    def left(self, U: FloatArray) -> Bounded:
+        """Return A'U: the same bounds, as E' has the norms of E (mixed: it is E)."""
+        return self._product("left_product", U, transpose=True)
+
+    def core(self, U: FloatArray, X: FloatArray) -> Bounded:
+        """Return U'A X: a factor ||U||_2 more, or the norms of U and X the other way round."""
+        U, X = np.asarray(U, np.float64), np.asarray(X, np.float64)
+        l2, l1 = (
+            self.unit.core(U, X, order) * _moved(U, order) * _moved(X, order) for order in (2, 1)
+        )
+        bound = self._bound("core", (U.shape[1], X.shape[1]), l2, l1)
+        return Bounded(bound, self._answer(X, U, transpose=False))
+
+    def ritz(self, X: FloatArray) -> Bounded:
+        """Return X'A X of a symmetric A, of which the symmetric part is used."""
+        X = np.asarray(X, np.float64)
+        l2, l1 = (
+            self.unit.ritz(X, order, _row_error(X)) * _moved(X, order) ** 2 for order in (2, 1)
+        )
+        bound = self._bound("ritz", (X.shape[1], X.shape[1]), l2, l1, symmetric=True)
+        return Bounded(bound, self._answer(X, X, transpose=False))
+
+    def square_sum(self) -> Bounded:
+        """Return ||A||_F^2, which has no bound: for an infinite epsilon alone."""
+
+        def answer(_: float) -> NDArray[Any]:
+            return np.asarray(np.square(stored(cleaned(self._raw, self.unit))).sum())
+
+        return Bounded(Bound("trace", (), math.inf), answer)
+
+
+def _power_of_two(exponent: int) -> float:
+    """Return 2**exponent, or the largest float where that is beyond them."""
+    if exponent >= sys.float_info.max_exp:
+        return sys.float_info.max
+    return math.ldexp(1.0, exponent)
+
+
+# Second moments of rows whose privacy unit is one entry.
+#
+# Notation: A is m x n with entries clipped to [lo, hi], which holds 0; both shapes are public. Rows
+# are shortened to a public clip norm C after that, so one entry moves one row.
+#
+# Change of A'A by one entry: let a row have u beside the entry and s in it, and F(s) be the largest
+# ||x x' - y y'||_F for x the clipped (u, s) and y the clipped (u, 0). Unclipped it is |s| sqrt(2
+# |u|^2 + s^2), with |u|^2 <= C^2 - s^2. If both are clipped, x and y have length C and angle
+# arctan(|s|/|u|), |u| >= C: sqrt(2) C^2 |s| / sqrt(|u|^2 + s^2), largest at |u| = C. If x alone is,
+# with z = |u|^2 the square is C^4 + z^2 - 2 C^2 z^2/(z + s^2), which falls and then rises in z:
+# largest at the ends of [max(C^2 - s^2, 0), C^2], which are the other cases (or y = 0: C^2). So
+# F(s) = |s| sqrt(2 C^2 - s^2) for |s| <= C, and sqrt(2) C^2 |s| / sqrt(C^2 + s^2) beyond.
+# add_remove is F of the larger bound; replace goes by way of 0: F(hi) + F(lo).
+
+
+def moment_change(unit: EntryUnit, clip_norm: float) -> float:
+    """Return the largest Frobenius norm of the change of A'A: see the module."""
+
+    def against_zero(s: float) -> float:
+        C = clip_norm
+        return (
+            s * math.sqrt(2 * C * C - s * s)
+            if s <= C
+            else math.sqrt(2) * C * C * s / math.hypot(C, s)
+        )
+
+    sizes = abs(unit.low), abs(unit.high)
+    if unit.adjacency == "replace":
+        return against_zero(sizes[0]) + against_zero(sizes[1])
+    return against_zero(max(sizes))
+
+
+class EntryRowQuery(PrivateQuery):
+    """Norms, sums and second moments of rows; neighbours differ in one entry.
+
+    Parameters
+    ----------
+    A : array or sparse matrix of shape (m, n)
+        The private matrix.
+    unit : EntryUnit
+        "entry".
+    """
+
+    def __init__(self, A: Any, unit: EntryUnit) -> None:
+        if unit.name != "entry":
+            raise ValueError(f"rows of entries have the unit 'entry'. Got {unit.name!r}.")
+        self._raw, self.unit = A, unit
+        self.shape: tuple[int, int] = A.shape
+        self.clip_norm = max(abs(unit.low), abs(unit.high)) * math.sqrt(A.shape[1])
+        self._kept: NDArray[np.intp] | None = None
+        self._clean: dict[str, Any] = {}  # shared by what was narrowed
+
+    def clipped(self, clip_norm: float) -> EntryRowQuery:
+        """Return the same rows under a public clip norm."""
+        return self._with(clip_norm=min(float(clip_norm), self.clip_norm))
+
+    def columns(self, kept: NDArray[np.intp]) -> EntryRowQuery:
+        """Return the rows on a public selection of columns; they are clipped after it."""
+        kept = kept if self._kept is None else self._kept[kept]
+        return self._with(_kept=kept, shape=(self.shape[0], len(kept)))
+
+    def _with(self, **public: Any) -> EntryRowQuery:
+        narrow = copy.copy(self)
+        vars(narrow).update(public)
+        return narrow
+
+    def _rows(self) -> Any:
+        """Return the rows with clipped entries: inside the gate."""
+        if "rows" not in self._clean:
+            A = cleaned(self._raw, self.unit)
+            self._clean["rows"] = sp.csr_array(A) if sp.issparse(A) else A
+        A = self._clean["rows"]
+        return A if self._kept is None else A[:, self._kept]
+
+    def _norms(self) -> FloatArray:
+        squares = self._rows() ** 2
+        return np.sqrt(np.asarray(squares.sum(axis=1), np.float64).reshape(-1))
+
+    def _clipped_rows(self) -> Any:
+        scale = np.minimum(1.0, self.clip_norm / np.maximum(self._norms(), 1e-300))
+        A = self._rows()
+        return sp.diags_array(scale) @ A if sp.issparse(A) else A * scale[:, None]
+
+    def _error(self) -> float:
+        """Bound the float error of A'A in two neighbours."""
+        return 2 * (sum(self.shape) + 16) * _ULP * self.shape[0] * self.clip_norm**2
+
+    def kept_below(self, threshold: float) -> Bounded:
+        """Return how many norms are at most the threshold, minus half of those that are not 0.
+
+        One entry moves one norm, by way of -1/2, 0 or 1/2: at most 1.
+        """
+
+        def answer(step: float) -> NDArray[Any]:
+            norms = self._norms()
+            low = int(np.count_nonzero((norms > 0) & (norms <= threshold)))
+            return whole_steps(step, (low, 0.5), (int(np.count_nonzero(norms > threshold)), -0.5))
+
+        return Bounded(Bound("norm_median", (), 1.0, slack=1.0, l1=1.0, l1_slack=1.0), answer)
+
+    def norms_above(self, threshold: float) -> Bounded:
+        """Return how many rows are longer than a threshold: one entry moves one of them."""
+
+        def answer(step: float) -> NDArray[Any]:
+            return whole_steps(step, (int(np.count_nonzero(self._norms() > threshold)), 1.0))
+
+        return Bounded(Bound("norm_rank", (), 1.0, slack=1.0, l1=1.0, l1_slack=1.0), answer)
+
+    def counts(self) -> Bounded:
+        """Return the column sums of clipped entries: one of them moves by alpha."""
+        m, n = self.shape
+        error = 2 * (m + 2) * _ULP * m * max(abs(self.unit.low), abs(self.unit.high))
+        return rounded_release(
+            "counts", (n,), self.unit.alpha, error,
+            lambda: np.asarray(self._rows().sum(axis=0)).reshape(-1), l1=self.unit.alpha,
+        )  # fmt: skip
+
+    def gram(self) -> Bounded:
+        """Return A'A of rows with clipped norms: see the module."""
+        n = self.shape[1]
+
+        def compute() -> Any:
+            rows = self._clipped_rows()
+            M = rows.T @ rows
+            return M.toarray() if sp.issparse(M) else M
+
+        l2 = moment_change(self.unit, self.clip_norm)
+        return rounded_release("gram", (n, n), l2, self._error(), compute, symmetric=True)
+
+    def ritz(self, V: FloatArray) -> Bounded:
+        """Return V'A'A V: ||V'E V||_F <= ||V||_2^2 ||E||_F for the change E of A'A."""
+        V = np.asarray(V, np.float64)
+        spectral, k = float(of_public(np.linalg.norm, V, 2)) ** 2, V.shape[1]
+
+        def compute() -> Any:
+            P = self._clipped_rows() @ V
+            return P.T @ P
+
+        l2 = moment_change(self.unit, self.clip_norm) * spectral
+        error = self._error() * float(np.linalg.norm(V)) ** 2
+        return rounded_release("ritz", (k, k), l2, error, compute, symmetric=True)

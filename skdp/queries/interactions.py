@@ -1,26 +1,71 @@
-"""Queries whose privacy unit is one interaction of a binary user-item matrix.
+"""Queries on user-item matrices, in the units interaction and user.
 
 Notation: user u with the set S of d items gives the row 1_S / sqrt(max(d, d0)); d0, the degree
 floor, is a public integer. Neighbours: one 1 appears or goes (add_remove), or one 1 of a user moves
 to another item (replace: the degree stays). The numbers of users and of items are public.
 X (n x k) is public; r1 >= r2 are its largest row norms, c_j the sum of its j largest (no sum of j
 rows of X is longer than min(c_j, sqrt(j) ||X||_2)).
+
+Both units answer the same questions, so that one solver serves them: how popular items are, the
+moment of the histories on some items, and whether a public filter finds more hidden items than
+popularity does.
+
+| one ... more or less | counts | moment | votes on c filters |
+|---|---|---|---|
+| row: user of d items, scaled | 1 (rows of length 1) | 1 (pairs of norm 1) | sqrt(c) |
+| row, counts for pure noise | 1 (rows of sum 1) | | |
+| interaction | 1 (raw counts) | `gram_change` | 2 sqrt(c) |
+
+Some items of some histories are hidden (`skdp.data.histories`), and a filter scores the others: a
+row votes for a filter that has more of its hidden items in a short list than popularity has, and
+against one that has fewer. Neighbours of both units, one row or one interaction, differ in the
+votes of one row; on c filters they lie in a cube of c dimensions.
+
+Votes, not recalls: between filters that find about the same, recalls of most rows are equal and
+the others differ by a quarter and more, so that a sign says as much as the difference, and its
+bound is smaller by far beside it.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from skdp.data.blocks import (
+    AnyRows,
+    Block,
+    block_gram,
+    column_sums,
+    entrywise,
+    largest_entries,
+    scale_rows,
+    where_rows,
+)
+from skdp.data.factorisations import of_public
+from skdp.data.histories import (
+    HIDDEN,
+    JudgedCells,
+    Tastes,
+    binary_rows,
+    history_rows,
+    votes,
+    without_hidden,
+)
+from skdp.data.integers import exact_map, off_grid, on_grid
+from skdp.data.remote import narrowed
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.entries import largest_two, rounded_release, to_grid
-from skdp.queries.sums import Neighbours
+from skdp.queries.rows import RowQuery
+from skdp.queries.sums import Neighbours, SumQuery
+from skdp.solvers.item_filter import ItemFilter
 
 FloatArray = NDArray[np.float64]
 _ULP = 2.0**-53
@@ -53,7 +98,7 @@ def product_change(X: FloatArray, degree_floor: int, adjacency: str) -> float:
     """
     n, d0 = len(X), degree_floor
     norms = np.sort(np.linalg.norm(X, axis=1))[::-1]
-    spectral = float(np.linalg.norm(X, 2))
+    spectral = float(of_public(np.linalg.norm, X, 2))
     sums = np.concatenate([[0.0], np.cumsum(norms)])
     longest = np.minimum(sums, np.sqrt(np.arange(n + 1)) * spectral)
     first, second = largest_two(norms)
@@ -205,7 +250,7 @@ class InteractionQuery(PrivateQuery):
     def ritz(self, X: FloatArray) -> Bounded:
         """Return X'R'R X. ||X' E X||_F <= ||X||_2 ||E X||_F for the change E of R'R."""
         X = np.asarray(X, np.float64)
-        spectral, k = float(np.linalg.norm(X, 2)), X.shape[1]
+        spectral, k = float(of_public(np.linalg.norm, X, 2)), X.shape[1]
 
         def compute() -> Any:
             P = self._normalised() @ X
@@ -223,3 +268,378 @@ class InteractionQuery(PrivateQuery):
             return to_grid(float((self._normalised().data ** 2).sum()), step)
 
         return Bounded(Bound("trace", (), 1 / self.degree_floor + error), answer)
+
+
+# Pairs of items that are in one history: the moment of non-negative rows without its diagonal.
+#
+# What an item has with itself says nothing of tastes, and its count is known; nor does what follows
+# from how popular items are, a public direction v. Without them a row may be longer: what is left
+# of its product with itself has norm 1. A history of two items is worth twice as much in squares,
+# one of d items d / (d - 1) times, and more where much of it is popular.
+
+
+_LONGEST = 2.0  # squared length of a row at most
+_MARGIN = 1 - 2.0**-20  # v on its grid has length 1 to 2**-24, sums of a row are nearer
+_FRACTIONS = (1 - 2.0**-12, 1 - 2.0**-6, 0.5, 0.0)
+_BAND = 256  # columns that are mapped together
+
+
+class PairQuery(SumQuery):
+    """The pairs of non-negative CSR rows, each row scaled so that its pairs have norm 1.
+
+    Parameters
+    ----------
+    rows : RowSource or RemoteRows
+        The private rows.
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    n_jobs : int or None
+        Threads for the passes over the rows; it never changes a result.
+    """
+
+    def __init__(self, rows: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
+        super().__init__(rows, adjacency=adjacency, n_jobs=n_jobs)
+        self.n_features = int(rows.n_features)
+
+    def moment(self, popular: FloatArray) -> Bounded:
+        """Return P A P, A = X'X without its diagonal, P = I - vv' for the public unit vector v.
+
+        One row adds P A_z P, whose norm is at most 1 in integers too (`_scaled`). Floors: each P
+        rounds n + sqrt(n) numbers' worth, and P stretches nothing; the mean of both triangles n
+        more. Replace: two non-negative arrays, sqrt(2), and v is not used, as P mixes signs (a
+        single pair is a number in [0, 1]).
+        """
+        d, v = self.n_features, np.asarray(popular, np.float64)
+        if v.shape != (d,) or not np.linalg.norm(v) <= 1 + 1e-6:
+            raise ValueError(f"'popular' must be a vector of {d} numbers, of length 1 at most.")
+        grid = np.zeros(d) if self.neighbours.replace else on_grid(v / (1 + 1e-6))
+
+        def answer(step: float) -> NDArray[Any]:
+            term = partial(_pairs, unit=math.sqrt(step), popular=off_grid(grid))
+            total = self._sum(term, (d, d), step)
+            if not grid.any():
+                return total
+            return _deflated(total, grid[:, None]) if step else _projected(total, off_grid(grid))
+
+        l2 = self.neighbours.positive(1.0, d * (d - 1) // 2)
+        slack = 5.0 * d if grid.any() else 0.0
+        return Bounded(Bound("pairs", (d, d), l2, symmetric=True, slack=slack), answer)
+
+
+def _pairs(rows: Block, unit: float, popular: FloatArray) -> FloatArray:
+    gram = block_gram(_scaled(rows, unit, popular))
+    np.fill_diagonal(gram, 0.0)
+    return gram
+
+
+def _projected(A: FloatArray, v: FloatArray) -> FloatArray:
+    image = A @ v
+    return np.asarray(
+        A - np.outer(v, image) - np.outer(image, v) + float(v @ image) * np.outer(v, v)
+    )
+
+
+def _deflated(K: NDArray[np.int64], grid: FloatArray) -> NDArray[np.int64]:
+    """Return P K P, floored, for a symmetric K and v on the grid: the same bits everywhere."""
+    for _ in range(2):
+        bands = [slice(i, i + _BAND) for i in range(0, len(K), _BAND)]
+        image = np.hstack([exact_map(grid.T, K[:, band]) for band in bands])
+        for band in bands:
+            K[band] -= exact_map(grid[band], image)
+        K = np.ascontiguousarray(K.T)
+    return np.asarray((K + K.T) >> 1)
+
+
+def _scaled(rows: Any, unit: float, popular: FloatArray) -> Any:
+    """Scale each row, from itself alone, to pairs of norm 1; in whole units, or floats at 0.
+
+    Its largest entry comes first, so that no square is too large; a row that is not finite is
+    empty. What rounding made too long is shortened, a little more each time, or left out.
+    """
+    largest = largest_entries(rows)
+    good = np.isfinite(largest) & (largest > 0)
+    rows = scale_rows(where_rows(good, rows), 1 / np.where(good, largest, 1.0))
+    rows = entrywise(lambda x: np.maximum(x, 0.0), rows)
+    squares, norms = _lengths(rows, popular)
+    least = np.maximum(norms, squares / _LONGEST)
+    grown = 1 / np.sqrt(np.where(least > 0, least, 1.0))
+    if unit == 0.0:
+        return scale_rows(rows, grown)
+    Z = entrywise(np.rint, scale_rows(rows, grown / unit))
+    most = _MARGIN / unit**2
+    for less in _FRACTIONS:
+        norms = _lengths(Z, popular)[1]
+        over = norms > most
+        if not over.any():
+            break
+        shorter = np.sqrt(most / np.maximum(norms, most)) * less
+        Z = entrywise(np.trunc, scale_rows(Z, np.where(over, shorter, 1.0)))
+    return Z
+
+
+def _lengths(rows: Any, v: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the squared length of each row x and the norm of P A P, added up in order.
+
+    With c = v'x, A v has the entries y_i = x_i (c - x_i v_i) on the row, and the squared norm is
+    |A|^2 - 2 |y|^2 + (v'y)^2, where |A|^2 is the sum of x_i^2 (|x|^2 - x_i^2). For s = |v|^2 < 1 it
+    is smaller by (1 - s)^2 (2 - s) |y|^2 at least.
+    """
+    m, x, own = rows.shape[0], rows.data, v[rows.indices]
+    owner = np.repeat(np.arange(m), np.diff(rows.indptr))
+
+    def total(values: FloatArray) -> FloatArray:
+        return np.asarray(np.bincount(owner, values, m))
+
+    squares = total(x**2)
+    pairs = total(x**2 * np.maximum(squares[owner] - x**2, 0.0))
+    image = x * (total(x * own)[owner] - x * own)
+    left = pairs - 2 * total(image**2) + total(image * own) ** 2
+    return squares, np.sqrt(np.maximum(left, 0.0))
+
+
+_LESS = 1 - 2.0**-20  # a sum of 2**32 floats has a smaller error
+_MOST_SHARED = 2000  # items of a moment that is added up by threads: each needs one of its own
+
+
+class VoteQuery(SumQuery):
+    """Votes on filters that differ in the weight of their tastes, against popularity alone.
+
+    Parameters
+    ----------
+    rows : RowSource or RemoteRows
+        Histories on the kept items of the filter: known items positive, hidden ones negative.
+    tastes : ItemFilter
+        The public filter.
+    weights : array of shape (c, rank)
+        Public weights of its tastes, one row for each number that is released.
+    adjacency : {"add_remove", "replace"}
+        Whether a neighbour has one row more or less, or as many and another one in its place.
+    n_jobs : int or None
+        Threads for the passes over the rows; it never changes a result.
+    """
+
+    def __init__(
+        self,
+        rows: AnyRows,
+        tastes: Tastes,
+        weights: FloatArray,
+        *,
+        adjacency: str,
+        n_jobs: int | None = None,
+    ) -> None:
+        super().__init__(rows, adjacency=adjacency, n_jobs=n_jobs)
+        self._votes = partial(votes, tastes=tastes, weights=weights)
+        self._n = len(weights)
+
+    def votes(self) -> Bounded:
+        """Return the sum over rows of the vote on each filter, in {-1, 0, 1}.
+
+        One row more adds a point of the cube [-1, 1]^c: l2 sqrt(c), l1 c. A row that changes moves
+        from one point of it to another: twice that. Rounded once for each number.
+        """
+        size = self.neighbours.number(-1.0, 1.0)
+        c, shape = self._n, (self._n,)
+
+        def answer(step: float) -> NDArray[Any]:
+            exact = np.asarray(self._sum(self._votes, shape, 1.0), np.float64)
+            return exact if step == 0.0 else np.rint(exact / step).astype(np.int64)
+
+        bound = Bound(
+            "votes", shape, size * math.sqrt(c), slack=math.sqrt(c), l1=size * c, l1_slack=c
+        )
+        return Bounded(bound, answer)
+
+    def best(self, bonus: FloatArray) -> Bounded:
+        """Score popularity by nothing and the filters by their votes, plus a public bonus for each.
+
+        One row more moves all scores by numbers in [-1, 1]: range 2. A row that changes moves them
+        by differences of two such points: range 4.
+        """
+        c, range_ = self._n, 2 * self.neighbours.units
+        exact = self.votes().answer
+
+        def answer(step: float) -> NDArray[Any]:
+            extra = bonus if step == 0.0 else np.rint(bonus / step).astype(np.int64)
+            return np.asarray(np.concatenate([[0], exact(step)]) + extra)
+
+        bound = Bound("best_vote", (1 + c,), range_ * math.sqrt(c), linf=range_)
+        return Bounded(bound, answer)
+
+
+class _Histories(ABC):
+    """Histories that judge public filters."""
+
+    n_features: int
+
+    @abstractmethod
+    def _judged(
+        self, kept: NDArray[np.intp], judged: float, hidden: float
+    ) -> Callable[..., VoteQuery]:
+        """Return what makes the query of a filter and the weights of its tastes."""
+
+    def judge(
+        self,
+        kept: NDArray[np.intp],
+        popularity: FloatArray,
+        inward: FloatArray,
+        outward: FloatArray,
+        scale: float,
+        weights: FloatArray,
+        judged: float,
+        hidden: float = HIDDEN,
+    ) -> VoteQuery:
+        """Return the votes on the public filter of these arrays: see `VoteQuery`.
+
+        A share `judged` of the rows is looked at, of which a share of the items is hidden.
+
+        Arrays that do not fit together are refused: such a filter would fail on some data only.
+        """
+        rank = inward.shape[1] - 1
+        shapes = (popularity.shape, inward.shape, outward.shape)
+        fitting = (self.n_features,), (len(kept), rank + 1), (rank, len(kept))
+        if shapes != fitting or weights.shape[1:] != (rank,):
+            raise ValueError(f"these are no filter of {self.n_features} items: shapes {shapes}.")
+        tastes = ItemFilter(kept, popularity, inward, outward, float(scale))
+        return self._judged(kept, judged, hidden)(tastes, weights)
+
+
+class RowHistories(_Histories, SumQuery):
+    """Histories whose privacy unit is a row: all items of one user.
+
+    Parameters
+    ----------
+    rows : RowSource or RemoteRows
+        The private rows; positive entries are items.
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    n_jobs : int or None
+        Threads for the passes over the rows; it never changes a result.
+    cap : float or None
+        Public: entries count by min(x, cap), then rows have length 1. None: all alike.
+    pure : bool
+        Whether counts are for pure noise: sums of rows whose entries sum to 1.
+    """
+
+    def __init__(
+        self,
+        rows: AnyRows,
+        *,
+        adjacency: str,
+        n_jobs: int | None = None,
+        cap: float | None = None,
+        pure: bool = False,
+    ) -> None:
+        super().__init__(rows, adjacency=adjacency, n_jobs=n_jobs)
+        self.n_features = rows.n_features
+        self._cap = cap
+        self._pure = pure
+
+    def counts(self) -> Bounded:
+        """Return the sums of the rows, each of length 1 (of sum 1 if `pure`) and not negative."""
+        if self._pure:
+            return self._shares()
+        rows = narrowed(self._source, partial(history_rows, cap=self._cap), self.n_features)
+        return self._beside(RowQuery, rows, clip_norm=1.0).positive_sums()
+
+    def _shares(self) -> Bounded:
+        """Return the sums of rows of sum 1: l1 and l2 of one row are 1 at most, in integers too.
+
+        Entries are rounded down and _LESS covers what floats add to the sum of a row. Replace:
+        rows are not negative, so they differ by sqrt(2) in l2 and by 2 in l1.
+        """
+        n, units = self.n_features, self.neighbours.units
+        rows = narrowed(self._source, partial(history_rows, form="share", cap=self._cap), n)
+        query = self._beside(SumQuery, rows)
+
+        def answer(step: float) -> NDArray[Any]:
+            def term(block: Any) -> NDArray[Any]:
+                if step == 0.0:
+                    return column_sums(block)
+                whole = entrywise(lambda x: np.floor(x * (_LESS / step)), block)
+                return column_sums(whole).astype(np.int64)
+
+            return query._sum(term, (n,), step)
+
+        l2 = self.neighbours.positive(1.0, n)
+        return Bounded(Bound("shares", (n,), l2, slack=0.0, l1=units, l1_slack=0.0), answer)
+
+    def moment(
+        self,
+        kept: NDArray[np.intp],
+        floor: int,
+        judged: float,
+        hidden: float,
+        popular: FloatArray,
+    ) -> Bounded:
+        """Return the pairs of the known parts of the rows, off a direction: see `PairQuery`."""
+        view = self._view(kept, "known", judged, hidden)
+        query = self._beside(PairQuery, narrowed(self._source, view, len(kept)))
+        if len(kept) > _MOST_SHARED:
+            query.n_jobs = 1
+        return query.moment(popular)
+
+    def _view(
+        self, kept: NDArray[np.intp], form: str, judged: float, hidden: float
+    ) -> Callable[..., Any]:
+        return partial(
+            history_rows, kept=kept, form=form, judged=judged, share=hidden, cap=self._cap
+        )
+
+    def _judged(
+        self, kept: NDArray[np.intp], judged: float, hidden: float
+    ) -> Callable[..., VoteQuery]:
+        view = self._view(kept, "both", judged, hidden)
+        return partial(self._beside, VoteQuery, narrowed(self._source, view, len(kept)))
+
+
+class InteractionHistories(_Histories, PrivateQuery):
+    """Histories whose privacy unit is one interaction; the numbers of users and items are public.
+
+    Parameters
+    ----------
+    R : CSR matrix of shape (n_users, n_items)
+        Positive entries are items.
+    adjacency : {"add_remove", "replace"}
+        An interaction appears or goes, or moves to another item.
+    n_jobs : int or None
+        Threads; it never changes a result.
+    """
+
+    def __init__(self, R: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
+        self._R = R
+        self.n_features = int(R.shape[1])
+        self._all = InteractionQuery(R, degree_floor=1, adjacency=adjacency, prepare=binary_rows)
+        self._known = partial(InteractionQuery, R, adjacency=adjacency)
+        self.n_jobs = n_jobs
+
+    def counts(self) -> Bounded:
+        """Return how many users have each item."""
+        return self._all.counts()
+
+    def moment(
+        self,
+        kept: NDArray[np.intp],
+        floor: int,
+        judged: float,
+        hidden: float,
+        popular: FloatArray,
+    ) -> Bounded:
+        """Return R'R of the known cells of the kept items, with a degree floor."""
+        prepare = partial(_known_cells, judged=judged, hidden=hidden)
+        return self._known(degree_floor=floor, prepare=prepare).columns(kept).gram()
+
+    def cells(self, kept: NDArray[np.intp], judged: float, hidden: float = HIDDEN) -> Bounded:
+        """Return the known cells of the kept items, to be flipped."""
+        prepare = partial(_known_cells, judged=judged, hidden=hidden)
+        return self._known(degree_floor=1, prepare=prepare).columns(kept).cells()
+
+    def _judged(
+        self, kept: NDArray[np.intp], judged: float, hidden: float
+    ) -> Callable[..., VoteQuery]:
+        rows = JudgedCells(self._R, kept, judged, hidden)
+        # One interaction changes what is found of one row, whether it comes, goes or moves.
+        return partial(VoteQuery, rows, adjacency="replace", n_jobs=self.n_jobs)
+
+
+def _known_cells(R: Any, judged: float, hidden: float) -> Any:
+    return without_hidden(binary_rows(R), judged, hidden, by_cell=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,11 +16,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import finite_rows
-from skdp.data.blocks import Block, row_source
+from skdp.data.blocks import Block, finite_rows, row_source
 from skdp.data.products import row_products
 from skdp.data.remote import narrowed
-from skdp.data.zipped import Zipped
+from skdp.data.views import Zipped
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import SumQuery
@@ -88,7 +86,7 @@ class PlaneQuery(SumQuery):
     ) -> None:  # fmt: skip
         plane = narrowed(row_source(rows), partial(plane_rows, axes=axes, center=center), 2)
         super().__init__(plane, adjacency=adjacency, n_jobs=n_jobs)
-        self.n_classes = n_classes
+        self._groups = max(1, n_classes)
 
     def coordinates(self) -> ColumnQuery:
         """Return the two coordinates as columns, of rows of any class."""
@@ -96,17 +94,16 @@ class PlaneQuery(SumQuery):
 
     def class_counts(self) -> Bounded:
         """Return the number of rows of each class: a row adds 1 to one of them."""
-        groups = self._groups
-        return self._tally("class_counts", (groups,), partial(_classes, n_classes=self.n_classes))
+        return self._tally("class_counts", self._groups, _classes)
 
     def cells(self, frame: Frame, side: int) -> Bounded:
         """Return how many rows of each class lie in each cell of a frame, and how many outside.
 
         A frame has side x side equal cells; a row adds 1 to one cell, or to the last number.
         """
-        shape = (self._groups * side * side + 1,)
-        place = partial(_cell, n_classes=self.n_classes, frame=frame, side=side)
-        return self._tally("cells", shape, place)
+        inside = self._groups * side * side
+        place = partial(_cell, frame=frame, side=side, outside=inside)
+        return self._tally("cells", inside + 1, place)
 
     def shapes(self, frame: Frame) -> Bounded:
         """Return, for each class, sums of a, of w and of b ww', w cut to the unit disc.
@@ -117,18 +114,9 @@ class PlaneQuery(SumQuery):
         2 (r^4 + t^4 - 2 r^2 t^2 c^2), largest on the circle, where 6 - 2 c - 4 c^2 <= 25/4.
         """
         shape = (self._groups * SHAPE_NUMBERS,)
-        parts = partial(_shape_parts, n_classes=self.n_classes, frame=frame)
 
         def answer(step: float) -> NDArray[Any]:
-            def term(block: Block) -> NDArray[Any]:
-                values, group = parts(block)
-                if step != 0.0:
-                    values = np.rint(values / step).astype(np.int64)
-                total = np.zeros((self._groups, SHAPE_NUMBERS), values.dtype)
-                np.add.at(total, group, values)
-                return total.ravel()
-
-            return self._sum(term, shape, step)
+            return self._sum(partial(_shapes, frame=frame, size=shape[0], step=step), shape, step)
 
         square = _ONE_ROW
         if self.neighbours.replace:
@@ -138,27 +126,21 @@ class PlaneQuery(SumQuery):
             Bound("class_moments", shape, math.sqrt(square) * (1 + 1e-12), slack=slack), answer
         )
 
-    @property
-    def _groups(self) -> int:
-        return max(1, self.n_classes)
-
-    def _tally(
-        self, name: str, shape: tuple[int, ...], place: Callable[[Block], NDArray[np.intp]]
-    ) -> Bounded:
+    def _tally(self, name: str, size: int, place: Callable[[Block], NDArray[np.intp]]) -> Bounded:
         """Bound counts of rows in places: a row adds 1 to one of them, or nothing."""
         units = self.neighbours.units
 
         def answer(step: float) -> NDArray[Any]:
-            counts = self._sum(_Counted(place, shape[0]), shape, 1.0)
+            counts = self._sum(partial(_counts, place=place, size=size), (size,), 1.0)
             if step == 0.0:
                 return counts.astype(np.float64)
             one = round(1 / step)
             return np.asarray(np.minimum(counts, _LIMIT // max(1, one)) * one)
 
-        if shape == (1,):
+        if size == 1:
             units = 1.0  # one row for another changes nothing, for none at all one
         l2, slack = math.sqrt(units), math.sqrt(units) / 2
-        return Bounded(Bound(name, shape, l2, slack=slack, l1=units, l1_slack=units / 2), answer)
+        return Bounded(Bound(name, (size,), l2, slack=slack, l1=units, l1_slack=units / 2), answer)
 
 
 def _unlabelled(blocks: Iterable[Block]) -> Iterator[Block]:
@@ -167,48 +149,39 @@ def _unlabelled(blocks: Iterable[Block]) -> Iterator[Block]:
         yield block.rows if isinstance(block, Zipped) else block
 
 
-@dataclass(frozen=True)
-class _Counted:
-    """Counts of one block; holds no data, so that it can travel."""
-
-    place: Callable[[Block], NDArray[np.intp]]
-    size: int
-
-    def __call__(self, block: Block) -> NDArray[np.int64]:
-        return np.bincount(self.place(block), minlength=self.size).astype(np.int64)
-
-
-def _seen(block: Block, n_classes: int) -> tuple[FloatArray, NDArray[np.intp]]:
+def _seen(block: Block) -> tuple[FloatArray, NDArray[np.intp]]:
     """Return the coordinates that count, and the class of each."""
-    if not n_classes:
-        good = ~np.isnan(block).any(axis=1)
-        return block[good], np.zeros(int(good.sum()), np.intp)
-    numbers = block.targets[:, 0].astype(np.intp)
-    good = ~np.isnan(block.rows).any(axis=1) & (numbers >= 0)
-    return block.rows[good], numbers[good]
+    labelled = isinstance(block, Zipped)
+    s = block.rows if labelled else block
+    numbers = block.targets[:, 0].astype(np.intp) if labelled else np.zeros(len(s), np.intp)
+    good = ~np.isnan(s).any(axis=1) & (numbers >= 0)
+    return s[good], numbers[good]
 
 
-def _classes(block: Block, n_classes: int) -> NDArray[np.intp]:
-    return _seen(block, n_classes)[1]
+def _classes(block: Block) -> NDArray[np.intp]:
+    return _seen(block)[1]
 
 
-def _cell(block: Block, n_classes: int, frame: Frame, side: int) -> NDArray[np.intp]:
-    s, group = _seen(block, n_classes)
+def _counts(block: Block, place: Callable[[Block], NDArray[np.intp]], size: int) -> NDArray[Any]:
+    return np.bincount(place(block), minlength=size).astype(np.int64)
+
+
+def _cell(block: Block, frame: Frame, side: int, outside: int) -> NDArray[np.intp]:
+    s, group = _seen(block)
     w = frame(s)
     inside = (np.abs(w) <= 1).all(axis=1)
     at = np.clip(np.floor((w + 1) * (side / 2)), 0, side - 1).astype(np.intp)
-    place = (group * side + at[:, 0]) * side + at[:, 1]
-    return np.where(inside, place, max(1, n_classes) * side * side)
+    return np.where(inside, (group * side + at[:, 0]) * side + at[:, 1], outside)
 
 
-def _shape_parts(
-    block: Block, n_classes: int, frame: Frame
-) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    s, group = _seen(block, n_classes)
+def _shapes(block: Block, frame: Frame, size: int, step: float) -> NDArray[Any]:
+    s, group = _seen(block)
     w = frame(s)
-    w = w / np.maximum(1.0, np.hypot(w[:, 0], w[:, 1]))[:, None]
-    x, y = w.T
-    parts = np.column_stack([
-        np.full(len(w), COUNT), x, y, SQUARE * x * x, SQUARE * y * y, 2 * x * y
-    ])  # fmt: skip
-    return parts, group
+    x, y = (w / np.maximum(1.0, np.hypot(w[:, 0], w[:, 1]))[:, None]).T
+    numbers = [np.full(len(w), COUNT), x, y, SQUARE * x * x, SQUARE * y * y, 2 * x * y]
+    parts = np.column_stack(numbers)
+    if step != 0.0:  # each row's integers by themselves
+        parts = np.rint(parts / step).astype(np.int64)
+    total = np.zeros((size // SHAPE_NUMBERS, SHAPE_NUMBERS), parts.dtype)
+    np.add.at(total, group, parts)
+    return total.ravel()

@@ -1,68 +1,189 @@
-"""The moments that a linear read-out needs, for one record (x, y), in one release.
+"""The moments that a linear read-out needs, in one release; and sums of bounded losses.
 
 Notation: x is a row of norm at most C, v the q targets of the record, cut to public bounds and
 scaled to norm at most t, c the corner of the intercept. A record longer than C is weighted down as
 a whole: f = min(1, C/|x|), u = f (x, c), f v. This is least squares with weights f^2, which keeps a
-linear relation between x and y; a row that is shortened beside an unchanged target breaks it.
+linear relation between x and y; a row that is shortened beside an unchanged target breaks it. A
+group of m records is weighted down as a whole, where the mean square of its (x, c) exceeds
+U^2 = C^2 + c^2; its records count 1/sqrt(m) each (see `skdp.queries.sums`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import block_gram, cross_product, finite_rows, unpacked, where_rows
-from skdp.data.blocks import AnyRows, Block, sum_rows
-from skdp.data.integer_rows import length_unit, row_map, row_norms
-from skdp.data.record_scales import RowScale, TargetScale
+from skdp.data.blocks import (
+    AnyRows,
+    Block,
+    ScratchOfThread,
+    block_gram,
+    cross_product,
+    dense,
+    finite_rows,
+    sum_rows,
+    unpacked,
+    where_rows,
+)
+from skdp.data.integers import length_unit
 from skdp.data.remote import Columns, RowColumns, narrowed
-from skdp.data.views import good_records, rows_of_records, targets_of_records
-from skdp.data.zipped import Zipped
+from skdp.data.views import (
+    Groups,
+    good_records,
+    rows_of,
+    rows_of_records,
+    targets_of_records,
+    with_rows,
+)
 from skdp.privacy.gate.bounds import Bounded
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.rows import RowQuery, corner_units, exact_corner
-from skdp.queries.sums import Neighbours, NumberQuery, SumQuery
+from skdp.queries.rows import RowQuery
+from skdp.queries.sums import (
+    GroupMap,
+    GroupQuery,
+    Neighbours,
+    NumberQuery,
+    SumQuery,
+    corner_units,
+    exact_corner,
+    group_lengths,
+    with_corner,
+)
+
+# Public units of records: what is taken off rows and targets, what divides them, where they end.
+#
+# A query clips what comes out to its own norms, exactly: no bound rests on these units.
+
 
 FloatArray = NDArray[np.float64]
+
+
+_SCRATCH = ScratchOfThread()
+
+
+class TargetScale(NamedTuple):
+    """Public bounds of the targets: cut to [low, high], subtract `center`, divide by `size`.
+
+    The scaled targets of one record have norm at most 1; `size` has one number a target.
+    """
+
+    low: FloatArray
+    high: FloatArray
+    center: FloatArray
+    size: FloatArray
+
+    @classmethod
+    def in_box(cls, low: FloatArray, high: FloatArray, *, centered: bool) -> TargetScale:
+        """Each target in its own interval; q of them have norm sqrt(q) before scaling."""
+        bounded = np.isfinite(low) & np.isfinite(high)  # else there is no noise to scale for
+        a, b = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        center = a + (b - a) / 2 if centered else np.zeros_like(a)
+        half = np.maximum(b - center, center - a) * (1 + 1e-12)
+        return cls(low, high, center, half * math.sqrt(len(low)))
+
+    @classmethod
+    def in_ball(cls, radius: float, n_targets: int) -> TargetScale:
+        """All targets of a record in a ball about 0 (the query cuts the norm)."""
+        edge = np.full(n_targets, float(radius))
+        size = edge if math.isfinite(radius) else np.ones(n_targets)
+        return cls(-edge, edge, np.zeros(n_targets), size)
+
+    def __call__(self, y: FloatArray) -> FloatArray:
+        """Return the scaled targets of some records, each from its record alone."""
+        return np.asarray((np.clip(y, self.low, self.high) - self.center) / self.size)
+
+
+class RowScale(NamedTuple):
+    """Public units of the columns: subtract `center`, divide by `size`, cut to [-reach, reach].
+
+    An infinite size leaves zeros.
+    """
+
+    center: FloatArray
+    size: FloatArray
+    reach: float
+
+    def __call__(self, rows: Block, good: NDArray[np.bool_] | None = None) -> FloatArray:
+        """Return rows in these units, each from that row alone; a bad entry is not a number.
+
+        `good` says which rows are known to be finite. The next call of this thread overwrites them.
+        """
+        dense: FloatArray = np.asarray(rows.toarray() if sp.issparse(rows) else rows)
+        n, scratch = len(dense), _SCRATCH
+        scaled = scratch.rows.shaped(dense.shape)
+        about = dense
+        if self.center.any():
+            about = np.subtract(dense, scratch.center.rows(self.center, n), out=scaled)
+        np.divide(about, scratch.size.rows(self.size, n), out=scaled)
+        np.clip(scaled, -self.reach, self.reach, out=scaled)
+        bad = np.flatnonzero(~(finite_rows(dense) if good is None else good))
+        if bad.size:
+            scaled[bad] = np.where(np.isfinite(dense[bad]), scaled[bad], np.nan)
+        return scaled
+
+    @property
+    def keeps_finite(self) -> bool:
+        """Whether rows that are finite stay so, whatever overflows on the way."""
+        usable = np.isfinite(self.center) & np.isfinite(self.size) & (self.size > 0.0)
+        return math.isfinite(self.reach) and bool(usable.all())
+
+    def selected(self, kept: NDArray[np.intp]) -> RowScale:
+        """Return the units of some columns."""
+        return RowScale(self.center[kept], self.size[kept], self.reach)
+
+    def bounds(self) -> tuple[FloatArray, FloatArray]:
+        """Return the entries at which columns are cut; any, where they have no size."""
+        width = np.where(np.isfinite(self.size), self.reach * self.size, np.inf)
+        return self.center - width, self.center + width
+
+
 _LENGTH = "length"  # of rows in their units, beside the records
 
 
 def _lengths(
-    block: Zipped, scale: RowScale | None, kept: NDArray[np.intp] | None
+    block: Any, scale: RowScale | None, kept: NDArray[np.intp] | None
 ) -> tuple[FloatArray]:
     (rows,) = rows_of_records([block], kept)
-    return (_norms(rows if scale is None else scale(rows, good_records(block)), scale),)
+    if scale is not None:
+        good = None if isinstance(block, Groups) else good_records(block)
+        rows = with_rows(rows, scale(rows_of(rows), good))
+    return (_norms(rows, scale),)
 
 
-def _norms(rows: Block, scale: RowScale | None) -> FloatArray:
+def _norms(block: Any, scale: RowScale | None) -> FloatArray:
     """Return the norms of rows, measured alike in all passes; entries in units are about 1."""
-    return row_norms(rows, math.inf if scale is None else length_unit(rows.shape[1]))
+    near = scale is not None and not isinstance(block, Groups)
+    return group_lengths(block, length_unit(block.shape[1]) if near else math.inf)
 
 
 def _length(columns: Columns) -> FloatArray:
     return columns[_LENGTH]
 
 
-class ReadoutQuery(SumQuery):
+class ReadoutQuery(GroupQuery):
     """Second moments of records (x, y): private rows and private targets.
 
     Parameters
     ----------
-    records : RowSource or RemoteRows of blocks `Zipped`
+    records : RowSource or RemoteRows of blocks `Zipped`, or `Groups`
         The private rows and targets, wherever they are.
     clip_norm : float
-        Records with longer rows are weighted down.
+        Records with longer rows are weighted down; groups, by their root mean square length.
     scale : TargetScale
         Public bounds of the targets.
     row_scale : RowScale or None
         Public units of the (kept) columns; None takes the rows as they are.
     kept : array of int or None
         Public selection of columns; the others play no part, in lengths neither.
+    by_group : bool
+        Whether all records of a group are one unit.
     adjacency : {"add_remove", "replace"}
         What neighbours differ in.
     n_jobs : int or None
@@ -77,10 +198,11 @@ class ReadoutQuery(SumQuery):
         scale: TargetScale,
         row_scale: RowScale | None = None,
         kept: NDArray[np.intp] | None = None,
+        by_group: bool = False,
         adjacency: str,
         n_jobs: int | None = None,
     ) -> None:
-        super().__init__(records, adjacency=adjacency, n_jobs=n_jobs)
+        super().__init__(records, by_group=by_group, adjacency=adjacency, n_jobs=n_jobs)
         self.clip_norm = float(clip_norm)
         self.scale = scale
         self.row_scale = row_scale
@@ -92,16 +214,16 @@ class ReadoutQuery(SumQuery):
 
     def rows(self, clip_norm: float) -> RowQuery:
         """Return the query over the rows alone, clipped, as they came."""
-        return self._beside(RowQuery, self._rows, clip_norm=clip_norm)
+        return self._alike(RowQuery, self._rows, clip_norm=clip_norm)
 
     def columns(self) -> ColumnQuery:
         """Return the query over the columns of the rows as they came."""
-        return ColumnQuery(self._rows, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        return self._alike(ColumnQuery, self._rows)
 
     def targets(self) -> ColumnQuery:
         """Return the query over the columns of the targets as they came."""
         targets = narrowed(self._source, targets_of_records, len(self.scale.size))
-        return ColumnQuery(targets, adjacency=self.adjacency, n_jobs=self.n_jobs)
+        return self._alike(ColumnQuery, targets)
 
     def lengths(self) -> NumberQuery:
         """Return the query over the norms of the rows in the units of `row_scale`."""
@@ -125,7 +247,7 @@ class ReadoutQuery(SumQuery):
     def _narrowed(self, **changed: Any) -> ReadoutQuery:
         names = ("clip_norm", "scale", "row_scale", "kept")
         public = {name: getattr(self, name) for name in names}
-        return self._beside(ReadoutQuery, self._source, **(public | changed))
+        return self._alike(ReadoutQuery, self._source, **(public | changed))
 
     def readout(self, corner: float, target_norm: float) -> Bounded:
         """Return the moment [X, Y, c]'[X, Y, c] of the weighted records, without its block Y'Y.
@@ -137,20 +259,28 @@ class ReadoutQuery(SumQuery):
         its top at t^2: 2 (U^2 + t^2)^2 for t <= U, else 8 U^2 t^2 at |r| = U^2. It grows with each
         length, so shorter records move less; it is reached for c <= C, which rows of any angle
         need. Zeros in place of Y'Y keep the matrix symmetric.
+        One group adds sum uu' and, twice, sum uv', with sum |u|^2 <= U^2 and sum |v|^2 <= t^2: by
+        Cauchy-Schwarz the norms of one record. Replace, with G and H the matrices of the products
+        of both groups' u and v: <sum uu', sum pp'> = |G|^2 and <sum uv', sum pq'> = <G, H>, so
+        that |G| <= U^2 and |H| <= t^2 stand for r and v.q in the bound of one record.
         """
         d, q = self._rows.n_features, len(self.scale.size)
         C, c, t = self.clip_norm, float(corner), float(target_norm)
         size = d + q + (1 if c else 0)
 
         def answer(step: float) -> NDArray[Any]:
-            term = _MomentOfBlock(C, self.scale, self.row_scale, c, t, step, self.kept)
-            records = self._lengths.beside() if self._lengths.kept_here else self._source
+            public = (C, self.scale, self.row_scale, c, t, step, self.kept)
+            term = (_MomentOfGroups if self.by_group else _MomentOfBlock)(*public)
+            known = self._lengths.kept_here and not self.by_group
+            records = self._lengths.beside() if known else self._source
             shape, exact = (size, size), step != 0.0
             return sum_rows(records, term, shape, exact=exact, n_jobs=self.n_jobs)
 
         l2 = largest_change(math.hypot(C, c), t, self.neighbours)
         bounded = self._square("readout", size, l2, answer)
-        return replace(bounded, decode=partial(exact_corner, corner=c)) if c else bounded
+        if not c or self.by_group:
+            return bounded
+        return replace(bounded, decode=partial(exact_corner, corner=c))
 
 
 @dataclass(frozen=True)
@@ -165,39 +295,60 @@ class _MomentOfBlock:
     step: float
     kept: NDArray[np.intp] | None = None
 
-    def __call__(self, block: Zipped) -> FloatArray:
+    def __call__(self, block: Any) -> FloatArray:
         """Return the moment of rows, targets and corners in units, each norm checked exactly."""
-        whole = good_records(block)
-        if self.kept is not None:
-            block = block._replace(rows=block.rows[:, self.kept])
-        if self.row_scale is not None:
-            block = block._replace(rows=self.row_scale(block.rows, whole))
-        unit, t = math.sqrt(self.step), self.target_norm
-        f, good = self._weights(block, whole)
-        rows = row_map(self.clip_norm, unit)(where_rows(good, block.rows))
-        bounded = np.isfinite(self.scale.high - self.scale.low).all()
-        to_units = row_map(t if bounded else math.inf, unit, reuse=False)
-        V = to_units(self._scaled_targets(block, f, good) * t)
+        rows, good = self._rows(block)
+        norms = block.columns.get(_LENGTH)
+        norms = _norms(rows, self.row_scale) if norms is None else norms
+        with np.errstate(divide="ignore"):
+            f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
+        f = np.where(good, f, 0.0)
+        Z = GroupMap(self.clip_norm, math.sqrt(self.step))(rows)
+        V = self._targets(block, good, f)
         last = f * corner_units(self.corner, self.step) if self.corner else None
         if last is not None and self.step:
             last = np.rint(last)  # f <= 1: no longer
-        return moment_of(rows, V, last)
+        return moment_of(Z, V, last)
 
-    def _weights(
-        self, block: Zipped, whole: NDArray[np.bool_]
-    ) -> tuple[FloatArray, NDArray[np.bool_]]:
-        """Return f and whether a record is finite, in columns that are left out too."""
-        norms = block.columns.get(_LENGTH)
-        norms = _norms(block.rows, self.row_scale) if norms is None else norms
-        keeps = self.row_scale is not None and self.row_scale.keeps_finite
-        good = whole if keeps else whole & finite_rows(block.rows)
-        with np.errstate(divide="ignore"):
-            f = np.where(norms > self.clip_norm, self.clip_norm / norms, 1.0)
-        return np.where(good, f, 0.0), good
+    def _rows(self, block: Any) -> tuple[Block, NDArray[np.bool_]]:
+        """Return rows in their units, and whether a record is finite, in all of its columns.
 
-    def _scaled_targets(self, block: Zipped, f: FloatArray, good: Any) -> FloatArray:
+        Zeros stand for the rows of bad records.
+        """
+        good, rows = good_records(block), block.rows
+        if self.kept is not None:
+            rows = rows[:, self.kept]
+        if self.row_scale is not None:
+            rows = self.row_scale(rows, good)
+        if self.row_scale is None or not self.row_scale.keeps_finite:
+            good = good & finite_rows(rows)
+        return where_rows(good, rows), good
+
+    def _targets(self, block: Any, good: NDArray[np.bool_], f: FloatArray) -> FloatArray:
+        """Return weighted targets in units."""
+        t, bounded = self.target_norm, np.isfinite(self.scale.high - self.scale.low).all()
         y = np.where(good[:, None], block.targets, 0.0)
-        return np.where(good[:, None], self.scale(y), 0.0) * f[:, None]
+        y = np.where(good[:, None], self.scale(y), 0.0) * f[:, None] * t
+        length = t if bounded else math.inf
+        to_units = GroupMap(length, math.sqrt(self.step), reuse=False)
+        return np.asarray(to_units(with_rows(block, y)))
+
+
+class _MomentOfGroups(_MomentOfBlock):
+    """The term of one batch of groups, each weighted down as a whole."""
+
+    def __call__(self, block: Groups) -> FloatArray:
+        """Return the moment of rows, targets and corners in units, each norm checked exactly."""
+        rows, good = self._rows(block)
+        records = block._replace(rows=rows)
+        if self.corner:
+            records = with_corner(records, self.corner)
+            records = records._replace(rows=where_rows(good, records.rows))
+        length = math.hypot(self.clip_norm, self.corner)
+        f = np.minimum(1.0, length / np.maximum(group_lengths(records), 1e-300))
+        Z = dense(GroupMap(length, math.sqrt(self.step))(records))
+        V = self._targets(block, good, np.repeat(f, block.each))
+        return moment_of(Z[:, :-1], V, Z[:, -1]) if self.corner else moment_of(Z, V, None)
 
 
 def largest_change(U: float, t: float, neighbours: Neighbours) -> float:
@@ -219,3 +370,93 @@ def moment_of(rows: Block, V: FloatArray, last: FloatArray | None) -> FloatArray
         out[d : d + q, -1] = out[-1, d : d + q] = V.T @ last
         out[-1, -1] = last @ last
     return out
+
+
+# Sums of bounded losses: how well a released model does, one number for each unit.
+#
+# The losses are a closure that must give each row a value that depends on that row alone, bit by
+# bit (`skdp.model_selection` sees to that): a batched product does not, and one row more could move
+# the last bits of all others.
+
+
+@dataclass(frozen=True)
+class _Losses:
+    """Losses of rows, and the units that own them; both are computed when they are asked for."""
+
+    losses: Callable[[], FloatArray]
+    rows: Callable[[], int]
+    owners: NDArray[np.intp] | None
+
+    def n_rows(self) -> int:
+        if self.owners is None:
+            return self.rows()
+        return int(np.count_nonzero(np.bincount(self.owners)))
+
+    def of_units(self) -> FloatArray:
+        losses = self.losses()
+        if losses.shape != (self.rows(),):  # more than one loss a row breaks the bounds below
+            raise ValueError("the losses must be one number for each row.")
+        if self.owners is None:
+            return losses
+        sizes = np.bincount(self.owners)  # sums over a user's rows, in their order: of these alone
+        kept = sizes > 0
+        return np.asarray(np.bincount(self.owners, weights=losses)[kept] / sizes[kept])
+
+
+class LossQuery(SumQuery):
+    """Losses of rows (or mean losses of users), clipped to public bounds, about their middle.
+
+    Parameters
+    ----------
+    losses : callable
+        () -> ndarray of shape (n_rows,), called when an answer is read.
+    n_rows : callable
+        () -> number of rows, called when the count is read.
+    bounds : tuple of two floats
+        (a, b): a loss counts as min(max(loss, a), b); NaN as (a + b)/2.
+    adjacency : {"add_remove", "replace"}
+        Whether neighbours differ in a unit that is there or not, or in its values.
+    owners : ndarray or None
+        Users of the rows as integers, where the unit is the user.
+    """
+
+    units, count_name = "units", "loss_count"
+
+    def __init__(
+        self,
+        losses: Callable[[], FloatArray],
+        n_rows: Callable[[], int],
+        bounds: tuple[float, float],
+        *,
+        adjacency: str,
+        owners: NDArray[np.intp] | None = None,
+    ) -> None:
+        super().__init__(_Losses(losses, n_rows, owners), adjacency=adjacency)
+        self._low, self._high = bounds
+
+    def _centred(self) -> FloatArray:
+        """Return one number for each unit, in [-(b - a)/2, (b - a)/2]."""
+        losses = self._source.of_units()
+        middle = self._low + (self._high - self._low) / 2
+        clipped = np.clip(losses, self._low, self._high) - middle
+        return np.where(np.isnan(losses), 0.0, clipped)
+
+    def total(self) -> Bounded:
+        """Return the sum of clipped losses less (a + b)/2.
+
+        A unit more or less: (b - a)/2, reached at either end. Other values: b - a, from end to
+        end. Each unit's integer is rounded by itself and cut a step beyond the largest; the middle
+        of the bounds is a float, which moves the ends by less than 2^-50 of what they are, and its
+        own rounding is covered by the factor below.
+        """
+        reach = (self._high - self._low) / 2 + 2.0**-50 * max(abs(self._low), abs(self._high))
+
+        def answer(step: float) -> NDArray[Any]:
+            centred = self._centred()
+            if step == 0.0:
+                return np.asarray(centred.sum())
+            limit = np.floor(reach / step) + 1  # rint of the largest, whatever float division did
+            whole = np.clip(np.rint(centred / step), -limit, limit)
+            return np.asarray(whole.astype(np.int64).sum())
+
+        return self._number("loss_sum", -reach, reach, answer, rounding=1.0)

@@ -16,13 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.data.blocks import AnyRows, RowSource, sum_rows
-from skdp.data.known_records import COVARIANCES, KnownRecords
-from skdp.data.places import Placed
-from skdp.data.record_forms import DenseRecords
+from skdp.data.records import DenseRecords, FactoredRecords, SparseRecords, of_means
 from skdp.data.remote import RowColumns
-from skdp.data.single_entries import of_means
-from skdp.data.sparse_records import FactoredRecords, SparseRecords
-from skdp.data.zipped import Zipped, ZippedRows
+from skdp.data.units import Placed
+from skdp.data.views import Zipped, ZippedRows
+from skdp.exceptions import PrivacyError
 from skdp.queries.sums import SumQuery
 
 FloatArray = NDArray[np.float64]
@@ -43,16 +41,16 @@ def centred(columns: Columns, center: float) -> FloatArray:
 
 
 def _surveyed(block: Zipped, form: Form, means: Means | None = None) -> tuple[FloatArray, ...]:
-    """Return unit, norm, target (and more) of each record: 0 for those that contribute nothing.
+    """Return unit, norm and target of each record: 0 for those that contribute nothing.
 
     Public means of rows and columns are taken off the target.
     """
-    units, norms, *more = form.survey(block)
+    units, norms = form.survey(block)
     y = block.columns["y"]
     y = y if means is None else y - of_means(block, *means)
     good = np.abs(np.nan_to_num(y, nan=np.inf)) < _LARGEST_TARGET
     units = np.where(good, units, 0.0)
-    return units, np.where(good, norms, 0.0), np.where(units > 0, y, 0.0), *more
+    return units, np.where(good, norms, 0.0), np.where(units > 0, y, 0.0)
 
 
 def _sizes_of_moments(block: Zipped, form: Form) -> tuple[FloatArray]:
@@ -100,7 +98,10 @@ class RecordPasses(SumQuery):
         self.form = _form_of(placed, shape)
         self._joined = placed.joined(partial(_with_targets, at_once=self.form.at_once))
         self._records: Any = self._joined
-        if self._fits(shape):
+        # Integers of all records, four bytes each, are kept where they fit; others than dense ones
+        # contribute what is not their rows. It decides on speed alone.
+        fits = 4 * self._n_known * math.prod(shape) <= _KEPT_BYTES
+        if fits and type(self.form) is DenseRecords:
             self._records = self._made(DenseRecords.whole, "row_units", "whole").beside
         self.shape = shape
         self.privacy_unit = privacy_unit
@@ -109,16 +110,10 @@ class RecordPasses(SumQuery):
         self.means: Means | None = None  # public: <X, a 1' + 1 b'> is taken off each target
         self._keep()
 
-    def _fits(self, shape: tuple[int, int]) -> bool:
-        """Whether integers of all records, four bytes each, are kept: it decides on speed alone."""
-        dense = type(self.form) is DenseRecords  # others contribute what is not their rows
-        return dense and 4 * self._n_known * math.prod(shape) <= _KEPT_BYTES
-
     def _keep(self) -> None:
         """Keep units, norms and targets of the records in this form, and their moment sizes."""
-        more = getattr(self.form, "surveyed", ())
         surveyed = partial(_surveyed, means=self.means)
-        self.survey = self._made(surveyed, "units", "norms", "targets", *more)
+        self.survey = self._made(surveyed, "units", "norms", "targets")
         make = partial(_sizes_of_moments, form=self.form)
         self.moment_sizes = self.survey.then(make, "moment_sizes")
         self.units_alone = self._made(_units_alone, "units")
@@ -143,19 +138,17 @@ class RecordPasses(SumQuery):
     ) -> NDArray[Any]:
         """Add ``term(block)`` over records with columns: exact integers, or floats at step 0."""
         if self._n_known != self._n_known:
-            _check_number(int(self.survey.sum(_number)))
+            _check_number(int(self.survey.sum(_number)), PrivacyError)  # which passes the gate
         source: AnyRows = columns.beside()
         return sum_rows(source, term, shape, exact=step != 0.0, n_jobs=self.n_jobs)
 
 
-def _check_number(n: float) -> None:
+def _check_number(n: float, kind: type[Exception] = ValueError) -> None:
     if n > _MOST_RECORDS:
-        raise ValueError(f"at most {_MOST_RECORDS} records are supported.")
+        raise kind(f"at most {_MOST_RECORDS} records are supported.")
 
 
 def _form_of(placed: Placed, shape: tuple[int, int]) -> Form:
     if "factors" in placed.columns:
         return FactoredRecords(shape)
-    if any(name in placed.columns for name in COVARIANCES):
-        return KnownRecords(shape)
     return SparseRecords(shape) if getattr(placed.rows, "sparse", False) else DenseRecords(shape)

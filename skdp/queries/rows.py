@@ -1,12 +1,16 @@
 """Queries whose privacy unit is one row: the sensitivities of moments, products, sums and counts.
 
 Notation: x is a row with ||x|| <= C (clipped inside the query), z its integer image with
-z.z <= C**2/h**2 in exact integers, h the unit. Neighbours: `add_remove` (a row is present or
-absent, n private) or `replace` (any other row, n public).
+z.z <= C**2/h**2 in exact integers, h the unit. A group (see `skdp.queries.sums`) has m rows that
+count 1/sqrt(m) each, with squared lengths of sum C**2 at most. Its second moment is PSD of trace at
+most C**2: a mixture of 0 and of moments of single rows. Changes of sums are convex in what comes
+and goes, so that no groups move them by more than single rows do. Neighbours:
+`add_remove` (a row or group is present or absent, n private) or `replace` (any other, n public).
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import (
+from skdp.data.blocks import (
+    AnyRows,
+    Block,
     block_gram,
     column_sums,
     cross_product,
@@ -25,39 +31,305 @@ from skdp.data.block_rows import (
     rint,
     scaled_to_integers,
     square_norms,
+    sum_rows,
 )
-from skdp.data.blocks import Block, row_source
-from skdp.data.exact import PublicMatrix
-from skdp.data.integer_rows import (
+from skdp.data.integers import (
     FINEST_UNIT,
+    GRID_BITS,
+    ExactProduct,
     IntegerRows,
+    PublicMatrix,
+    Wide,
     as_int64,
-    clip_rows,
     length_unit,
+    limbs_of,
     row_map,
     row_norms,
+    rows_and_squares,
 )
-from skdp.data.remote import RowNumbers, narrowed, selected_columns
-from skdp.data.views import centered
+from skdp.data.remote import Numbers, RowNumbers, narrowed, selected_columns
+from skdp.data.views import by_group, centered, group_sums, rows_each, with_rows
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.queries.moments import MOST_FEATURES, KeptMoment
-from skdp.queries.sums import SumQuery
-from skdp.queries.tangent import TangentQuery
+from skdp.queries.sums import (
+    FINE,
+    LOOSE,
+    Compute,
+    GroupMap,
+    GroupQuery,
+    GroupTangentQuery,
+    Split,
+    SumQuery,
+    TangentQuery,
+    corner_units,
+    exact_corner,
+    group_lengths,
+    with_corner,
+)
+
+# The exact second moment of rows, kept between releases: what is linear in it needs no pass.
+#
+# Notation: C is the norm to which rows were clipped when the moment was made, u = C / 2**18 the
+# unit of their integers z; a release may clip them further, to C' <= C. The moment G of all rows is
+# an exact sum of integers, and so is what is taken off for the few rows that are long. A statistic
+# is computed from it by exact arithmetic with public matrices, and rounded down to steps once,
+# after the sum: each of its numbers moves by less than one step beyond the change of the exact sum.
+
+
+FloatArray = NDArray[np.float64]
+_UNIT = 2.0**-18  # of a row: 2**16 rows of a block add up to less than 2**53
+_FINEST = 2.0**-10  # steps may be so much finer than the square of the unit
+_FURTHER = 16.0  # a clip norm that is smaller yet gets a moment of its own, in smaller units
+MOST_FEATURES = 2**12  # what exact products with a grid allow
+# Norms are kept to .1%; rows that may be long are looked at, and their integers decide.
+_NEARLY = 0.98
+
+
+class KeptMoment(SumQuery):
+    """The second moment of clipped rows, made in one pass when a release first reads it.
+
+    Parameters
+    ----------
+    source : RowSource or RemoteRows
+        The private rows.
+    norms : RowNumbers
+        Their norms: measured before, or to be measured in units of this moment.
+    clip_norm, adjacency, n_jobs
+        As in `RowQuery`.
+    """
+
+    def __init__(
+        self,
+        source: AnyRows,
+        norms: RowNumbers,
+        *,
+        clip_norm: float,
+        adjacency: str,
+        n_jobs: int | None,
+    ) -> None:
+        super().__init__(source, adjacency=adjacency, n_jobs=n_jobs)
+        self.clip_norm, self._unit = clip_norm, clip_norm * _UNIT
+        self.norms = norms
+        if not norms.measured:
+            self.norms = RowNumbers(source, partial(row_norms, unit=self._unit))
+        self.n_features: int = source.n_features
+        self._total: Wide | None = None
+
+    def serves(self, clip_norm: float) -> bool:
+        """Whether rows clipped to a public norm are fine enough in the units of this moment."""
+        return self.clip_norm / _FURTHER <= clip_norm <= self.clip_norm
+
+    # -- the exact moment, read inside the gate only ---------------------------------------------
+
+    def _of_clipped(self, clip_norm: float) -> Wide:
+        """Return the moment of rows clipped to a norm, in squares of the unit."""
+        total = self._whole()
+        if clip_norm == self.clip_norm:
+            return total
+        long_rows = self._rows_beyond(clip_norm)
+        term = partial(_cut_off, first=self.clip_norm, then=clip_norm, unit=self._unit)
+        return total - self._summed(long_rows, term, self.n_features)
+
+    def _whole(self) -> Wide:
+        """Return the moment; norms that nobody asked for yet are measured in its pass."""
+        if self._total is None:
+            d, rows = self.n_features, IntegerRows(self.clip_norm, self._unit, reuse=True)
+            both = partial(_norms_and_gram, integers=rows)
+            total = self.norms.beside_sum(both, (2 * d, d), self.n_jobs)
+            self._total = Wide.joined(total[:d], total[d:])
+        return self._total
+
+    def sum(
+        self, work: Callable[[FloatArray], NDArray[Any]], shape: tuple[int, ...] = ()
+    ) -> NDArray[Any]:
+        """Return a sum over norms, which are measured in the pass that makes the moment."""
+        self._whole()
+        return self.norms.sum(work, shape)
+
+    @property
+    def ordered(self) -> FloatArray | None:
+        """Norms in order, which are measured in the pass that makes the moment."""
+        self._whole()
+        return self.norms.ordered
+
+    def _rows_beyond(self, norm: float) -> AnyRows:
+        """Return at least the rows whose integers are longer than a norm."""
+        rounding = math.sqrt(self.n_features) * self._unit
+        return self.norms.rows_where(partial(_above, threshold=_NEARLY * norm - rounding))
+
+    def _summed(self, rows: AnyRows, term: Any, width: int) -> Wide:
+        """Return the sum of a d x `width` matrix of integers that comes in two limbs."""
+        shape = (2 * self.n_features, width)
+        total = sum_rows(rows, term, shape, exact=True, n_jobs=self.n_jobs)
+        return Wide.joined(total[: self.n_features], total[self.n_features :])
+
+    def _scale(self, step: float) -> float:
+        return self._unit / step * self._unit
+
+    def _bound(self, name: str, l2: float, *shape: int, symmetric: bool = True) -> Bound:
+        finest = self._unit * _FINEST * self._unit
+        slack = math.sqrt(math.prod(shape))
+        return Bound(name, shape, l2, symmetric=symmetric, slack=slack, min_step=finest)
+
+    # -- releases --------------------------------------------------------------------------------
+
+    def gram(self, clip_norm: float, floats: Compute) -> Bounded:
+        """Return X'X. One row: ||x x'||_F = ||x||^2 <= C'^2; replace: PSD pair, sqrt(2) C'^2.
+
+        `floats` computes it where there is no noise.
+        """
+
+        def answer(step: float) -> NDArray[Any]:
+            if step == 0.0:
+                return floats(step)
+            return self._of_clipped(clip_norm).in_steps(self._scale(step), 0)
+
+        d = self.n_features
+        l2 = self.neighbours.positive(clip_norm**2, d)
+        return Bounded(self._bound("gram", l2, d, d), answer)
+
+    def projected_gram(self, V: FloatArray, clip_norm: float, floats: Compute) -> Bounded:
+        """Return V'X'XV, for a public V on a grid with largest singular value s1.
+
+        One row: p = V'x is exact, ||p p'||_F <= C'^2 s1^2; replace: a PSD pair, sqrt(2) C'^2 s1^2.
+        """
+        grid, k = PublicMatrix(V), V.shape[1]
+
+        def answer(step: float) -> NDArray[Any]:
+            if step == 0.0:
+                return floats(step)
+            half = self._of_clipped(clip_norm).mapped(grid.integers.T)
+            scale = self._scale(step) * grid.unit * grid.unit
+            return half.T.mapped(grid.integers.T).in_steps(scale, 0)
+
+        l2 = self.neighbours.positive((clip_norm * grid.norms[0]) ** 2, k)
+        return Bounded(self._bound("projected_gram", l2, k, k), answer)
+
+    def tangent(
+        self, V: FloatArray, weights: FloatArray | None, clip_norm: float
+    ) -> KeptTangentQuery:
+        """Return the query that splits X'X V at the public subspace V."""
+        return self._beside(KeptTangentQuery, self, V, weights, clip_norm=clip_norm)
+
+
+class KeptTangentQuery(TangentQuery):
+    """The tangent part of X'X V for a public V, from a kept moment.
+
+    Parameters
+    ----------
+    moment : KeptMoment
+        The moment of the rows.
+    V, weights, clip_norm, adjacency, n_jobs
+        As in `TangentQuery`; the core is not released.
+    """
+
+    def __init__(
+        self,
+        moment: KeptMoment,
+        V: FloatArray,
+        weights: FloatArray | None = None,
+        *,
+        clip_norm: float,
+        adjacency: str,
+        n_jobs: int | None,
+    ) -> None:
+        source = moment._source
+        super().__init__(
+            source, V, math.inf, weights, clip_norm=clip_norm, adjacency=adjacency, n_jobs=n_jobs
+        )
+        self._moment = moment
+        self._sizes = RowNumbers(
+            source, partial(self._split.sizes, clip_norm=clip_norm, unit=moment._unit)
+        )
+
+    def product(self, clip_level: float) -> Bounded:
+        """Return the sum of w b (D a)', w = min(1, clip_level / (||D a|| ||b||)).
+
+        One row: at most L = min(clip_level, largest size); replace: 2 L. A row below the level adds
+        (z - V V'z)(D V'z)', exactly. One above it adds (z - V V'z)(D t)' with t = w V'z cut to
+        integers, whose entries are no longer than those of w V'z. So no row adds more than L;
+        rounding down the d x p result costs sqrt(d p).
+        """
+        moment, (d, p) = self._moment, self._V.shape
+        level = min(float(clip_level), self.largest)
+        exact = super().product(clip_level)
+
+        def answer(step: float) -> NDArray[Any]:
+            if step == 0.0:
+                return exact.answer(step)
+            grid = self._grid
+            short, long_products = self._at_level(level)
+            product = short.mapped(grid.T).T + long_products.shifted(GRID_BITS)
+            core = product.mapped(grid.T)
+            tangent = product.shifted(2 * GRID_BITS) - core.mapped(grid)
+            return tangent.in_steps(self._weights * moment._scale(step), 3 * GRID_BITS)
+
+        l2 = self.neighbours.array(level) * LOOSE
+        return Bounded(moment._bound("tangent_product", l2, d, p, symmetric=False), answer)
+
+    def _at_level(self, level: float) -> tuple[Wide, Wide]:
+        """Return the moment of the rows below a level, and the products of those above it."""
+        moment, d = self._moment, len(self._V)
+        if self._sizes.measured:
+            rows = self._sizes.rows_where(partial(_above, threshold=level))
+        else:  # one pass less: short rows have no large size
+            rows = moment._rows_beyond(math.sqrt(level / self.largest) * self.clip_norm)
+        term = partial(
+            _long_terms, split=self._split, clip_norm=self.clip_norm, unit=moment._unit, level=level
+        )
+        found = moment._summed(rows, term, d + self._V.shape[1])
+        gram, products = (
+            Wide(tuple(limb[:, part] for limb in found.limbs))
+            for part in (slice(d), slice(d, None))
+        )
+        return moment._of_clipped(self.clip_norm) - gram, products
+
+
+def _above(values: FloatArray, threshold: float) -> NDArray[np.bool_]:
+    return values > threshold
+
+
+def _stacked(exact: FloatArray) -> FloatArray:
+    """Return a matrix of integers in two limbs, one above the other."""
+    return limbs_of(exact).reshape(-1, exact.shape[1])
+
+
+def _norms_and_gram(rows: Block, integers: IntegerRows) -> tuple[tuple[FloatArray], NDArray[Any]]:
+    """Return the norms of rows, and Z'Z of one block in limbs."""
+    Z, norms = integers.with_norms(rows)
+    return (norms,), _stacked(block_gram(Z))
+
+
+def _cut_off(rows: Block, first: float, then: float, unit: float) -> FloatArray:
+    """Return what clipping further takes off Z'Z of one block, in limbs."""
+    whole = block_gram(IntegerRows(first, unit, reuse=True)(rows))
+    return _stacked(whole - block_gram(IntegerRows(then, unit, reuse=True)(rows)))
+
+
+def _long_terms(
+    rows: Block, split: Split, clip_norm: float, unit: float, level: float
+) -> FloatArray:
+    """Return Z'Z and Z'T of the rows of one block that are above a level, in limbs."""
+    Z, lengths = rows_and_squares(rows, clip_norm, unit)
+    A, _, sizes = split(Z, lengths)
+    above = np.flatnonzero(_above(sizes * unit**2, level))
+    Z, T = Z[above], np.trunc(A[above] * (level / unit**2 / sizes[above])[:, None])
+    return np.hstack([_stacked(block_gram(Z)), _stacked(cross_product(Z, T))])
+
 
 _SUM_UNIT = 2.0**-20  # unit of a row in clipped sums, in units of the clip norm
 
-FloatArray = NDArray[np.float64]
 
-
-class RowQuery(SumQuery):
+class RowQuery(GroupQuery):
     """Statistics of private rows, each with its bound. Nothing is computed before the gate asks.
 
     Parameters
     ----------
     rows : array, CSR matrix, memory map, RowSource or RemoteRows
-        The private rows.
+        The private rows, or batches of groups of them.
     clip_norm : float
-        Rows longer than this are scaled down to it.
+        Rows longer than this are scaled down to it; of a group, its root mean square length.
+    by_group : bool
+        Whether all rows of a group are one unit.
     adjacency : {"add_remove", "replace"}
         What neighbours differ in.
     n_jobs : int or None
@@ -65,17 +337,32 @@ class RowQuery(SumQuery):
     """
 
     def __init__(
-        self, rows: Any, *, clip_norm: float, adjacency: str, n_jobs: int | None = None
+        self,
+        rows: Any,
+        *,
+        clip_norm: float,
+        by_group: bool = False,
+        adjacency: str,
+        n_jobs: int | None = None,
     ) -> None:
-        super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
+        super().__init__(rows, by_group=by_group, adjacency=adjacency, n_jobs=n_jobs)
         self.clip_norm = float(clip_norm)
-        self.n_features: int = self._source.n_features
         finite = math.isfinite(self.clip_norm)
         near = self.clip_norm * _SUM_UNIT if finite else length_unit(self.n_features)
-        self._norms = RowNumbers(self._source, partial(row_norms, unit=near))
+        measure = partial(group_lengths, unit=math.inf if by_group else near)
+        self._norms: Numbers = RowNumbers(self._source, measure, n_jobs)
         self._moment: KeptMoment | None = None
         self._tangents = False  # whether products at subspaces are made of it, too
         self._exact_sums: dict[float, NDArray[Any]] = {}
+
+    @property
+    def _fine(self) -> float:
+        """Unit in sums and projections: finer for groups, whose many rows are rounded together."""
+        return self.clip_norm * (FINE if self.by_group else _SUM_UNIT)
+
+    def _map(self, unit: float) -> GroupMap:
+        """Return what makes clipped rows of a block: in units, or floats at unit 0."""
+        return GroupMap(self.clip_norm, unit)
 
     # -- narrowed queries (public arguments) -----------------------------------------------
 
@@ -84,21 +371,22 @@ class RowQuery(SumQuery):
 
         Their unit follows from the calls alone, here and where they are made again.
         """
-        query = self._beside(RowQuery, self._source, clip_norm=clip_norm)
-        query._norms = self._norms
-        if self._moment is not None and self._moment.serves(clip_norm):
-            query._moment, query._tangents = self._moment, self._tangents
+        query = copy.copy(self)
+        query.clip_norm, query._exact_sums = float(clip_norm), {}
+        if self._moment is None or not self._moment.serves(clip_norm):
+            query._moment, query._tangents = None, False
         return query
 
     def kept(self, tangents: bool = True) -> RowQuery:
         """Return the same rows; their exact second moment is made once, for several releases.
 
         Also for products at a subspace, with `tangents`: these take the moment of the long rows
-        off it, which pays where they are few. Else all rows are passed over.
+        off it, which pays where they are few. Else, and for groups, all rows are passed over.
         """
         query = self.clipped(self.clip_norm)
         query._tangents = tangents
-        if math.isfinite(self.clip_norm) and self.n_features <= MOST_FEATURES:
+        narrow = self.n_features <= MOST_FEATURES
+        if math.isfinite(self.clip_norm) and narrow and not self.by_group:
             query._moment = self._beside(
                 KeptMoment, self._source, query._norms, clip_norm=self.clip_norm
             )
@@ -108,28 +396,30 @@ class RowQuery(SumQuery):
     def columns(self, kept: NDArray[np.intp]) -> RowQuery:
         """Return the rows on a public selection of columns; bad rows stay bad."""
         rows = selected_columns(self._source, kept)
-        return self._beside(RowQuery, rows, clip_norm=self.clip_norm)
+        return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
 
     def centered(self, center: FloatArray) -> RowQuery:
         """Return the rows minus a public centre; clipping comes after it."""
         rows = narrowed(self._source, partial(centered, center=center), self.n_features)
-        return self._beside(RowQuery, rows, clip_norm=self.clip_norm)
+        return self._alike(RowQuery, rows, clip_norm=self.clip_norm)
 
     def tangent(
         self, V: FloatArray, scale: float, weights: FloatArray | None = None
     ) -> TangentQuery:
         """Return the query that splits X'X V at the public subspace V."""
-        C = self.clip_norm
+        C, public = self.clip_norm, (V, scale, weights)
         if self._moment is not None and self._tangents and scale == math.inf:
             return self._moment.tangent(V, weights, C)
-        return self._beside(TangentQuery, self._source, V, scale, weights, clip_norm=C)
+        if self.by_group:
+            return self._beside(GroupTangentQuery, self._source, *public, clip_norm=C)
+        return self._beside(TangentQuery, self._source, *public, clip_norm=C)
 
     # -- norms and sums --------------------------------------------------------------------
 
     def kept_below(self, threshold: float) -> Bounded:
         """Return how many norms are at most the threshold, minus half of those that are not 0.
 
-        Rows that are not finite count as rows of zeros.
+        Rows that are not finite count as rows of zeros; so do groups with a value that is not.
         """
         return self._below(self._lengths, threshold, "norm_median", kept_only=True)
 
@@ -138,17 +428,21 @@ class RowQuery(SumQuery):
         return self._above(self._lengths, threshold, "norm_rank")
 
     @property
-    def _lengths(self) -> RowNumbers | KeptMoment:
+    def _lengths(self) -> Numbers | KeptMoment:
         """The norms; of rows whose moment is kept they are measured beside it."""
         return self._norms if self._moment is None else self._moment
 
     def square_sum(self) -> Bounded:
-        """Return the sum of ||x||^2, a number in [0, C^2] for each row: C^2 under both."""
+        """Return the sum of ||x||^2, a number in [0, C^2] for each row: C^2 under both.
+
+        A group adds the mean of its rows' squares.
+        """
         C = self.clip_norm
 
         def answer(step: float) -> NDArray[Any]:
             if step == 0.0:
-                return self._sum(lambda rows: square_norms(clip_rows(rows, C)).sum(), (), step)
+                rows = self._map(0.0)
+                return self._sum(lambda block: square_norms(rows(block)).sum(), (), step)
             return self._norms.sum(partial(_square_units, clip_norm=C, step=step))
 
         return self._number("trace", 0.0, C * C, answer)
@@ -156,6 +450,7 @@ class RowQuery(SumQuery):
     def sums(self) -> Bounded:
         """Return the column sums. ||x|| <= C; replace ||x - y|| <= 2C; each row is rounded once.
 
+        A group adds its mean: by Cauchy-Schwarz |sum x| / m <= sqrt(sum |x|^2 / m) <= C.
         Exact sums in the same unit are made once: noise is drawn for each release of them.
         """
         bounded = self._sums(self.neighbours.array(self.clip_norm), lambda rows: rows)
@@ -176,30 +471,34 @@ class RowQuery(SumQuery):
         return self._sums(change, partial(entrywise, partial(np.maximum, 0.0)))
 
     def _sums(self, change: float, of_rows: Callable[[Block], Block]) -> Bounded:
-        d, C = self.n_features, self.clip_norm
+        d, fine = self.n_features, self._fine
 
         def answer(step: float) -> NDArray[Any]:
-            if step == 0.0:
-                return self._sum(lambda rows: column_sums(of_rows(clip_rows(rows, C))), (d,), step)
-            integers, scale = row_map(C, C * _SUM_UNIT), C * _SUM_UNIT / step
+            rows = self._map(fine if step else 0.0)
 
-            def term(rows: Block) -> NDArray[np.int64]:
-                whole = scaled_to_integers(of_rows(integers(rows)), scale)
-                return column_sums(whole).astype(np.int64)
+            def term(block: Block) -> NDArray[Any]:
+                root = math.sqrt(rows_each(block))
+                sums = group_sums(of_rows(rows(block)), block)
+                if step == 0.0:
+                    return column_sums(sums) / root
+                return column_sums(scaled_to_integers(sums, fine / step / root)).astype(np.int64)
 
             return self._sum(term, (d,), step)
 
-        return self._array("sums", (d,), change, answer)
+        return self._array("sums", (d,), change, answer, widen=LOOSE if self.by_group else 1.0)
 
     # -- second moments: PSD, symmetric, no rounding beyond the rows -----------------------
 
     def gram(self) -> Bounded:
-        """Return X'X. One row: ||x x'||_F = ||x||^2 <= C^2; replace: PSD pair, sqrt(2) C^2."""
+        """Return X'X. One row: ||x x'||_F = ||x||^2 <= C^2; replace: PSD pair, sqrt(2) C^2.
+
+        One group: the mean of xx', PSD of norm at most its trace, C^2.
+        """
         d, C = self.n_features, self.clip_norm
 
         def answer(step: float) -> NDArray[Any]:
-            rows_to_units = row_map(C, math.sqrt(step))
-            return self._sum(lambda rows: block_gram(rows_to_units(rows)), (d, d), step)
+            rows = self._map(math.sqrt(step))
+            return self._sum(lambda block: block_gram(rows(block)), (d, d), step)
 
         if self._moment is not None:
             return self._moment.gram(C, answer)
@@ -211,41 +510,54 @@ class RowQuery(SumQuery):
         A row of it has squared norm ||x||^2 + c^2 <= C^2 + c^2. Replace: with s = x.y in
         [-C^2, C^2], ||P - Q||^2 <= 2 (C^2 + c^2)^2 - 2 (s + c^2)^2, largest at s = -c^2 when
         c <= C: sqrt(2) (C^2 + c^2); beyond, at s = -C^2: 2 sqrt(2) C c.
+        A group is scaled down as a whole, corner and all, where the mean square of (x, c) exceeds
+        C^2 + c^2: that bounds its norm; replace: a PSD pair, sqrt(2) times it.
         """
         d, C, c = self.n_features, self.clip_norm, float(corner)
+        l2 = self.neighbours.positive(C * C + c * c)
+        if self.by_group:
+            return self._square("moment", d + 1, l2, self._moment_of_groups(c))
 
         def answer(step: float) -> NDArray[Any]:
-            rows_to_units, last = row_map(C, math.sqrt(step)), corner_units(c, step)
-            return self._sum(
-                lambda rows: _augmented(rows_to_units(rows), last), (d + 1, d + 1), step
-            )
+            rows, last = self._map(math.sqrt(step)), corner_units(c, step)
+            return self._sum(lambda block: _augmented(rows(block), last), (d + 1, d + 1), step)
 
-        l2 = self.neighbours.positive(C * C + c * c)
         if self.neighbours.replace and c > C:
             l2 = 2 * math.sqrt(2) * C * c
         bounded = self._square("moment", d + 1, l2, answer)
         return replace(bounded, decode=partial(exact_corner, corner=c))
 
+    def _moment_of_groups(self, c: float) -> Callable[[float], NDArray[Any]]:
+        d, length = self.n_features, math.hypot(self.clip_norm, c)
+
+        def answer(step: float) -> NDArray[Any]:
+            rows = GroupMap(length, math.sqrt(step))
+            return self._sum(
+                lambda block: block_gram(rows(with_corner(block, c))), (d + 1, d + 1), step
+            )
+
+        return answer
+
     def projected_gram(self, V: FloatArray) -> Bounded:
         """Return V'X'XV, for a public V with largest singular values s1 >= s2.
 
-        One row: p = V'x has ||p||^2 <= C^2 s1^2, before and after rounding. Replace: a pair of PSD
-        matrices of that norm, sqrt(2) C^2 s1^2.
+        One row: p = V'x has ||p||^2 <= C^2 s1^2, before and after rounding; one group: the mean
+        of ||p||^2 has. Replace: a pair of PSD matrices of that norm, sqrt(2) C^2 s1^2.
         """
-        k, C = V.shape[1], self.clip_norm
+        k, C, unit = V.shape[1], self.clip_norm, self._fine
         grid = PublicMatrix(V)
         radius = C * grid.norms[0]
 
         def answer(step: float) -> NDArray[Any]:
-            if step == 0.0:
-                return self._sum(
-                    lambda rows: block_gram(dense(clip_rows(rows, C) @ V)), (k, k), step
-                )
-            unit = C * _SUM_UNIT
-            integers, project = row_map(C, unit), IntegerRows(radius, math.sqrt(step))
-            return self._sum(
-                lambda rows: block_gram(project(grid.multiply(integers(rows)) * unit)), (k, k), step
-            )
+            rows, checked = self._map(unit if step else 0.0), row_map(radius, math.sqrt(step))
+
+            def term(block: Block) -> FloatArray:
+                if step == 0.0:
+                    return block_gram(dense(rows(block) @ V))
+                projected = grid.multiply(rows(block)) * unit
+                return block_gram(by_group(checked, with_rows(block, projected)))
+
+            return self._sum(term, (k, k), step)
 
         if self._moment is not None:
             return self._moment.projected_gram(V, C, answer)
@@ -260,17 +572,22 @@ class RowQuery(SumQuery):
 
         One row: ||x x'V||_F <= C^2 s1 with s1 >= s2 the largest singular values of V. Replace:
         xx' - yy' = a uu' - b ww' with u, w orthonormal and a, b in [0, C^2], so at most
-        C^2 sqrt(|V'u|^2 + |V'w|^2) <= C^2 sqrt(s1^2 + s2^2) (Ky Fan). In integers a row gives z p'
-        with p = rint(V'z): rounding p moves it by at most ||z|| sqrt(k)/2, for each row changed.
+        C^2 sqrt(|V'u|^2 + |V'w|^2) <= C^2 sqrt(s1^2 + s2^2) (Ky Fan). Groups: a mixture of those.
+        In integers a row gives z p' with p = rint(V'z): rounding p moves it by at most
+        ||z|| sqrt(k)/2, for each row changed. Over the rows of a group that would add up without
+        end: products of groups are exact, and rounding the d x k sum costs sqrt(d k).
         """
         d, (_, k), C = self.n_features, V.shape, self.clip_norm
         grid = PublicMatrix(V)
+        l2 = C * C * (math.hypot(*grid.norms) if self.neighbours.replace else grid.norms[0])
+        if self.by_group:
+            return self._exact_gram_product(V, l2)
 
         def answer(step: float) -> NDArray[Any]:
-            rows_to_units = row_map(C, math.sqrt(step))
+            rows = self._map(math.sqrt(step))
 
-            def term(rows: Block) -> FloatArray:
-                Z = rows_to_units(rows)
+            def term(block: Block) -> FloatArray:
+                Z = rows(block)
                 P = dense(Z @ V) if step == 0.0 else rint(grid.multiply(Z))
                 return cross_product(Z, P)
 
@@ -279,12 +596,34 @@ class RowQuery(SumQuery):
         bound = Bound(
             "gram_product",
             (d, k),
-            C * C * (math.hypot(*grid.norms) if self.neighbours.replace else grid.norms[0]),
+            l2,
             slack=0.0,
             cross=self.neighbours.units * C * math.sqrt(k) / 2,
             min_step=(C * FINEST_UNIT) ** 2,
         )
         return Bounded(bound, answer)
+
+    def _exact_gram_product(self, V: FloatArray, l2: float) -> Bounded:
+        d, k = V.shape
+        grid = ExactProduct(V)
+
+        def answer(step: float) -> NDArray[Any]:
+            rows = self._map(math.sqrt(step / grid.scale))
+            if step == 0.0:
+                return self._sum(lambda block: _product(rows(block), V), (d, k), step)
+
+            def term(block: Block) -> FloatArray:
+                Z = rows(block)
+                return np.vstack([dense(Z.T @ part) for part in grid.in_limbs(Z)])
+
+            return grid.whole(*self._sum(term, (3 * d, k), step).reshape(3, d, k))
+
+        finest = grid.scale * (self.clip_norm * FINEST_UNIT) ** 2
+        return Bounded(Bound("gram_product", (d, k), l2, min_step=finest), answer)
+
+
+def _product(Z: Block, V: FloatArray) -> FloatArray:
+    return cross_product(Z, dense(Z @ V))
 
 
 def _square_units(norms: FloatArray, clip_norm: float, step: float) -> NDArray[np.int64]:
@@ -301,15 +640,3 @@ def _augmented(rows: Block, corner: float) -> FloatArray:
     out[:d, d] = out[d, :d] = column_sums(rows) * corner
     out[d, d] = rows.shape[0] * corner * corner
     return out
-
-
-def corner_units(corner: float, step: float) -> float:
-    """Return a public corner rounded down to whole units; itself at step 0."""
-    return math.floor(corner / math.sqrt(step)) if step else corner
-
-
-def exact_corner(moment: FloatArray, step: float, corner: float) -> FloatArray:
-    """Undo that the corner was rounded down to whole units (both are public)."""
-    scale = np.ones(len(moment))
-    scale[-1] = corner / (max(1, corner_units(corner, step)) * math.sqrt(step))
-    return moment * scale[:, None] * scale[None, :]

@@ -41,12 +41,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.block_rows import entrywise, without_duplicates
-from skdp.data.blocks import DenseRows
-from skdp.data.files import BlockFiles
-from skdp.data.integer_rows import FINEST_UNIT, row_map
-from skdp.data.linear_maps import LARGEST, IntegerSketch, SketchMap, signed
-from skdp.privacy.accounting.sketch_laws import SketchLaw
+from skdp.data.blocks import DenseRows, entrywise, without_duplicates
+from skdp.data.integers import FINEST_UNIT, row_map
+from skdp.data.products import LARGEST, SketchMap, signed
+from skdp.data.stored_rows import BlockFiles
+from skdp.privacy.accounting.losses import SketchLaw
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 from skdp.queries.sums import Neighbours
 
@@ -103,27 +102,21 @@ class SketchUnit:
         """Whether the change is one entry, or a sum of entries bounded in absolute value."""
         return self.name == "entry" or (self.stream and self.name != "row")
 
-    def _left_norm(self, side: IntegerSketch) -> float:
-        return side.largest_row() if self.single or self.name == "row" else side.spectral()
-
-    def _right_norm(self, side: IntegerSketch) -> float:
-        return side.largest_row() if self.single else side.spectral()
-
     def bound(self, sketch: SketchMap, *, random: bool) -> Bound:
         """Return the bound of one sketch. With `random`, Gaussian sides are secret coins.
 
         Then other sides must have exact norms: `refusal` says where they have not.
         """
         factor, degrees = 1.0, []
-        sides = ((sketch.left, self._left_norm), (sketch.right, self._right_norm))
-        for side, norm in sides:
+        one_row = self.single or self.name == "row"  # else a change may be in many of them
+        for side, single in ((sketch.left, one_row), (sketch.right, self.single)):
             if side is None:
                 continue
             if random and side.kind == "gaussian":
                 degrees.append(side.size)
             else:
-                factor *= norm(side)
-        rounded = not self.single and self.name != "row"
+                factor *= side.largest_row() if single else side.spectral()
+        rounded = not one_row
         slack = _TRUNCATION * math.sqrt(math.prod(sketch.shape)) if rounded else 0.0
         return Bound(
             sketch.name,
@@ -163,7 +156,10 @@ class SketchUnit:
             values = np.nan_to_num(values, nan=0.0, posinf=1e308, neginf=-1e308)
         if self.name == "entry":
             values = np.clip(values, self.low, self.high)
-        return np.clip(np.trunc(values * (1 / unit)), -LARGEST, LARGEST) if unit else values
+        if not unit:
+            return values
+        with np.errstate(over="ignore"):  # what is beyond the largest float is cut as well
+            return np.clip(np.trunc(values * (1 / unit)), -LARGEST, LARGEST)
 
 
 class _Sketched(PrivateQuery):

@@ -15,14 +15,42 @@ Each unit's integers are rounded by themselves: half a step for each coordinate 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import sum_rows
+from skdp.data.blocks import (
+    AnyRows,
+    Block,
+    cross_product,
+    dense,
+    entrywise,
+    narrow_product,
+    row_source,
+    square_norms,
+    sum_rows,
+)
+from skdp.data.integers import (
+    FINEST_UNIT,
+    GRID_BITS,
+    exact_map,
+    limbs_of,
+    on_grid,
+    reduced,
+    row_map,
+    row_norms,
+    rows_and_squares,
+    wide_map,
+)
+from skdp.data.remote import RowNumbers
+from skdp.data.units import GroupRows
+from skdp.data.views import Groups, by_group, laid_flat, rows_each
+from skdp.exceptions import PrivacyError
 from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
 
 FloatArray = NDArray[np.float64]
@@ -238,3 +266,371 @@ class _Counts:
             values = values[~(np.isnan(values) | (values == 0))]
         low = np.count_nonzero(values <= self.threshold)
         return np.array([low, np.count_nonzero(values > self.threshold), values.size], np.int64)
+
+
+# Rows by group: the row map of a group, and what its queries begin with.
+#
+# A row is a group of one row. Notation: a group has m rows. What rows would add to a sum the group
+# adds the mean of: a convex combination, so that no bound of single rows is exceeded. Two things
+# are no mean of bounded rows, and are bounded for the group as a whole: C bounds the root mean
+# square of its rows' lengths, and a size that of the sum over its rows. Then rows count 1/sqrt(m)
+# each and have squared lengths of sum C^2 at most; laid flat they are one long row, so that the row
+# map and its exact check serve groups too, and integers depend on the group's rows alone, in any
+# order. Neighbours: all rows of one group come or go (`add_remove`), or give way to any rows of
+# another (`replace`, the number of groups is public; how many rows each has never is).
+
+
+LOOSE = 1 + 1e-9  # float errors of the numbers of one group, or of one row's size
+FINE = 2.0**-24  # unit of a group in sums and projections, in units of the bound of its length
+
+
+@dataclass(frozen=True)
+class GroupMap:
+    """Rows of groups in units, those of one with squared lengths of sum (length/unit)^2 at most.
+
+    Integers, checked exactly; floats at unit 0. With `reuse` the next such call overwrites them.
+    """
+
+    length: float
+    unit: float
+    reuse: bool = True
+
+    def __call__(self, block: Any) -> Block:
+        """Return the weighted rows of a block."""
+        root = math.sqrt(rows_each(block))
+        rows = by_group(row_map(self.length * root, self.unit * root, reuse=self.reuse), block)
+        if self.unit == 0.0 and root != 1.0:
+            return entrywise(partial(np.multiply, 1 / root), rows)
+        return rows
+
+
+def group_lengths(block: Any, unit: float = math.inf) -> FloatArray:
+    """Return the root mean square of the lengths of each group's rows, from that group alone.
+
+    `unit` is that of `row_norms`.
+    """
+    return np.asarray(row_norms(laid_flat(block), unit) / math.sqrt(rows_each(block)))
+
+
+def with_corner(block: Groups, corner: float) -> Groups:
+    """Return groups whose rows end in a public number."""
+    rows = dense(block.rows)
+    return block._replace(rows=np.column_stack([rows, np.full(len(rows), corner)]))
+
+
+class GroupQuery(SumQuery):
+    """Sums over private rows, alone or by group.
+
+    Parameters
+    ----------
+    rows : array, CSR matrix, memory map, RowSource or RemoteRows
+        The private rows, or batches `Groups` of them.
+    by_group : bool
+        Whether all rows of a group are one unit. Rows in no batches are groups of one row.
+    adjacency : {"add_remove", "replace"}
+        What neighbours differ in.
+    n_jobs : int or None
+        Threads for the passes over the rows; it never changes a result.
+    """
+
+    def __init__(
+        self, rows: Any, *, by_group: bool = False, adjacency: str, n_jobs: int | None = None
+    ) -> None:
+        if isinstance(rows, GroupRows) and not by_group:
+            raise PrivacyError("the bounds of single rows do not hold for groups: 'by_group'")
+        super().__init__(row_source(rows), adjacency=adjacency, n_jobs=n_jobs)
+        self.n_features: int = self._source.n_features
+        self.by_group = by_group
+        self.units = "groups" if by_group else "rows"
+
+    def _alike(self, kind: Callable[..., Q], *public: Any, **bounds: Any) -> Q:
+        """Return a query of the same units, neighbours and threads."""
+        return self._beside(kind, *public, by_group=self.by_group, **bounds)
+
+
+# The split of a second moment at a public subspace: core and tangent part in one release.
+#
+# Notation: V is d x p, public, with orthonormal columns; a row x (||x|| <= C) splits into a = V'x
+# and r = x - V a. Its share of X'X V is (V a + r) a'. Scaling the core V a a' by 1/scale before the
+# release leaves b a' with b = r + V a / scale, of Frobenius norm ||a|| ||b||: half of C^2 at most
+# where the core is scaled away, against C^2 for the whole product. Public weights D <= 1 of the
+# columns make it b (D a)', of norm ||D a|| ||b||. A group, whose rows Z have squared lengths of sum
+# C^2 at most, adds one array: M = (Z - r A V')'A D with A = ZV and r = 1 - 1/scale. It is summed
+# over the group's rows first and then clipped as a whole, so that what cancels between rows costs
+# nothing.
+
+
+_TERM_CELLS = 2**20  # of the terms of groups that are held at a time
+_SIZE_UNIT = 2.0**-20  # unit of a row when only its sizes are asked for: fine enough to search
+# ||b|| counts as at least ||a||/8. Rows inside the span of V then send no long core vectors, whose
+# sums could overflow, for tangent parts that they do not have.
+_SMALLEST_B = 8.0
+
+
+def tangent_bound(clip_norm: float, scale: float) -> float:
+    """Return the largest ||a|| ||b|| over rows of norm `clip_norm`.
+
+    With t = ||a||^2 / C^2 it is C^2 sqrt(t (1 - t + t/scale^2)), largest at t = 1/(2(1 - 1/s^2)),
+    inside [0, 1] for scale >= sqrt(2): C^2 / (2 sqrt(1 - 1/scale^2)). Below, at t = 1: C^2/scale.
+    """
+    if scale < math.sqrt(2):
+        return clip_norm**2 / scale
+    return clip_norm**2 / (2 * math.sqrt(1 - scale**-2))
+
+
+@dataclass(frozen=True)
+class Split:
+    """The public side of the split: all that is needed where the rows are, and no rows."""
+
+    grid: FloatArray
+    weights: FloatArray
+    removed: float
+    gap: float
+    rounding: float
+    bits: int
+
+    def __call__(self, Z: Block, lengths: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return V'z, D V'z and the size ||D V'z|| ||b|| of integer rows (||z||^2 given)."""
+        A = narrow_product(Z, self.grid)
+        A *= 2.0**-self.bits
+        squares = np.einsum("ij,ij->i", A, A)
+        kept = self.removed * (2 - self.removed) - self.gap
+        b = np.sqrt(np.maximum(lengths - kept * squares, 0.0)) + self.rounding * np.sqrt(squares)
+        b = np.maximum(b, np.sqrt(squares) / _SMALLEST_B)
+        weighted = A * self.weights
+        return A, weighted, np.sqrt(np.einsum("ij,ij->i", weighted, weighted)) * b
+
+    def sizes(self, rows: Block, clip_norm: float, unit: float) -> FloatArray:
+        """Return the sizes of rows that become integers of a unit."""
+        return np.asarray(self(*rows_and_squares(rows, clip_norm, unit))[2] * unit**2)
+
+
+class TangentQuery(SumQuery):
+    """Core and tangent parts of X'X V for a public V, each row clipped to a public size.
+
+    Parameters
+    ----------
+    source : RowSource
+        The private rows.
+    V : array of shape (n_features, p)
+        Public, with orthonormal columns.
+    scale : float
+        The core is divided by it (``inf``: only the tangent part is released).
+    weights : array of shape (p,) or None
+        Public weights in (0, 1] of the columns of V'x on the right of the product: columns that
+        matter more get less noise.
+    clip_norm, adjacency, n_jobs
+        As in `RowQuery`.
+    """
+
+    def __init__(
+        self,
+        source: AnyRows,
+        V: FloatArray,
+        scale: float,
+        weights: FloatArray | None = None,
+        *,
+        clip_norm: float,
+        adjacency: str,
+        n_jobs: int | None,
+    ) -> None:
+        super().__init__(source, adjacency=adjacency, n_jobs=n_jobs)
+        self._V = np.asarray(V, np.float64)
+        self._grid = on_grid(self._V)
+        if not scale >= 1:
+            raise ValueError(f"'scale' must be at least 1. Got {scale!r} instead.")
+        self._removed = 1 - 1 / scale
+        # The grid is not quite orthonormal, and its scaled copy is rounded once more.
+        unit = np.eye(self._V.shape[1])
+        gap = float(np.linalg.norm(self._grid.T @ self._grid * 4.0**-GRID_BITS - unit)) + 1e-9
+        if not gap < 1e-3:
+            raise ValueError("'V' must have orthonormal columns.")
+        rounding = 0.0 if scale == math.inf else math.sqrt(self._V.size) * 2.0**-GRID_BITS
+        self._weights = np.ones(self._V.shape[1]) if weights is None else np.asarray(weights)
+        if self._weights.shape != self._V.shape[1:]:  # now: where there are no rows, none would ask
+            raise ValueError("'weights' must be one for each column of 'V'.")
+        if not (np.all(self._weights > 0) and np.all(self._weights <= 1)):
+            raise ValueError("'weights' must lie in (0, 1].")
+        self._split = Split(self._grid, self._weights, self._removed, gap, rounding, GRID_BITS)
+        self._float_split = Split(self._V, self._weights, self._removed, 0.0, 0.0, 0)
+        self._sizes = RowNumbers(
+            source, partial(self._split.sizes, clip_norm=clip_norm, unit=clip_norm * _SIZE_UNIT)
+        )
+        self.clip_norm = clip_norm
+        self.largest = tangent_bound(clip_norm, min(scale, _SMALLEST_B)) * (1 + gap)
+
+    def sizes_above(self, threshold: float) -> Bounded:
+        """Return how many rows have a size above a threshold."""
+        return self._above(self._sizes, threshold, "size_rank")
+
+    def product(self, clip_level: float) -> Bounded:
+        """Return the sum of w b (D a)', w = min(1, clip_level / (||D a|| ||b||)).
+
+        One row: at most L = min(clip_level, largest size); replace: 2 L (x and its mirror image in
+        the tangent part are antipodal there). In integers a row z gives (z - r V rint(a)) times
+        rint(w D a)', with a = V'z, r = 1 - 1/scale and b = z - r V a. Let f and e be what the two
+        roundings add: ||f|| <= min(||a||, sqrt(p)/2), as no number moves by more than itself, and e
+        likewise. The left factor is no longer than z (V a shrinks to (1 - r) V a - r V f), and
+        longer than b by r ||f|| at most. So the product exceeds ||b|| ||w D a|| by at most
+        r ||f|| ||a|| + ||z|| ||e|| <= ||z|| sqrt(p): that of both roundings (p/4) is inside.
+        Rounding the d x p result costs sqrt(d p).
+        """
+        d, p = self._V.shape
+        level = min(float(clip_level), self.largest)
+        clip_norm = self.clip_norm  # `term` goes to where the rows are: it may not carry `self`
+
+        def answer(step: float) -> NDArray[Any]:
+            split, unit = self._split if step else self._float_split, math.sqrt(step)
+            longest = level / step if step else level
+
+            def term(rows: Block) -> FloatArray:
+                Z, lengths = rows_and_squares(rows, clip_norm, unit)
+                A, weighted, sizes = split(Z, lengths)
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    P = weighted * np.fmin(1.0, longest / sizes)[:, None]
+                if step == 0.0:
+                    return cross_product(Z, P)
+                P = np.rint(P)
+                return np.vstack([cross_product(Z, P), *limbs_of(np.rint(A).T @ P)])
+
+            total = self._sum(term, (d + 2 * p, p) if step else (d, p), step)
+            if step == 0.0:
+                return np.asarray(total - self._removed * self._V @ (self._V.T @ total))
+            removed = np.rint(self._grid * self._removed)
+            return total[:d] - wide_map(removed, total[d : d + p], total[d + p :])
+
+        bound = Bound(
+            "tangent_product",
+            (d, p),
+            self.neighbours.array(level) * LOOSE,
+            slack=math.sqrt(d * p),
+            cross=self.neighbours.array(self.clip_norm) * math.sqrt(p),
+            min_step=(self.clip_norm * FINEST_UNIT) ** 2,
+        )
+        return Bounded(bound, answer)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """The terms of a batch of groups, from public numbers alone, so that it can travel.
+
+    Sums over rows are exact integers, so that no bit depends on their order; floats at unit 0.
+    """
+
+    V: FloatArray
+    grid: FloatArray
+    removed: float
+    weights: FloatArray
+    rows: GroupMap
+
+    def __call__(self, batch: Any) -> Iterator[FloatArray]:
+        """Yield terms of some groups at a time, one flat row each."""
+        n, d = batch.shape
+        some = max(1, _TERM_CELLS // (d * len(self.weights)))
+        Z, cut = self.rows(batch), some * rows_each(batch)
+        for start in range(0, n * rows_each(batch), cut):
+            yield self._of(Z[start : start + cut], rows_each(batch))
+
+    def _of(self, Z: Block, each: int) -> FloatArray:
+        (n, d), p = (Z.shape[0] // each, Z.shape[1]), len(self.weights)
+        exact = self.rows.unit != 0.0
+        A = reduced(dense(Z @ self.grid)) if exact else dense(Z @ self.V)
+        of_groups = A.reshape(n, each, p)
+        M = _products(Z, of_groups)
+        if self.removed:
+            cores = np.swapaxes(of_groups, 1, 2) @ of_groups
+            M -= np.moveaxis(self._cores(np.moveaxis(cores, 0, 1).reshape(p, n * p), exact)
+                             .reshape(d, n, p), 1, 0)  # fmt: skip
+        M *= self.weights * (self.rows.unit**2 if exact else 1.0)
+        return M.reshape(n, d * p)
+
+    def _cores(self, cores: FloatArray, exact: bool) -> NDArray[Any]:
+        if not exact:
+            return np.asarray(self.removed * self.V @ cores)
+        return exact_map(np.rint(self.grid * self.removed), cores.astype(np.int64))
+
+    def sizes(self, batch: Any) -> FloatArray:
+        """Return the Frobenius norm of the term of each group."""
+        return np.concatenate([np.zeros(0), *(np.sqrt(square_norms(M)) for M in self(batch))])
+
+
+def _products(Z: Block, A: FloatArray) -> FloatArray:
+    """Return Z'A of each group, for rows in turn."""
+    (n, each, p), d = A.shape, Z.shape[1]
+    if not sp.issparse(Z):
+        return np.asarray(np.swapaxes(Z.reshape(n, each, d), 1, 2) @ A)
+    owners = np.repeat(np.arange(n * each) // each * d, np.diff(Z.indptr))
+    apart = sp.csr_array((Z.data, Z.indices + owners, Z.indptr), shape=(n * each, n * d))
+    return dense(apart.T @ A.reshape(n * each, p)).reshape(n, d, p)
+
+
+class GroupTangentQuery(TangentQuery):
+    """Core and tangent parts of X'X V for a public V, each group clipped to a public size.
+
+    Parameters
+    ----------
+    groups : GroupRows, or a source of batches `Groups` anywhere
+        The private rows, by group.
+    V, scale, weights, clip_norm, adjacency, n_jobs
+        As in `TangentQuery`.
+    """
+
+    units = "groups"
+
+    def __init__(
+        self,
+        groups: AnyRows,
+        V: FloatArray,
+        scale: float,
+        weights: FloatArray | None = None,
+        *,
+        clip_norm: float,
+        adjacency: str,
+        n_jobs: int | None,
+    ) -> None:
+        super().__init__(
+            groups, V, scale, weights, clip_norm=clip_norm, adjacency=adjacency, n_jobs=n_jobs
+        )
+        self._sizes = RowNumbers(groups, self._terms(clip_norm * FINE).sizes)
+
+    def _terms(self, unit: float) -> _Terms:
+        rows = GroupMap(self.clip_norm, unit)
+        return _Terms(self._V, self._grid, self._removed, self._weights, rows)
+
+    def product(self, clip_level: float) -> Bounded:
+        """Return the sum of w M, w = min(1, clip_level / ||M||_F).
+
+        One group: at most L = min(clip_level, largest size), as ||M|| <= ||Z - r A V'|| ||A|| in
+        Frobenius norms, which is at most what a single row can reach; replace: 2 L (groups whose
+        rows are mirrored in the tangent part are antipodal there). Each group is rounded once.
+        """
+        d, p = self._V.shape
+        level = min(float(clip_level), self.largest)
+        fine = self.clip_norm * FINE
+
+        def answer(step: float) -> NDArray[Any]:
+            terms = self._terms(fine if step else 0.0)
+
+            def term(batch: Any) -> NDArray[Any]:
+                total: Any = 0
+                for M in terms(batch):
+                    M *= (level / np.maximum(np.sqrt(square_norms(M)), level))[:, None]
+                    total = total + summed(M, step)
+                return np.asarray(total).reshape(d, p)
+
+            return self._sum(term, (d, p), step)
+
+        change = self.neighbours.array(level)
+        return self._array("tangent_product", (d, p), change, answer, widen=LOOSE)
+
+
+def corner_units(corner: float, step: float) -> float:
+    """Return a public corner rounded down to whole units; itself at step 0."""
+    return math.floor(corner / math.sqrt(step)) if step else corner
+
+
+def exact_corner(moment: FloatArray, step: float, corner: float) -> FloatArray:
+    """Undo that the corner was rounded down to whole units (both are public)."""
+    scale = np.ones(len(moment))
+    scale[-1] = corner / (max(1, corner_units(corner, step)) * math.sqrt(step))
+    return moment * scale[:, None] * scale[None, :]

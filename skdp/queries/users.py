@@ -11,6 +11,7 @@ products are made user by user, so that their bits do not depend on who else is 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -18,15 +19,92 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.data.integer_factors import clipped, signs, unit_factors
+from skdp.data.blocks import one_blas_thread, quietly
 from skdp.data.remote import RowNumbers, narrowed
-from skdp.data.threads import one_blas_thread, quietly
-from skdp.data.users import AnyUsers, Batch, UserRows, one_row_each
+from skdp.data.units import AnyUsers, Batch, UserRows, one_row_each
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
 
+# What one user adds, cut to a norm: arrays of shape (users, ...), each user's by itself.
+#
+# A bad user (rows that are not finite, or degenerate) gives zeros.
+
+
 FloatArray = NDArray[np.float64]
+_TAME = 2.0**-120  # fourth powers of what lies between it and its inverse are normal floats
+
+
+def _finite(values: FloatArray) -> FloatArray:
+    """Set the contribution of a user to zero unless all of it is finite."""
+    good = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+    if good.all():
+        return values
+    return np.where(good.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
+
+
+def clipped(values: FloatArray, level: float) -> FloatArray:
+    """Scale each user's flat contribution to norm at most `level`; bad ones become zero."""
+    values = _finite(values)
+    largest = np.abs(values).max(axis=1, initial=0.0)
+    safe = np.where(largest > 0, largest, 1.0)
+    shape = values / safe[:, None]
+    norms = np.sqrt((shape * shape).sum(axis=1))  # of entries at most 1: nothing overflows
+    with np.errstate(over="ignore", divide="ignore"):
+        factors = np.where(largest > 0, np.minimum(level / np.maximum(norms, 1e-300), safe), 0.0)
+    return np.asarray(shape * factors[:, None])
+
+
+def _squares(F: FloatArray) -> FloatArray:
+    """||F'F||_F^2 of each user, through the smaller Gram matrix."""
+    n, p, d = F.shape
+    if p > d:  # memory for one user grows with its rows, not with their square
+        G = np.matmul(F.swapaxes(1, 2), F)
+    else:
+        G = np.matmul(F, F.copy().swapaxes(1, 2))  # by itself it takes half as long again
+    squares = np.multiply(G, G, out=G).reshape(n, G.shape[1] * G.shape[2])
+    return np.asarray(squares.sum(axis=1))
+
+
+def unit_factors(F: FloatArray, step: float) -> FloatArray:
+    """Return integer factors Z with ||Z'Z||_F <= 1/step for each user; 0 where that fails.
+
+    Z is F in units of sqrt(step), scaled so that F'F has norm 1; at step 0 it is these floats.
+    Gram entries are exact, and their squares are compared with less than the bound by more than
+    the rounding of their sum: the check is exact.
+    """
+    if step == 0.0:
+        lengths = np.sqrt(np.sqrt(_squares(F)))
+        return np.asarray(_finite(F) / np.where(lengths > 0, lengths, np.inf)[:, None, None])
+    n, p, d = F.shape
+    flat = np.ascontiguousarray(F).reshape(n, p * d)
+    largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
+    if not np.isfinite(largest).all():  # a bad entry is the largest
+        F, largest = _finite(F), np.where(np.isfinite(largest), largest, 0.0)
+    extreme = (largest > 0) & ~((largest > _TAME) & (largest < 1 / _TAME))
+    if extreme.any():  # of others no product leaves the range of floats
+        F = F / np.where(extreme, largest, 1.0)[:, None, None]
+    sizes = np.sqrt(_squares(F))
+    bound = 1.0 / step
+    radius = math.sqrt(bound)
+    aim = max(radius - 1.5 - math.sqrt(p) * d / (24 * radius), 0.9 * radius)
+    factors = np.where(sizes > 0, aim / np.sqrt(np.where(sizes > 0, sizes, 1.0)), 0.0)
+    Z = F * factors[:, None, None]
+    np.rint(Z, out=Z)
+    terms = min(p, d) ** 2
+    rounding = 4e-16 * (terms + 4)
+
+    def too_long() -> NDArray[np.intp]:
+        return np.flatnonzero(_squares(Z) + rounding * bound**2 > bound**2)
+
+    for shrink in (0.99, 0.9, 0.0):
+        over = too_long()
+        if not over.size:
+            break
+        Z[over] = np.rint(F[over] * (shrink * factors[over])[:, None, None])
+    return Z
+
+
 IntArray = NDArray[np.int64]
 _LOOSE = 1 + 1e-9  # float norms of clipped contributions are right to far better than this
 
@@ -57,17 +135,34 @@ class Part(NamedTuple):
         return neighbours.array(self.level)
 
 
-def of_good_users(local: Local) -> Local:
-    """Return the contributions of `local`, not numbers for bad users: zeros are values too."""
+def of_good_users(local: Local, shape: tuple[int, ...], step: float = 1.0) -> Local:
+    """Return the contributions of `local`, not numbers for bad users: zeros are values too.
+
+    A user with whom `local` fails is a bad one, for whom a contribution of this `shape` stands. At
+    step 0, where nothing is promised, errors are shown.
+    """
 
     def contribution(batch: Batch) -> FloatArray:
-        values = local(batch)
+        values = local(batch) if step == 0.0 else _each_or_none(local, batch, shape)
         if batch.good.all():
             return values
         good = batch.good.reshape(-1, *[1] * (values.ndim - 1))
         return np.where(good, values, np.nan)
 
     return contribution
+
+
+def _each_or_none(local: Local, batch: Batch, shape: tuple[int, ...]) -> FloatArray:
+    """Return what `local` makes of the users: one by one if it fails, and nothing of who fails."""
+    with contextlib.suppress(Exception):  # of whatever kind: it tells of private rows
+        return local(batch)
+    found: list[FloatArray | None] = []
+    for i in range(batch.shape[0]):
+        found.append(None)
+        with contextlib.suppress(Exception):
+            found[i] = local(batch.alone(i))[0]
+    like = next((one for one in found if one is not None), np.zeros(shape))
+    return np.stack([np.full_like(like, np.nan) if one is None else one for one in found])
 
 
 class UserQuery(SumQuery):
@@ -99,25 +194,23 @@ class UserQuery(SumQuery):
         with one_blas_thread():
             return super()._sum(quietly(term), shape, step)
 
-    def grams(self, name: str, local: Local, width: int, signed: bool = False) -> Bounded:
-        """Return the sum of F'JF / ||F'JF||_F; `local` gives F, of shape (users, p, width).
+    def grams(self, name: str, local: Local, width: int) -> Bounded:
+        """Return the sum of F'F / ||F'F||_F; `local` gives F, of shape (users, p, width).
 
-        J is the identity or, if `signed`, minus the identity on the second half of the p factors.
-        One user: norm 1. Replace: sqrt(2) without signs (positive semidefinite), 2 with signs. In
-        integers z the bound on the user's Gram matrix is checked after rounding: no slack.
+        One user: norm 1. Replace: sqrt(2) (positive semidefinite). In integers z the bound on the
+        user's Gram matrix is checked after rounding: no slack.
         """
-        local = of_good_users(local)
 
         def answer(step: float) -> NDArray[Any]:
+            factors = of_good_users(local, (1, width), step)
+
             def term(batch: Batch) -> FloatArray:
-                F = unit_factors(local(batch), step, signed)
-                left = F * signs(F.shape[1])[:, None] if signed else F
-                return left.reshape(-1, width).T @ F.reshape(-1, width)
+                F = unit_factors(factors(batch), step).reshape(-1, width)
+                return F.T @ F
 
             return self._sum(term, (width, width), step)
 
-        l2 = self.neighbours.array() if signed else self.neighbours.positive(1.0, width)
-        return self._square(name, width, l2, answer)
+        return self._square(name, width, self.neighbours.positive(1.0, width), answer)
 
     def sums(self, name: str, local: Local, parts: tuple[tuple[Any, ...], ...]) -> Bounded:
         """Return the sum of contributions made of `parts` (see `Part`), each clipped to its level.
@@ -126,21 +219,22 @@ class UserQuery(SumQuery):
         each part by 2 or, where positive, sqrt(2). Rounding costs sqrt(size)/2 for each user that
         changed.
         """
-        local, pieces = of_good_users(local), [Part(*part) for part in parts]
+        pieces = [Part(*part) for part in parts]
         ends = np.cumsum([0, *(piece.size for piece in pieces)])
         size = int(ends[-1])
 
-        def contribution(batch: Batch) -> FloatArray:
-            values = local(batch)
-            bounded = [
+        def bounded(values: FloatArray) -> FloatArray:
+            cut = [
                 clipped(values[:, a:b], piece.level)
                 for piece, a, b in zip(pieces, ends[:-1], ends[1:], strict=True)
             ]
-            return np.concatenate(bounded, axis=1)
+            return np.concatenate(cut, axis=1)
 
         def answer(step: float) -> NDArray[Any]:
+            values = of_good_users(local, (size,), step)
+
             def term(batch: Batch) -> NDArray[Any]:
-                return summed(contribution(batch), step)
+                return summed(bounded(values(batch)), step)
 
             return self._sum(term, (size,), step)
 
@@ -149,7 +243,7 @@ class UserQuery(SumQuery):
 
     def numbers(self, name: str, local: Local) -> NumberQuery:
         """Return the query of one private number for each user; `name` begins its releases."""
-        numbers = RowNumbers(self._source, quietly(of_good_users(local)))
+        numbers = RowNumbers(self._source, quietly(of_good_users(local, ())))
         return NumberQuery(numbers, name, adjacency=self.adjacency)
 
     def columns(self) -> ColumnQuery:
@@ -163,17 +257,16 @@ class UserQuery(SumQuery):
         One user adds numbers in [0, 1]: the changes lie in an interval of length 1; replace: in
         [-1, 1], length 2.
         """
-        local = of_good_users(local)
 
-        def term(batch: Batch) -> FloatArray:
-            values = np.nan_to_num(local(batch), nan=0.0)
+        def term(batch: Batch, step: float) -> FloatArray:
+            values = np.nan_to_num(of_good_users(local, (n,), step)(batch), nan=0.0)
             return np.asarray(np.clip(values, 0.0, 1.0))
 
         def answer(step: float) -> NDArray[Any]:
             top, unit = (
                 (math.floor(1 / step), 1.0) if step else (1, 0.0)
             )  # the top is a whole number
-            return self._sum(lambda batch: summed(term(batch) * top, unit), (n,), step)
+            return self._sum(lambda batch: summed(term(batch, step) * top, unit), (n,), step)
 
         length = self.neighbours.units
         return Bounded(Bound(name, (n,), math.sqrt(n) * length, linf=length), answer)

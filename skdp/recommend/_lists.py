@@ -1,14 +1,267 @@
-"""What a fitted public filter is asked for: lists for users, popular items, similar items."""
+"""Pairs of a user and an item, lists for users, and how good they are."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
-from skdp.recommend._ranking import best_items
+from skdp._inputs import check_histories
+from skdp.data.histories import hidden_cells, without_hidden
+
+# From pairs of a user and an item to a matrix of histories, and back to names.
+
+
+class Histories(NamedTuple):
+    """A matrix of histories and what its rows and columns are called.
+
+    Attributes
+    ----------
+    matrix : CSR array of shape (n_users, n_items)
+        Ones, or the values of the pairs. Private.
+    users : ndarray of shape (n_users,)
+        Names of the rows. Private, unless they were given.
+    items : ndarray of shape (n_items,)
+        Names of the columns, as they were given: public.
+    """
+
+    matrix: Any
+    users: NDArray[Any]
+    items: NDArray[Any]
+
+    def names(self, indices: Any) -> NDArray[Any]:
+        """Return the names of items by number, as `DPRecommender.recommend` returns them.
+
+        Parameters
+        ----------
+        indices : array-like of int
+            Numbers of items; -1 stands for none.
+
+        Returns
+        -------
+        names : ndarray of object
+            In the shape of `indices`; None for -1.
+        """
+        places = np.asarray(indices)
+        found = self.items[np.maximum(places, 0)]
+        return np.asarray(np.where(places < 0, None, found))
+
+
+def histories_of_pairs(
+    pairs_users: Any, pairs_items: Any, *, items: Any, users: Any = None, values: Any = None
+) -> Histories:
+    """Return the sparse matrix of pairs (user, item), with the names of its rows and columns.
+
+    Private: the matrix is the data. The catalogue `items` must be public, so that the columns tell
+    of nobody: a pair with an item that is not in it adds nothing, nor does one without a user (None
+    or NaN), who would be another row at each pair.
+
+    Parameters
+    ----------
+    pairs_users, pairs_items : array-like of shape (n_pairs,)
+        Who, and what: one pair for each interaction, such as two columns of a table. A pair that
+        comes more than once counts once, with the largest of its values.
+    items : array-like
+        The public catalogue, without repetitions: the columns, in this order.
+    users : array-like or None, default=None
+        Names of the rows, without repetitions. None takes those of the pairs as they come, for
+        ``privacy_unit="row"``: there the number of users is private. For "interaction" it is
+        public, and so must be the list.
+    values : array-like of shape (n_pairs,) or None, default=None
+        Positive values such as ratings; None counts each pair as one.
+
+    Returns
+    -------
+    histories : Histories
+        ``histories.matrix`` is what `DPRecommender.fit` takes, and ``histories.names(indices)``
+        brings its recommendations back to names.
+
+    Examples
+    --------
+    >>> from skdp.recommend import histories_of_pairs
+    >>> who, what = ["ann", "bob", "ann"], ["tea", "tea", "jam"]
+    >>> histories = histories_of_pairs(who, what, items=["jam", "tea", "ham"])
+    >>> histories.matrix.toarray().tolist()
+    [[1.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
+    >>> histories.names([[1, -1]]).tolist()
+    [['tea', None]]
+    """
+    who, what = _each(pairs_users), _each(pairs_items)
+    if len(who) != len(what):
+        raise ValueError(
+            "pairs_users and pairs_items must be columns of the same length. Got "
+            f"{len(who)} and {len(what)} names."
+        )
+    weights = np.ones(len(who)) if values is None else _numbers(values)
+    if weights.shape != (len(who),):
+        raise ValueError(f"values must have one number for each pair. Got {weights.shape}.")
+    catalogue = _catalogue(items, "items")
+    if users is None:
+        seen = dict.fromkeys(filter(_is_name, who))
+        names = {key: i for i, key in enumerate(seen)}
+    else:
+        names = _catalogue(users, "users")
+    rows, columns = _places(who, names), _places(what, catalogue)
+    known = (rows >= 0) & (columns >= 0)
+    rows, columns, weights = rows[known], columns[known], weights[known]
+    order = np.lexsort((-weights, columns, rows))  # the largest value of a pair comes first
+    rows, columns, weights = rows[order], columns[order], weights[order]
+    first = np.ones(len(rows), bool)
+    first[1:] = (np.diff(rows) != 0) | (np.diff(columns) != 0)
+    cells = (weights[first], (rows[first], columns[first]))
+    matrix = sp.csr_array(cells, shape=(len(names), len(catalogue)))
+    return Histories(matrix, _as_objects(names), _as_objects(catalogue))
+
+
+def _each(values: Any) -> list[Any]:
+    """Return names one by one: in an array of several types one would rename all others."""
+    return list(values.tolist() if hasattr(values, "tolist") else values)
+
+
+def _numbers(values: Any) -> NDArray[np.float64]:
+    try:
+        found = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        found = None
+    if found is None:  # out here no context holds the value
+        raise ValueError("values must hold numbers.")
+    return found
+
+
+def _is_name(key: Any) -> bool:
+    """Whether a key tells who it is: one that is missing equals nothing, not even itself."""
+    try:
+        return key is not None and isinstance(key, Hashable) and bool(key == key)
+    except TypeError:  # as pandas.NA
+        return False
+
+
+def _catalogue(given: Any, name: str) -> dict[Any, int]:
+    names = _each(given)
+    places = {key: i for i, key in enumerate(names)}
+    if not names or len(places) < len(names):
+        raise ValueError(f"{name!r} must be a list of names without repetitions.")
+    return places
+
+
+def _places(wanted: list[Any], names: dict[Any, int]) -> NDArray[np.int64]:
+    """Return the number of each name, or -1."""
+    found = (names.get(key, -1) if isinstance(key, Hashable) else -1 for key in wanted)
+    return np.fromiter(found, np.int64, len(wanted))
+
+
+def _as_objects(names: dict[Any, int]) -> NDArray[Any]:
+    out = np.empty(len(names), object)
+    out[:] = list(names)
+    return out
+
+
+# The best items of each user, in bounded memory.
+
+
+_SCORES = 2**20  # computed at once: they stay in the cache, and in bounded memory
+_GROUP = 64  # items, of which the largest is looked at first
+
+
+def best_items(score, rows, n, *, exclude_known, items=None):
+    """Return (item numbers, scores), best first, for each row of a CSR array.
+
+    ``score(rows)`` gives the scores of all items. Where fewer than `n` items may be recommended
+    the number is -1 and the score -inf.
+    """
+    count = rows.shape[0]
+    indices = np.full((count, n), -1, np.int64)
+    scores = np.full((count, n), -np.inf)
+    for start in range(0, count, max(1, _SCORES // rows.shape[1])):
+        block = rows[start : start + max(1, _SCORES // rows.shape[1])]
+        found = score(block)
+        if exclude_known:
+            found[
+                np.repeat(np.arange(block.shape[0]), np.diff(block.indptr)), block.indices
+            ] = -np.inf
+        found = found if items is None else found[:, items]
+        best, top = _largest(found, min(n, found.shape[1]))
+        names = best if items is None else items[best]
+        stop = start + block.shape[0]
+        indices[start:stop, : best.shape[1]] = np.where(np.isfinite(top), names, -1)
+        scores[start:stop, : best.shape[1]] = top
+    return indices, scores
+
+
+def _largest(scores, n):
+    """Return (columns, values) of the n largest scores of each row, largest first."""
+    best, among = _candidates(scores, n)
+    if n < among.shape[1]:
+        places = np.argpartition(among, among.shape[1] - n, axis=1)[:, -n:]
+        best = np.take_along_axis(best, places, axis=1)
+    best.sort(axis=1)  # equal scores: by number
+    top = np.take_along_axis(scores, best, axis=1)
+    order = np.argsort(-top, axis=1, kind="stable")
+    return np.take_along_axis(best, order, axis=1), np.take_along_axis(top, order, axis=1)
+
+
+def _candidates(scores, n):
+    """Return (columns, values) that hold the n largest of each row.
+
+    They are in the n groups with the largest maxima, or among the last items, which have no group:
+    a pass for maxima is far cheaper than one that parts all scores. A group is every so manieth
+    item, so that maxima are taken of whole stretches of memory.
+    """
+    count, width = scores.shape
+    n_groups = width // _GROUP
+    if n_groups < 4 * n:
+        return np.broadcast_to(np.arange(width), scores.shape).copy(), scores
+    inside = n_groups * _GROUP
+    most = scores[:, :inside].reshape(count, _GROUP, n_groups).max(axis=1)
+    groups = np.argpartition(most, n_groups - n, axis=1)[:, -n:]
+    within = (groups[:, None, :] + np.arange(0, inside, n_groups)[:, None]).reshape(count, -1)
+    rest = np.broadcast_to(np.arange(inside, width), (count, width - inside))
+    best = np.hstack([within, rest])
+    return best, np.take_along_axis(scores, best, axis=1)
+
+
+# Lists of all users of a fit that may be published: from flipped histories.
+
+
+class PublishedListsMixin:
+    """Lists from `filter_` and `flipped_`, both of which are released."""
+
+    def recommend_all(self, n: int = 20) -> Any:
+        """Recommend to all users of the fit, from their flipped histories: publishable.
+
+        Needs the "one_shot" release, whose pure epsilon covers these lists of all users together:
+        no true history is used. Items that a flipped history holds are left out, others that the
+        user knows may come. Lists from true histories (`recommend`) are better.
+
+        Parameters
+        ----------
+        n : int, default=20
+            Number of recommendations.
+
+        Returns
+        -------
+        indices, scores : ndarray of shape (n_users, n)
+            As of `recommend`.
+        """
+        check_is_fitted(self)
+        if self.flipped_ is None:
+            raise ValueError(
+                "there are no flipped histories: this needs algorithm='one_shot', and counts that "
+                f"can be read. The fit took {self.route_!r}."
+            )
+        rows = self.flipped_.rows
+        columns, shape = self.kept_items_[rows.indices], (rows.shape[0], self.n_features_in_)
+        rows = sp.csr_array((rows.data, columns, rows.indptr), shape=shape)
+        score = self.filter_.scorer(self.flipped_.unbiased)
+        return best_items(score, rows, self._checked_number(n), exclude_known=True)
+
+
+# What a fitted public filter is asked for: lists for users, popular items, similar items.
 
 
 class ListsMixin:
@@ -102,3 +355,109 @@ class ListsMixin:
                 f"items must be item numbers from 0 to {self.n_features_in_ - 1}. Got {items!r}."
             )
         return items
+
+
+# How good recommendations are, on items that the recommender has not seen.
+
+
+_UNJUDGED = 0.5  # loss of a row with nothing to hide, or nothing to go by
+
+
+def missed_share(model: Any, X: Any, _: Any = None) -> Any:
+    """Share of the hidden items of each row that are not in the list for the others.
+
+    It has 20 items, or a quarter of a small catalogue.
+    A fifth of the items is hidden, by a rule of the row's own items. The loss of a private scorer:
+    see `make_private_scorer`, whose "missed_items" it is.
+    """
+    rows = model._histories(X)
+    hidden, known = rows.copy(), without_hidden(rows, 1.0, by_cell=False)
+    hidden.data = hidden_cells(rows, 1.0, by_cell=False).astype(np.float64)
+    hidden.eliminate_zeros()
+    judged = (np.diff(hidden.indptr) > 0) & (np.diff(known.indptr) > 0)
+    losses, length = np.full(rows.shape[0], _UNJUDGED), model.filter_.list_length
+    for u in np.flatnonzero(judged):  # a row at a time: the bits of a product depend on its company
+        row = known[[u]]
+        lists, _ = best_items(model.filter_.scores, row, length, exclude_known=True)
+        wanted = hidden.indices[hidden.indptr[u] : hidden.indptr[u + 1]]
+        losses[u] = 1 - np.isin(wanted, lists[0]).mean()
+    return losses
+
+
+def _hits(recommended, truth):
+    """Return (whether each recommended item is in the truth, sizes of the truth), users with any.
+
+    An index of -1 stands for an item that was not recommended.
+    """
+    truth = check_histories(truth, "truth")
+    recommended = np.asarray(recommended)
+    if recommended.ndim != 2 or len(recommended) != truth.shape[0]:
+        raise ValueError(
+            f"recommended must have one row of item numbers for each of {truth.shape[0]} users. "
+            f"Got shape {recommended.shape}."
+        )
+    users = np.repeat(np.arange(len(recommended)), recommended.shape[1])
+    found = np.asarray(truth[users, np.maximum(recommended, 0).ravel()]).reshape(-1) > 0
+    sizes = np.diff(truth.indptr)
+    hits = found.reshape(recommended.shape) & (recommended >= 0)
+    return hits[sizes > 0], sizes[sizes > 0]
+
+
+def recall_at_n(recommended: Any, truth: Any) -> float:
+    """Mean share of each user's held-out items that were recommended.
+
+    Computed on private data without noise: not covered by epsilon.
+
+    Parameters
+    ----------
+    recommended : array of shape (n_users, n)
+        Item numbers, as `DPRecommender.recommend` returns them.
+    truth : {array-like, sparse matrix} of shape (n_users, n_items)
+        Held-out interactions; users without any are left out.
+
+    Returns
+    -------
+    recall : float
+        In [0, 1].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp.recommend import recall_at_n
+    >>> recall_at_n(np.array([[0, 1], [2, 0]]), np.array([[1, 0, 1], [0, 0, 1]]))
+    0.75
+    """
+    hits, sizes = _hits(recommended, truth)
+    return float(np.mean(hits.sum(axis=1) / sizes)) if len(sizes) else 0.0
+
+
+def ndcg_at_n(recommended: Any, truth: Any) -> float:
+    """Mean normalised discounted cumulative gain: earlier hits count more.
+
+    Computed on private data without noise: not covered by epsilon.
+
+    Parameters
+    ----------
+    recommended : array of shape (n_users, n)
+        Item numbers, best first.
+    truth : {array-like, sparse matrix} of shape (n_users, n_items)
+        Held-out interactions; users without any are left out.
+
+    Returns
+    -------
+    ndcg : float
+        In [0, 1].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp.recommend import ndcg_at_n
+    >>> ndcg_at_n(np.array([[0, 1]]), np.array([[1, 0, 0]]))
+    1.0
+    """
+    hits, sizes = _hits(recommended, truth)
+    if not len(sizes):
+        return 0.0
+    discounts = 1 / np.log2(np.arange(2, hits.shape[1] + 2))
+    best = np.cumsum(discounts)[np.minimum(sizes, hits.shape[1]) - 1]
+    return float(np.mean(hits @ discounts / best))

@@ -3,34 +3,186 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._entry_units import public_units
-from skdp._inputs import as_blocks, check_matrix, check_rows, checked, map_blocks, stacked_rows
-from skdp._types import Seed
-from skdp._validation import check_int, check_option, check_real
+from skdp._inputs import (
+    as_blocks,
+    check_matrix,
+    check_rows,
+    checked,
+    map_blocks,
+    public_units,
+    stacked_rows,
+)
+from skdp._validation import Seed, check_int, check_option, check_real
 from skdp.base import BaseDPEstimator, FitsElsewhereMixin, atomic
 from skdp.data.blocks import row_source
 from skdp.data.histories import weighted_rows
-from skdp.queries.histories import InteractionHistories, RowHistories
-from skdp.recommend._lists import ListsMixin
-from skdp.recommend._published import PublishedListsMixin
-from skdp.recommend._routes import (
-    choose_route,
-    clear_taste,
-    expected_counts,
-    readable_tastes,
-    release_route,
-    taste_edge,
-)
-from skdp.solvers.recommend import fit_filter
+from skdp.queries.interactions import InteractionHistories, RowHistories, gram_change
+from skdp.recommend._lists import ListsMixin, PublishedListsMixin
+from skdp.solvers.one_shot import flip_deviation, flip_probability, pair_deviation
+from skdp.solvers.recommend import Route, fit_filter, kept_items
 from skdp.theory import FitPlan
 from skdp.theory._plan import Expectation, check_counts, check_entries, constant_error
 from skdp.theory._rehearsal import rehearse, zero_rows
+
+# Which release reads most of a user-item matrix: decided before any data are seen.
+
+
+_MOST_DENSE = 4000  # items of a dense moment
+_MOST_FLIPS = 1e7  # expected: seconds
+_FEWEST = 200  # items that flips must reach to be worth their cost
+_CHOICE = 2.6  # deviation of the noise of a choice of range 2 at epsilon 1 (Gumbel)
+# Below it half of a moment shows a tenth of all at best: counts alone, which are pure, tell more.
+_LEAST_SIGNAL = 210.0
+_LEAST_PURE = 1e-6  # epsilon: below it rounding would exceed pure noise
+_USUAL_DEGREE, _USUAL_SHARE = 25.0, 0.8  # stand for what is not known before the counts
+
+
+def release_route(name, session, unit, n_users):
+    """Return the public sizes of a route: a function of the budget and the number of users."""
+    if name == "one_shot":
+        return _flips(session, n_users)
+    if name == "popularity":
+        return Route(name, lambda *_: 0.0, lambda _: 1)
+    return _moment(session, unit, n_users)
+
+
+def _moment(session, unit, n_users):
+    factor = math.sqrt(2.0) if session.adjacency == "replace" else 1.0
+
+    def signal(degree, n_kept, share):
+        floor = max(1, round(degree))
+        change = factor
+        if unit == "interaction":
+            change = gram_change(max(n_kept, 2 * floor), floor, session.adjacency)
+        noise = session.noise_multiplier * change / math.sqrt(share)
+        return n_users / noise if noise else math.inf
+
+    def doubt(share):
+        # of one vote: an interaction turns a vote, a row brings or takes one
+        moved = 1.0 if unit == "row" and session.adjacency == "add_remove" else 2.0
+        return session.noise_multiplier * moved / math.sqrt(share)
+
+    return Route("gram", signal, lambda _: _MOST_DENSE, doubt, pairs=unit == "row")
+
+
+def _flips(session, n_users):
+    cells = 2 if session.adjacency == "replace" else 1
+
+    def deviation(share):
+        return (
+            0.0
+            if session.budget.exact
+            else flip_deviation(session.budget.pure_epsilon * share / cells)
+        )
+
+    def signal(degree, n_kept, share):
+        noise = pair_deviation(deviation(share), n_users, n_users * degree / n_kept)
+        return n_users * degree / (math.sqrt(2.0) * noise) if noise else math.inf
+
+    def most(share):
+        flips = n_users * flip_probability(deviation(share))
+        return int(min(_MOST_FLIPS / max(flips, 1e-9), 2**31))
+
+    def doubt(share):
+        return 2 * _CHOICE / (session.budget.pure_epsilon * share)
+
+    return Route("one_shot", signal, most, doubt)
+
+
+def _usual_signal(route, n_items, degree):
+    """Return the signal figure where users have a usual number of the kept items."""
+    n_kept, most = n_items, route.most(_USUAL_SHARE)
+    for _ in range(20):
+        signal = route.signal(degree, n_kept, _USUAL_SHARE)
+        n_kept = kept_items(signal, n_items, most)
+    return signal
+
+
+class Choice(NamedTuple):
+    """A route, and why."""
+
+    name: str
+    reason: str
+
+
+def choose_route(estimator, shape):
+    """Return the route for the settings of an estimator and a public shape.
+
+    For interactions the larger signal at a usual history decides; nothing is read for it.
+    """
+    name = estimator.algorithm
+    if estimator._is_pure_for_rows():
+        return Choice("popularity", "popularity: delta is 0")
+    if name != "auto":
+        return Choice(name, f"{name}: as asked for")
+    if estimator.privacy_unit == "row":
+        return Choice("gram", "gram: rows have no other release of tastes")
+    degree = min(estimator._floor or _USUAL_DEGREE, shape[1])
+    flips = _flips(estimator._checked_session(pure=True), shape[0])
+    enough = flips.most(_USUAL_SHARE) >= min(_FEWEST, shape[1])
+    ours = _usual_signal(flips, shape[1], degree) if enough else 0.0
+    if estimator.delta == 0:
+        name = "one_shot" if ours else "popularity"
+        return Choice(name, f"{name}: delta is 0")
+    moment = _moment(estimator._checked_session(), "interaction", shape[0])
+    other = _usual_signal(moment, shape[1], degree)
+    if max(ours, other) < _LEAST_SIGNAL and estimator.epsilon > _LEAST_PURE:
+        return Choice("popularity", "popularity: only a taste of a tenth of all could be read")
+    name = "one_shot" if ours > other else "gram"
+    reason = f"{name}: signal {max(ours, other):.3g} against {min(ours, other):.3g}"
+    return Choice(name, reason)
+
+
+def expected_counts(n_users, n_items, nnz, unit):
+    """Return counts as ordinary histories give them: they fall like the rank to the power -.8."""
+    falling = np.arange(1.0, n_items + 1) ** -0.8
+    total = nnz
+    if unit == "share":  # each history adds 1
+        total = n_users
+    elif unit == "row":  # a history of d items, scaled to length 1, adds sqrt(d) in all
+        total = math.sqrt(n_users * nnz)
+    return np.minimum(total * falling / falling.sum(), n_users)
+
+
+def readable_tastes(edge, n_components):
+    """Return how many tastes stand out of an edge, if the j-th holds 1/(10 j) of all."""
+    if math.isnan(edge):
+        return 0
+    return n_components - 1 if edge == 0.0 else int(min(n_components - 1, 0.1 / edge))
+
+
+def taste_edge(rehearsal, n_users):
+    """Return the share of the squared length that a taste needs to stand out of the noise.
+
+    nan where no taste is looked for.
+    """
+    if rehearsal.law == "exact":
+        return 0.0
+    lines = rehearsal.named("gram", "pairs", "cells")
+    if not lines:
+        return math.nan
+    if lines[0].name != "cells":
+        noise_scale = sum(line.noise_scale**-2 for line in lines) ** -0.5
+        return math.sqrt(2.0 * math.sqrt(lines[0].size)) * noise_scale / n_users
+    n_kept = lines[0].size / n_users
+    noise = pair_deviation(lines[0].noise_scale, n_users, 0.0)
+    return 2.0 * noise * math.sqrt(n_kept) / (n_users * _USUAL_DEGREE)
+
+
+def clear_taste(_n, noise, kept, *_public):
+    """Return a moment with one taste, beside popularity, that can be read for certain."""
+    taste = np.where(np.arange(len(kept)) % 2, 1.0, -1.0)
+    return 100 * noise.noise_scale * np.outer(taste, taste)
+
+
+# A private recommender: noisy popularity, and the tastes that can be read beside it.
+
 
 _UNREAD = "tastes are read; where there are none, what is left goes to the counts"
 _COUNT_SHARE = 0.01  # of the budget, for the number of users where it is private
@@ -77,10 +229,7 @@ class DPRecommender(
     algorithm : {"auto", "gram", "one_shot", "popularity"}, default="auto"
         "gram" releases a symmetric moment with Gaussian noise; "one_shot" (interactions) flips the
         cells of the kept items, which is pure and needs no delta; "popularity" releases counts
-        only. "auto" chooses by the larger signal, from public numbers. Where the shape of a table
-        of interactions does not tell whether tastes can be read, its first counts are pure and
-        decide whether the rest is a moment or more of them; the receipt then states epsilon and
-        delta alone. In a `PrivacyLedger` or a search that is left out.
+        only. "auto" chooses by the larger signal, from public numbers.
     item_exponent : float, default=0.5
         Popular items count less among the tastes: by their count, and some of the noise, to this
         power. 0 is a plain singular value decomposition, 0.5 the normalisation of graph filters.
@@ -200,7 +349,7 @@ class DPRecommender(
             R = check_rows(self, R, **options)
         else:
             R = check_matrix(self, stacked_rows(R), "unless privacy_unit='row'", **options)
-        session = self._open_session(pure=self._is_pure(R), first=self._route(R).first)
+        session = self._open_session(pure=self._is_pure(R))
         return self._close_session(session, self._fit_session(session, R))
 
     def _route(self, R):
@@ -218,14 +367,14 @@ class DPRecommender(
     def _fit_elsewhere(self, schema, connect):
         if self.privacy_unit != "row":
             raise ValueError(
-                "over clients DPRecommender protects whole users: use privacy_unit='row', or "
-                f"LocalReporter for interactions. Got privacy_unit={self.privacy_unit!r}."
+                "over clients DPRecommender protects whole users: use privacy_unit='row'. Got "
+                f"privacy_unit={self.privacy_unit!r}."
             )
         return super()._fit_elsewhere(schema, connect)
 
     def _fit_session(self, session, R):
         """Release counts, a moment and a choice; everything else is free."""
-        name, reason, _ = self._route(R)
+        name, reason = self._route(R)
         available = 1.0
         if self.privacy_unit == "interaction":
             query = InteractionHistories(R, adjacency=self.adjacency, n_jobs=self.n_jobs)
@@ -333,8 +482,8 @@ class DPRecommender(
         unit = "share" if self._is_pure_for_rows() else self.privacy_unit
         counts = expected_counts(n_samples, n_features, nnz, unit)
         rehearsal = rehearse(
-            self, n_samples, rows, pure=self._is_pure(rows), first=route.first,
-            counts=lambda *_: counts, moment=clear_taste,
+            self, n_samples, rows, pure=self._is_pure(rows), counts=lambda *_: counts,
+            moment=clear_taste,
         )  # fmt: skip
         edge = taste_edge(rehearsal, n_samples)
         popularity = "popularity only: at this budget no taste of so few histories can be read"

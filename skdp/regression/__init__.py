@@ -1,10 +1,9 @@
 """Private regression: linear read-outs, low-rank matrices, models shared by many users."""
 
-from skdp.regression._personalized import DPPersonalizedRegressor
+from skdp.regression._personalized import DPPersonalizedRegressor, QuantileLoss
 from skdp.regression._personalized_classifier import DPPersonalizedClassifier
 from skdp.regression._ridge import DPRidge
 from skdp.regression._ridge_classifier import DPRidgeClassifier
-from skdp.regression._row_losses import PoissonLoss, QuantileLoss
 from skdp.regression._trace import DPTraceRegressor
 
 __all__ = [
@@ -13,6 +12,5 @@ __all__ = [
     "DPRidge",
     "DPRidgeClassifier",
     "DPTraceRegressor",
-    "PoissonLoss",
     "QuantileLoss",
 ]

@@ -1,4 +1,4 @@
-"""Measurement matrices as users hand them over: rows, matrices, CSR rows or factors."""
+"""Measurement matrices as users hand them over, and means of rows and columns beside them."""
 
 import math
 from collections.abc import Sequence
@@ -11,33 +11,110 @@ import scipy.sparse as sp
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
-from skdp._inputs import advised, as_blocks, check_numbers, checked, map_blocks
-from skdp._placed import as_columns, check_placed, in_blocks
-from skdp._scales import column_weights
+from skdp._inputs import (
+    advised,
+    as_blocks,
+    as_columns,
+    check_numbers,
+    check_placed,
+    checked,
+    in_blocks,
+    map_blocks,
+)
 from skdp._validation import check_bool, check_int, check_option, check_real
+from skdp.base import column_weights
 from skdp.data.blocks import is_dask_array
-from skdp.data.mixed_records import MOST
-from skdp.data.places import in_memory
-from skdp.data.records import RecordForm
+from skdp.data.records import MOST
+from skdp.data.units import in_memory
+from skdp.data.views import RecordForm
 from skdp.queries.columns import ColumnQuery
-from skdp.queries.public_curvature import public_curvature
-from skdp.regression._covariances import RECORDS, check_given, with_covariances
+from skdp.queries.records import public_curvature
 from skdp.solvers.columns import find_center
-from skdp.solvers.design import (
+from skdp.solvers.trace import TraceFacts, median_steps, zero_fit
+from skdp.solvers.whitening import (
+    Means,
+    MeansFacts,
     Whitening,
-    known_design,
+    energies,
     mixing,
-    release_known_design,
-    release_whitening,
     through_design,
     whitening,
 )
-from skdp.solvers.trace import TraceFacts, median_steps
+
+# Means of rows and columns in a trace regression of single entries, such as ratings.
 
 
-def check_measurements(estimator, X, y, design=None):
+# Of what gradients have (or the start, if it is all): a first look at means.
+_FIRST = 0.06
+TOO_FEW = 0.75  # of the records from which a matrix is useful: below, means get what it would have
+_ALONE = "its records are too few for a matrix of this size"
+
+
+class Looked(NamedTuple):
+    """What is known of means, and what is left for the matrix beside them."""
+
+    facts: TraceFacts
+    means: Means
+
+    @property
+    def alone(self):
+        """Whether no matrix is looked for, by public numbers and released ones."""
+        return self.facts.n < TOO_FEW * self.facts.useful
+
+    def beside(self):
+        """Return the means of rows and of columns; None if there are none."""
+        return (self.means.rows.means, self.means.columns.means) if self.means.found else None
+
+    def before(self, ask):
+        """Return what is asked of records whose targets are seen beside the means."""
+        beside = self.beside()
+        return ask if beside is None else ask.beside_means(*beside)
+
+    def fit(self, ask):
+        """Spend on means what the matrix would have; return the fit that has none."""
+        self.means.release(ask, self.facts.init + self.facts.gradients)
+        shape, rank = self.facts.shape, self.facts.rank
+        return zero_fit(shape, rank, _ALONE, noise_sd=self.means.sd)
+
+
+def has_means(estimator, shape, *, sparse):
+    """Return whether means are part of the model: for CSR rows, which single entries come in."""
+    return estimator.fit_means and estimator.fit_intercept and sparse and min(shape) > 1
+
+
+def first_shares(facts):
+    """Return the share of a first look at means, and what is left for the matrix."""
+    of = "gradients" if facts.gradients else "init"
+    share = _FIRST * getattr(facts, of)
+    return share, facts._replace(**{of: getattr(facts, of) - share})
+
+
+def look_at_means(ask, facts, design, centre):
+    """Release first means of columns and rows."""
+    rows, columns = energies(design, facts.shape, facts.n)
+    known = MeansFacts(rows, columns, facts.n, centre.value, centre.sd, facts.unit_noise)
+    share, left = first_shares(facts)
+    looked = Looked(left, Means(known))
+    looked.means.release(ask, share)
+    if not looked.alone:
+        looked.means.drop_what_is_low_rank()
+    return looked
+
+
+def doubt_of(fit, looked):
+    """Say why a fit has no matrix, if it has none."""
+    if not fit.zero_because:
+        return ""
+    if looked is not None and looked.means.found:
+        return f"finds means of rows and columns, and no matrix beside them: {fit.zero_because}"
+    return f"returns the zero matrix: {fit.zero_because}"
+
+
+# Measurement matrices as users hand them over: rows, matrices, CSR rows or factors.
+
+
+def check_measurements(estimator, X, y):
     """Return (records, shape of a matrix): rows of d1 d2 numbers, or factors."""
-    check_given(estimator, design)
     X, given = _flat(X)
     if as_blocks(X) is not None:
         placed = in_blocks(estimator, X, y, numbers=True)
@@ -46,8 +123,7 @@ def check_measurements(estimator, X, y, design=None):
         placed, given = in_memory(A, y=y, factors=B), (A.shape[1], B.shape[1])
     else:
         placed = check_placed(estimator, X, y, numbers=True, multi_output=False)
-    shape = _shape(estimator, given, _width(placed, given))
-    return placed if design is None else with_covariances(placed, shape, design), shape
+    return placed, _shape(estimator, given, _width(placed, given))
 
 
 def _flat(X):
@@ -137,9 +213,8 @@ def check_design(design, shape, *, sparse=False):
         return _full_design(design, math.prod(shape), sparse)
     if not isinstance(design, Sequence) or len(design) != 2:
         raise ValueError(
-            "The 'design' parameter must be 'private', 'records' (covariances of single records go "
-            "to fit, beside them), a number, one covariance, or a pair of them (of rows, of "
-            f"columns). Got {type(design).__name__} instead."
+            "The 'design' parameter must be 'private', a number, one covariance, or a pair of them "
+            f"(of rows, of columns). Got {type(design).__name__} instead."
         )
     R, C = (check_array(part, dtype=np.float64, input_name="design") for part in design)
     for part, d in zip((R, C), shape, strict=True):
@@ -154,16 +229,7 @@ def check_design(design, shape, *, sparse=False):
 
 def searches_of_design(estimator):
     """Return how many medians are learnt of the design, which is public under the unit "label"."""
-    if not isinstance(estimator.design, str) or estimator.privacy_unit == "label":
-        return 0
-    return 2 if estimator.design == RECORDS else 1
-
-
-def public_design(estimator, query, shape, n):
-    """Return the design from X and covariances that are public: None if they show none."""
-    if estimator.design == RECORDS:
-        return known_design(*query.public_precision())
-    return whitening(query.public_moments(), shape, n, 0.0)
+    return int(isinstance(estimator.design, str) and estimator.privacy_unit != "label")
 
 
 def public_steps(query, design, centre, corner):
@@ -176,13 +242,6 @@ def public_steps(query, design, centre, corner):
         return public_curvature(seen.tangent(U, S, V), reach)
 
     return at
-
-
-def learnt_design(estimator, ask, shape, n, rank_share, share):
-    """Release what the descent must know of the design."""
-    if estimator.design == RECORDS:
-        return release_known_design(ask, n, rank_share)
-    return release_whitening(ask, shape, n, rank_share, share)
 
 
 def _full_design(design, size, sparse):
@@ -208,7 +267,7 @@ def check_parameters(estimator):
     check_int(estimator, "max_iter", 1)
     check_option(estimator, "privacy_unit", ("row", "label"))
     check_option(estimator, "solver", ("riemannian", "spectral_init"))
-    for name in ("tail_average", "shrink", "fit_intercept", "fit_means"):
+    for name in ("shrink", "fit_intercept", "fit_means"):
         check_bool(estimator, name)
     level = check_real(estimator, "clip_level", 0, math.inf, closed="right", also=("auto",))
     if level == math.inf and estimator.epsilon != math.inf:
@@ -217,7 +276,7 @@ def check_parameters(estimator):
             "medians, or 'auto'."
         )
     if isinstance(estimator.design, str):
-        check_option(estimator, "design", ("private", RECORDS))
+        check_option(estimator, "design", ("private",))
 
 
 def default_shares(estimator):
@@ -225,7 +284,7 @@ def default_shares(estimator):
     shares = {"init": 0.15, "medians": 0.0365}
     if estimator.adjacency == "add_remove" and estimator.privacy_unit == "row":
         shares["count"] = 0.01
-    if searches_of_design(estimator) == 1:
+    if searches_of_design(estimator):
         shares["covariance"] = 0.05
     if estimator.fit_intercept:
         shares["center"] = 0.03
@@ -244,7 +303,7 @@ def descent_facts(estimator, shape, n, unit_noise):
         shape=shape, rank=min(estimator.rank, *shape), n=n, lam=1.0, unit_noise=unit_noise,
         init=shares["init"], gradients=shares.get("gradients", 0.0),
         rank_share=shares["medians"] / steps, max_iter=max_iter,
-        tail_average=estimator.tail_average, shrink=estimator.shrink,
+        shrink=estimator.shrink,
         clip_level=None if estimator.clip_level == "auto" else float(estimator.clip_level),
     )  # fmt: skip
 

@@ -1,28 +1,126 @@
-"""Personalised regression with differential privacy for one user."""
+"""Personalised regression with differential privacy for one user, and its losses."""
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import RegressorMixin
-from sklearn.metrics import r2_score
 
-from skdp._types import Seed, Split
-from skdp._validation import check_option
-from skdp.regression._global_model import learn_base, warn_unseen
-from skdp.regression._personalized_base import PersonalizedBase
-from skdp.regression._row_losses import (
-    PoissonLoss,
-    QuantileLoss,
-    check_poisson_loss,
-    check_row_loss,
+from skdp._validation import Seed, Split, check_option
+from skdp.regression._personalized_base import PersonalizedBase, learn_base, warn_unseen
+from skdp.regression._scores import ScoredRegressorMixin
+
+# Convex losses of residuals that users minimise, and what has to hold of them.
+
+
+# Public residuals that a loss is tried on: two signs, sixteen decades, and ordinary sizes.
+_POINTS = np.unique(
+    np.concatenate([s * 10.0 ** np.arange(-6.0, 7.0) for s in (-1, 1)] + [np.linspace(-5, 5, 41)])
 )
+_CLOSE = 1e-6
 
 
-class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
+@dataclass(frozen=True)
+class QuantileLoss:
+    """Loss whose minimiser is a quantile: ``level * r`` above 0, ``(level - 1) * r`` below.
+
+    Parameters
+    ----------
+    level : float, default=0.5
+        In (0, 1); 0.5 is (half of) the absolute error.
+
+    Examples
+    --------
+    >>> from skdp.regression import DPPersonalizedRegressor, QuantileLoss
+    >>> model = DPPersonalizedRegressor(1, loss=QuantileLoss(0.9))
+    """
+
+    level: float = 0.5
+    homogeneous = True  # scales with the residual, so that users may use units of their own
+
+    @property
+    def bounds(self):
+        """Return the smallest and the largest derivative."""
+        return self.level - 1.0, self.level
+
+    def value(self, residual):
+        """Return the loss of each residual (target minus prediction)."""
+        return np.maximum(self.level * residual, (self.level - 1.0) * residual)
+
+    def derivative(self, residual):
+        """Return the derivative of the loss at each residual."""
+        return np.where(residual > 0, self.level, self.level - 1.0)
+
+
+def check_row_loss(name, loss):
+    """Refuse a loss that is not what it says; it is tried on public residuals."""
+
+    def fail(why):
+        raise ValueError(
+            f"the 'loss' parameter of {name} must be 'squared', 'huber', 'absolute', or an object "
+            "with value(residual), derivative(residual) and 'bounds' of its derivative (or a bound "
+            f"'curvature' of its second one): {why}. Got {loss!r}."
+        )
+
+    if not all(callable(getattr(loss, each, None)) for each in ("value", "derivative")):
+        fail("it has not both methods")
+    try:
+        with np.errstate(all="ignore"):
+            value, slope = (_tried(each) for each in (loss.value, loss.derivative))
+            curvature, bounds = _declared(loss)
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        fail(error)
+    steps = np.diff(_POINTS)
+    chords = np.diff(value) / steps
+    tolerance = _CLOSE * np.maximum(np.abs(slope[1:]), np.abs(slope[:-1])) + 1e-12
+    rough = 1e-9 * np.maximum(np.abs(value[1:]), np.abs(value[:-1])) / steps
+    if value.min() < 0:
+        fail("it is negative somewhere")
+    if np.any(np.diff(slope) < -tolerance):
+        fail("its derivative falls, so that it is not convex")
+    if np.any(chords < slope[:-1] - tolerance - rough) or np.any(
+        chords > slope[1:] + tolerance + rough
+    ):
+        fail("its derivative is not that of its value")
+    if bounds is not None and not (bounds[0] <= slope.min() and slope.max() <= bounds[1]):
+        fail(f"its derivative leaves its bounds {bounds}")
+    if curvature is not None and np.any(np.diff(slope) > curvature * steps * (1 + _CLOSE) + 1e-9):
+        fail(f"its derivative grows faster than curvature={curvature:g}")
+
+
+def _tried(function):
+    """Return a function at the points; each value must come from its own point alone."""
+    found = np.asarray(function(_POINTS.reshape(1, -1, 1)), np.float64)
+    if found.shape != (1, len(_POINTS), 1) or not np.isfinite(found).all():
+        raise ValueError("it must return one finite number for each residual of an array")
+    alone = [np.asarray(function(np.full((1, 1, 1), r)))[0, 0, 0] for r in _POINTS]
+    turned = np.asarray(function(_POINTS[::-1].reshape(-1, 1, 1)), np.float64).ravel()[::-1]
+    if not all(np.allclose(found.ravel(), other, rtol=1e-12, atol=0) for other in (alone, turned)):
+        raise ValueError("what it says of a residual depends on the others, of other people")
+    return found.ravel()
+
+
+def _declared(loss):
+    """Return the declared curvature and bounds of the derivative; one is needed."""
+    curvature, bounds = getattr(loss, "curvature", None), getattr(loss, "bounds", None)
+    if curvature is None and bounds is None:
+        raise ValueError("it declares neither 'bounds' nor 'curvature'")
+    if curvature is not None and not 0 < float(curvature) < np.inf:
+        raise ValueError("its 'curvature' must be a positive number")
+    if bounds is not None:
+        low, high = (float(end) for end in bounds)
+        if not -np.inf < low < high < np.inf:
+            raise ValueError("its 'bounds' must be two finite numbers, low < high")
+        bounds = low, high
+    return curvature, bounds
+
+
+# Personalised regression with differential privacy for one user.
+
+
+class DPPersonalizedRegressor(ScoredRegressorMixin, PersonalizedBase):
     """Linear models of many users that share a subspace, with privacy for all rows of one user.
 
     The public attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
@@ -41,29 +139,18 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         Budget of one call of fit, for all rows of one user together; ``inf`` adds no noise.
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of users. 0 (pure privacy)
-        needs ``init="random"`` or ``"exponential"`` and ``whiten=False`` or ``"diag"``.
+        needs ``init="random"`` and ``whiten=False`` or ``"diag"``.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of users is private too; with "replace" it is public.
     n_rounds : int, default=2
         Rounds that improve the subspace; they share one part of the budget.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
-    clip_level : float, default=0.5
-        Largest norm of a user's message in a round.
     target_bounds : pair (low, high) or "auto", default="auto"
         Public bounds of the targets in the released global model. "auto" spends a share on where
         targets lie and how far they reach, and warns if that is not seen.
-    local : {"ridge", "moment"}, default="ridge"
-        How a user finds the direction of its vote.
-    refine : {"residual", "cross", "gram"}, default="residual"
-        What a round releases: residual moments, directions times heads, or the noisy normal
-        equations of [1]_ (for comparison: of order n_features times n_components).
-    init : {"votes", "pairs", "random", "exponential"}, default="votes"
-        The start: directions of the users, pairs of rows [1]_, a random subspace (use 10 rounds or
-        more), or the exponential mechanism over `candidates` [1]_, which takes half of epsilon.
-    candidates : array of shape (n, n_features, n_components) or None, default=None
-        Public candidates for ``init="exponential"``. None is a net of lines, for one component and
-        at most four features.
+    init : {"votes", "random"}, default="votes"
+        The start: directions of the users, or a random subspace (use 10 rounds or more).
     whiten : bool or "diag", default=True
         Release a second moment and whiten the features with it; needed unless features have equal
         variances and no correlations. "diag" releases variances only.
@@ -74,10 +161,9 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         What rounds and heads minimise: a convex function of the residual. An object has the
         methods ``value(residual)`` and ``derivative(residual)`` of arrays and declares ``bounds``
         of its derivative, or ``curvature``, a bound of its second one: `QuantileLoss`, or your
-        own. `PoissonLoss` is for counts: the logarithms of their means are linear, and `predict`
-        returns means. A loss is tried on public numbers before anything is paid. Messages are cut
+        own. A loss is tried on public numbers before anything is paid. Messages are cut
         to their bounds whatever it says, so that the guarantee needs none of it but that each
-        residual counts by itself. The global model stays one of means (of logarithms of counts).
+        residual counts by itself. The global model stays one of means.
     fit_intercept : bool, default=True
         Whether users have intercepts of their own; the elected rule may shrink them.
     user_column : int, str or None, default=None
@@ -167,12 +253,8 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         adjacency: str = "add_remove",
         n_rounds: int = 2,
         budget_split: Split = "auto",
-        clip_level: float = 0.5,
         target_bounds: ArrayLike | str = "auto",
-        local: str = "ridge",
-        refine: str = "residual",
         init: str = "votes",
-        candidates: ArrayLike | None = None,
         whiten: bool | str = True,
         head: str = "voted",
         loss: Any = "squared",
@@ -188,12 +270,8 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         self.adjacency = adjacency
         self.n_rounds = n_rounds
         self.budget_split = budget_split
-        self.clip_level = clip_level
         self.target_bounds = target_bounds
-        self.local = local
-        self.refine = refine
         self.init = init
-        self.candidates = candidates
         self.whiten = whiten
         self.head = head
         self.loss = loss
@@ -213,18 +291,8 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         if isinstance(self.loss, str):
             name = check_option(self, "loss", ("squared", "huber", "absolute"))
             return QuantileLoss() if name == "absolute" else name
-        check = check_poisson_loss if self._counts else check_row_loss
-        check(type(self).__name__, self.loss)
-        if self._counts and not isinstance(self.target_bounds, str):
-            raise ValueError(
-                "PoissonLoss has its own public bound 'largest'; use target_bounds='auto'. Got "
-                f"{self.target_bounds!r}."
-            )
+        check_row_loss(type(self).__name__, self.loss)
         return self.loss
-
-    @property
-    def _counts(self):
-        return isinstance(self.loss, PoissonLoss)
 
     def _scales_targets(self):
         loss = self._loss_name()
@@ -242,8 +310,7 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         return self._block_encoding()[0](y)
 
     def _block_encoding(self):
-        encode = partial(_logs, loss=self.loss) if self._counts else _column
-        return encode, 1, self._scales_targets()
+        return _column, 1, self._scales_targets()
 
     def predict(self, X: Any, groups: Any = None) -> Any:
         """Predict: a known user by its own head, others by the global model.
@@ -260,8 +327,7 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         y : ndarray of shape (n_samples,)
             Predictions. Those of a fitted user's head are for that user's eyes.
         """
-        eta = self._linear(X, groups)[:, 0]
-        return self.loss.mean(eta) if self._counts else eta
+        return self._linear(X, groups)[:, 0]
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination; on private rows it is not covered.
@@ -282,13 +348,8 @@ class DPPersonalizedRegressor(RegressorMixin, PersonalizedBase):
         score : float
             R squared.
         """
-        return r2_score(y, self.predict(X, groups), sample_weight=sample_weight)
+        return self._compared(y, self.predict(X, groups), sample_weight)
 
 
 def _column(y):
     return np.asarray(y, np.float64).reshape(-1, 1)
-
-
-def _logs(y, loss):
-    """Return the logarithms of counts; NaN stays NaN."""
-    return loss.counts(_column(y))

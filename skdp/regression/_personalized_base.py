@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,39 +16,286 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from skdp._groups import split_users
 from skdp._inputs import (
     advised,
     as_blocks,
     check_block_columns,
     check_numbers,
+    check_targets,
     checked,
+    in_blocks,
     is_memory_map,
+    split_users,
 )
-from skdp._labels import as_labels, check_kind, check_labels
-from skdp._placed import in_blocks
+from skdp._validation import (
+    as_labels,
+    check_bool,
+    check_int,
+    check_kind,
+    check_labels,
+    check_option,
+    check_range,
+    check_real,
+    check_split,
+    spread_range,
+)
 from skdp.base import BaseDPEstimator, atomic
-from skdp.data.users import UserForm, UserRows, users_of
+from skdp.data.units import UserForm, UserRows, users_of
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning, warn_caller
 from skdp.queries.users import UserQuery
-from skdp.regression._personalized_parameters import ParametersMixin
-from skdp.regression._publication import PublicationMixin
-from skdp.regression._users import positions, same_kind, within_bounds
-from skdp.solvers.candidates import choose_subspace
-from skdp.solvers.global_models import GlobalModel
+from skdp.regression._users import (
+    PublicationMixin,
+    expect_risk,
+    expect_users,
+    no_users,
+    positions,
+    same_kind,
+    within_bounds,
+)
+from skdp.solvers.columns import columns_about_zero, find_columns
 from skdp.solvers.linalg import fix_signs
-from skdp.solvers.personalization import Count, View
+from skdp.solvers.personalization import (
+    Count,
+    GlobalModel,
+    TargetUnit,
+    View,
+    column_units,
+    find_target_unit,
+    level_model,
+    pooled_model,
+)
+from skdp.solvers.shared_subspace import learn_whitener, random_start, refine, settled, vote_start
 from skdp.solvers.user_heads import (
     AS_ALL,
     Choice,
     Heads,
     all_rules,
     elect,
+    elect_bounds,
+    far_center,
     fixed_choice,
     usable,
 )
-from skdp.solvers.user_rounds import refine, settled
-from skdp.solvers.user_starts import learn_whitener, pair_start, random_start, vote_start
+from skdp.theory import FitPlan, check_counts, rehearse
+
+_GLOBAL_SHARES = {"targets": 0.08, "columns": 0.1, "global": 0.1, "reach": 0.02}
+_SCALES = 4.0  # half the width of public bounds, in scales of the targets
+
+
+class Base(NamedTuple):
+    """The model, and what was seen of the targets and columns on the way to it."""
+
+    model: GlobalModel
+    unit: TargetUnit
+    columns: Any
+    sight: Any
+
+
+def base_shares(estimator):
+    """Return the shares of the model of all.
+
+    It has coefficients where other matrices of order n_features are released too; elsewhere it is
+    the mean of the targets.
+    """
+    shares = _GLOBAL_SHARES if _sees_columns(estimator) else {"targets": _GLOBAL_SHARES["targets"]}
+    given = not isinstance(estimator.target_bounds, str)
+    return {name: share for name, share in shares.items() if not (given and name == "targets")}
+
+
+def sight_shares(estimator):
+    """Return the shares of where columns lie and how far they count, without a model of all."""
+    names = ("columns", "reach") if _sees_columns(estimator) else ()
+    return {name: _GLOBAL_SHARES[name] for name in names}
+
+
+def _sees_columns(estimator):
+    square = estimator.whiten is True or estimator.init == "votes"
+    return square and estimator.delta > 0
+
+
+class Sight(NamedTuple):
+    """Units of columns, how far their entries count, and where they are seen from."""
+
+    units: np.ndarray
+    bounds: Any = None
+    center: Any = None
+
+
+def learn_sight(estimator, ask, query, shares):
+    """Release where columns lie, and how far their entries count."""
+    if "columns" not in shares:
+        return Sight(np.ones(query.n_features))
+    columns = _columns(estimator, ask, query, shares["columns"])
+    return _sight(estimator, ask, columns, None, shares["reach"])
+
+
+def _sight(estimator, ask, columns, model, share):
+    bounds = elect_bounds(
+        ask, columns, model, share,
+        intercept=estimator.fit_intercept, loss=estimator._loss_of_reach(),
+    )  # fmt: skip
+    spread = np.where(columns.found, columns.spread, np.inf)
+    return Sight(column_units(columns), bounds, far_center(columns.center, spread))
+
+
+def learn_base(estimator, ask, query, shares):
+    """Release where targets lie and, where the mechanism allows it, the linear model of all."""
+    d, p = query.n_features, query.n_outputs
+    unit = _target_unit(estimator, ask, p, shares)
+    if "columns" not in shares:
+        return Base(level_model(unit, d), unit, None, Sight(np.ones(d)))
+    columns = _columns(estimator, ask, query, shares["columns"])
+    model = pooled_model(ask, columns, unit, shares["global"], intercept=estimator.fit_intercept)
+    return Base(model, unit, columns, _sight(estimator, ask, columns, model, shares["reach"]))
+
+
+def _target_unit(estimator, ask, p, shares):
+    bounds = spread_range(
+        estimator, "target_bounds", check_range(estimator, "target_bounds"), p, "targets"
+    )
+    if bounds is None:
+        return find_target_unit(ask, shares["targets"], centered=estimator.fit_intercept)
+    low, high = bounds
+    center = low + (high - low) / 2 if estimator.fit_intercept else np.zeros(p)
+    reach = float(np.max(np.maximum(high - center, center - low)))
+    return TargetUnit(center, reach / _SCALES, True, 0)
+
+
+def _columns(estimator, ask, query, share):
+    d = query.n_features
+    n = float(query.n_rows) if estimator.adjacency == "replace" else None
+    if estimator.fit_intercept:
+        return find_columns(ask.columns(), d, share, n)
+    return columns_about_zero(ask.columns(), d, share)
+
+
+def warn_unseen(estimator, base):
+    """Say what the model of all could not see, from released numbers."""
+    name, needed = type(estimator).__name__, base.unit.needed
+    if not base.unit.found:
+        warn_caller(
+            f"{name} could not see where targets lie: the released model may be worse than their "
+            f"mean. At this budget it takes about {needed} users with targets other than 0: use "
+            "more users, a larger 'epsilon', or public 'target_bounds'.",
+            PrivacyWarning,
+        )
+    elif base.unit.far:
+        warn_caller(
+            f"{name} saw that targets lie far from 0, and not how far they spread about there: the "
+            "released model and heads may be worse than the mean of the targets. Subtract a public "
+            "number from them, or give public 'target_bounds'.",
+            PrivacyWarning,
+        )
+    elif base.columns is not None and not base.columns.found.any():
+        warn_caller(
+            f"{name} could not see the scale of any column: the released model is the mean of the "
+            f"targets. At this budget it takes about {base.columns.needed} users: use more, or a "
+            "larger 'epsilon'.",
+            PrivacyWarning,
+        )
+
+
+_SHARES = {"whitener": 0.05, "init": 0.45, "rounds": 0.42, "head": 0.04, "global": 0.04}
+
+
+class ParametersMixin:
+    """Checks and defaults, all of them public."""
+
+    _clip_level = 0.5  # largest norm of a user's message in a round
+
+    def _check_parameters(self):
+        check_int(self, "n_components", 1, also=("auto",))
+        check_int(self, "n_rounds", 0)
+        if self._starts_from_a_model:
+            check_range(self, "target_bounds")
+        else:
+            check_real(self, "coef_bound", 1e-100, 1e100, closed="both", also=("auto",))
+        check_option(self, "init", ("votes", "random"))
+        check_option(self, "head", ("voted", "subspace", "hybrid"))
+        check_bool(self, "fit_intercept")
+        check_bool(self, "require_users")
+        if not isinstance(self.whiten, bool):
+            check_option(self, "whiten", ("diag",))
+        if self.n_components == "auto" and self.init != "votes":
+            raise ValueError("n_components='auto' needs init='votes'. Use a number.")
+        self._loss_name()
+        return check_split(self, self._default_shares())
+
+    def plan(
+        self,
+        n_samples: int,
+        n_features: int,
+        *,
+        signal: float = 0.5,
+        n_rows: Any = None,
+        noise: float = 0.25,
+    ) -> FitPlan:
+        """Say what a fit would release, and what error to expect; no data is touched.
+
+        Parameters
+        ----------
+        n_samples : int
+            Number of users, or a guess of it where it is private.
+        n_features : int
+            Number of features.
+        signal : float, default=0.5
+            Assumed share of the square of a user's own direction (what its rows alone would say)
+            that lies in the shared subspace.
+        n_rows : int or None, default=None
+            Assumed rows of each user. With them the error is the risk of the heads, without them
+            the angle of the subspace.
+        noise : float, default=0.25
+            Assumed variance of the noise, in units of what users' heads can explain.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
+        """
+        n, d = n_samples, n_features
+        check_counts(self, n_samples=n, n_features=d)
+        self._check_parameters()
+        if not 0 < signal <= 1:
+            raise ValueError(f"'signal' must be in the range (0, 1]. Got {signal!r} instead.")
+        rehearsal = rehearse(self, n, no_users(n, d, self.adjacency))
+        k = 1 if self.n_components == "auto" else self.n_components
+        expected = expect_users(rehearsal, d, k, float(signal))
+        if n_rows is not None:
+            check_counts(self, n_rows=n_rows)
+            numbers = d, k, self._clip_level, n_rows, float(noise)
+            expected = expect_risk(expected, rehearsal, *numbers)
+        return rehearsal.plan(n, d, expected)
+
+    def _default_shares(self):
+        skipped = set()
+        if self.whiten is False:
+            skipped.add("whitener")
+        if self.init == "random":
+            skipped.add("init")
+        if self.n_rounds == 0:
+            skipped.add("rounds")
+        if self.head != "voted":
+            skipped.add("head")
+        shares = {name: share for name, share in _SHARES.items() if name not in skipped}
+        if self._starts_from_a_model:
+            del shares["global"]
+            shares |= base_shares(self)
+        else:
+            shares |= sight_shares(self)
+        counted = self.init == "votes" or self.n_rounds > 0
+        if self.adjacency == "add_remove" and not counted:
+            shares["count"] = 0.01
+        return shares
+
+    def _offers_pure_dp(self):
+        return self.init == "random" and self.whiten is not True
+
+    def _check_n_components(self, d):
+        if self.n_components != "auto" and self.n_components > d:
+            raise ValueError(
+                f"n_components={self.n_components!r} must be between 1 and n_features={d!r}."
+            )
+
 
 _AT_ONCE = 2**20  # numbers of the heads that are looked up at once
 
@@ -184,9 +431,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
             X, y = advised(self, check, X, y, accept_sparse="csr", y_numeric=self._y_numeric)
         elif is_memory_map(X):
             check_block_columns(self, X.shape[1], reset=reset)
-            numeric = "numeric" if self._y_numeric else None
-            y = advised(self, check_array, y, ensure_2d=False, dtype=numeric, input_name="y")
-            y = column_or_1d(y)
+            y = column_or_1d(check_targets(self, y, numbers=self._y_numeric))
             check_consistent_length(X, y)
         else:
             X, y = checked(self, X, y, accept_sparse="csr", reset=reset, y_numeric=self._y_numeric)
@@ -279,16 +524,11 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         )
         view = self._view(whitener, base, *rest)
         if self.init == "votes":
-            shared = vote_start(ask, view, d, k, self.local, shares["init"])
-        elif self.init == "pairs":
-            shared = pair_start(ask, view, d, k, shares["init"])
-        elif self.init == "random":
-            shared = random_start(session.random_signs((d, k)))
+            shared = vote_start(ask, view, d, k, shares["init"])
         else:
-            share = shares["init"] if session.budget.pure else 1.0
-            shared = choose_subspace(ask, view, self._candidates_of(d), share)
+            shared = random_start(session.random_signs((d, k)))
         rounds = shares.get("rounds", 0.0)
-        shared = refine(ask, view, shared, self.refine, self.n_rounds, self.clip_level, rounds)
+        shared = refine(ask, view, shared, self.n_rounds, self._clip_level, rounds)
         return whitener, shared
 
     def _warn_if_few(self, n_users):
@@ -313,15 +553,11 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
         base = self._public_model() if based else None
         return self._view(self.whitener_, base, self.entry_bounds_, self.entry_center_)
 
-    def _public_heads(self):
-        """Return what fits heads, from public attributes."""
-        return Heads(self._public_view(), self.components_.T, self._public_model())
-
     def _fitted_heads(self, query, users):
         """Fit the head of each user: private, never released."""
         if users is None:
             return None
-        heads = self._public_heads()
+        heads = Heads(self._public_view(), self.components_.T, self._public_model())
         out = np.zeros((len(users), (query.n_features + 1) * query.n_outputs))
         for which, values in query.kept_local(lambda batch: heads.fit(batch, self.head_choice_)):
             out[which] = values

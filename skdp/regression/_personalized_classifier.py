@@ -7,23 +7,18 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
-from sklearn.base import ClassifierMixin
-from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 
-from skdp._labels import check_classes, class_numbers
-from skdp._scales import learn_scale
-from skdp._types import Seed, Split
+from skdp._validation import Seed, Split, check_classes, class_numbers
+from skdp.base import learn_scale
 from skdp.exceptions import PrivacyWarning, warn_caller
-from skdp.regression._global_model import learn_sight
-from skdp.regression._personalized_base import PersonalizedBase
-from skdp.solvers.global_models import GlobalModel
-from skdp.solvers.mean_head import HeadNorms, global_model
-from skdp.solvers.user_heads import Heads
+from skdp.regression._personalized_base import PersonalizedBase, learn_sight
+from skdp.regression._scores import ScoredClassifierMixin
+from skdp.solvers.personalization import GlobalModel
+from skdp.solvers.user_heads import HeadNorms, Heads, global_model
 
 
-class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
+class DPPersonalizedClassifier(ScoredClassifierMixin, PersonalizedBase):
     """Logistic models of many users that share a subspace, with privacy for all rows of one user.
 
     The public attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
@@ -42,30 +37,19 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         Budget of one call of fit, for all rows of one user together; ``inf`` adds no noise.
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of users. 0 (pure privacy)
-        needs ``init="random"`` or ``"exponential"`` and ``whiten=False`` or ``"diag"``.
+        needs ``init="random"`` and ``whiten=False`` or ``"diag"``.
     adjacency : {"add_remove", "replace"}, default="add_remove"
         With "add_remove" the number of users is private too; with "replace" it is public.
     n_rounds : int, default=2
         Rounds that improve the subspace; they share one part of the budget.
     budget_split : dict or "auto", default="auto"
         Shares of the releases; its keys depend on the other parameters and are named in the error.
-    clip_level : float, default=0.5
-        Largest norm of a user's message in a round.
     coef_bound : float or "auto", default=1.0
         Largest norm of a user's coefficients (in units of the data) in the released global model;
         intercepts have a bound of their own, one logit from the released shares of the classes.
         "auto" spends half of that release on a private median.
-    local : {"ridge", "moment"}, default="ridge"
-        How a user finds the direction of its vote.
-    refine : {"residual", "cross", "gram"}, default="residual"
-        What a round releases: residual moments, directions times heads, or the noisy normal
-        equations of [1]_ (for comparison: of order n_features times n_components).
-    init : {"votes", "pairs", "random", "exponential"}, default="votes"
-        The start: directions of the users, pairs of rows [1]_, a random subspace (use 10 rounds or
-        more), or the exponential mechanism over `candidates` [1]_, which takes half of epsilon.
-    candidates : array of shape (n, n_features, n_components) or None, default=None
-        Public candidates for ``init="exponential"``. None is a net of lines, for one component and
-        at most four features.
+    init : {"votes", "random"}, default="votes"
+        The start: directions of the users, or a random subspace (use 10 rounds or more).
     whiten : bool or "diag", default=True
         Release a second moment and whiten the features with it; needed unless features have equal
         variances and no correlations. "diag" releases variances only.
@@ -170,12 +154,8 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         adjacency: str = "add_remove",
         n_rounds: int = 2,
         budget_split: Split = "auto",
-        clip_level: float = 0.5,
         coef_bound: float | str = 1.0,
-        local: str = "ridge",
-        refine: str = "residual",
         init: str = "votes",
-        candidates: ArrayLike | None = None,
         whiten: bool | str = True,
         head: str = "voted",
         classes: Iterable[Any] | None = None,
@@ -191,12 +171,8 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         self.adjacency = adjacency
         self.n_rounds = n_rounds
         self.budget_split = budget_split
-        self.clip_level = clip_level
         self.coef_bound = coef_bound
-        self.local = local
-        self.refine = refine
         self.init = init
-        self.candidates = candidates
         self.whiten = whiten
         self.head = head
         self.classes = classes
@@ -365,7 +341,7 @@ class DPPersonalizedClassifier(ClassifierMixin, PersonalizedBase):
         score : float
             Accuracy.
         """
-        return accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight)
+        return self._compared(y, self.predict(X, groups), sample_weight)
 
 
 def _indicators(y, classes):

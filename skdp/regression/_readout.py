@@ -1,47 +1,268 @@
-"""What the linear read-outs share: bounds, the one release, the solution."""
+"""What the linear read-outs share: bounds, targets, wide rows, the one release, plans."""
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from skdp._bounds import check_column_bounds, column_bounds
-from skdp._groups import GroupUnitMixin, feature_names, refuse_column, rows_to_map
-from skdp._inputs import as_blocks, map_blocks
-from skdp._labels import check_labels
-from skdp._scales import learn_scale, warn_far_columns, warn_unclear_columns
+from skdp._inputs import (
+    GroupUnitMixin,
+    as_blocks,
+    feature_names,
+    map_blocks,
+    refuse_column,
+    rows_to_map,
+)
 from skdp._validation import (
     FLOATS,
     check_bool,
     check_clip_norm,
+    check_column_bounds,
+    check_labels,
     check_n_jobs,
     check_real,
     check_split,
+    column_bounds,
 )
-from skdp.base import BaseDPEstimator
+from skdp.answer import released_count
+from skdp.base import BaseDPEstimator, learn_scale, warn_far_columns, warn_unclear_columns
 from skdp.data.blocks import row_source
-from skdp.data.persons import PersonForm, persons_of
-from skdp.data.places import Placed
-from skdp.data.record_scales import RowScale, TargetScale
+from skdp.data.units import GroupForm, Placed, groups_of
 from skdp.exceptions import PrivacyWarning, warn_caller
-from skdp.queries.person_readout import PersonReadoutQuery
-from skdp.queries.readout import ReadoutQuery
-from skdp.regression._planning import (
-    ReadoutFacts,
-    alike,
-    expect_readout,
+from skdp.queries.readout import ReadoutQuery, RowScale, TargetScale
+from skdp.solvers.columns import Columns, columns_about_zero, find_columns
+from skdp.solvers.postprocess import readout_moments
+from skdp.solvers.spectral import bought_sums
+from skdp.theory import (
+    Expectation,
+    check_counts,
+    falling_spectrum,
+    readout_loss,
+    rehearse,
+    searched_error,
+    weighted_rows,
+    zero_rows,
 )
-from skdp.regression._targets import left_for_model
-from skdp.regression._wide import GRAM_FEATURES, every_column, kept_of, wide_shares
-from skdp.solvers.columns import columns_about_zero, find_columns
-from skdp.solvers.readout import readout_moments
-from skdp.theory import check_counts, falling_spectrum, rehearse, searched_error, zero_rows
-from skdp.theory._fits import BOUNDED_LENGTH, check_spectrum
+from skdp.theory._plan import BOUNDED_LENGTH, check_spectrum
 from skdp.theory._rehearsal import clear_sums
+
+# Where targets lie: searched for with the budget of the model, until it is seen.
+
+
+_MODEL = ("readout", "sums", "count")  # shares that a longer search takes from
+_AGAIN = 2.0  # times as clear must the next search be, at least
+_MOST = 0.5  # of what is left may a search take if a model is to follow
+
+
+class Targets(NamedTuple):
+    """Where targets were found.
+
+    Attributes
+    ----------
+    columns : Columns
+        Of the last search.
+    share : float
+        That search had.
+    left : float
+        Of the budget of the model; 0 where all of it went into the search.
+    first_needed : int
+        Records that the first search needed.
+    """
+
+    columns: Columns
+    share: float
+    left: float
+    first_needed: int
+
+
+def find_targets(
+    find: Callable[[float], Columns],
+    middle: Callable[[float], Columns] | None,
+    share: float,
+    rest: float,
+) -> Targets:
+    """Search until most targets are seen; `rest` is what the model would have.
+
+    A model about a centre that nobody saw is worse than the mean of the targets, so the search goes
+    on at its expense: with four times the share, or what this number of records needs. If less than
+    half would be left for the model all of it goes to `middle`, which is predicted alone; None is
+    for models without an intercept, which keep it.
+    """
+    found = find(share)
+    first_needed, left = found.needed, rest
+    while left and 2 * np.count_nonzero(_unclear(found)) > len(found.found):
+        wanted = share * max(_AGAIN, found.needed / found.n) ** 2
+        if wanted > _MOST * left and middle is None:
+            break
+        share = wanted if wanted <= _MOST * left else left
+        left -= share
+        found = find(share) if left else middle(share)
+    return Targets(found, share, left, first_needed)
+
+
+def _unclear(columns):
+    return ~(columns.found & columns.placed) | columns.coarse
+
+
+def model_share(shares):
+    """Return what the shares leave for the model."""
+    return sum(shares[name] for name in _MODEL if name in shares)
+
+
+def left_for_model(shares, left):
+    """Return the shares with the model's cut down to what is left of them."""
+    part = left / model_share(shares)
+    return shares | {name: part * shares[name] for name in _MODEL if name in shares}
+
+
+def target_scale(targets, reach, *, centered):
+    """Return the box of the targets about their centres."""
+    center = targets.columns.center
+    return TargetScale.in_box(center - reach, center + reach, centered=centered)
+
+
+def warn_unclear_targets(estimator, targets):
+    """Say which targets were not seen, and what that made of the fit; from released numbers."""
+    unclear, needed, outcome = (
+        _unclear(targets.columns),
+        targets.columns.needed,
+        "and took a low guess",
+    )
+    if not targets.left:
+        unclear, needed = np.ones_like(unclear), targets.first_needed
+        outcome = "so that all budget went into where they lie: that is predicted for every row"
+    warn_unclear_columns(estimator, unclear, needed,
+        outcome=outcome, remedy="'target_bounds'", of="targets",
+    )  # fmt: skip
+
+
+# Wide rows of the linear read-outs: few columns are kept, by noisy sums.
+
+
+GRAM_FEATURES = 1500  # beyond it a d x d release costs more time and noise than it is worth
+_SUMS, _COUNT = 0.2, 0.01  # the sums are bought in rungs; what they leave goes to the read-out
+_SIZE, _FEWEST_KEPT, _MOST_KEPT = 0.6, 30, 4000
+
+
+def wide_shares(count_is_public):
+    """Return the shares of what screening releases: column sums, and a count if it is private."""
+    return {"sums": _SUMS} | ({} if count_is_public else {"count": _COUNT})
+
+
+def kept_of(ask, clip_norm, shares, n, unit_noise):
+    """Return (kept columns, the share of the read-out), from public and released numbers alone.
+
+    A column costs noise whether it holds anything or not: how many are kept follows from the count
+    over the noise of an entry, those with the largest sums are. `unit_noise` is the noise of second
+    moments of rows of norm 1 at the whole budget.
+    """
+    if n is None:
+        n = released_count(*ask.count(share=shares["count"]))
+    sums = bought_sums(ask.rows(clip_norm).sums, shares["sums"])
+    left = shares["readout"] + shares["sums"] - sums.spent
+    signal = n * math.sqrt(left) / unit_noise
+    size = min(max(_SIZE * signal ** (2 / 3), _FEWEST_KEPT), _MOST_KEPT)
+    order = np.argsort(-np.abs(sums.value), kind="stable")
+    return np.sort(order[: int(size)]), left
+
+
+def every_column(coefficients, kept, d):
+    """Return coefficients of all columns, zeros where they are not kept."""
+    whole = np.zeros((d, coefficients.shape[1]))
+    whole[kept] = coefficients
+    return whole
+
+
+# What theory expects of rehearsed regressions, and the shapes that they are rehearsed on.
+
+
+# -- records: a read-out -----------------------------------------------------------------------
+
+
+class GuessedRows(NamedTuple):
+    """What who plans a read-out assumes: see `DPRidge.plan`."""
+
+    signal: float
+    spectrum: Any
+    length: Any
+
+    def checked(self, clip_norm):
+        """Return the same, or refuse it; rows longer than a given clip norm are cut to it."""
+        if not 0 < self.signal <= 1:
+            raise ValueError(f"'signal' must be a share in the range (0, 1]. Got {self.signal!r}.")
+        if self.length is None:
+            return self
+        if isinstance(clip_norm, str) or not math.isfinite(clip_norm):
+            raise ValueError(
+                "plan takes 'length' with a finite 'clip_norm': a learnt one suits the rows. "
+                f"Got length={self.length!r} instead."
+            )
+        if isinstance(self.length, bool) or not isinstance(self.length, Real) or self.length <= 0:
+            raise ValueError(f"'length' must be None or a positive number. Got {self.length!r}.")
+        return self._replace(length=min(float(self.length), 1.0))
+
+
+def alike(d, correlation):
+    """Return the shares in orthogonal directions of d columns that all have this correlation."""
+    shares = np.full(d, (1 - correlation) / d)
+    shares[0] += correlation
+    return shares
+
+
+class ReadoutFacts(NamedTuple):
+    """What a plan takes for granted of a read-out, beside the noise of its release.
+
+    `spectrum` holds the shares of the squared length of rows in orthogonal directions, `target` is
+    the length of their targets in the release, in clip norms; `cut` is where targets are cut, in
+    their standard deviations, and `level` the clip norm in median lengths of rows that are normal;
+    None are rows of one `length`, in clip norms.
+    """
+
+    clip_norm: float
+    spectrum: np.ndarray
+    target: float
+    cut: float = math.inf
+    level: float | None = None
+    length: float = 1.0
+
+    def rows(self):
+        """Return the length of rows in clip norms, and their mean squares as they are weighted."""
+        if self.level is None:
+            return self.length, self.length**2 * self.spectrum
+        return weighted_rows(self.spectrum, self.level)
+
+
+def expect_readout(noise_scale, n, signal, facts, kind="falling"):
+    """Expect the loss of a read-out, from the noise of its release; `kind` names the spectrum."""
+    noise = noise_scale / math.sqrt(2) / facts.clip_norm**2
+    length, seen = facts.rows()
+    known = {"length": length, "seen": seen, "target": facts.target, "cut": facts.cut}
+    spread = {"falling": "in shares that fall like 1/i", "given": "in the shares given"}[kind]
+    cut = "" if math.isinf(facts.cut) else f", normal, cut at {facts.cut:.2g} deviations"
+    kind_of_rows = "rows are" if facts.level is None else "rows are normal,"
+    return Expectation(
+        error=partial(readout_loss, spectrum=facts.spectrum, noise=noise, signal=signal, **known),
+        meaning="share of the explainable variance that is lost",
+        found=min(1.0, 2 * noise * math.sqrt(len(seen)) / n / float(np.sum(seen))),
+        signal="share of the squared length that one direction must hold",
+        assumptions=(
+            f"{kind_of_rows} {length:.2g} times as long as the clip norm, spread over orthogonal "
+            f"directions {spread}",
+            f"targets are {facts.target:.2g} times as long as the clip norm (bounds that are much "
+            "wider cost accuracy), linear in the rows up to "
+            f"{1 - signal:g} of their variance{cut}; alpha is small; scales are found",
+        ),
+        goal=0.5,
+    )
+
+
+# What the linear read-outs share: bounds, the one release, the solution.
+
 
 _MOST_COLUMNS = 1000
 _TARGET_LENGTH = 0.5  # assumed length of a target, in units of bounds that are given
@@ -92,27 +313,17 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         if self._is_auto("target_bounds"):
             shares["target_bounds"] = 0.06
         shares["readout"] -= math.fsum(shares.values()) - 1.0
-        return self._with_weights(shares)
+        return shares
 
     def _is_auto(self, name):
         value = getattr(self, name, None)
         return isinstance(value, str) and value == "auto"
 
     def _records(self, placed, form):
-        """Return the records of rows, or of persons, wherever they are."""
+        """Return the records of rows, or of groups, wherever they are."""
         if not self._by_group:
             return placed.joined(form)
-        return persons_of(placed, PersonForm(check_labels, form.columns))
-
-    def _record_query(self, records, q):
-        """Return the query over records, or over persons, as they came."""
-        kind = PersonReadoutQuery if self._by_group else ReadoutQuery
-        query = kind(
-            records, clip_norm=math.inf, scale=TargetScale.in_ball(math.inf, q),
-            adjacency=self.adjacency, n_jobs=self.n_jobs,
-        )  # fmt: skip
-        self._warn_of_persons(query)
-        return query
+        return groups_of(placed, GroupForm(check_labels, form.columns))
 
     def _release(self, session, placed, form, scale_of, solve):
         """Return (coefficients, intercepts, scale, attributes), all from released numbers.
@@ -123,10 +334,13 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         """
         records, q = self._records(placed, form), form.n_targets
         rows = records if self._by_group else placed.rows
-        learns, wide = self._learns_columns(session, rows), self._screens(session, rows)
+        d, learns = rows.n_features, self._learns_columns(session, rows)
+        # Few columns are kept, from public facts, where rows are wide and have no bounds.
+        wide = d > GRAM_FEATURES and self.bounds is None and not (session.budget.exact or learns)
         shares = check_split(self, self._default_shares(learns, wide))
-        query, d = self._record_query(records, q), rows.n_features
-        ask, _ = self._weighted(session, session.ask(query), shares)
+        anything = {"clip_norm": math.inf, "scale": TargetScale.in_ball(math.inf, q)}
+        query = self._asked(ReadoutQuery, records, **anything)
+        ask = session.ask(query)
         n = float(query.n_rows) if self._total_is_public() else None
         units = unit = self._public_units(d)
         if learns:
@@ -147,17 +361,15 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         elif left:
             left = shares["readout"]
         if left:
-            solve = partial(solve, clip_norm=clip_norm, scale=scale)
-            coefficients, intercepts = self._solved(ask, left, solve)
+            coefficients, intercepts = self._solved(ask, left, clip_norm, scale, solve)
         coefficients = every_column(coefficients, kept, d) / units.size[:, None]
         intercepts = intercepts - units.center @ coefficients
         attributes = {"clip_norm_": clip_norm, "center_": unit.center, "scale_": unit.size}
         attributes["entry_bounds_"] = units.bounds()
         return coefficients, intercepts, scale, attributes
 
-    def _solved(self, ask, share, solve):
+    def _solved(self, ask, share, clip_norm, scale, solve):
         """Release the moments; return what `solve` makes of them: coefficients, intercepts."""
-        clip_norm, scale = solve.keywords["clip_norm"], solve.keywords["scale"]
         corner, target = self._lengths(clip_norm)
         answer = ask.within(clip_norm, scale).readout(corner, target, share=share)
         released = readout_moments(
@@ -168,7 +380,7 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             clip_norm=clip_norm,
             target_norm=target if np.isfinite(scale.high - scale.low).all() else math.inf,
         )
-        solution = solve(released)
+        solution = solve(released, clip_norm, scale)
         self._warn_unseen(solution, len(released.scatter), clip_norm, answer.noise_scale)
         return solution.coefficients, solution.intercepts
 
@@ -176,11 +388,6 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         """Whether columns get units, from public facts: sparse rows stay sparse."""
         narrow = rows.n_features <= _MOST_COLUMNS and not getattr(rows, "sparse", False)
         return narrow and self._learns_lengths() and not session.budget.exact
-
-    def _screens(self, session, rows):
-        """Whether few columns are kept, from public facts: rows are wide, and have no bounds."""
-        wide = rows.n_features > GRAM_FEATURES and self.bounds is None
-        return wide and not session.budget.exact and not self._learns_columns(session, rows)
 
     def _learns_lengths(self):
         return self._is_auto("clip_norm") and self.bounds is None

@@ -8,33 +8,32 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._inputs import float_dtype
-from skdp._placed import as_columns, n_columns
-from skdp._types import ColumnBounds, Seed, Split
-from skdp._validation import check_range, spread_range
+from skdp._inputs import as_columns, float_dtype, n_columns
+from skdp._validation import ColumnBounds, Seed, Split, check_range, spread_range
 from skdp.base import atomic
-from skdp.data.record_scales import TargetScale
-from skdp.data.records import RecordForm
-from skdp.regression._planning import GuessedRows
-from skdp.regression._readout import ReadoutBase
-from skdp.regression._targets import (
+from skdp.data.views import RecordForm
+from skdp.queries.readout import TargetScale
+from skdp.regression._readout import (
+    GuessedRows,
+    ReadoutBase,
     find_targets,
     left_for_model,
     model_share,
     target_scale,
     warn_unclear_targets,
 )
+from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import find_centers
-from skdp.solvers.readout import solve_readout, steadied
+from skdp.solvers.postprocess import solve_readout, steadied
 from skdp.theory import FitPlan
 
 _TARGET_REACH = 3.0  # scales from the median at which a target is cut, at least
 
 
-class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
+class DPRidge(MultiOutputMixin, ScoredRegressorMixin, ReadoutBase):
     """Linear least squares with (epsilon, delta)-differential privacy for one record (x, y).
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
@@ -68,9 +67,6 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         Then persons are weighted down: by the root mean square length of their rows.
     user_column : int, str or None, default=None
         The column of X that names the person of each row, in place of `groups`; it is no feature.
-    group_weight : {"equal", "rows"} or int, default="equal"
-        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
-        has, up to this public number; "rows" learns that number, for 4% of the budget.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which has no penalty.
     target_bounds : (low, high) or "auto", default="auto"
@@ -151,7 +147,6 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
         user_column: Any = None,
-        group_weight: str | int = "equal",
         fit_intercept: bool = True,
         target_bounds: ArrayLike | str = "auto",
         bounds: ColumnBounds | None = None,
@@ -168,7 +163,6 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
         self.user_column = user_column
-        self.group_weight = group_weight
         self.bounds = bounds
         self.budget_split = budget_split
         self.random_state = random_state
@@ -227,7 +221,7 @@ class DPRidge(MultiOutputMixin, RegressorMixin, ReadoutBase):
             "target_bounds_": (scale.low, scale.high),
         }
 
-    def _solve(self, released, *, clip_norm, scale):
+    def _solve(self, released, _clip_norm, scale):
         half = scale.size / math.sqrt(len(scale.size))
         return solve_readout(steadied(released, half), float(self.alpha))
 

@@ -5,33 +5,60 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from functools import partial
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import float_dtype
-from skdp._labels import check_classes, check_kind, class_numbers
-from skdp._types import ColumnBounds, Seed, Split
+from skdp._validation import ColumnBounds, Seed, Split, check_classes, check_kind, class_numbers
 from skdp.base import atomic
 from skdp.data.blocks import is_dask_array
-from skdp.data.record_scales import TargetScale
-from skdp.data.records import RecordForm
+from skdp.data.views import RecordForm
 from skdp.exceptions import PrivacyWarning, warn_caller
-from skdp.regression._class_weight import check_class_weight, class_weights
-from skdp.regression._planning import GuessedRows
-from skdp.regression._readout import ReadoutBase
-from skdp.regression._targets import model_share
-from skdp.solvers.classes import class_moments, reweighted
-from skdp.solvers.readout import solve_readout
+from skdp.queries.readout import TargetScale
+from skdp.regression._readout import GuessedRows, ReadoutBase, model_share
+from skdp.regression._scores import ScoredClassifierMixin
+from skdp.solvers.postprocess import class_moments, reweighted, solve_readout
 from skdp.theory import FitPlan, check_counts
+
+# Weights of classes, checked and made numbers.
+
+
+def check_class_weight(estimator, classes):
+    """Refuse weights that are neither "balanced" nor positive numbers of public classes."""
+    given = estimator.class_weight
+    if given is None or (isinstance(given, str) and given == "balanced"):
+        return
+    known = isinstance(given, Mapping) and set(given) <= set(classes.tolist())
+    if not known or not all(_is_weight(weight) for weight in given.values()):
+        raise ValueError(
+            f"The 'class_weight' parameter of {type(estimator).__name__} must be None, 'balanced' "
+            "or a dict of positive numbers whose keys are among the classes. "
+            f"Got {given!r} instead."
+        )
+
+
+def _is_weight(value):
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def class_weights(given, classes, totals):
+    """Return the weight of a record of each class: given, or from released totals."""
+    if isinstance(given, str):
+        return 1 / totals
+    return np.array([float(given.get(label, 1.0)) for label in classes.tolist()])
+
+
+# Ridge classification with differential privacy.
+
 
 _ALIKE = 2.0  # totals of classes within this factor: no weights would set them apart
 
 
-class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
+class DPRidgeClassifier(ScoredClassifierMixin, ReadoutBase):
     """Classification by least squares with (epsilon, delta)-differential privacy for one record.
 
     The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
@@ -64,9 +91,6 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         Then persons are weighted down: by the root mean square length of their rows.
     user_column : int, str or None, default=None
         The column of X that names the person of each row, in place of `groups`; it is no feature.
-    group_weight : {"equal", "rows"} or int, default="equal"
-        What a person counts: "equal" once, by the mean over its rows; an int as many rows as it
-        has, up to this public number; "rows" learns that number, for 4% of the budget.
     fit_intercept : bool, default=True
         Whether to fit an intercept, which has no penalty.
     classes : array-like or None, default=None
@@ -140,7 +164,6 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         adjacency: str = "add_remove",
         privacy_unit: str = "row",
         user_column: Any = None,
-        group_weight: str | int = "equal",
         fit_intercept: bool = True,
         classes: Iterable[Any] | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
@@ -159,7 +182,6 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
         self.adjacency = adjacency
         self.privacy_unit = privacy_unit
         self.user_column = user_column
-        self.group_weight = group_weight
         self.bounds = bounds
         self.budget_split = budget_split
         self.random_state = random_state
@@ -213,7 +235,7 @@ class DPRidgeClassifier(ClassifierMixin, ReadoutBase):
             "intercept_": intercepts(b, factor) if self.fit_intercept else np.zeros_like(b),
         }
 
-    def _solve(self, released, *, classes, codes, clip_norm, scale):
+    def _solve(self, released, clip_norm, _scale, *, classes, codes):
         """Return the solution under the weights of the classes; all of it is free."""
         alpha = float(self.alpha)
         if not self._releases_sums():

@@ -3,39 +3,163 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from numbers import Integral
 from typing import Any, Self
 
-from sklearn.base import RegressorMixin
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from skdp._types import Seed, Split
-from skdp._validation import check_split
+from skdp._validation import Seed, Split, check_split
 from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, atomic
+from skdp.data.units import in_memory
 from skdp.exceptions import PrivacyWarning, warn_caller
 from skdp.queries.records import RecordQuery
-from skdp.regression._means import doubt_of, has_means, look_at_means
+from skdp.queries.sums import Neighbours
 from skdp.regression._measurements import (
+    TOO_FEW,
     check_design,
     check_measurements,
     check_parameters,
     default_shares,
     descent_facts,
-    learnt_design,
+    doubt_of,
+    first_shares,
+    has_means,
+    look_at_means,
     pay_the_rest,
     predictions,
-    public_design,
     public_steps,
     release_center,
     remedy_of,
     searches_of_design,
     unspent,
 )
-from skdp.regression._planning import plan_trace, shape_of
+from skdp.regression._scores import ScoredRegressorMixin
 from skdp.solvers.columns import Center
-from skdp.solvers.design import through_design, trace_attributes
-from skdp.solvers.trace import UnreadableError, fit_trace, zero_fit
-from skdp.theory import FitPlan, records_needed
+from skdp.solvers.trace import READABLE, UnreadableError, clip_multiplier, fit_trace, zero_fit
+from skdp.solvers.whitening import release_whitening, through_design, trace_attributes, whitening
+from skdp.theory import (
+    Expectation,
+    FitPlan,
+    check_counts,
+    expected_error,
+    records_needed,
+    rehearse,
+    zero_rows,
+)
+
+
+def shape_of(given, parameter):
+    """Return (d1, d2) from what was given, or from the parameter `matrix_shape`."""
+    if isinstance(given, Integral) and parameter is not None:
+        if given != math.prod(parameter):
+            raise ValueError(
+                f"n_features={given} does not fit matrix_shape={parameter!r}; leave it out."
+            )
+        given = None
+    shape = parameter if given is None else given
+    if shape is None:
+        raise ValueError("plan needs the shape of the matrix: set 'matrix_shape'. Got None.")
+    return (int(shape), 1) if isinstance(shape, Integral) else tuple(map(int, shape))
+
+
+# -- records: a matrix -------------------------------------------------------------------------
+
+
+def plan_trace(estimator, n_samples, n_features, nnz, signal):
+    """Return the plan of a trace regression of dense records; with `nnz`, of CSR rows."""
+    shape = shape_of(n_features, estimator.matrix_shape)
+    check_counts(estimator, n_samples=n_samples)
+    estimator._check_parameters()
+    if nnz is not None and (
+        not isinstance(nnz, Integral) or not 1 <= nnz <= n_samples * math.prod(shape)
+    ):
+        raise ValueError(
+            f"'nnz' must be a number of entries of X, at least 1. Got {nnz!r} instead."
+        )
+    known, sparse = estimator.privacy_unit == "label", nnz is not None
+    rows = n_samples if known or estimator.adjacency == "replace" else 1  # else nobody asks
+    records = planned_records(rows, shape, known=known, sparse=sparse)
+    planned = estimator if sparse else clone(estimator).set_params(fit_means=False)
+    moments = single_moments(shape) if sparse else ordinary_moments(shape)
+    rehearsal = rehearse(planned, n_samples, records, shape, design_moments=moments)
+    unit_noise = Neighbours(estimator.adjacency).units / rehearsal.mu
+    facts = descent_facts(estimator, shape, n_samples, unit_noise)
+    needed = 0.0
+    if has_means(planned, shape, sparse=sparse):
+        facts, needed = first_shares(facts)[1], TOO_FEW * estimator._records_needed(shape).useful
+    expected = expect_trace(facts, signal, needed)
+    return rehearsal.plan(n_samples, math.prod(shape), expected, "1; sums: the median length")
+
+
+def planned_records(n, shape, *, known, sparse=False):
+    """Return records of a public shape; where X is public, those of an even design."""
+    size, y = math.prod(shape), np.broadcast_to(np.zeros(()), (n,))
+    if not known:
+        return in_memory(zero_rows(n, size, sparse=sparse), y=y)
+    places = np.arange(n) % size
+    values = np.full(n, math.sqrt(size))
+    rows = sp.csr_array((values, places, np.arange(n + 1)), shape=(n, size))
+    return in_memory(rows, y=y)
+
+
+def ordinary_moments(shape):
+    """Return the moments of records whose entries are alike and whose moments have norm 1."""
+    d1, d2 = shape
+
+    def moments(n, noise, _clip_level):
+        diagonal = len(noise.value) == d1 + d2
+        parts = [np.ones(d) if diagonal else np.eye(d) for d in shape]
+        length = math.sqrt(d1 * d2 * (d1 + d2))
+        return n / length * np.concatenate([d2 * parts[0].ravel(), d1 * parts[1].ravel()])
+
+    return moments
+
+
+def single_moments(shape):
+    """Return the moments of records of a single 1, all places alike."""
+
+    def moments(n, _noise, _clip_level):
+        return np.concatenate([np.full(d, n / d) for d in shape])
+
+    return moments
+
+
+def expect_trace(facts, signal, needed=0.0):
+    """Expect the error of the matrix; the noise of y has standard deviation 1, <X, M> `signal`.
+
+    `facts` are those of the fit, for entries of variance 1. With fewer records than `needed` no
+    matrix is looked for.
+    """
+    readable = max(READABLE * facts.unit_noise / math.sqrt(facts.rank_share), needed)
+    size = facts.tangent_size
+    level = clip_multiplier(facts, size, facts.gradients or facts.init)
+    return Expectation(
+        error=partial(matrix_error, facts=facts, readable=readable, signal=float(signal)),
+        meaning="relative error of the matrix, 1 is the zero matrix",
+        found=math.ceil(readable),
+        signal="records from which medians can be read",
+        assumptions=(
+            f"<X_i, M> has {signal:g} times the standard deviation of the noise of y",
+            f"entries of X have equal variances; clip levels near {level:g} medians",
+        ),
+        goal=0.5,
+    )
+
+
+def matrix_error(n, facts, readable, signal):
+    """Return the expected error for another number of records."""
+    if n < readable:
+        return 1.0
+    return expected_error(facts._replace(n=n), noise_sd=1.0, signal_sd=signal)
+
+
+# Low-rank matrix regression with differential privacy.
+
 
 # Of the deviation of an entry. Rows that share a mean see it and the intercept together: at 1 a
 # step would go as far beyond the minimum as it began before it.
@@ -45,7 +169,7 @@ _MOST = (
 )
 
 
-class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
+class DPTraceRegressor(ScoredRegressorMixin, BaseDPEstimator):
     """Low-rank matrix regression with (epsilon, delta)-differential privacy for one record.
 
     Fits y_i = <X_i, M> with M of size d1 x d2 and low rank. The fitted attributes satisfy
@@ -77,15 +201,13 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     clip_level : float or "auto", default="auto"
         Where a record's share of a gradient is cut, in medians of its length (which are learnt
         privately). "auto" plans it from the budget.
-    design : "private", "records", float, (array (d1, d1), array (d2, d2)), or array (d1 d2, d1 d2)
+    design : "private", float, (array (d1, d1), array (d2, d2)), or array (d1 d2, d1 d2)
         Second moments of X: learnt with 5% of the budget (row and column covariances; variances
         only for sparse X), or the public variance of an entry, or public row and column
         covariances whose Kronecker product is the covariance of X, or that covariance itself (of
-        dense rows). "records": each record comes with its own known covariance, see ``fit``.
+        dense rows). Where records have covariances of their own, give their mean.
     solver : {"riemannian", "spectral_init"}, default="riemannian"
         "spectral_init" stops after the first release, and spends everything on it.
-    tail_average : bool, default=True
-        Average the later steps (free).
     shrink : bool, default=True
         Shrink singular values by the known noise (free).
     budget_split : dict or "auto", default="auto"
@@ -157,7 +279,6 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
     """
 
     _privacy_units = dict.fromkeys(("row", "label"), ("add_remove", "replace"))
-    __metadata_request__fit = {"design": True}
 
     def __init__(
         self,
@@ -172,7 +293,6 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         clip_level: float | str = "auto",
         design: Any = "private",
         solver: str = "riemannian",
-        tail_average: bool = True,
         shrink: bool = True,
         budget_split: Split = "auto",
         fit_intercept: bool = True,
@@ -190,7 +310,6 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         self.clip_level = clip_level
         self.design = design
         self.solver = solver
-        self.tail_average = tail_average
         self.shrink = shrink
         self.budget_split = budget_split
         self.fit_intercept = fit_intercept
@@ -199,7 +318,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         self.n_jobs = n_jobs
 
     @atomic
-    def fit(self, X: Any, y: Any, design: Any = None) -> Self:
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the model; spends (`epsilon`, `delta`) once.
 
         Parameters
@@ -211,11 +330,6 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         y : array-like of shape (n_samples,)
             Targets, in the order of the rows; beside Dask rows also a Dask array in the same
             blocks.
-        design : array or pair of arrays, default=None
-            With ``design="records"``: what is known of each record, in the order of the rows. One
-            variance (n_samples,), one for each entry (n_samples, d1 * d2), covariances (n_samples,
-            d1 * d2, d1 * d2), or a pair (n_samples, d1, d1), (n_samples, d2, d2) whose Kronecker
-            products they are. They belong to their records, and are protected with them.
 
         Returns
         -------
@@ -224,7 +338,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         """
         self._check_parameters()
         session = self._open_session()
-        placed, shape = check_measurements(self, X, y, design)
+        placed, shape = check_measurements(self, X, y)
         attributes = self._fit_session(session, placed, shape)
         self._warn_of(attributes.pop("doubt"), attributes["n_samples_"], shape)
         return self._close_session(session, attributes)
@@ -243,7 +357,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
             self._warn_of_delta(n, session.unit)
         unit_noise = query.neighbours.units / session.budget.mu
         if design is None and session.unit == "label":
-            design = public_design(self, query, shape, n)
+            design = whitening(query.public_moments(), shape, n, 0.0)
         centre = Center(0.0, 0.0, True)
         if self.fit_intercept:
             centre = release_center(self, session, placed, shares["center"], n)
@@ -280,8 +394,7 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
         facts = descent_facts(self, shape, n, unit_noise)
         try:
             if searches_of_design(self):
-                share = shares.get("covariance", 0.0)
-                design = learnt_design(self, ask, shape, n, facts.rank_share, share)
+                design = release_whitening(ask, shape, n, facts.rank_share, shares["covariance"])
             if design is None:
                 raise UnreadableError
         except UnreadableError:
@@ -388,6 +501,6 @@ class DPTraceRegressor(RegressorMixin, BaseDPEstimator):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = not (isinstance(self.design, str) and self.design == "records")
+        tags.input_tags.sparse = True
         tags.regressor_tags.poor_score = True
         return tags

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer, released_count
-from skdp.solvers.likely import FARTHEST, QUESTIONS
-from skdp.solvers.scales import (
+from skdp.solvers.place import (
+    FARTHEST,
+    QUESTIONS,
     Scale,
     find_places,
     find_scales,

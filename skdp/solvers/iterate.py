@@ -23,17 +23,101 @@ Five ideas, all of them functions of public values:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.joint import Sent, Shown, joint_leading, more_columns
-from skdp.solvers.linalg import orthonormal
+from skdp.solvers.linalg import leading_eigenvectors, orthonormal
+
+# What all answers of an iteration say of a matrix together, and how wide a query may be.
+#
+# Notation: A is m x n. Answers to queries from the right are Y = A Q plus noise, those from the
+# left Z = A'U plus noise; W holds one over the variance of the noise of each column, t is the
+# variance of an entry of A before anything is known.
+
 
 FloatArray = NDArray[np.float64]
+_SEEN = 6.0  # times the edge of the noise that the weakest direction must stand out of it
+_LEAST_NOISE = 1e-9  # of an answer: noise below it is none
+
+
+class Sent(NamedTuple):
+    """One step of a transcript: query, answer, noise scale."""
+
+    query: FloatArray
+    answer: FloatArray
+    noise_scale: float
+
+
+class Shown(NamedTuple):
+    """What the last answer of one side shows.
+
+    Attributes
+    ----------
+    noise : float
+        Share of the noise in an entry of it, in the weakest direction that is wanted.
+    longest : float
+        Squared length of the longest row of its query, which the noise follows.
+    shape : tuple of int
+        Rows of the query, rows of the answer.
+    """
+
+    noise: float
+    longest: float
+    shape: tuple[int, int]
+
+
+def more_columns(sides: Sequence[Shown], width: int, most: int, n_left: int) -> int:
+    """Return how many random columns can join a query of `width`, at most `most`.
+
+    More of them find more of a spectrum that falls slowly. They make the longest row longer, and
+    the edge of the noise follows the width: what is wanted must stay well above it in the mean of
+    the answers that are left.
+    """
+    widths = width + np.arange(1, most + 1)
+    fits = np.ones(most, bool)
+    for noise, longest, (n_rows, n_answers) in sides:
+        louder = 1 + (widths - width) / (n_rows * max(longest, 1e-300))
+        signal = n_left * (1 - noise) / max(noise, 1e-300) / louder
+        fits &= signal >= _SEEN * np.sqrt(widths / n_answers)
+    return int(np.argmin(fits)) if not fits.all() else most
+
+
+def joint_leading(
+    rights: Sequence[Sent], lefts: Sequence[Sent], variance: float, k: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return the k leading left and right singular vectors of the posterior mean of A.
+
+    The mean solves A QWQ' + UWU' A + A/t = YWQ' + UWZ'; in the eigenvectors of QWQ' and UWU' each
+    entry is divided by a number. Beyond the span of the queries it is zero.
+    """
+    g, B, G = _weighted(lefts)  # of the queries from the left, and their answers
+    h, C, H = _weighted(rights)
+    inner = (B.T @ H + G.T @ C) / (g[:, None] + h + 1 / variance)
+    D, R = np.linalg.qr((H - B @ (B.T @ H)) / (h + 1 / variance))
+    E, S = np.linalg.qr((G - C @ (C.T @ G)) / (g + 1 / variance))
+    core = np.block([[inner, S.T], [R, np.zeros((len(R), len(S)))]])
+    P, _, Q = np.linalg.svd(core)
+    left, right = np.hstack([B, D]), np.hstack([C, E])
+    return left @ P[:, :k], right @ Q[:k].T
+
+
+def _weighted(sent: Sequence[Sent]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return eigenpairs (h, C) of QWQ', and YWQ'C."""
+    weights = [1 / max(step.noise_scale, _LEAST_NOISE * _size(step.answer)) for step in sent]
+    Q = np.hstack([w * step.query for w, step in zip(weights, sent, strict=True)])
+    Y = np.hstack([w * step.answer for w, step in zip(weights, sent, strict=True)])
+    C, roots, W = np.linalg.svd(Q, full_matrices=False)
+    return roots**2, C, Y @ (W.T * roots)
+
+
+def _size(answer: FloatArray) -> float:
+    return max(float(np.sqrt(np.mean(answer**2))), 1e-290)
+
+
 _AGREEMENT = 0.1  # mean squared cosine above chance that an earlier answer needs
 _SHORTEN = 0.25  # rows of a query, in squared mean lengths, where all is noise
 _BLIND = 0.98  # of the last answer is noise: what cut rows would show is not seen anyway
@@ -396,3 +480,139 @@ def ritz_values(
     values, vectors = np.linalg.eigh((M + M.T) / 2)
     order = np.argsort(-np.abs(values))[:k]
     return values[order], X @ vectors[:, order]
+
+
+# Low-rank fits of a matrix that is seen through noisy products, whatever the law of the noise.
+#
+# Notation as above. A `law` is public: "gaussian", "laplace" (pure differential
+# privacy, one column) or "exact" (no noise). `start` has more columns than the k that are wanted:
+# late ones, see there.
+
+
+_STEPS = {"gaussian": posterior_step, "laplace": laplace_step}
+_CORE_SHARE = {"gaussian": 0.02, "laplace": 0.1, "exact": 0.02}
+N_PASSES = (6, 2)  # with a delta, without
+_TOGETHER = 4  # passes of all components behind single ones, where answers are quiet
+_QUIET = 0.03  # of the answers on the first of them is noise
+_PASSES_EACH = 4  # of several pure components: two do not find one behind a stronger one
+N_PRODUCTS = (16, 8)  # with a delta, without
+_LATE, _FEW = 200, 10  # columns that may join those that are wanted, and how many always may
+_CELLS = 250_000  # in them: each answer has as much noise
+_EXACT_SHARE = 1e-5  # of a product without noise, of which there may be thousands
+
+
+def late_columns(
+    law: str, k: int, n_oversamples: int | str, n: int, most: int, *, symmetric: bool
+) -> tuple[int, int]:
+    """Return how many columns are sent at once, and how many wait until they cost little.
+
+    Matrices have at most n rows or columns, queries at most `most` columns. A number of more
+    columns is there from the first step; "auto" has them wait: few on symmetric matrices, whose
+    noise goes both ways.
+    """
+    if law == "laplace":
+        return k, 0
+    if not isinstance(n_oversamples, str):
+        return min(k + n_oversamples, max(k, most)), 0
+    late = min(k, _FEW) if symmetric else min(_LATE, max(_CELLS // n, _FEW))
+    return k, max(min(late, most - k), 0)
+
+
+def alternate(
+    ask: Any,
+    start: FloatArray,
+    k: int,
+    share: float,
+    *,
+    law: str,
+    n_iter: int | str,
+    first: int | None = None,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Alternate A V and A'U, then take the SVD of a noisy core: (U, k singular values, V).
+
+    `first` as in `half_steps`.
+    """
+    core = _CORE_SHARE[law]
+    if law == "exact":
+        U, V = _exact_pairs(ask, start[:, :k], _EXACT_SHARE * share)
+    else:
+        passes = N_PASSES[law == "laplace"] if isinstance(n_iter, str) else n_iter
+        options: Any = {"wanted": k, "first": first, "step": _STEPS[law]}
+        U, V, _ = half_steps(ask, start, passes, (1 - core) * share, **options)
+    return _core_svd(ask, U, V, k, core * share)
+
+
+def _exact_pairs(ask: Any, start: FloatArray, each: float) -> tuple[FloatArray, FloatArray]:
+    def multiply(V: FloatArray) -> FloatArray:
+        product: FloatArray = ask.left(ask.right(V, share=each).value, share=each).value
+        return product
+
+    V = leading_eigenvectors(multiply, start, start.shape[1])
+    return orthonormal(ask.right(V, share=each).value), V
+
+
+def passes_of_deflation(law: str, k: int) -> int:
+    """Return how many passes each of k components has by default."""
+    return _PASSES_EACH if law == "laplace" and k > 1 else N_PASSES[law == "laplace"]
+
+
+def deflate(
+    ask: Any, n_rows: int, starts: FloatArray, k: int, share: float, *, law: str, n_iter: int | str
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """One pair of vectors after the other, each across the ones before: (U, values, V)."""
+    if k == 1 or law == "exact":  # the same pairs
+        return alternate(ask, starts, k, share, law=law, n_iter=n_iter, first=k)
+    U, V = np.zeros((n_rows, 0)), np.zeros((len(starts), 0))
+    passes = passes_of_deflation(law, k) if isinstance(n_iter, str) else n_iter
+    core = _CORE_SHARE[law]
+    each, left = (1 - core) * share / k, 0.0
+    for j in range(k):
+        options: Any = {"across": (U, V), "step": _STEPS[law]}
+        found = half_steps(ask, starts[:, [j]], passes, each, **options)
+        U, V = np.hstack([U, found.left]), np.hstack([V, found.right])
+        if j == 0 and found.noise < _QUIET and law == "gaussian":
+            each, left = each / 2, (k - 1) * each / 2
+    if left > 0:  # single vectors do not tell singular values that are near each other
+        start = np.hstack([V, starts[:, k:]])
+        U, V, _ = half_steps(ask, start, _TOGETHER, left, wanted=k, first=k)
+    return _core_svd(ask, U, V, k, core * share)
+
+
+def _core_svd(
+    ask: Any, U: FloatArray, V: FloatArray, k: int, share: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    left, values, right = np.linalg.svd(ask.core(U, V, share=share).value)
+    return U @ left[:, :k], values[:k], V @ right[:k].T
+
+
+def iterate_symmetric(
+    ask: Any,
+    start: FloatArray,
+    k: int,
+    share: float,
+    *,
+    law: str,
+    n_iter: int | str,
+    first: int | None = None,
+    project: Project | None = None,
+    spread: bool = True,
+) -> tuple[FloatArray, FloatArray]:
+    """Power iteration on a symmetric matrix, then signed Ritz values: (k values, vectors).
+
+    `spread` as in `symmetric_power`.
+    """
+    core = _CORE_SHARE[law]
+    project = project or np.asarray
+    if law == "exact":
+        each = _EXACT_SHARE * share
+
+        def multiply(Q: FloatArray) -> FloatArray:
+            return project(ask.right(project(Q), share=each).value)
+
+        X = leading_eigenvectors(multiply, project(start[:, :k]), k)
+    else:
+        steps = N_PRODUCTS[law == "laplace"] if isinstance(n_iter, str) else n_iter
+        options: Any = {"wanted": k, "first": first, "project": project, "step": _STEPS[law]}
+        options["spread"] = spread
+        X = symmetric_power(ask, start, steps, (1 - core) * share, **options)
+    return ritz_values(ask, X, k, core * share)

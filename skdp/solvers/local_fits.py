@@ -10,16 +10,151 @@ decrease the loss at each step; nothing stops early, so nothing tells of the row
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.solvers.local_losses import ConvexLoss, each
+from skdp.data.factorisations import eigh, times_powers
+
+# Convex losses of one user as ridge fits to pseudo-responses: each step decreases the loss.
+#
+# Notation as above: targets Y and linear predictors are (n, m, p).
+
 
 FloatArray = NDArray[np.float64]
+_HUBER = 2.0  # times the median absolute residual: 1.35 standard deviations
+
+
+def each(values: NDArray[Any], A: FloatArray) -> NDArray[Any]:
+    """Shape one number for each user so that it multiplies the users of A."""
+    return values.reshape(-1, *[1] * (A.ndim - 1))
+
+
+@dataclass(frozen=True)
+class ConvexLoss:
+    """A convex loss as ridge fits to pseudo-responses.
+
+    Attributes
+    ----------
+    n_steps : int
+        How many ridge fits.
+    pseudo : callable
+        (Y, linear predictor) -> pseudo-responses: predictor minus scaled gradient, the scale an
+        upper bound of the curvature, so that each step decreases the loss.
+    losses : callable
+        (Y, linear predictor) -> loss of each row, (n, m).
+    mean : callable or None
+        Linear predictor -> expected indicators, where Y are indicators of classes.
+    judges : bool
+        Whether heads are judged by it; else by least squares, where leaving out is exact.
+    skewed : bool
+        Whether residuals of two signs cost differently: intercepts are then no means.
+    """
+
+    n_steps: int
+    pseudo: Callable[[FloatArray, FloatArray], FloatArray]
+    losses: Callable[[FloatArray, FloatArray], FloatArray]
+    mean: Callable[[FloatArray], FloatArray] | None = None
+    judges: bool = False
+    skewed: bool = False
+
+
+class RowLoss(Protocol):
+    """A convex loss of single residuals, checked: what users may minimise."""
+
+    def value(self, residual: FloatArray) -> FloatArray:
+        """Return the loss of each residual."""
+        ...
+
+    def derivative(self, residual: FloatArray) -> FloatArray:
+        """Return its derivative at each residual."""
+        ...
+
+
+_STEPS = 30  # ridge fits for a loss of one's own
+_WIDTH = 1.0  # of smoothing, in median absolute residuals
+_EITHER: FloatArray = np.array([[[0.5], [3.0]]])
+
+
+def convex_loss(loss: str | RowLoss) -> ConvexLoss:
+    """Return a loss as ridge fits: one of `LOSSES`, or one of residuals.
+
+    A loss with a declared `curvature` takes gradient steps of its inverse. Another one has a
+    derivative in declared `bounds` (a, b): its mean over residuals up to w away, (value(r + w) -
+    value(r - w)) / 2w, has a slope of at most (b - a)/2w.
+    """
+    if isinstance(loss, str):
+        return LOSSES[loss]
+
+    def losses(Y: FloatArray, eta: FloatArray) -> FloatArray:
+        return np.asarray(loss.value(Y - eta).sum(axis=2))
+
+    skewed = not np.array_equal(loss.value(_EITHER), loss.value(-_EITHER))
+    curvature = getattr(loss, "curvature", None)
+    if curvature is not None:
+
+        def smooth(Y: FloatArray, eta: FloatArray) -> FloatArray:
+            return np.asarray(eta + loss.derivative(Y - eta) / curvature)
+
+        return ConvexLoss(_STEPS, smooth, losses, judges=True, skewed=skewed)
+    low, high = loss.bounds  # type: ignore[attr-defined]
+
+    def steep(Y: FloatArray, eta: FloatArray) -> FloatArray:
+        R = Y - eta
+        width = _WIDTH / _HUBER * _huber_width(R)
+        return np.asarray(eta + (loss.value(R + width) - loss.value(R - width)) / (high - low))
+
+    return ConvexLoss(_STEPS, steep, losses, skewed=skewed)
+
+
+def _square_loss(Y: FloatArray, eta: FloatArray) -> FloatArray:
+    R = Y - eta
+    return np.asarray((R * R).sum(axis=2))
+
+
+def _huber_width(R: FloatArray) -> FloatArray:
+    return np.asarray(_HUBER * np.median(np.abs(R), axis=(1, 2))[:, None, None])
+
+
+def _huber_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
+    R = Y - eta
+    width = _huber_width(R)
+    return np.asarray(eta + np.clip(R, -width, width))
+
+
+def _absolute_loss(Y: FloatArray, eta: FloatArray) -> FloatArray:
+    return np.asarray(np.abs(Y - eta).sum(axis=2))
+
+
+def _sigmoid(eta: FloatArray) -> FloatArray:
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(eta, -40.0, 40.0))))
+
+
+def _softmax(eta: FloatArray) -> FloatArray:
+    shifted = np.exp(np.maximum(eta - eta.max(axis=2, keepdims=True), -40.0))
+    return np.asarray(shifted / shifted.sum(axis=2, keepdims=True))
+
+
+def _logistic_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
+    return eta + 4.0 * (Y - _sigmoid(eta))
+
+
+def _softmax_pseudo(Y: FloatArray, eta: FloatArray) -> FloatArray:
+    return eta + 2.0 * (Y - _softmax(eta))
+
+
+LOSSES: dict[str, ConvexLoss] = {
+    "squared": ConvexLoss(1, lambda Y, eta: Y, _square_loss),
+    "huber": ConvexLoss(8, _huber_pseudo, _absolute_loss, judges=True),
+    "logistic": ConvexLoss(20, _logistic_pseudo, _square_loss, _sigmoid),
+    "softmax": ConvexLoss(30, _softmax_pseudo, _square_loss, _softmax),
+}
+
+
 _LEAST_DIAGONAL = 1e-9
 
 
@@ -46,15 +181,6 @@ def centred(A: FloatArray) -> FloatArray:
         constant = np.abs(out[some]) <= 1e-13 * np.abs(A[some]).max(axis=1, keepdims=True)
         out[some] = np.where(constant, 0.0, out[some])
     return out
-
-
-def times_powers(
-    A: FloatArray, exponents: NDArray[np.intc], out: FloatArray | None = None
-) -> FloatArray:
-    """Multiply each user's array by its power of two: as `ldexp`, in a fraction of the time."""
-    if np.all(np.abs(exponents) < 1022):  # products with normal floats are rounded once, as there
-        return np.asarray(np.multiply(A, each(np.ldexp(1.0, exponents), A), out=out))
-    return np.asarray(np.ldexp(A, each(exponents, A), out=out))
 
 
 def _norms(A: FloatArray) -> FloatArray:
@@ -101,9 +227,9 @@ def _left_factor(F: FloatArray) -> tuple[FloatArray, FloatArray]:
     m, q = F.shape[1:]
     if m <= q:
         K = np.matmul(F, transposed(F.copy()))  # of one array it takes half as long again
-        s, P = np.linalg.eigh(K)
+        s, P = eigh(K)
         return P, np.maximum(s, 0.0)
-    s, Q = np.linalg.eigh(np.matmul(transposed(F), F))
+    s, Q = eigh(np.matmul(transposed(F), F))
     kept = s > 1e-13 * np.maximum(s[:, -1:], 0.0)
     roots = np.where(kept, np.sqrt(np.where(kept, s, 1.0)), np.inf)
     return np.matmul(F, Q) / roots[:, None, :], np.where(kept, s, 0.0)
@@ -312,15 +438,9 @@ class RidgePath:
         """Fit Y by offset + F b + intercept under the loss."""
         eta = offset
         for _ in range(loss.n_steps):
-            target, own = loss.pseudo(Y, eta), penalty
-            if loss.typical is not None:
-                own = penalty * loss.typical(Y, eta)
-            BY, diagonal, intercept = self.residuals(target - offset, own, variance)
-            eta = target - BY
-        if loss.typical is not None:  # once more in units of ordinary rows: a fixed point of both
-            step = loss.pseudo(Y, eta) - eta
-            target = eta + step / each(loss.typical(Y, eta), Y)
+            target = loss.pseudo(Y, eta)
             BY, diagonal, intercept = self.residuals(target - offset, penalty, variance)
+            eta = target - BY
         left_out = target - BY / np.maximum(diagonal, _LEAST_DIAGONAL)[:, :, None]
         dual = BY / each(penalty * self.size, BY)
         return LocalFit(eta, left_out, target, dual, intercept)
@@ -328,3 +448,174 @@ class RidgePath:
     def coefficients(self, fit: LocalFit) -> FloatArray:
         """Return the coefficients (n, q, p) of a fit."""
         return moments(cast(FloatArray, self.F), fit.dual)
+
+
+# What the solvers of personal models ask of a batch of users; see `skdp.data.units.Batch`.
+
+
+_LARGEST = float(np.finfo(np.float64).max)
+
+
+class UserBatch(Protocol):
+    """Users with equally many rows; see `skdp.data.units.Batch`."""
+
+    @property
+    def X(self) -> FloatArray:
+        """Rows, (n, m, d)."""
+        ...
+
+    @property
+    def Y(self) -> FloatArray:
+        """Targets, (n, m, p)."""
+        ...
+
+    @property
+    def x_exponent(self) -> NDArray[np.intc]:
+        """Power of two of the rows."""
+        ...
+
+    @property
+    def y_exponent(self) -> NDArray[np.intc]:
+        """Power of two of the targets."""
+        ...
+
+    def keep(
+        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
+    ) -> tuple[NDArray[Any], ...]:
+        """Return what `make` returned for these users under a public key, or call it."""
+        ...
+
+    def own_rows(self) -> FloatArray:
+        """Return the rows in an array that may be written to."""
+        ...
+
+
+class TakenUsers(NamedTuple):
+    """Some users of a batch."""
+
+    X: FloatArray
+    Y: FloatArray
+    x_exponent: NDArray[np.intc]
+    y_exponent: NDArray[np.intc]
+
+    @classmethod
+    def of(cls, batch: UserBatch, users: NDArray[np.intp]) -> TakenUsers:
+        """Take them."""
+        exponents = batch.x_exponent[users], batch.y_exponent[users]
+        return cls(batch.X[users], batch.Y[users], *exponents)
+
+    @classmethod
+    def together(cls, batches: Sequence[UserBatch]) -> TakenUsers:
+        """Return the users of some batches as one: what is computed for each is the same."""
+        parts = zip(*[(b.X, b.Y, b.x_exponent, b.y_exponent) for b in batches], strict=True)
+        return cls(*map(np.concatenate, parts))
+
+    def keep(
+        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
+    ) -> tuple[NDArray[Any], ...]:
+        """Keep nothing."""
+        return make()
+
+    def own_rows(self) -> FloatArray:
+        """Return a copy of the rows."""
+        return self.X.copy()
+
+
+def _beyond(X: FloatArray, exponents: NDArray[np.intc], bounds: FloatArray) -> NDArray[np.bool_]:
+    low, high = (times_powers(A, exponents) for A in (X.min(1), X.max(1)))
+    return np.asarray(((low < bounds[0]) | (high > bounds[1])).any(axis=1))
+
+
+def beyond(batch: UserBatch, bounds: FloatArray) -> NDArray[np.intp]:
+    """Return which users have an entry beyond the bounds (2, d) of its column.
+
+    Who has none beyond the bounds that were asked about first is not looked at for wider ones.
+    """
+
+    def made() -> tuple[NDArray[Any], ...]:
+        return bounds, np.flatnonzero(_beyond(batch.X, batch.x_exponent, bounds))
+
+    first, users = batch.keep(("beyond",), made)
+    if first is bounds:
+        return users
+    if not ((first[0] >= bounds[0]) & (first[1] <= bounds[1])).all():
+        return np.flatnonzero(_beyond(batch.X, batch.x_exponent, bounds))
+    return users[_beyond(batch.X[users], batch.x_exponent[users], bounds)]
+
+
+def _own_exponents(flat: FloatArray) -> NDArray[np.intc]:
+    """Return the power of two above the largest entry of each user; 0 of zeros."""
+    largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
+    return np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
+
+
+def _cut(batch: UserBatch, bounds: FloatArray) -> tuple[NDArray[Any], ...]:
+    """Return users with far entries, their new powers of two, and where entries change to what."""
+    some = beyond(batch, bounds)
+    (_, m, d), rows = batch.X.shape, times_powers(batch.X[some], batch.x_exponent[some])
+    flat = rows.reshape(len(rows), m * d)
+    changed = np.flatnonzero((rows < bounds[0]) | (rows > bounds[1]))
+    column, (user, place) = changed % d, np.divmod(changed, m * d)
+    values = np.clip(flat[user, place], bounds[0, column], bounds[1, column])
+    flat[user, place] = values
+    exponents = _own_exponents(flat)
+    values = times_powers(values, -exponents[user])
+    return some, exponents, some[user] * (m * d) + place, values
+
+
+class ChangedUsers(NamedTuple):
+    """A batch whose rows are seen otherwise, by a public change that `name` names."""
+
+    X: FloatArray
+    Y: FloatArray
+    x_exponent: NDArray[np.intc]
+    y_exponent: NDArray[np.intc]
+    whole: UserBatch
+    name: Hashable
+
+    @classmethod
+    def about(cls, batch: UserBatch, center: FloatArray, digest: Hashable) -> ChangedUsers:
+        """Return the users of a batch about a public centre, of this digest.
+
+        A column that lies a thousand of its scales from 0 hides what all others say.
+        """
+        name = ("about", digest)
+
+        def made() -> tuple[NDArray[Any], ...]:
+            rows = times_powers(batch.X, batch.x_exponent) - center
+            np.clip(rows, -_LARGEST, _LARGEST, out=rows)  # at 1e308 on both sides of 0
+            exponents = _own_exponents(rows.reshape(len(rows), -1))
+            return times_powers(rows, -exponents, out=rows), exponents
+
+        X, exponents = batch.keep(name, made, large=True)
+        return cls(X, batch.Y, exponents, batch.y_exponent, batch, name)
+
+    @classmethod
+    def within(cls, batch: UserBatch, bounds: FloatArray, digest: Hashable) -> UserBatch:
+        """Return the users with entries cut to public bounds (2, d) of the columns, of this digest.
+
+        They are cut before their own power of two. Of users who have nothing beyond the bounds all
+        bits are as they were.
+        """
+        name = ("within", digest)
+        if isinstance(batch, cls) and batch.name == name:
+            return batch
+        some, own, places, values = batch.keep(name, lambda: _cut(batch, bounds))
+        if not some.size:
+            return batch
+        X, exponents = batch.own_rows(), batch.x_exponent.copy()
+        moved = np.flatnonzero(own != exponents[some])
+        X[some[moved]] = times_powers(X[some[moved]], (exponents[some] - own)[moved])
+        X.reshape(-1)[places] = values
+        exponents[some] = own
+        return cls(X, batch.Y, exponents, batch.y_exponent, batch, name)
+
+    def keep(
+        self, key: Hashable, make: Callable[[], tuple[NDArray[Any], ...]], *, large: bool = False
+    ) -> tuple[NDArray[Any], ...]:
+        """Keep it beside what belongs to the rows as they are."""
+        return self.whole.keep((self.name, key), make, large=large)
+
+    def own_rows(self) -> FloatArray:
+        """Return a copy of the rows."""
+        return self.X.copy()

@@ -195,14 +195,21 @@ def factorize(
 ) -> Factors:
     """Factor what was released: A itself, Y and Z, or these and a core.
 
-    `sides` are what they were multiplied by: nothing, F and S, or T and S of the core.
+    `sides` are what they were multiplied by: nothing, F and S, or T and S of the core. Whatever the
+    size of the matrix, numbers of order one are factored, so that no square of them overflows.
     """
+    largest = max(float(np.abs(answer.value).max(initial=0.0)) for answer in noisy)
+    power = math.frexp(largest)[1]
+    scaled = [Answer(np.ldexp(a.value, -power), math.ldexp(a.noise_scale, -power)) for a in noisy]
     if len(noisy) == 1:
-        return from_matrix(noisy[0], k, start)
-    right, left = sides
-    if len(noisy) == 2:
-        return from_two(noisy[0], noisy[1], right, left, k)
-    return from_core(noisy[0], noisy[1], noisy[2], left, right, k)
+        factors = from_matrix(scaled[0], k, start)
+    elif len(noisy) == 2:
+        factors = from_two(scaled[0], scaled[1], sides[0], sides[1], k)
+    else:
+        factors = from_core(scaled[0], scaled[1], scaled[2], sides[1], sides[0], k)
+    with np.errstate(over="ignore"):
+        values = np.minimum(np.ldexp(factors.values, power), np.finfo(np.float64).max)
+    return factors._replace(values=values)
 
 
 def from_core(

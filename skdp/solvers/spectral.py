@@ -9,7 +9,7 @@ Three routes for rows:
 - `gram_subspace`: the symmetric moment of clipped rows, then rounds of tangent refinement: at V
   the tangent part (I - VV')X'X V needs half the noise of the whole, and less with clipping;
 - `power_subspace`: power steps on the core and tangent parts in one release, no d x d array;
-- `screened_subspace` (`skdp.solvers.screening`): columns chosen by their noisy sums, then the
+- `screened_subspace`: columns chosen by their noisy sums, then the
   first route on what is kept.
 
 Rows may be persons, whose rows are bounded together: bounds and answers are those of one row.
@@ -20,18 +20,273 @@ Clip levels aim at a number of clipped rows in proportion to the noise (`private
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skdp.solvers.linalg import orthonormal, top_eigenpairs
-from skdp.solvers.scales import private_clip_level
-from skdp.solvers.thinning import chosen_subspace
+from skdp.answer import Answer
+from skdp.solvers.linalg import leading_pairs, orthonormal, top_eigenpairs, wigner
+from skdp.solvers.place import private_clip_level
+
+# Releases that are bought in rungs: how many of them is decided on released values.
+
 
 FloatArray = NDArray[np.float64]
+_RANK = 50  # the number of this rank must be readable, or that of a tenth of them
+
+
+class Bought(NamedTuple):
+    """Noisy numbers.
+
+    Attributes
+    ----------
+    value : ndarray
+    noise_scale : float
+    spent : float
+        Share of the budget that they took.
+    readable : bool
+        Whether the largest stand clearly above the noise.
+    """
+
+    value: FloatArray
+    noise_scale: float
+    spent: float
+    readable: bool
+
+    def with_more(self, answer: Answer, share: float) -> Bought:
+        """Average the numbers with the same ones, bought again for a share."""
+        both = averaged(Answer(self.value, self.noise_scale), answer)
+        return Bought(both.value, both.noise_scale, self.spent + share, self.readable)
+
+
+def averaged(first: Answer, second: Answer) -> Answer:
+    """Average two answers to one question by their precision."""
+    if first.noise_scale == 0.0:
+        return first
+    weights = first.noise_scale**-2, second.noise_scale**-2
+    value = (weights[0] * first.value + weights[1] * second.value) / sum(weights)
+    return Answer(value, sum(weights) ** -0.5)
+
+
+def bought(
+    ask: Callable[..., Answer], rungs: Iterable[tuple[float, ...]], clear: Callable[..., bool]
+) -> Bought:
+    """Buy the same numbers again until they are clear: rungs are (share, *limits).
+
+    Each rung is one release, ``ask(share=...)``; they are averaged by precision. The rungs end
+    where ``clear(value, noise_scale, *limits)``.
+    """
+    value: Any = 0.0
+    precision = spent = 0.0
+    for share, *limits in rungs:
+        answer = ask(share=share)
+        if answer.noise_scale == 0.0:
+            return Bought(answer.value, 0.0, share, True)
+        weight = answer.noise_scale**-2
+        value = (precision * value + weight * answer.value) / (precision + weight)
+        precision, spent = precision + weight, spent + share
+        if clear(value, precision**-0.5, *limits):
+            return Bought(value, precision**-0.5, spent, True)
+    return Bought(value, precision**-0.5, spent, False)
+
+
+def ranked(values: FloatArray) -> float:
+    """Return the number that must be readable."""
+    rank = min(_RANK, max(len(values) // 10, 1))
+    return float(np.partition(values, -rank)[-rank])
+
+
+# Choices about a noisy moment, made on the moment itself at no cost: thinning.
+#
+# Notation: A = M + noise is a released symmetric moment, s the deviation of its diagonal (s/sqrt(2)
+# off it). With Z of the same law, A + c Z and A - Z/c have uncorrelated noises: what is fitted on
+# the first is judged without bias on the second, tr(V'(A - Z/c)V) = tr(V'M V) + noise of mean zero.
+# All of it is post-processing: privacy does not depend on Z, which is the same in every fit.
+
+
+_SPLIT = 0.6  # c: most of the signal stays in the half that is fitted
+# By which another must be better than the leading eigenvectors, or than what is known from
+# elsewhere, in noise scales, where it is judged once: the best of several looks better than it is.
+_MARGIN = 1.0
+_MOST_SPLITS, _SPLIT_COLUMNS = 8, 1600  # of sparse rows; of so many columns together
+_WIDER = 4  # times as many eigenpairs as are asked for: what the shrunk spectrum is made of
+_ROUGH = 1e-4  # of the diagonal: noise beside which single precision is nothing
+_LEVELS = (2.5, 3.5)  # of the noise off the diagonal, for soft thresholds
+
+
+class Subspace(NamedTuple):
+    """A subspace, and the estimate of the moment that it came from.
+
+    Attributes
+    ----------
+    vectors : ndarray of shape (n, k)
+        Orthonormal columns.
+    moment : ndarray of shape (n, n)
+        The released moment, or what is left of it after a threshold.
+    axes : bool
+        Whether it is spanned by single columns: nothing was read beside the diagonal.
+    """
+
+    vectors: FloatArray
+    moment: FloatArray
+    axes: bool
+
+
+class _Noisy:
+    """A moment with noise of known scale, and its leading eigenpairs.
+
+    With `rough` eigenpairs are found in single precision, where that is far below the noise: they
+    are judged, and not used.
+    """
+
+    def __init__(self, moment: FloatArray, noise_scale: float, *, rough: bool = False) -> None:
+        self.moment, self.noise_scale = moment, noise_scale
+        self._rough = rough and noise_scale > _ROUGH * float(np.abs(np.diag(moment)).max())
+        self._pairs: tuple[FloatArray, FloatArray] | None = None
+
+    def pairs(self, k: int) -> tuple[FloatArray, FloatArray]:
+        """Return k eigenpairs, descending; what was found once is not looked for again."""
+        if self._pairs is None or len(self._pairs[0]) < min(k, len(self.moment)):
+            self._pairs = self.pairs_of(self.moment, k)
+        values, vectors = self._pairs
+        return values[:k], vectors[:, :k]
+
+    def pairs_of(self, moment: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
+        """Return k eigenpairs of another moment, in the same precision."""
+        unit = _unit_of(moment)
+        moment = moment if unit == 1.0 else moment / unit
+        values, vectors = leading_pairs(moment.astype(np.float32) if self._rough else moment, k)
+        return unit * values.astype(np.float64), vectors.astype(np.float64)
+
+
+def _unit_of(moment: FloatArray) -> float:
+    """Return a power of two that divides a moment before it is read: 1 unless it is extreme.
+
+    Beyond it single precision overflows; below it the tolerance of ARPACK, which has a floor, is
+    coarse.
+    """
+    largest = max(float(moment.max(initial=0.0)), -float(moment.min(initial=0.0)))
+    exponent = math.frexp(largest)[1]
+    return 1.0 if -20 <= exponent <= 100 else math.ldexp(1.0, min(max(exponent, -1000), 1000))
+
+
+Way = Callable[[_Noisy, int], Subspace]
+
+
+def soft_thresholded(A: FloatArray, level: float) -> FloatArray:
+    """Shorten all entries off the diagonal by a level, down to zero."""
+    out = np.clip(A, -level, level)
+    np.subtract(A, out, out=out)
+    np.fill_diagonal(out, np.diag(A))
+    return out
+
+
+def chosen_subspace(
+    A: FloatArray,
+    noise_scale: float,
+    k: int,
+    first: FloatArray | None = None,
+    *,
+    sparse: bool = False,
+) -> Subspace:
+    """Return the k-dimensional subspace that the other half of the noise likes best.
+
+    Candidates: leading eigenvectors as they are, of the shrunk spectrum and the diagonal beside it,
+    of two soft thresholds; for sparse rows, of what is read off the diagonal and the diagonal
+    itself; the k largest entries of the diagonal, and of `first`, if it is given.
+    That must be known from elsewhere (popularity): what holds the noise of A is judged too well.
+    The moment of few columns of sparse rows, which popularity shows nearly as well, is split more
+    than once: the mean of the scores has less of the noise that splits add.
+    """
+    released = _Noisy(A, noise_scale)
+    if noise_scale == 0.0:
+        return _leading(released, k)
+    ways, rng = _ways(first, sparse), np.random.default_rng(20240229)
+    splits = min(_MOST_SPLITS, max(1, _SPLIT_COLUMNS // len(A))) if sparse else 1
+    scores = np.mean([_scores(released, ways, k, rng) for _ in range(splits)], axis=0)
+    margin = _MARGIN * math.sqrt((1 + 1 / (splits * _SPLIT**2)) / (1 + 1 / _SPLIT**2))
+    for simple in (0,) if first is None else (0, -1):
+        scores[simple] += margin * noise_scale * math.sqrt(k)
+    return ways[int(np.argmax(scores))](released, k)
+
+
+def _scores(released: _Noisy, ways: list[Way], k: int, rng: np.random.Generator) -> FloatArray:
+    """Return what each way makes of one half of the noise, judged by the other one."""
+    A, noise_scale = released.moment, released.noise_scale
+    Z = rng.standard_normal(A.shape) * noise_scale
+    Z = (Z + Z.T) / 2
+    half = _Noisy(A + _SPLIT * Z, noise_scale * math.sqrt(1 + _SPLIT**2), rough=True)
+    half.pairs(_WIDER * k)
+    other = A - Z / _SPLIT
+    return np.array([_score(way(half, k).vectors, other) for way in ways])
+
+
+def _score(V: FloatArray, moment: FloatArray) -> float:
+    return float(np.sum(V * (moment @ V)))
+
+
+def _ways(first: FloatArray | None, sparse: bool) -> list[Way]:
+    """Return the candidates as functions of a noisy moment and k."""
+    ways: list[Way] = [
+        _leading,
+        _with_diagonal,
+        *(partial(_thresholded, level=level) for level in _LEVELS),
+    ]
+    ways.append(lambda A, k: Subspace(_axes(np.diag(A.moment), k), A.moment, True))
+    if sparse:
+        ways.append(_beside_diagonal)
+    if first is not None:
+        ways.append(lambda A, k: Subspace(_axes(first, k), A.moment, True))
+    return ways
+
+
+def _leading(A: _Noisy, k: int) -> Subspace:
+    return Subspace(A.pairs(k)[1], A.moment, False)
+
+
+def _thresholded(A: _Noisy, k: int, level: float) -> Subspace:
+    B = soft_thresholded(A.moment, level * A.noise_scale / math.sqrt(2))
+    return Subspace(A.pairs_of(B, k)[1], B, False)
+
+
+def _with_diagonal(A: _Noisy, k: int) -> Subspace:
+    """Leading subspace of the shrunk spectrum plus what the diagonal has beyond it."""
+    shrunk = wigner(*A.pairs(_WIDER * k), A.noise_scale / math.sqrt(2))
+    sizes = shrunk.values * np.maximum(shrunk.cosines, 0.0)
+    rest = np.maximum(np.diag(A.moment) - (shrunk.vectors**2) @ sizes, 0.0)
+    singles = _axes(rest, min(_WIDER * k, len(rest)))
+    parts = [shrunk.vectors * np.sqrt(sizes), singles * np.sqrt(rest @ singles)]
+    V = np.linalg.svd(np.hstack(parts), full_matrices=False)[0][:, :k]
+    return Subspace(np.asarray(V), A.moment, False)
+
+
+def _beside_diagonal(A: _Noisy, k: int) -> Subspace:
+    """Leading subspace of the shrunk spectrum off the diagonal, and the diagonal as it is.
+
+    Sums of squares of columns are large beside their products where rows are sparse; they are no
+    direction, and their noise is that of one entry.
+    """
+    diagonal = np.maximum(np.diag(A.moment), 0.0)
+    off = A.moment.copy()
+    np.fill_diagonal(off, 0.0)
+    found = wigner(*A.pairs_of(off, _WIDER * k), A.noise_scale / math.sqrt(2))
+    sizes = found.values * np.maximum(found.cosines, 0.0)
+    estimate = (found.vectors * sizes) @ found.vectors.T
+    np.fill_diagonal(estimate, diagonal)
+    return Subspace(A.pairs_of(estimate, k)[1], estimate, False)
+
+
+def _axes(sizes: FloatArray, k: int) -> FloatArray:
+    """Return the unit vectors of the k largest sizes, as columns."""
+    V = np.zeros((len(sizes), k))
+    V[np.argsort(-sizes, kind="stable")[:k], np.arange(k)] = 1.0
+    return V
+
+
 _CLIP_SHARE = 0.03  # of each release, for its clip level
 _GRAM_LEVEL, TANGENT_LEVEL = 24.0, 20.0
 CORE_SCALE = 3.0
@@ -292,3 +547,142 @@ def power_subspace(
         left = np.linalg.svd(np.hstack(stacked), full_matrices=False)[0]
         V = left[:, : k if last else start.shape[1]]
     return V
+
+
+# Leading subspaces of wide rows: few columns are kept, and popularity is the floor.
+#
+# Notation as above. A column costs noise whether it holds anything or not, so
+# the number of kept columns follows the signal: n' = 2 x^(2/3) for x rows over the noise of one
+# entry of the moment.
+
+
+# Shares of the sums, and how many noise scales the largest of them must reach to stop there.
+_RUNGS = ((0.1, 5.0), (0.2, 3.5), (0.7, math.inf))
+_SIZE, _FEWEST_KEPT, _MOST_KEPT = 2.0, 100, 4000
+_ONE_MOMENT = 3  # times as many columns are best where there are no tangent rounds
+_TANGENT_COLUMNS = 2  # so many times as many columns are reached by the tangent rounds
+_HELD = 0.8  # of the squares of the counts, by the columns that are kept at least
+_FEW = 1500  # columns whose moment is released whole where sums tell nothing
+_CLEAR = 0.1  # of the rows, at the edge of its noise: then it tells something
+_MOMENT = 0.6  # of what is left; the tangent rounds (or a second moment) get the rest
+_MOMENT_LEVEL, _TANGENT_LEVEL = 30.0, 40.0
+
+
+def bought_sums(sums: Callable[..., Answer], share: float, *, all_in: bool = True) -> Bought:
+    """Buy column sums in rungs until the largest can be read.
+
+    With `all_in` the whole share goes to sums that cannot be read.
+    """
+    rungs = [(part * share, level) for part, level in (_RUNGS if all_in else _RUNGS[:-1])]
+    return bought(sums, rungs, lambda value, scale, level: ranked(np.abs(value)) > level * scale)
+
+
+def kept_columns(signal: float, d: int, k: int) -> int:
+    """Return how many columns to keep: rows over the noise of an entry, to the power 2/3."""
+    size = min(_SIZE * signal ** (2 / 3), float(_MOST_KEPT))
+    return int(min(max(size, _FEWEST_KEPT, 4 * k), d))
+
+
+def shows_all_columns(signal: float, d: int) -> bool:
+    """Whether a moment shows so much of all columns that their counts are not needed beside it."""
+    return d <= _MOST_KEPT and bool(_ONE_MOMENT * _SIZE * signal ** (2 / 3) >= d)
+
+
+def moment_columns(signal: float, d: int, k: int) -> int:
+    """Return of how many columns one moment is best: more than where tangent rounds reach others.
+
+    Their counts are known too: popularity is a floor.
+    """
+    return min(_ONE_MOMENT * kept_columns(signal, d, k), _MOST_KEPT, d)
+
+
+def screened_subspace(
+    ask: Any, d: int, k: int, share: float, noise: RowNoise
+) -> tuple[FloatArray, FloatArray, NDArray[np.intp]]:
+    """Return (V, noisy column sums, kept columns) of wide, mostly non-negative rows.
+
+    Which columns are kept is a function of the noisy sums. The subspace of their moment is chosen
+    by thinning, with the most popular columns among the candidates: where these are best a second
+    moment takes the place of the tangent rounds. Few columns are all kept where sums tell nothing
+    though a moment would: then entries have both signs.
+    """
+    clear = d <= _FEW and noise.psd * math.sqrt(2 * d / share) < _CLEAR * noise.n
+    sums = bought_sums(ask.sums, share, all_in=not clear)
+    order = np.argsort(-np.abs(sums.value), kind="stable")
+    V = np.zeros((d, k))
+    if not (sums.readable or clear):
+        V[order[:k], np.arange(k)] = 1.0
+        return V, sums.value, order[:k]
+    rest = share - sums.spent
+    first, last = _MOMENT * rest, (1 - _MOMENT) * rest
+    n = kept_columns(noise.n * math.sqrt(first) / noise.psd, d, k) if sums.readable else d
+    order = order[: _TANGENT_COLUMNS * n]
+    sizes = np.maximum(np.abs(sums.value[order]), sums.noise_scale)
+    V[order] = _moment_subspace(ask.columns(order), sizes, n, k, (first, last), noise)
+    return V, sums.value, order
+
+
+def screened_moment(ask: Any, d: int, k: int, share: float, signal: float) -> FloatArray:
+    """Return the subspace of one moment of the columns with the largest counts.
+
+    `signal` is rows over the noise of an entry of the moment, at the whole share. Popularity is the
+    floor, as for rows.
+    """
+    counts = bought_sums(ask.counts, share)
+    order = np.argsort(-counts.value, kind="stable")
+    V = np.zeros((d, k))
+    if not counts.readable:
+        V[order[:k], np.arange(k)] = 1.0
+        return V
+    rest = share - counts.spent
+    size = moment_columns(signal * math.sqrt(rest / share), d, k)
+    order = order[: max(size, min(_spread(counts, order), _MOST_KEPT))]
+    moment = ask.columns(order).gram(share=rest)
+    options = (moment.noise_scale, k, counts.value[order])
+    V[order] = chosen_subspace(moment.value, *options, sparse=True).vectors
+    return V
+
+
+def _spread(counts: Bought, order: NDArray[np.intp]) -> int:
+    """Return how many columns hold most of the squares of the counts, by released values.
+
+    Where columns are about alike, few of them show little of what all have in common.
+    """
+    squares = np.cumsum(counts.value[order] ** 2 - counts.noise_scale**2)
+    return int(np.searchsorted(np.maximum.accumulate(squares), _HELD * squares.max())) + 1
+
+
+def _moment_subspace(
+    ask: Any, sizes: FloatArray, n: int, k: int, shares: tuple[float, float], noise: RowNoise
+) -> FloatArray:
+    """Return a subspace from the moment of the first n columns, and tangent rounds on all."""
+    first, last = shares
+    block = ask.columns(np.arange(n))
+    moment, scale = clipped_gram(block, n, first, noise, level=_MOMENT_LEVEL)
+    found = chosen_subspace(moment, scale, k, sizes[:n], sparse=True)
+    if not found.axes:
+        outside = _expected_precision(found, scale, sizes)
+        rounds = (last / 2, last / 2)
+        return refined_subspace(
+            ask, found.moment, scale, found.vectors, rounds, noise, _TANGENT_LEVEL, outside
+        )
+    again, other = clipped_gram(block, n, last, noise, level=_MOMENT_LEVEL)
+    a, b = scale**-2, other**-2
+    moment, scale = (a * moment + b * again) / (a + b), (a + b) ** -0.5
+    V = np.zeros((len(sizes), k))
+    V[:n] = chosen_subspace(moment, scale, k, sizes[:n], sparse=True).vectors
+    return V
+
+
+def _expected_precision(found: Subspace, scale: float, sizes: FloatArray) -> FloatArray:
+    """Return how small products of the columns outside a block are, seen from those inside.
+
+    The square of a product with a direction is taken to grow like the square of the column's sum,
+    at the rate of the less popular three quarters of the block, its noise taken off.
+    """
+    n = len(found.moment)
+    rare = slice(n // 4, n)
+    squares = np.sum((found.moment[rare] @ found.vectors) ** 2, axis=0)
+    squares = np.maximum(squares - (n - n // 4) * scale**2 / 2, 1e-3 * squares)
+    rates = squares / np.sum(sizes[rare] ** 2)
+    return np.asarray(1 / np.maximum(np.outer(sizes[n:] ** 2, rates), 1e-300))

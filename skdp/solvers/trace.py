@@ -19,11 +19,85 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from skdp.answer import Answer
-from skdp.solvers.curvature import PublicCurvature, curved_step
-from skdp.solvers.likely import QUESTIONS
-from skdp.solvers.scales import find_places, find_scale, finer_scale
+from skdp.solvers.place import QUESTIONS, find_places, find_scale, finer_scale
+
+# Steps of a low-rank regression whose records are public: what they make of a move is known.
+#
+# The sum of clipped contributions answers to a move m of M by H m, H public: the inverse of H turns
+# a noisy gradient into a move, whatever the design is, where otherwise its mean must do.
+
 
 FloatArray = NDArray[np.float64]
+_DAMPING = 0.5  # of the noise, as the error is mostly smaller than it may be
+
+
+class PublicCurvature(Protocol):
+    """What public records make of a move of U S V': the sum of b z z' and the median length."""
+
+    def __call__(
+        self, U: FloatArray, S: FloatArray, V: FloatArray, *, reach: float
+    ) -> tuple[FloatArray, float] | None:
+        """Return both for contributions cut at `reach` deviations; None where it is not known."""
+        ...
+
+
+class Facts(Protocol):
+    """What is asked of the facts of a descent, see `skdp.solvers.trace`."""
+
+    @property
+    def n(self) -> float:
+        """Number of records."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """Rank of M."""
+        ...
+
+    @property
+    def corner(self) -> float:
+        """The constant of an intercept, or 0."""
+        ...
+
+    @property
+    def tangent_size(self) -> int:
+        """Dimension of the tangent space."""
+        ...
+
+
+class CurvedStep(NamedTuple):
+    """A linear map of noisy gradients to moves, and the variance of a number of the move by each.
+
+    `by_noise` is for noise of scale 1, `by_sampling` for residuals of variance 1.
+    """
+
+    matrix: FloatArray
+    by_noise: float
+    by_sampling: float
+
+
+def curved_step(
+    H: FloatArray, length: float, facts: Facts, *, noise: float, sd: float
+) -> CurvedStep:
+    """Return the step for a known curvature H of records that are about `length` long.
+
+    The error of M has at most the deviation `sd` of residuals, so that its q numbers are about
+    sd / length: directions in which the noise is larger are damped (Wiener). r^2 of the coordinates
+    are none.
+    """
+    q = facts.tangent_size
+    w, Q = np.linalg.eigh(H)
+    stiff = np.maximum(w, 0.0) + 2 * float(np.trace(H)) / facts.n
+    doubt = _DAMPING * (noise * length / sd) ** 2 if sd > 0 else 0.0
+    gain = 1 / (stiff + doubt / stiff)
+    size, idle = len(H) - bool(facts.corner), facts.rank**2
+    seen = (Q[:size] ** 2).sum(axis=0)
+    seen[:idle] = 0.0  # the smallest are those of no coordinate
+    return CurvedStep(
+        -(Q * gain) @ Q.T, float(seen @ gain**2) / q, float(seen @ (gain**2 * np.maximum(w, 0))) / q
+    )
+
+
 _Z = 0.6744897501960817
 _RATIO = 1.1  # of one step to the next, where a median is looked for near the last one
 _FINER = 3  # ranks that find a median in its octave
@@ -88,8 +162,8 @@ class TraceFacts(NamedTuple):
         The constant that joins each record, for an intercept.
     useful : float
         Number of records from which the error is expected to be below one half.
-    tail_average, shrink : bool
-        Free improvements of the last estimate.
+    shrink : bool
+        Whether singular values are shrunk by the noise, which is free.
     """
 
     shape: tuple[int, int]
@@ -104,7 +178,6 @@ class TraceFacts(NamedTuple):
     clip_level: float | None = None
     corner: float = 0.0
     useful: float = 0.0
-    tail_average: bool = True
     shrink: bool = True
     variance: float | None = None
     spread: float = 1.0
@@ -317,17 +390,13 @@ class _Descent:
         )
         return np.asarray(rate * answer.value)
 
-    def _settled(self) -> NDArray[np.bool_]:
-        """Return the steps whose residuals were near the smallest: they differ by noise alone."""
-        sds = np.array(self.sds)
-        return np.asarray(sds <= _SETTLED * sds.min())
-
     def finish(self) -> None:
         """Average the last iterates and shrink; both are free."""
         facts = self.facts
         variance = self.variances[-1] if self.variances else 0.0
-        if facts.tail_average and len(self.iterates) > 1:
-            kept = self._settled()
+        if len(self.iterates) > 1:
+            sds = np.array(self.sds)
+            kept = sds <= _SETTLED * sds.min()  # these residuals differ by noise alone
             weights = np.where(kept, 1 / np.maximum(np.array(self.variances), 1e-300), 0.0)
             variance = 1 / float(weights.sum())
             weights = weights * variance

@@ -1,4 +1,4 @@
-"""Heads: what each user fits on top of the shared structure, and the rule elected for all of them.
+"""Heads: what each user fits on top of the shared structure, what users elect, the mean.
 
 A `HeadRule` says how far a user may leave the shared subspace, how strongly coefficients and
 intercept are shrunk, and towards what. Users judge the rules by their own leave-one-out losses and
@@ -16,11 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
-from skdp.solvers.global_models import GlobalModel
-from skdp.solvers.local_fits import LocalFit, RidgePath, unit
-from skdp.solvers.local_losses import LOSSES
-from skdp.solvers.personalization import Count, Local, Seen, Shared, SumMessage, View
-from skdp.solvers.user_batches import TakenUsers, UserBatch
+from skdp.solvers.columns import Columns
+from skdp.solvers.local_fits import LOSSES, LocalFit, RidgePath, TakenUsers, UserBatch, beyond, unit
+from skdp.solvers.personalization import (
+    PENALTIES,
+    AsksUsers,
+    Count,
+    GlobalModel,
+    Local,
+    NumberMessage,
+    Seen,
+    Shared,
+    SumMessage,
+    View,
+)
 
 FloatArray = NDArray[np.float64]
 _RELATIVE_PENALTIES = (0.01, 0.1, 10**-0.5, 1.0, 4.0)
@@ -114,13 +123,10 @@ def all_rules(shared: Shared, view: View) -> tuple[HeadRule, ...]:
         for penalty in _RELATIVE_PENALTIES
         for variance, target in variances
     )
-    return heads + _level_rules(view.intercept and not view.loss.skewed)
-
-
-def _level_rules(intercept: bool) -> tuple[HeadRule, ...]:
-    """Rules without coefficients of one's own; the shrunk means, and last the model of all."""
-    means = [HeadRule(0.0, math.inf, 1 / rows, True) for rows in _PRIOR_ROWS if intercept]
-    return (*means, AS_ALL)
+    # Those without coefficients of one's own: the shrunk means, and last the model of all.
+    levels = view.intercept and not view.loss.skewed
+    means = [HeadRule(0.0, math.inf, 1 / rows, True) for rows in _PRIOR_ROWS if levels]
+    return (*heads, *means, AS_ALL)
 
 
 def usable(rules: tuple[HeadRule, ...], error: float, noise: float) -> tuple[HeadRule, ...]:
@@ -346,3 +352,261 @@ def _rule_of_few(rules: tuple[HeadRule, ...], votes: FloatArray, noise: float) -
     best = max(level, key=lambda i: votes[i])
     gain = float(votes[best] - votes[rules.index(AS_ALL)])
     return rules[best] if gain >= _TRUST * math.sqrt(2) * noise else AS_ALL
+
+
+# How far from their centres the entries of columns count, elected by the users.
+#
+# A sentinel of 1e8 in one row in a hundred spoils the heads of those who have it and of nobody
+# else, and every prediction from such a row; an amount of which the logarithm is normal reaches as
+# far, and means it. Only those who have such rows can tell: each compares what it would have
+# predicted for a row of its own from the others, with entries cut at one reach and at another.
+
+
+# Scales from the centre, as in a private read-out (6) and wider; the last one cuts nothing.
+REACHES = (*(6.0 * 4.0**i for i in range(5)), math.inf)
+_SAYS = 1.25  # times the first reach: normal rows hardly get there, and would hardly see the cut
+_FAR = 4.0  # scales from 0 beyond which a column is seen from its centre
+_REACH_TRUST = 2.0  # deviations of its noise by which a vote must ask for the next reach
+
+
+def bounds_at(center: FloatArray, spread: FloatArray, reach: float) -> FloatArray:
+    """Return the lowest and the highest entry of each column, (2, d)."""
+    return np.stack([center - reach * spread, center + reach * spread])
+
+
+def far_center(center: FloatArray, spread: FloatArray) -> FloatArray | None:
+    """Return the centres of columns that lie far from 0, 0 for others; None if no column does.
+
+    Penalties are in units of the mean square of a user's rows, and that of such a column is its
+    distance from 0. Columns near 0 stay where they are, which takes no time.
+    """
+    far = np.isfinite(spread) & (np.abs(center) > _FAR * spread)
+    return np.where(far, center, 0.0) if far.any() else None
+
+
+@dataclass(frozen=True)
+class ReachVotes(SumMessage):
+    """How much better each reach predicts rows that were left out than the one before, in octaves.
+
+    One octave is as good as many. A user who has nothing beyond a reach, or little beyond the
+    first, says nothing about it.
+
+    Attributes
+    ----------
+    center, spread : array of shape (d,)
+        Of the columns; one without a scale (inf) is not cut, and not looked at.
+    model : GlobalModel or None
+        The model of all.
+    intercept : bool
+        Whether users have their own intercept.
+    loss : str, default="squared"
+        What targets are: of classes, indicators are predicted.
+    """
+
+    center: FloatArray
+    spread: FloatArray
+    model: GlobalModel | None
+    intercept: bool
+    loss: str = "squared"
+
+    name = "reach_votes"
+
+    @property
+    def public(self) -> tuple[Any, ...]:
+        """Its arrays."""
+        model = (None, None) if self.model is None else (self.model.coef, self.model.intercept)
+        return self.center, self.spread, *model
+
+    @property
+    def parts(self) -> tuple[tuple[Any, ...], ...]:
+        """One vector."""
+        return (((len(REACHES) - 1,), 1.0, False),)
+
+    def _bounds(self, reach: float) -> FloatArray:
+        return bounds_at(self.center, self.spread, reach)
+
+    def _view(self, reach: float) -> View:
+        bounds, center = self._bounds(reach), far_center(self.center, self.spread)
+        return View(1.0 / self.spread, self.intercept, self.loss, self.model, bounds, center)
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the votes, of any length."""
+        out = np.zeros((len(batch.Y), len(REACHES) - 1))
+        beyond(batch, self._bounds(REACHES[0]))  # all bounds that may be elected are as wide
+        some = beyond(batch, self._bounds(_SAYS * REACHES[0]))
+        if some.size:
+            losses = self._losses(TakenUsers.of(batch, some))
+            out[some] = np.clip(-np.diff(np.log2(losses + 1e-300), axis=1), -1.0, 1.0)
+        return out
+
+    def _losses(self, batch: UserBatch) -> FloatArray:
+        """Losses at each reach; at one that cuts nothing of a user, the loss without cuts."""
+        far = [beyond(batch, self._bounds(reach)) for reach in REACHES[:-1]]
+        cut = [
+            self._view(reach).within(TakenUsers.of(batch, users))
+            for reach, users in zip(REACHES, far, strict=False)
+        ]
+        found = _left_out(self._view(math.inf), TakenUsers.together([batch, *cut]))
+        whole, *parts = np.split(found, np.cumsum([len(batch.Y), *map(len, far)])[:-1])
+        losses = np.repeat(whole[:, None], len(REACHES), axis=1)
+        for i, (users, part) in enumerate(zip(far, parts, strict=True)):
+            losses[users, i] = part
+        return losses
+
+
+def _left_out(view: View, batch: UserBatch) -> FloatArray:
+    """Return the mean square of each user's left-out rows, by its best penalty."""
+    seen = view(batch)
+    Y = view.linear_targets(seen.Y)
+    errors = seen.path.grid_errors(Y, PENALTIES, np.array([view.variance]))
+    return np.asarray(errors[:, :, 0].sum(axis=2).min(axis=1))
+
+
+def elect_bounds(
+    ask: AsksUsers,
+    columns: Columns,
+    model: GlobalModel | None,
+    share: float,
+    *,
+    intercept: bool,
+    loss: str = "squared",
+) -> FloatArray | None:
+    """Return the elected bounds of the columns (2, d), or None.
+
+    The first reach beyond which users do not clearly ask for the next one: where few have such
+    rows, or these do not tell, cutting costs little, and not cutting may cost everything.
+    """
+    spread = np.where(columns.found, columns.spread, math.inf)
+    votes = ReachVotes(columns.center, spread, model, intercept, loss)
+    released = votes.asked(ask, share=share)
+    asked = released.value > _REACH_TRUST * released.noise_scale
+    bounds = bounds_at(columns.center, spread, REACHES[int(np.cumprod(asked).sum())])
+    return bounds if np.isfinite(bounds).any() else None
+
+
+# The mean of the users' heads, which the classifier releases: a model for users without rows.
+
+
+_CLASSES = 0.3  # of the share of a mean head: where the classes lie
+_LOGIT, _BESIDE = 1.0, 0.5  # reach of intercepts; their level, in that of the coefficients
+_RARE = 0.005  # least share of a class, before logarithms
+
+
+@dataclass(frozen=True)
+class HeadNorms(NumberMessage):
+    """The norm of each user's coefficients (inf where it is not finite)."""
+
+    heads: Heads
+
+    name = "coef"
+
+    @property
+    def public(self) -> tuple[FloatArray | None, ...]:
+        """Its arrays."""
+        view = self.heads.view
+        return view.whitener, view.bounds, view.center, self.heads.U
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the norms."""
+        size = self.heads.U.shape[1] * self.heads.model.intercept.size
+        values = self.heads.small(batch)[:, :size]
+        sizes = np.sqrt((values * values).sum(axis=1))
+        return np.where(np.isfinite(sizes), sizes, np.inf)
+
+
+@dataclass(frozen=True)
+class ClassMeans(SumMessage):
+    """The shares of each user's rows that lie in the p classes: a norm of at most 1."""
+
+    p: int
+
+    name = "class_means"
+    public = ()
+
+    @property
+    def parts(self) -> tuple[tuple[Any, ...], ...]:
+        """One nonnegative vector."""
+        return (((self.p,), 1.0, True),)
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return the shares."""
+        means = np.ldexp(batch.Y.mean(axis=1), batch.y_exponent[:, None])
+        return np.asarray(np.clip(means, 0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class MeanHead(SumMessage):
+    """Each user's coefficients, and its intercept about public logits, within a public bound."""
+
+    heads: Heads
+    logits: FloatArray
+    coef_bound: float
+
+    name = "mean_head"
+
+    @property
+    def public(self) -> tuple[Any, ...]:
+        """Its numbers."""
+        view = self.heads.view
+        sight = view.bounds, view.center
+        return view.whitener, *sight, self.heads.U, self.logits, self.coef_bound
+
+    @property
+    def beside(self) -> float:
+        """Level of intercepts, for which each counts up to one logit."""
+        return _BESIDE * self.coef_bound
+
+    @property
+    def parts(self) -> tuple[tuple[Any, ...], ...]:
+        """Coefficients, and intercepts."""
+        p = len(self.logits)
+        k = self.heads.U.shape[1]
+        return ((k * p,), self.coef_bound, False), ((p,), self.beside, False)
+
+    def __call__(self, batch: UserBatch) -> FloatArray:
+        """Return both, the intercepts in units of one logit."""
+        p, unit = len(self.logits), self.beside / _LOGIT
+        values = self.heads.small(batch)
+        return np.concatenate([values[:, :-p], unit * (values[:, -p:] - self.logits)], axis=1)
+
+
+def global_model(
+    ask: AsksHeads, heads: Heads, count: Count, coef_bound: float, share: float
+) -> GlobalModel:
+    """Release the mean head, clipped at a public bound: a model for users without rows.
+
+    Intercepts are logits. Released shares of the classes say where they lie, and each counts up to
+    one logit from there, whatever bounds the coefficients.
+    """
+    k, p = heads.U.shape[1], heads.model.intercept.size
+    logits = np.zeros(p)
+    if heads.view.intercept:
+        shares = ClassMeans(p).asked(ask, share=_CLASSES * share)
+        level = count.value / max(p, 2)  # of classes that are alike
+        gap = _kept(shares.value - level, shares.noise_scale)
+        logits, share = class_logits((level + gap) / count.value), (1 - _CLASSES) * share
+    message = MeanHead(heads, logits, coef_bound)
+    released = message.asked(ask, share=share)
+    V = _kept(released.value[: k * p], released.noise_scale) / count.value
+    coef = heads.view.coefficients(heads.U @ V.reshape(k, p))
+    noise = released.noise_scale * math.sqrt((k + 1) * p) / count.value / coef_bound
+    if heads.view.intercept:
+        gap = _kept(released.value[k * p :], released.noise_scale) / count.value
+        logits = logits + gap * _LOGIT / message.beside
+    if heads.view.center is not None:
+        logits = logits - heads.view.center @ coef
+    return GlobalModel(coef, logits, noise)
+
+
+def _kept(sums: FloatArray, noise: float) -> FloatArray:
+    """Return noisy sums, shortened by what the noise alone adds to their square."""
+    square = float(sums @ sums)
+    return np.asarray(sums * max(0.0, 1 - sums.size * noise**2 / max(square, 1e-300)))
+
+
+def class_logits(shares: FloatArray) -> FloatArray:
+    """Return the intercepts that predict released shares of the classes: of one, or of each."""
+    kept = np.clip(shares, _RARE, 1 - _RARE)
+    if len(kept) == 1:
+        return np.asarray(np.log(kept / (1 - kept)))
+    return np.asarray(np.log(kept) - np.log(kept).mean())

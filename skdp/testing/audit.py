@@ -1,33 +1,336 @@
-"""Audit of a fit by its transcript: everything that became public, beside what it was exactly.
+"""Audits of a fit by its transcript: everything that became public, beside what it was exactly.
 
-Three tools, sharpest first. `transcript_audit` compares, for one pair of neighbours, the exact
-change of every release with the noise it was given: no sampling, one fit. `check_calibration`
-tests that the noise has the scale, shape and independence that the receipt claims: one or a few
-fits. `audit` repeats fits and bounds the privacy parameter from below with confidence.
+`transcript_audit` compares, for one pair of neighbours, the exact change of every release with the
+noise it was given: no sampling, one fit. `audit` repeats fits and bounds the privacy parameter
+from below with confidence.
 
 Audits that look at the final output alone are nearly blind: with the noise of a block power method
 divided by sqrt(2), or by 2, a test on the final subspace saw nothing in a thousand runs. Read the
 transcript: it is what the accountant composes over.
 """
 
+import copy
 import math
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import betaincinv, ndtri
+from sklearn import config_context
 
-from skdp.testing._calibration import (
-    Fit,
-    as_fit,
-)
-from skdp.testing._hooks import cached_accounting
-from skdp.testing._statistics import distribution_free_mu, epsilon_lower_bound, gaussian_mu
+from skdp.privacy.accounting.losses import SketchMixture
 from skdp.testing._transcripts import (
     Opening,
     Transcript,
+    cached_accounting,
+    change,
+    fresh,
+    merge_streams,
     record_transcript,
     replay_answers,
 )
+
+
+class FitData(NamedTuple):
+    """What one call of ``fit`` gets.
+
+    Attributes
+    ----------
+    X : array or sparse matrix
+        The private matrix.
+    y : array or None
+        The target, if there is one.
+    fit_params : mapping
+        Further arguments of fit, for instance ``groups``.
+    assume_finite : bool
+        Fit under ``sklearn.config_context(assume_finite=True)``, so that NaN gets through.
+    """
+
+    X: Any
+    y: Any = None
+    fit_params: Mapping[str, Any] = MappingProxyType({})
+    assume_finite: bool = False
+
+    def fit(self, estimator):
+        """Fit the estimator on this data and return it."""
+        with config_context(assume_finite=self.assume_finite):
+            return estimator.fit(self.X, self.y, **self.fit_params)
+
+
+def gaussian_mu(low, high, alpha: float = 0.001) -> tuple[float, float]:
+    """Return (mu_hat, G): G is below mu with probability 1 - alpha if the scores are Gaussian.
+
+    mu_hat is the difference of means over the pooled standard deviation, and
+    G = mu_hat - z_alpha sqrt(2/N + mu_hat^2/(4N)), the delta method. There is no absolute value: a
+    negative mu_hat says nothing, and taking abs() would make a bound out of noise.
+    """
+    n = min(len(low), len(high))
+    pooled = math.sqrt((np.var(low, ddof=1) + np.var(high, ddof=1)) / 2)
+    gap = float(np.mean(high) - np.mean(low))
+    if pooled == 0.0:
+        return (math.inf, math.inf) if gap > 0 else (0.0, 0.0)
+    mu = gap / pooled
+    return mu, mu + float(ndtri(alpha)) * math.sqrt(2 / n + mu * mu / (4 * n))
+
+
+def _upper(counts, n: int, alpha: float):
+    """Clopper-Pearson: upper bounds of a probability, from counts out of n."""
+    counts = np.asarray(counts, float)
+    inside = counts < n
+    bound = betaincinv(counts + 1, np.where(inside, n - counts, 1.0), 1 - alpha)
+    return np.where(inside, bound, 1.0)
+
+
+def _error_bounds(low, high, alpha: float):
+    """Return upper bounds of (false positive, false negative) rates at every threshold at once.
+
+    Between two order statistics the count is constant and the probability is at most its value at
+    the next one, which has the Beta law that Clopper-Pearson inverts: with alpha / (2 (N + 1)) a
+    count, all thresholds hold together, also those chosen after looking.
+    """
+    low, high = np.sort(low), np.sort(high)
+    cuts = np.unique(np.concatenate([low, high]))
+    false_positives = len(low) - np.searchsorted(low, cuts, side="right")
+    false_negatives = np.searchsorted(high, cuts, side="right")
+    fpr = _upper(false_positives, len(low), alpha / (2 * (len(low) + 1)))
+    fnr = _upper(false_negatives, len(high), alpha / (2 * (len(high) + 1)))
+    return fpr, fnr
+
+
+def distribution_free_mu(low, high, alpha: float = 0.001) -> float:
+    """Return B: below mu with probability 1 - alpha, whatever the law of the scores.
+
+    mu-GDP says Phi^-1(1 - FPR) - Phi^-1(FNR) <= mu for every test; Clopper-Pearson bounds both
+    error rates from above at every threshold.
+    """
+    fpr, fnr = _error_bounds(low, high, alpha)
+    with np.errstate(invalid="ignore"):
+        mu = -ndtri(fpr) - ndtri(fnr)
+    return float(np.max(mu[np.isfinite(mu)], initial=-math.inf))
+
+
+def epsilon_lower_bound(low, high, delta: float, alpha: float = 0.001) -> float:
+    """Return a lower bound of epsilon at this delta, whatever the law of the scores.
+
+    1 - FNR <= e^epsilon FPR + delta for every test. It certifies log(N/4) at most: useful for pure
+    mechanisms, nearly blind for Gaussian ones.
+    """
+    fpr, fnr = _error_bounds(low, high, alpha)
+    power = np.maximum(1 - fnr - delta, 0.0)
+    with np.errstate(divide="ignore"):
+        return float(np.max(np.log(power / fpr), initial=0.0))
+
+
+def runs_needed(mu: float, excess: float, alpha: float = 0.001, power: float = 0.9) -> int:
+    """Return the runs per data set that the Gaussian bound needs to see mu inflated by `excess`.
+
+    N = (z_alpha + z_beta)^2 (2 + excess^2 mu^2 / 4) / ((excess - 1) mu)^2.
+
+    Parameters
+    ----------
+    mu : float
+        Claimed Gaussian-DP parameter.
+    excess : float
+        Factor by which the true parameter is larger; sqrt(2) for half the noise variance.
+    alpha, power : float
+        Chance of a false alarm, and of seeing the fault.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> runs_needed(1.0, 2**0.5)
+    279
+    """
+    z = -float(ndtri(alpha)) + float(ndtri(power))
+    return math.ceil(z * z * (2 + (excess * mu) ** 2 / 4) / ((excess - 1) * mu) ** 2)
+
+
+Fit = Callable[[Any], Any]
+
+
+def as_fit(fit) -> Fit:
+    """Return a function of the data: an estimator is cloned and fitted, a function is itself."""
+    if not hasattr(fit, "get_params"):
+        return fit
+
+    template = fresh(fit)
+
+    def run(data):
+        data = data if isinstance(data, FitData) else FitData(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what warnings show is for `check_null_release`
+            return data.fit(copy.copy(template))  # a clone takes as long as a small fit
+
+    return run
+
+
+# Audit of one pair of neighbours: the change of every release beside the noise it was given.
+
+
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class StepAudit:
+    """One release of an audited fit.
+
+    Attributes
+    ----------
+    name : str
+        Name of the release.
+    kind : str
+        Kind of the loss: "gaussian" (mu), "pure" (epsilon), "range" (eta), or "sketch" (mu, which
+        is random: the claim is exceeded once in a thousand million fits).
+    realised, claimed : float
+        Privacy parameter that this pair reaches, and the one that the ledger charges.
+    """
+
+    name: str
+    kind: str
+    realised: float
+    claimed: float
+
+    @property
+    def ratio(self) -> float:
+        """Realised over claimed."""
+        return self.realised / self.claimed if self.claimed > 0 else math.inf * self.realised
+
+
+@dataclass(frozen=True)
+class TranscriptReport:
+    """What `transcript_audit` found.
+
+    Attributes
+    ----------
+    steps : tuple of StepAudit
+        Release by release.
+    faults : tuple of str
+        Unpaid or repeated reads, answers that are no integers.
+    """
+
+    steps: tuple[StepAudit, ...]
+    faults: tuple[str, ...]
+
+    def _total(self, which: str) -> float:
+        return math.hypot(*(getattr(s, which) for s in self.steps if s.kind == "gaussian"))
+
+    @property
+    def realised_mu(self) -> float:
+        """Gaussian-DP parameter of this pair."""
+        return self._total("realised")
+
+    @property
+    def claimed_mu(self) -> float:
+        """Gaussian-DP parameter of the receipt."""
+        return self._total("claimed")
+
+    @property
+    def ratio(self) -> float:
+        """Largest realised / claimed: of a step, or of the Gaussian steps together."""
+        total = self.realised_mu / self.claimed_mu if self.claimed_mu > 0 else 0.0
+        return max([total, *(step.ratio for step in self.steps)], default=0.0)
+
+    def check(self) -> "TranscriptReport":
+        """Raise AssertionError if a claim is exceeded or a fault was seen; else return self."""
+        if self.faults:
+            raise AssertionError("; ".join(self.faults))
+        if not self.ratio <= 1 + _TOLERANCE:
+            raise AssertionError(f"the pair reaches more than the receipt claims: {self}")
+        return self
+
+    def __str__(self) -> str:
+        lines = [
+            f"{s.name}: {s.kind} {s.realised:.6g} of {s.claimed:.6g} ({s.ratio:.4f})"
+            for s in self.steps
+        ]
+        return "; ".join([*lines, f"mu {self.realised_mu:.6g} of {self.claimed_mu:.6g}"])
+
+
+def _step_audit(first: Opening, second: Opening) -> StepAudit:
+    loss, name = first.loss, first.bound.name
+    if first.bound.cells and loss:
+        share = np.setxor1d(first.exact, second.exact).size / first.bound.cells
+        return StepAudit(name, loss.kind, loss.value * share, loss.value)
+    shift = change(first.exact, second.exact)
+    kind = loss.kind if loss else "gaussian"
+    claimed = loss.value if loss else 0.0
+    claimed = claimed.largest() if isinstance(claimed, SketchMixture) else claimed
+    if first.step == 0.0:
+        return StepAudit(name, kind, 0.0, claimed)
+    scale = first.noise_scale / first.step  # of the noise, in steps
+    if kind in ("gaussian", "sketch"):
+        size = float(np.max(np.abs(shift), initial=0.0)) or 1.0
+        realised = size * float(np.linalg.norm(shift / size)) / scale
+    elif kind == "pure":
+        realised = float(np.abs(shift).sum()) / (scale / math.sqrt(2.0))
+    else:
+        realised = float(shift.max() - shift.min()) / scale
+    return StepAudit(name, kind, realised, claimed)
+
+
+def _integer_faults(transcript: Transcript) -> list[str]:
+    """Noise must be added to integers: a float sum has gaps that tell the exact value."""
+    faults = []
+    for opening in transcript:
+        if opening.step == 0.0 or opening.total is None:
+            continue
+        steps = np.asarray(opening.value, np.longdouble) / opening.step
+        steps = 2 * steps if opening.bound.symmetric else steps
+        readable = np.abs(steps) < 2.0**50
+        off = np.abs(steps - np.rint(steps))[readable]
+        integers = np.asarray(opening.total).dtype == np.int64
+        if not integers or np.any(off > 1e-2):
+            faults.append(f"{opening.bound.name!r} is not an integer number of steps")
+    return faults
+
+
+def transcript_audit(fit, pair: tuple[Any, Any]) -> TranscriptReport:
+    """Compare, release by release, the exact change between neighbours with the noise it was given.
+
+    The fit runs once on the first data set; the neighbour is evaluated at the answers that were
+    released to the first (an adaptive method would otherwise go another way and the change of its
+    later steps would mean nothing). No sampling: a wrong sensitivity shows in one run, if `pair`
+    reaches it; a noise that is smaller than claimed does not show here.
+
+    Parameters
+    ----------
+    fit : estimator or callable
+        An unfitted estimator (cloned, with private noise), or a function of the data.
+    pair : tuple
+        Two neighbouring data sets, arrays or `FitData`.
+
+    Returns
+    -------
+    report : TranscriptReport
+        `TranscriptReport.check` raises if a claim is exceeded.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp import DPPCA
+    >>> from skdp.testing import transcript_audit
+    >>> pair = np.zeros((40, 3)), np.eye(41, 3, k=-40)  # a row more, as long as the clip norm
+    >>> pca = DPPCA(n_components=2, clip_norm=1.0, center="none")
+    >>> report = transcript_audit(pca, pair).check()
+    >>> 0.9 < report.ratio <= 1 + 1e-9
+    True
+    """
+    run = as_fit(fit)
+    with record_transcript() as first:
+        run(pair[0])
+    with replay_answers(first) as second:
+        run(pair[1])
+    faults = [*first.faults, *second.faults, *_integer_faults(first)]
+    if len(first) != len(second):
+        faults.append(f"{len(first)} releases, {len(second)} on the neighbour")
+    steps = [_step_audit(a, b) for a, b in zip(first, second, strict=False)]
+    return TranscriptReport(merge_streams(steps, first), tuple(faults))
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,225 @@ integer steps. Here that claim is attacked, in the same integers, with hostile n
 climbing. A ratio above 1 is a privacy bug; a ratio far below 1 is wasted noise.
 """
 
+import math
 import warnings
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from joblib import parallel_config
 
 from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
-from skdp.testing._formats import FORMATS, formatted, small_blocks
-from skdp.testing._hooks import change
-from skdp.testing._neighbours import NEIGHBOURS, Neighbours
+from skdp.testing._transcripts import change
+
+# One matrix in several formats, the awkward ones among them, and the smallest blocks of rows.
+
+
+def _csr_with_duplicates(X):
+    """CSR in which every entry is stored as two halves, in reverse order, flagged canonical."""
+    whole = sp.coo_array(X)
+    row, column = (np.concatenate([part, part]) for part in whole.coords)
+    order = np.argsort(row, kind="stable")[::-1]
+    order = order[np.argsort(row[order], kind="stable")]
+    halves = np.concatenate([whole.data, whole.data])
+    counts = np.bincount(row, minlength=X.shape[0])
+    # Half of a subnormal would be rounded: those entries are stored whole, next to a zero.
+    first = np.arange(len(halves)) < len(whole.data)
+    small = np.abs(halves) < 1e-290
+    halves = np.where(small, np.where(first, halves, 0.0), halves / 2)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    return sp.csr_array((halves[order], column[order], indptr), shape=X.shape)
+
+
+def _csr_with_zeros(X):
+    """CSR in which every entry is stored, zeros too."""
+    n, d = X.shape
+    indptr = np.arange(0, n * d + 1, d)
+    return sp.csr_array((X.ravel().copy(), np.tile(np.arange(d), n), indptr), shape=X.shape)
+
+
+FORMATS: dict[str, Callable[[np.ndarray], Any]] = {
+    "dense": np.asarray,
+    "csr": sp.csr_array,
+    "csr with duplicates": _csr_with_duplicates,
+    "csr with explicit zeros": _csr_with_zeros,
+}
+
+
+def _formatted(data, to):
+    return (to(data[0]), *data[1:]) if isinstance(data, tuple) else to(data)
+
+
+class small_blocks:
+    """Cut rows into the smallest blocks."""
+
+    def __enter__(self):
+        from skdp.data import blocks
+
+        self._blocks, self._bytes = blocks, blocks._BLOCK_BYTES
+        blocks._BLOCK_BYTES = 64
+
+    def __exit__(self, *_):
+        self._blocks._BLOCK_BYTES = self._bytes
+
+
+_DECADES = np.concatenate([10.0 ** np.arange(-7, 8), [1e-300, 1e200, 1.7e308]])
+
+_SIZES = np.array([1.0, 1e-154, -1.0, -1e-154, 1e150, 1e-4, 5e-324, 1e162, 1e-162, 0.0])
+
+
+def mixed_sizes(n, d):
+    """Return rows whose entries are of sizes that products lose.
+
+    Squares and products vanish or overflow, and LAPACK gives up on some moments of such rows.
+    """
+    rows = _SIZES[np.add.outer(np.arange(n), np.arange(d)) % len(_SIZES)]
+    rows[:3] = np.eye(1, d)  # one direction, and changes whose squares vanish beside it
+    rows[1:3, 1:2] = np.array([[1e-154], [-1e-154]])[: len(rows[1:3])]
+    return rows
+
+
+def unit_vector(x):
+    """Return x over its norm (zero stays zero)."""
+    size = float(np.linalg.norm(x))
+    return x / size if size > 0 else x
+
+
+def _times(size, x):
+    with np.errstate(over="ignore"):
+        return np.clip(size * x, -1.7e308, 1.7e308)
+
+
+class Neighbours(ABC):
+    """Base of the neighbour generators.
+
+    Parameters
+    ----------
+    base : ndarray
+        Data that both neighbours share.
+    adjacency : {"add_remove", "replace"}
+        What they differ in.
+    scale : float
+        The public bound on a contribution: the interesting size.
+    directions : iterable of ndarray
+        Directions that matter: singular vectors of a public matrix, for instance.
+    bounds : tuple of float
+        Bounds of an entry (entry and edge units).
+    """
+
+    def __init__(
+        self,
+        base: np.ndarray,
+        adjacency: str,
+        *,
+        scale: float = 1.0,
+        directions: Iterable[np.ndarray] = (),
+        bounds: tuple[float, float] = (-1.0, 1.0),
+    ) -> None:
+        self.base = np.asarray(base, np.float64)
+        self.replace = adjacency == "replace"
+        self.scale = scale
+        self.directions = [np.asarray(v, np.float64) for v in directions]
+        self.bounds = bounds
+
+    @abstractmethod
+    def starts(self, rng) -> Iterator[tuple[str, tuple]]:
+        """Yield (name, theta) of hostile neighbours."""
+
+    @abstractmethod
+    def pair(self, theta) -> tuple:
+        """Return the two data sets."""
+
+    @abstractmethod
+    def perturb(self, theta, rng, size: float):
+        """Return a theta near this one."""
+
+
+NEIGHBOURS: dict[str, Callable[..., Neighbours]] = {}
+
+
+def register_neighbours(unit: str):
+    """Decorate a class of neighbours as those of a privacy unit."""
+
+    def register(cls):
+        NEIGHBOURS[unit] = cls
+        return cls
+
+    return register
+
+
+@register_neighbours("row")
+class RowNeighbours(Neighbours):
+    """A row comes or goes (appended last), or the last row is another one."""
+
+    def _lines(self, rng):
+        d = self.base.shape[1]
+        spike, flat = np.eye(d)[0], np.ones(d) / math.sqrt(d)
+        yield "spike", spike
+        yield "flat", flat
+        yield "random", unit_vector(rng.standard_normal(d))
+        if len(self.base):
+            yield "like the first row", unit_vector(self.base[0])
+        for i, v in enumerate(self.directions):
+            if v.shape == (d,):
+                yield f"public direction {i}", unit_vector(v)
+
+    def _rows(self, rng):
+        c = self.scale
+        for name, v in self._lines(rng):
+            for s in _DECADES:
+                yield f"{name} x {s:g}", _times(s * c, v)
+            for s in (1.0, 1 - 1e-15, 1 + 1e-15, 1 - 1e-6, 1 + 1e-6, 0.5):
+                yield f"{name} at {s!r} of the bound", s * c * v
+        d = self.base.shape[1]
+        for name, value in (("zero", 0.0), ("NaN", np.nan), ("infinite", np.inf)):
+            yield f"{name} row", np.full(d, value)
+        mixed = np.ones(d)
+        mixed[-1] = np.nan
+        yield "row with one NaN", mixed
+        for i, row in enumerate(mixed_sizes(6, d)[1:]):
+            yield f"mixed sizes {i}", row
+
+    def _partners(self, x, rng):
+        """Rows to replace x by: antipodal, orthogonal, at obtuse angles, nothing, tiny."""
+        finite = np.where(np.isfinite(x), x, 0.0)
+        size = float(np.linalg.norm(np.clip(finite, -1e150, 1e150))) or self.scale
+        u = unit_vector(np.clip(finite, -1e150, 1e150))
+        w = rng.standard_normal(len(x))
+        w = unit_vector(w - (w @ u) * u)
+        yield "antipodal", -finite
+        yield "orthogonal", size * w
+        yield "obtuse", size * (-0.25 * u + math.sqrt(1 - 0.0625) * w)
+        yield "absent", np.zeros_like(x)
+
+    def starts(self, rng):
+        """Yield rows over 14 decades of size, at the bound, along hostile directions."""
+        for name, x in self._rows(rng):
+            if not self.replace:
+                yield name, (x,)
+                continue
+            for partner, y in self._partners(x, rng):
+                yield f"{name} against {partner}", (x, y)
+
+    def pair(self, theta):
+        """Return the base without and with the row, or with one and the other."""
+        sets = [np.vstack([self.base, row[None, :]]) for row in theta]
+        return (self.base, sets[0]) if len(sets) == 1 else (sets[0], sets[1])
+
+    def perturb(self, theta, rng, size):
+        """Move the rows relative to their size, now and then rescale them."""
+        return tuple(self._moved(row, rng, size) for row in theta)
+
+    def _moved(self, row, rng, size):
+        row = np.where(np.isfinite(row), row, 0.0)
+        row = np.clip(row, -1e140, 1e140)
+        length = float(np.linalg.norm(row)) or self.scale
+        noise = unit_vector(rng.standard_normal(row.shape))
+        return (row + size * length * noise) * math.exp(size * float(rng.standard_normal()))
+
 
 TOLERANCE = 1e-9
 _CHOICE = 2.0**32  # steps of the range of a choice, see PrivacySession.choose
@@ -119,8 +324,8 @@ class _Attack:
     def ratio(self, first, second, form: str) -> tuple[float, str, float]:
         """Return the largest (ratio, norm, step) of one pair, and keep the record."""
         to = FORMATS[form]
-        a = self.bounded(formatted(first, to))
-        b = self.bounded(formatted(second, to))
+        a = self.bounded(_formatted(first, to))
+        b = self.bounded(_formatted(second, to))
         if a.bound != b.bound:
             raise AssertionError(f"the bound depends on private data: {a.bound} and {b.bound}")
         claims = self.claims(a.bound)
@@ -281,61 +486,6 @@ def check_sensitivity(
     if not report.ratio <= 1 + TOLERANCE:
         raise AssertionError(f"a neighbour changes the release by more than is claimed: {report}")
     return report
-
-
-def check_order_invariance(
-    make_query: Callable[[Any], Any],
-    release: str | Callable[..., Bounded],
-    *public: Any,
-    data: np.ndarray,
-    mu: float = 0.3,
-    permute: bool = True,
-    seed: int = 0,
-) -> None:
-    """Check that integer answers are the same for every row order, block size, thread count.
-
-    A float sum is not: one row more can then move all roundings, which no bound covers.
-
-    Parameters
-    ----------
-    make_query : callable
-        Matrix -> query object.
-    release : str or callable
-        As in `check_sensitivity`.
-    *public : object
-        Public arguments of the method.
-    data : ndarray
-        Rows, enough to fill several blocks of 16 rows.
-    mu : float, default=0.3
-        Budget that fixes the step.
-    permute : bool, default=True
-        Whether the statistic is a sum over rows (then their order cannot matter).
-    seed : int, default=0
-        Seed of the permutation.
-    """
-    attack = _Attack(make_query, release, public, (mu,))
-    bound = attack.bounded(data).bound
-    steps = [step for _, step, _ in attack.claims(bound)]
-
-    def answers(X):
-        return [attack.answer(attack.bounded(X), step) for step in steps]
-
-    def same(other, what):
-        if not all(np.array_equal(a, b) for a, b in zip(expected, other, strict=True)):
-            raise AssertionError(f"{bound.name}: the exact answer depends on {what}")
-
-    expected = answers(data)
-    if permute:
-        order = np.random.default_rng(seed).permutation(len(data))
-        same(answers(data[order]), "the order of rows")
-        same(answers(np.asfortranarray(data)[::-1]), "the order of rows or of memory")
-    with small_blocks():
-        same(answers(data), "the size of a block")
-    for n_jobs in (1, 2, 3):
-        with parallel_config(backend="threading", n_jobs=n_jobs):
-            same(answers(data), f"n_jobs={n_jobs}")
-    with small_blocks(), parallel_config(backend="threading", n_jobs=2):
-        same(answers(sp.csr_array(data)), "the format, block size or number of threads")
 
 
 def check_lazy(

@@ -1,22 +1,22 @@
 """What theory says before a fit: expected noise and error, records needed, lower bounds."""
 
-from skdp.theory._descent import (
-    DescentRecords,
-    StartBounds,
-    descent_error_bound,
-    descent_records,
-    private_start_records,
-    start_bounds,
-)
-from skdp.theory._fits import (
+from skdp.theory._plan import (
+    Expectation,
+    FitPlan,
+    PlannedRelease,
+    check_counts,
+    constant_error,
     deviation_error,
     factorization_error,
     factorization_threshold,
     falling_spectrum,
     readout_loss,
+    scale_doubt,
+    searched_error,
+    vote_error,
+    vote_threshold,
     weighted_rows,
 )
-from skdp.theory._plan import Expectation, FitPlan, PlannedRelease, check_counts, constant_error
 from skdp.theory._power import (
     Coherence,
     independent_sensitivity,
@@ -28,7 +28,6 @@ from skdp.theory._power import (
     subspace_coherence,
 )
 from skdp.theory._rehearsal import Rehearsal, last_noise, rehearse, zero_rows
-from skdp.theory._scales import scale_doubt, searched_error
 from skdp.theory._subspaces import (
     IteratedSide,
     SeenRows,
@@ -42,14 +41,19 @@ from skdp.theory._subspaces import (
     whole_rows,
 )
 from skdp.theory._trace import (
+    DescentRecords,
     RecordsNeeded,
+    StartBounds,
+    descent_error_bound,
+    descent_records,
     expected_error,
     initialization_records,
     minimax_error,
     minimax_risk,
+    private_start_records,
     records_needed,
+    start_bounds,
 )
-from skdp.theory._users import vote_error, vote_threshold
 
 __all__ = [
     "Coherence",

@@ -20,8 +20,9 @@ lengths are known the expected loss is within a factor of two of fits where it i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from skdp.answer import Answer
-from skdp.solvers.scales import chances_of_levels, clip_levels
+from skdp.solvers.one_shot import flip_deviation, flip_probability
+from skdp.solvers.place import chances_of_levels, clip_levels
 from skdp.solvers.spectral import (
     MOST_CLIPPED,
     TANGENT_LEVEL,
@@ -38,8 +40,7 @@ from skdp.solvers.spectral import (
     power_subspace,
     refining_rounds,
 )
-from skdp.theory._fits import sampled_normals, sampled_squares
-from skdp.theory._plan import PlannedRelease
+from skdp.theory._plan import PlannedRelease, sampled_normals, sampled_squares
 
 FloatArray = NDArray[np.float64]
 _ITERATION = 1.6
@@ -167,7 +168,7 @@ def _weight_of_cut(n: float, spread: float, height: float) -> tuple[float, float
     classes = np.geomspace(_SINGLE, n, _RANKS) if n > _SINGLE else np.array([n])
     ends = np.append(single, classes)
     counts, places = np.diff(ends), (ends[:-1] + ends[1:]) / 2
-    places[: len(single)] += _MEDIAN_RANK
+    places[: len(single)][counts[: len(single)] == 1] += _MEDIAN_RANK  # a part of a row has none
     squares = np.exp(-2 * spread * (ndtri(places / n) + height))
     cut, other = np.minimum(squares, 1.0), squares / float(counts @ squares)
     weight = float(counts @ cut)
@@ -398,3 +399,121 @@ class IteratedSide:
     def error(self, value: float) -> float:
         """Return sin^2 per direction for a singular value."""
         return 1.0 if value < self.threshold else min(1.0, self.tilt(value))
+
+
+# Products with noise, or one release of flipped cells: decided before any data are seen.
+
+
+MOST_FLIPS = 1e7  # expected, by "auto": seconds
+MOST_CELLS, MOST_WHOLE = 4_000_000, 2000  # of a matrix that is released whole; of its shorter side
+_ENOUGH = 2.0  # cells, per root of a component: no need to round weights for less noise
+
+
+def flipped_side(noise_scale: float, m: int, n: int) -> IteratedSide:
+    """Return what one answer of m x n independent cells says, as a side of an iteration."""
+    return IteratedSide(noise_scale * math.sqrt(math.sqrt(m) / math.sqrt(n)), 1, n)
+
+
+def turned_by_cells(
+    value: float, noise_scale: float, m: int, n: int, *, symmetric: bool = False
+) -> float:
+    """Return sin^2 of a right singular vector of m x n cells with independent noise.
+
+    For large matrices, and an outlying singular value: 1 from the edge of the noise on
+    (Benaych-Georges, Nadakuditi 2012); of a symmetric matrix (the same, 2011).
+    """
+    rows, columns, square = noise_scale**2 * m, noise_scale**2 * n, value**2
+    if symmetric:
+        return min(1.0, columns / square)
+    if square * square <= rows * columns:
+        return 1.0
+    return columns * (square + rows) / (square * (square + columns))
+
+
+def _iterated_threshold(session: Any, unit: Any, k: int, n_answers: int) -> float:
+    """Return the singular value found by products with k columns that are spread over their rows.
+
+    The sizes of the matrix cancel: shorter rows of the query against more numbers in the answer.
+    """
+    rows = 2 if unit.kind == "edge" else 1  # that a unit moves
+    if session.budget.pure:
+        scale = math.sqrt(2.0) * unit.alpha * rows * k * n_answers / session.budget.pure_epsilon
+        return iteration_threshold(scale, 1.0, laplace=True)
+    scale = session.noise_multiplier * unit.alpha * math.sqrt(rows * k * n_answers)
+    return iteration_threshold(scale, 1.0)
+
+
+def _flipped_threshold(session: Any, unit: Any, m: int, n: int) -> float:
+    """Return the edge of the noise of flipped cells; inf where they are too many.
+
+    A singular value at the edge is found with cosine .87: all there is of it, where iterations
+    average more answers. So the edge is what compares with their threshold.
+    """
+    deviation = flip_deviation(session.budget.pure_epsilon)
+    cells = m * (m - 1) // 2 if unit.kind == "edge" else m * n
+    if cells * flip_probability(deviation) > MOST_FLIPS:
+        return math.inf
+    return 2 * unit.high * deviation * math.sqrt(math.sqrt(m) * math.sqrt(n))
+
+
+def _whole_threshold(session: Any, unit: Any, m: int, n: int) -> float:
+    """Return the edge of Laplace noise on all entries of a matrix; inf where they are too many."""
+    if m * n > MOST_CELLS or min(m, n) > MOST_WHOLE:
+        return math.inf
+    scale = math.sqrt(2.0) * unit.alpha / session.budget.pure_epsilon
+    return 2 * scale * math.sqrt(math.sqrt(m) * math.sqrt(n))
+
+
+def choose_one_shot(
+    estimator: Any,
+    unit: Any,
+    shape: tuple[int, int],
+    n_answers: int,
+    other: str,
+    *,
+    moments: Mapping[str, float] | None = None,
+    no_products: bool = False,
+) -> tuple[str, str]:
+    """Return (name, reason) of a route: "one_shot", or another one that takes products.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its parameters.
+    unit : EntryUnit
+        What one cell may change by.
+    shape : tuple of int
+        Public shape of the matrix.
+    n_answers : int
+        Number of answers of the other route.
+    other : str
+        Its name.
+    moments : mapping or None
+        Name -> threshold of routes by the moment of the rows.
+    no_products : bool
+        Whether the other route stands behind those.
+    """
+    name = estimator.algorithm
+    if name not in ("auto", other):
+        return name, f"{name}: as asked for"
+    if name == other:
+        return other, f"{other}: as asked for"
+    pure = estimator._checked_session(pure=estimator._offers_pure_dp())
+    if pure.budget.exact:
+        return other, f"{other}: there is no noise"
+    flips = unit.bounded and unit.low == 0 < unit.high
+    whole = unit.name == "entry_change"
+    if not (flips or moments or whole):
+        return other, f"{other}: no cells to flip"
+    ours = math.inf
+    if flips or whole:
+        ours = (_whole_threshold if whole else _flipped_threshold)(pure, unit, *shape)
+    theirs = math.inf
+    session = estimator._checked_session()
+    theirs = _iterated_threshold(session, unit, estimator.n_components, n_answers)
+    rivals = {} if no_products else {other: theirs}
+    other, theirs = min((rivals | dict(moments or {})).items(), key=itemgetter(1))
+    enough = 0.0 if whole else _ENOUGH * unit.high * math.sqrt(estimator.n_components)
+    name = "one_shot" if ours < theirs and theirs > enough else other
+    mine, rival = (ours, theirs) if name == "one_shot" else (theirs, ours)
+    return name, f"{name}: threshold {mine:.3g} against {rival:.3g}"

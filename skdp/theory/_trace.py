@@ -1,4 +1,4 @@
-"""What theory says of private low-rank regression: lower bounds, and how many records are needed.
+"""What theory says of private low-rank regression: bounds, and how many records are needed.
 
 Notation: M is d1 x d2 of rank r, d = max(d1, d2), q = r (d1 + d2 - r); entries of X_i have
 variance lam, the noise of y has standard deviation `noise_sd`; mu is the Gaussian-DP parameter of
@@ -13,6 +13,255 @@ from typing import NamedTuple
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
 from skdp.queries.sums import Neighbours
 from skdp.solvers.trace import READABLE, TraceFacts, bussgang, clip_multiplier
+
+# Error bounds and sample sizes of the trace regression of Zha 2024, as numbers.
+#
+# Notation: M is d1 x d2 of rank r with singular values s_1 >= ... >= s_r, d = max(d1, d2), q = r
+# (d1 + d2 - r); y has noise of standard deviation sx, entries of X_i variance 1. Bounds hold up to
+# a constant that the paper does not give; it is 1 here. The sensitivities of the paper lack a
+# factor sqrt(d1 + d2) (its lemma 5), which is put back in all that follows from them.
+
+
+class StartBounds(NamedTuple):
+    """Error of a private spectral start, in parts (Zha 2024, theorem 1).
+
+    Attributes
+    ----------
+    u1, u2 : float
+        Of the singular subspaces, in the spectral norm: by sampling, and by the noise of privacy.
+    e1, e2 : float
+        Of the matrix, in the spectral norm: by sampling, and by the noise of privacy. Times
+        sqrt(2 r) they bound the Frobenius norm.
+
+    Notes
+    -----
+    e1 and e2 are the two parts of theorem 1 for the matrix, with sqrt(d1 + d2) put back. u1 and u2
+    are derived here, in the order of the proof: u1 is e1 over s_1. u2 is the noise of algorithm 1,
+    whose entries have the corrected sensitivity (a/s_r) sqrt(r d) log(n)/n times
+    sqrt(log(3.75/delta))/epsilon, times sqrt(d) for the norm of a matrix of noise; the second part
+    of e2 is that of its core, s_r times the same sensitivity, times sqrt(r). Constants are 1.
+    """
+
+    u1: float
+    u2: float
+    e1: float
+    e2: float
+
+
+class DescentRecords(NamedTuple):
+    """Numbers of records that theorem 3 of Zha 2024 asks for; the largest counts.
+
+    Attributes
+    ----------
+    n3 : float
+        For a design that keeps the lengths of all matrices of low rank: r (d1 + d2) log(d1 + d2).
+    n4 : float
+        For sampling noise below s_r: (sx/s_r)^2 q log(d1 + d2).
+    n5 : float
+        For the noise of privacy below s_r.
+
+    Notes
+    -----
+    All three are derived here from what the proof of theorem 3 needs, not copied from it: n3 from
+    the count of numbers of a matrix of low rank, n4 and n5 from the two parts of its error bound.
+    Constants are 1.
+    """
+
+    n3: float
+    n4: float
+    n5: float
+
+
+def start_bounds(
+    n: float,
+    matrix_shape: tuple[int, int],
+    rank: int,
+    *,
+    epsilon: float,
+    delta: float = 1e-6,
+    largest_value: float = 1.0,
+    smallest_value: float = 1.0,
+    noise_sd: float = 1.0,
+) -> StartBounds:
+    """Return the error bounds of the private spectral start (Zha 2024, theorem 1).
+
+    With a = sqrt(r) s_1 + sx and L = log(n) sqrt(log(3.75/delta)): u1 = (a/s_r) sqrt(d log d / n),
+    u2 = (a/s_r) sqrt(r) d L / (n epsilon), e1 = s_1 u1, e2 = s_1 u2 + a r sqrt(d) L / (n epsilon).
+
+    Parameters
+    ----------
+    n : float
+        Number of records.
+    matrix_shape : tuple of int
+        (d1, d2).
+    rank : int
+        Rank of the matrix.
+    epsilon, delta : float
+        Budget; ``epsilon=inf`` leaves u1 and e1 alone.
+    largest_value, smallest_value : float, default=1.0
+        s_1 and s_r.
+    noise_sd : float, default=1.0
+        Standard deviation of the noise of y.
+
+    Returns
+    -------
+    StartBounds
+
+    Examples
+    --------
+    >>> from skdp.theory import start_bounds
+    >>> bounds = start_bounds(100_000, (20, 20), 2, epsilon=1.0, noise_sd=0.5)
+    >>> round(bounds.e1, 3), round(bounds.e2, 3)
+    (0.047, 0.032)
+    """
+    d = max(matrix_shape)
+    size = math.sqrt(rank) * largest_value + noise_sd
+    logs = math.log(n) * math.sqrt(math.log(3.75 / delta))
+    u1 = size / smallest_value * math.sqrt(d * math.log(d) / n)
+    u2 = size / smallest_value * math.sqrt(rank) * d * logs / (n * epsilon)
+    values = size * rank * math.sqrt(d) * logs / (n * epsilon)
+    return StartBounds(u1, u2, largest_value * u1, largest_value * u2 + values)
+
+
+def private_start_records(
+    matrix_shape: tuple[int, int],
+    rank: int,
+    *,
+    epsilon: float,
+    delta: float = 1e-6,
+    condition: float = 1.0,
+    noise_ratio: float = 1.0,
+) -> float:
+    """Return n2, from which descent may follow a private start (Zha 2024, corollary 1).
+
+    (sqrt(r) condition + noise_ratio) (condition r d + r^(3/2) sqrt(d)) L / epsilon, with L as in
+    `start_bounds` at n2 itself and the factor sqrt(d1 + d2) put back: there the noise of privacy,
+    sqrt(r) e2, is as large as s_r. `initialization_records` has the samples that the start needs
+    without privacy.
+
+    Parameters
+    ----------
+    matrix_shape : tuple of int
+        (d1, d2).
+    rank : int
+        Rank of the matrix.
+    epsilon, delta : float
+        Budget; ``epsilon=inf`` needs no records for privacy.
+    condition : float, default=1.0
+        s_1 over s_r.
+    noise_ratio : float, default=1.0
+        sx over s_r.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> from skdp.theory import private_start_records
+    >>> round(private_start_records((20, 20), 2, epsilon=1.0, noise_ratio=0.5))
+    3160
+    """
+    if math.isinf(epsilon):
+        return 0.0
+    d, n = max(matrix_shape), math.e**2
+    base = condition * rank * d + rank**1.5 * math.sqrt(d)
+    base *= (math.sqrt(rank) * condition + noise_ratio) * math.sqrt(math.log(3.75 / delta))
+    for _ in range(100):  # a contraction, as for n5
+        n = max(base / epsilon * math.log(n), math.e**2)
+    return n
+
+
+def descent_error_bound(
+    n: float,
+    matrix_shape: tuple[int, int],
+    rank: int,
+    *,
+    epsilon: float,
+    delta: float = 1e-6,
+    smallest_value: float = 1.0,
+    noise_sd: float = 1.0,
+    label_only: bool = False,
+) -> float:
+    """Return the Frobenius error of private Riemannian descent (Zha 2024, theorems 3 and 7).
+
+    sx sqrt(q log(d) / n) + (sx + s_r) r (d1 + d2) log(n)^(3/2) sqrt(log(log(n)/delta)) / (n
+    epsilon). `label_only` (theorem 7: neighbours differ in y alone) has no s_r in it. A fit of
+    `DPTraceRegressor` has none either, whatever differs: its clip level follows the residuals.
+
+    Parameters
+    ----------
+    n : float
+        Number of records.
+    matrix_shape : tuple of int
+        (d1, d2).
+    rank : int
+        Rank of the matrix.
+    epsilon, delta : float
+        Budget; ``epsilon=inf`` leaves the sampling error.
+    smallest_value : float, default=1.0
+        s_r.
+    noise_sd : float, default=1.0
+        Standard deviation of the noise of y.
+    label_only : bool, default=False
+        Whether neighbours differ in y alone.
+
+    Returns
+    -------
+    float
+    """
+    d, q = max(matrix_shape), rank * (sum(matrix_shape) - rank)
+    logs = math.log(n) ** 1.5 * math.sqrt(math.log(math.log(n) / delta))
+    size = noise_sd + (0.0 if label_only else smallest_value)
+    private = size * rank * sum(matrix_shape) * logs / (n * epsilon)
+    return noise_sd * math.sqrt(q * math.log(d) / n) + private
+
+
+def descent_records(
+    matrix_shape: tuple[int, int],
+    rank: int,
+    *,
+    epsilon: float,
+    delta: float = 1e-6,
+    noise_ratio: float = 1.0,
+) -> DescentRecords:
+    """Return the sample sizes n3, n4, n5 from which theorem 3 of Zha 2024 says something.
+
+    n4 and n5 are where each part of `descent_error_bound` falls below s_r; n5 has n in its own
+    logarithms and is the solution for n.
+
+    Parameters
+    ----------
+    matrix_shape : tuple of int
+        (d1, d2).
+    rank : int
+        Rank of the matrix.
+    epsilon, delta : float
+        Budget; ``epsilon=inf`` needs no records for privacy.
+    noise_ratio : float, default=1.0
+        sx over s_r.
+
+    Returns
+    -------
+    DescentRecords
+
+    Examples
+    --------
+    >>> from skdp.theory import descent_records
+    >>> [round(number) for number in descent_records((20, 20), 2, epsilon=1.0, noise_ratio=0.5)]
+    [295, 57, 14227]
+    """
+    total, d = sum(matrix_shape), max(matrix_shape)
+    q = rank * (total - rank)
+    numbers = (rank * total * math.log(total), noise_ratio**2 * q * math.log(d))
+    if math.isinf(epsilon):
+        return DescentRecords(*numbers, 0.0)
+    base, n = (1 + noise_ratio) * rank * total / epsilon, math.e**2
+    for _ in range(100):  # a contraction: logarithms grow slower than n
+        n = base * math.log(n) ** 1.5 * math.sqrt(math.log(math.log(n) / delta))
+        n = max(n, math.e**2)
+    return DescentRecords(*numbers, n)
+
 
 _RANK_SHARE = 0.0365 / 79  # of the budget, for each rank of the searches of a fit with defaults
 _STANDS_OUT = 0.43  # of the edge of the start: from here on steps find the matrix (measured)
@@ -224,7 +473,7 @@ def expected_error(facts: TraceFacts, *, noise_sd: float, signal_sd: float) -> f
         return 1.0
     if not facts.max_iter:
         return min(1.0, start * math.sqrt(facts.tangent_size) / size)
-    averaged = facts.gradients * (0.75 if facts.tail_average else 1 / facts.max_iter)
+    averaged = 0.75 * facts.gradients
     rest = _entry_noise(facts, facts.tangent_size, averaged, noise_sd)
     return min(1.0, rest * math.sqrt(facts.tangent_size) / size)
 

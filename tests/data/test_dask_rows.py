@@ -25,8 +25,8 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
-from skdp.data import dask_parts
-from skdp.data.dask_rows import DaskRows, lazy_blocks
+from skdp.data import stored_rows
+from skdp.data.stored_rows import DaskRows, lazy_blocks
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
 from skdp.testing import null_release, record_transcript, seeded_entropy
@@ -253,13 +253,13 @@ def test_what_travels_holds_no_rows(monkeypatch):
     """A function that carried its query would carry the graph of all blocks."""
     import cloudpickle
 
-    sent, true = [], dask_parts._broadcast
+    sent, true = [], stored_rows._broadcast
 
     def broadcast(work):
         sent.append(cloudpickle.dumps(work))
         return true(work)
 
-    monkeypatch.setattr(dask_parts, "_broadcast", broadcast)
+    monkeypatch.setattr(stored_rows, "_broadcast", broadcast)
     for model in (DPPCA(2), DPPCA(), DPTruncatedSVD(2, algorithm="screened")):
         model.fit(dense())
     assert len(sent) > 40
@@ -316,9 +316,9 @@ def test_nothing_stays_on_the_cluster(cluster):
 # -- faults ----------------------------------------------------------------------------
 
 
-def failing(text):
+def failing(text, error=ValueError):
     def fail(block):
-        raise ValueError(f"{text} {block[4, 2]}")
+        raise error(f"{text} {block[4, 2]}")
 
     return fail
 
@@ -340,11 +340,27 @@ def test_the_control_an_error_of_plain_dask_shows_a_value(any_cluster):
         dask.compute(dense().map_blocks(failing("broken at"), meta=np.empty((0, 0))))
 
 
-def test_an_error_among_shared_tasks_shows_no_value():
-    shared = dense() - dense().map_blocks(failing("broken at"), meta=np.empty((0, 0))).sum(axis=0)
+CancelledOf31415 = type("CancelledOf31415", (OSError,), {})
+
+
+@pytest.mark.parametrize("error", [ValueError, FileNotFoundError, TimeoutError, CancelledOf31415])
+def test_an_error_among_shared_tasks_shows_neither_value_nor_type(error):
+    broken = dense().map_blocks(failing("broken at", error), meta=np.empty((0, 0)))
+    shared = dense() - broken.sum(axis=0)
     assert type(lazy_blocks(shared.rechunk({1: -1}))[0]).__name__ == "Delayed"
-    with pytest.raises(PrivacyError, match=r"\(ValueError\)") as raised:
+    with pytest.raises(PrivacyError, match=r"summed\. Where and why") as raised:
         DPPCA(2, clip_norm=1.0).fit(shared)
+    assert raised.value.__context__ is None
+    assert "31415" not in str(raised.value)
+
+
+def test_an_error_of_the_cluster_is_named_without_its_text(monkeypatch):
+    def compute(*args, **kwargs):
+        raise distributed.KilledWorker("a task of 31415", None, 3)
+
+    monkeypatch.setattr(dask, "compute", compute)
+    with pytest.raises(PrivacyError, match=r"summed \(KilledWorker\)\. Where") as raised:
+        DPPCA(2, clip_norm=1.0).fit(dense())
     assert raised.value.__context__ is None
     assert "31415" not in str(raised.value)
 
@@ -377,19 +393,19 @@ def test_a_killed_worker_costs_time_and_no_release(cluster, tmp_path):
     assert after.faults == []
 
 
+LOST = distributed.client.FutureCancelledError("key", "lost dependencies")
+
+
 @pytest.mark.thorough
-def test_what_all_workers_lost_is_sent_again(monkeypatch):
+@pytest.mark.parametrize("error", [LOST, distributed.TimeoutError()], ids=["lost", "late"])
+def test_what_all_workers_lost_is_sent_again(error, monkeypatch):
     """The public matrix of a step cannot be computed again by Dask: the step is, before noise."""
-
-    class FutureCancelledError(Exception):
-        pass
-
     true, calls = dask.compute, []
 
     def compute(*args, **kwargs):
         calls.append(1)
         if len(calls) in (3, 12):
-            raise FutureCancelledError("lost dependencies")
+            raise error
         return true(*args, **kwargs)
 
     expected = fitted(DPPCA(2), X)
@@ -405,15 +421,12 @@ def test_what_all_workers_lost_is_sent_again(monkeypatch):
 def test_numbers_of_records_are_made_again_where_they_were_lost(monkeypatch):
     """A trace regression keeps them on the workers from pass to pass, one on top of the other."""
 
-    class FutureCancelledError(Exception):
-        pass
-
     true, calls, made = dask.compute, [], []
 
     def compute(*args, **kwargs):
         calls.append(1)
         if len(calls) in (8, 30, 45):
-            raise FutureCancelledError("lost dependencies")
+            raise LOST
         return true(*args, **kwargs)
 
     model = DPTraceRegressor(1, matrix_shape=(4, 2), epsilon=20.0, max_iter=3)

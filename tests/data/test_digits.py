@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.data.digits import digit_bits, digits_of, floored, on_column_grid, products, split, stored
+from skdp.data.integers import (
+    digit_bits,
+    digits_of,
+    floored,
+    on_column_grid,
+    products,
+    split,
+    stored,
+)
 
 RNG = np.random.default_rng(0)
 BITS = 21

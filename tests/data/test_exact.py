@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.data.exact import PublicMatrix, exact_map, joined, limbs_of, on_grid, wide_map
+from skdp.data.integers import PublicMatrix, exact_map, joined, limbs_of, on_grid, wide_map
 
 
 def floored(grid, K):

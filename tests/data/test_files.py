@@ -11,10 +11,11 @@ from skdp import (
     DPPCA,
     DPPersonalizedClassifier,
     DPPersonalizedRegressor,
+    DPRidge,
     DPTraceRegressor,
     DPTruncatedSVD,
 )
-from skdp.data import blocks
+from skdp.data import blocks, units
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.queries.rows import RowQuery
 from skdp.testing import null_release, record_transcript, seeded_entropy
@@ -152,8 +153,8 @@ def test_a_row_that_is_not_finite_contributes_nothing(tmp_path):
 
 def test_nothing_is_read_before_it_is_paid_for(npy, monkeypatch):
     """Headers are; rows, by `_loaded`, are not."""
-    from skdp.data import files as block_files
-    from skdp.testing._hooks import before_payment
+    from skdp.data import stored_rows as block_files
+    from tools.outcomes import before_payment
 
     reads, paid = [], []
     true = block_files._loaded
@@ -219,8 +220,10 @@ def test_indices_out_of_range_do_not_reach_compiled_code(tmp_path):
     bad = S[:10].copy()
     bad.indices[0] = 10**6
     sp.save_npz(tmp_path / "bad.npz", bad)
-    with pytest.raises(ValueError, match="indices"):
+    with pytest.raises(PrivacyError, match="withheld"):
         DPTruncatedSVD(2).fit([tmp_path / "bad.npz"])
+    with pytest.warns(PrivacyWarning), pytest.raises(ValueError, match="indices"):
+        DPTruncatedSVD(2, epsilon=np.inf).fit([tmp_path / "bad.npz"])
 
 
 def test_columns_are_checked_as_for_arrays(npy, tmp_path):
@@ -309,6 +312,26 @@ def test_users_in_files_and_maps_give_the_same_bits(name, user_files, tmp_path):
     mapped = np.load(tmp_path / "all.npy", mmap_mode="r")
     assert_same_bits(expected, fitted(model, mapped, y, groups=GROUPS))
     model.set_params(n_jobs=None)
+
+
+GROUP = {"clip_norm": 1.0, "epsilon": 8.0, "privacy_unit": "group"}
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (DPPCA(1, **GROUP), None),
+        (DPRidge(target_bounds=(-30.0, 30.0), **GROUP), Y),
+        (USERS["regressor"][0], Y),
+        (USERS["classifier"][0], USERS["classifier"][1]),
+    ],
+    ids=["pca", "ridge", "regressor", "classifier"],
+)
+def test_a_person_in_a_file_of_many_chunks_is_one(model, y, user_files, monkeypatch):
+    """Files of rows are cut into ranges: a person in two of them would count twice."""
+    expected = fitted(model, X, y, groups=GROUPS)
+    monkeypatch.setattr(units, "_CHUNK_BYTES", 4 * 8 * D)  # four rows: persons have six
+    assert_same_bits(expected, fitted(model, user_files, y, groups=GROUPS))
 
 
 def test_a_user_in_two_files_is_refused_without_a_name(user_files):

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skdp.data.integer_rows import IntegerRows, length_unit, row_norms
+from skdp.data.integers import IntegerRows, length_unit, row_norms
 
 
 def exact_squares(Z):

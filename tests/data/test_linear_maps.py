@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.data.linear_maps import IntegerSketch, SketchMap
+from skdp.data.products import IntegerSketch, SketchMap
 
 M, N, V, T = 8, 9, 3, 4
 RNG = np.random.default_rng(0)

@@ -3,19 +3,16 @@
 import numpy as np
 import pytest
 
-from skdp.data import memory
-from skdp.data.memory import Memory
-from skdp.data.users import UserRows
+from skdp.data import units
+from skdp.data.units import Memory, UserRows
 from skdp.queries.users import UserQuery
-from skdp.solvers.global_models import GlobalModel
-from skdp.solvers.personalization import Shared, View
+from skdp.solvers.personalization import GlobalModel, Shared, View
+from skdp.solvers.shared_subspace import ResidualRound, Votes
 from skdp.solvers.user_heads import Heads, HeadVotes, all_rules
-from skdp.solvers.user_rounds import ResidualRound
-from skdp.solvers.user_starts import Votes
 
 
 def test_what_does_not_fit_is_made_again(monkeypatch):
-    monkeypatch.setattr(memory, "_KEPT_BYTES", 100)
+    monkeypatch.setattr(units, "_KEPT_BYTES", 100)
     made = []
 
     def make(n):
@@ -44,10 +41,9 @@ def messages(query):
     view = View(rng.standard_normal((5, 5)), True, "squared", model, bounds)
     rules = all_rules(Shared(U, 0.1, None), view)
     sent = [
-        Votes(view, 5, "ridge").asked(query),
+        Votes(view, 5).asked(query),
         ResidualRound(view, U, 0.5).asked(query),
         HeadVotes(Heads(view, U, model), rules).asked(query),
-        Votes(view, 5, "moment").asked(query),
     ]
     return [bounded.answer(1e-9) for bounded in sent]
 
@@ -62,9 +58,20 @@ def test_no_bit_depends_on_what_is_kept(m, monkeypatch):
     order = rng.permutation(len(X))
     found = []
     for limit, rows, jobs in ((2**20, order, None), (0, slice(None), None), (700, order, 2)):
-        monkeypatch.setattr(memory, "_KEPT_BYTES", limit)
+        monkeypatch.setattr(units, "_KEPT_BYTES", limit)
         users = UserRows(X[rows], y[rows], codes[rows], True)
         found.append(messages(UserQuery(users, adjacency="add_remove", n_jobs=jobs)))
     for other in found[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(found[0], other, strict=True))
     assert all(answer.any() for answer in found[0])
+
+
+def test_what_one_user_makes_alone_is_not_kept_for_those_beside_it():
+    """A batch has the key of its first user: its own company, and nobody's else."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((9, 2)), rng.standard_normal((9, 1))
+    batch = units.Batch(UserRows(X, y, np.repeat(np.arange(3), 3), True), np.arange(3))
+    made = [
+        each.keep("k", lambda n=each.shape[0]: (np.ones(n),)) for each in (batch.alone(0), batch)
+    ]
+    assert [array.size for (array,) in made] == [1, 3]

@@ -7,10 +7,9 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import SparseRows
-from skdp.data.exact import on_grid
-from skdp.data.record_forms import DenseRecords, Frame, record_units
-from skdp.data.sparse_records import FactoredRecords, SparseRecords
-from skdp.data.zipped import Zipped
+from skdp.data.integers import on_grid
+from skdp.data.records import DenseRecords, FactoredRecords, Frame, SparseRecords, record_units
+from skdp.data.views import Zipped
 
 D1, D2, R, N = 5, 4, 2, 60
 SHAPE = (D1, D2)

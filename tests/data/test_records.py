@@ -8,24 +8,18 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp import (
-    DPIncrementalPCA,
-    DPLowRankFactorizer,
-    DPRidge,
-    DPRidgeClassifier,
-    DPTraceRegressor,
-)
-from skdp.data import blocks, dask_parts, places
-from skdp.data import files as block_files
-from skdp.data.dask_rows import DaskRows
-from skdp.data.places import Placed
-from skdp.data.records import RecordForm
+from skdp import DPIncrementalPCA, DPLowRankFactorizer, DPRidge, DPRidgeClassifier, DPTraceRegressor
+from skdp.data import blocks, stored_rows, units
+from skdp.data import stored_rows as block_files
+from skdp.data.stored_rows import DaskRows
+from skdp.data.units import Placed
+from skdp.data.views import RecordForm
 from skdp.exceptions import PrivacyError, PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
 from skdp.queries import record_passes
 from skdp.queries.columns import ColumnQuery
 from skdp.testing import null_release, record_transcript, seeded_entropy
-from skdp.testing._hooks import before_payment
+from tools.outcomes import before_payment
 
 # A few hundred records show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings(
@@ -266,7 +260,7 @@ def test_records_in_blocks_give_the_bits_of_the_array(name, npy, mapped, monkeyp
     assert_same_bits(expected, fitted(model, lazy(X), lazy(y)))
     assert_same_bits(expected, fitted(model, unknown(X), unknown(y)))
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**10)  # 16 rows
-    monkeypatch.setattr(places, "_CHUNK_BYTES", 2**12)
+    monkeypatch.setattr(units, "_CHUNK_BYTES", 2**12)
     assert_same_bits(expected, fitted(model, npy, y))
     model.set_params(n_jobs=2)
     assert_same_bits(expected, fitted(model, npy, y))
@@ -390,8 +384,9 @@ def test_predictions_of_traces_stay_where_the_rows_are(npy, mapped):
 def test_too_many_records_are_refused_when_they_can_be_counted(monkeypatch):
     monkeypatch.setattr(record_passes, "_MOST_RECORDS", N - 1)
     model = TRACES["row"]
-    for rows, y in ((X, TRACED), (lazy(X), lazy(TRACED)), (unknown(X), unknown(TRACED))):
-        with pytest.raises(ValueError, match="at most 899 records"):
+    known, counted = (X, TRACED, ValueError), (lazy(X), lazy(TRACED), ValueError)
+    for rows, y, kind in (known, counted, (unknown(X), unknown(TRACED), PrivacyError)):
+        with pytest.raises(kind, match="at most 899 records"):
             fitted(model, rows, y)
 
 
@@ -429,13 +424,13 @@ def test_only_sums_of_integers_come_home(monkeypatch):
 def test_what_travels_holds_no_rows_and_no_targets(monkeypatch):
     import cloudpickle
 
-    sent, true = [], dask_parts._broadcast
+    sent, true = [], stored_rows._broadcast
 
     def broadcast(work):
         sent.append(cloudpickle.dumps(work))
         return true(work)
 
-    monkeypatch.setattr(dask_parts, "_broadcast", broadcast)
+    monkeypatch.setattr(stored_rows, "_broadcast", broadcast)
     DPRidge().fit(lazy(X), lazy(Y))
     DPRidge().fit(lazy(X), Y)
     DPStandardScaler().fit(lazy(X))
@@ -545,7 +540,7 @@ FACTORIZERS = {
     "row": {"privacy_unit": "row", "adjacency": "zero_out", "clip_norm": 5.0},
     "row-replace": {"privacy_unit": "row", "adjacency": "replace", "clip_norm": 5.0},
     "frobenius": {},
-    "entry": {"privacy_unit": "entry", "entry_bounds": (-3.0, 3.0)},
+    "entry": {"privacy_unit": "entry", "unit_bound": (-3.0, 3.0)},
 }
 
 

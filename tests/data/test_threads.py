@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from skdp.data.threads import one_blas_thread, quietly
+from skdp.data.blocks import one_blas_thread, quietly
 
 
 def blas_threads():

@@ -5,8 +5,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data import blocks, views
-from skdp.data.block_rows import dense, finite_rows
-from skdp.data.blocks import row_source
+from skdp.data.blocks import dense, finite_rows, row_source
 from skdp.data.views import columns_of, selected
 
 

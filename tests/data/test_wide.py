@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from skdp.data.exact import GRID_BITS, limbs_of, on_grid
-from skdp.data.wide import Wide
+from skdp.data.integers import GRID_BITS, Wide, limbs_of, on_grid
 
 
 def numbers(wide):

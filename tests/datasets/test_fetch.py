@@ -1,13 +1,12 @@
 """Loaders, on small files of the same format that are written here; nothing goes to a network."""
 
-import gzip
 import hashlib
 import zipfile
 
 import numpy as np
 import pytest
 
-from skdp.datasets import _fetch, fetch_movielens, fetch_snap_graph
+from skdp.datasets import _fetch, fetch_movielens
 
 RATINGS = np.array([[3, 10, 4, 100], [1, 10, 5, 101], [3, 7, 1, 102], [2, 20, 3, 103]])
 FORMATS = {
@@ -24,7 +23,6 @@ def server(tmp_path, monkeypatch):
     folder.mkdir()
     address = folder.as_uri().replace("file://", "file://localhost", 1)
     monkeypatch.setattr(_fetch, "MOVIELENS_URL", address + "/{archive}.zip")
-    monkeypatch.setattr(_fetch, "SNAP_URL", address + "/{file}")
     return folder
 
 
@@ -63,10 +61,12 @@ def test_ratings(server, tmp_path, monkeypatch, version):
 def test_only_the_known_file_is_used(server, tmp_path, monkeypatch):
     home = tmp_path / "home"
     right = sha256(publish(server, monkeypatch))
-    with pytest.raises(OSError, match="differs from expected"):
-        fetch_movielens(data_home=home, sha256="0" * 64)
+    with monkeypatch.context() as patch:
+        patch.setitem(_fetch._MOVIELENS, "100k", (*_fetch._MOVIELENS["100k"][:4], "0" * 64))
+        with pytest.raises(OSError, match="differs from expected"):
+            fetch_movielens(data_home=home)
     assert list((home / "skdp").iterdir()) == []  # nothing unchecked stays
-    assert fetch_movielens(data_home=home, sha256=right).sha256 == right
+    assert fetch_movielens(data_home=home).sha256 == right
     cached = home / "skdp" / "ml-100k.zip"
     cached.write_bytes(cached.read_bytes() + b"x")
     with pytest.raises(OSError, match="another SHA-256"):
@@ -74,14 +74,6 @@ def test_only_the_known_file_is_used(server, tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="re-downloading"):
         fetch_movielens(data_home=home)
     assert sha256(cached) == right
-
-
-def test_a_file_of_which_no_checksum_is_known_needs_one(server, tmp_path):
-    with pytest.raises(ValueError, match="pass it as 'sha256'"):
-        fetch_movielens("10m", data_home=tmp_path)
-    with pytest.raises(ValueError, match="pass it as 'sha256'"):
-        fetch_snap_graph(data_home=tmp_path)
-    assert not (tmp_path / "skdp").exists()
 
 
 def test_offline(server, tmp_path):
@@ -94,21 +86,11 @@ def test_offline(server, tmp_path):
         fetch_movielens("3k", data_home=home)
 
 
-def test_archive_without_ratings(server, tmp_path):
+def test_archive_without_ratings(server, tmp_path, monkeypatch):
     path = server / "ml-100k.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("ml-100k/README", "terms")
+    pinned = (*_fetch._MOVIELENS["100k"][:4], sha256(path))
+    monkeypatch.setitem(_fetch._MOVIELENS, "100k", pinned)
     with pytest.raises(OSError, match="does not hold one file"):
-        fetch_movielens(data_home=tmp_path / "home", sha256=sha256(path))
-
-
-def test_graph(server, tmp_path):
-    text = "# Directed graph\n# FromNodeId\tToNodeId\n5\t9\n9\t5\n9\t9\n7\t5\n"
-    path = server / "ca-GrQc.txt.gz"
-    with gzip.open(path, "wt") as file:
-        file.write(text)
-    graph = fetch_snap_graph("ca-GrQc", data_home=tmp_path / "home", sha256=sha256(path))
-    assert graph.nodes.tolist() == [5, 7, 9]
-    assert graph.data.toarray().tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
-    with pytest.raises(ValueError, match="'name' parameter"):
-        fetch_snap_graph("web")
+        fetch_movielens(data_home=tmp_path / "home")

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from skdp.datasets import (
-    make_block_graph,
-)
+from skdp.datasets import make_block_graph
 
 
 @pytest.mark.thorough

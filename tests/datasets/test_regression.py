@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from skdp.datasets import (
-    make_trace_regression,
-    make_user_tasks,
-)
+from skdp.datasets import make_trace_regression, make_user_tasks
 
 
 @pytest.mark.parametrize("design", ["gaussian", "factored", "entries"])

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from skdp.datasets import (
-    make_event_stream,
-)
+from skdp.datasets import make_event_stream
 
 
 @pytest.mark.deep

@@ -82,11 +82,11 @@ def test_counts_need_the_contract():
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_receipt_says_that_it_is_a_contract(unit):
     X = planted(30, 30, [300.0, 200.0])[0]
-    svd = fit(X, 1, privacy_unit=unit, sensitivity=2.0)
+    svd = fit(X, 1, privacy_unit=unit, unit_bound=2.0)
     assert "the caller's contract" in str(svd.privacy_card())
     assert ("any symmetric change" in svd.privacy_spent_.sentence()) == (unit == "mixed")
     assert svd.privacy_spent_.unit == unit
-    scale = fit(X, 1, privacy_unit=unit, sensitivity=4.0).ledger_[0].noise_scale
+    scale = fit(X, 1, privacy_unit=unit, unit_bound=4.0).ledger_[0].noise_scale
     assert scale == pytest.approx(2 * svd.ledger_[0].noise_scale, rel=1e-6)
 
 
@@ -97,7 +97,7 @@ def test_a_ledger_does_not_add_up_contracts_of_different_size():
     def two_fits():
         with PrivacyLedger(epsilon=3.0, delta=1e-5):
             DPTruncatedSVD(1, **same).fit(X)
-            DPTruncatedSVD(1, sensitivity=2.0, **same).fit(X)
+            DPTruncatedSVD(1, unit_bound=2.0, **same).fit(X)
 
     with pytest.raises(PrivacyError, match=r"norm at most 2\.0"):
         two_fits()
@@ -112,7 +112,7 @@ def test_huge_entries_are_no_trouble(unit):
 def test_what_does_not_go_with_a_contract():
     X = np.ones((9, 8))
     for options, match in (
-        ({"privacy_unit": "entry_change", "entry_bounds": (0.0, 2.0)}, "bounds nothing"),
+        ({"privacy_unit": "entry_change", "unit_bound": (0.0, 2.0)}, "is a number"),
         ({"privacy_unit": "entry_change", "clip_norm": 2.0}, "bounds nothing"),
         ({"privacy_unit": "entry_change", "adjacency": "replace"}, "add_remove"),
         ({"privacy_unit": "entry_change", "algorithm": "gram"}, "among"),
@@ -127,14 +127,14 @@ def test_what_does_not_go_with_a_contract():
 # -- pure epsilon ----------------------------------------------------------------------------------
 
 PURE = [
-    ("entry", {"entry_bounds": (-1.0, 1.0)}, "deflation"),
+    ("entry", {"unit_bound": (-1.0, 1.0)}, "deflation"),
     ("entry_change", {}, "deflation"),
     ("entry_change", {"algorithm": "one_shot"}, "one_shot"),
-    ("edge", {"entry_bounds": (-3.0, 3.0)}, "deflation"),
+    ("edge", {"unit_bound": (-3.0, 3.0)}, "deflation"),
     ("edge_change", {}, "deflation"),
-    ("mixed", {"sensitivity": 0.1}, "deflation"),
-    ("frobenius", {"sensitivity": 0.05}, "deflation"),
-    ("spectral", {"sensitivity": 0.05}, "deflation"),
+    ("mixed", {"unit_bound": 0.1}, "deflation"),
+    ("frobenius", {"unit_bound": 0.05}, "deflation"),
+    ("spectral", {"unit_bound": 0.05}, "deflation"),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from skdp import DPLowRankFactorizer, PrivacyLedger
 from skdp.decomposition import _factorizer_state
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
-from skdp.privacy.streams.groups import StreamGroup
+from skdp.privacy.streams.checkpoints import StreamGroup
 from skdp.queries.sketches import Updates
 
 # Most streams here are short, and noise: what is said of that is tested by name.
@@ -129,7 +129,7 @@ def test_a_later_ledger_is_charged_for_a_single_release():
 @pytest.mark.parametrize("releases", [1, 3])
 def test_a_later_ledger_knows_the_sensitivity(releases):
     """What a neighbour is depends on it: two streams of different ones do not add up."""
-    first, second = new(sensitivity=1.0), new(sensitivity=1e-3)
+    first, second = new(unit_bound=1.0), new(unit_bound=1e-3)
     for model in (first, second):
         model.set_params(max_releases=releases, mechanism="tree").update([0], [0], [0.0])
     ledger = PrivacyLedger(9.0, 1e-5)

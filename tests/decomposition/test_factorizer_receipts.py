@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from skdp import DPLowRankFactorizer, PrivacyLedger
-from skdp._packing import pack
 from skdp.decomposition import LocalAggregator, local_report
-from skdp.decomposition._factorizer_messages import NoisyState
+from skdp.decomposition._factorizer_state import NoisyState
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.federated import AggregationConfig, PlainAggregator, StateSum, simulated_aggregator
-from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.accounting.sketch_laws import SketchMixture
-from skdp.privacy.streams.merged import _largest
+from skdp.privacy.accounting.losses import Loss, SketchMixture
+from skdp.privacy.accounting.plain_data import pack
+from skdp.privacy.streams.sketches import _largest
 from skdp.testing import seeded_entropy
 
 # Most streams here are short, and noise: what is said of that is tested by name.
@@ -309,18 +308,18 @@ def test_no_receipt_is_known_of_exact_and_random_sketches():
 @pytest.mark.parametrize(
     "params",
     [
-        {"sensitivity": 0.1},
+        {"unit_bound": 0.1},
         {"privacy_unit": "rank_one"},
         {"privacy_unit": "entry", "sketch": "gaussian"},
     ],
 )
 def test_other_contracts_are_refused_before_anything_is_opened(params):
     other = server(**params)
-    with pytest.raises(ValueError, match="one 'privacy_unit', 'adjacency' and 'sensitivity'"):
+    with pytest.raises(ValueError, match="one 'privacy_unit', 'adjacency' and 'unit_bound'"):
         server().merge(other)
     assert other._state.running is not None
     shares = [server(honest_servers=2, **params) for _ in range(2)]
-    with pytest.raises(ValueError, match="one 'privacy_unit', 'adjacency' and 'sensitivity'"):
+    with pytest.raises(ValueError, match="one 'privacy_unit', 'adjacency' and 'unit_bound'"):
         coordinator().merge_secure(shares, StateSum(PlainAggregator))
     mixed = [server(honest_servers=2), shares[0]]
     with pytest.raises(ValueError, match="cannot be merged"):
@@ -362,6 +361,10 @@ def test_the_aggregate_of_local_reports_has_the_receipt_of_the_reports():
     with pytest.warns(PrivacyWarning, match="random_state"):
         seeded = local_report(rows[0], clip_norm=1.0, epsilon=2.0, delta=1e-6, random_state=0)
     assert LocalAggregator(1).add([*reports, seeded]).privacy_spent_.seeded
+    longer = local_report(rows[0], clip_norm=2.0, epsilon=4.0, delta=1e-6)
+    longer = replace(longer, noise_scale=reports[0].noise_scale)  # of a clip norm that fits
+    for unlike in ([*reports, longer], [longer, *reports]):
+        assert LocalAggregator(1).add(unlike).privacy_spent_ == longer.privacy_spent
     with pytest.raises(ValueError, match="no report"):
         LocalAggregator(1).privacy_spent_  # noqa: B018
 

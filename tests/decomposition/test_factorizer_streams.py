@@ -16,7 +16,7 @@ from skdp.testing import (
     seeded_entropy,
     transcript_audit,
 )
-from skdp.testing._outcomes import difference, fitted_attributes
+from tools.outcomes import difference, fitted_attributes
 
 # Most streams here are short, and noise: what is said of that is tested by name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*may be noise:skdp.exceptions.PrivacyWarning")

@@ -12,7 +12,8 @@ from sklearn.base import clone
 from sklearn.decomposition import PCA, IncrementalPCA
 
 from skdp import DPIncrementalPCA, PrivacyLedger
-from skdp.decomposition import _incremental_pca, _moments
+from skdp.decomposition import _incremental_pca
+from skdp.decomposition import _incremental_pca as _moments
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
 from skdp.privacy.gate.session import PrivacySession
 from skdp.testing import (
@@ -22,7 +23,7 @@ from skdp.testing import (
     seeded_entropy,
     transcript_audit,
 )
-from skdp.testing._outcomes import difference, fitted_attributes
+from tools.outcomes import difference, fitted_attributes
 
 # Most streams here are short, and noise: what is said of that is tested by name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*may be noise:skdp.exceptions.PrivacyWarning")
@@ -107,7 +108,7 @@ def test_fit_without_noise_is_pca(center, form):
 def test_large_budget_is_near_pca(adjacency, center, limit, monkeypatch):
     """A stream at epsilon = 50 finds the leading axes, by the moment and by its sketch."""
     monkeypatch.setattr(_moments, "MOMENT_FEATURES", limit)
-    monkeypatch.setattr("skdp.decomposition._incremental_facts.MOMENT_FEATURES", limit)
+    monkeypatch.setattr("skdp.decomposition._incremental_pca.MOMENT_FEATURES", limit)
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((6000, 9)) * [3.0, 2.0, *[0.1] * 7]
     rows += 1.0 if center == "dp" else 0.0
@@ -187,7 +188,7 @@ def test_nothing_is_seen_but_what_is_released():
 @pytest.mark.parametrize("limit", [3000, 3])
 def test_worst_row_of_a_whole_stream(adjacency, mechanism, limit, monkeypatch):
     monkeypatch.setattr(_moments, "MOMENT_FEATURES", limit)
-    monkeypatch.setattr("skdp.decomposition._incremental_facts.MOMENT_FEATURES", limit)
+    monkeypatch.setattr("skdp.decomposition._incremental_pca.MOMENT_FEATURES", limit)
     options = {"adjacency": adjacency, "mechanism": mechanism, "clip_norm": 1.0}
     steps = [0.1 * RNG.standard_normal((8, 4)) for _ in range(8)]
     row, other = 1e15 * np.eye(4)[:2]

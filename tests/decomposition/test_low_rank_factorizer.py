@@ -134,7 +134,7 @@ def test_shares_follow_the_shape(m, n):
 
 # -- streams ---------------------------------------------------------------------------------------
 
-STREAM = {"matrix_shape": (60, 40), "privacy_unit": "entry", "entry_bounds": (-3.0, 3.0)}
+STREAM = {"matrix_shape": (60, 40), "privacy_unit": "entry", "unit_bound": (-3.0, 3.0)}
 
 
 @pytest.mark.thorough

@@ -111,7 +111,9 @@ def test_bad_parameters_cost_nothing():
                 DPScoreDensity(**params).fit(X)
         assert ledger.spent.epsilon == 0
     for params in ({"axes": np.eye(2, 3)}, {"center": np.zeros(3)}, {"axes": np.zeros((2, 4))}):
-        with pytest.raises(ValueError, match="two directions and 'center' a point of 4 features"):
+        with pytest.raises(
+            ValueError, match=r"two directions and 'center' a point of 4 feature\(s\)"
+        ):
             DPScoreDensity(**params).fit(X)
 
 

@@ -16,7 +16,7 @@ from skdp import DPTruncatedSVD, PrivacyWarning
 from skdp.datasets import make_histories, make_interactions
 from skdp.decomposition._unit_fits import unit_route
 from skdp.exceptions import PrivacyError
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SeededSource
 from skdp.queries.interactions import InteractionQuery
@@ -32,7 +32,7 @@ ATTRIBUTES = ["components_", "singular_values_", "explained_variance_", "explain
 ROUTES = ["auto", "arpack", "gram", "randomized", "power", "screened"]
 ENTRY_UNITS = ["entry", "frobenius", "spectral"]
 UNITS = ["row", "interaction", *ENTRY_UNITS]
-PIXELS = {"entry_bounds": (0.0, 16.0)}
+PIXELS = {"unit_bound": (0.0, 16.0)}
 CONTAINERS = [
     sp.csr_array, sp.csr_matrix, sp.csc_array, sp.csc_matrix, np.asfortranarray, np.ndarray.tolist,
 ]  # fmt: skip
@@ -47,7 +47,7 @@ def fit(data, n_components=2, **kwargs):
 
 def of_unit(unit, **bounds):
     """Options of a unit: those bounds that it reads."""
-    read = {"row": ["clip_norm"], "entry": ["clip_norm", "entry_bounds"], "edge": ["entry_bounds"]}
+    read = {"row": ["clip_norm"], "entry": ["clip_norm", "unit_bound"], "edge": ["unit_bound"]}
     kept = read.get(unit, [])
     return {"privacy_unit": unit} | {key: bounds[key] for key in bounds if key in kept}
 
@@ -100,7 +100,7 @@ FLAT = np.random.default_rng(0).standard_normal((150, 40))
     [
         *({"algorithm": route} for route in ("gram", "power", "screened")),
         *(
-            {"algorithm": route} | of_unit(unit, entry_bounds=(-9.0, 9.0))
+            {"algorithm": route} | of_unit(unit, unit_bound=(-9.0, 9.0))
             for unit in ENTRY_UNITS
             for route in ("alternating", "deflation")
         ),
@@ -136,7 +136,7 @@ def graph(n=60, seed=0):
 @pytest.mark.parametrize("container", [np.asarray, sp.csr_array, sp.csc_matrix])
 def test_edge_unit_equals_scikit_learn_on_the_symmetric_matrix(container):
     upper, A = graph()
-    ours = exact(container(upper), 4, privacy_unit="edge", entry_bounds=(-9.0, 9.0))
+    ours = exact(container(upper), 4, privacy_unit="edge", unit_bound=(-9.0, 9.0))
     theirs = TruncatedSVD(4, algorithm="arpack").fit(A)
     assert_same(ours, theirs)
     assert np.allclose(ours.left_, theirs.transform(A) / theirs.singular_values_, atol=1e-6)
@@ -147,7 +147,7 @@ def test_interactions_equal_scikit_learn_on_normalised_rows(floor):
     R = make_interactions(300, 60, 2500, 4, random_state=0)
     degrees = R.sum(axis=1)
     rows = sp.csr_array(R / np.sqrt(np.maximum(degrees, floor))[:, None])
-    ours = exact(R, 3, privacy_unit="interaction", degree_floor=floor)
+    ours = exact(R, 3, privacy_unit="interaction", unit_bound=floor)
     assert_same(ours, TruncatedSVD(3, algorithm="arpack").fit(rows))
     assert ours.user_level_mu_ == math.inf
     assert ours.n_samples_seen_ == 300
@@ -297,9 +297,9 @@ TO_THE_TRUTH = [
     *(("interaction", route, {"adjacency": "replace"}) for route in ("gram", "power", "one_shot")),
     *(("entry", route, {}) for route in ("auto", "gram", "alternating", "deflation", "one_shot")),
     ("entry", "gram", {"adjacency": "replace", "clip_norm": 12.0}),
-    ("frobenius", "one_shot", {"sensitivity": 1e-2}),
+    ("frobenius", "one_shot", {"unit_bound": 1e-2}),
     *(("edge", route, {}) for route in ("auto", "power", "one_shot")),
-    *((unit, route, {"sensitivity": 1e-2}) for unit in ("frobenius", "spectral")
+    *((unit, route, {"unit_bound": 1e-2}) for unit in ("frobenius", "spectral")
       for route in ("alternating", "deflation")),
 ]  # fmt: skip
 
@@ -511,7 +511,7 @@ def planted(m, n, signal, coherence, seed=0):
 def test_entry_units_find_a_planted_pair(unit, algorithm):
     signal = {"entry": 80.0, "frobenius": 1600.0, "spectral": 1600.0}[unit]
     A, u, v = planted(600, 500, signal, 2.0)
-    bounds = {"entry_bounds": (-1.0, 1.0)}
+    bounds = {"unit_bound": (-1.0, 1.0)}
     svd = fit(A, 1, algorithm=algorithm, **of_unit(unit, **bounds))
     assert abs(svd.components_[0] @ v) >= 0.9
     assert abs(svd.left_[:, 0] @ u) >= 0.9
@@ -522,7 +522,7 @@ def test_entry_units_find_a_planted_pair(unit, algorithm):
 
 def test_pure_differential_privacy_of_one_component():
     A, u, v = planted(500, 400, 120.0, 2.0)
-    kwargs = {"privacy_unit": "entry", "entry_bounds": (-1.0, 1.0), "delta": 0.0}
+    kwargs = {"privacy_unit": "entry", "unit_bound": (-1.0, 1.0), "delta": 0.0}
     for algorithm in ("alternating", "deflation"):
         svd = fit(A, 1, epsilon=2.0, algorithm=algorithm, **kwargs)
         assert abs(svd.components_[0] @ v) >= 0.9
@@ -530,19 +530,19 @@ def test_pure_differential_privacy_of_one_component():
         assert {entry.mechanism for entry in svd.ledger_} == {"laplace"}
         assert svd.privacy_spent_.delta == 0.0
     with pytest.raises(ValueError, match="pure differential privacy"):
-        fit(A, 2, **kwargs | {"entry_bounds": (0.0, 1.0), "algorithm": "alternating"})
+        fit(A, 2, **kwargs | {"unit_bound": (0.0, 1.0), "algorithm": "alternating"})
 
 
 def test_entries_are_clipped_to_the_bounds():
     A, _, v = planted(300, 200, 60.0, 2.0)
     A[0, 0] = 1e9
-    svd = fit(A, 1, privacy_unit="entry", entry_bounds=(-1.0, 1.0), epsilon=8.0)
+    svd = fit(A, 1, privacy_unit="entry", unit_bound=(-1.0, 1.0), epsilon=8.0)
     assert abs(svd.components_[0] @ v) >= 0.9
 
 
 def test_sensitivity_scales_the_noise():
     small, large = (
-        fit(X, privacy_unit="frobenius", sensitivity=s).ledger_[0].noise_scale for s in (1.0, 7.0)
+        fit(X, privacy_unit="frobenius", unit_bound=s).ledger_[0].noise_scale for s in (1.0, 7.0)
     )
     assert large == pytest.approx(7 * small, rel=1e-6)
 
@@ -590,7 +590,7 @@ def test_attributes_are_consistent(unit, seed):
 @pytest.mark.parametrize("floor", [1, 4, 30])
 def test_user_level_mu(adjacency, floor):
     R = make_interactions(200, 40, 1500, 4, random_state=0)
-    options = {"degree_floor": floor, "adjacency": adjacency, "algorithm": "gram"}
+    options = {"unit_bound": floor, "adjacency": adjacency, "algorithm": "gram"}
     svd = fit(R, privacy_unit="interaction", **options)
     assert svd.user_level_mu_ == pytest.approx(user_level_mu(svd.privacy_spent_.mu, 40, floor))
     assert svd.user_level_mu_ >= svd.privacy_spent_.mu
@@ -805,7 +805,7 @@ def test_fit_transform_is_fit_and_transform():
             {
                 "delta": 0,
                 "privacy_unit": "entry",
-                "entry_bounds": (-1, 1),
+                "unit_bound": (-1, 1),
                 "algorithm": "alternating",
             },
             "pure differential",
@@ -815,8 +815,8 @@ def test_fit_transform_is_fit_and_transform():
         ({"algorithm": "one_shot"}, "'algorithm' .* among .*'screened'"),
         ({"algorithm": "one_shot", "privacy_unit": "spectral"}, "'algorithm' .* among"),
         (
-            {"algorithm": "one_shot", "privacy_unit": "entry", "entry_bounds": (-1, 1)},
-            r"entry_bounds=\(0, high\)",
+            {"algorithm": "one_shot", "privacy_unit": "entry", "unit_bound": (-1, 1)},
+            r"unit_bound=\(0, high\)",
         ),
         ({"delta": 0, "privacy_unit": "frobenius", "algorithm": "alternating"}, "pure differ"),
         ({"adjacency": "swap"}, "adjacency"),
@@ -839,13 +839,11 @@ def test_fit_transform_is_fit_and_transform():
             {"clip_norm": 2.0, "privacy_unit": "interaction"},
             "bounds nothing .* 'group' and 'entry'",
         ),
-        (
-            {"sensitivity": 2.0, "privacy_unit": "entry"},
-            "bounds nothing .* and 'spectral'",
-        ),
-        ({"sensitivity": 2.0}, "bounds nothing"),
-        ({"entry_bounds": (0.0, 2.0)}, "bounds nothing .* by 'entry' and 'edge'. Leave it out"),
-        ({"degree_floor": 2, "privacy_unit": "entry"}, "bounds nothing .* by 'interaction'"),
+        ({"unit_bound": 2.0}, "bounds nothing .* by 'clip_norm'. Leave it out"),
+        ({"unit_bound": 2, "privacy_unit": "entry"}, "a pair of floats"),
+        ({"unit_bound": "auto", "privacy_unit": "edge"}, "a pair of floats"),
+        ({"unit_bound": (0, 2), "privacy_unit": "interaction"}, "is an integer"),
+        ({"unit_bound": [1.0], "privacy_unit": "frobenius"}, "'unit_bound'"),
         *(
             ({"algorithm": "arpack", "privacy_unit": unit}, "'algorithm' .* among")
             for unit in ("edge", "frobenius", "spectral")
@@ -859,15 +857,14 @@ def test_fit_transform_is_fit_and_transform():
         ({"n_iter": 2.0}, "n_iter"),
         ({"n_oversamples": -1}, "n_oversamples"),
         ({"tol": -1.0}, "tol"),
-        ({"degree_floor": 0}, "degree_floor"),
-        ({"degree_floor": 2.5, "privacy_unit": "interaction"}, "degree_floor"),
-        ({"entry_bounds": (1.0, 2.0)}, "low <= 0 <= high"),
-        ({"entry_bounds": (0.0, 0.0)}, "low < high"),
-        ({"entry_bounds": (0.0, math.inf)}, "entry_bounds"),
-        ({"entry_bounds": (0.0, math.nan)}, "entry_bounds"),
-        ({"entry_bounds": 3}, "a pair of floats"),
-        ({"sensitivity": 0.0, "privacy_unit": "frobenius"}, "sensitivity"),
-        ({"sensitivity": math.inf, "privacy_unit": "spectral"}, "sensitivity"),
+        ({"unit_bound": 0, "privacy_unit": "interaction"}, "unit_bound"),
+        ({"unit_bound": 2.5, "privacy_unit": "interaction"}, "unit_bound"),
+        ({"unit_bound": (1.0, 2.0), "privacy_unit": "entry"}, "low <= 0 <= high"),
+        ({"unit_bound": (0.0, 0.0), "privacy_unit": "entry"}, "low < high"),
+        ({"unit_bound": (0.0, math.inf), "privacy_unit": "edge"}, "unit_bound"),
+        ({"unit_bound": (0.0, math.nan), "privacy_unit": "entry"}, "unit_bound"),
+        ({"unit_bound": 0.0, "privacy_unit": "frobenius"}, "unit_bound"),
+        ({"unit_bound": math.inf, "privacy_unit": "spectral"}, "unit_bound"),
         ({"budget_split": {"gram": 1}}, "keys .*'clip_norm', 'count', 'ritz', 'subspace'"),
         ({"budget_split": {"subspace": 1}, "privacy_unit": "entry"}, "'auto' unless .*'row'"),
         ({"random_state": "seed"}, "cannot be used to seed"),

@@ -17,8 +17,8 @@ from skdp.federated import (
     SecureAggregator,
     simulated_aggregator,
 )
-from skdp.federated import _wire as wire
-from skdp.federated._wire import Kind
+from skdp.federated import _messages as wire
+from skdp.federated._messages import Kind
 
 NOBODY_COLLUDES = pytest.mark.filterwarnings("ignore:n_colluders=0:skdp.exceptions.PrivacyWarning")
 STAGES = [None, Kind.KEYS, Kind.SHARES, Kind.MASKED, Kind.REVEAL]
@@ -48,7 +48,7 @@ class SpyTransport:
         for client_id, message in messages.items():
             self.sent.append((wire.message_kind(message), client_id))
             answer = self.clients[client_id].handle(message)
-            header, body = wire.unpack(answer)
+            header, body = wire.unpack_message(answer)
             if header.kind is Kind.REVEAL:  # also what got lost on the way to the server
                 for owner, (which, _) in wire.unpack_reveal(body).items():
                     self.revealed[owner].add(which)
@@ -309,7 +309,7 @@ def test_server_notices_an_altered_share():
             server.receive(client_id, clients[client_id].handle(messages[client_id]))
         for client_id, message in server.advance().items():
             answer = bytearray(clients[client_id].handle(message))
-            _, body = wire.unpack(bytes(answer))
+            _, body = wire.unpack_message(bytes(answer))
             owners = list(wire.unpack_reveal(body).items())
             place = next(k for k, (_, (kind, _)) in enumerate(owners) if kind == which)
             answer[32 + 38 * place + 15] ^= 1 + client_id

@@ -17,8 +17,8 @@ from skdp.federated import (
     MessageRefused,
     simulated_aggregator,
 )
-from skdp.federated import _wire as wire
-from skdp.federated._wire import SERVER, Header, Keys, Kind
+from skdp.federated import _messages as wire
+from skdp.federated._messages import SERVER, Header, Keys, Kind
 
 RUN = b"a run"
 STAGES = (Kind.OPEN, Kind.PEERS, Kind.DELIVERY, Kind.UNMASK)
@@ -58,7 +58,7 @@ class Scene:
 
     def forge(self, kind, body, **changes):
         header = Header(kind, 0, 0, SERVER, wire.run_digest(RUN))._replace(**changes)
-        return wire.pack(header, body)
+        return wire.pack_message(header, body)
 
     def unmask(self, alive, dead=()):
         return self.forge(Kind.UNMASK, wire.pack_flags(self.config.n_clients, alive, dead))
@@ -127,7 +127,7 @@ def test_only_neighbours_shares_are_revealed():
     scene = Scene(Kind.UNMASK, n=60, neighbours=10)
     for client in scene.clients:
         answer = client.handle(scene.messages[client.client_id])
-        owners = wire.unpack_reveal(wire.unpack(answer)[1]).keys()
+        owners = wire.unpack_reveal(wire.unpack_message(answer)[1]).keys()
         assert owners == set(client._neighbours) and len(owners) == 10
 
 
@@ -146,10 +146,10 @@ def test_shares_that_were_never_sent():
     """A client that dropped out before it shared cannot be named afterwards."""
     scene = Scene(Kind.DELIVERY)
     client = scene.clients[0]
-    header, body = wire.unpack(scene.messages[0])
+    header, body = wire.unpack_message(scene.messages[0])
     sealed = wire.unpack_delivery(body)
     del sealed[5]
-    client.handle(wire.pack(header, wire.pack_delivery(sealed)))
+    client.handle(wire.pack_message(header, wire.pack_delivery(sealed)))
     refuse(client, scene.unmask([0, 1, 2, 3, 4], [5]), "never sent")
     refuse(client, scene.unmask([0, 1, 2, 3, 4, 5], []), "never sent")
     client.handle(scene.unmask([0, 1, 2, 3, 4], []))
@@ -158,7 +158,9 @@ def test_shares_that_were_never_sent():
 def test_a_drop_out_gets_its_key_opened_and_not_its_own_mask():
     scene = Scene(Kind.UNMASK, dropped=(3,))
     for client_id, message in scene.messages.items():
-        answer = wire.unpack_reveal(wire.unpack(scene.clients[client_id].handle(message))[1])
+        answer = wire.unpack_reveal(
+            wire.unpack_message(scene.clients[client_id].handle(message))[1]
+        )
         kinds = {owner: which for owner, (which, _) in answer.items()}
         assert kinds == {i: int(i == 3) for i in range(6) if i != client_id}
 
@@ -200,7 +202,7 @@ def test_nothing_of_a_released_step_is_answered_again():
     client.handle(scene.messages[0])
     for messages in old:
         refuse(client, messages[0])
-    again = wire.unpack(scene.history[0][0])[1]
+    again = wire.unpack_message(scene.history[0][0])[1]
     refuse(client, scene.forge(Kind.OPEN, bytes(again), attempt=1), "already answered")
     assert len(scene.calls) == 6
     assert client._attempt is None  # its secrets are gone
@@ -208,7 +210,7 @@ def test_nothing_of_a_released_step_is_answered_again():
 
 def test_steps_only_go_forward():
     scene = Scene(Kind.UNMASK)
-    body = bytes(wire.unpack(scene.history[0][0])[1])
+    body = bytes(wire.unpack_message(scene.history[0][0])[1])
     client = scene.clients[0]
     client.handle(scene.forge(Kind.OPEN, body, step=5))
     for step in (0, 4, 5):
@@ -238,8 +240,8 @@ def test_shares_of_an_earlier_attempt_are_refused():
     while wire.message_kind(scene.messages[0]) is not Kind.DELIVERY:
         scene.step()
     refuse(scene.clients[0], old, "another step or attempt")
-    header = wire.unpack(scene.messages[0])[0]
-    replayed = wire.pack(header, bytes(wire.unpack(old)[1]))
+    header = wire.unpack_message(scene.messages[0])[0]
+    replayed = wire.pack_message(header, bytes(wire.unpack_message(old)[1]))
     refuse(scene.clients[0], replayed, "altered")
     scene.clients[0].handle(scene.messages[0])
 
@@ -311,11 +313,11 @@ def test_cut_and_foreign_bytes_are_refused():
 
 def test_shares_for_somebody_else_are_refused():
     scene = Scene(Kind.DELIVERY)
-    header, body = wire.unpack(scene.messages[0])
-    other = wire.unpack_delivery(wire.unpack(scene.messages[1])[1])
+    header, body = wire.unpack_message(scene.messages[0])
+    other = wire.unpack_delivery(wire.unpack_message(scene.messages[1])[1])
     mine = wire.unpack_delivery(body)
     for swap in ({2: other[2]}, {2: mine[3], 3: mine[2]}):
-        message = wire.pack(header, wire.pack_delivery(mine | swap))
+        message = wire.pack_message(header, wire.pack_delivery(mine | swap))
         refuse(scene.clients[0], message, "altered")
 
 
@@ -325,29 +327,29 @@ def test_too_few_neighbours_at_each_stage():
         (Kind.DELIVERY, wire.pack_delivery, wire.unpack_delivery),
     ):
         scene = Scene(stage)
-        header, body = wire.unpack(scene.messages[0])
+        header, body = wire.unpack_message(scene.messages[0])
         rows = dict(list(unpack(body).items())[:3])
-        refuse(scene.clients[0], wire.pack(header, pack(rows)), "may drop out")
+        refuse(scene.clients[0], wire.pack_message(header, pack(rows)), "may drop out")
 
 
 def test_peers_that_are_no_neighbours():
     scene = Scene(Kind.PEERS)
-    header, body = wire.unpack(scene.messages[0])
+    header, body = wire.unpack_message(scene.messages[0])
     peers = wire.unpack_peers(body)
     for stranger in (0, 6):
-        message = wire.pack(header, wire.pack_peers(peers | {stranger: peers[1]}))
+        message = wire.pack_message(header, wire.pack_peers(peers | {stranger: peers[1]}))
         refuse(scene.clients[0], message, "no neighbours")
-    refuse(scene.clients[0], wire.pack(header, bytes(body) + bytes(body)), "twice")
+    refuse(scene.clients[0], wire.pack_message(header, bytes(body) + bytes(body)), "twice")
 
 
 def test_keys_of_low_order_are_refused():
     scene = Scene(Kind.PEERS)
-    header, body = wire.unpack(scene.messages[0])
+    header, body = wire.unpack_message(scene.messages[0])
     peers = wire.unpack_peers(body)
     peers[1] = Keys(peers[1].mask, bytes(32), bytes(64))
-    refuse(scene.clients[0], wire.pack(header, wire.pack_peers(peers)), "not valid")
+    refuse(scene.clients[0], wire.pack_message(header, wire.pack_peers(peers)), "not valid")
     peers[1] = Keys(bytes(32), wire.unpack_peers(body)[1].sealing, bytes(64))
-    scene.messages[0] = wire.pack(header, wire.pack_peers(peers))
+    scene.messages[0] = wire.pack_message(header, wire.pack_peers(peers))
     scene.step()
     refuse(scene.clients[0], scene.messages[0], "not valid")  # no mask with a key of the server
 
@@ -355,9 +357,9 @@ def test_keys_of_low_order_are_refused():
 def test_clients_that_were_asked_different_things_do_not_add_up():
     """The question is bound into the masks: answers to two questions stay masked."""
     scene = Scene(Kind.OPEN)
-    header, body = wire.unpack(scene.messages[0])
+    header, body = wire.unpack_message(scene.messages[0])
     opening = wire.unpack_opening(body)._replace(request=b"another question")
-    scene.messages[0] = wire.pack(header, wire.pack_opening(opening))
+    scene.messages[0] = wire.pack_message(header, wire.pack_opening(opening))
     scene.step()
     scene.step()  # client 0 seals its shares for another context ...
     for client in scene.clients:  # ... and nobody can use them
@@ -379,10 +381,10 @@ def identities(n):
 
 def test_signed_keys():
     scene = Scene(Kind.PEERS, identities=identities(6))
-    header, body = wire.unpack(scene.messages[0])
+    header, body = wire.unpack_message(scene.messages[0])
     peers = wire.unpack_peers(body)
     mine = Scene(Kind.PEERS)  # a server that slips in keys of its own
-    foreign = wire.unpack_peers(wire.unpack(mine.messages[0])[1])
+    foreign = wire.unpack_peers(wire.unpack_message(mine.messages[0])[1])
     for changed in (
         {1: foreign[1]},
         {1: foreign[1]._replace(signature=peers[1].signature)},
@@ -391,7 +393,7 @@ def test_signed_keys():
         {1: peers[1]._replace(mask=foreign[1].mask)},
         {1: Keys(peers[1].sealing, peers[1].mask, peers[1].signature)},
     ):
-        message = wire.pack(header, wire.pack_peers(peers | changed))
+        message = wire.pack_message(header, wire.pack_peers(peers | changed))
         refuse(scene.clients[0], message, "no valid signature")
     while scene.messages:
         scene.step()
@@ -401,11 +403,13 @@ def test_signed_keys():
 def test_signatures_of_strangers_and_of_other_steps():
     known = identities(6)
     scene = Scene(Kind.PEERS, identities=known)
-    peers = wire.unpack_peers(wire.unpack(scene.messages[0])[1])
+    peers = wire.unpack_peers(wire.unpack_message(scene.messages[0])[1])
     scene.messages = scene.server.retry()
     scene.step()
-    header = wire.unpack(scene.messages[0])[0]
-    refuse(scene.clients[0], wire.pack(header, wire.pack_peers(peers)), "no valid signature")
+    header = wire.unpack_message(scene.messages[0])[0]
+    refuse(
+        scene.clients[0], wire.pack_message(header, wire.pack_peers(peers)), "no valid signature"
+    )
     assert not known[0].verify(17, b"text", bytes(64))
 
 

@@ -5,16 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from skdp.federated import (
-    AggregationClient,
-    AggregationConfig,
-    AggregationServer,
-    MessageRefused,
-)
-from skdp.federated import _wire as wire
-from skdp.federated._masks import subtract_mask
-from skdp.federated._wire import Kind
-from skdp.federated.aggregation_client import self_key
+from skdp.federated import AggregationClient, AggregationConfig, AggregationServer, MessageRefused
+from skdp.federated import _messages as wire
+from skdp.federated._crypto import subtract_mask
+from skdp.federated._messages import Kind
+from skdp.federated.aggregation import self_key
 
 
 def run_step(respond, n, size, **options):
@@ -34,7 +29,7 @@ def run_step(respond, n, size, **options):
 def masked(answers):
     return [
         np.frombuffer(body, dtype="<u8")
-        for header, body in map(wire.unpack, answers)
+        for header, body in map(wire.unpack_message, answers)
         if header.kind is Kind.MASKED
     ]
 
@@ -92,7 +87,9 @@ def test_masks_are_new_in_every_step(fixed_entropy, check_uniform):
                 answer = clients[client_id].handle(message)
                 seen.append((client_id, answer))
                 server.receive(client_id, answer)
-            messages = server.advance() if wire.unpack(answer)[0].kind is not Kind.MASKED else {}
+            messages = (
+                server.advance() if wire.unpack_message(answer)[0].kind is not Kind.MASKED else {}
+            )
     words = {0: [], 1: [], 2: []}
     for client_id, answer in seen:
         words[client_id] += masked([answer])
@@ -132,10 +129,10 @@ def test_a_client_that_leaves_a_share_out_is_refused(kind, complaint):
     while messages:
         for i, message in messages.items():
             sent = clients[i].handle(message)
-            header, body = wire.unpack(sent)
+            header, body = wire.unpack_message(sent)
             if header.kind is kind:
                 with pytest.raises(MessageRefused, match=complaint):
-                    server.receive(i, wire.pack(header, without_one_share(kind, body)))
+                    server.receive(i, wire.pack_message(header, without_one_share(kind, body)))
                 forged += 1
             server.receive(i, sent)
         messages = server.advance()

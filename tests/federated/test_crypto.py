@@ -3,8 +3,8 @@
 import pytest
 
 from skdp.federated import _crypto as crypto
-from skdp.federated import _wire as wire
-from skdp.federated.aggregation_client import commitment, pair_key, sealing_key, self_key
+from skdp.federated import _messages as wire
+from skdp.federated.aggregation import commitment, pair_key, sealing_key, self_key
 
 
 def test_hkdf_is_the_one_of_rfc_5869():

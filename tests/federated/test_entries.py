@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp import DPTruncatedSVD
+from skdp import DPTruncatedSVD, PrivacyLedger
 from skdp.exceptions import PrivacyError
 from skdp.federated import (
     AggregationAborted,
@@ -17,18 +17,17 @@ from skdp.federated import (
     PowerMethodClient,
     simulated_aggregator,
 )
-from skdp.federated._ask import unpack
-from skdp.federated._clients import narrowed
-from skdp.federated._requests import Request
+from skdp.federated._clients import narrowed, unpack
+from skdp.federated._messages import Request
 from skdp.federated.noise_parts import PartGrant
 from skdp.federated.power_method import _SIGNATURES
 from skdp.testing import seeded_entropy
-from skdp.testing._hooks import replaced
+from skdp.testing._transcripts import replaced
 
 S, M, N = 5, 120, 80
 CONFIG = AggregationConfig(S, 1, 1)
 UNITS = ["entry", "edge", "entry_change", "edge_change"]
-BOUNDS = {"entry": {"entry_bounds": (-1.0, 1.0)}, "edge": {"entry_bounds": (-1.0, 1.0)}}
+BOUNDS = {"entry": {"unit_bound": (-1.0, 1.0)}, "edge": {"unit_bound": (-1.0, 1.0)}}
 
 
 def matrix(unit, seed=0):
@@ -169,7 +168,7 @@ def test_one_entry_at_one_holder_moves_the_sum_by_its_bound(unit):
 def test_a_client_believes_its_own_bounds():
     A, _ = matrix("entry")
     parts = parts_of(A, "entry")
-    wide = clients_of("entry", parts, entry_bounds=(-5.0, 5.0))
+    wide = clients_of("entry", parts, unit_bound=(-5.0, 5.0))
     with pytest.raises(MessageRefused, match="too fine"):
         fit("entry", PlainAggregator([client.respond for client in wide]))
     small = clients_of("entry", [part[:50] for part in parts])
@@ -182,9 +181,21 @@ def test_a_client_believes_its_own_bounds():
     assert small[1].ledger_ == paid
 
 
+def test_a_client_names_the_size_of_its_unit_in_a_ledger():
+    """Changes of two sizes are two meanings of one loss: they do not add up."""
+    A, _ = matrix("entry_change")
+    part = parts_of(A, "entry_change")[:1]
+    with PrivacyLedger(mu=9.0) as ledger:
+        clients_of("entry_change", part, unit_bound=1.0)
+        with pytest.raises(PrivacyError, match="do not add up"):
+            clients_of("entry_change", part, unit_bound=2.0)
+        ledger._refused.clear()
+    assert [entry.unit for entry in ledger.entries] == ["entry_change change of norm at most 1.0"]
+
+
 def test_what_is_no_sum_of_entries():
     aggregator = PlainAggregator([])
-    for options in ({"algorithm": "gram"}, {"algorithm": "one_shot", "entry_bounds": (0, 1)}):
+    for options in ({"algorithm": "gram"}, {"algorithm": "one_shot", "unit_bound": (0, 1)}):
         with pytest.raises(ValueError, match="no sum over clients"):
             fit("entry", aggregator, **options)
     for unit in ("frobenius", "spectral", "mixed"):
@@ -193,10 +204,10 @@ def test_what_is_no_sum_of_entries():
         with pytest.raises(ValueError, match="privacy_unit"):
             PowerMethodClient(np.eye(N), CONFIG, privacy_unit=unit)
     for options in (
-        {"entry_bounds": (1.0, 2.0)}, {"sensitivity": -1.0},
+        {"unit_bound": (1.0, 2.0)}, {"unit_bound": -1.0},
         {"privacy_unit": "entry_change", "adjacency": "replace"},
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=r"entry_bounds|sensitivity|adjacency"):
+        with pytest.raises(ValueError, match=r"unit_bound|adjacency"):
             PowerMethodClient(np.eye(N), CONFIG, **{"privacy_unit": "entry"} | options)
     with pytest.raises(ValueError, match="n_samples"):
         FederatedPowerMethod(estimator("entry"), CONFIG).fit(aggregator, n_features=N)

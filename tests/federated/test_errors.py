@@ -2,9 +2,7 @@
 
 import pickle
 
-from skdp.federated import (
-    AggregationAborted,
-)
+from skdp.federated import AggregationAborted
 
 
 def test_errors_travel_between_processes():

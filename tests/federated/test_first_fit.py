@@ -16,17 +16,19 @@ from skdp.federated import (
     MessageRefused,
     PersonalizedClient,
     PlainAggregator,
+    PowerMethodClient,
+    RecommenderClient,
     simulated_aggregator,
 )
-from skdp.federated._ask import pack
-from skdp.federated._clients import narrowed
-from skdp.federated._first_fit import SIGNATURES, FirstFitUsers, trial_users
-from skdp.federated._requests import Call, Request
+from skdp.federated._clients import narrowed, pack
+from skdp.federated._messages import Call, Request
 from skdp.federated.noise_parts import PartGrant
+from skdp.federated.personalized import SIGNATURES, FirstFitUsers, trial_users
+from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.queries.users import UserQuery
-from skdp.regression import PoissonLoss
 from skdp.testing import seeded_entropy
-from skdp.testing._hooks import replaced
+from skdp.testing._transcripts import replaced
+from skdp.testing.sensitivity import mixed_sizes
 
 S, D = 5, 5
 CONFIG = AggregationConfig(S, 1, 1)
@@ -88,13 +90,12 @@ def fit(estimator, aggregator=None, **options):
 
 WAYS = [
     DPPersonalizedRegressor(1, epsilon=2.0),
-    DPPersonalizedRegressor(1, epsilon=2.0, loss=PoissonLoss(30.0)),
     DPPersonalizedRegressor(1, epsilon=2.0, adjacency="replace", loss="huber", head="hybrid"),
-    DPPersonalizedRegressor(1, target_bounds=(-10, 10), init="pairs", refine="cross"),
-    DPPersonalizedRegressor(1, target_bounds=(-10, 10), whiten="diag", refine="gram"),
+    DPPersonalizedRegressor(1, target_bounds=(-10, 10), head="hybrid"),
+    DPPersonalizedRegressor(1, target_bounds=(-10, 10), whiten="diag"),
     DPPersonalizedRegressor(2, whiten=False, init="random", fit_intercept=False, loss="absolute"),
     DPPersonalizedClassifier(1, classes=CLASSES, coef_bound="auto"),
-    DPPersonalizedClassifier("auto", classes=CLASSES, local="moment"),
+    DPPersonalizedClassifier("auto", classes=CLASSES),
 ]
 
 
@@ -175,32 +176,45 @@ def test_drop_outs_at_every_step_over_secure_sums():
     assert model.privacy_spent_.epsilon == 4.0
 
 
+STEPS = ["count", "column_ranks", "pooled", "reach_votes", "variances", "votes", "round"]
+STEPS += ["head_votes"]
+
+
 @pytest.mark.deep
-@pytest.mark.parametrize("step", range(9))
+@pytest.mark.parametrize("step", STEPS)
 def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
+    """By the server up to the last of these steps, by each client that was asked whole."""
     estimator = DPPersonalizedRegressor(
         1, target_bounds=(-10, 10), whiten="diag", delta=1e-6, init="votes", n_rounds=2
     )
+    lines = fit(estimator)[0].ledger_
+    names = [line.name for line in lines]
+    assert set(names) == set(STEPS)
+    stop = len(names) - names[::-1].index(step)
     clients, asked = clients_of(estimator), []
     complete = PlainAggregator([client.respond for client in clients])
     secure = simulated_aggregator(
         [client.respond for client in clients], CONFIG, lost=lambda i, kind: i < 2
     )
-    names = [line.name for line in fit(estimator)[0].ledger_]
-    at = {name: i for i, name in enumerate(names)}  # the last of each name
-    stops = sorted(at.values())
-    if step >= len(stops):
-        pytest.skip("no such step")
 
     def aggregator(request, size):
         asked.append(request)
-        return (secure if len(asked) > stops[step] else complete)(request, size)
+        return (secure if len(asked) == stop else complete)(request, size)
 
     server = FederatedRounds(estimator, CONFIG)
-    with PrivacyLedger(epsilon=2.0, delta=1e-5) as ledger, pytest.raises(AggregationAborted):
+    whole = PrivacyBudget(estimator.epsilon, estimator.delta).mu
+    room = math.sqrt(1 + S) * whole * (1 + 1e-9)  # for the server and each client, once
+    with PrivacyLedger(mu=room) as ledger, pytest.raises(AggregationAborted):
         server.fit(aggregator, n_features=D)
-    assert [line.name for line in server.ledger_] == names[: stops[step] + 1]
-    assert [entry.state for entry in ledger.entries] == ["failed"]
+    assert [line.name for line in server.ledger_] == names[:stop]
+    ours, *theirs = ledger.entries
+    assert ours.state == "failed"
+    paid = math.hypot(*(line.loss.value for line in lines[:stop]))
+    assert [loss.value for loss in ours.losses] == [pytest.approx(paid, rel=1e-9)]
+    n_asked = S if stop > 1 else 0  # at the first step no client was asked before it was given up
+    assert [entry.state for entry in theirs] == ["open"] * n_asked
+    for entry in theirs:
+        assert [loss.value for loss in entry.losses] == [pytest.approx(whole, rel=1e-9)]
 
 
 # -- what clients refuse -----------------------------------------------------------------------
@@ -223,6 +237,8 @@ LEVEL, COEF, LINE = np.zeros(1), np.zeros((D, 1)), np.eye(D)[:, :1]
 RULES = np.array([[0.0, 1.0, np.inf, 1.0], [1.0, 0.1, np.inf, 1.0], [0.0, np.inf, 0.0, 1.0]])
 BOUNDS = np.stack([np.full(D, -2.0), np.full(D, np.inf)])
 CENTER = 1e3 * np.eye(D)[0]
+SKEWED = EYE + 1e-13 * np.roll(EYE, 1, axis=1)
+SKEWED[3] = SKEWED[2] * (1 + 1e-13)  # two features seen as one
 HONEST = {
     "votes": (EYE, COEF, LEVEL, None, CENTER),
     "round": (EYE, COEF, LEVEL, BOUNDS, None, LINE),
@@ -237,6 +253,11 @@ LIES = [
     ("votes", (np.full((D, D), 1e200), COEF, LEVEL, None, None)),
     ("votes", (EYE, COEF, np.zeros(3), None, None)),
     ("votes", (EYE, COEF, None, None, None)),
+    ("votes", (EYE, None, LEVEL, None, None)),
+    ("votes", (SKEWED, COEF, LEVEL, None, None)),
+    ("votes", (np.where(ONE[0] == ONE, 1e-150, ONE), COEF, LEVEL, None, None)),
+    ("votes", (1e-99 * EYE[0] + 1e99 * EYE[1], COEF, LEVEL, None, None)),
+    ("reach_votes", (ONE, ONE, COEF, None)),
     ("votes", (EYE, COEF, LEVEL, BOUNDS[::-1], None)),
     ("votes", (EYE, COEF, LEVEL, BOUNDS[:, 1:], None)),
     ("votes", (EYE, COEF, LEVEL, np.full((2, D), np.nan), None)),
@@ -273,6 +294,77 @@ def test_requests_that_do_not_fit_cost_nothing(lie):
     with pytest.raises(MessageRefused):
         client.respond(request.encode())
     assert client.ledger_ == ()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        ("reach_votes", (ONE, ONE, COEF, None)),  # half fails for users beyond the server's bounds
+        ("reach_votes", (ONE, ONE, None, None)),  # refused by a ValueError of the query
+        ("votes", (EYE, COEF, np.zeros(3), None, None)),  # seen by public rows alone
+    ],
+)
+def test_no_model_or_half_of_one_is_refused_before_it_is_paid(lie):
+    test_requests_that_do_not_fit_cost_nothing(lie)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("estimator", WAYS, ids=range(len(WAYS)))
+def test_sizes_that_products_lose_stop_no_client(estimator):
+    """One user for whom LAPACK gives up ended the fit of all, after it was paid for."""
+    X, y, g = HOUSES[0]
+    rows = np.vstack([mixed_sizes(3, D), mixed_sizes(12, D)[3:]])
+    users = np.append(g, np.repeat([77, 78, 79], [3, 1, 8]))
+    house = np.vstack([X, rows]), np.append(y, np.abs(rows[:, 1])), users
+    clients = clients_of(estimator, [house, *HOUSES[1:]])
+    model, _, _ = fit(estimator, PlainAggregator([client.respond for client in clients]))
+    assert np.isfinite(model.components_).all()
+
+
+@pytest.mark.parametrize("holder", [PowerMethodClient, RecommenderClient, PersonalizedClient])
+def test_rows_near_the_largest_float_make_no_client_warn(holder):
+    """Of both signs, in places that numpy adds apart; warnings are errors here."""
+    X = np.zeros((3, 16))
+    X[0, [0, 8]], X[0, [1, 9]] = 1.7e308, -1.7e308
+    if holder is PersonalizedClient:
+        holder(DPPersonalizedRegressor(1), X, np.ones(3), CONFIG)
+    else:
+        holder(X, CONFIG)
+
+
+@pytest.mark.parametrize("spoil", [ValueError, ZeroDivisionError, UserWarning, MemoryError, None])
+def test_a_client_that_cannot_answer_answers_with_its_noise(spoil):
+    """Paid, in the form of its bound, and the noise alone: nobody learns that it failed."""
+    estimator = DPPersonalizedRegressor(1, target_bounds=(-10, 10))
+    honest = first_request(estimator)
+
+    def spoiled(original):
+        def term(self, *args):
+            if self._source.n_rows() > 50:  # a rule that users, and no trial, trip over
+                if spoil is None:
+                    return np.zeros(31415)
+                raise spoil("31415")
+            return original(self, *args)
+
+        return term
+
+    words = []
+    for broken in (True, False):
+        client = clients_of(estimator, HOUSES[:1])[0]
+        request = Request(0, honest.facts, 0.1, honest.step, (Call("votes", HONEST["votes"]),))
+        sums = replaced(UserQuery, "_sum", spoiled if broken else nothing_of)
+        with sums, replaced(PartGrant, "draw", ones):
+            words.append(client.respond(request.encode()))
+        assert len(client.ledger_) == 1
+    assert np.array_equal(*words)
+
+
+def nothing_of(original):
+    return lambda self, term, shape, step: np.zeros(shape, np.int64 if step else np.float64)
+
+
+def ones(_):
+    return lambda grant, *index: np.ones(grant.bound.shape, np.int64)
 
 
 @pytest.mark.parametrize("name", HONEST)
@@ -319,10 +411,6 @@ def test_requests_are_tried_on_public_rows_of_every_length():
 
 def test_what_has_no_federated_fit():
     for estimator, match in (
-        (
-            DPPersonalizedRegressor(1, init="exponential", candidates=np.eye(D)[:, :, None]),
-            "choice",
-        ),
         (DPPersonalizedRegressor(1, user_column=0), "user_column"),
         (DPPersonalizedClassifier(1), "classes"),
         (DPPersonalizedRegressor(1, epsilon=math.inf), "finite"),

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from skdp.federated._graph import circulant
+from skdp.federated._crypto import circulant
 
 
 def is_connected(graph, nodes):

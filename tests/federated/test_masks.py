@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from skdp.federated._masks import add_mask, subtract_mask
+from skdp.federated._crypto import add_mask, subtract_mask
 
 
 def test_masks_are_chacha20_of_rfc_8439():

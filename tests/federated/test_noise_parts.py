@@ -8,8 +8,7 @@ from scipy.stats import chi2
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.federated.noise_parts import NoiseParts, distribute, forfeit_rest
-from skdp.privacy.gate.bounds import Bound, gaussian_step
-from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, PrivacyBudget, gaussian_step
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise import integers as noise
 from skdp.privacy.noise.words import SeededSource, SystemSource

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -17,11 +18,12 @@ from skdp.federated import (
     StateSum,
     simulated_aggregator,
 )
-from skdp.federated._requests import Call, Request
+from skdp.federated._messages import Call, Question, Request
 from skdp.federated.noise_parts import PartGrant
 from skdp.federated.personalized import _SIGNATURES, _Users
-from skdp.testing import seeded_entropy
-from skdp.testing._hooks import replaced
+from skdp.privacy.gate.bounds import PrivacyBudget
+from skdp.testing import record_transcript, seeded_entropy
+from skdp.testing._transcripts import replaced
 
 S, D = 20, 6
 CONFIG = AggregationConfig(S, 2, 1)
@@ -100,19 +102,88 @@ def test_rounds_over_secure_sums_improve_the_model():
 
 
 def test_rounds_are_charged_to_an_open_ledger():
-    def rounds(epsilon):
-        clients = clients_of(epsilon=epsilon)
-        sums = PlainAggregator([client.respond for client in clients])
-        return FederatedRounds(PILOT, CONFIG, epsilon=epsilon).fit(sums), clients
+    """The server's and, where they are in the same process, those of the clients."""
 
-    with PrivacyLedger(epsilon=1.5, delta=1e-5) as ledger:
-        rounds(1.0)
-    assert [(fit.estimator, fit.unit, fit.state) for fit in ledger.entries] == [
-        ("FederatedRounds", "group", "fitted")
-    ]
+    def rounds(clients):
+        sums = PlainAggregator([client.respond for client in clients])
+        return FederatedRounds(PILOT, CONFIG, epsilon=1.0).fit(sums)
+
+    clients = clients_of(epsilon=1.0)
+    with PrivacyLedger(mu=9) as ledger:
+        rounds(clients)
+    server, *others = ledger.entries
+    assert (server.estimator, server.unit, server.state) == ("FederatedRounds", "group", "fitted")
+    assert [(fit.estimator, fit.unit) for fit in others] == [("PersonalizedClient", "group")] * S
+    clients = clients_of(epsilon=1.0)
     with pytest.raises(BudgetExceededError), PrivacyLedger(epsilon=0.5, delta=1e-5) as ledger:
-        rounds(1.0)
+        rounds(clients)
     assert ledger.entries == ()
+
+
+def test_a_client_charges_the_ledgers_of_its_house():
+    """Its whole budget, once, where its rows are: when it is made, or before it answers."""
+    small = [people(5, seed) for seed in range(S)]
+    houses = [PrivacyLedger(mu=1.0) for _ in range(3)]
+    clients = clients_of(houses=small[3:], epsilon=1.0)  # in no ledger
+    for (X, y, groups), house in zip(small[:2], houses, strict=False):
+        with house, house.disjoint("home", ["here"], whole_groups=True) as part, part("here"):
+            clients.append(PersonalizedClient(PILOT, X, y, CONFIG, groups=groups, epsilon=1.0))
+    clients += clients_of(houses=small[2:3], epsilon=1.0)
+    full = PrivacyLedger(mu=0.1)
+    with record_transcript() as transcript, pytest.raises(BudgetExceededError), full:
+        clients_of(houses=small[:1], epsilon=1.0)
+    rounds = FederatedRounds(PILOT, CONFIG, epsilon=0.5, n_rounds=2)  # asks for a part of it
+
+    def sums(request, size):
+        with full, suppress(MessageRefused):
+            clients[0].respond(request)
+
+    with pytest.raises(BudgetExceededError, match="PersonalizedClient asks for"):
+        rounds.fit(sums)
+    assert not transcript
+    assert not full.entries
+    assert not clients[0].ledger_
+
+    def answered(request, size):
+        with houses[2]:
+            clients[-1].respond(request)
+        with houses[1]:  # its rows are those of the part where it was made
+            clients[-2].respond(request)
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        rounds.fit(answered)
+    for house in houses:
+        (entry,) = house.entries
+        assert (entry.estimator, entry.state) == ("PersonalizedClient", "open")
+        assert entry.losses == (("gaussian", PrivacyBudget(1.0, 1e-6).mu),)
+    for client in clients:
+        assert client.close().epsilon == 1.0
+    for house in houses:
+        (entry,) = house.entries
+        assert entry.state == "fitted"
+        assert entry.losses[0].value == pytest.approx(PrivacyBudget(1.0, 1e-6).mu, rel=1e-9)
+
+
+def test_a_ledger_that_is_opened_between_two_answers_is_charged_for_all_that_may_follow():
+    """Of what was granted so far alone, it would lack each answer that a client gives inside."""
+    (client,) = clients_of(houses=[people(5, 0)], epsilon=1.0, n_retries=1)
+    steps, late, full = [], PrivacyLedger(mu=1.0), PrivacyLedger(mu=0.1)
+
+    def sums(request, size):
+        steps.append(Question(request, b"a step", (S, 2, 1), size))
+        if len(steps) == 1:
+            client.respond(steps[0])
+            for ledger in (late, full):  # the second answer of a step is one, too
+                with ledger, suppress(MessageRefused):
+                    client.respond(steps[0])
+        raise ConnectionError
+
+    with pytest.raises(BudgetExceededError), pytest.raises(ConnectionError):
+        FederatedRounds(PILOT, CONFIG, epsilon=0.5, n_rounds=2).fit(sums)  # asks for a part of it
+    (entry,) = late.entries
+    assert entry.losses[0].value == pytest.approx(PrivacyBudget(1.0, 1e-6).mu, rel=1e-9)
+    assert full.entries == ()
 
 
 def test_the_receipt_of_rounds_that_failed_is_theirs():
@@ -128,10 +199,10 @@ def test_the_receipt_of_rounds_that_failed_is_theirs():
         return sums(request, size)
 
     rounds = FederatedRounds(PILOT, CONFIG, epsilon=2.0, n_rounds=3)
-    with PrivacyLedger(epsilon=3.0, delta=1e-5) as ledger, pytest.raises(ConnectionError):
+    with PrivacyLedger(mu=9) as ledger, pytest.raises(ConnectionError):
         rounds.fit(interrupted)
     assert [line.name for line in rounds.ledger_] == ["round", "round"]
-    assert [fit.state for fit in ledger.entries] == ["failed"]
+    assert [fit.state for fit in ledger.entries] == ["failed", *["open"] * S]  # and its clients
     assert ledger.entries[0].losses == rounds.privacy_spent_.losses
 
 

@@ -13,7 +13,7 @@ from skdp.federated import (
     PlainAggregator,
     RecommenderClient,
 )
-from skdp.federated._requests import Call, Facts, Request
+from skdp.federated._messages import Call, Facts, Request
 from skdp.model_selection import leave_some_out
 from skdp.recommend import DPRecommender, recall_at_n
 from skdp.testing import seeded_entropy
@@ -63,9 +63,9 @@ def test_the_fit_over_clients_is_the_central_one_with_more_noise(split, adjacenc
         assert [line.name for line in client.ledger_][-1] == "votes"
 
 
-def test_interactions_are_for_local_reports():
+def test_interactions_are_refused_over_clients():
     server = FederatedPowerMethod(DPRecommender(privacy_unit="interaction"), CONFIG)
-    with pytest.raises(ValueError, match="LocalReporter"):
+    with pytest.raises(ValueError, match="whole users"):
         server.fit(lambda *_: None, n_features=300, n_samples=4000)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skdp.exceptions import PrivacyError
-from skdp.federated._requests import Call, Facts, Request
+from skdp.federated._messages import Call, Facts, Request
 
 FACTS = Facts("row", "add_remove", 5, 24, 2, 1)
 MAGIC = b"skdp request 2\n"

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from skdp.federated import MessageRefused
-from skdp.federated._shamir import PRIME, combine, split
+from skdp.federated._crypto import PRIME, combine, split
 
 
 def test_prime_is_prime():
@@ -58,7 +58,7 @@ def test_each_coefficient_has_random_bytes_of_its_own(monkeypatch):
         assert n == len(drawn), "fewer bytes than coefficients need"
         return bytes(drawn)
 
-    monkeypatch.setattr("skdp.federated._shamir.os.urandom", urandom)
+    monkeypatch.setattr("skdp.federated._crypto.os.urandom", urandom)
     before, moved = coefficients(split(bytes(range(32)), t, t)), []
     assert before[0] == int.from_bytes(bytes(range(32)), "little")
     assert len(set(before)) == t

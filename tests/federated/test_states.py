@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from skdp.federated import (
-    PlainAggregator,
-    StateSum,
-)
+from skdp.federated import PlainAggregator, StateSum
 
 
 @pytest.mark.parametrize("states", [[], [np.ones(2)], [np.ones(2, np.int64), np.ones(3, np.int64)]])

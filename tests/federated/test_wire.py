@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from skdp.federated import MessageRefused
-from skdp.federated import _wire as wire
-from skdp.federated._wire import Kind
+from skdp.federated import _messages as wire
+from skdp.federated._messages import Kind
 
 
 def test_messages_read_as_they_were_written():
     header = wire.Header(Kind.PEERS, 2**31, 65535, wire.SERVER, b"r" * 16)
-    assert wire.unpack(wire.pack(header, b"body")) == (header, b"body")
+    assert wire.unpack_message(wire.pack_message(header, b"body")) == (header, b"body")
     opening = wire.Opening((2**32 - 1, 1, 0, 3, 2), 2**40, b"\0\xff")
     assert wire.unpack_opening(memoryview(wire.pack_opening(opening))) == opening
     keys = wire.Keys(b"a" * 32, b"b" * 32, b"c" * 64)

@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from skdp import DPSpectralEmbedding, PrivacyWarning
 from skdp.datasets import make_block_graph
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 
 NORMALIZATIONS = ["degree", "laplacian", "none"]
@@ -141,7 +141,7 @@ def spiked_graph(n=80, seed=0):
     Q = np.linalg.qr(np.column_stack([np.ones(n), rng.standard_normal((n, 3))]))[0]
     A = (Q * [30.0, 12.0, -8.0, 5.0]) @ Q.T
     A = A - np.diag(np.diag(A))
-    return A, {"entry_bounds": (float(np.floor(A.min())), float(np.ceil(A.max())))}
+    return A, {"unit_bound": (float(np.floor(A.min())), float(np.ceil(A.max())))}
 
 
 def test_no_noise_gives_eigenvectors():
@@ -163,7 +163,7 @@ def block_graph(n=100):
 def test_no_noise_gives_eigenvectors_of_the_projected_matrix(normalization, make):
     A, options = make()
     degrees = A.sum(axis=1)
-    weight = max(map(abs, options.get("entry_bounds", (0.0, 1.0))))
+    weight = max(map(abs, options.get("unit_bound", (0.0, 1.0))))
     if normalization == "laplacian":
         floored = np.maximum(degrees, 0) + max(degrees.mean(), 1.0)
         scale, direction = 1 / np.sqrt(floored), np.sqrt(floored)
@@ -323,21 +323,21 @@ def test_a_refit_keeps_no_attribute_of_another_normalisation(small):
         ({"affinity": "rbf"}, r"The 'affinity' parameter .* among \{'precomputed'\}"),
         ({"normalization": "symmetric"}, "normalization"),
         ({"n_iter": 0}, "n_iter"),
-        ({"entry_bounds": (0.5, 1.0)}, "low <= 0 <= high"),
-        ({"entry_bounds": (0.0, math.inf)}, "entry_bounds"),
+        ({"unit_bound": (0.5, 1.0)}, "low <= 0 <= high"),
+        ({"unit_bound": (0.0, math.inf)}, "unit_bound"),
         ({"epsilon": 0.0}, r"The 'epsilon' parameter of DPSpectralEmbedding must be"),
         ({"epsilon": math.nan}, "epsilon"),
         ({"delta": -1e-6}, "delta"),
         ({"delta": 0.0, "n_components": 2, "algorithm": "power"}, "pure differential privacy"),
-        ({"delta": 0.0, "entry_bounds": (-1, 1)}, "pure differential privacy"),
+        ({"delta": 0.0, "unit_bound": (-1, 1)}, "pure differential privacy"),
         ({"algorithm": "flip"}, r"The 'algorithm' parameter .* among"),
-        ({"algorithm": "one_shot", "entry_bounds": (-1.0, 1.0)}, r"entry_bounds=\(0, high\)"),
+        ({"algorithm": "one_shot", "unit_bound": (-1.0, 1.0)}, r"unit_bound=\(0, high\)"),
         ({"adjacency": "swap"}, "adjacency"),
         ({"privacy_unit": "entry_change"}, r"The 'privacy_unit' parameter .* among"),
         ({"privacy_unit": "mixed", "adjacency": "replace"}, "adjacency"),
-        ({"privacy_unit": "mixed", "entry_bounds": (0.0, 2.0)}, "'entry_bounds' bounds nothing"),
-        ({"sensitivity": 2.0}, "read by 'edge_change' and 'mixed'"),
-        ({"privacy_unit": "edge_change", "sensitivity": 0.0}, "sensitivity"),
+        ({"privacy_unit": "mixed", "unit_bound": (0.0, 2.0)}, "is a number"),
+        ({"unit_bound": 2.0}, "a pair of floats"),
+        ({"privacy_unit": "edge_change", "unit_bound": 0.0}, "unit_bound"),
         ({"privacy_unit": "edge_change", "algorithm": "one_shot"}, "privacy_unit='edge'"),
         ({"privacy_unit": "mixed", "delta": 0.0}, "pure differential privacy"),
         ({"random_state": "seed"}, "cannot be used to seed"),
@@ -377,7 +377,7 @@ def test_weights_without_bounds_of_which_one_changes_by_one(messages, normalizat
     model = fit(A, k, normalization=normalization, privacy_unit="edge_change")
     assert adjusted_rand_score(labels, model.embedding_[:, -1] > 0) == 1.0
     assert model.privacy_spent_.unit == "edge_change"
-    bounded = fit(A, k, normalization=normalization, entry_bounds=(0.0, 80.0), algorithm="power")
+    bounded = fit(A, k, normalization=normalization, unit_bound=(0.0, 80.0), algorithm="power")
     ratio = bounded.ledger_[0].sensitivity / model.ledger_[0].sensitivity
     assert ratio == pytest.approx(80.0, rel=1e-3)
 
@@ -385,7 +385,7 @@ def test_weights_without_bounds_of_which_one_changes_by_one(messages, normalizat
 def test_a_contract_scales_the_noise(messages):
     A, _ = messages
     for unit in ("edge_change", "mixed"):
-        one, four = (fit(A, privacy_unit=unit, sensitivity=s).ledger_[0] for s in (1.0, 4.0))
+        one, four = (fit(A, privacy_unit=unit, unit_bound=s).ledger_[0] for s in (1.0, 4.0))
         assert four.noise_scale == pytest.approx(4 * one.noise_scale, rel=1e-6)
     mixed = fit(A, privacy_unit="mixed").ledger_[0].sensitivity
     pair = fit(A, privacy_unit="edge_change").ledger_[0].sensitivity
@@ -455,7 +455,7 @@ def test_the_route_is_chosen_from_public_numbers():
     assert DPSpectralEmbedding(1)._route(200)[0] == "one_shot"
     assert DPSpectralEmbedding(30, epsilon=3.0)._route(3000)[0] == "one_shot"
     assert DPSpectralEmbedding(2, epsilon=1000.0)._route(3000)[0] == "power"  # as good as exact
-    assert DPSpectralEmbedding(2, entry_bounds=(-1, 1))._route(200)[0] == "power"
+    assert DPSpectralEmbedding(2, unit_bound=(-1, 1))._route(200)[0] == "power"
     plan = DPSpectralEmbedding(20, epsilon=2.0).plan(1000, signal=60.0)
     assert [line.name for line in plan.releases] == ["cells"]
     assert "one_shot: threshold" in str(plan)

@@ -42,14 +42,14 @@ from skdp.model_selection import (
     make_private_scorer,
     search_cost,
 )
-from skdp.model_selection._folds import held_by
+from skdp.model_selection._splitters import held_by
 from skdp.privacy.accounting.losses import (
     Loss,
     delta_from_losses,
     epsilon_from_losses,
     epsilon_from_mu_delta,
 )
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.recommend import DPRecommender
 
 X = np.random.default_rng(0).standard_normal((90, 4)) / 4
@@ -347,7 +347,7 @@ def test_a_change_of_some_norm_has_parts_in_all_folds(unit):
     held, scored = held_by(IndependentKFold(4), 90, None, unit, "zero_out")
     assert (held, scored) == (4, 4)
     if unit != "edge":
-        svd = DPTruncatedSVD(1, privacy_unit=unit, sensitivity=2.0, epsilon=0.5)
+        svd = DPTruncatedSVD(1, privacy_unit=unit, unit_bound=2.0, epsilon=0.5)
         assert search_cost(grid(IndependentKFold(4), svd), 90).held == 4
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from skdp import DPPCA
 from skdp.model_selection import PrivateScorer
-from skdp.model_selection._rowwise import _products, each_row, fast_map
+from skdp.model_selection._proven import _products, each_row, fast_map
 
 
 @pytest.mark.parametrize("d", [1, 2, 7, 8, 9, 31, 64, 129, 1000])

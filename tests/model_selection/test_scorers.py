@@ -12,10 +12,10 @@ from sklearn.pipeline import make_pipeline
 from skdp import DPPCA, DPRidge, DPTraceRegressor, DPTruncatedSVD, PrivacyError
 from skdp.model_selection import PrivateScorer, make_private_scorer
 from skdp.preprocessing import RowClipper
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SystemSource
-from skdp.queries.losses import LossQuery
+from skdp.queries.readout import LossQuery
 from skdp.testing import record_transcript, seeded_entropy
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
@@ -188,6 +188,27 @@ def test_users_need_groups_and_norms_have_no_score():
     assert scorer.private_losses[0].kind == "gaussian"
 
 
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize("unit", ["row", "group", "label", "entry", "interaction"])
+def test_a_bound_is_what_a_unit_moves(unit, adjacency):
+    """A unit that is changed, or that is there or not, moves its loss by as much as that."""
+    scorer = make_private_scorer(
+        "absolute_error", (0.0, 3.0), adjacency=adjacency, privacy_unit=unit
+    )
+    groups = {"groups": np.arange(40)} if unit == "group" else {}
+    with record_transcript() as transcript:
+        for first in (0.25, 100.0):  # losses of 0 and 3
+            scorer(Constant(), X[:40], np.r_[first, Y[:39]], **groups)
+        scorer(Constant(), X[1:40], Y[:39], **{name: g[1:] for name, g in groups.items()})
+    low, high, gone = (opening for opening in transcript if opening.bound.name == "loss_sum")
+    steps = [np.ravel(opening.exact)[0] * opening.step for opening in (low, high, gone)]
+    changes = {abs(steps[0] - steps[1])}
+    if adjacency == "add_remove" and unit in ("row", "group"):
+        changes = {abs(steps[0] - steps[2]), abs(steps[1] - steps[2])}
+    assert max(changes) <= low.bound.l2 * (1 + 1e-6)
+    assert max(changes) >= 0.99 * low.bound.l2
+
+
 def test_unknown_models_are_evaluated_row_by_row():
     model = LinearRegression().fit(X, Y)
     scorer = make_private_scorer("squared_error", (0.0, 1.0), epsilon=20.0)
@@ -265,7 +286,7 @@ def test_a_derived_class_gets_one_row_at_a_time():
     np.testing.assert_array_equal(losses(40)[:39], losses(39))
 
 
-@pytest.mark.deep
+@pytest.mark.thorough
 @pytest.mark.parametrize("share", [0.02, 0.25, 0.9])
 def test_a_score_looks_at_the_rows_through_its_noise_alone(share, monkeypatch):
     """Nothing read, and the noise fixed: whatever the rows, and however many, the score is one."""

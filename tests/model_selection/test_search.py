@@ -30,31 +30,30 @@ from skdp.base import BaseDPEstimator, atomic
 from skdp.model_selection import (
     DPGridSearchCV,
     DPRandomizedSearchCV,
-    _runs,
     make_private_scorer,
+    selection_laws,
 )
-from skdp.model_selection._parts import budget_for
-from skdp.model_selection.selection_laws import random_stopping_epsilon
-from skdp.model_selection.stopping import draw_runs
+from skdp.model_selection._cost import budget_for
+from skdp.model_selection.selection_laws import draw_runs, random_stopping_epsilon
 from skdp.preprocessing import RowClipper
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.privacy.gate.grants import Grant
+from skdp.privacy.gate.bounds import PrivacyBudget
+from skdp.privacy.gate.session import Grant
 from skdp.privacy.noise.words import SeededSource
-from skdp.queries.losses import LossQuery
+from skdp.queries.readout import LossQuery
 from skdp.testing import (
-    contrasting_data,
     epsilon_lower_bound,
     fixed_noise,
     null_release,
     record_transcript,
     seeded_entropy,
     transcript_audit,
-    worst_case_pair,
 )
-from skdp.testing._hooks import cached_accounting
-from skdp.testing._outcomes import difference, documented_attributes, fitted_attributes, outcome
+from skdp.testing._transcripts import cached_accounting
+from tools.data import contrasting_data
+from tools.outcomes import difference, documented_attributes, fitted_attributes, outcome
+from tools.pairs import worst_case_pair
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((3000, 5)) * [1, 0.5, 0.3, 0.1, 0.1] / 2
@@ -174,7 +173,7 @@ def test_parts_of_a_pipeline_share_a_run_as_their_budgets_compare():
 
 def test_pure_search():
     svd = DPTruncatedSVD(1, privacy_unit="entry")
-    grid = {"entry_bounds": [(-1.0, 1.0), (-0.5, 0.5)]}
+    grid = {"unit_bound": [(-1.0, 1.0), (-0.5, 0.5)]}
     scorer = make_private_scorer("reconstruction", (0.0, 5.0))
     Z = np.clip(X[:60], -1, 1)
     search = DPGridSearchCV(svd, grid, scorer, epsilon=6.0, delta=0.0, strategy="random_stopping",
@@ -281,11 +280,12 @@ def test_estimators_have_a_score_of_their_own():
 
 
 def test_losses_of_other_kinds_are_refused():
-    """A bounded-range part is no Gaussian: the bound for random stopping would not hold."""
-    model = DPPersonalizedRegressor(1, init="exponential", candidates=np.eye(5)[:2][:, :, None])
-    search = DPGridSearchCV(model, {"n_rounds": [0]}, SQUARED)
+    """A pure part is no Gaussian: the bound for random stopping would not hold."""
+    model = DPTruncatedSVD(1, privacy_unit="entry", algorithm="one_shot")
+    scorer = make_private_scorer("reconstruction", (0.0, 5.0))
+    search = DPGridSearchCV(model, {"n_components": [1, 2]}, scorer)
     with pytest.raises(PrivacyError, match="accounts for 'gaussian' ones only"):
-        search.fit(X, Y, groups=np.arange(len(X)) % 100)
+        search.fit((X[:60] > 0).astype(float))
 
 
 def test_norm_units_have_no_private_score():
@@ -604,7 +604,7 @@ def test_callbacks_and_printing_do_not_count_the_runs(who, capsys):
 
 
 def test_no_run_at_all_publishes_nothing_of_the_labels_or_the_length(monkeypatch):
-    monkeypatch.setattr(_runs, "draw_runs", lambda *args: 0)
+    monkeypatch.setattr(selection_laws, "draw_runs", lambda *args: 0)
     seen = []
     fit = DPRidgeClassifier.fit
 
@@ -626,7 +626,7 @@ def test_no_run_at_all_publishes_nothing_of_the_labels_or_the_length(monkeypatch
 
 
 def test_no_run_at_all_publishes_nothing_of_the_length_of_factors(monkeypatch):
-    monkeypatch.setattr(_runs, "draw_runs", lambda *args: 0)
+    monkeypatch.setattr(selection_laws, "draw_runs", lambda *args: 0)
     scorer = make_private_scorer("squared_error", (0.0, 1.0))
     widths = set()
     for n in (30, 31):

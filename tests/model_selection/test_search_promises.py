@@ -4,7 +4,7 @@ import pytest
 
 from skdp import DPPCA
 from skdp.model_selection import DPGridSearchCV, make_private_scorer
-from skdp.testing import parametrize_with_dp_checks
+from tools.checks import parametrize_with_dp_checks
 
 pytestmark = pytest.mark.slow
 

@@ -8,17 +8,15 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 
 from skdp.model_selection.selection_laws import (
+    LAWS,
+    chance_drawn,
     epsilon_from_rdp,
+    exact_gamma,
     ideal_budget,
     largest_mu,
     plan_selection,
     random_stopping_epsilon,
     random_stopping_rdp,
-)
-from skdp.model_selection.stopping import (
-    LAWS,
-    chance_drawn,
-    exact_gamma,
 )
 from skdp.privacy import delta_from_mu_epsilon, epsilon_from_mu_delta
 from skdp.privacy.accounting import losses as accounting

@@ -5,13 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from skdp.model_selection.stopping import (
-    LAWS,
-    draw_below,
-    draw_runs,
-    exact_gamma,
-    true_mean,
-)
+from skdp.model_selection.selection_laws import LAWS, draw_below, draw_runs, exact_gamma, true_mean
 from skdp.privacy.noise.words import SeededSource
 
 

@@ -15,12 +15,7 @@ from skdp import (
     DPTraceRegressor,
     DPTruncatedSVD,
 )
-from skdp.datasets import (
-    make_block_graph,
-    make_spiked_rows,
-    make_trace_regression,
-    make_user_tasks,
-)
+from skdp.datasets import make_block_graph, make_spiked_rows, make_trace_regression, make_user_tasks
 from skdp.plotting import (
     AuditDisplay,
     BudgetDisplay,
@@ -28,17 +23,11 @@ from skdp.plotting import (
     SpectrumDisplay,
     UtilityCurveDisplay,
 )
-from skdp.plotting._scree import cumulative_share, noise_edge, released_values
-from skdp.plotting._style import COLORS
+from skdp.plotting._released import COLORS, cumulative_share, noise_edge, released_values
 from skdp.privacy.accounting.receipts import LedgerEntry
 from skdp.solvers.linalg import symmetric_noise_edge
-from skdp.testing import (
-    AuditReport,
-    SensitivityReport,
-    StepAudit,
-    TranscriptReport,
-    seeded_entropy,
-)
+from skdp.testing import AuditReport, SensitivityReport, StepAudit, TranscriptReport, seeded_entropy
+from tools.pairs import worst_case_pair
 
 matplotlib = pytest.importorskip("matplotlib")
 X = make_spiked_rows(800, 10, 2, 0.6, random_state=0)
@@ -66,7 +55,6 @@ def trace(estimator):
     return estimator.fit(*make_trace_regression(2000, (4, 3), 1, random_state=0))
 
 
-EXPONENTIAL = {"init": "exponential", "candidates": np.eye(6)[:, :, None]}
 MODELS = {
     "pca": lambda: DPPCA(2, clip_norm=1.5).fit(X),
     "pca all": lambda: DPPCA(clip_norm=1.5).fit(X),
@@ -77,7 +65,6 @@ MODELS = {
     "graph": lambda: graph(DPSpectralEmbedding(2, epsilon=8.0)),
     "trace": lambda: trace(DPTraceRegressor(1)),
     "users": lambda: users(DPPersonalizedRegressor(2, epsilon=4.0)),
-    "mixed": lambda: users(DPPersonalizedRegressor(1, epsilon=4.0, **EXPONENTIAL)),
 }
 NAMES = list(MODELS)
 
@@ -233,7 +220,6 @@ def test_budget_shares_of_the_pca_are_those_of_its_split():
 
 
 def test_budget_kinds():
-    assert set(BudgetDisplay.from_estimator(model("mixed")).shares) == {"gaussian", "range"}
     assert set(BudgetDisplay.from_estimator(model("pure")).shares) == {"pure"}
 
 
@@ -252,7 +238,7 @@ def test_budget_says_seeded_and_not_private():
 
 def test_budget_takes_unknown_losses(canvas):
     """Kinds of loss that are yet to come are shown as they are."""
-    from skdp.plotting._budget import shares_of
+    from skdp.plotting._budgets import shares_of
     from skdp.privacy.accounting.losses import Loss
 
     line = LedgerEntry("sketch", "sketch", 1.0, 1.0, Loss("sketch", 0.3))
@@ -346,7 +332,8 @@ def test_plan_of_others():
 
 @pytest.mark.thorough
 def test_audit_of_an_estimator(canvas, tmp_path):
-    display = AuditDisplay.from_estimator(DPPCA(1, clip_norm=1.0, center="none"))
+    pca = DPPCA(1, clip_norm=1.0, center="none")
+    display = AuditDisplay.from_estimator(pca, worst_case_pair(pca))
     assert display.broken == []
     assert "gram" in display.points_ and "all together" in display.points_
     points = np.concatenate([p.get_offsets() for p in display.points_.values()])

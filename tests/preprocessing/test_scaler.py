@@ -11,7 +11,7 @@ from sklearn.datasets import load_iris
 from sklearn.preprocessing import StandardScaler
 
 from skdp import PrivacyLedger
-from skdp._scales import warn_blurred_columns
+from skdp.base import warn_blurred_columns
 from skdp.exceptions import PrivacyWarning
 from skdp.preprocessing import DPStandardScaler
 from skdp.solvers.columns import ColumnMoments, Columns

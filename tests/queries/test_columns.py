@@ -7,7 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.queries.columns import SQUARE_WEIGHT, ColumnQuery
-from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
+from skdp.testing import check_lazy, check_sensitivity
+from tools.fit_checks import check_order_invariance
 
 CENTER, SIZE = np.array([0.0, 1.0, -2.0, 0.5]), np.array([1.0, 2.0, 0.5, 1e3])
 RELEASES = {"moments": (CENTER, SIZE, 1.0)}

@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.exceptions import PrivacyError
-from skdp.queries.entries import EntryQuery, EntryUnit
-from skdp.queries.norms import NormQuery
+from skdp.queries.entries import EntryQuery, EntryUnit, NormQuery
+from skdp.testing.sensitivity import mixed_sizes
 
 RNG = np.random.default_rng(0)
 M, N, K = 7, 6, 2
@@ -59,11 +59,11 @@ def worst_ratio(unit, pairs, ask, step):
 
 
 def pairs_of(name, sensitivity):
-    base = sensitivity * RNG.standard_normal((M, N) if name == "entry_change" else (N, N))
-    if name != "entry_change":
-        base = base + base.T
-    for change in changes(name):
-        yield base, base + change * (sensitivity * (1 - 1e-12))
+    shape = (M, N) if name == "entry_change" else (N, N)
+    for base in (sensitivity * RNG.standard_normal(shape), mixed_sizes(*shape)):
+        base = base if name == "entry_change" else base + base.T
+        for change in changes(name):
+            yield base, base + change * (sensitivity * (1 - 1e-12))
 
 
 @pytest.mark.thorough

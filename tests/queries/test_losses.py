@@ -5,8 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from skdp.queries.losses import LossQuery
-from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
+from skdp.queries.readout import LossQuery
+from skdp.testing import check_lazy, check_sensitivity
+from tools.fit_checks import check_order_invariance
 
 BOUNDS = [(0.0, 1.0), (-1.0, 3.0), (5.0, 5.001), (-1e-12, 1e-12), (1e6, 1e12)]
 

@@ -8,8 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp import DPTruncatedSVD
-from skdp.queries.entries import EntryUnit
-from skdp.queries.norms import NormQuery
+from skdp.queries.entries import EntryUnit, NormQuery
 
 RNG = np.random.default_rng(0)
 M, N, K = 7, 6, 2
@@ -161,6 +160,6 @@ def test_bits_depend_on_no_order(name):
 def test_a_fit_takes_huge_entries(name, algorithm):
     A = np.outer(RNG.standard_normal(30), RNG.standard_normal(8)) * 1e15
     svd = DPTruncatedSVD(
-        1, epsilon=1.0, privacy_unit=name, sensitivity=1.0, algorithm=algorithm, n_iter=2
+        1, epsilon=1.0, privacy_unit=name, unit_bound=1.0, algorithm=algorithm, n_iter=2
     )
     assert np.isfinite(svd.fit(A).components_).all()

@@ -7,9 +7,9 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import DenseRows
-from skdp.queries.columns import ColumnQuery
-from skdp.queries.octaves import OctavesOfBlock, PlacesOfBlock
-from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
+from skdp.queries.columns import ColumnQuery, OctavesOfBlock, PlacesOfBlock
+from skdp.testing import check_lazy, check_sensitivity
+from tools.fit_checks import check_order_invariance
 
 CENTER, THRESHOLDS = np.array([0.0, 1.0, -2.0, 0.5]), np.array([1.0, 2.0, 0.5, 2.0**40])
 

@@ -5,8 +5,9 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import SparseRows
-from skdp.queries.pairs import PairQuery
-from skdp.testing import check_order_invariance, check_sensitivity
+from skdp.queries.interactions import PairQuery
+from skdp.testing import check_sensitivity
+from tools.fit_checks import check_order_invariance
 
 
 def query(X, adjacency="add_remove"):

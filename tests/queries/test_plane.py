@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.data.blocks import row_source
-from skdp.data.zipped import ZippedRows
+from skdp.data.views import ZippedRows
 from skdp.privacy.gate.bounds import gaussian_step, laplace_step
 from skdp.queries.plane import COUNT, SHAPE_NUMBERS, SQUARE, Frame, PlaneQuery
 

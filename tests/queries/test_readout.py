@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.data.places import in_memory
-from skdp.data.record_scales import RowScale, TargetScale
-from skdp.data.records import RecordForm
-from skdp.queries.readout import ReadoutQuery
-from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
+from skdp.data.units import in_memory
+from skdp.data.views import RecordForm
+from skdp.queries.readout import ReadoutQuery, RowScale, TargetScale
+from skdp.testing import check_lazy, check_sensitivity
+from tools.fit_checks import check_order_invariance
 
 C = 1.7
 BOX = TargetScale.in_box(np.array([-1.0, 0.0]), np.array([3.0, 0.5]), centered=True)
@@ -203,7 +203,7 @@ BUGS = {
         lambda U, t, adjacency: math.hypot(U * U, U * t),
     ),
     "no bound on the targets": ("queries.readout.largest_change", lambda U, t, adjacency: U * U),
-    "long rows are not cut": ("data.integer_rows.IntegerRows.__call__", unclipped),
+    "long rows are not cut": ("data.integers.IntegerRows.__call__", unclipped),
 }
 
 

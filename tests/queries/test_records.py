@@ -8,14 +8,12 @@ import pytest
 import scipy.sparse as sp
 from scipy.special import erf
 
-from skdp.data import record_forms
-from skdp.data.places import in_memory
-from skdp.data.record_forms import DenseRecords
-from skdp.data.sparse_records import FactoredRecords, SparseRecords
+from skdp.data import records
+from skdp.data.records import DenseRecords, FactoredRecords, SparseRecords
+from skdp.data.units import in_memory
 from skdp.queries import record_passes
-from skdp.queries.public_curvature import public_curvature
-from skdp.queries.records import RecordQuery
-from skdp.solvers.curvature import curved_step
+from skdp.queries.records import RecordQuery, public_curvature
+from skdp.solvers.trace import curved_step
 
 D1, D2, R = 4, 3, 2
 P = D1 * D2
@@ -37,8 +35,6 @@ DIAGONAL = tuple(np.diag(np.random.default_rng(3).uniform(0.2, 1, d)) for d in (
 MIX = positive(P, 40) * (1 - 1e-6)
 FORMS = ["dense", "float32", "csr", "factors", "whitened", "csr whitened", "factors whitened"]
 CONTRIBUTING = [*FORMS, "mixed"]  # a mix is public: nobody asks for moments of the design then
-LIBRARY = np.stack([positive(P, 50 + i) * 10.0 ** (i - 3) for i in range(7)])
-KNOWN = ["known variance", "known variances", "known covariance", "known pair"]
 UNITS = [(unit, adjacency) for unit in ("row", "label") for adjacency in ("add_remove", "replace")]
 
 
@@ -48,20 +44,7 @@ def placed(X, y):
     return in_memory(X, y=y)
 
 
-def with_covariances(form, X, y):
-    """A covariance of each record of its own, of seven decades: it comes and goes with it."""
-    first = np.clip(np.nan_to_num(np.abs(X[:, 0])), 1e-9, 1e9)
-    which = np.floor(first / 10.0 ** np.floor(np.log10(first)) * 100).astype(int) % len(LIBRARY)
-    L = LIBRARY[which]
-    if form == "known pair":
-        parts = {"row_covariance": L[:, :D1, :D1], "column_covariance": L[:, -D2:, -D2:]}
-        return in_memory(X, y=y, **parts)
-    diagonals = np.einsum("ijj->ij", L)
-    given = {"known variance": diagonals[:, 0], "known variances": diagonals}
-    return in_memory(X, y=y, covariance=given.get(form, L))
-
-
-def query(form, data, y, unit="row", adjacency="add_remove", corner=0.0, n_jobs=None, gain=2.0**-5):
+def query(form, data, y, unit="row", adjacency="add_remove", corner=0.0, n_jobs=None):
     """`data` is (A, B) with X_i = a_i b_i' for factors, else rows."""
     X = data
     if "factors" not in form and isinstance(data, tuple):
@@ -70,10 +53,7 @@ def query(form, data, y, unit="row", adjacency="add_remove", corner=0.0, n_jobs=
         X = X.astype(np.float32)
     if "csr" in form and not sp.issparse(X):
         X = sp.csr_array(X)
-    records = with_covariances(form, X, y) if form in KNOWN else placed(X, y)
-    out = RecordQuery(records, (D1, D2), adjacency=adjacency, privacy_unit=unit, n_jobs=n_jobs)
-    if form in KNOWN and gain != 1.0:
-        out = out.gained(gain)
+    out = RecordQuery(placed(X, y), (D1, D2), adjacency=adjacency, privacy_unit=unit, n_jobs=n_jobs)
     if "whitened" in form:
         out = out.whitened(*(DIAGONAL if "csr" in form else W))
     if form == "mixed":
@@ -136,7 +116,7 @@ def worst_of(release, form, unit, adjacency, corner, step, n=60):
 @pytest.mark.thorough
 @pytest.mark.parametrize("corner", [0.0, 0.8])
 @pytest.mark.parametrize(("unit", "adjacency"), UNITS)
-@pytest.mark.parametrize("form", [*CONTRIBUTING, *KNOWN])
+@pytest.mark.parametrize("form", CONTRIBUTING)
 @pytest.mark.parametrize("name", SUMS)
 def test_sensitivity_holds_and_is_attained(name, form, unit, adjacency, corner):
     worst = worst_of(SUMS[name], form, unit, adjacency, corner, 1e-8)
@@ -321,55 +301,6 @@ def test_kept_coordinates_change_nothing(whitened, monkeypatch):
     assert np.allclose(kept, streamed, atol=2e-3 * np.abs(kept).max())
 
 
-KNOWN_RANKS = {
-    "precisions": lambda q, threshold: q.precisions_below(5.0),
-    "spreads": lambda q, threshold: q.spreads_below(threshold),
-}
-
-
-@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-@pytest.mark.parametrize("name", KNOWN_RANKS)
-@pytest.mark.parametrize(("form", "median"), [("known variances", 1.24), ("known covariance", 13)])
-def test_ranks_of_covariances_hold_and_are_attained(name, form, median, adjacency):
-    A, B = factors(5, 40)
-    make = lambda p: KNOWN_RANKS[name](  # noqa: E731
-        query(form, p, np.ones(len(p[0])), adjacency=adjacency, gain=1.0), median
-    )
-    worst = 0.0
-    for i in range(39):
-        one, other = ((A[j : j + 1], B[j : j + 1]) for j in (i, i + 1))
-        worst = max(worst, change(make, one, other if adjacency == "replace" else empty(one), 1e-8))
-    assert 0.95 <= worst <= 1
-
-
-@pytest.mark.parametrize("form", KNOWN)
-def test_contributions_of_known_covariances(form):
-    """Sums are of L^-1 x, residuals of x; in any order and on any number of threads the same."""
-    rng = np.random.default_rng(12)
-    A, B = rng.standard_normal((300, D1)), rng.standard_normal((300, D2))
-    y = rng.standard_normal(300)
-    X = (A[:, :, None] * B[:, None, :]).reshape(300, P)
-    columns = with_covariances(form, X, y).columns
-    if form == "known pair":
-        L = np.einsum("iab,icd->iacbd", columns["row_covariance"], columns["column_covariance"])
-        L = L.reshape(300, P, P)
-    else:
-        given = columns["covariance"]
-        L = given if given.ndim == 3 else given.reshape(300, -1)[:, :, None] * np.eye(P)
-    Y = np.linalg.solve(L, X[:, :, None])[:, :, 0] * 2.0**-5
-    residuals = np.einsum("ij,j->i", X, M.ravel()) - y
-    G = (residuals @ Y).reshape(D1, D2)
-    expected = [(G @ V).ravel(), (U.T @ G @ (np.eye(D2) - V @ V.T)).ravel()]
-    make = lambda order, **kw: query(form, (A[order], B[order]), y[order], **kw).tangent(U, S, V)  # noqa: E731
-    found = make(slice(None)).total(1e12).answer(0.0)
-    assert np.allclose(found, np.concatenate(expected), atol=1e-4 * np.abs(found).max())
-    order = rng.permutation(300)
-    one, two = make(slice(None)).total(1.3), make(order, n_jobs=2).total(1.3)
-    assert np.array_equal(one.answer(1e-8), two.answer(1e-8))
-    assert np.allclose(query(form, (A, B), y).tangent(U, S, V).total(1.3).answer(1e-9) * 1e-9,
-                       one.answer(0.0), atol=1e-3)  # fmt: skip
-
-
 RANKS = {
     "moment sizes": lambda q: q.moment_sizes_below(0.5),
     "scores": lambda q: q.tangent(U, S, V).scores_below(0.5),
@@ -417,7 +348,7 @@ def test_count():
 BAD = [math.nan, math.inf, -math.inf, 1e200, 1e308, 1e-320]
 
 
-@pytest.mark.parametrize("form", ["dense", "csr", "factors", "whitened", "known covariance"])
+@pytest.mark.parametrize("form", ["dense", "csr", "factors", "whitened"])
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_records_contribute_nothing_and_poison_nothing(form, bad):
     A, B = factors(2, 20)
@@ -510,7 +441,7 @@ def test_answers_are_the_same_bits_in_any_order(form, monkeypatch):
         for release, value in zip(releases, expected, strict=True):
             permuted = query(form, (A[order], B[order]), y[order], corner=0.5, n_jobs=n_jobs)
             assert np.array_equal(release(permuted).answer(1e-8), value)
-        monkeypatch.setattr(record_forms, "_BLOCK", 200)
+        monkeypatch.setattr(records, "_BLOCK", 200)
         monkeypatch.setattr(SparseRecords, "at_once", 37)
         monkeypatch.setattr(FactoredRecords, "at_once", 37)
 
@@ -591,9 +522,8 @@ def test_public_curvature_is_for_labels_and_for_records_that_contribute_what_the
     data = np.ones((9, D1)), np.ones((9, D2))
     with pytest.raises(ValueError, match="private"):
         public_curvature(query("dense", data, np.ones(9)).tangent(U, S, V), 1.0)
-    for form in ("mixed", "known variance"):
-        asked = query(form, data, np.ones(9), "label").tangent(U, S, V)
-        assert public_curvature(asked, 1.0) is None
+    asked = query("mixed", data, np.ones(9), "label").tangent(U, S, V)
+    assert public_curvature(asked, 1.0) is None
     nothing = query("dense", (0 * data[0], data[1]), np.ones(9), "label").tangent(U, S, V)
     assert public_curvature(nothing, 1.0) is None
 

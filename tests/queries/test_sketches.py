@@ -8,11 +8,11 @@ import pytest
 import scipy.sparse as sp
 from scipy.stats import chi2
 
-from skdp.decomposition._factorizer_layout import Layout, draw_maps
+from skdp.decomposition._factorizer_state import Layout, draw_maps
 from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import gaussian_step
 from skdp.privacy.noise.words import SeededSource
-from skdp.privacy.streams.sketch_draws import SketchSource
+from skdp.privacy.streams.sketches import SketchSource
 from skdp.queries.sketches import SketchUnit, Updates, Whole
 from skdp.testing import check_sensitivity
 
@@ -162,7 +162,6 @@ def test_the_law_of_a_gaussian_sketch(v):
         assert abs(p - q) < 6 * math.sqrt(q * (1 - q) / count) + 0.002
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("place", range(3))
 def test_the_claimed_law_of_each_sketch_is_the_law_of_its_change(place):
     """One entry changes: the squared norm over the bound, by simulation, against the degrees.

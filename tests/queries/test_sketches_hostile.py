@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from skdp.data.linear_maps import SketchMap
-from skdp.privacy.gate.bounds import gaussian_step
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.data.products import SketchMap
+from skdp.privacy.gate.bounds import PrivacyBudget, gaussian_step
 from skdp.queries.sketches import SketchUnit, Whole
 
 SHAPE = (532, 532)

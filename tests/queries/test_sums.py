@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from skdp.data.blocks import row_source
-from skdp.data.places import in_memory
 from skdp.data.remote import RowNumbers
-from skdp.data.users import UserRows
+from skdp.data.units import UserRows, in_memory
 from skdp.queries.records import RecordQuery
 from skdp.queries.rows import RowQuery
 from skdp.queries.sums import (
@@ -21,7 +20,8 @@ from skdp.queries.sums import (
     whole_steps,
 )
 from skdp.queries.users import UserQuery
-from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
+from skdp.testing import check_lazy, check_sensitivity
+from tools.fit_checks import check_order_invariance
 
 RNG = np.random.default_rng(0)
 BOTH = ["add_remove", "replace"]

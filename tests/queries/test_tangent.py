@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp.queries.rows import RowQuery
-from skdp.queries.tangent import tangent_bound
+from skdp.queries.sums import tangent_bound
 
 D, P = 6, 2
 V = np.linalg.qr(np.random.default_rng(0).standard_normal((D, P)))[0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.recommend._ranking import best_items
+from skdp.recommend._lists import best_items
 from skdp.solvers.item_filter import ItemFilter
 
 

@@ -8,8 +8,8 @@ from sklearn.metrics import ndcg_score
 from skdp.data.histories import hidden_cells
 from skdp.datasets import make_interactions
 from skdp.model_selection import DPGridSearchCV, make_private_scorer
-from skdp.recommend import DPRecommender, LocalRecommender, LocalReporter, ndcg_at_n, recall_at_n
-from skdp.recommend._scores import missed_share
+from skdp.recommend import DPRecommender, ndcg_at_n, recall_at_n
+from skdp.recommend._lists import missed_share
 from skdp.testing import record_transcript, seeded_entropy
 
 
@@ -73,10 +73,6 @@ def test_a_private_score_of_lists_is_their_recall_up_to_its_noise(fitted):
     scale = transcript.openings[0].noise_scale / 800
     assert abs(score + missed_share(model, R).mean()) < 6 * scale
     assert transcript.openings[0].bound.l2 == pytest.approx(1.0)
-    local = LocalRecommender(range(120), 120, 4).fit(
-        [LocalReporter(range(120), epsilon=3.0).report(R[[u]]) for u in range(50)]
-    )
-    assert -1 <= scorer(local, R[:50]) <= 0
     with pytest.raises(AttributeError):  # before anything is read
         scorer(object(), R)
 

@@ -16,25 +16,19 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from skdp.data.users import UserRows
+from skdp.data.units import UserRows
 from skdp.exceptions import PrivacyError, PrivacyUnitWarning, PrivacyWarning
 from skdp.model_selection import WithinGroupKFold
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
-from skdp.regression import (
-    DPPersonalizedClassifier,
-    DPPersonalizedRegressor,
-    PoissonLoss,
-    _global_model,
-)
+from skdp.regression import DPPersonalizedClassifier, DPPersonalizedRegressor, _personalized_base
 from skdp.regression._users import within_bounds
-from skdp.solvers.global_models import GlobalModel
-from skdp.solvers.local_fits import RidgePath
-from skdp.solvers.local_losses import LOSSES
-from skdp.solvers.personalization import PENALTIES, View
+from skdp.solvers.local_fits import LOSSES, RidgePath
+from skdp.solvers.personalization import PENALTIES, GlobalModel, View
+from skdp.solvers.shared_subspace import ResidualRound
 from skdp.solvers.user_heads import Choice, HeadRule, Heads
-from skdp.solvers.user_rounds import ResidualRound
-from skdp.testing import FitData, checks, null_release, seeded_entropy, transcript_audit
+from skdp.testing import FitData, null_release, seeded_entropy, transcript_audit
+from tools import checks
 
 # -- data ------------------------------------------------------------------------------------------
 
@@ -154,10 +148,6 @@ def test_automatic_number_of_components():
     "params",
     [
         {"init": "random", "n_rounds": 10, "whiten": False},
-        {"init": "pairs", "n_rounds": 8, "epsilon": 4.0},
-        {"refine": "cross"},
-        {"refine": "gram", "epsilon": 8.0, "n_rounds": 1},
-        {"local": "moment"},
         {"head": "hybrid"},
         {"head": "subspace", "adjacency": "replace"},
         {"loss": "huber"},
@@ -168,37 +158,6 @@ def test_other_routes_learn_too(params):
     users = Users(1500, d=10)
     with seeded_entropy(4):
         assert risk_of(users, **params) < 0.25 < users.alone()
-
-
-@pytest.mark.thorough
-def test_order_of_exponential_mechanism_and_votes():
-    """d=3, k=1: the choice with the scale-free score learns; Gaussian votes learn faster."""
-    common = {"whiten": False, "n_rounds": 0, "head": "subspace", "fit_intercept": False}
-    bounds, split = (
-        {"target_bounds": (-9, 9)},
-        {"init": 0.998, "columns": 0.001, "global": 0.001, "reach": 0.001},
-    )
-    routes = {
-        "votes": bounds | {"budget_split": split},
-        "add_remove": {
-            "init": "exponential", "delta": 0.0, "budget_split": {"init": 0.998, "count": 0.002},
-        } | bounds,
-        "replace": {
-            "init": "exponential", "delta": 0.0, "adjacency": "replace",
-        } | bounds,
-    }  # fmt: skip
-    errors = {}
-    with seeded_entropy(5):
-        for name, params in routes.items():
-            found = []
-            for s in range(12):
-                users = Users(300, d=3, k=1, m=8, noise=0.3, seed=s)
-                model = quiet(DPPersonalizedRegressor(1, **common, **params).fit, *users.all)
-                u = model.components_[0]
-                found.append(np.linalg.norm(users.U[:, 0] - u * (u @ users.U[:, 0])))
-            errors[name] = np.mean(found)
-    assert errors["votes"] < errors["add_remove"] < errors["replace"] * 1.5
-    assert errors["add_remove"] < 0.15 < 0.78  # random: .78
 
 
 @pytest.mark.thorough
@@ -397,7 +356,7 @@ def stacked(users, ids):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("params", [{}, {"loss": "huber", "head": "hybrid"}, {"refine": "gram"}])
+@pytest.mark.parametrize("params", [{}, {"loss": "huber", "head": "hybrid"}])
 def test_hostile_users_break_nothing(params):
     users = [*hostile(), *((SMALL.rows[i, :, :4], SMALL.y[6 * i : 6 * i + 6]) for i in range(20))]
     X, y, ids = stacked(users, np.arange(len(users)))
@@ -406,7 +365,7 @@ def test_hostile_users_break_nothing(params):
         finite = np.isfinite(X).all(axis=1) & (np.abs(X).max(axis=1) < 1e100)
         predicted = model.predict(X[finite], ids[finite])
     for name, value in vars(model).items():
-        if isinstance(value, np.ndarray | float) and name != "candidates":
+        if isinstance(value, np.ndarray | float):
             assert np.isfinite(value).all(), name
     assert np.isfinite(model._private["heads"]).all()
     assert np.isfinite(predicted).all()
@@ -424,9 +383,8 @@ def degenerate(d=4):
 
 WAYS = [
     {},
-    {"local": "moment", "loss": "huber", "head": "hybrid"},
-    {"init": "pairs", "refine": "cross"},
-    {"refine": "gram", "fit_intercept": False},
+    {"loss": "huber", "head": "hybrid"},
+    {"fit_intercept": False},
     {"whiten": "diag", "n_rounds": 3},
 ]
 
@@ -437,7 +395,7 @@ WAYS = [
 def test_order_of_the_rows_of_a_user_changes_no_bit(params, far, monkeypatch):
     if far:  # too few users for the fit to see it by itself
         center = far * np.eye(4)[0]
-        monkeypatch.setattr(_global_model, "far_center", lambda *_: center)
+        monkeypatch.setattr(_personalized_base, "far_center", lambda *_: center)
     rng = np.random.default_rng(13)
     users = [*degenerate(), *((SMALL.rows[i, :, :4], SMALL.y[6 * i : 6 * i + 6]) for i in range(9))]
     X, y, ids = stacked(users, np.arange(len(users)))
@@ -468,7 +426,7 @@ def test_users_who_tell_nothing_of_a_direction_send_nothing(loss):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("params", [{"init": "pairs"}, {"refine": "gram"}, {"head": "hybrid"}])
+@pytest.mark.parametrize("params", [{"head": "hybrid"}])
 def test_memory_grows_with_the_rows_of_a_user_not_with_their_square(params):
     m = 40_000
     rng = np.random.default_rng(15)
@@ -485,7 +443,7 @@ def test_memory_grows_with_the_rows_of_a_user_not_with_their_square(params):
 @pytest.mark.parametrize("epsilon", [1e-9, 1.0, 60.0, math.inf])
 def test_empty_data_at_any_budget(epsilon):
     X, y, groups = SMALL.all
-    for params in ({}, {"whiten": "diag", "head": "hybrid"}, {"refine": "gram"}):
+    for params in ({}, {"whiten": "diag", "head": "hybrid"}):
         model = quiet(DPPersonalizedRegressor(epsilon=epsilon, **params).fit, 0 * X, 0 * y, groups)
         assert np.isfinite(model.components_).all()
         assert np.isfinite(model.predict(X, groups)).all()
@@ -501,10 +459,8 @@ def label(y, classes):
     [
         DPPersonalizedRegressor(),
         DPPersonalizedRegressor(whiten="diag", head="hybrid"),
-        DPPersonalizedRegressor(1, init="pairs", refine="cross", loss="huber"),
+        DPPersonalizedRegressor(1, loss="huber"),
         DPPersonalizedRegressor(1, loss="absolute"),
-        DPPersonalizedRegressor(1, loss=PoissonLoss(50.0)),
-        DPPersonalizedRegressor(1, init="random", refine="gram", whiten=False),
         DPPersonalizedClassifier(classes=[0, 1]),
         DPPersonalizedClassifier(classes=[0, 1, 2]),
     ],
@@ -578,19 +534,6 @@ def test_public_bounds_of_targets_are_free():
     model = seeded(init="random", whiten=False)
     assert not {"pooled", "moments"} & {line.name for line in model.ledger_}
     assert not model.global_coef_.any()
-
-
-def test_exponential_mechanism_is_paid_beside_the_gaussians():
-    model = seeded(n_components=1, init="exponential", data=(SMALL.X[:, :2], *SMALL.all[1:]))
-    kinds = {line.name: line.loss.kind for line in model.ledger_}
-    assert kinds["subspace"] == "range"
-    spent = next(line.loss.value for line in model.ledger_ if line.name == "subspace")
-    assert spent == pytest.approx(0.5)
-    assert model.privacy_spent_.mu is None
-    assert model.privacy_spent_.epsilon <= 1.0
-    candidates = np.eye(5)[None, :, :2]
-    chosen = seeded(init="exponential", candidates=candidates, n_rounds=0)
-    assert np.allclose(np.abs(chosen.components_), np.eye(5)[:2])
 
 
 # -- users -----------------------------------------------------------------------------------------
@@ -872,18 +815,11 @@ def test_classes_are_public():
         ({"delta": 1.0}, "delta"),
         ({"adjacency": "swap"}, "adjacency"),
         ({"n_rounds": -1}, "n_rounds"),
-        ({"clip_level": 0.0}, "clip_level"),
         ({"target_bounds": (1, -1)}, "target_bounds"),
-        ({"local": "lasso"}, "local"),
-        ({"refine": "newton"}, "refine"),
         ({"init": "zeros"}, "init"),
-        ({"init": "exponential"}, "candidates"),
-        ({"init": "exponential", "candidates": np.ones((3, 4, 2))}, "shape"),
-        ({"init": "exponential", "candidates": np.full((3, 5, 2), np.nan)}, "finite"),
         ({"whiten": "full"}, "whiten"),
         ({"head": "best"}, "head"),
         ({"loss": "logistic"}, "loss"),
-        ({"refine": "gram", "loss": "huber"}, "squared"),
         ({"fit_intercept": 1}, "fit_intercept"),
         ({"require_users": "yes"}, "require_users"),
         ({"budget_split": {"votes": 1}}, "whitener"),
@@ -953,15 +889,11 @@ def test_server_rounds_follow_each_other_and_claim_no_receipt():
 
 COMBINATIONS = [
     {"loss": "huber"},
-    {"loss": "huber", "refine": "cross", "head": "hybrid", "fit_intercept": True},
-    {"loss": PoissonLoss(50.0)},
-    {"init": "pairs", "refine": "gram", "head": "subspace"},
-    {"init": "random", "whiten": "diag", "local": "moment", "refine": "cross"},
-    {"init": "exponential", "n_components": 1, "delta": 0.0, "whiten": False,
-     "candidates": np.eye(5)[:, :, None], "refine": "cross", "loss": "huber"},
-    {"classes": [0, 1], "refine": "cross", "fit_intercept": True},
+    {"loss": "huber", "head": "hybrid", "fit_intercept": True},
+    {"init": "random", "whiten": "diag"},
+    {"classes": [0, 1], "fit_intercept": True},
     {"classes": [0, 1, 2], "head": "subspace"},
-    {"classes": [0, 1, 2], "init": "pairs", "refine": "cross", "whiten": False},
+    {"classes": [0, 1, 2], "whiten": False},
 ]  # fmt: skip
 
 

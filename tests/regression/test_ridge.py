@@ -13,7 +13,8 @@ from sklearn.preprocessing import normalize
 
 from skdp import DPRidge, DPRidgeClassifier, PrivacyLedger
 from skdp.exceptions import PrivacyWarning
-from skdp.testing import FitData, check_calibration, seeded_entropy
+from skdp.testing import FitData, seeded_entropy
+from tools.calibration import check_calibration
 
 NO_NOISE = {"epsilon": math.inf, "clip_norm": math.inf}
 UNBOUNDED = {**NO_NOISE, "target_bounds": (-math.inf, math.inf)}

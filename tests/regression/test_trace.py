@@ -18,7 +18,10 @@ from skdp.exceptions import PrivacyWarning
 from skdp.privacy import mu_from_epsilon_delta
 from skdp.privacy.gate.session import PrivacySession
 from skdp.regression import DPRidge, DPTraceRegressor
-from skdp.testing import FitData, parametrize_with_dp_checks, transcript_audit, worst_case_pair
+from skdp.testing import FitData, transcript_audit
+from skdp.testing.sensitivity import mixed_sizes
+from tools.checks import parametrize_with_dp_checks
+from tools.pairs import worst_case_pair
 
 # Noise is seeded where a number is compared with a limit; that it warns has a test of its own.
 pytestmark = pytest.mark.filterwarnings(
@@ -49,7 +52,7 @@ def error(model, M):
         ({"privacy_unit": "label"}, 0.10),
         ({"privacy_unit": "label", "adjacency": "replace"}, 0.18),
         ({"solver": "spectral_init", "epsilon": 4.0}, 0.15),
-        ({"clip_level": 1.0, "tail_average": False, "shrink": False}, 0.15),
+        ({"clip_level": 1.0, "shrink": False}, 0.15),
         ({"fit_intercept": False}, 0.10),
     ],
 )
@@ -166,7 +169,7 @@ def test_zero_matrix_with_a_warning_when_the_budget_is_too_small(params):
 def test_infinite_epsilon_is_least_squares_of_low_rank():
     X, y, M = sample(4000, noise=0.0)
     exact = DPTraceRegressor(
-        epsilon=math.inf, clip_level=math.inf, design=1.0, max_iter=30, tail_average=False,
+        epsilon=math.inf, clip_level=math.inf, design=1.0, max_iter=30,
         shrink=False,
     )  # fmt: skip
     assert error(exact.fit(X, y), M) < 1e-5
@@ -286,8 +289,6 @@ def test_accuracy_that_was_promised(epsilon, n, limit):
         ({"adjacency": "replace", "design": 1.0}, 0.97),
         ({"design": np.diag(np.arange(1.0, 7.0)) + 0.3}, 0.97),
         ({"privacy_unit": "label", "design": 1.0}, 0.97),
-        ({"design": "records"}, 0.97),
-        ({"design": "records", "adjacency": "replace", "privacy_unit": "label"}, 0.97),
     ],
 )
 def test_worst_case_pair_is_tight(params, least):
@@ -309,10 +310,6 @@ READABLE = [  # test data of 40 records are enough for these
     DPTraceRegressor(
         1, matrix_shape=(2, 2), design=1.0, epsilon=25.0, max_iter=2, adjacency="replace",
         budget_split=MEDIANS | {"medians": 0.5},
-    ),
-    DPTraceRegressor(
-        1, matrix_shape=(2, 2), design="records", epsilon=30.0, max_iter=2,
-        budget_split=MEDIANS | {"medians": 0.5, "gradients": 0.1, "count": 0.05},
     ),
     DPTraceRegressor(  # its design comes from X, which is public under this unit; y is not
         1, matrix_shape=(2, 2), privacy_unit="label", epsilon=25.0, max_iter=3,
@@ -343,91 +340,6 @@ def test_a_known_covariance_that_is_no_product():
         clone(known).fit(sp.csr_array(X), y)
     with pytest.raises(ValueError, match="dense"):
         clone(known).fit((X[:, :6], X[:, 6:12]), y)
-
-
-def measured(kind, n, d=6):
-    """Records of two kinds with covariances of their own; what is known of each; y; the matrix."""
-    rng = np.random.default_rng(3)
-    p, first = d * d, rng.random(n) < 0.5
-    Z, M = rng.standard_normal((n, p)), sample(2, 7, (d, d), (1.0, 1.0))[2]
-    if kind == "covariances":
-        spectrum = np.geomspace(1, 30, p)
-        Q = [np.linalg.qr(rng.standard_normal((p, p)))[0] for _ in range(2)]
-        X = np.where(first[:, None], *((Z * np.sqrt(spectrum)) @ q.T for q in Q))
-        known = np.where(first[:, None, None], *((q * spectrum) @ q.T for q in Q))
-    elif kind == "pairs":
-        near = 0.6 ** np.abs(np.subtract.outer(np.arange(d), np.arange(d)))
-        R = np.where(first[:, None, None], near, np.linalg.inv(near))
-        roots = np.linalg.cholesky(R)
-        X = np.einsum("nij,njk,nlk->nil", roots, Z.reshape(n, d, d), roots).reshape(n, p)
-        known = (R, R)
-    else:
-        known = np.where(first, 0.05, 5.0)
-        if kind == "variances":
-            known = np.exp(rng.standard_normal((n, p)))
-        X = Z * np.sqrt(known.reshape(n, -1))
-    return X, known, 5.0 + X @ M.ravel() + 0.3 * rng.standard_normal(n), M
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("params", [{}, {"privacy_unit": "label", "adjacency": "replace"}], ids=str)
-@pytest.mark.parametrize(
-    ("kind", "limit"),
-    [("pairs", 0.03), ("variance", 0.03), ("variances", 0.02), ("covariances", 0.02)],
-)
-def test_covariances_of_single_records(kind, limit, params):
-    """Errors were .015, .016, .010 and .008; with a learnt design .026 for the last.
-
-    Public records tell by themselves what they make of a step: .006 for labels.
-    """
-    X, known, y, M = measured(kind, 12_000 if kind != "covariances" else 6000)
-    model = DPTraceRegressor(2, matrix_shape=(6, 6), epsilon=2.0, random_state=0, **params)
-    found = clone(model).set_params(design="records").fit(X, y, design=known)
-    assert error(found, M) < limit
-    assert found.intercept_ == pytest.approx(5.0, abs=0.1)
-    if kind == "covariances":
-        learnt = error(model.fit(X, y), M)
-        assert learnt < limit if params else error(found, M) < 0.5 * learnt
-    names = {line.name for line in found.ledger_}
-    assert ("precision_median" in names) == (not params)  # under "label" covariances are public
-    assert "design_moments" not in names
-    spent = math.fsum(line.loss.value**2 for line in found.ledger_)
-    assert spent == pytest.approx(found.privacy_spent_.mu**2)
-
-
-def test_a_search_cuts_covariances_with_their_records():
-    X, known, y, _ = measured("variance", 3000)
-    model = DPTraceRegressor(1, matrix_shape=(6, 6), design="records", epsilon=8.0)
-    search = GridSearchCV(model, {"rank": [1, 2]}, cv=2).fit(X, y, design=known)
-    assert search.best_estimator_.privacy_spent_.epsilon == pytest.approx(8.0)
-    wide = clone(model).fit(X, y, design=known[:, None] * np.ones(36))
-    assert wide.rank_ == 1
-    assert {"precision_median", "spread_median"} <= {
-        line.name for line in model.plan(3000).releases
-    }
-
-
-def test_covariances_that_do_not_fit_are_refused(monkeypatch):
-    monkeypatch.setattr(PrivacySession, "_read", None)
-    X, y, _ = sample(20, shape=(4, 3), values=(1.0,))
-    flat, ones = X.reshape(20, -1), np.ones(20)
-    records = DPTraceRegressor(1, matrix_shape=(4, 3), design="records")
-    indefinite = np.tile(np.ones((12, 12)), (20, 1, 1))
-    for model, given, X_, match in (
-        (records, None, flat, "needs the covariances"),
-        (DPTraceRegressor(1), ones, flat, "set the parameter design='records'"),
-        (records, ones[:19], flat, "inconsistent numbers of samples .withheld."),
-        (records, ones, sp.csr_array(flat), "dense X in memory"),
-        (records, ones, (X[:, :, 0], X[:, 0, :]), "dense X in memory"),
-        (records, np.ones((20, 4)), flat, "must be one variance for each record"),
-        (records, 0 * ones, flat, "positive variances"),
-        (records, indefinite, flat, "positive definite"),
-        (records, (np.tile(np.eye(3), (20, 1, 1)),) * 2, flat, "a pair of"),
-        (records, ["a"] * 20, flat, "must be one variance"),
-        (DPTraceRegressor(1, design=indefinite), None, flat, "single records go to fit"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            model.fit(X_, y, design=given)
 
 
 @pytest.mark.deep
@@ -586,6 +498,7 @@ def test_nothing_but_released_numbers_decides_about_means(monkeypatch):
     """Answers of zeros, noise fixed: hostile ratings and others give the same fit."""
 
     def zeros(self, answer, grant):
+        answer(grant.step)
         return np.zeros(grant.bound.shape, np.int64 if grant.step else np.float64)
 
     rng = np.random.default_rng(5)
@@ -596,6 +509,7 @@ def test_nothing_but_released_numbers_decides_about_means(monkeypatch):
         (X[0], rng.standard_normal(500)),
         (1e3 * X[1], np.full(500, 1e9)),
         (wide, np.ones(900)),
+        (sp.csr_array(mixed_sizes(900, 600)), mixed_sizes(900, 2)[:, 1]),
     ]
     monkeypatch.setattr(PrivacySession, "_read", zeros)
     fits = [

@@ -5,8 +5,7 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from skdp.regression._ridge_classifier import label_codes
-from skdp.solvers.classes import class_moments, reweighted
-from skdp.solvers.readout import readout_moments, solve_readout
+from skdp.solvers.postprocess import class_moments, readout_moments, reweighted, solve_readout
 
 CORNER, TARGET, CLIP = 0.5, 0.6, 10.0
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skdp.solvers.design import whitening
+from skdp.solvers.whitening import whitening
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-3])

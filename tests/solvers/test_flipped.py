@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.solvers import flipped
-from skdp.solvers.flipped import FlippedMatrix, graph_of_pairs, singular_triplets, symmetric_pairs
-from skdp.solvers.one_shot import flip_deviation
+from skdp.solvers import one_shot
+from skdp.solvers.one_shot import (
+    FlippedMatrix,
+    flip_deviation,
+    graph_of_pairs,
+    singular_triplets,
+    symmetric_pairs,
+)
 
 RNG = np.random.default_rng(0)
 P = 1 / (1 + math.e)
@@ -64,7 +69,7 @@ class Known(FlippedMatrix):
         self.A, self.noise_scale = A, noise_scale
 
     def right(self, X, *, share):
-        return flipped.Answer(self.A @ X, self.noise_scale)
+        return one_shot.Answer(self.A @ X, self.noise_scale)
 
 
 def test_eigenvalues_lose_what_the_noise_gave_them(monkeypatch):
@@ -74,7 +79,7 @@ def test_eigenvalues_lose_what_the_noise_gave_them(monkeypatch):
     assert found[:3] == pytest.approx(values, abs=3.0)  # the edge is 20, the noise of a value .7
     assert found[3] == 0.0  # inside the edge
     assert abs(Q[:, 0] @ V[:, 0]) > 0.97
-    monkeypatch.setattr(flipped, "_SMALL", 10)
+    monkeypatch.setattr(one_shot, "_SMALL", 10)
     iterated, W = symmetric_pairs(Known(A, 0.5), n, 4)
     assert np.allclose(iterated, found, rtol=1e-3)
     assert np.allclose(np.abs(np.sum(V * W, axis=0))[:3], 1.0, atol=1e-3)
@@ -87,7 +92,7 @@ def test_eigenvalues_lose_what_the_noise_gave_them(monkeypatch):
 @pytest.mark.parametrize("small", [10, 1000])
 @pytest.mark.parametrize("shape", [(300, 200), (200, 300)])
 def test_triplets_of_flipped_cells(shape, small, monkeypatch):
-    monkeypatch.setattr(flipped, "_SMALL", small)
+    monkeypatch.setattr(one_shot, "_SMALL", small)
     left, right = (RNG.integers(0, 3, size) for size in shape)
     R = (RNG.random(shape) < np.where(left[:, None] == right, 0.7, 0.1)) * 1.0
     exact = FlippedMatrix(sp.csr_array(R), 0.0)

@@ -5,9 +5,8 @@ import pytest
 
 from skdp import DPPersonalizedRegressor
 from skdp.datasets import make_user_tasks
-from skdp.solvers.global_models import Doubt, GlobalModel
-from skdp.solvers.personalization import View
-from skdp.solvers.user_rounds import settled
+from skdp.solvers.personalization import Doubt, GlobalModel, View
+from skdp.solvers.shared_subspace import settled
 from skdp.testing import seeded_entropy
 
 

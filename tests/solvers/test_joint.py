@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from skdp.solvers.joint import Sent, Shown, joint_leading, more_columns
+from skdp.solvers.iterate import Sent, Shown, joint_leading, more_columns
 
 
 def cosines(A, B):

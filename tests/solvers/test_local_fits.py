@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skdp.solvers import local_fits as fits
-from skdp.solvers.local_losses import LOSSES
+from skdp.solvers.local_fits import LOSSES
 
 
 @pytest.mark.thorough

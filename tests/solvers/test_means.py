@@ -6,8 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from skdp.solvers.design import Whitening
-from skdp.solvers.means import Means, MeansFacts, energies
+from skdp.solvers.whitening import Means, MeansFacts, Whitening, energies
 
 
 class Answer(NamedTuple):

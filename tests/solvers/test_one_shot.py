@@ -6,14 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.solvers import one_shot
-from skdp.solvers.one_shot import (
-    flip_deviation,
-    flip_probability,
-    history_pairs,
-    leading_pairs,
-    pair_deviation,
-)
+from skdp.solvers import linalg, one_shot
+from skdp.solvers.linalg import leading_pairs
+from skdp.solvers.one_shot import flip_deviation, flip_probability, history_pairs, pair_deviation
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0, 20.0])
@@ -69,7 +64,7 @@ def test_the_operator_is_the_dense_moment(monkeypatch):
     R = blocks(2000, 80, rng)
     Y, s = flip(R, 0.1, rng), flip_deviation(math.log(9))
     dense = readable(Y, s, 8.0, 4)
-    monkeypatch.setattr(one_shot, "_MOST_DENSE", 10)
+    monkeypatch.setattr(linalg, "_MOST_DENSE", 10)
     sparse = readable(Y, s, 8.0, 4)
     k = min(len(dense.values), len(sparse.values))
     assert k >= 3

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from skdp.solvers import candidates
 from skdp.solvers import local_fits as fits
-from skdp.solvers import local_losses as losses
+from skdp.solvers import local_fits as losses
 from skdp.solvers import personalization as shared
+from skdp.solvers import shared_subspace
+from skdp.solvers import shared_subspace as rounds
+from skdp.solvers import shared_subspace as starts
 from skdp.solvers import user_heads as heads
-from skdp.solvers import user_rounds as rounds
-from skdp.solvers import user_starts as starts
 
 RNG = np.random.default_rng(0)
 
@@ -184,7 +184,7 @@ def test_rounds_without_noise_reach_the_subspace(intercept):
     view = shared.View(None, intercept, "squared")
 
     class Ask:
-        def grams(self, name, local, width, signed=False, *, share):
+        def grams(self, name, local, width, *, share):
             return Exact(votes_of(batch, view, d))
 
         def sums(self, name, local, parts, *, share):
@@ -193,62 +193,16 @@ def test_rounds_without_noise_reach_the_subspace(intercept):
             values[:, : d * k] *= np.minimum(1, 0.5 / lengths)
             return Exact(values.sum(axis=0))
 
-    start = starts.vote_start(Ask(), view, d, k, "ridge", 1.0)
-    end = rounds.refine(Ask(), view, start, "residual", 6, 0.5, 1.0)
+    start = starts.vote_start(Ask(), view, d, k, 1.0)
+    end = rounds.refine(Ask(), view, start, 6, 0.5, 1.0)
     assert distance(U, end.U) < 0.05 < 0.12
     assert distance(U, end.U) < distance(U, start.U)
     assert end.error < 0.01
-    crossed = rounds.refine(Ask(), view, start, "cross", 3, 0.5, 1.0)
-    assert distance(U, crossed.U) < 0.1
-
-
-def test_gram_round_solves_the_normal_equations():
-    """Without scaling of users the round is one step of alternating least squares."""
-    U, _, batch = users(n=50, noise=0.0)
-    d, k = U.shape
-    view = shared.View(None, False, "squared")
-    seen = {}
-
-    class Ask:
-        def grams(self, name, local, width, signed=False, *, share):
-            F = local(batch).reshape(-1, width)
-            seen["rows"] = F
-            return Exact(F.T @ F)
-
-    start = shared.Shared(
-        np.linalg.qr(U + 0.1 * RNG.standard_normal(U.shape))[0], 0.1, shared.Count()
-    )
-    end = rounds.refine(Ask(), view, start, "gram", 1, 0.5, 1.0)
-    rows = seen["rows"]
-    Z = np.linalg.lstsq(rows[:, :-1], rows[:, -1])[0].reshape(k, d).T
-    assert distance(np.linalg.qr(Z)[0], end.U) < 1e-6
-
-
-def test_pairs_are_signed_factors():
-    rng = np.random.default_rng(5)
-    X, Y = rng.standard_normal((1, 6, 4)), rng.standard_normal((1, 6, 1))
-    caught = {}
-
-    class Ask:
-        def grams(self, name, local, width, signed=False, *, share):
-            caught.update(F=local(batch_of(X, Y))[0], signed=signed)
-            return Exact(np.eye(width))
-
-    view = shared.View(None, False, "squared")
-    starts.pair_start(Ask(), view, 4, 1, 1.0)
-    F, J = caught["F"], np.repeat([1.0, -1.0], 3)
-    x = X[0] / np.linalg.norm(X[0], axis=1, keepdims=True)
-    expected = sum(
-        Y[0, i, 0] * Y[0, i + 1, 0] * (np.outer(x[i], x[i + 1]) + np.outer(x[i + 1], x[i]))
-        for i in (0, 2, 4)
-    )
-    assert caught["signed"]
-    assert np.allclose((F.T * J) @ F, 2 * expected)
 
 
 def test_net_of_lines_is_fixed_and_dense():
-    net = candidates.line_net(3, 300)[:, :, 0]
-    assert np.array_equal(net, candidates.line_net(3, 300)[:, :, 0])
+    net = shared_subspace.line_net(3, 300)[:, :, 0]
+    assert np.array_equal(net, shared_subspace.line_net(3, 300)[:, :, 0])
     assert np.allclose(np.linalg.norm(net, axis=1), 1)
     points = RNG.standard_normal((500, 3))
     points /= np.linalg.norm(points, axis=1, keepdims=True)

@@ -5,13 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from skdp.solvers.readout import (
-    Readout,
-    readout_moments,
-    solve_readout,
-    steadied,
-    true_forms,
-)
+from skdp.solvers.postprocess import Readout, readout_moments, solve_readout, steadied, true_forms
 
 RNG = np.random.default_rng(0)
 

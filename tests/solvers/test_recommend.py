@@ -8,7 +8,9 @@ from skdp.answer import Answer
 from skdp.solvers.item_filter import ItemFilter
 from skdp.solvers.one_shot import Flipped, flip_deviation
 from skdp.solvers.recommend import (
+    WAYS,
     Route,
+    Ways,
     best_way,
     buy_counts,
     fit_filter,
@@ -16,8 +18,7 @@ from skdp.solvers.recommend import (
     list_loss,
     with_flips,
 )
-from skdp.solvers.rungs import Bought
-from skdp.solvers.tastes import WAYS, Ways
+from skdp.solvers.spectral import Bought
 
 
 @pytest.mark.thorough

@@ -9,8 +9,9 @@ import pytest
 
 from skdp.answer import Answer
 from skdp.solvers.columns import find_columns
-from skdp.solvers.likely import FARTHEST, QUESTIONS
-from skdp.solvers.scales import (
+from skdp.solvers.place import (
+    FARTHEST,
+    QUESTIONS,
     RAISING,
     Scale,
     find_places,

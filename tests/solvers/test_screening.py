@@ -2,7 +2,7 @@
 
 import math
 
-from skdp.solvers.screening import kept_columns, moment_columns, shows_all_columns
+from skdp.solvers.spectral import kept_columns, moment_columns, shows_all_columns
 
 
 def test_more_columns_are_kept_where_more_can_be_read():

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from skdp.solvers.linalg import top_eigenpairs
-from skdp.solvers.shrinkage import marchenko_pastur, wigner
+from skdp.solvers.linalg import marchenko_pastur, top_eigenpairs, wigner
 
 
 def spikes(n, k, rng):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from skdp.solvers.linalg import orthonormal, top_eigenpairs
-from skdp.solvers.screening import screened_subspace
 from skdp.solvers.spectral import (
     RowNoise,
     gram_subspace,
     moment_of_long_rows_pays,
     power_subspace,
+    screened_subspace,
 )
 
 

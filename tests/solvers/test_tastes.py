@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import aslinearoperator
 
-from skdp.solvers.shrinkage import PairMoment, wigner
-from skdp.solvers.tastes import WAYS, Items, beside_popularity, energy, offered, own_of, tells
+from skdp.solvers.linalg import PairMoment, wigner
+from skdp.solvers.recommend import WAYS, Items, beside_popularity, energy, offered, own_of, tells
 
 K = 6
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from skdp.solvers import thinning
-from skdp.solvers.thinning import chosen_subspace, soft_thresholded
+from skdp.solvers import spectral
+from skdp.solvers.spectral import chosen_subspace, soft_thresholded
 
 
 def noisy(M, scale, rng):
@@ -59,15 +59,15 @@ def test_single_precision_judges_and_is_not_used(make, monkeypatch):
     M = make(rng)
     M *= 300 / np.linalg.eigvalsh(M)[-1]
     seen = []
-    pairs = thinning.leading_pairs
-    monkeypatch.setattr(thinning, "leading_pairs", lambda A, k: seen.append(A.dtype) or pairs(A, k))
+    pairs = spectral.leading_pairs
+    monkeypatch.setattr(spectral, "leading_pairs", lambda A, k: seen.append(A.dtype) or pairs(A, k))
     for scale in (1e-6, 1.0, 10.0):
         A = noisy(M, scale, rng)
         seen.clear()
         rough = chosen_subspace(A, scale, 5, sparse=True).vectors
         assert (np.float32 in seen) == (scale > 1e-3)
         with monkeypatch.context() as patch:
-            patch.setattr(thinning, "_ROUGH", np.inf)
+            patch.setattr(spectral, "_ROUGH", np.inf)
             seen.clear()
             assert np.array_equal(chosen_subspace(A, scale, 5, sparse=True).vectors, rough)
             assert set(seen) == {np.dtype(float)}
@@ -124,10 +124,10 @@ def test_popularity_is_hardly_ever_lost_to_directions_of_noise(monkeypatch):
     M, k = sparse_moment(rng), 10
     M *= 300 / np.linalg.eigvalsh(M)[-1]
     counts = np.diag(M)
-    popular = thinning._axes(counts, k)
+    popular = spectral._axes(counts, k)
     lost = {}
-    for most in (thinning._MOST_SPLITS, 1):
-        monkeypatch.setattr(thinning, "_MOST_SPLITS", most)
+    for most in (spectral._MOST_SPLITS, 1):
+        monkeypatch.setattr(spectral, "_MOST_SPLITS", most)
         noises = (noisy(M, 15.0, np.random.default_rng(seed)) for seed in range(40))
         found = [chosen_subspace(A, 15.0, k, counts, sparse=True).vectors for A in noises]
         lost[most] = [captured(M, popular, k) - captured(M, V, k) for V in found]

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from skdp.answer import Answer
-from skdp.data.users import UserRows
+from skdp.data.units import UserRows
 from skdp.queries.users import UserQuery
 from skdp.solvers.columns import Columns
-from skdp.solvers.global_models import GlobalModel
-from skdp.solvers.personalization import View
-from skdp.solvers.user_batches import ChangedUsers, TakenUsers, beyond
-from skdp.solvers.user_reach import REACHES, ReachVotes, _left_out, elect_bounds, far_center
+from skdp.solvers.local_fits import ChangedUsers, TakenUsers, beyond
+from skdp.solvers.personalization import GlobalModel, View
+from skdp.solvers.user_heads import REACHES, ReachVotes, _left_out, elect_bounds, far_center
 
 D, M, N = 4, 12, 200
 ALL = np.ones(D, bool)

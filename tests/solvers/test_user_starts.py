@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from skdp.solvers import user_starts as starts
+from skdp.solvers import shared_subspace as starts
 
 
 def test_components_are_counted_above_the_noise():

@@ -8,20 +8,12 @@ from scipy.special import ndtri
 
 from skdp import DPPCA
 from skdp.privacy.gate import session as gate
-from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import make_source
-from skdp.testing import (
-    Transcript,
-    audit,
-    calibration,
-    check_calibration,
-    record_transcript,
-    seeded_entropy,
-    transcript_audit,
-    worst_case_pair,
-)
+from skdp.testing import Transcript, audit, record_transcript, seeded_entropy, transcript_audit
+from tools.calibration import calibration, check_calibration
+from tools.pairs import worst_case_pair
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
@@ -150,8 +142,7 @@ def test_more_releases_on_the_neighbour_are_a_fault():
 def test_worst_case_pair_needs_a_known_unit():
     odd = DPPCA(privacy_unit="odd")
     assert len(worst_case_pair(DPPCA(clip_norm=1.0))) == 2
-    from skdp.testing import candidate_pairs, register_pairs
-    from skdp.testing._pairs import CANDIDATES
+    from tools.pairs import CANDIDATES, candidate_pairs, register_pairs
 
     row = CANDIDATES["row"]
     try:

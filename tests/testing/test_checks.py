@@ -7,13 +7,10 @@ import pytest
 import skdp.testing
 from skdp import DPPCA
 from skdp.model_selection import DPGridSearchCV, make_private_scorer
-from skdp.testing import (
-    checks,
-    contrasting_data,
-    dp_estimator_checks,
-    parametrize_with_dp_checks,
-)
-from skdp.testing._outcomes import outcome
+from tools import checks
+from tools.checks import dp_estimator_checks, parametrize_with_dp_checks
+from tools.data import contrasting_data
+from tools.outcomes import outcome
 
 
 def test_public_names_exist():

@@ -3,12 +3,8 @@
 import pytest
 
 from skdp import DPPCA
-from skdp.testing import (
-    checks,
-    contrasting_data,
-    register_data,
-)
-from skdp.testing._data import CONTRASTS
+from tools import checks
+from tools.data import CONTRASTS, contrasting_data, register_data
 
 
 @pytest.mark.thorough

@@ -5,11 +5,7 @@ import pytest
 
 from skdp import DPPCA
 from skdp.privacy.noise.words import make_source
-from skdp.testing import (
-    fixed_noise,
-    null_release,
-    seeded_entropy,
-)
+from skdp.testing import fixed_noise, null_release, seeded_entropy
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings(

@@ -24,10 +24,10 @@ from skdp.federated import (
     RecommenderClient,
 )
 from skdp.model_selection import DPGridSearchCV, DPRandomizedSearchCV, make_private_scorer
-from skdp.recommend import DPRecommender, LocalReporter
+from skdp.recommend import DPRecommender
 from skdp.regression import DPPersonalizedRegressor
 from skdp.testing import fixed_noise, null_release
-from skdp.testing._outcomes import difference, fitted_attributes
+from tools.outcomes import difference, fitted_attributes
 
 RNG = np.random.default_rng(0)
 X, Y, GROUPS = RNG.standard_normal((40, 4)), RNG.standard_normal(40), np.arange(40) % 8
@@ -86,11 +86,6 @@ def reported(**sketch):
         ]
 
     return run
-
-
-def flipped(X, y, groups):
-    reports = [LocalReporter(range(4), epsilon=1.0).report(row) for row in X[:2]]
-    return [(report.ones, report.noise_scale, report.privacy_spent) for report in reports]
 
 
 def recorded(fit, clients):
@@ -162,7 +157,7 @@ STREAM = {"matrix_shape": (40, 4), "oblivious": True, "method": "two_sketch", "s
 
 
 def updates(X, y, groups):
-    model = DPLowRankFactorizer(1, privacy_unit="entry", entry_bounds=(-1.0, 1.0), **STREAM)
+    model = DPLowRankFactorizer(1, privacy_unit="entry", unit_bound=(-1.0, 1.0), **STREAM)
     model.update([0, 3, 3], [0, 1, 1], np.nan_to_num(X[0, :3])).update_matrix(X)
     return fitted_attributes(model.release())
 
@@ -184,7 +179,6 @@ READERS = {
     },
     "local report": (reported(), SAME_SIZE),
     "local report of a sketch": (reported(sketch_size=3, sketch_seed=1), SAME_SIZE),
-    "local report of a history": (flipped, SAME_SIZE),
     "client of the power method": (federated("power"), ANY_SIZE),
     "client of the moment": (federated("gram"), ANY_SIZE),
     "client of a recommender": (recommended(), ANY_SIZE),

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 
 from skdp import DPPCA
-from skdp.testing._outcomes import difference, documented_attributes
+from tools.outcomes import difference, documented_attributes
 
 
 class Point(NamedTuple):

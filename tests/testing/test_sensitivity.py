@@ -8,9 +8,9 @@ import scipy.sparse as sp
 
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.rows import RowQuery
-from skdp.testing import check_lazy, check_order_invariance, check_sensitivity
-from skdp.testing._formats import FORMATS
-from skdp.testing._neighbours import NEIGHBOURS
+from skdp.testing import check_lazy, check_sensitivity
+from skdp.testing.sensitivity import FORMATS, NEIGHBOURS
+from tools.fit_checks import check_order_invariance
 
 X = np.random.default_rng(0).standard_normal((200, 4))
 STEP = 2.0**-30

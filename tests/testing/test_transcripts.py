@@ -5,11 +5,7 @@ import pytest
 
 from skdp import DPPCA
 from skdp.privacy.gate import session as gate
-from skdp.testing import (
-    fixed_noise,
-    record_transcript,
-    replay_answers,
-)
+from skdp.testing import fixed_noise, record_transcript, replay_answers
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings(

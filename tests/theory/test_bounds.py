@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from skdp import DPTraceRegressor, DPTruncatedSVD
+from skdp import DPTraceRegressor, DPTruncatedSVD, theory
 from skdp.privacy import mu_from_epsilon_delta
-from skdp.testing import canary_report, coherence_canary, score_attack
 from skdp.theory import (
     descent_error_bound,
     descent_records,
@@ -21,6 +20,7 @@ from skdp.theory import (
     start_bounds,
     subspace_coherence,
 )
+from tools.canaries import canary_report, coherence_canary, score_attack
 
 DELTA = 1e-6
 
@@ -277,3 +277,58 @@ def test_score_attack_tells_records_of_a_plain_fit_and_not_of_a_private_one():
     assert abs(report.success - 0.5) < 0.05 < report.bound - 0.5
     allowed = recovery_bound(mu_from_epsilon_delta(0.5, DELTA), 2)
     assert np.mean(plain) > allowed + 0.02  # five standard errors: the attack sees plain fits
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+SHAPE, BUDGET = (30, 20), {"epsilon": 0.5, "delta": 1e-6}
+FRAME = orthonormal(np.random.default_rng(0), 6, 2).T
+SHARES = np.array([0.5, 0.3, 0.2])
+ROWS = theory.whole_rows(500, SHARES, 1)
+SIZES = {"largest_value": 2.0, "smallest_value": 0.5, "noise_sd": 0.7}
+# (function, its arguments, what it says): a factor, a root or a square that changes is seen here.
+VALUES = [
+    ("start_bounds", (1e6, SHAPE, 3), BUDGET | SIZES, [0.0841255, 0.0465215, 0.168251, 0.100399]),
+    ("private_start_records", (SHAPE, 3), BUDGET | {"condition": 2.0, "noise_ratio": 0.7},
+     [75902.7]),
+    ("descent_error_bound", (1e6, SHAPE, 3), BUDGET | {"smallest_value": 0.5, "noise_sd": 0.7},
+     [0.0902879]),
+    ("descent_error_bound", (1e6, SHAPE, 3), BUDGET | {"noise_sd": 0.7, "label_only": True},
+     [0.0590551]),
+    ("descent_records", (SHAPE, 3), BUDGET | {"noise_ratio": 0.7}, [586.803, 234.989, 77646.7]),
+    ("records_needed", (SHAPE, 3), BUDGET | {"rank_share": 0.2}, [91.0, 5234.0, 22723.0]),
+    ("records_needed", (SHAPE, 3), BUDGET | {"adjacency": "replace"}, [3749.0, 10468.0, 45445.0]),
+    ("minimax_error", (1e4, SHAPE, 3),
+     {"epsilon": 0.5, "noise_sd": 0.7, "lam": 2.0, "schatten": 3.0}, [0.0465195]),
+    ("minimax_risk", (1e4, SHAPE, 3), {"epsilon": 0.5, "noise_sd": 0.7}, [0.00456876]),
+    ("initialization_records", (SHAPE, 3), {"condition": 2.0, "noise_ratio": 0.7, "descent": True},
+     [24420.0]),
+    ("subspace_coherence", (FRAME,), {}, [0.718153, 0.793733, 1.89004]),
+    ("prior_sensitivity", (FRAME,), {}, [1.01562]),
+    ("independent_sensitivity", (500, 4, 0.1), {}, [0.498582]),
+    ("sensitivity_ratio", (20, 4), {}, [1.38826]),
+    ("power_steps", (30.0,), {"gap": 0.3}, [46.0]),
+    ("recovery_bound", (0.7, 2.0), {}, [0.758036]),
+    ("power_error_bound", (500, 300.0, [0.2, 0.3]), BUDGET | {"n_iter": 5}, [0.564016]),
+    ("deviation_error", (500,), {"noise": 3.0, "count_noise": 2.0, "deviation": 0.3}, [0.0275718]),
+    ("factorization_error", ("dense", 30, 20, 0.5, 12.0), {}, [0.294628]),
+    ("factorization_error", ("three_sketch", 30, 20, 0.5, 12.0), {}, [0.538924]),
+    ("factorization_threshold", ("two_sketch", 30, 20, 0.5), {}, [4.97468]),
+    ("readout_loss", (500, SHARES),
+     {"length": 0.8, "target": 0.5, "noise": 9.0, "signal": 0.6, "cut": 2.0}, [0.0633797]),
+    ("scale_doubt", (350, 100.0), {}, [0.247664]),
+    ("searched_error", (350, lambda n: 20 / n, 1.0, 100.0), {}, [0.290654]),
+    ("vote_error", (900, 20, 3), {"noise_scale": 8.0, "alignment": 0.5}, [0.046856]),
+    ("vote_threshold", (20, 3), {"noise_scale": 8.0, "alignment": 0.5}, [260.662]),
+    ("moment_edge", (3.0, 20), {}, [18.9737]),
+    ("gram_loss", (ROWS, 1), {"moment": 12.0}, [0.00474691]),
+    ("power_loss", (ROWS, 1), {"width": 2, "noises": [20.0, 12.0]}, [0.0724537]),
+    ("iteration_error", (3.0, 2, 20, 60.0), {}, [0.04]),
+    ("iteration_threshold", (3.0, 20), {}, [22.8079]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "arguments", "options", "values"), VALUES)
+def test_formulas_keep_their_values(name, arguments, options, values):
+    found = getattr(theory, name)(*arguments, **options)
+    assert np.ravel(np.asarray(found, float)) == pytest.approx(values, rel=1e-4)

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from skdp.answer import Answer
-from skdp.solvers.scales import (
-    chances_of_levels,
-    clip_levels,
-    find_scale,
-    private_clip_level,
-)
+from skdp.solvers.place import chances_of_levels, clip_levels, find_scale, private_clip_level
 from skdp.theory import scale_doubt
 
 

@@ -1,34 +1,366 @@
-"""Privacy accounting: (epsilon, delta) <-> mu of Gaussian DP, and what composes with it.
+"""Privacy losses and what they cost together: Gaussian DP, pure parts, random sketches.
 
 A mu-GDP mechanism is as private as one draw from N(0, 1) against N(mu, 1):
 delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
 Pure parts enter through their privacy loss distribution, never through that formula.
 """
 
+from __future__ import annotations
+
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import gammaln, log_expit
-
-from skdp.privacy.accounting.curves import (
-    as_delta,
-    as_number,
-    gaussian_curve,
-    largest_mu,
-    log_ratio,
-    lowered,
-    nudge,
+from scipy.special import (
+    erfcx,
+    gammainc,
+    gammaincc,
+    gammainccinv,
+    gammaincinv,
+    gammaln,
+    log_expit,
+    ndtr,
 )
-from skdp.privacy.accounting.sketch_laws import SketchMixture, orders, renyi_delta, whole_mixtures
+
+# The curve delta(epsilon) of Gaussian DP, and roots of curves rounded to the safe side.
+
 
 FloatArray = NDArray[np.float64]
 Curve = Callable[[float], float]
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+
+
+def as_number(name: str, value: object, low: float = 0.0, high: float = math.inf) -> float:
+    """Return a real number in [low, high] as a float; anything else is a ValueError."""
+    number = math.nan
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+    if not low <= number <= high:
+        raise ValueError(f"{name} must be a number in [{low:g}, {high:g}]. Got {value!r}.")
+    return number
+
+
+def as_delta(value: object) -> float:
+    """Return delta in (0, 1)."""
+    delta = as_number("delta", value, high=1.0)
+    if delta in (0.0, 1.0):
+        raise ValueError(f"delta must lie strictly between 0 and 1. Got {value!r}.")
+    return delta
+
+
+def mills(x: FloatArray) -> FloatArray:
+    """Mills ratio R(x) = Phi(-x) / phi(x), for x > -25."""
+    return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)))
+
+
+def _place(mu: FloatArray, epsilon: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return x = epsilon/mu - mu/2 and the normal density there."""
+    with np.errstate(over="ignore"):
+        x = np.minimum(epsilon / mu, mu / 2 + 40.0) - mu / 2  # phi(40) is 0 in floats
+        return x, np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+def _narrow(mu: FloatArray, x: FloatArray, density: FloatArray) -> FloatArray:
+    """For mu <= 1. R' = x R - 1: the integral of 1 - t R(t) > 0 does not cancel."""
+    half = 0.5 * mu[:, None]
+    t = x[:, None] + half * (_NODES + 1.0)
+    return np.asarray(density * (half[:, 0] * ((1.0 - t * mills(t)) @ _WEIGHTS)))
+
+
+def _wide(mu: FloatArray, x: FloatArray, density: FloatArray) -> FloatArray:
+    near, far = mills(np.maximum(x, 0.0)), mills(x + mu)
+    return np.where(x < 0.0, ndtr(-x) - density * far, density * (near - far))
+
+
+def forward_curve(mu: float, epsilon: FloatArray) -> FloatArray:
+    """Delta at epsilons >= 0: phi(x) (R(x) - R(x + mu)) with x = epsilon/mu - mu/2."""
+    every = np.full(epsilon.shape, mu)
+    return (_narrow if mu <= 1.0 else _wide)(every, *_place(every, epsilon))
+
+
+def forward_mus(mu: FloatArray, epsilon: float) -> FloatArray:
+    """Delta at one epsilon > 0 of many mu > 0."""
+    delta = np.empty(mu.shape)
+    for side, formula in ((mu <= 1.0, _narrow), (mu > 1.0, _wide)):
+        some = mu[side]
+        delta[side] = formula(some, *_place(some, np.full(some.shape, epsilon)))
+    return delta
+
+
+def gaussian_curve(mu: float, epsilon: FloatArray) -> FloatArray:
+    """Delta at any epsilons; delta(-e) = (1 - e^-e) + e^-e delta(e) has no cancellation."""
+    below = np.minimum(epsilon, 0.0)
+    delta = -np.expm1(below)
+    if mu > 0.0:
+        delta = delta + np.exp(below) * forward_curve(mu, np.abs(epsilon))
+    return np.minimum(delta, 1.0)
+
+
+def lowered(delta: float) -> float:
+    """Lower delta by more than the rounding error of its curve (1e-16 log(1/delta))."""
+    return delta * (1.0 - 2.0**-48 * (4.0 - math.log(delta)))
+
+
+def log_ratio(delta: float, target: float) -> float:
+    """log(delta / target), finite also where delta underflows."""
+    return (math.log(delta) if delta > 0.0 else -1e4) - math.log(target)
+
+
+def nudge(curve: Curve, target: float, value: float, side: int) -> float:
+    """Move value by ulps to the given side until the curve is at most target."""
+    step = math.ulp(value)
+    while curve(value) > target:
+        value, step = value + side * step, 2.0 * step
+    return value
+
+
+def largest_mu(curve: Curve, delta: float, low: float) -> float:
+    """Largest mu, rounded down, at which an increasing curve is at most delta; low: a guess."""
+    target = lowered(delta)
+    while curve(low) > target:
+        low /= 2.0
+    high = 2.0 * low
+    while curve(high) <= target:
+        low, high = high, 2.0 * high
+    ends = math.log(low) - 1e-12, math.log(high) + 1e-12
+    root = brentq(lambda t: log_ratio(curve(math.exp(t)), target), *ends, xtol=1e-15)
+    return nudge(curve, target, math.exp(root), -1)
+
+
+# Accounting of random sketches: the change that noise must hide is random.
+#
+# A Gaussian sketch multiplies the change E of the private matrix by a random matrix, so that given
+# the sketch the release is mu-GDP with mu^2 = m^2 X, X = chi2_d / d of mean one for one column of
+# E. The privacy of the release, sketch included, is an average over X:
+#
+# delta(epsilon) <= E[f(sum_j m_j^2 X_j)],  f: a convex majorant of w -> delta(epsilon; sqrt(w)).
+#
+# Why a convex f. For any E of Frobenius norm 1 the law of X is an average, with weights that E
+# chooses, of chi2_1's: smaller in convex order than chi2_d/d. The integer entries of our sketches
+# are smaller in convex order than normal ones (`skdp.privacy.streams.sketches`), and the norm of
+# the change is convex in them. Both are therefore covered by f, and by nothing less.
+#
+# f is delta up to its inflection in w, and the tangent there from then on (it is not cut at 1).
+# Numerics err upward: the mass of a cell goes to its two ends so that the mean is kept, which
+# raises the mean of every convex f; what lies beyond the last cell is charged the largest slope of
+# f.
+
+
+Terms = tuple[tuple[float, tuple[int, ...]], ...]
+
+_TAIL = 1e-20  # probability beyond the cells of one chi-square
+_CELLS = 400
+_GRID = 2048  # points of the law of a sum or a product
+_SLACK = 1 + 1e-9  # above all rounding of the sums here
+_ORDERS = 1 + np.logspace(-3, 4, 400)  # Renyi orders: any of them gives a bound
+
+
+class SketchLaw(NamedTuple):
+    """Law of the squared norm of a random change, relative to its bound.
+
+    At most, in convex order, the product of independent chi2_d / d over `degrees`.
+    """
+
+    degrees: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SketchMixture:
+    """What a group of sketches with independent noise loses: a value of kind "sketch".
+
+    Attributes
+    ----------
+    terms : tuple of (mu, degrees)
+        Given the sketches, the group is Gaussian DP with squared parameter
+        ``sum(mu**2 * X)``, X a product of independent chi2_d / d (1 where there is none).
+    part : int or None
+        Index of the one term that a ledger line stands for; None is the whole group.
+    """
+
+    terms: Terms
+    part: int | None = None
+
+    def __float__(self) -> float:
+        """Return the root mean square of the random mu: a size, not a guarantee."""
+        if self.part is not None:
+            return self.terms[self.part][0]
+        return math.hypot(*(mu for mu, _ in self.terms))
+
+    def __format__(self, spec: str) -> str:
+        return f"{float(self):{spec}} (mean square)"
+
+    def __str__(self) -> str:
+        return f"{self:.6g}"
+
+    def largest(self, tail: float = 1e-9) -> float:
+        """Return a mu that a part exceeds with probability at most `tail`: for audits."""
+        total = 0.0
+        for i, (mu, degrees) in enumerate(self.terms):
+            if self.part in (None, i):
+                each = [2 / d * float(gammainccinv(d / 2, tail / len(degrees))) for d in degrees]
+                total += mu**2 * math.prod(each)
+        return math.sqrt(total)
+
+    def times(self, factor: float) -> SketchMixture:
+        """Return the loss for changes that are `factor` times as large."""
+        terms = tuple((factor * mu, degrees) for mu, degrees in self.terms)
+        return SketchMixture(terms, self.part)
+
+    def delta(self, epsilon: float) -> float:
+        """Return a delta for which the group alone is (epsilon, delta)-DP."""
+        return _mixture_delta(self.terms, as_number("epsilon", epsilon, low=-math.inf))
+
+    def renyi(self, orders: FloatArray) -> FloatArray:
+        """Return the Renyi divergence of each order > 1 (inf where it does not exist).
+
+        E exp(c chi2_d / d) = (1 - 2 c / d)^(-d/2); a product of two has no exponential moments.
+        The exponential is convex, so this holds for every change, also one chosen adaptively.
+        """
+        total = np.zeros(orders.shape)
+        for mu, degrees in self.terms:
+            c = orders * (orders - 1) / 2 * mu**2
+            if not degrees:
+                total += c
+            elif len(degrees) > 1:
+                total += np.inf
+            else:
+                d = degrees[0]
+                inside = 2 * c / d < 1
+                logs = np.log1p(-np.where(inside, 2 * c / d, 0.0))
+                total += np.where(inside, -d / 2 * logs, np.inf)
+        return total / (orders - 1)
+
+
+def whole_mixtures(values: Iterable[SketchMixture]) -> list[SketchMixture]:
+    """Put the parts of a group together again; a part without its fellows counts as the whole."""
+    values = list(values)
+    groups = Counter(value.terms for value in values if value.part is None)
+    parts = Counter((value.terms, value.part) for value in values if value.part is not None)
+    for terms in dict.fromkeys(terms for terms, _ in parts):
+        groups[terms] += max(n for (owner, _), n in parts.items() if owner == terms)
+    whole = [SketchMixture(terms) for terms in groups.elements()]
+    return sorted(whole, key=lambda mixture: (float(mixture), mixture.terms))
+
+
+def renyi_delta(divergence: FloatArray, epsilon: float) -> float:
+    """Return delta at epsilon from Renyi divergences at the `orders()`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        logs = (_ORDERS - 1) * (divergence - epsilon + np.log1p(-1 / _ORDERS)) - np.log(_ORDERS)
+    best = float(np.min(logs[np.isfinite(divergence)], initial=0.0))
+    return min(1.0, math.exp(best) * _SLACK)
+
+
+def orders() -> FloatArray:
+    """Return the Renyi orders at which divergences are added up."""
+    return _ORDERS
+
+
+@lru_cache(maxsize=1024)  # many servers of one group ask the same
+def _mixture_delta(terms: Terms, epsilon: float) -> float:
+    if epsilon == math.inf:
+        return 0.0
+    total = math.fsum(mu**2 for mu, _ in terms)
+    if total == 0.0:
+        return 0.0 if epsilon >= 0 else -math.expm1(epsilon)
+    if epsilon <= 0.0 or not total < 1e60:
+        return 1.0
+    # Rounded up, so that calibration, where only `total` moves, finds its atoms again.
+    weights = tuple((math.ceil(1e12 * mu**2 / total) / 1e12, degrees) for mu, degrees in terms)
+    points, mass, beyond = _law(weights)
+    slope, inflection = _steepest(epsilon)
+    with np.errstate(over="ignore", under="ignore"):
+        w = points * total
+        inner = np.maximum(np.minimum(w, inflection), 1e-290)
+        below = forward_mus(np.sqrt(inner), epsilon)
+        f = below + slope * np.maximum(w - inflection, 0.0)
+        mean = float(f @ mass) + slope * total * beyond
+    return min(1.0, mean * _SLACK)
+
+
+@cache
+def _steepest(epsilon: float) -> tuple[float, float]:
+    """Return (slope, place) of the inflection of w -> delta(epsilon; sqrt(w)).
+
+    d delta / d mu = phi(mu/2 - epsilon/mu), so d delta / d w = phi(...) / (2 sqrt(w)), which is
+    largest where w^2 + 4 w = 4 epsilon^2.
+    """
+    place = 2 * epsilon**2 / (1 + math.hypot(1.0, epsilon))
+    mu = math.sqrt(place)
+    density = math.exp(-0.5 * (mu / 2 - epsilon / mu) ** 2) / math.sqrt(2 * math.pi)
+    return density / (2 * mu) * (1 + 1e-12), place * (1 - 1e-12)
+
+
+@lru_cache(maxsize=64)
+def _law(
+    weights: tuple[tuple[float, tuple[int, ...]], ...],
+) -> tuple[FloatArray, FloatArray, float]:
+    """Return points, masses and the mean beyond them of the sum of weight times product."""
+    points, mass, beyond = np.zeros(1), np.ones(1), 0.0
+    for weight, degrees in weights:
+        values, chances, missing = np.ones(1), np.ones(1), 0.0
+        for d in degrees:
+            more, also, tail = _chi_square(d)
+            values, chances = _gathered(np.multiply.outer(values, more), chances, also)
+            missing += tail
+        points, mass = _gathered(np.add.outer(points, weight * values), mass, chances)
+        beyond += weight * missing
+    return points, mass, beyond
+
+
+def _gathered(
+    values: FloatArray, first: FloatArray, second: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Move the atoms of a sum or product to an even grid, each to its two neighbours.
+
+    The mean of each atom is kept, so the mean of a convex function can only grow.
+    """
+    flat, mass = values.ravel(), np.multiply.outer(first, second).ravel()
+    if flat.size <= _GRID:
+        return flat, mass
+    low, high = float(flat.min()), float(flat.max())
+    step = (high - low) / (_GRID - 1)
+    place = (flat - low) / step
+    index = np.minimum(place.astype(np.intp), _GRID - 2)
+    upper = np.clip(place - index, 0.0, 1.0)
+    grid = np.bincount(index, mass * (1 - upper), _GRID)
+    grid += np.bincount(index + 1, mass * upper, _GRID)
+    return np.asarray(low + step * np.arange(_GRID), np.float64), np.asarray(grid, np.float64)
+
+
+@cache
+def _chi_square(d: int) -> tuple[FloatArray, FloatArray, float]:
+    """Return atoms that dominate chi2_d / d cut at its last cell, and the mean beyond it."""
+    shape = d / 2
+    last = float(gammainccinv(shape, _TAIL)) / shape
+    first = float(gammaincinv(shape, _TAIL)) / shape
+    edges = np.concatenate([[0.0], np.linspace(first, last, _CELLS)])
+    mass, part = _cell_masses(shape, edges), _cell_masses(shape + 1, edges, shape)
+    share = np.clip((part - mass * edges[:-1]) / np.diff(edges), 0.0, mass)
+    atoms = np.zeros(edges.size)
+    atoms[1:] += share
+    atoms[:-1] += mass - share
+    tail = float(gammaincc(shape, shape * last))
+    atoms[-1] += tail
+    beyond = float(gammaincc(shape + 1, shape * last)) - last * tail
+    return edges, atoms, max(beyond, 0.0) + _TAIL
+
+
+def _cell_masses(shape: float, edges: FloatArray, scale: float | None = None) -> FloatArray:
+    """Return the gamma probabilities of cells, from the tail that has no cancellation."""
+    x = edges * (shape if scale is None else scale)
+    upper = -np.diff(gammaincc(shape, x))
+    return np.asarray(np.where(edges[:-1] < 1.0, np.diff(gammainc(shape, x)), upper))
+
+
 Atoms = tuple[FloatArray, FloatArray]  # privacy losses and their probabilities
 
 KINDS = ("gaussian", "pure", "range", "delta", "sketch")
@@ -53,7 +385,7 @@ class Loss(NamedTuple):
     kind: str
     value: Any
 
-    def times(self, factor: float) -> "Loss":
+    def times(self, factor: float) -> Loss:
         """Return the loss for data sets `factor` neighbours apart: all parameters add up."""
         if isinstance(self.value, SketchMixture):
             return Loss(self.kind, self.value.times(factor))
@@ -353,38 +685,3 @@ def mu_beside_pure(epsilon: float, delta: float, pure_epsilon: float) -> float:
     atoms = _pure_atoms([pure])
     best = largest_mu(lambda mu: _mean_curve(mu, atoms, epsilon), delta, split or delta)
     return max(split, best)
-
-
-def to_dp_event(losses: Iterable[tuple[str, Any]]) -> Any:
-    """Return losses as an event of ``dp_accounting`` (optional extra ``skdp[accounting]``).
-
-    LaplaceDpEvent would be optimistic: Laplace noise loses less than the worst pure mechanism.
-    Discrete Laplace noise of sensitivity 1 loses exactly +-epsilon, as randomised response
-    (whose own event needs REPLACE_ONE, which doubles each mu). Range counts as pure eta. A group
-    of sketches becomes UnsupportedDpEvent: no event is as private, and all accountants refuse it.
-
-    Parameters
-    ----------
-    losses : iterable of Loss
-
-    Returns
-    -------
-    dp_accounting.ComposedDpEvent
-        For a PLDAccountant under ADD_OR_REMOVE_ONE whatever the adjacency of the fit, which
-        the losses contain already. Its RDP accountant refuses pure parts.
-    """
-    try:
-        from dp_accounting import dp_event
-    except ImportError as error:
-        raise ImportError("dp-accounting is missing; pip install 'skdp[accounting]'.") from error
-
-    def event(loss: Loss) -> Any:
-        if loss.kind == "sketch":
-            return dp_event.UnsupportedDpEvent()
-        if loss.value == math.inf or loss.kind == "delta":  # it has no event for a delta
-            return dp_event.NonPrivateDpEvent()
-        if loss.kind == "gaussian":
-            return dp_event.GaussianDpEvent(1.0 / loss.value)
-        return dp_event.DiscreteLaplaceDpEvent(loss.value, 1)
-
-    return dp_event.ComposedDpEvent([event(loss) for loss in compose(losses)])

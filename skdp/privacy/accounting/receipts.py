@@ -1,20 +1,80 @@
-"""What a fit spent, said so that a person and a program can read it."""
+"""Receipts: what a fit spent, said so that a person and a program can read it."""
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from skdp._tables import aligned, html_table
 from skdp.privacy.accounting import losses as accounting
-from skdp.privacy.accounting.curves import as_number
-from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.accounting.losses import Loss, as_number, compose
 
-_CONTRACT = "at most `sensitivity` (the caller's contract)"
+# Tables as text.
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return rows of equal length as lines whose columns stand below each other."""
+    table = [tuple(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+
+
+def html_table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
+    """Return rows as an HTML table; without a head the first column is one."""
+    lines = [_html_row(head, "th", "th")] if head else []
+    lines += [_html_row(row, "td" if head else "th", "td") for row in rows]
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _html_row(cells: Sequence[str], first: str, other: str) -> str:
+    left = " style='text-align:left'"
+    tags = [first, *[other] * (len(cells) - 1)]
+    parts = (f"<{t}{left}>{html.escape(c)}</{t}>" for t, c in zip(tags, cells, strict=True))
+    return f"<tr>{''.join(parts)}</tr>"
+
+
+def to_dp_event(losses: Iterable[tuple[str, Any]]) -> Any:
+    """Return losses as an event of ``dp_accounting`` (optional extra ``skdp[accounting]``).
+
+    LaplaceDpEvent would be optimistic: Laplace noise loses less than the worst pure mechanism.
+    Discrete Laplace noise of sensitivity 1 loses exactly +-epsilon, as randomised response
+    (whose own event needs REPLACE_ONE, which doubles each mu). Range counts as pure eta. A group
+    of sketches becomes UnsupportedDpEvent: no event is as private, and all accountants refuse it.
+
+    Parameters
+    ----------
+    losses : iterable of Loss
+
+    Returns
+    -------
+    dp_accounting.ComposedDpEvent
+        For a PLDAccountant under ADD_OR_REMOVE_ONE whatever the adjacency of the fit, which
+        the losses contain already. Its RDP accountant refuses pure parts.
+    """
+    try:
+        from dp_accounting import dp_event
+    except ImportError as error:
+        raise ImportError("dp-accounting is missing; pip install 'skdp[accounting]'.") from error
+
+    def event(loss: Loss) -> Any:
+        if loss.kind == "sketch":
+            return dp_event.UnsupportedDpEvent()
+        if loss.value == math.inf or loss.kind == "delta":  # it has no event for a delta
+            return dp_event.NonPrivateDpEvent()
+        if loss.kind == "gaussian":
+            return dp_event.GaussianDpEvent(1.0 / loss.value)
+        return dp_event.DiscreteLaplaceDpEvent(loss.value, 1)
+
+    return dp_event.ComposedDpEvent([event(loss) for loss in compose(losses)])
+
+
+# What a fit spent, said so that a person and a program can read it.
+
+
+_CONTRACT = "at most `unit_bound` (the caller's contract)"
 _SENTENCE = {
     ("row", "add_remove"): "adding or removing one row of X",
     ("row", "replace"): "replacing one row of X by any other",
@@ -155,7 +215,7 @@ class PrivacySpent:
 
     def to_dp_event(self) -> Any:
         """Return this receipt as a ``dp_accounting`` event (extra ``skdp[accounting]``)."""
-        return accounting.to_dp_event(self.losses)
+        return to_dp_event(self.losses)
 
     def sentence(self) -> str:
         """Say the guarantee in one sentence."""

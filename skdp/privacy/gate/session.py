@@ -12,11 +12,14 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from skdp.answer import Answer
@@ -24,14 +27,340 @@ from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent
-from skdp.privacy.gate.ask import Ask, Path
-from skdp.privacy.gate.bounds import Bound, Bounded, gaussian_step, laplace_step
-from skdp.privacy.gate.budget import MAX_DRAWS, SAMPLER_DISTANCE, PrivacyBudget
-from skdp.privacy.gate.flips import FlipGrant
-from skdp.privacy.gate.grants import Accumulator, Grant
-from skdp.privacy.gate.stages import StagedBudget
+from skdp.privacy.gate.bounds import (
+    MAX_DRAWS,
+    SAMPLER_DISTANCE,
+    Ask,
+    Bound,
+    Bounded,
+    Path,
+    PrivacyBudget,
+    gaussian_step,
+    laplace_step,
+)
 from skdp.privacy.noise import integers as noise
+from skdp.privacy.noise.integers import (
+    MAX_FLIPS,
+    draw_flips,
+    flip_deviation,
+    flip_probability,
+    flip_rate,
+    flipped,
+)
 from skdp.privacy.noise.words import NoiseSource
+
+# How private code is run: nothing of it comes out but its answer.
+#
+# Warnings and exceptions of a closure hold private values (a shape, a number, a line that only some
+# rows reach). Which of two fits warns, or how it fails, would be a release that nobody paid for.
+
+
+_state: dict[str, Any] = {"lock": threading.Lock(), "running": set(), "before": None}
+
+
+@contextmanager
+def no_warnings() -> Iterator[None]:
+    """Show no warning while private code runs, in this thread or in others.
+
+    Filters belong to the process: the first of several that overlap sets them aside, and the last
+    one brings them back. Were each to set back what it found, none would ever be shown again.
+    """
+    me = object()
+    try:
+        with _state["lock"]:
+            if not _state["running"]:
+                before = warnings.catch_warnings()
+                before.__enter__()
+                _state["before"] = before
+                warnings.simplefilter("ignore")
+            _state["running"].add(me)
+        with np.errstate(all="ignore"):
+            yield
+    finally:  # also of whoever was interrupted above
+        with _state["lock"]:
+            _state["running"].discard(me)
+            _bring_back()
+
+
+def _bring_back() -> None:
+    before = _state["before"]
+    if before is not None and not _state["running"]:
+        _state["before"] = None
+        before.__exit__(None, None, None)
+
+
+def _start_anew() -> None:
+    """Whoever set them aside when the process was forked may be a thread that is not there."""
+    _state.update(lock=threading.Lock(), running=set())
+    _bring_back()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)
+
+
+_FAILED = (
+    "the answer of {!r} could not be computed; why is withheld, as it may tell of private values. "
+    "Nothing was released by this step, and what was paid stays paid. Is there memory enough? If "
+    "so, fit made data with epsilon=inf: errors are then shown as they are."
+)
+
+
+def answered(answer: Callable[[float], NDArray[Any]], step: float, name: str) -> NDArray[Any]:
+    """Run private code, or raise a `PrivacyError` of fixed text: why it failed stays here.
+
+    Zeros in place of the whole answer would tell as much, and nobody would ever see a mistake in a
+    query; so queries make sure that no unit can fail, and this ends what is left. A text of our own
+    about a source of rows passes (a `PrivacyError` holds no value); of any other exception neither
+    text, type nor context does. Lack of memory is one of them: its text says how many rows there
+    are. What ends a program (KeyboardInterrupt, SystemExit) comes from outside, and passes. Where
+    epsilon is infinite (step 0) nothing is promised, and errors are shown.
+    """
+    reason = _FAILED.format(name)
+    with no_warnings():
+        if step == 0.0:
+            return np.asarray(answer(step))
+        try:
+            return np.asarray(answer(step))
+        except PrivacyError as error:
+            reason = str(error)
+        except Exception:
+            pass
+    raise PrivacyError(reason)  # outside the except block: a context would hold the values
+
+
+# What was paid for: the right to open a statistic once, at once or after adding data in parts.
+
+
+IntArray = NDArray[np.int64]
+_TILE = 512
+
+
+def wrapping_sum(exact: IntArray, drawn: IntArray) -> IntArray:
+    """Add modulo 2**64: an overflow is post-processing, never an error that tells of the data."""
+    total = exact.reshape(-1).view(np.uint64) + drawn.reshape(-1).view(np.uint64)
+    return total.view(np.int64).reshape(exact.shape)
+
+
+def symmetrise(value: NDArray[Any]) -> None:
+    """Replace a square matrix by its symmetric part, in place: a second one may be large."""
+    for start in range(0, len(value), _TILE):
+        rows = slice(start, start + _TILE)
+        part = (value[rows, start:] + value[start:, rows].T) / 2
+        value[rows, start:] = part
+        value[start:, rows] = part.T
+
+
+class Reader(Protocol):
+    """What a grant needs of the session that paid for it: words, and the one reader of data."""
+
+    budget: PrivacyBudget
+    source: NoiseSource
+    ledger: tuple[LedgerEntry, ...]
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Held while a grant is used."""
+        ...
+
+    def _read(self, answer: Callable[[float], NDArray[Any]], grant: Grant) -> NDArray[Any]: ...
+
+
+class Grant:
+    """Permission, already paid for, to open one statistic a fixed number of times."""
+
+    def __init__(
+        self,
+        session: Reader,
+        bound: Bound,
+        mechanism: str,
+        step: float,
+        noise_scale: float,
+        levels: int = noise.LEVELS,
+    ) -> None:
+        self._session = session
+        self._levels = levels
+        self._copies = session.budget.copies
+        self._pure = session.budget.pure  # now: a session may have another stage when it is opened
+        self._left = 1
+        self._process = os.getpid()
+        self.bound = bound
+        self.mechanism = mechanism
+        self.step = step
+        self.noise_scale = noise_scale
+        self.serial = len(session.ledger)
+
+    def check_process(self) -> None:
+        """Refuse to work in a fork: there each copy could be opened, or hold the same noise."""
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                f"{self.bound.name!r} was paid for in another process: a forked copy could be "
+                "opened as well, and what it holds has the same noise. Ask for a new grant in this "
+                "process."
+            )
+
+    def use(self) -> None:
+        """Take one opening; a second one would be a second release."""
+        self.check_process()
+        with self._session.lock:
+            if self._left <= 0:
+                raise PrivacyError(
+                    f"{self.bound.name!r} was already opened; a second opening would be a second "
+                    "release. Ask for a new grant."
+                )
+            self._left -= 1
+
+    def nothing(self) -> NDArray[Any]:
+        """Return the answer of no data."""
+        return np.zeros(self.bound.shape, np.int64 if self.step else np.float64)
+
+    def fits(self, answer: NDArray[Any]) -> bool:
+        """Whether an answer has the form that the bound promises."""
+        nothing = self.nothing()
+        return answer.shape == nothing.shape and answer.dtype == nothing.dtype
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied: each copy could be opened."""
+        raise PrivacyError("a grant cannot be copied or pickled; ask for a new one.")
+
+    def draw(self, *index: int) -> IntArray:
+        """Draw the integer noise of one opening (zeros if epsilon is infinite).
+
+        `index` tells apart the openings of a stream, where noise is seeded.
+        """
+        bound = self.bound
+        if self.step == 0.0:
+            return np.zeros(bound.shape, np.int64)
+        words = self._session.source.words(self.serial, bound.name, self.noise_scale, *index)
+        if self._pure:
+            return noise.integer_laplace(words, bound.shape)
+        drawn = noise.integer_gaussian(words, bound.shape, self._levels)
+        if self._copies == 1:
+            return drawn
+        for _ in range(self._copies - 1):
+            drawn += noise.integer_gaussian(words, bound.shape, self._levels)
+        # Rounded so that a shift stays a shift: the mean of the noisy integers, rounded.
+        return np.asarray((drawn + self._copies // 2) // self._copies, np.int64)
+
+    def finish(self, total: NDArray[Any]) -> Answer:
+        """Turn a noisy integer total into the public answer (everything from here is free)."""
+        return self.decoded(total)
+
+    def decoded(self, total: NDArray[Any], factor: float = 1.0) -> Answer:
+        """Put a public total of steps, with so many times the noise, into the unit of the data."""
+        value = total.astype(np.float64)
+        value *= self.step or 1.0
+        if self.bound.symmetric:
+            symmetrise(value)
+        return Answer(value, self.noise_scale * factor)
+
+    def noised(self, answer: Callable[[float], NDArray[Any]]) -> NDArray[Any]:
+        """Read once and add noise: integers in steps (floats where epsilon is infinite)."""
+        self.use()
+        exact = self._session._read(answer, self)
+        return exact if self.step == 0.0 else self.joined(exact, self.draw())
+
+    def joined(self, exact: NDArray[Any], drawn: NDArray[Any]) -> NDArray[Any]:
+        """Return what becomes public of an exact answer and its noise."""
+        return wrapping_sum(exact, drawn)
+
+    def open(self, answer: Callable[[float], NDArray[Any]]) -> Answer:
+        """Read once, add noise, return the public answer."""
+        return self.finish(self.noised(answer))
+
+
+class Accumulator:
+    """Noise first, data later: the state is noisy from its birth and is opened once."""
+
+    def __init__(self, grant: Grant) -> None:
+        self.grant = grant  # what was paid for: its bound, step and noise scale are public
+        self._opened = False
+        self._state: NDArray[Any] = grant.draw()
+
+    def read(self, answer: Callable[[float], NDArray[Any]]) -> NDArray[Any]:
+        """Read one part of the data through the gate: nothing changes yet."""
+        self.grant.check_process()
+        if self._opened:
+            raise PrivacyError("this accumulator was opened; what is added later is never released")
+        return self.grant._session._read(answer, self.grant)
+
+    def take(self, part: NDArray[Any]) -> None:
+        """Add a part that was read to the noisy state."""
+        if self.grant.step == 0.0:
+            self._state = self._state + part
+        else:
+            self._state = wrapping_sum(self._state, part)
+
+    def add(self, answer: Callable[[float], NDArray[Any]]) -> None:
+        """Add one part of the data to the noisy state."""
+        self.take(self.read(answer))
+
+    def close(self) -> NDArray[Any]:
+        """Publish the state as it is: integers in steps. This is the opening, `open` is another."""
+        self.open()  # an opening like any other: audits record it
+        return self._state
+
+    def open(self) -> Answer:
+        """Publish the state. Later calls raise: two openings would differ by exact data."""
+        self.grant.use()
+        self._opened = True
+        return self.grant.finish(self._state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be pickled: two copies of one noisy state would be two releases."""
+        raise PrivacyError("an open accumulator cannot be copied or pickled; open it first.")
+
+
+# Permission to see a binary array through flips of its cells.
+
+
+class FlipGrant(Grant):
+    """A grant whose noise is not added: each cell of a binary array is flipped by itself.
+
+    The answer is the sparse array of the cells that are ones then. With p the probability of a
+    flip (y - p)/(1 - 2p) is unbiased for a cell; its deviation is the noise scale of the answer.
+    """
+
+    def __init__(self, session: Reader, bound: Bound, epsilon: float) -> None:
+        self._rate = 0 if epsilon == math.inf else flip_rate(epsilon / bound.cells)
+        probability = flip_probability(self._rate)
+        if probability * bound.size > MAX_FLIPS:
+            raise ValueError(
+                f"{bound.name!r} would flip {probability * bound.size:.2g} of {bound.size} cells, "
+                f"more than {MAX_FLIPS:.0e}. Use a larger 'epsilon' or another 'algorithm'."
+            )
+        mechanism = "randomised response" if self._rate else "none (epsilon is infinite)"
+        scale = flip_deviation(probability)
+        super().__init__(session, bound, mechanism, scale, scale)
+
+    def nothing(self) -> NDArray[Any]:
+        """Return the answer of no data: there are no ones."""
+        return np.zeros(0, np.int64)
+
+    def fits(self, answer: NDArray[Any]) -> bool:
+        """Whether an answer is a sorted list of places in the array."""
+        if answer.ndim != 1 or answer.dtype != np.int64:
+            return False
+        inside = bool(((answer >= 0) & (answer < self.bound.size)).all())
+        return inside and bool((np.diff(answer) > 0).all())
+
+    def draw(self, *index: int) -> NDArray[np.int64]:
+        """Draw the places of the flipped cells."""
+        if not self._rate:
+            return self.nothing()
+        words = self._session.source.words(self.serial, self.bound.name, self.noise_scale, *index)
+        return draw_flips(words, self.bound.size, self._rate)
+
+    def finish(self, total: NDArray[Any]) -> Answer:
+        """Return the places of ones as a sparse array."""
+        rows, columns = np.divmod(total, self.bound.shape[1])
+        cells = (np.ones(len(total), np.float64), (rows, columns))
+        return Answer(sp.csr_array(cells, shape=self.bound.shape), self.noise_scale)
+
+    def joined(self, exact: NDArray[Any], drawn: NDArray[Any]) -> NDArray[Any]:
+        """Flip cells: those that are in one of two sorted lists of places."""
+        return flipped(exact, drawn)
+
 
 SHARE_SLIP = 1e-9  # shares are sums of floats
 _CHOICE_BITS = 32  # grid of the scores of one choice: leaves room for two thousand million rows
@@ -64,8 +393,8 @@ class PrivacySession:
 
     Parameters
     ----------
-    budget : PrivacyBudget or StagedBudget
-        What this fit may spend. Of a staged one the attribute `budget` is the stage that goes on.
+    budget : PrivacyBudget
+        What this fit may spend.
     source : NoiseSource
         Where random words come from.
     adjacency, unit : str
@@ -79,30 +408,38 @@ class PrivacySession:
 
     def __init__(
         self,
-        budget: PrivacyBudget | StagedBudget,
+        budget: PrivacyBudget,
         *,
         source: NoiseSource,
         adjacency: str,
         unit: str,
         observer: Observer | None = None,
     ) -> None:
-        self.stages = budget if isinstance(budget, StagedBudget) else None
-        self.budget = budget.opening if isinstance(budget, StagedBudget) else budget
+        self.budget = budget
         self.source = source
         self.adjacency = adjacency
         self.unit = unit
         self.observer = Observer() if observer is None else observer
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
         self._process = os.getpid()
         self.ledger: tuple[LedgerEntry, ...] = ()
         self.spending = Spending()
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Held while a grant is paid for or used; in a fork whoever holds it is not there."""
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                "a session works in the process that made it: this is a copy of a budget of "
+                "another process, which both would spend. Open a session here."
+            )
+        return self._lock
 
     # -- the only line of the package that runs private code -------------------------------
     def _read(self, answer: Callable[[float], NDArray[Any]], grant: Grant) -> NDArray[Any]:
         if (grant.step == 0.0) != self.budget.exact:
             raise PrivacyError(f"the grant of {grant.bound.name!r} has no noise scale")
-        with np.errstate(all="ignore"):  # a floating-point warning would tell of the data
-            exact = np.asarray(answer(grant.step))
+        exact = answered(answer, grant.step, grant.bound.name)
         if not grant.fits(exact):
             raise PrivacyError(f"the answer of {grant.bound.name!r} does not match its bound")
         return exact
@@ -136,11 +473,6 @@ class PrivacySession:
 
     def pay(self, line: LedgerEntry, share: float, kind: str = "gaussian", draws: int = 0) -> None:
         """Pay a share that was found affordable, and so many draws; write the line."""
-        if os.getpid() != self._process:
-            raise PrivacyError(
-                f"{line.name!r} asks for a budget of another process: a fork has a copy of it, and "
-                "both would spend it. Open a session in this process."
-            )
         if not 0 < share <= self.left(kind):
             raise PrivacyError(f"{line.name!r} pays a share that is not left")
         self.spending.shares[kind] += share
@@ -222,25 +554,6 @@ class PrivacySession:
             line = LedgerEntry("left_out", "paid, not read", 0.0, 0.0, Loss(kind, size))
             self.pay(line, share, kind)
 
-    def turn(self, kind: str) -> None:
-        """End the first stage of a staged budget: from here on noise is "pure" or "gaussian".
-
-        What the first stage has left is lost. Which way is taken may depend on what was released.
-        """
-        with self.lock:
-            if self.stages is None or self.budget is not self.stages.opening:
-                raise PrivacyError("this session has no first stage, or it is over")
-            if kind not in ("pure", "gaussian"):
-                raise PrivacyError(f"what follows a first stage is pure or gaussian, not {kind!r}")
-            self.budget = self.stages.pure if kind == "pure" else self.stages.gaussian
-            # The pure part beside Gaussians is the first stage, which is spent.
-            self.spending.shares = {"gaussian": 0.0, "pure": 1.0 - (kind == "pure")}
-
-    @property
-    def whole(self) -> PrivacyBudget | StagedBudget:
-        """What this fit may spend, in all stages."""
-        return self.budget if self.stages is None else self.stages
-
     def mu(self, share: float) -> float:
         """Return the Gaussian-DP parameter of a share of the budget."""
         return math.inf if self.budget.exact else self.budget.mu * math.sqrt(share)
@@ -288,7 +601,7 @@ class PrivacySession:
     @property
     def noise_multiplier(self) -> float:
         """Noise scale of a release of sensitivity 1 that takes the whole Gaussian budget."""
-        return 0.0 if self.budget.exact else 1 / self._priced.mu
+        return 0.0 if self.budget.exact else 1 / self.budget.mu
 
     @property
     def law(self) -> str:
@@ -339,13 +652,8 @@ class PrivacySession:
         near = [kind == "gaussian" and math.isclose(value, mu) for kind, value in losses]
         return tuple(whole if snap else loss for loss, snap in zip(losses, near, strict=True))
 
-    @property
-    def _priced(self) -> PrivacyBudget:
-        """The budget with the whole delta, and the sampler's part of it."""
-        return self.budget if self.stages is None else self.stages.gaussian
-
     def _composed_epsilon(self, losses: tuple[Loss, ...]) -> float:
-        budget, copies = self._priced, self._priced.copies
+        budget, copies = self.budget, self.budget.copies
         each = tuple(loss.times(1 / math.sqrt(copies)) for loss in losses) if copies > 1 else losses
         left = (budget.delta - budget.sampler_delta) / copies
         epsilon = copies * accounting.epsilon_from_losses(each, left)
@@ -359,15 +667,13 @@ class PrivacySession:
         raise PrivacyError("a privacy session cannot be copied or pickled.")
 
     def spent(self) -> PrivacySpent:
-        """Return the receipt of everything granted so far: of all stages, if there are any."""
-        budget = self._priced
+        """Return the receipt of everything granted so far."""
+        budget = self.budget
         losses = self._snapped(accounting.compose(entry.loss for entry in self.ledger))
         if budget.exact:
             epsilon = math.inf if losses else 0.0
         else:
             epsilon = self._composed_epsilon(losses)
-        if self.stages is not None and losses:
-            losses, epsilon = self.stages.losses, self.stages.epsilon
         return PrivacySpent(
             epsilon=epsilon,
             delta=budget.delta,

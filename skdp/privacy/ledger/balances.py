@@ -1,27 +1,171 @@
-"""What the fits of a ledger cost together, and whether there is room for one more."""
+"""What the fits of a ledger cost together, in parts that no unit shares, and room for more."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from itertools import islice, product
+from typing import TypeAlias
 
 from skdp.exceptions import PrivacyError
-from skdp.privacy.accounting.curves import as_number
+from skdp.privacy.accounting.losses import as_number
 from skdp.privacy.accounting.receipts import PrivacySpent
-from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.privacy.ledger.caps import Cap, Concentrated, EpsilonDelta, Gaussian, Seen
-from skdp.privacy.ledger.disjoint import one_part_each
-from skdp.privacy.ledger.filters import spent_losses
+from skdp.privacy.gate.bounds import PrivacyBudget
+from skdp.privacy.ledger.filters import (
+    Cap,
+    Concentrated,
+    EpsilonDelta,
+    Gaussian,
+    Seen,
+    Sum,
+    spent_losses,
+)
 from skdp.privacy.ledger.fits import NORM_UNITS, LedgerFit, Part, planned
+
+# Parts of the data that no unit shares: together they cost as much as the dearest of them.
+#
+# *Proof.* A public rule that looks at one unit alone puts it in one part at most. Let neighbours
+# differ in a unit of part p. A fit in another part gets the same rows from both, so given the
+# answers so far its law is the same: it adds nothing, whatever it is chosen by. The fits with the
+# unit are those of p and those outside all parts. A filter that affords them for every p affords
+# all.
+#
+# *Where it is false.* A replaced unit may leave one part and enter another: it touches both. An
+# edge joins two nodes that may lie in two parts. A change of bounded norm reaches every part. The
+# rows of a group are in one part only if the rule is a rule of groups.
+
+
+# What a neighbour differs in, where it stays in one part of a rule that does not look at it.
+_STAYS = (
+    ("row", "add_remove"),
+    ("group", "add_remove"),
+    ("interaction", "add_remove"),
+    ("entry", "add_remove"),
+    ("entry", "replace"),
+    ("label", "add_remove"),
+    ("label", "replace"),
+)
+
+
+class _Open:
+    """A part whose block has not ended: what was started in it may go on after it."""
+
+    def __init__(self, part: Part) -> None:
+        self.part: Part | None = part
+        self.at_end: list[Callable[[], object]] = []
+
+
+# Token of a ledger -> the part that this context is in.
+_PARTS: ContextVar[dict[str, _Open] | None] = ContextVar("skdp_parts", default=None)
+Chooser: TypeAlias = Callable[[str], AbstractContextManager[None]]
+
+
+def part_of(token: str) -> Part | None:
+    """Return the part of a ledger that this context is in."""
+    chosen = (_PARTS.get() or {}).get(token)
+    return None if chosen is None else chosen.part
+
+
+def at_end_of_part(token: str, action: Callable[[], object]) -> None:
+    """Do something when the block ends that this context is in, if it is in one."""
+    if (chosen := (_PARTS.get() or {}).get(token)) is not None:
+        chosen.at_end.append(action)
+
+
+@contextmanager
+def parts_of(token: str, key: str, parts: Sequence[str], whole_groups: bool) -> Iterator[Chooser]:
+    """Yield a function that opens the block of one part."""
+    names = tuple(parts)
+    if isinstance(parts, str) or len(set(names)) != len(names) or not names:
+        raise ValueError(f"'parts' must be a list of names that differ. Got {parts!r}.")
+    if not all(isinstance(name, str) and name for name in (key, *names)):
+        raise ValueError(f"'key' and 'parts' must be text. Got {key!r} and {parts!r}.")
+    ended: list[bool] = []
+
+    @contextmanager
+    def part(name: str) -> Iterator[None]:
+        if ended:
+            raise PrivacyError(f"the parts of {key!r} have ended.")
+        if name not in names:
+            raise ValueError(f"{name!r} is no part of {key!r}; these are {names}.")
+        if part_of(token) is not None:
+            raise PrivacyError(f"{name!r}: a part has no parts of its own; leave the first one.")
+        chosen = _Open(Part(key, tuple(sorted(names)), name, whole_groups))
+        before = _PARTS.set({**(_PARTS.get() or {}), token: chosen})
+        try:
+            yield
+        finally:
+            _PARTS.reset(before)
+            chosen.part = None
+            for action in chosen.at_end:
+                action()
+
+    try:
+        yield part
+    finally:
+        ended.append(True)
+
+
+def check_part(part: Part, fit: LedgerFit, factor: float, known: Iterable[Part]) -> None:
+    """Refuse a fit that has no place in a part."""
+    if factor != 1.0 or (fit.unit, fit.adjacency) not in _STAYS:
+        raise PrivacyError(
+            f"one {fit.unit} ({'replace' if factor > 1 else fit.adjacency}) may touch more than "
+            f"one part of {part.key!r}, so that all parts count: fit {fit.estimator} outside of "
+            "'disjoint', or use adjacency='add_remove' where it is offered."
+        )
+    if fit.unit == "group" and not part.whole_groups:
+        raise PrivacyError(
+            f"the rows of one group may lie in several parts of {part.key!r}. If the rule puts all "
+            "rows of a group into one part, say so: ledger.disjoint(..., whole_groups=True)."
+        )
+    for other in known:
+        if other.key == part.key and other.rule() != part.rule():
+            raise PrivacyError(
+                f"{part.key!r} had the parts {other.parts}, and now {part.parts}: another rule "
+                "needs another 'key'."
+            )
+
+
+def one_part_each(sums: Mapping[Part | None, Sum]) -> Iterator[Sum]:
+    """Yield what the fits of a unit come to, for each way in which it can lie in the parts.
+
+    Of parts with Gaussian fits alone, the dearest stands for all. In every way, as much noise is
+    drawn as in the parts that draw most: elsewhere it answers for both neighbours.
+    """
+    rules: dict[str, list[Sum]] = {}
+    for part, fits in sums.items():
+        if part is not None:
+            rules.setdefault(part.key, []).append(fits)
+    outside = sums.get(None, Sum())
+    drawn = outside.drawn + sum(max(part.drawn for part in parts) for parts in rules.values())
+    for chosen in product(*map(_dear, rules.values())):
+        yield reduce(Sum.plus, chosen, outside)._replace(drawn=drawn)
+
+
+def _dear(parts: Iterable[Sum]) -> list[Sum]:
+    """Return parts that cover all others."""
+    found = {(part.gaussian, frozenset(part.others.items())): part for part in parts}
+    plain = [part for part in found.values() if not part.others]
+    mixed = [part for part in found.values() if part.others]
+    return mixed + sorted(plain, key=_squares)[-1:]
+
+
+def _squares(part: Sum) -> int:
+    return part.gaussian
+
+
+# What the fits of a ledger cost together, and whether there is room for one more.
+
 
 ADJACENCIES = ("add_remove", "replace")
 # A replacement is a removal and an addition in these units, so it costs at most twice as much.
 _REPLACEABLE = ("row", "group", "interaction", "entry", "edge", "label")
 UNITS = (*_REPLACEABLE, *NORM_UNITS)
-_DRAWN = ("gaussian", "sketch")  # kinds whose noise comes from the table
 _COVERS = "all fits of this ledger together"
 _BUDGETS = ("epsilon", "delta", "mu", "rho")
 
@@ -70,23 +214,75 @@ class Terms:
         return self._budget()
 
 
-@dataclass(frozen=True)
 class Balance:
-    """The fits of a ledger under its terms, oldest first."""
+    """The fits of a ledger under its terms, oldest first, and what they come to.
 
-    terms: Terms
-    entries: Mapping[int, LedgerFit]
+    A change costs the same however many there are: sums are kept, one for each part of the data.
+    """
 
+    def __init__(self, terms: Terms, entries: Mapping[int, LedgerFit]) -> None:
+        self.terms = terms
+        self.entries: dict[int, LedgerFit] = {}
+        self._sums: dict[Part | None, Sum] = {}
+        self._before: dict[int, LedgerFit | None] | None = None
+        for key, fit in entries.items():
+            self.put(key, fit)
+
+    def copy(self) -> Balance:
+        """Return the same, which does not change any more."""
+        copied = Balance(self.terms, {})
+        copied.entries, copied._sums = dict(self.entries), dict(self._sums)
+        return copied
+
+    # -- changes ---------------------------------------------------------------------------
+    def put(self, key: int, fit: LedgerFit | None) -> None:
+        """Enter a fit, change it, or (None) take it out."""
+        old = self.entries.get(key)
+        if self._before is not None:
+            self._before.setdefault(key, old)
+        if old is not None:
+            self._sums = _with(self._sums, old, -1)
+        if fit is not None:
+            self._sums = _with(self._sums, fit)
+            self.entries[key] = fit
+        else:
+            self.entries.pop(key, None)
+
+    @contextmanager
+    def changing(self) -> Iterator[dict[int, LedgerFit | None]]:
+        """Yield what fits were before they are changed inside; an error takes all changes back."""
+        sums, before = self._sums, dict[int, LedgerFit | None]()
+        self._before = before
+        try:
+            yield before
+        except BaseException:
+            for key, fit in before.items():
+                self.entries.pop(key, None) if fit is None else self.entries.update({key: fit})
+            self._sums = sums
+            raise
+        finally:
+            self._before = None
+
+    def changed(self, before: Mapping[int, LedgerFit | None]) -> dict[int, LedgerFit | None]:
+        """Return what differs from before."""
+        now = {key: self.entries.get(key) for key in before}
+        return {key: fit for key, fit in now.items() if fit != before[key]}
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parts of the data that fits are in."""
+        return [part for part in self._sums if part is not None]
+
+    # -- costs -----------------------------------------------------------------------------
     def _seen(self, *more: LedgerFit) -> Iterator[Seen]:
         """Yield the fits of a unit, for each way in which it can lie in disjoint parts."""
-        fits = [*self.entries.values(), *more]
-        drawn = _drawn(fits)
-        for mine in one_part_each(fits):
-            fixed = bool(fits) and fits[0].part is None  # before there was any answer
-            first, rest = (mine[:1], mine[1:]) if fixed else ([], mine)
-            later = [fit.losses for fit in rest if fit.losses]
-            losses = [fit.fixed() if later else fit.losses for fit in first]
-            yield Seen(losses[0] if losses else (), later, drawn)
+        sums = reduce(_with, more, self._sums)
+        oldest = next(iter((*islice(self.entries.values(), 1), *more)), None)
+        first = None if oldest is None or oldest.part is not None else oldest  # before any answer
+        for whole in one_part_each(sums):
+            later = whole if first is None else whole.plus(_sum_of(first), -1)
+            losses = () if first is None else first.fixed() if later.charged else first.losses
+            yield Seen(losses, later, whole.drawn)
 
     def affords(self, *more: LedgerFit) -> bool:
         """Whether everything, and `more` beside it, stays within the budget."""
@@ -157,19 +353,15 @@ class Balance:
         )
 
 
-def _drawn(fits: Iterable[LedgerFit]) -> int:
-    """Count the fits and scores that draw Gaussian noise: of one rule, those of the largest part.
+def _sum_of(fit: LedgerFit) -> Sum:
+    return Sum.of(fit.losses, fit.sessions)
 
-    In the other parts the same noise answers for both neighbours.
-    """
-    outside, rules = 0, dict[str, Counter[str]]()
-    for fit in fits:
-        drawn = fit.sessions if any(kind in _DRAWN for kind, _ in fit.losses) else 0
-        if fit.part is None:
-            outside += drawn
-        else:
-            rules.setdefault(fit.part.key, Counter())[fit.part.name] += drawn
-    return outside + sum(max(parts.values()) for parts in rules.values())
+
+def _with(sums: dict[Part | None, Sum], fit: LedgerFit, times: int = 1) -> dict[Part | None, Sum]:
+    """Return sums with one more fit, or without one."""
+    whole = sums.get(fit.part, Sum()).plus(_sum_of(fit), times)
+    others = {part: each for part, each in sums.items() if part != fit.part}
+    return others | {fit.part: whole} if whole.fits else others
 
 
 def _epsilon(priced: tuple[float, Seen]) -> float:

@@ -1,44 +1,51 @@
-"""What many fits cost together when each is chosen after the answers of those before.
-
-A curve of what was spent on one path of choices need not bound the whole tree of choices: who
-looks at an answer and then takes a Laplace fit or a Gaussian one, whichever fits its luck, gets the
-best of two curves. What is summed here bounds every tree.
-
-*Gaussian parts.* If the squares of the mu on every path sum to at most M^2, with each mu fixed by
-the answers so far, the whole is M-GDP (Smith and Thakurta, Koskela et al. 2022), also where
-answers of several fits and streams alternate (Haney et al. 2023: filters of f-DP and of Renyi
-divergences of one fixed order hold for interactive mechanisms side by side).
-
-*Pure parts.* The trade-off of an epsilon-DP part has two straight pieces that meet at (t, t),
-t = 1/(1 + e^epsilon). That of mu-GDP is convex with the same ends, so it lies below both where it
-lies below the corner: mu = -2 Phi^-1(t) dominates. A part of bounded range eta is dominated like a
-pure part of eta/2: each of its corners (one for each place of the range) asks for no more.
-
-*The first fit* is known before there is any answer, so that its own curve stays exact: the part of
-it that is not Gaussian is one fixed mechanism beside a Gaussian filter.
-
-*Sums of epsilons.* A path of pure parts whose epsilons sum to at most epsilon adds nothing to
-delta(epsilon), whatever else other paths do: cut the tree where a path leaves the Gaussian rule,
-and its other leaves are as they were. So whichever of the two rules is met will do.
-
-*Random sketches* are Gaussian DP for no mu. Where the first fit has them, Renyi divergences of one
-order are added, the best one for the first fit beside Gaussian ones: it is fixed before any
-answer. A path may not choose its order.
-"""
+"""What a ledger may spend, when each fit is chosen after the answers of those before."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from scipy.special import erfinv, log_expit, ndtri_exp
 
 from skdp.exceptions import PrivacyError
 from skdp.privacy.accounting import losses as accounting
-from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.accounting.sketch_laws import orders, renyi_delta
+from skdp.privacy.accounting.losses import Loss, as_number, orders, renyi_delta
+from skdp.privacy.accounting.receipts import epsilon_beside, rho_of
+from skdp.privacy.gate.bounds import MAX_DRAWS, SAMPLER_DISTANCE, PrivacyBudget
+from skdp.privacy.noise import integers as noise
+
+# What many fits cost together when each is chosen after the answers of those before.
+#
+# A curve of what was spent on one path of choices need not bound the whole tree of choices: who
+# looks at an answer and then takes a Laplace fit or a Gaussian one, whichever fits its luck, gets
+# the best of two curves. What is summed here bounds every tree.
+#
+# *Gaussian parts.* If the squares of the mu on every path sum to at most M^2, with each mu fixed by
+# the answers so far, the whole is M-GDP (Smith and Thakurta, Koskela et al. 2022), also where
+# answers of several fits and streams alternate (Haney et al. 2023: filters of f-DP and of Renyi
+# divergences of one fixed order hold for interactive mechanisms side by side).
+#
+# *Pure parts.* The trade-off of an epsilon-DP part has two straight pieces that meet at (t, t), t =
+# 1/(1 + e^epsilon). That of mu-GDP is convex with the same ends, so it lies below both where it
+# lies below the corner: mu = -2 Phi^-1(t) dominates. A part of bounded range eta is dominated like
+# a pure part of eta/2: each of its corners (one for each place of the range) asks for no more.
+#
+# *The first fit* is known before there is any answer, so that its own curve stays exact: the part
+# of it that is not Gaussian is one fixed mechanism beside a Gaussian filter.
+#
+# *Sums of epsilons.* A path of pure parts whose epsilons sum to at most epsilon adds nothing to
+# delta(epsilon), whatever else other paths do: cut the tree where a path leaves the Gaussian rule,
+# and its other leaves are as they were. So whichever of the two rules is met will do.
+#
+# *Random sketches* are Gaussian DP for no mu. Where the first fit has them, Renyi divergences of
+# one order are added, the best one for the first fit beside Gaussian ones: it is fixed before any
+# answer. A path may not choose its order.
+
 
 Losses: TypeAlias = tuple[Loss, ...]
 
@@ -70,85 +77,178 @@ def dominating_mu(loss: Loss) -> float:
     return float(_UP * -2 * ndtri_exp(log_expit(-epsilon)))
 
 
-def spent_losses(first: Losses, later: Sequence[Losses]) -> Losses:
+class Sum(NamedTuple):
+    """What fits come to, in any order: exact, so that a fit can be taken out again.
+
+    Attributes
+    ----------
+    fits, charged : int
+        How many there are, and how many of them cost anything.
+    drawn : int
+        How many fits and scores of them draw Gaussian noise.
+    gaussian, dominated : int
+        Squares of the mu of Gaussian parts, and of those that dominate pure and bounded-range
+        ones, in units of 2^-2148.
+    others : dict of Loss to int
+        Parts that are not Gaussian, and how often.
+    """
+
+    fits: int = 0
+    charged: int = 0
+    drawn: int = 0
+    gaussian: int = 0
+    dominated: int = 0
+    others: Mapping[Loss, int] = {}
+
+    @classmethod
+    def of(cls, losses: Iterable[Loss], drawn: int = 0) -> Sum:
+        """Return what one fit comes to."""
+        parts = [Loss(*loss) for loss in losses if float(loss[1]) > 0.0]
+        others = Counter(loss for loss in parts if loss.kind != "gaussian")
+        plain = [loss for loss in parts if loss.kind in ("pure", "range")]
+        drawn = drawn if any(loss.kind in ("gaussian", "sketch") for loss in parts) else 0
+        gaussian = sum(_square(loss.value) for loss in parts if loss.kind == "gaussian")
+        dominated = sum(_square(dominating_mu(loss)) for loss in plain)
+        return cls(1, bool(parts), drawn, gaussian, dominated, others)
+
+    def plus(self, other: Sum, times: int = 1) -> Sum:
+        """Return the sum of both; `times=-1` takes the other one out."""
+        others = dict(self.others)
+        for loss, count in other.others.items():
+            others[loss] = others.get(loss, 0) + times * count
+            if not others[loss]:
+                del others[loss]
+        return Sum(
+            self.fits + times * other.fits,
+            self.charged + times * other.charged,
+            self.drawn + times * other.drawn,
+            self.gaussian + times * other.gaussian,
+            self.dominated + times * other.dominated,
+            others,
+        )
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of its parts."""
+        return {loss.kind for loss in self.others} | ({"gaussian"} if self.gaussian else set())
+
+    def mu(self) -> float:
+        """Return the mu of all parts as Gaussians: deltas and sketches have none."""
+        return _root(self.gaussian + self.dominated)
+
+    def epsilon(self) -> float:
+        """Return the sum of all epsilons; inf if there are parts without one."""
+        if not self.kinds <= {"pure", "range"}:
+            return math.inf
+        total = sum(count * _exact(loss.value) for loss, count in self.others.items())
+        return _as_float(total)
+
+    def losses(self) -> Losses:
+        """Return losses that come to the same; Gaussian ones as one."""
+        others = (loss for loss, count in self.others.items() for _ in range(count))
+        return (Loss("gaussian", _root(self.gaussian)), *others)
+
+
+_PLACES = 1074  # every float is a whole number of 2^-1074
+_BEYOND = 1 << 4 * _PLACES  # infinity, which can be taken out of a sum again
+
+
+def _exact(value: float) -> int:
+    if math.isinf(value):
+        return _BEYOND
+    numerator, denominator = value.as_integer_ratio()
+    return numerator << (_PLACES + 1 - denominator.bit_length())
+
+
+def _square(value: float) -> int:
+    return _exact(value) ** 2
+
+
+def _as_float(exact: int) -> float:
+    try:
+        return exact / (1 << _PLACES)
+    except OverflowError:
+        return math.inf
+
+
+def _root(squares: int) -> float:
+    return _as_float(math.isqrt(squares))
+
+
+def spent_losses(first: Losses, later: Sum) -> Losses:
     """Return what composes: all parts, later ones as Gaussians unless nothing is Gaussian."""
-    every = [*first, *(loss for fit in later for loss in fit)]
-    kinds = {loss.kind for loss in every}
-    if not later or "sketch" in kinds or kinds <= {"pure", "range"}:
-        return accounting.compose(every)
+    whole = later.plus(Sum.of(first))
+    if not later.charged or "sketch" in whole.kinds or whole.kinds <= {"pure", "range"}:
+        return accounting.compose(whole.losses())
     return accounting.compose(_covered(first, later))
 
 
-def spent_delta(
-    first: Losses, later: Sequence[Losses], epsilon: float, budget: tuple[float, float]
-) -> float:
+def spent_delta(first: Losses, later: Sum, epsilon: float, budget: tuple[float, float]) -> float:
     """Return a delta for which all fits together are (epsilon, delta)-DP.
 
     Parameters
     ----------
     first : tuple of Loss
         The first fit: fixed before there was any answer.
-    later : sequence of tuples of Loss
+    later : Sum
         The others, each chosen after answers of those before it.
     epsilon : float
         Where to evaluate.
     budget : tuple of two floats
         The whole (epsilon, delta), which fixes the order of Renyi divergences.
     """
-    later = [fit for fit in later if fit]
-    if not later:
+    if not later.charged:
         return accounting.delta_from_losses(first, epsilon)
     if any(loss.kind == "sketch" for loss in first):
         i = _order(first, budget)
         divergence = np.full(orders().shape, math.inf)
-        divergence[i] = _renyi([*first, *_plain(later, "delta")])[i]
+        divergence[i] = _with_sketches(first, later)[i]
         return min(1.0, _failure(first) + renyi_delta(divergence, epsilon))
-    if (total := _sum(first, later)) is not None and total <= epsilon:
+    if _sum(first, later) <= epsilon:
         return _failure(first)
     return accounting.delta_from_losses(_covered(first, later), epsilon)
 
 
-def spent_epsilon(
-    first: Losses, later: Sequence[Losses], delta: float, budget: tuple[float, float]
-) -> float:
+def spent_epsilon(first: Losses, later: Sum, delta: float, budget: tuple[float, float]) -> float:
     """Return an epsilon for which all fits together are (epsilon, delta)-DP; see `spent_delta`."""
-    later = [fit for fit in later if fit]
-    if not later:
+    if not later.charged:
         return accounting.epsilon_from_losses(first, delta)
     if any(loss.kind == "sketch" for loss in first):
         i, left = _order(first, budget), delta - _failure(first)
         if not left > 0:
             return math.inf
-        alpha, divergence = orders()[i], _renyi([*first, *_plain(later, "delta")])[i]
+        alpha, divergence = orders()[i], _with_sketches(first, later)[i]
         logs = np.log(alpha) + math.log(left) - 1e-8
         return max(0.0, float(divergence + np.log1p(-1 / alpha) - logs / (alpha - 1)))
     covered = accounting.epsilon_from_losses(_covered(first, later), delta)
-    total = _sum(first, later) if _failure(first) <= delta else None
-    return covered if total is None else min(covered, total)
+    return min(covered, _sum(first, later)) if _failure(first) <= delta else covered
 
 
-def _covered(first: Losses, later: Iterable[Losses]) -> list[Loss]:
-    rest = _plain(later, "delta", "sketch")
-    return [*first, *(Loss("gaussian", dominating_mu(loss)) for loss in rest)]
+def _covered(first: Losses, later: Sum) -> list[Loss]:
+    """Return the first fit beside later ones as one Gaussian."""
+    _check_plain(later, "delta", "sketch")
+    own = Sum.of(first)
+    squares = own.gaussian + later.gaussian + later.dominated
+    return [*own.losses()[1:], Loss("gaussian", _root(squares))]
 
 
-def _plain(later: Iterable[Losses], *refused: str) -> list[Loss]:
-    parts = [loss for fit in later for loss in fit]
-    if why := late_kind(loss for loss in parts if loss.kind in refused):
+def _check_plain(later: Sum, *refused: str) -> None:
+    if why := late_kind(loss for loss in later.others if loss.kind in refused):
         raise PrivacyError(why)
-    return parts
 
 
-def _sum(first: Losses, later: Sequence[Losses]) -> float | None:
+def _sum(first: Losses, later: Sum) -> float:
     """Return the sum of all epsilons where there is nothing else but a delta of the first fit."""
-    parts = [*(loss for loss in first if loss.kind != "delta"), *(p for fit in later for p in fit)]
-    if any(loss.kind not in ("pure", "range") for loss in parts):
-        return None
-    return math.fsum(loss.value for loss in parts)
+    return later.plus(Sum.of(loss for loss in first if loss.kind != "delta")).epsilon()
 
 
 def _failure(losses: Losses) -> float:
     return math.fsum(loss.value for loss in losses if loss.kind == "delta")
+
+
+def _with_sketches(first: Losses, later: Sum) -> np.ndarray:
+    _check_plain(later, "delta")
+    return _renyi(later.plus(Sum.of(first)).losses())
 
 
 def _renyi(losses: Iterable[Loss]) -> np.ndarray:
@@ -177,3 +277,178 @@ def _order(first: Losses, budget: tuple[float, float]) -> int:
         low, high = (middle, high) if enough else (low, middle)
     logs = (alpha - 1) * (own + alpha * (low**2 / 2) - epsilon + np.log1p(-1 / alpha))
     return int(np.argmin(np.where(np.isfinite(own), logs - np.log(alpha), math.inf)))
+
+
+# What a ledger may spend: an (epsilon, delta), a mu of Gaussian DP, or a rho of zCDP.
+#
+# Each cap is a filter: fits may be chosen by earlier answers, as long as it affords them.
+#
+# *mu.* Parts of each fit count as the Gaussian that dominates them; squares of mu add up
+# (see `filters`).
+#
+# *rho.* A fit is rho-zCDP if its Renyi divergence of every order alpha > 1 is at most rho alpha. At
+# each order divergences add up under adaptive choices with a fixed cap (Feldman and Zrnic 2021), so
+# rho does (Whitehouse et al. 2023). mu-GDP is mu^2/2-zCDP, epsilon-DP is epsilon^2/2-zCDP (Bun and
+# Steinke 2016), bounded range eta is eta^2/8-zCDP (Cesar and Rogers 2021).
+
+
+_ROUND = 1 + 2.0**-48  # sums of floats
+_MOST = 64.0  # noise does not shrink beyond this epsilon
+USUAL_DELTA = 1e-6  # of estimators, and of a report whose cap has no delta
+
+
+class Seen(NamedTuple):
+    """The fits that one unit is in: the first, later ones, and how many draw Gaussian noise."""
+
+    first: Losses
+    later: Sum
+    drawn: int
+
+    def distance(self) -> float:
+        """Return the total variation between all their noise and its law."""
+        return self.drawn * SAMPLER_DISTANCE
+
+    def whole(self) -> Sum:
+        """Return what all of them come to."""
+        return self.later.plus(Sum.of(self.first))
+
+
+class Cap(Protocol):
+    """The budget of a ledger."""
+
+    @property
+    def delta(self) -> float:
+        """The delta of a report, and of one more fit, where nobody says another one."""
+
+    @property
+    def ceiling(self) -> float:
+        """No fit has a larger epsilon."""
+
+    def affords(self, seen: Seen) -> bool:
+        """Whether fits stay within it, however each was chosen."""
+
+    def epsilon(self, seen: Seen, delta: float) -> float:
+        """Return the epsilon of fits at a delta."""
+
+    def text(self) -> str:
+        """Say it."""
+
+
+@dataclass(frozen=True)
+class EpsilonDelta:
+    """A budget (epsilon, delta)."""
+
+    budget: PrivacyBudget
+
+    def __post_init__(self) -> None:
+        if self.budget.exact:
+            raise ValueError("'epsilon' of a PrivacyLedger must be finite. Got inf instead.")
+
+    @property
+    def delta(self) -> float:
+        """The delta of the budget."""
+        return self.budget.delta
+
+    @property
+    def ceiling(self) -> float:
+        """The epsilon of the budget."""
+        return self.budget.epsilon
+
+    @property
+    def _whole(self) -> tuple[float, float]:
+        return self.budget.epsilon, self.budget.delta
+
+    def limits(self, fits: int) -> tuple[float, float]:
+        """Largest epsilon to claim after Gaussian fits, and the delta left by the sampler."""
+        epsilon, delta = self._whole
+        if fits == 0 or delta == 0:
+            return epsilon, delta
+        distance = fits * SAMPLER_DISTANCE  # total variations add up
+        room = delta / (2 * distance) - 1  # their price is set by the total epsilon
+        limit = min(epsilon, math.log(room)) if room > 1 else 0.0
+        return limit, math.nextafter(delta - noise.sampler_delta(limit, fits * MAX_DRAWS), -1.0)
+
+    def affords(self, seen: Seen) -> bool:
+        """Whether (epsilon, delta) covers the fits."""
+        limit, left = self.limits(seen.drawn)
+        if self.delta == 0:  # the epsilons of pure fits add up in floats
+            return seen.whole().epsilon() <= limit * _ROUND
+        return spent_delta(seen.first, seen.later, limit, self._whole) <= left
+
+    def epsilon(self, seen: Seen, delta: float) -> float:
+        """Return the epsilon of fits at a delta."""
+        if delta != self.delta:
+            return _epsilon_at(seen, delta, self._whole)
+        limit, left = self.limits(seen.drawn)
+        epsilon = spent_epsilon(seen.first, seen.later, left, self._whole)
+        return min(epsilon, limit) if self.affords(seen) else epsilon
+
+    def text(self) -> str:
+        """Say it."""
+        return f"epsilon={self.ceiling:.4g}, delta={self.delta:.3g}"
+
+
+@dataclass(frozen=True)
+class _Divergence(ABC):
+    """A budget that has no delta of its own."""
+
+    limit: float
+    delta = USUAL_DELTA
+    ceiling = _MOST
+    name = ""
+
+    def __post_init__(self) -> None:
+        value = as_number(f"{self.name!r}", self.limit)
+        if not 0 < value < math.inf:
+            raise ValueError(
+                f"{self.name!r} of a PrivacyLedger must be in (0, inf). Got {self.limit!r}."
+            )
+
+    @abstractmethod
+    def _total(self, whole: Sum) -> float:
+        """Return what fits come to in the budget's own measure."""
+
+    def affords(self, seen: Seen) -> bool:
+        """Whether the fits sum to at most the limit."""
+        whole = seen.whole()
+        for kind in ("delta", "sketch"):
+            if kind in whole.kinds:
+                raise PrivacyError(
+                    f"a PrivacyLedger with a budget {self.name!r} takes no losses of kind "
+                    f"{kind!r}, which have none. Use PrivacyLedger(epsilon, delta)."
+                )
+        return self._total(whole) <= self.limit * _ROUND
+
+    def epsilon(self, seen: Seen, delta: float) -> float:
+        """Return the epsilon of fits at a delta."""
+        return _epsilon_at(seen, delta, (self.ceiling, delta))  # it has no sketches
+
+    def text(self) -> str:
+        """Say it."""
+        return f"{self.name}={self.limit:.4g}"
+
+
+class Gaussian(_Divergence):
+    """A budget mu: everything is mu-GDP, but for the distance of the sampler."""
+
+    name = "mu"
+
+    def _total(self, whole: Sum) -> float:
+        return whole.mu()
+
+
+class Concentrated(_Divergence):
+    """A budget rho: everything is rho-zCDP, but for the distance of the sampler."""
+
+    name = "rho"
+
+    def _total(self, whole: Sum) -> float:
+        others = (count * (rho_of([loss]) or 0.0) for loss, count in whole.others.items())
+        return math.fsum([rho_of(whole.losses()[:1]) or 0.0, *others])
+
+
+def _epsilon_at(seen: Seen, delta: float, budget: tuple[float, float]) -> float:
+    """Return the epsilon of fits at any delta; `budget` fixes an order of Renyi divergences."""
+    return epsilon_beside(
+        lambda left: spent_epsilon(seen.first, seen.later, left, budget), delta, seen.distance()
+    )

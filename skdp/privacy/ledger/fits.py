@@ -1,14 +1,19 @@
-"""One fit, as a PrivacyLedger sees it."""
+"""One fit as a PrivacyLedger sees it, and the token that says which process made it."""
 
 from __future__ import annotations
 
 import math
+import os
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import PrivacyBudget
+
+# One fit, as a PrivacyLedger sees it.
+
 
 # Units whose neighbours are changes of a bounded size, by the caller's contract.
 NORM_UNITS = ("rank_one", "frobenius", "spectral", "entry_change", "edge_change", "mixed")
@@ -16,7 +21,7 @@ NORM_UNITS = ("rank_one", "frobenius", "spectral", "entry_change", "edge_change"
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the data, by a public rule with a name; see `skdp.privacy.ledger.disjoint`."""
+    """One part of the data, by a public rule with a name; see `skdp.privacy.ledger.balances`."""
 
     key: str
     parts: tuple[str, ...]
@@ -91,3 +96,23 @@ def as_text(losses: Iterable[Loss]) -> str:
 def unit_name(unit: str, sensitivity: object) -> str:
     """Name a unit; the caller's `sensitivity` is part of what a neighbour is for a norm."""
     return f"{unit} change of norm at most {sensitivity!r}" if unit in NORM_UNITS else unit
+
+
+_MADE: dict[str, int] = {}  # token -> process
+
+
+def new_token() -> str:
+    """Return the name of a ledger or a reservation that is made here."""
+    token = secrets.token_hex(16)
+    _MADE[token] = os.getpid()
+    return token
+
+
+def adopt(token: str) -> None:
+    """Say that this process has a ledger of this name, which may be older than the process."""
+    _MADE[token] = os.getpid()
+
+
+def is_ours(token: str) -> bool:
+    """Whether it was made by this process, not by one that it was forked from."""
+    return _MADE.get(token) == os.getpid()

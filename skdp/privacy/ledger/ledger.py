@@ -5,23 +5,86 @@ How a fit finds its ledgers: `skdp.privacy.ledger.routes`. What composes: `filte
 
 from __future__ import annotations
 
+import html
 import os
+import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, NoReturn
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
-from skdp.privacy.accounting.receipts import PrivacySpent
-from skdp.privacy.ledger.balances import Terms
-from skdp.privacy.ledger.books import Book
-from skdp.privacy.ledger.disjoint import Chooser, part_of, parts_of
-from skdp.privacy.ledger.files import FileBook
-from skdp.privacy.ledger.fits import LedgerFit
-from skdp.privacy.ledger.reservations import RUN
-from skdp.privacy.ledger.routes import COUNTERS, pay_for
-from skdp.privacy.ledger.scope import OPEN, OpenLedger, adopt, announce, around, is_ours
-from skdp.privacy.ledger.views import as_html, as_lines, changes
+from skdp.privacy.accounting.receipts import PrivacySpent, aligned, html_table
+from skdp.privacy.ledger.balances import Balance, Chooser, Terms, part_of, parts_of
+from skdp.privacy.ledger.fits import LedgerFit, adopt, as_text, is_ours
+from skdp.privacy.ledger.routes import COUNTERS, RUN, pay_for
+from skdp.privacy.ledger.scope import OPEN, OpenLedger, announce, around
+from skdp.privacy.ledger.store import Book, Dataset, FileBook
+
+# A ledger for people: tables as text and HTML, and what happened as records.
+
+
+_COLUMNS = ("fit", "estimator", "unit", "adjacency", "loss", "state")
+
+
+def _cells(fit: LedgerFit) -> tuple[str, ...]:
+    adjacency = fit.adjacency + (" (twice)" if fit.factor > 1 else "")
+    state = fit.state + (" SEEDED" if fit.seeded else "")
+    unit = fit.unit if fit.part is None else f"{fit.unit} in {fit.part.key}={fit.part.name}"
+    return fit.estimator, unit, adjacency, as_text(fit.losses), state
+
+
+def _table(balance: Balance) -> list[tuple[str, ...]]:
+    rows = enumerate(map(_cells, balance.entries.values()), 1)
+    return [_COLUMNS, *((str(i), *cells) for i, cells in rows)]
+
+
+def summary(balance: Balance, delta: float | None = None) -> str:
+    """Say what was spent, at a delta, and what is left."""
+    spent = balance.spent(delta)
+    others = (("mu", spent.mu), ("rho", spent.rho))
+    known = ", ".join(f"{name}={value:.4g}" for name, value in others if value is not None)
+    rules = sorted({fit.part.key for fit in balance.entries.values() if fit.part is not None})
+    parts = f" One {spent.unit} is in one part of {', '.join(rules)} at most: the dearest counts."
+    return (
+        f"Budget {balance.terms.cap.text()}; spent {as_text(spent.losses)}: {spent.sentence()}"
+        + (f" In other measures: {known}." if known else "")
+        + (parts if rules else "")
+        + f" Left for one more fit: epsilon={balance.remaining():.4g}."
+    )
+
+
+def as_lines(balance: Balance, more: str = "", delta: float | None = None) -> list[str]:
+    """Return the fits and the summary as aligned text."""
+    return [*aligned(_table(balance)), summary(balance, delta) + more]
+
+
+def as_html(balance: Balance, more: str = "", delta: float | None = None) -> str:
+    """Return the fits and the summary as HTML."""
+    text = html.escape(summary(balance, delta) + more)
+    head, *rows = _table(balance)
+    return f"{html_table(rows, head)}<p>{text}</p>"
+
+
+def changes(datasets: Iterable[Dataset]) -> list[dict[str, Any]]:
+    """Return every change of a fit as a record, oldest first."""
+    records = []
+    for dataset in datasets:
+        for change in dataset.changes:
+            fit = change.fit
+            cells = dict(zip(_COLUMNS[1:], _cells(fit), strict=True)) if fit else {}
+            state = {"state": "took nothing"} if fit is None else {}
+            row = {"at": change.at, "dataset": dataset.name, "fit": change.number}
+            records.append(dict.fromkeys(_COLUMNS[1:], "") | row | cells | state)
+    columns = ("at", "dataset", *_COLUMNS)
+    return [{name: row[name] for name in columns} for row in sorted(records, key=itemgetter("at"))]
+
+
+# Where all fits fail, in whatever process, scikit-learn quotes their errors at the end of its own,
+# which says that the model is misconfigured.
+_KINDS = {kind.__name__: kind for kind in (PrivacyError, BudgetExceededError)}
+_QUOTED = re.compile(rf"(?ms)^skdp\.exceptions\.({'|'.join(_KINDS)}): (.*?)(?=\n-----|\Z)")
 
 
 class PrivacyLedger:
@@ -54,10 +117,11 @@ class PrivacyLedger:
     allow_seeded : bool, default=False
         Take fits with a `random_state`, which are not private; `spent` is then flagged.
     path : str or path-like, default=None
-        A file that keeps the ledger, made with mode 0600 if it is not there. A charge is on the
-        disk before any data are read, a program that is killed leaves what it had charged, and the
-        next one goes on with the same terms. Many processes may have it open; those that this one
-        started charge it.
+        A file that keeps the ledger, made with mode 0600 if it is not there (and `path` + ".lock"
+        beside it, which holds a lock and no data). A charge is on the disk before any data are
+        read, a program that is killed leaves what it had charged, and the next one goes on with
+        the same terms. Many processes may have it open; those that this one started charge it. A
+        process refuses a file that is older than what it saw there.
     dataset : str, default=None
         A file may keep the ledgers of many datasets, each with its own budget and unit: the name
         of one of them, which is added if it is not there (`open` takes those that are). None: the
@@ -150,24 +214,49 @@ class PrivacyLedger:
     def __enter__(self) -> PrivacyLedger:
         if not is_ours(self._token):
             raise PrivacyError("a PrivacyLedger works in the process that made it only.")
-        with self._lock:
-            if self._token in around()[0]:
-                raise PrivacyError("this PrivacyLedger is open already.")
-            self._withdraw = announce(self._token, self.path or "")
-            OPEN[self._token] = OpenLedger(self._book, RUN.get(), self.path or "", os.getpid())
-        self._refused.clear()
-        return self
+        mine = False
+        try:
+            with self._lock:
+                if self._token in around()[0]:
+                    raise PrivacyError("this PrivacyLedger is open already.")
+                mine = True
+                self._refused.clear()
+                self._withdraw = announce(self._token, self.path or "")
+                OPEN[self._token] = OpenLedger(self._book, RUN.get(), self.path or "", os.getpid())
+            return self
+        except BaseException:
+            if mine:  # nobody else would close it
+                self._leave()
+            raise
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        OPEN.pop(self._token, None)
-        if self._withdraw is not None:
-            self._withdraw()
-        if kind is not None or not self._refused:
+    def _leave(self) -> None:
+        with self._lock:  # two threads may leave at once
+            OPEN.pop(self._token, None)
+            if self._withdraw is not None:
+                self._withdraw()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None = None,
+        *_: object,
+    ) -> None:
+        try:
+            if not self._is_open():
+                return
+            self._leave()
+        except BaseException:  # an interrupt: nobody else would close it
+            if self._is_open() or self._token not in OPEN:
+                self._leave()
+            raise
+        quoted = _QUOTED.findall(str(error)) if isinstance(error, ValueError) else []
+        told = self._refused or [(_KINDS[name], text) for name, text in quoted]
+        if not told or (kind is not None and not quoted):
             return
-        for_budget = [refusal for refusal in self._refused if refusal[0] is BudgetExceededError]
-        error, first = (for_budget or self._refused)[0]
-        raise error(
-            f"{len(self._refused)} fit(s) inside this PrivacyLedger were refused and the error was "
+        for_budget = [refusal for refusal in told if refusal[0] is BudgetExceededError]
+        refused, first = (for_budget or told)[0]
+        raise refused(
+            f"{len(told)} fit(s) inside this PrivacyLedger were refused and the error was "
             f"swallowed (a grid search turns it into a nan score). First: {first}"
         )
 
@@ -249,13 +338,15 @@ class PrivacyLedger:
         groups: object = None,
         cv: object = None,
         scoring: object = None,
+        assume_all_rows: bool = False,
     ) -> Iterator[None]:
         """Pay beforehand for what fits clones: a context in which it may be fitted.
 
         Inside a ledger, clones and pickles of private estimators are refused otherwise: other code
         made them, and nobody knows which rows they will get. All open ledgers are charged, before
-        anything is touched. What was paid for and not used ends with the block; if nothing was
-        used, it costs nothing. The fits may run in other processes of this machine.
+        anything is touched. A search is paid for one call of its `fit`, as it is, with these rows:
+        what it did not use ends with the call; if nothing was used, it costs nothing. The fits may
+        run in other processes of this machine.
 
         Parameters
         ----------
@@ -264,19 +355,23 @@ class PrivacyLedger:
             `search_cost` counts it. A private estimator and its `cv` (and private `scoring`): one
             cross-validation. Without `cv`, a composition of scikit-learn that fits a clone of a
             private estimator on all its rows (`VotingRegressor`, `MultiOutputRegressor`,
-            `ColumnTransformer`, ...), or a private estimator whose clones you fit so: each fit is
-            charged as one.
+            `ColumnTransformer`, ...): each fit in its own `fit` is charged as one.
         n_samples : int, default=None
             Number of rows, where it is public.
         groups : array-like, default=None
             Users of the rows, for the unit "group".
         cv, scoring : object
             For an estimator: exactly as given to `~sklearn.model_selection.cross_validate`.
+        assume_all_rows : bool, default=False
+            For a private estimator without `cv`: your word that whatever fits its clones in the
+            block hands on all rows as they are, and that no exact score decides. Each fit is
+            charged as one; its line in the ledger, and its receipt, name your word.
 
         Raises
         ------
         PrivacyError
-            Where the folds cannot be counted, or scores without privacy decide.
+            Where it is not known who fits the clones, where the folds cannot be counted, or where
+            scores without privacy decide.
 
         Examples
         --------
@@ -297,7 +392,8 @@ class PrivacyLedger:
         ['GridSearchCV (2 candidates)']
         """
         self._check_open()
-        with pay_for(COUNTERS[-1](fitted, n_samples, groups=groups, cv=cv, scoring=scoring)):
+        settings = {"groups": groups, "cv": cv, "scoring": scoring}
+        with pay_for(COUNTERS[-1](fitted, n_samples, **settings, assume_all_rows=assume_all_rows)):
             yield
 
     @property
@@ -371,8 +467,13 @@ class PrivacyLedger:
     def _refusals_text(self) -> str:
         return f" Refused: {len(self.refusals)}."
 
+    def _is_open(self) -> bool:
+        """Whether this very object is open here: another may have the same data."""
+        opened = OPEN.get(self._token)
+        return opened is not None and opened.book is self._book and opened.process == os.getpid()
+
     def _check_open(self) -> None:
-        if self._token not in around()[0]:
+        if not self._is_open():
             raise PrivacyError("open the PrivacyLedger first: with PrivacyLedger(...) as ledger.")
 
     def __repr__(self) -> str:

@@ -1,51 +1,297 @@
 """How a fit finds whom it has to pay: every ledger that is open around it, or a reservation.
 
 A plain fit pays all ledgers that are open in its process, whatever its thread, and all that the
-processes before it hold open. A clone or a pickle carries a ticket: it draws on the reservation
+processes before it hold open. A clone or a pickle carries a key: it draws on the reservation
 that somebody paid for by name (`PrivacyLedger.pay_for`), or is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
+import os
+import sqlite3
 import tempfile
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
-from skdp.exceptions import PrivacyError
+from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.gate.session import Observer, PrivacySession
-from skdp.privacy.ledger.files import FileBook
-from skdp.privacy.ledger.fits import LedgerFit, planned, unit_name
-from skdp.privacy.ledger.reservations import (
-    RUN,
-    Prepaid,
-    Reservation,
-    RunLimit,
-    Slips,
-    Ticket,
-    WholeFits,
-)
-from skdp.privacy.ledger.scope import around
+from skdp.privacy.accounting.receipts import PrivacySpent
+from skdp.privacy.gate.session import SHARE_SLIP, Observer, PrivacySession
+from skdp.privacy.ledger.balances import at_end_of_part
+from skdp.privacy.ledger.fits import LedgerFit, new_token, planned, unit_name
+from skdp.privacy.ledger.scope import around, is_over
+from skdp.privacy.ledger.store import FileBook
+
+# What was paid for by name, before it is fitted: reservations, and who may draw on them.
+#
+# Inside a ledger a clone or a pickle has a `ReservationKey`. A clone is made by other code, which
+# may fit it on rows that were chosen by looking at other rows, or keep what scored best. So it is
+# fitted only if somebody said what that code does, and paid: a key to no reservation is refused.
+#
+# *Folds.* A search whose folds are functions of public sizes, or of one unit each, fits t_j
+# training sets that hold a unit; its cost is counted beforehand
+# (`skdp.model_selection.search_cost`), and each of its fits takes one of those that were counted.
+# It is a search only while its own `fit` runs.
+#
+# *Whole fits.* Code that hands the rows of a clone on as they are, one row for one row, gives it
+# neighbours when its own rows are neighbours. Each fit is then charged as a fit on everything:
+# sequential composition, however many there are and whatever was released before. That a
+# composition does so is known of those in a table, while they fit; of all other code it is the
+# caller's word, and the ledger and the receipt of each fit say so.
+
 
 Losses: TypeAlias = tuple[Loss, ...]
+ENDED = (
+    "is part of what was paid for by name, and that has ended: a search ends when its 'fit' "
+    "returns, and what it did not use ends with it. Fit a new estimator, made from its parameters."
+)
+
+
+def refused(text: str, kind: type[PrivacyError] = PrivacyError) -> PrivacyError:
+    """Return a refusal; the ledgers of this process meet whoever swallows it."""
+    error = kind(text)
+    for ledger in around()[0].values():
+        ledger.book.note_refusal(error)
+    return error
+
+
+class Reservation:
+    """What somebody paid for by name, as long as it lasts."""
+
+    def __init__(self, covers: Iterable[str] = ()) -> None:
+        self.token = new_token()
+        self.covers = frozenset(covers)  # the ledgers that paid
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivacyError("a reservation cannot be copied or pickled: it would be spent twice.")
+
+
+class WholeFits(Reservation):
+    """Leave to fit clones, each of which pays the ledgers in full."""
+
+
+CALLERS_WORD = "all rows as they are, by the caller's word"
+
+
+class Prepaid(Reservation, ABC):
+    """What was paid for in advance: its fits draw on it, and not on the ledgers that paid."""
+
+    def __init__(self, covers: Iterable[str] = ()) -> None:
+        super().__init__(covers)
+        self.granted = False
+
+    @abstractmethod
+    def reserve(self, fit: LedgerFit) -> int:
+        """Take what a fit needs, or refuse."""
+
+    def recharge(self, key: int, losses: Losses) -> None:
+        """Refuse: the search was paid for as a sum of Gaussian or pure fits."""
+        raise refused(
+            f"a search accounts for no {losses[0].kind!r} losses: random sketches compose in no "
+            "simple way. Use sensitivity_mode='worst_case', or tune on public data."
+        )
+
+    def scale(self, key: int, parts: float) -> None:
+        """Refuse: the search was paid for as fits that hold whole units."""
+        raise refused("a search accounts for no secure sum of parts of rows.")
+
+    def check_same_part(self, key: int) -> None:
+        """Nothing to check: a run gets the rows of its search."""
+
+    def settle(self, key: int, granted: Losses, state: str) -> None:
+        """Give nothing back: what the search costs was fixed before it started."""
+        self.granted |= bool(granted)
+
+
+class RunLimit(Prepaid):
+    """What one run of a private search may spend; `next_run` fills it up again."""
+
+    def __init__(self, unit: str, adjacency: str, run: Loss) -> None:
+        super().__init__()
+        self.meaning = unit, adjacency
+        self.run = run
+        self._spent: list[Loss] = []
+
+    def next_run(self) -> None:
+        """Start another run."""
+        self._spent = []
+
+    def reserve(self, fit: LedgerFit) -> int:
+        """Take what a fit needs of this run, or refuse."""
+        if (fit.unit, fit.adjacency) != self.meaning:
+            raise refused(
+                f"{fit.estimator} protects one {fit.unit} ({fit.adjacency}), and the search one "
+                f"{self.meaning[0]} ({self.meaning[1]}). Use one privacy unit and adjacency."
+            )
+        if math.isinf(self.run.value):  # nothing is protected
+            return 0
+        if any(kind != self.run.kind for kind, _ in fit.losses):
+            raise refused(
+                f"{fit.estimator} spends {sorted({kind for kind, _ in fit.losses})} losses, and "
+                f"this search accounts for {self.run.kind!r} ones only. Use settings whose "
+                "releases are all of that kind, or tune on public data."
+            )
+        spent = [*self._spent, *fit.losses]
+        values = [value for _, value in spent]
+        total = math.hypot(*values) if self.run.kind == "gaussian" else math.fsum(values)
+        if total > self.run.value:
+            raise refused(f"{fit.estimator} asks for more than one run has.", BudgetExceededError)
+        self._spent = spent
+        return 0
+
+
+# The private search whose run goes on in this context: it pays for everything in it.
+RUN: ContextVar[RunLimit | None] = ContextVar("skdp_run", default=None)
+
+
+class SearchReservation(Prepaid):
+    """A fixed list of fits and one refit, in a file: any process of this machine may draw on it.
+
+    Parameters
+    ----------
+    path : str
+        The file; it ends with the search.
+    covers : iterable of str
+        The ledgers that paid.
+    """
+
+    def __init__(self, path: str, covers: Iterable[str] = ()) -> None:
+        super().__init__(covers)
+        self.path = path
+        self._drawn_on = True  # of a file that is gone before its end, nobody knows better
+        self._calls = iter((True,))
+
+    @classmethod
+    def write(
+        cls,
+        fits: Iterable[LedgerFit],
+        refits: Iterable[Iterable[LedgerFit]],
+        covers: Iterable[str] = (),
+    ) -> SearchReservation:
+        """Make a new file; `refits` has the fits of each candidate, one of which is made again."""
+        descriptor, path = tempfile.mkstemp(prefix="skdp-search-")
+        os.close(descriptor)
+        lists: list[tuple[int | None, Iterable[LedgerFit]]] = [(None, fits), *enumerate(refits)]
+        rows = [(k, i, n) for i, each in lists for k, n in Counter(map(_kind, each)).items()]
+        with contextlib.closing(_connect(path)) as file:
+            file.execute("CREATE TABLE reserved (kind TEXT, candidate INTEGER, n INTEGER)")
+            file.execute("CREATE TABLE taken (what TEXT)")
+            file.execute("BEGIN")
+            file.executemany("INSERT INTO reserved VALUES (?, ?, ?)", rows)
+            file.execute("COMMIT")
+        return cls(path, covers)
+
+    def begin(self) -> bool:
+        """Whether this is the first call of the search, in whatever thread, and nothing ended."""
+        return next(self._calls, False) and Path(self.path).exists()
+
+    def reserve(self, fit: LedgerFit) -> int:
+        """Take one fit, or refuse."""
+        try:
+            with contextlib.closing(_connect(self.path)) as file:
+                file.execute("BEGIN IMMEDIATE")
+                found = _take(file, _kind(fit))
+                file.execute("INSERT INTO taken VALUES (?)", (fit.estimator,))
+                file.execute("COMMIT" if found else "ROLLBACK")
+        except sqlite3.Error as error:
+            raise refused(f"{fit.estimator} {ENDED}") from error
+        if not found:
+            raise refused(
+                f"{fit.estimator} is part of a search that was paid for in advance, and this fit "
+                "is not among those. Fit a new estimator, made from its parameters.",
+                BudgetExceededError,
+            )
+        return 0
+
+    def check_same_part(self, key: int) -> None:
+        """Refuse to go on with a fit, of a stream, when the search has ended."""
+        if not Path(self.path).exists():
+            raise refused(f"a fit {ENDED}")
+
+    def used(self) -> bool:
+        """Whether any fit drew on it."""
+        if Path(self.path).exists():
+            with contextlib.closing(_connect(self.path)) as file:
+                return bool(file.execute("SELECT count(*) FROM taken").fetchone()[0])
+        return self._drawn_on
+
+    def end(self) -> bool:
+        """Take away what was not used, from all processes; return whether anything was."""
+        if Path(self.path).exists():
+            with contextlib.closing(_connect(self.path)) as file:
+                file.execute("DELETE FROM reserved")  # nobody draws on it between these two
+            self._drawn_on = self.used()
+            Path(self.path).unlink(missing_ok=True)
+        return self._drawn_on
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    """Open a file that is there; each statement stands for itself unless it is in a BEGIN."""
+    uri = Path(path).absolute().as_uri() + "?mode=rw"
+    return sqlite3.connect(uri, timeout=60, isolation_level=None, uri=True)
+
+
+def _kind(fit: LedgerFit) -> str:
+    return repr((fit.unit, fit.adjacency, tuple(fit.losses)))
+
+
+def _take(file: sqlite3.Connection, kind: str) -> bool:
+    """Take one fit: the first beyond the folds begins the refit of a candidate that has it."""
+    one_less = "UPDATE reserved SET n = n - 1 WHERE kind = ? AND n > 0 AND candidate IS "
+    if file.execute(one_less + "NULL", (kind,)).rowcount:
+        return True
+    possible = "SELECT candidate FROM reserved WHERE kind = ? AND n > 0 AND candidate IS NOT NULL"
+    file.execute(
+        f"DELETE FROM reserved WHERE candidate IS NOT NULL AND candidate NOT IN ({possible}) "
+        f"AND EXISTS ({possible})",
+        (kind, kind),
+    )
+    return bool(file.execute(one_less + "NOT NULL", (kind,)).rowcount)
+
+
+@dataclass(frozen=True)
+class ReservationKey:
+    """What a clone or a pickle that was made inside ledgers, or a part of a search, may draw on.
+
+    `ledgers` are those that were open; `reservation` is empty if nobody paid; `file` is there as
+    long as the reservation, which is of `kind` "search", "whole" (fits) or "word" (the caller's).
+    """
+
+    ledgers: tuple[str, ...]
+    reservation: str = ""
+    file: str = ""
+    kind: str = "search"
+
+
+def handed_on(key: ReservationKey | None) -> ReservationKey | None:
+    """Return the key of a clone or a pickle that is made now, of what has this one."""
+    if key is not None and not all(map(is_over, key.ledgers)):
+        return key
+    run = RUN.get()
+    tokens = tuple(token for ledgers in around() for token in ledgers)
+    if run is not None:
+        return ReservationKey((*tokens, run.token), run.token)
+    return ReservationKey(tokens) if tokens else None
+
 
 _UNPAID = (
     "was cloned or pickled inside a PrivacyLedger by code that nobody paid for by name, so that "
     "which rows it gets, and how often, is not known. Write\n"
     "    with ledger.pay_for(search, n_samples=len(X)):\n"
     "        search.fit(X, y)\n"
-    "where 'search' is the object that makes the clones, or a private estimator with 'cv', for "
-    "cross_validate. To fit it yourself, make a new one from its parameters (outside: "
-    "sklearn.base.clone)."
-)
-_ENDED = (
-    "is part of what was paid for by name, and that has ended: what it did not use ended with it. "
-    "Fit a new estimator, made from its parameters."
+    "where 'search' is the object that makes the clones, and call its own 'fit'; or pay for a "
+    "private estimator with 'cv', for cross_validate. To fit it yourself, make a new one from its "
+    "parameters (outside: sklearn.base.clone)."
 )
 _ELSEWHERE = (
     "runs in another process than the PrivacyLedger that is open, which cannot be charged from "
@@ -81,6 +327,7 @@ class Account(Observer):
 
     def __init__(self) -> None:
         self.charges: Charges = []
+        self.scope = ""  # what its receipt says that it covers, where that rests on a word
         self._shares_sketch = False  # a random one, with other sessions
 
     def unplanned(self, losses: Losses, *, shared: bool) -> None:
@@ -94,39 +341,31 @@ class Account(Observer):
     def check_own_sketch(self) -> None:
         """Refuse to stand in a ledger with a random sketch that other sessions have too."""
         if self._shares_sketch:
-            raise PrivacyError(_SHARED)
+            raise refused(_SHARED)
 
 
 def _charges(session: PrivacySession) -> Charges:
     return session.observer.charges if isinstance(session.observer, Account) else []
 
 
-def _refuse(name: str, why: str) -> PrivacyError:
-    """Return a refusal; the ledgers of this process meet whoever swallows it."""
-    error = PrivacyError(f"{name} {why}")
-    for ledger in around()[0].values():
-        ledger.book.note_refusal(error)
-    return error
-
-
-def _reservation(ticket: Ticket | None, name: str) -> Reservation | None:
-    """Return what a ticket draws on, or refuse."""
+def _reservation(key: ReservationKey | None, name: str) -> Reservation | None:
+    """Return what a key draws on, or refuse."""
     if (run := RUN.get()) is not None:
         return run
-    if ticket is None:
+    if key is None:
         return None
-    if not ticket.reservation:
-        raise _refuse(name, _UNPAID)
-    if ticket.reservation in _RESERVATIONS:
-        return _RESERVATIONS[ticket.reservation]
-    if not (ticket.slips and Path(ticket.slips).exists()):
-        raise _refuse(name, _ENDED)
-    return WholeFits() if ticket.whole else Slips(ticket.slips, ticket.ledgers)
+    if not key.reservation:
+        raise refused(f"{name} {_UNPAID}")
+    if key.reservation in _RESERVATIONS:
+        return _RESERVATIONS[key.reservation]
+    if not (key.file and Path(key.file).exists()):
+        raise refused(f"{name} {ENDED}")
+    return SearchReservation(key.file, key.ledgers) if key.kind == "search" else WholeFits()
 
 
-def _payers(ticket: Ticket | None, name: str) -> list[_Payer]:
+def _payers(key: ReservationKey | None, name: str) -> list[_Payer]:
     """Return whom a fit has to pay, or refuse."""
-    reservation = _reservation(ticket, name)
+    reservation = _reservation(key, name)
     covers = frozenset() if reservation is None else reservation.covers
     own, before = around()
     if isinstance(reservation, RunLimit):  # a ledger of another thread may not count the runs
@@ -135,53 +374,82 @@ def _payers(ticket: Ticket | None, name: str) -> list[_Payer]:
     for token, path in before.items():
         if token not in covers and token not in own:
             if not path:
-                raise _refuse(name, _ELSEWHERE)
+                raise refused(f"{name} {_ELSEWHERE}")
             payers.append(FileBook(path, token=token))
     return [reservation, *payers] if isinstance(reservation, Prepaid) else payers
 
 
-def _charge_all(payers: Iterable[_Payer], fit: LedgerFit) -> Charges:
-    charges: Charges = []
+def _charge_all(
+    payers: Iterable[_Payer], fit: LedgerFit, charges: Charges | None = None
+) -> Charges:
+    """Charge all or none; `charges`: those of a session, which settles them if it is stopped."""
+    charges = [] if charges is None else charges
+    before = len(charges)
     try:
         for payer in payers:
             charges.append((payer, payer.reserve(fit)))
     except BaseException:
-        settle_charges(charges, (), "failed")
+        made = charges[before:]
+        del charges[before:]
+        settle_charges(made, (), "failed")
         raise
     return charges
 
 
 def charge(
-    session: PrivacySession, name: str, ticket: Ticket | None = None, sensitivity: object = None
+    session: PrivacySession,
+    name: str,
+    key: ReservationKey | None = None,
+    sensitivity: object = None,
 ) -> None:
     """Charge the whole budget of a session to all who pay for it, or to none and raise.
 
     Once charged, it is charged again only to ledgers that were opened since.
     """
+    for payer, number in _charges(session):
+        payer.check_same_part(number)
+    charge_rows(session, name, key, sensitivity)
+
+
+def charge_rows(
+    session: PrivacySession,
+    name: str,
+    key: ReservationKey | None = None,
+    sensitivity: object = None,
+) -> None:
+    """Charge a session as `charge` does, where its rows are fixed: it goes on in any part."""
     charged = _charges(session)
-    for payer, key in charged:
-        payer.check_same_part(key)
     paid = {payer for payer, _ in charged}
     covered = {token for payer in paid for token in getattr(payer, "covers", ())}
     if covered:
         own, _ = around()
         payers = [ledger.book for token, ledger in own.items() if token not in covered]
     else:
-        payers = _payers(ticket, name)
+        payers = _payers(key, name)
     payers = [payer for payer in payers if payer not in paid]
     if not payers:
         return
-    if session.stages is not None:
-        raise PrivacyError(
-            f"{name} spends a budget in stages, which no ledger can add up: open the ledger first."
-        )
     if not isinstance(session.observer, Account):
         raise PrivacyError(f"the session of {name} has no account that a ledger could charge")
     session.observer.check_own_sketch()
-    granted = accounting.compose(entry.loss for entry in session.ledger)
-    unit, losses = unit_name(session.unit, sensitivity), granted or planned(session.budget)
+    if key is not None and key.kind == "word":
+        session.observer.scope = f"this fit alone ({CALLERS_WORD})"
+        name = f"{name} ({CALLERS_WORD})"
+    unit, losses = unit_name(session.unit, sensitivity), _owed(session)
     fit = LedgerFit(name, unit, session.adjacency, losses, session.source.seeded)
-    session.observer.charges += _charge_all(payers, fit)
+    _charge_all(payers, fit, session.observer.charges)
+
+
+def _owed(session: PrivacySession) -> Losses:
+    """Return what a session was granted so far, and with it all that it may still be granted."""
+    granted = [entry.loss for entry in session.ledger]
+    shares = {kind: session.left(kind) for kind in ("gaussian", "pure")}
+    left = {kind: share for kind, share in shares.items() if share > SHARE_SLIP}
+    rest = {"gaussian": session.budget.mu, "pure": session.budget.pure_epsilon}
+    if not granted:
+        return planned(session.budget)
+    more = [Loss(k, rest[k] * (math.sqrt(s) if k == "gaussian" else s)) for k, s in left.items()]
+    return accounting.compose([*granted, *more])
 
 
 def charge_parts(sessions: Sequence[PrivacySession]) -> None:
@@ -206,6 +474,12 @@ def charge_parts(sessions: Sequence[PrivacySession]) -> None:
         raise
 
 
+def receipt(session: PrivacySession) -> PrivacySpent:
+    """Return the receipt of a session; it says so where it rests on the caller's word."""
+    scope = session.observer.scope if isinstance(session.observer, Account) else ""
+    return replace(session.spent(), covers=scope) if scope else session.spent()
+
+
 def settle(session: PrivacySession, state: str = "fitted") -> None:
     """Bring the charge of a session down to what it was granted; call it when the fit ends."""
     granted = accounting.compose(entry.loss for entry in session.ledger)
@@ -225,13 +499,21 @@ def settle_charges(charges: Iterable[tuple[_Payer, int]], granted: Losses, state
 class Payment:
     """What is paid for by name: a search with its whole cost, or whole fits (no `fit`).
 
-    `parts` are the estimators and scorers whose clones and copies draw on it.
+    `parts` are the estimators and scorers whose clones and copies draw on it: while a method of
+    `caller` runs, or, if there is none, to the end of the block, which is the caller's word.
+    ``changed(args, kwargs)`` says why a call is not what was paid for, or refuses it.
     """
 
     parts: tuple[Any, ...]
     fit: LedgerFit | None = None
     fits: tuple[LedgerFit, ...] = ()
     refits: tuple[tuple[LedgerFit, ...], ...] = ()
+    caller: Any = None
+    changed: Callable[[Any, Any], str | None] = lambda *_: None
+
+    def in_calls(self, opened: Callable[[], AbstractContextManager[None]]) -> Any:
+        """Return a context in which the parts draw on what is `opened`."""
+        return opened() if self.caller is None else _in_calls(self, opened)
 
 
 # Functions that count the cost of a search, and of what else fits clones: this layer knows neither.
@@ -240,57 +522,132 @@ COUNTERS: list[Callable[..., Payment]] = []
 
 @contextmanager
 def pay_for(payment: Payment) -> Iterator[None]:
-    """Charge what is paid for by name, and let its parts draw on it, to the end of the block."""
+    """Charge what is paid for by name, and let its parts draw on it while it is fitted."""
     if payment.fit is None:
-        own, before = around()
-        with (
-            tempfile.NamedTemporaryFile(prefix="skdp-clones-") as while_it_lasts,
-            _parts_draw_on(payment.parts, WholeFits(), (*own, *before), while_it_lasts.name),
-        ):
+        with payment.in_calls(lambda: _whole_fits(payment)):
             yield
         return
-    payers = _payers(None, payment.fit.estimator)
-    charges = _charge_all(payers, payment.fit)
+    charges = _charge_all(_payers(None, payment.fit.estimator), payment.fit)
     covers = tuple(around()[0])
-    slips = Slips.write(payment.fits, payment.refits, covers)
+    reservation = SearchReservation.write(payment.fits, payment.refits, covers)
+    for token in covers:  # in another part of the data it would be a fit that nobody paid for
+        at_end_of_part(token, reservation.end)
     state = "failed"
     try:
-        with _parts_draw_on(payment.parts, slips, covers, slips.path):
+        with payment.in_calls(lambda: _one_search(payment, reservation, charges)):
             yield
         state = "fitted"
     finally:
-        used = slips.end()
+        used = reservation.end()
         settle_charges(charges, payment.fit.losses if used else (), state if used else "failed")
 
 
 @contextmanager
-def _parts_draw_on(
-    parts: Sequence[Any], reservation: Reservation, ledgers: tuple[str, ...], slips: str
+def _whole_fits(payment: Payment) -> Iterator[None]:
+    own, before = around()
+    with tempfile.NamedTemporaryFile(prefix="skdp-clones-") as while_it_lasts:
+        kind = "word" if payment.caller is None else "whole"
+        key = ((*own, *before), while_it_lasts.name, kind)
+        with _parts_draw_on(payment.parts, WholeFits(), *key):
+            yield
+
+
+@contextmanager
+def _one_search(
+    payment: Payment, reservation: SearchReservation, charges: Charges
 ) -> Iterator[None]:
-    whole = isinstance(reservation, WholeFits)
-    ticket = Ticket(ledgers, reservation.token, slips, whole)
-    before = [vars(part).get("_ledger_ticket") for part in parts]
+    """Let parts draw on what was paid for, once."""
+    for payer, number in charges:
+        payer.check_same_part(number)
+    if not reservation.begin():
+        name = type(payment.caller).__name__
+        raise refused(f"{name} {ENDED[:-1]}, and pay for it again.")
+    try:
+        with _parts_draw_on(
+            payment.parts, reservation, tuple(reservation.covers), reservation.path, "search"
+        ):
+            yield
+    finally:
+        reservation.end()
+
+
+class _PaidCall:
+    """A method of the object that was paid for: what it clones while it runs is paid."""
+
+    def __init__(self, caller: Any, name: str, during: Callable[..., Any]) -> None:
+        self._caller, self._name, self._during = caller, name, during
+        self._method = getattr(caller, name)
+        functools.update_wrapper(self, self._method)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._during(args, kwargs):
+            return self._method(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        return getattr, (self._caller, self._name)  # of a copy: its own method, which is not paid
+
+
+_CALLS = ("fit", "fit_transform", "fit_predict", "partial_fit")
+
+
+@contextmanager
+def _in_calls(
+    payment: Payment, opened: Callable[[], AbstractContextManager[None]]
+) -> Iterator[None]:
+    """Open a reservation in each call of the object that was paid for, and in nothing else."""
+    caller, name = payment.caller, type(payment.caller).__name__
+
+    @contextmanager
+    def during(args: Any, kwargs: Any) -> Iterator[None]:
+        if why := payment.changed(args, kwargs):
+            raise refused(f"{name} {why}")
+        with opened():
+            yield
+
+    before = {method: vars(caller).get(method) for method in _CALLS}
+    for method in _CALLS:
+        if callable(getattr(caller, method, None)):
+            setattr(caller, method, _PaidCall(caller, method, during))
+    try:
+        yield
+    finally:
+        for method, old in before.items():
+            vars(caller).pop(method, None)
+            if old is not None:
+                setattr(caller, method, old)
+
+
+@contextmanager
+def _parts_draw_on(
+    parts: Sequence[Any],
+    reservation: Reservation,
+    ledgers: tuple[str, ...],
+    file: str,
+    kind: str,
+) -> Iterator[None]:
+    key = ReservationKey(ledgers, reservation.token, file, kind)
+    before = [vars(part).get("_reservation_key") for part in parts]
     _RESERVATIONS[reservation.token] = reservation
     try:
         for part in parts:
-            part._ledger_ticket = ticket
+            part._reservation_key = key
         yield
     finally:
         del _RESERVATIONS[reservation.token]
         for part, old in zip(parts, before, strict=True):
-            vars(part).pop("_ledger_ticket", None)
+            vars(part).pop("_reservation_key", None)
             if old is not None:
-                part._ledger_ticket = old
+                part._reservation_key = old
 
 
 @contextmanager
-def prepaid(fit: LedgerFit, ticket: Ticket | None, limit: RunLimit) -> Iterator[RunLimit]:
+def prepaid(fit: LedgerFit, key: ReservationKey | None, limit: RunLimit) -> Iterator[RunLimit]:
     """Charge a private search as one fit; the fits of its runs, in this block, draw on its limit.
 
     A block that fails keeps its charge (that a run failed, and when, is a function of answers),
     unless nothing was granted in it.
     """
-    charges = _charge_all(_payers(ticket, fit.estimator), fit)
+    charges = _charge_all(_payers(key, fit.estimator), fit)
     limit.covers = frozenset(token for ledgers in around() for token in ledgers)
     _RESERVATIONS[limit.token] = limit
     run = RUN.set(limit)

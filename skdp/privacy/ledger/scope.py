@@ -15,13 +15,13 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import secrets
-import tempfile
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from skdp.exceptions import PrivacyError
+from skdp.privacy.ledger.fits import is_ours
 
 
 class OpenLedger(NamedTuple):
@@ -34,26 +34,15 @@ class OpenLedger(NamedTuple):
 
 
 OPEN: dict[str, OpenLedger] = {}  # strong: a ledger that nobody closes is still charged
-_MADE: dict[str, int] = {}  # token -> process
 _VARIABLE = "SKDP_LEDGERS"
+# The first that can be used tells of a ledger, and all are looked into: no variable decides, as
+# TMPDIR would, which a program may set anew while its workers go on.
+_PLACES = (
+    ("/tmp", "/var/tmp", "/dev/shm")
+    if os.name == "posix"
+    else (os.path.join(os.path.expanduser("~"), "AppData", "Local"),)
+)
 _SEEN: dict[tuple[int, int | None], frozenset[str]] = {}  # of a process, what it once came from
-
-
-def new_token() -> str:
-    """Return the name of a ledger or a reservation that is made here."""
-    token = secrets.token_hex(16)
-    _MADE[token] = os.getpid()
-    return token
-
-
-def adopt(token: str) -> None:
-    """Say that this process has a ledger of this name, which may be older than the process."""
-    _MADE[token] = os.getpid()
-
-
-def is_ours(token: str) -> bool:
-    """Whether it was made by this process, not by one that it was forked from."""
-    return _MADE.get(token) == os.getpid()
 
 
 def is_over(token: str) -> bool:
@@ -64,46 +53,68 @@ def is_over(token: str) -> bool:
 def around() -> tuple[dict[str, OpenLedger], dict[str, str]]:
     """Return the open ledgers of this process, and those of its ancestors (token -> its file)."""
     here = os.getpid()  # a forked child has copies of what is open in another process
-    own = {token: ledger for token, ledger in OPEN.items() if ledger.process == here}
-    inherited = {token: ledger.path for token, ledger in OPEN.items() if token not in own}
+    now = OPEN.copy()  # at once: other threads open and close theirs
+    own = {token: ledger for token, ledger in now.items() if ledger.process == here}
+    inherited = {token: ledger.path for token, ledger in now.items() if token not in own}
     return own, inherited | dict(_announced())
 
 
 def announce(token: str, path: str) -> Callable[[], None]:
     """Tell descendants of this process that a ledger is open; return how to take it back."""
-    folder = _folder()
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
-        raise PrivacyError(f"{folder} belongs to somebody else: no worker would learn of a ledger.")
-    name = folder / f"{os.getpid()}-{token}"
-    file = name.open("x+", encoding="utf-8")
-    _lock(file, exclusive=True)
-    file.write(path)
-    file.flush()
-    os.environ[_VARIABLE] = os.pathsep.join([*_named(), str(name)])
+    name = _own_folder() / f"{os.getpid()}-{token}"
 
     def withdraw() -> None:
         file.close()
         name.unlink(missing_ok=True)
         os.environ[_VARIABLE] = os.pathsep.join(each for each in _named() if each != str(name))
 
+    file = name.open("w+", encoding="utf-8")
+    try:
+        _lock(file, exclusive=True)
+        file.write(path)
+        file.flush()
+        os.environ[_VARIABLE] = os.pathsep.join([*_named(), str(name)])
+    except BaseException:
+        withdraw()
+        raise
     return withdraw
 
 
-def _folder() -> Path:
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    return Path(tempfile.gettempdir()) / f"skdp-ledgers-{user}"
+def _folders() -> list[Path]:
+    return [Path(place) / f"skdp-ledgers-{_user()}" for place in _PLACES]
+
+
+def _user() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def _own_folder() -> Path:
+    """Return a folder that nobody else can write to; it is made if it is not there."""
+    for folder in _folders():
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if _is_own(folder):
+                return folder
+    raise PrivacyError(
+        f"none of {', '.join(map(str, _folders()))} can be made for this user alone (one may "
+        "belong to somebody else): no worker would learn of a ledger."
+    )
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether it is a folder of this user (no link, which could lead elsewhere tomorrow)."""
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(folder)
+        shared = hasattr(os, "getuid") and found.st_mode & 0o077
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == _user() and not shared
+    return False
 
 
 def _announced() -> Iterator[tuple[str, str]]:
     """Yield (token, path) of ledgers that processes before this one hold open."""
-    folder = _folder()
-    try:
-        files = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        files = []
-    ancestors = _among_ancestors({file.partition("-")[0] for file in files})
-    own = {folder / file for file in files if file.partition("-")[0] in ancestors}
+    names = [folder / file for folder in filter(_is_own, _folders()) for file in os.listdir(folder)]
+    ancestors = _among_ancestors({name.name.partition("-")[0] for name in names})
+    own = {name for name in names if name.name.partition("-")[0] in ancestors}
     named = set(map(Path, _named()))  # also of a process that was killed: it never closed them
     for name in named | own:
         process, _, token = name.name.partition("-")

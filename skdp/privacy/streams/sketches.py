@@ -1,23 +1,161 @@
-"""Paying for sketches of one matrix: random ones are calibrated together, before any is released.
+"""Random sketches of a private matrix: how they are drawn, paid for, filled and merged.
 
-A sketch whose bound has a `law` is no Gaussian release (`skdp.privacy.accounting.sketch_laws`). Its
+A sketch whose bound has a `law` is no Gaussian release (`skdp.privacy.accounting.losses`). Its
 group takes the whole budget of a session, so that nothing composes with it inside one fit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy.accounting import losses as accounting
-from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.accounting.receipts import LedgerEntry
-from skdp.privacy.accounting.sketch_laws import SketchMixture, largest_mixture
-from skdp.privacy.gate.bounds import Bound, gaussian_step
-from skdp.privacy.gate.grants import Grant
-from skdp.privacy.gate.session import SHARE_SLIP, PrivacySession
+from skdp.privacy.accounting.losses import Loss, SketchMixture, as_delta, as_number, largest_mu
+from skdp.privacy.accounting.plain_data import loss_from_state, loss_state
+from skdp.privacy.accounting.receipts import LedgerEntry, PrivacySpent, epsilon_beside
+from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, Bound, gaussian_step
+from skdp.privacy.gate.session import SHARE_SLIP, Accumulator, Grant, PrivacySession
 from skdp.privacy.noise import integers as noise
+from skdp.privacy.noise.words import NoiseSource, SeededSource, Words
+
+# Random sketches with small integer entries, drawn from the gate's random words.
+#
+# Gaussian entries. F = round(K / divisor), K a discrete Gaussian of standard deviation 300 with the
+# law of the noise table. The accounting of `skdp.privacy.accounting.losses` asks that F be
+# smaller in convex order than N(0, s^2) for the s that `gaussian_scale` returns,
+# s^2 = (300/divisor)^2 + 1/5.
+# Both laws are symmetric, so that is E(|F| - a)+ <= E(|N| - a)+ for every a >= 0. The left side is
+# linear between integers and F has finitely many values, so it is checked cell by cell, in sixty
+# digits, by tests/privacy/accounting/test_sketch_laws.py (1/6 is nearly the limit: rounding twice
+# adds 1/12 twice). Convex order passes to products with public matrices, since a norm is convex in
+# each entry.
+# The table's distance from the discrete Gaussian is charged to delta as noise draws are.
+
+
+IntArray = NDArray[np.int64]
+FINE, COARSE = 15, 75  # divisors: standard deviations 20 and 4; odd, so that there are no ties
+_EXCESS = 0.2
+
+
+def gaussian_scale(divisor: int) -> float:
+    """Return the standard deviation of normal entries that dominate the integer ones."""
+    return math.sqrt((noise.sigma_int(1) / divisor) ** 2 + _EXCESS)
+
+
+class SketchSource:
+    """Draws sketches. They count as noise: their draws are charged, a seed makes them public."""
+
+    def __init__(self, session: PrivacySession, source: NoiseSource) -> None:
+        self._session = session
+        self._source = source
+        self._charged = False
+        self.most_rows = session.most_rows
+
+    @classmethod
+    def of(cls, session: PrivacySession, seed: int | None = None) -> SketchSource:
+        """Return a session's source of random sketches: secret ones, or with a `seed` public."""
+        if seed is not None:
+            return cls(session, SeededSource(seed, "skdp.sketch"))
+        if isinstance(session.source, SeededSource):
+            return cls(session, session.source.derive("sketch"))
+        words = session.source.words("sketch")(4)
+        return cls(session, SeededSource(words.tobytes(), "sketch"))
+
+    def shared_with(self, session: PrivacySession) -> SketchSource:
+        """Return a source of the same sketches for another session, whose noise is its own."""
+        return SketchSource(session, self._source)
+
+    def secret(self) -> str:
+        """Return the key of the sketches, for the checkpoint of a stream: as secret as the data."""
+        if not isinstance(self._source, SeededSource):
+            raise PrivacyError("these sketches have no key")
+        return self._source.secret()
+
+    @classmethod
+    def from_secret(cls, session: PrivacySession, key: str, *, seeded: bool) -> SketchSource:
+        """Return the source of a key, for the same sketches: they were charged when first drawn."""
+        again = cls(session, SeededSource.from_secret(key, seeded=seeded))
+        again._charged = True
+        return again
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be pickled: the sketch may be secret."""
+        raise PrivacyError("the source of a secret sketch cannot be copied or pickled.")
+
+    def gaussian(
+        self, name: str, shape: tuple[int, int], *, coarse: bool = False
+    ) -> tuple[IntArray, float]:
+        """Return an integer Gaussian matrix, and the deviation of the normal that dominates it."""
+        divisor = COARSE if coarse else FINE
+        if not self._charged:
+            self._session.charge_draws(math.prod(shape))
+        words = self._source.words(name, "gaussian", divisor)
+        drawn = noise.integer_gaussian(words, shape, levels=1)
+        return np.asarray(np.rint(drawn / divisor), dtype=np.int64), gaussian_scale(divisor)
+
+    def sparse(self, name: str, n: int, size: int, each: int) -> tuple[IntArray, IntArray]:
+        """Return `each` distinct positions below `size` and signs for each of n rows.
+
+        Without replacement (Floyd): a position that is taken gives way to the last one allowed.
+        """
+        words = self._source.words(name, "sparse")
+        positions = np.empty((n, each), np.int64)
+        for i in range(each):
+            last = size - each + i
+            drawn = (words(n) % np.uint64(last + 1)).astype(np.int64)
+            taken = (positions[:, :i] == drawn[:, None]).any(axis=1)
+            positions[:, i] = np.where(taken, last, drawn)
+        return positions, _signs(words, (n, each))
+
+    def hadamard(self, name: str, n: int, size: int) -> IntArray:
+        """Return random signs times `size` distinct columns of a Hadamard matrix, n x size."""
+        words = self._source.words(name, "srht")
+        length = 1 << max(0, (max(n, size) - 1).bit_length())
+        signs = _signs(words, (n, 1))
+        columns = np.argsort(words(length), kind="stable")[:size]
+        both = np.arange(n)[:, None] & columns[None, :]
+        return np.asarray(signs * np.where(np.bitwise_count(both) & 1, -1, 1), dtype=np.int64)
+
+
+def _signs(words: Words, shape: tuple[int, int]) -> IntArray:
+    bits = words(math.prod(shape)).reshape(shape) & np.uint64(1)
+    return np.asarray(np.where(bits, 1, -1), dtype=np.int64)
+
+
+def largest_mixture(
+    shares: Iterable[tuple[float, tuple[int, ...]]], epsilon: float, delta: float
+) -> SketchMixture:
+    """Return the largest group with these shares of mean mu^2 that is (epsilon, delta)-DP.
+
+    Parameters
+    ----------
+    shares : iterable of (share, degrees)
+        Shares of the sum of mean squares, each > 0.
+    epsilon, delta : float
+        In (0, inf) and (0, 1).
+
+    Returns
+    -------
+    SketchMixture
+    """
+    epsilon, delta = as_number("epsilon", epsilon, high=1e150), as_delta(delta)
+    shares = [(math.sqrt(share), tuple(degrees)) for share, degrees in shares]
+
+    def scaled(mu: float) -> SketchMixture:
+        return SketchMixture(tuple((mu * root, degrees) for root, degrees in shares))
+
+    def curve(mu: float) -> float:
+        return scaled(mu).delta(epsilon)
+
+    tail = math.sqrt(-2.0 * math.log(delta))
+    guess = epsilon / (math.hypot(tail, math.sqrt(2.0 * epsilon)) + tail)
+    return scaled(largest_mu(curve, delta, max(guess, delta)))
+
 
 # A part of the noise is further from a rounded normal variable than a whole draw.
 _PART_COST = math.ceil(noise.PART_DELTA_PER_DRAW / noise.DELTA_PER_DRAW)
@@ -111,3 +249,194 @@ def _grant(
     line = LedgerEntry(bound.name, grant.mechanism, bound.l2 / unit, scale / unit, loss)
     session.pay(line, share, draws=bound.size)
     return grant
+
+
+# Sketches that are noisy from their birth, take data in parts, and are opened once.
+
+
+class NoisyGroup:
+    """Accumulators of one session that take data together: all of them or none.
+
+    It has the `add` of a `StreamGroup`, and one opening.
+
+    Attributes
+    ----------
+    session : PrivacySession
+        Who paid.
+    accumulators : dict of Accumulator
+        By name.
+    notes : dict
+        Public facts that go with them; an addition may update them.
+    """
+
+    def __init__(
+        self, session: PrivacySession, grants: Iterable[Grant], notes: Mapping[str, Any]
+    ) -> None:
+        self.session = session
+        self.accumulators = {grant.bound.name: Accumulator(grant) for grant in grants}
+        self.notes = dict(notes)
+        self._whole = True
+
+    def add(self, answers: Mapping[str, Callable[[float], NDArray[Any]]], **notes: Any) -> None:
+        """Add data to the named accumulators.
+
+        All are read before any is added to: a call that failed may be repeated, and a sketch that
+        had the data of the first attempt would have them twice.
+        """
+        with self.session.lock:
+            if not self._whole:
+                raise PrivacyError(
+                    "an earlier call was interrupted while its data were added: again, they might "
+                    "count twice. Release what is there, or start anew."
+                )
+            parts = {name: self.accumulators[name].read(answer) for name, answer in answers.items()}
+            self._whole = False
+            for name, part in parts.items():
+                self.accumulators[name].take(part)
+            self.notes.update(notes)
+            self._whole = True
+
+    def steps(self) -> list[tuple[float, float]]:
+        """Return the public (step, noise scale) of each."""
+        grants = [accumulator.grant for accumulator in self.accumulators.values()]
+        return [(grant.step, grant.noise_scale) for grant in grants]
+
+    def close(self) -> list[NDArray[Any]]:
+        """Publish all of them as they are, in steps: this is their opening."""
+        return [accumulator.close() for accumulator in self.accumulators.values()]
+
+
+# One receipt for noisy states that several servers opened, and receipts as plain data.
+#
+# A change E that lies on several servers is made of parts E_s. Where the squares of their norms sum
+# to one squared bound (the contract of a merge), the loss given the sketches is a weighted mean of
+# the servers' losses, with weights |E_s|^2 that sum to 1. Both delta, by its convex majorant (see
+# `skdp.privacy.accounting.losses`), and Renyi divergences then are at most those of the largest
+# server. So the receipt is the largest one; the servers' own epsilons never add up.
+#
+# A row that each server clips on its own breaks that contract when servers hold parts of it: there
+# the squares of the losses of all of them sum, and in one secure sum, where the noise is there only
+# once, the losses themselves.
+
+
+Receipt = Mapping[str, Any]
+
+_MAX_EPSILON, _ROUNDING = 64.0, 1e-9
+
+_UNKNOWN = (
+    "the servers paid for random sketches of different sizes (or some for a sketch and some for "
+    "exact norms), so no receipt of their sum is known. Use one 'sensitivity_mode', and one "
+    "'sketch_size' and 'core_size', on all servers."
+)
+_PARTS = (
+    "servers with different budgets hold parts of the same rows, which each clips on its own: no "
+    "receipt of their sum is known. Use one 'epsilon' and 'delta' on all servers."
+)
+
+
+def receipt_state(spent: PrivacySpent, ledger: Iterable[LedgerEntry]) -> dict[str, Any]:
+    """Return a receipt with its ledger as plain data, to be sent to who merges."""
+    return {
+        "epsilon": spent.epsilon,
+        "delta": spent.delta,
+        "adjacency": spent.adjacency,
+        "unit": spent.unit,
+        "seeded": spent.seeded,
+        "ledger": [[*line[:4], *loss_state(line.loss)] for line in ledger],
+    }
+
+
+def _lines(receipt: Receipt) -> list[LedgerEntry]:
+    return [
+        LedgerEntry(name, mechanism, sensitivity, scale, loss_from_state(kind, value))
+        for name, mechanism, sensitivity, scale, kind, value in receipt["ledger"]
+    ]
+
+
+def _losses_of(receipt: Receipt) -> tuple[Loss, ...]:
+    return accounting.compose(line.loss for line in _lines(receipt))
+
+
+def merged_receipt(
+    blocks: Sequence[Sequence[Sequence[Receipt]]], *, clipped_rows: bool
+) -> tuple[PrivacySpent, tuple[LedgerEntry, ...]]:
+    """Return what all opened states together spent, and their ledger lines.
+
+    Parameters
+    ----------
+    blocks : sequence of sequence of sequence of dict
+        For each range of rows, the states that were opened there; each is the receipts of its
+        servers: one, or those of all servers of a secure sum.
+    clipped_rows : bool
+        Each server clips rows on its own, so that parts of a row on several servers are not held
+        together by the caller's contract.
+
+    Returns
+    -------
+    spent : PrivacySpent
+    ledger : tuple of LedgerEntry
+
+    Raises
+    ------
+    PrivacyError
+        If no bound is known; nothing was opened for it.
+    """
+    receipts = [receipt for block in blocks for state in block for receipt in state]
+    first = receipts[0]
+    covers = [_block_losses(block, clipped_rows) for block in blocks]
+    losses = _largest(covers)
+    delta = max(float(receipt["delta"]) for receipt in receipts)
+    spent = PrivacySpent(
+        epsilon=_epsilon(losses, delta, receipts, sum(map(len, blocks))),
+        delta=delta,
+        losses=losses,
+        adjacency=str(first["adjacency"]),
+        unit=str(first["unit"]),
+        seeded=any(bool(receipt["seeded"]) for receipt in receipts),
+        distance=sum(map(len, blocks)) * SAMPLER_DISTANCE,
+        covers="the streams of all servers together",
+    )
+    return spent, tuple(line for receipt in receipts for line in _lines(receipt))
+
+
+def _block_losses(block: Sequence[Sequence[Receipt]], clipped_rows: bool) -> tuple[Loss, ...]:
+    """Return the losses of a unit whose data lie in one range of rows."""
+    each = [_losses_of(receipt) for state in block for receipt in state]
+    factor = math.hypot(*map(len, block)) if clipped_rows else 1.0
+    if factor > 1.0 and any(losses != each[0] for losses in each):
+        raise PrivacyError(_PARTS)
+    return tuple(loss.times(factor) for loss in _largest(each))
+
+
+def _largest(parts: Sequence[tuple[Loss, ...]]) -> tuple[Loss, ...]:
+    """Return losses that cover each of several."""
+    if all(part == parts[0] for part in parts):
+        return parts[0]
+    parts = [part for part in parts if part]
+    if any(loss.kind == "gaussian" and math.isinf(loss.value) for part in parts for loss in part):
+        return (Loss("gaussian", math.inf),)
+    kinds = {tuple(loss.kind for loss in part) for part in parts}
+    if kinds == {("gaussian",)}:
+        return max(parts, key=lambda part: float(part[0].value))
+    if kinds != {("sketch",)}:
+        raise PrivacyError(_UNKNOWN)
+    terms = [part[0].value.terms for part in parts]
+    if len({tuple(degrees for _, degrees in term) for term in terms}) != 1:
+        raise PrivacyError(_UNKNOWN)
+    largest = tuple((max(mu for mu, _ in same), same[0][1]) for same in zip(*terms, strict=True))
+    return (Loss("sketch", SketchMixture(largest)),)
+
+
+def _epsilon(
+    losses: tuple[Loss, ...], delta: float, receipts: Sequence[Receipt], states: int
+) -> float:
+    """Return epsilon at delta; every opened state adds the error of its own noise sampler."""
+    claimed = max(float(receipt["epsilon"]) for receipt in receipts)
+    epsilon = epsilon_beside(
+        lambda left: accounting.epsilon_from_losses(losses, left),
+        delta,
+        states * SAMPLER_DISTANCE,
+        start=min(claimed, _MAX_EPSILON),
+    )
+    near = epsilon <= claimed * (1 + _ROUNDING)  # the last bits depend on the order of sums
+    return claimed if near else epsilon

@@ -22,8 +22,8 @@ from skdp.privacy.accounting.losses import (
     epsilon_from_mu_delta,
     mu_beside_pure,
     mu_from_epsilon_delta,
-    to_dp_event,
 )
+from skdp.privacy.accounting.receipts import to_dp_event
 
 EPSILONS = [1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 25.0, 50.0, 100.0]
 DELTAS = [1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.1, 0.25, 0.4]

@@ -69,7 +69,7 @@ COUNTED = [
         (X, None, PERSONS), "1/20: .* one group",
     ),
     (
-        DPPersonalizedRegressor(1, adjacency="replace", clip_level=1.0),
+        DPPersonalizedRegressor(1, adjacency="replace"),
         (X, X[:, 0], PERSONS), "1/20: .* one group",
     ),
     (DPTraceRegressor(1, privacy_unit="label"), (X, X[:, 0]), "1/400: .* one label"),

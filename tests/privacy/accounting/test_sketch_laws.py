@@ -9,13 +9,16 @@ from scipy.integrate import quad
 from scipy.stats import chi2
 
 from skdp.privacy.accounting import losses as accounting
-from skdp.privacy.accounting.losses import Loss, delta_from_mu_epsilon, mu_from_epsilon_delta
-from skdp.privacy.accounting.sketch_laws import (
+from skdp.privacy.accounting import receipts
+from skdp.privacy.accounting.losses import (
+    Loss,
     SketchMixture,
-    largest_mixture,
+    delta_from_mu_epsilon,
+    mu_from_epsilon_delta,
     orders,
     whole_mixtures,
 )
+from skdp.privacy.streams.sketches import largest_mixture
 
 
 @pytest.mark.thorough
@@ -122,4 +125,4 @@ def test_a_law_and_its_kind_belong_together(loss):
 def test_accountants_that_do_not_know_the_law_refuse_it():
     dp_event = pytest.importorskip("dp_accounting").dp_event
     loss = Loss("sketch", largest_mixture([(1.0, (60,))], 1.0, 1e-6))
-    assert isinstance(accounting.to_dp_event([loss]).events[0], dp_event.UnsupportedDpEvent)
+    assert isinstance(receipts.to_dp_event([loss]).events[0], dp_event.UnsupportedDpEvent)

@@ -3,8 +3,7 @@
 import pytest
 
 from skdp.exceptions import PrivacyError
-from skdp.privacy.gate.ask import Ask
-from skdp.privacy.gate.bounds import Bound, Bounded, PrivateQuery
+from skdp.privacy.gate.bounds import Ask, Bound, Bounded, PrivateQuery
 
 VECTOR = Bound("vector", (4,), 2.0)
 

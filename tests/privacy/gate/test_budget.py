@@ -6,8 +6,7 @@ import math
 import pytest
 
 from skdp.privacy.accounting.losses import mu_from_epsilon_delta
-from skdp.privacy.gate.bounds import Bound
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import Bound, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SystemSource
 

@@ -10,18 +10,15 @@ import pytest
 from skdp import DPPCA, PrivacyLedger
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.federated._clients import narrowed
-from skdp.federated._requests import Call
-from skdp.privacy.accounting.losses import Loss
+from skdp.federated._messages import Call
+from skdp.privacy.accounting.losses import Loss, SketchLaw, SketchMixture
 from skdp.privacy.accounting.receipts import LedgerEntry
-from skdp.privacy.accounting.sketch_laws import SketchLaw, SketchMixture
-from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import Bound, Bounded, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SystemSource
-from skdp.privacy.streams import merged
+from skdp.privacy.streams import sketches
 from skdp.privacy.streams.continual import paid_stream
-from skdp.privacy.streams.sketch_draws import SketchSource
-from skdp.privacy.streams.sketches import grant_sketches
+from skdp.privacy.streams.sketches import SketchSource, grant_sketches
 from skdp.queries.rows import RowQuery
 
 VECTOR = Bound("vector", (4,), 2.0, slack=0.0)
@@ -120,10 +117,10 @@ def test_merged_receipts_are_of_one_kind():
     gaussian = (Loss("gaussian", 0.5),)
     for other in (mixture(5), (Loss("pure", 0.5),)):
         with pytest.raises(PrivacyError):
-            merged._largest([gaussian, other])
+            sketches._largest([gaussian, other])
     with pytest.raises(PrivacyError):
-        merged._largest([mixture(5), mixture(6, 6)])
-    assert merged._largest([gaussian, (Loss("gaussian", 0.7),)]) == (Loss("gaussian", 0.7),)
+        sketches._largest([mixture(5), mixture(6, 6)])
+    assert sketches._largest([gaussian, (Loss("gaussian", 0.7),)]) == (Loss("gaussian", 0.7),)
 
 
 def test_a_ledger_pays_for_nothing_before_it_is_open():

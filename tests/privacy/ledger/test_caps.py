@@ -8,10 +8,9 @@ from scipy.special import logsumexp
 
 from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting import losses as accounting
-from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.accounting.losses import Loss, SketchMixture
 from skdp.privacy.accounting.receipts import PrivacySpent, epsilon_beside, rho_of
-from skdp.privacy.accounting.sketch_laws import SketchMixture
-from skdp.privacy.gate.budget import SAMPLER_DISTANCE, PrivacyBudget
+from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.ledger.filters import dominating_mu
 from skdp.privacy.ledger.fits import LedgerFit
 

@@ -4,13 +4,14 @@ import asyncio
 import contextvars
 import math
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 
 import numpy as np
 import pytest
 
 from skdp import DPPCA, BudgetExceededError, DPIncrementalPCA, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import SAMPLER_DISTANCE, PrivacyBudget
 from skdp.privacy.ledger import filters
 from skdp.privacy.ledger.balances import Balance, Terms
 from skdp.privacy.ledger.fits import LedgerFit, Part
@@ -35,6 +36,10 @@ def fit(*losses, part=None, unit="row", adjacency="add_remove"):
     return LedgerFit("Fit", unit, adjacency, losses, False, promised=losses, part=part)
 
 
+def sum_of(fits):
+    return reduce(filters.Sum.plus, map(filters.Sum.of, fits), filters.Sum())
+
+
 def gaussian(mu, part=None):
     return fit(Loss("gaussian", mu), part=part)
 
@@ -51,9 +56,21 @@ def test_the_dearest_part_counts_beside_what_is_outside():
         pca(0.2).fit(X)
     dearest = max(mu_of(1.0), math.hypot(mu_of(0.5), mu_of(0.5)))
     assert ledger.spent.mu == pytest.approx(math.hypot(mu_of(0.3), dearest, mu_of(0.2)))
+    assert ledger.spent.distance == 4 * SAMPLER_DISTANCE  # most noise is drawn in the east
     report = ledger.report()
     assert "row in region=north" in report
     assert "one part of region at most: the dearest counts" in report
+
+
+@pytest.mark.parametrize("other", [Loss("gaussian", 0.01), Loss("pure", 0.1)])
+def test_a_part_that_is_spent_stays_so_whatever_others_hold(other):
+    """A part of other kinds, or with a smaller pure part, does not stand for it."""
+    east, north = (Part("region", REGIONS, name) for name in ("east", "north"))
+    spent = {1: fit(Loss("pure", 1.0), part=east), 2: fit(other, part=north)}
+    balance = Balance(Terms(1.0, 1e-6), spent)
+    assert balance.affords(gaussian(0.01, north))
+    for part in (east, None):
+        assert not balance.affords(fit(Loss("pure", 0.5), part=part))
 
 
 def test_each_part_has_all_that_is_left():
@@ -101,11 +118,12 @@ def test_no_unit_ever_loses_more_than_the_budget(seed):
     for first in rules[0]:
         for second in rules[1]:
             seen = [f.losses for f in entries.values() if f.part in (None, first, second)]
-            delta = filters.spent_delta((), seen, 1.0, (1.0, 1e-5))
+            delta = filters.spent_delta((), sum_of(seen), 1.0, (1.0, 1e-5))
             assert delta <= 1e-5
             worst = max(worst, delta)
     assert worst > 2e-6  # nearly all was taken
-    everything = filters.spent_delta((), [f.losses for f in entries.values()], 1.0, (1.0, 1e-5))
+    every = sum_of(f.losses for f in entries.values())
+    everything = filters.spent_delta((), every, 1.0, (1.0, 1e-5))
     assert everything > 1e-5  # and more than without parts
 
 
@@ -234,12 +252,13 @@ def test_a_key_is_one_rule(tmp_path):
     with again:
         with again.disjoint(key="region", parts=["a", "b"]) as part, part("b"):
             pca().fit(X)
-        with (
-            again.disjoint(key="region", parts=["a", "b", "c"]) as part,
-            part("c"),
-            pytest.raises(PrivacyError, match="another 'key'"),
-        ):
-            pca().fit(X)
+        for parts, whole_groups in ((["a", "b", "c"], False), (["a", "b"], True)):
+            with (
+                again.disjoint(key="region", parts=parts, whole_groups=whole_groups) as part,
+                part("a"),
+                pytest.raises(PrivacyError, match="another 'key'"),
+            ):
+                pca().fit(X)
         again._refused.clear()
     assert again.spent.mu == mu_of(0.5)
 

@@ -1,19 +1,32 @@
 """A ledger bounds every tree of choices, also one that takes another kind of fit by its luck."""
 
 import math
+from functools import reduce
 
 import numpy as np
 import pytest
 from scipy.special import expit, ndtr, ndtri
 
 from skdp import BudgetExceededError, PrivacyError, PrivacyLedger
-from skdp.privacy.accounting.losses import Loss, delta_from_losses
-from skdp.privacy.accounting.sketch_laws import SketchMixture
-from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.privacy.ledger.filters import dominating_mu, spent_delta, spent_epsilon, spent_losses
+from skdp.privacy.accounting.losses import Loss, SketchMixture, delta_from_losses
+from skdp.privacy.gate.bounds import PrivacyBudget
+from skdp.privacy.ledger import filters
+from skdp.privacy.ledger.filters import Sum, dominating_mu
 from skdp.privacy.ledger.fits import LedgerFit
 
 SKETCH = (Loss("sketch", SketchMixture(((0.1, (40,)),))),)
+
+
+def of_lists(add):
+    """Let a filter take later fits as a list of their losses."""
+    return lambda first, later, *rest: add(
+        first, reduce(Sum.plus, map(Sum.of, later), Sum()), *rest
+    )
+
+
+spent_delta, spent_epsilon, spent_losses = map(
+    of_lists, (filters.spent_delta, filters.spent_epsilon, filters.spent_losses)
+)
 
 
 def fit_of(*losses):

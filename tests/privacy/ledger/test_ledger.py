@@ -14,8 +14,7 @@ from sklearn.base import clone
 from skdp import DPPCA, BudgetExceededError, DPIncrementalPCA, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting import losses as accounting
 from skdp.privacy.accounting.losses import Loss
-from skdp.privacy.gate.bounds import Bound
-from skdp.privacy.gate.budget import MAX_DRAWS, PrivacyBudget
+from skdp.privacy.gate.bounds import MAX_DRAWS, Bound, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.balances import Balance
 from skdp.privacy.ledger.filters import dominating_mu
@@ -349,7 +348,7 @@ def test_fit_that_fails_after_a_release_keeps_what_was_granted(monkeypatch):
         estimator = DPPCA(clip_norm="auto")
         with pytest.raises(RuntimeError):
             estimator.fit(X)
-        monkeypatch.setattr(DPPCA, "_fit_spectrum", broken)
+        monkeypatch.setattr(DPPCA, "_count", broken)
         assert ledger.spent.mu == pytest.approx(mu_of(1.0))
         assert not hasattr(estimator, "privacy_spent_")
     assert [fit.state for fit in ledger.entries] == ["failed"]

@@ -1,6 +1,8 @@
 """Many datasets in one file: a budget for each, and lines that nobody changes unseen."""
 
 import json
+import os
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -9,10 +11,10 @@ import pytest
 
 from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.ledger import store
 from skdp.privacy.ledger.balances import Terms
-from skdp.privacy.ledger.files import FileBook
 from skdp.privacy.ledger.fits import LedgerFit
-from skdp.privacy.ledger.registry import read_registry
+from skdp.privacy.ledger.store import FileBook, read_registry
 
 # Few rows, or noise alone: that fits say so is not what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
@@ -22,6 +24,10 @@ X = np.random.default_rng(0).standard_normal((200, 3)) / 3
 
 def pca(epsilon=0.5, **params):
     return DPPCA(1, clip_norm=1.0, epsilon=epsilon, **params)
+
+
+def a_fit():
+    return LedgerFit("Fit", "row", "replace", (Loss("gaussian", 0.1),), False)
 
 
 @pytest.fixture
@@ -121,12 +127,66 @@ def test_a_changed_line_is_seen_and_nothing_is_charged(path, both, way):
     assert head
 
 
-def test_lines_taken_from_the_end_are_seen_by_a_head(path, both):
-    patients, _ = both
-    head = patients.head
-    assert head in read_registry(path).hashes
-    change(path, "DELETE FROM lines WHERE number = (SELECT max(number) FROM lines)")
-    assert head not in read_registry(path).hashes  # whole by itself, and older
+@pytest.mark.parametrize("way", ["last line", "older copy", "emptied", "written anew"])
+def test_a_file_that_is_behind_is_refused_by_who_saw_more(path, both, way, monkeypatch):
+    """A restored backup: what was spent since stands in the memory of the process alone."""
+    patients, visits = both
+    head, older = patients.head, path + ".older"
+    shutil.copy(path, older)
+    with patients:
+        pca(0.1).fit(X)
+    if way == "older copy":  # what it has only read, it saw too
+        monkeypatch.setattr(store, "_SEEN", {})
+        monkeypatch.setattr(store, "_KEPT", {})
+        read_registry(path)
+    if way == "last line":
+        change(path, "DELETE FROM lines WHERE number = (SELECT max(number) FROM lines)")
+    elif way == "emptied":
+        change(path, "DELETE FROM lines")
+    elif way == "written anew":
+        os.unlink(path)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(store, "_SEEN", {})
+            elsewhere.setattr(store, "_KEPT", {})
+            book = FileBook(path, Terms(2.0, 1e-6), "patients")
+            for _ in range(20):  # as many lines as it saw, and more
+                book.reserve(a_fit())
+    else:
+        shutil.copy(older, path)
+    key = max(patients._book._last, 1)
+    for act in (
+        lambda: patients._book.settle(key, (), "failed"),
+        lambda: patients.remaining(),
+        lambda: visits._book.reserve(a_fit()),
+        lambda: PrivacyLedger.open(path, "patients"),
+        lambda: PrivacyLedger(2, 1e-6, path=path, dataset="patients"),
+        lambda: read_registry(path),
+    ):
+        with pytest.raises(PrivacyError, match="that this process saw"):
+            act()
+    monkeypatch.setattr(store, "_SEEN", {})  # another process asks for a head that was noted
+    hashes = read_registry(path).hashes
+    assert (head in hashes) is (way in ("last line", "older copy"))
+
+
+def test_every_hash_is_over_all_lines_before(path, both):
+    """Who changes a line and its hash breaks the next one."""
+    with closing(sqlite3.connect(path)) as file:
+        ((line,),) = file.execute("SELECT line FROM lines WHERE number = 3")
+    changed = line.replace("0.2", "0.1")
+    assert changed != line
+    for before in read_registry(path).hashes[1], "":
+        change(path, "UPDATE lines SET line = ?, hash = ? WHERE number = 3",
+               changed, store._hash(before, changed))  # fmt: skip
+        with pytest.raises(PrivacyError, match=r"line [34] of .* was changed"):
+            read_registry(path)
+
+
+def test_numbers_of_lines_have_no_holes(path, both, monkeypatch):
+    change(path, "UPDATE lines SET number = 99 WHERE number = (SELECT max(number) FROM lines)")
+    monkeypatch.setattr(store, "_SEEN", {})
+    with pytest.raises(PrivacyError, match=r"line \d of .* was changed"):
+        read_registry(path)
 
 
 def test_an_export_is_verified_and_says_the_same(path, both, tmp_path):
@@ -151,7 +211,6 @@ def test_two_datasets_of_a_file_are_two_payers(path):
     books = [FileBook(path, Terms(1.0, 1e-6), name) for name in "ab"]
     assert books[0] != books[1]
     assert len({*books, FileBook(path, dataset="a")}) == 2
-    fit = LedgerFit("Fit", "row", "replace", (Loss("gaussian", 0.1),), False)
-    assert [book.reserve(fit) for book in books] == [1, 1]
+    assert [book.reserve(a_fit()) for book in books] == [1, 1]
     books[0].settle(1, (), "failed")
     assert [len(book.balance().entries) for book in books] == [0, 1]

@@ -1,4 +1,4 @@
-"""Slips: as many fits as were paid for, in whatever thread or process, and the refit of one."""
+"""Reservations: as many fits as were paid for, in any thread or process, and one refit."""
 
 import copy
 import math
@@ -14,7 +14,7 @@ from skdp import DPPCA, BudgetExceededError, PrivacyError, PrivacyLedger
 from skdp.privacy.accounting.losses import Loss
 from skdp.privacy.ledger import routes
 from skdp.privacy.ledger.fits import LedgerFit
-from skdp.privacy.ledger.reservations import RunLimit, Slips, Ticket
+from skdp.privacy.ledger.routes import ReservationKey, RunLimit, SearchReservation
 
 X = np.random.default_rng(0).standard_normal((200, 3))
 
@@ -28,12 +28,12 @@ def fit(mu, **params):
                      losses=(Loss("gaussian", mu),), seeded=False)  # fmt: skip
 
 
-def taken(slips, *fits):
+def taken(reserved, *fits):
     """Return how many of the fits a reservation has room for."""
     done = 0
     for each in fits:
         try:
-            slips.reserve(each)
+            reserved.reserve(each)
             done += 1
         except BudgetExceededError:
             pass
@@ -45,45 +45,54 @@ def written():
     made = []
 
     def write(*lists):
-        made.append(Slips.write(*lists))
+        made.append(SearchReservation.write(*lists))
         return made[-1]
 
     yield write
-    for slips in made:
-        if os.path.exists(slips.path):
-            slips.end()
+    for reserved in made:
+        if os.path.exists(reserved.path):
+            reserved.end()
 
 
 def test_each_fit_once_and_one_refit(written):
-    slips = written([fit(1.0), fit(1.0), fit(2.0)], [[fit(1.0)], [fit(2.0)]])
-    assert not slips.used()
-    assert taken(slips, *[fit(1.0)] * 9) == 3
-    assert slips.used()
-    assert taken(slips, *[fit(2.0)] * 9) == 1  # the refit was that of the other candidate
-    assert taken(slips, fit(1.0, unit="label"), fit(1.0, adjacency="add_remove"), fit(0.5)) == 0
+    reserved = written([fit(1.0), fit(1.0), fit(2.0)], [[fit(1.0)], [fit(2.0)]])
+    assert taken(reserved, fit(1.0, unit="label"), fit(1.0, adjacency="add_remove"), fit(0.5)) == 0
+    assert not reserved.used()
+    assert taken(reserved, *[fit(1.0)] * 9) == 3
+    assert reserved.used()
+    assert taken(reserved, *[fit(2.0)] * 9) == 1  # the refit was that of the other candidate
 
 
 def test_a_refit_of_several_parts_is_that_of_one_candidate(written):
-    slips = written([], [[fit(1.0), fit(3.0)], [fit(3.0), fit(1.0)], [fit(1.0), fit(2.0)]])
-    assert taken(slips, fit(1.0), fit(2.0)) == 2
-    assert taken(slips, fit(3.0), fit(1.0)) == 0
+    reserved = written([], [[fit(1.0), fit(3.0)], [fit(3.0), fit(1.0)], [fit(1.0), fit(2.0)]])
+    assert taken(reserved, fit(1.0), fit(2.0)) == 2
+    assert taken(reserved, fit(3.0), fit(1.0)) == 0
 
 
 def test_many_threads_take_no_more_than_there_is(written):
-    slips = written([fit(1.0)] * 20, [])
+    reserved = written([fit(1.0)] * 20, [])
     with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(lambda _: taken(slips, fit(1.0)), range(60))) == 20
+        assert sum(pool.map(lambda _: taken(reserved, fit(1.0)), range(60))) == 20
 
 
 def test_it_ends_for_everybody(written):
-    slips = written([fit(1.0)] * 3, [])
-    other = Slips(slips.path)  # as another process sees it
+    reserved = written([fit(1.0)] * 3, [])
+    other = SearchReservation(reserved.path)  # as another process sees it
     assert taken(other, fit(1.0)) == 1
-    slips.end()
-    for each in (slips, other):
+    reserved.end()
+    for each in (reserved, other):
         with pytest.raises(PrivacyError, match="has ended"):
             each.reserve(fit(1.0))
-    assert not os.path.exists(slips.path)
+    assert not os.path.exists(reserved.path)
+    assert not written([fit(1.0)], []).end()
+
+
+def test_a_reservation_that_somebody_removed_was_drawn_on(written):
+    """Whatever clears temporary files would give back what was released."""
+    reserved = written([fit(1.0)], [])
+    assert taken(reserved, fit(1.0)) == 1
+    os.unlink(reserved.path)
+    assert reserved.end()
 
 
 def test_reservations_are_not_copied(written):
@@ -107,15 +116,33 @@ def test_a_run_takes_fits_of_its_meaning_and_size_only():
     pure = LedgerFit("Fit", "row", "replace", (Loss("pure", 0.1),), False)
     with pytest.raises(PrivacyError, match="'gaussian' ones only"):
         limit.reserve(pure)
-    limit.reserve(fit(0.6))
-    limit.reserve(fit(0.8))
+
+
+@pytest.mark.parametrize(("kind", "sizes"), [("gaussian", (0.6, 0.8)), ("pure", (0.5, 0.5))])
+def test_a_run_adds_up_its_fits(kind, sizes):
+    """Squares of mu add up, and epsilons."""
+    limit = RunLimit("row", "replace", Loss(kind, 1.0))
+    first, second, more, whole = (
+        LedgerFit("Fit", "row", "replace", (Loss(kind, size),), False)
+        for size in (*sizes, 0.01, 1.0)
+    )
+    limit.reserve(first)
+    limit.reserve(second)
     with pytest.raises(BudgetExceededError):
-        limit.reserve(fit(0.01))
+        limit.reserve(more)
     limit.next_run()
-    limit.reserve(fit(1.0))
+    limit.reserve(whole)
 
 
-# -- tickets --------------------------------------------------------------------------------------
+# -- keys -----------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_last_fit_failed_has_granted_what_the_first_was():
+    """Else a search that fails at the end gives back what its fits released."""
+    limit = RunLimit("row", "replace", Loss("gaussian", 1.0))
+    for granted, state in (((Loss("gaussian", 0.1),), "fitted"), ((), "failed")):
+        limit.settle(0, granted, state)
+    assert limit.granted
 
 
 @pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
@@ -137,18 +164,18 @@ def test_clones_and_pickles_of_a_ledger_are_refused():
 
 
 @pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
-def test_a_ticket_does_not_show():
+def test_a_reservation_key_does_not_show():
     plain = pca()
-    with PrivacyLedger(3, 1e-5) as ledger, ledger.pay_for(plain):
-        ticketed = clone(plain).fit(X)
+    with PrivacyLedger(3, 1e-5) as ledger, ledger.pay_for(plain, assume_all_rows=True):
+        keyed = clone(plain).fit(X)
     plain.fit(X)
-    assert ticketed.get_params() == plain.get_params()
-    assert repr(ticketed) == repr(plain)
-    assert "_ledger_ticket" not in ticketed._repr_html_()
-    assert "_ledger_ticket" not in vars(clone(ticketed))
-    assert "_ledger_ticket" not in vars(plain)
-    loaded = pickle.loads(pickle.dumps(ticketed))
-    np.testing.assert_array_equal(loaded.transform(X), ticketed.transform(X))
+    assert keyed.get_params() == plain.get_params()
+    assert repr(keyed) == repr(plain)
+    assert "_reservation_key" not in keyed._repr_html_()
+    assert "_reservation_key" not in vars(clone(keyed))
+    assert "_reservation_key" not in vars(plain)
+    loaded = pickle.loads(pickle.dumps(keyed))
+    np.testing.assert_array_equal(loaded.transform(X), keyed.transform(X))
 
 
 def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
@@ -158,9 +185,9 @@ def test_a_fit_beside_a_ledger_that_cannot_be_charged_is_refused(monkeypatch):
         pca().fit(X)
 
 
-@pytest.mark.parametrize("slips", ["", "gone"])
-def test_what_was_paid_for_ends_with_its_reservation(tmp_path, slips):
-    """In another process too, where the file of slips is all that tells of it."""
-    ticket = Ticket((), "of another process", str(tmp_path / slips) if slips else "")
+@pytest.mark.parametrize("reserved", ["", "gone"])
+def test_what_was_paid_for_ends_with_its_reservation(tmp_path, reserved):
+    """In another process too, where the file is all that tells of it."""
+    key = ReservationKey((), "of another process", str(tmp_path / reserved) if reserved else "")
     with pytest.raises(PrivacyError, match="paid for by name, and that has ended"):
-        routes._reservation(ticket, "Fit")
+        routes._reservation(key, "Fit")

@@ -4,8 +4,10 @@ import inspect
 import multiprocessing
 import os
 import pickle
+import stat
 import subprocess
 import sys
+import tempfile
 from functools import partial
 
 import joblib
@@ -93,8 +95,9 @@ def test_a_search_that_was_paid_for_runs_in_workers():
         assert ledger.entries == ()
         with ledger.pay_for(search):
             search.fit(X)
-            (more,) = in_workers(partial(SCORER, search.best_estimator_))
-        assert "not among those" in more  # what its workers took is taken
+            more = in_workers(search.best_estimator_.fit, partial(SCORER, search.best_estimator_))
+        assert "has ended" in more[0]  # with the fit, whatever its workers took
+        assert "nobody paid for" in more[1]
     assert ledger.spent.losses == search_cost(search).losses
     assert np.all(np.isfinite(search.cv_results_["mean_test_score"]))
 
@@ -177,7 +180,7 @@ def test_forked_child_refuses_everything(announced, monkeypatch):
 def test_what_a_killed_process_left_counts_for_those_that_it_started(monkeypatch, way):
     here = os.getpid()
     withdraw = scope.announce("feed", "somewhere")
-    dead = scope._folder() / f"{here}-dead"
+    dead = scope._own_folder() / f"{here}-dead"
     dead.write_text("lost")  # nobody holds it
     inside = {"feed": "somewhere"} | ({} if way == "descends" else {"dead": "lost"})
     assert dict(scope._announced()) == {}  # its own
@@ -203,7 +206,7 @@ def test_what_a_killed_process_left_counts_for_those_that_it_started(monkeypatch
 
 def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, tmp_path):
     """Files of others, of killed processes, and of this one ask for nothing after the first."""
-    monkeypatch.setattr(scope.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(scope, "_PLACES", (str(tmp_path),))
     monkeypatch.setattr(scope, "_SEEN", {})
     read, ancestors = [], {"41", "42"}
     monkeypatch.setattr(scope, "_ancestors", lambda: read.append(1) or set(ancestors))
@@ -211,7 +214,7 @@ def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, t
     assert dict(scope._announced()) == {} and not read
     held = []
     for name in ("77-dead", "78-other", "42-held", "41-gone"):
-        held.append((scope._folder() / name).open("x+"))
+        held.append((scope._own_folder() / name).open("x+"))
         held[-1].write(name)
         held[-1].flush()
         if name != "77-dead":
@@ -227,11 +230,60 @@ def test_the_list_of_processes_is_read_again_only_for_an_ancestor(monkeypatch, t
     withdraw()
 
 
+def told_later(queue, go):
+    go.get()
+    try:
+        queue.put(attempt())
+    except Exception as error:  # whatever it is: nobody waits for a child that has died
+        queue.put(str(error))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_workers_learn_of_a_ledger_whatever_tmpdir_is(monkeypatch, tmp_path):
+    """A program may set it anew, or a worker, once the other is there."""
+    context = multiprocessing.get_context("fork")
+    queue, go = context.SimpleQueue(), context.SimpleQueue()
+    child = context.Process(target=told_later, args=(queue, go))
+    child.start()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with PrivacyLedger(3, 1e-5) as ledger:
+        go.put(None)
+        assert "another process" in queue.get()
+    child.join()
+    assert ledger.entries == ()
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs owners of files")
-def test_a_folder_of_somebody_else_opens_no_ledger(monkeypatch, tmp_path):
+@pytest.mark.parametrize("way", ["somebody else's", "a link", "open to others"])
+def test_a_folder_of_somebody_else_tells_of_no_ledger(monkeypatch, tmp_path, way):
     """They could take the announcement away, and workers would fit without a charge."""
-    monkeypatch.setattr(scope.tempfile, "gettempdir", lambda: str(tmp_path))
-    owner = os.getuid()
-    monkeypatch.setattr(scope.os, "getuid", lambda: owner + 1)
-    with pytest.raises(PrivacyError, match="belongs to somebody else"), PrivacyLedger(1.0, 1e-6):
+    places = [tmp_path / "first", tmp_path / "second"]
+    monkeypatch.setattr(scope, "_PLACES", places)
+    for place in places:
+        place.mkdir()
+    first, second = scope._folders()
+    if way == "a link":
+        tmp_path.joinpath("mine").mkdir(mode=0o700)
+        first.symlink_to(tmp_path / "mine")
+    else:
+        first.mkdir(mode=0o777 if way == "open to others" else 0o700)
+        first.chmod(0o777 if way == "open to others" else 0o700)
+    if way == "somebody else's":
+        found = os.lstat
+
+        def theirs(path):
+            fields = list(found(path))
+            fields[stat.ST_UID] += path == first
+            return os.stat_result(fields)
+
+        monkeypatch.setattr(scope.os, "lstat", theirs)
+    with PrivacyLedger(1.0, 1e-6) as ledger:
+        assert len(os.listdir(second)) == 1
+        assert os.listdir(first) == []
+    assert os.listdir(second) == []
+    monkeypatch.setattr(scope, "_PLACES", places[:1])
+    with pytest.raises(PrivacyError, match="belong to somebody else"), ledger:
         pass

@@ -10,14 +10,15 @@ from scipy import stats
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.privacy.noise.flips import (
+from skdp.privacy.noise.integers import (
+    LAPLACE_SCALE,
     draw_flips,
     flip_deviation,
     flip_probability,
     flip_rate,
     flipped,
+    integer_geometric,
 )
-from skdp.privacy.noise.integers import LAPLACE_SCALE, integer_geometric
 from skdp.privacy.noise.words import SeededSource
 
 

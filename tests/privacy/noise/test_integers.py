@@ -13,8 +13,8 @@ from hypothesis.extra.numpy import array_shapes
 from scipy import stats
 
 from skdp.exceptions import PrivacyError
+from skdp.privacy.noise import integers as _table
 from skdp.privacy.noise import integers as noise
-from skdp.privacy.noise import table as _table
 from skdp.privacy.noise.words import SeededSource, SystemSource
 
 SIX_SIGMA = 2e-9  # two-sided probability beyond six standard deviations

@@ -7,8 +7,8 @@ import mpmath
 import numpy as np
 import pytest
 
+from skdp.privacy.noise import integers as _table
 from skdp.privacy.noise import integers as noise
-from skdp.privacy.noise import table as _table
 
 BITS = 126
 

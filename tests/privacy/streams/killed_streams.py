@@ -13,14 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from skdp._packing import pack
 from skdp.privacy import PrivacyBudget, PrivacySession
+from skdp.privacy.accounting.plain_data import pack
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.noise.words import make_source
-from skdp.privacy.streams.checkpoint import checkpoint, close, restore
+from skdp.privacy.streams.checkpoints import Journal, StreamGroup, checkpoint, close, restore
 from skdp.privacy.streams.continual import paid_stream
-from skdp.privacy.streams.groups import StreamGroup
-from skdp.privacy.streams.journal import Journal
 
 HORIZON, SIZE = 24, 500
 ACTS = 2 * HORIZON  # data, then (with more data) a release

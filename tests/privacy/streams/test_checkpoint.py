@@ -1,6 +1,7 @@
 """Checkpoints: nothing acknowledged is lost, nothing released twice, nothing stale resumed."""
 
 import contextlib
+import errno
 import importlib.util
 import os
 import shutil
@@ -11,15 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skdp._packing import pack, unpack
 from skdp.exceptions import PrivacyError
 from skdp.privacy import PrivacyBudget, PrivacySession
+from skdp.privacy.accounting.plain_data import pack, unpack
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.noise.words import SystemSource
-from skdp.privacy.streams import journal
-from skdp.privacy.streams.checkpoint import checkpoint, close, restore
-from skdp.privacy.streams.groups import StreamGroup
-from skdp.privacy.streams.journal import Journal
+from skdp.privacy.streams import checkpoints
+from skdp.privacy.streams.checkpoints import Journal, StreamGroup, checkpoint, close, restore
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="kills and locks are those of POSIX")
 KINDS = {"sqrt": ("sqrt", None), "tree": ("tree", None), "window": ("tree", 3)}
@@ -107,7 +106,7 @@ def test_files_are_secret_and_bounded(tmp_path):
 
 
 def test_acts_are_replaced_by_a_snapshot_when_they_take_room(tmp_path, monkeypatch):
-    monkeypatch.setattr("skdp.privacy.streams.journal._SLACK", 0)
+    monkeypatch.setattr("skdp.privacy.streams.checkpoints._SLACK", 0)
     path, group = tmp_path / "stream", new_group(horizon=60)
     checkpoint(group, path)
     size = path.stat().st_size
@@ -281,14 +280,14 @@ class Windows:
         holder = self.held.get(link)
         alive = holder is not None and os.path.exists(f"/proc/self/fd/{holder}")
         if alive and holder != descriptor and os.readlink(f"/proc/self/fd/{holder}") == link:
-            raise PermissionError("the byte is locked")
+            raise PermissionError(errno.EACCES, "the byte is locked")
         self.held[link] = descriptor
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="looks at what is open")
 def test_by_the_rules_of_windows(tmp_path, monkeypatch):
     Windows(monkeypatch)
-    monkeypatch.setattr(journal, "_SLACK", -(2**40))  # a snapshot replaces the file at each act
+    monkeypatch.setattr(checkpoints, "_SLACK", -(2**40))  # a snapshot replaces the file at each act
     path, group = tmp_path / "stream", new_group()
     checkpoint(group, path)
     with pytest.raises(PrivacyError, match="in use"):
@@ -321,7 +320,7 @@ def test_a_replacement_that_fails_stops_the_stream(tmp_path, monkeypatch):
     def refused(*args):
         raise PermissionError
 
-    monkeypatch.setattr(journal, "_SLACK", -(2**40))
+    monkeypatch.setattr(checkpoints, "_SLACK", -(2**40))
     monkeypatch.setattr(os, "replace", refused)
     with pytest.raises(PermissionError):
         group.open()

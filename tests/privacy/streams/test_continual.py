@@ -13,13 +13,13 @@ from scipy import stats
 from skdp.exceptions import BudgetExceededError, PrivacyError
 from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import Bound, Bounded
-from skdp.privacy.gate.grants import Grant
+from skdp.privacy.gate.session import Grant
 from skdp.privacy.noise.words import SystemSource, make_source
-from skdp.privacy.streams.continual import paid_stream
-from skdp.privacy.streams.correlated import StreamSchedule, dyadic_cover
-from skdp.privacy.streams.groups import StreamGroup
-from skdp.testing import audit, calibration, record_transcript, seeded_entropy, transcript_audit
-from skdp.testing._hooks import replaced
+from skdp.privacy.streams.checkpoints import StreamGroup
+from skdp.privacy.streams.continual import StreamSchedule, dyadic_cover, paid_stream
+from skdp.testing import audit, record_transcript, seeded_entropy, transcript_audit
+from skdp.testing._transcripts import replaced
+from tools.calibration import calibration
 
 SIX = 6.0
 KINDS = {"sqrt": ("sqrt", None), "tree": ("tree", None), "window": ("tree", 5)}
@@ -348,7 +348,7 @@ def test_a_failing_read_changes_nothing():
         stream = new_stream(session=new_session(seed=1))
         stream.add(answer_of([1.0, 2.0, 3.0]))
         if fails:
-            with pytest.raises(RuntimeError, match="bad data"):
+            with pytest.raises(PrivacyError, match="withheld"):
                 stream.add(broken)
         streams.append(stream.open().value)
     assert np.array_equal(*streams)

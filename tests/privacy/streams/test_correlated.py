@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from skdp.privacy.streams.correlated import dyadic_cover, stream_schedule
+from skdp.privacy.streams.continual import dyadic_cover, stream_schedule
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 3, 7, 64, 1000, 4096])

@@ -11,9 +11,8 @@ from skdp import PrivacyError
 from skdp.privacy import PrivacyBudget, PrivacySession
 from skdp.privacy.gate.bounds import Bound
 from skdp.privacy.noise.words import SystemSource
-from skdp.privacy.streams import journal
-from skdp.privacy.streams.checkpoint import checkpoint, close
-from skdp.privacy.streams.groups import StreamGroup
+from skdp.privacy.streams import checkpoints
+from skdp.privacy.streams.checkpoints import StreamGroup, checkpoint, close
 
 RECORD, COUNT = "stream", "stream.count"
 
@@ -41,7 +40,7 @@ class Recorded:
 def log(monkeypatch):
     """Writes, synchronisations and replacements of a journal, in their order."""
     seen, names = [], {}
-    opened, fsync, rename = journal._open_secret, os.fsync, os.replace
+    opened, fsync, rename = checkpoints._open_secret, os.fsync, os.replace
 
     def open_secret(path, mode):
         file = opened(path, mode)
@@ -56,7 +55,7 @@ def log(monkeypatch):
         seen.append(("replace", target.name))
         rename(source, target)
 
-    monkeypatch.setattr(journal, "_open_secret", open_secret)
+    monkeypatch.setattr(checkpoints, "_open_secret", open_secret)
     monkeypatch.setattr(os, "fsync", synchronise)
     monkeypatch.setattr(os, "replace", replace)
     return seen
@@ -121,7 +120,7 @@ def test_nothing_is_returned_of_an_act_that_could_not_be_made_durable(tmp_path, 
 @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_checkpoint_in_use_is_not_copied(tmp_path, duplicate):
     """Two of them would go on from one count."""
-    opened = journal.Journal(tmp_path / RECORD, create=True)
+    opened = checkpoints.Journal(tmp_path / RECORD, create=True)
     with pytest.raises(PrivacyError, match="in use cannot be copied or pickled"):
         duplicate(opened)
     opened.close()

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from skdp.exceptions import PrivacyError
-from skdp.privacy.gate.bounds import Bound
-from skdp.privacy.gate.budget import PrivacyBudget
-from skdp.privacy.gate.grants import Accumulator
-from skdp.privacy.gate.session import PrivacySession
+from skdp.privacy.gate.bounds import Bound, PrivacyBudget
+from skdp.privacy.gate.session import Accumulator, PrivacySession
 from skdp.privacy.noise.words import SystemSource
-from skdp.privacy.streams.noise_first import NoisyGroup
-from skdp.testing._hooks import fixed_noise
+from skdp.privacy.streams.sketches import NoisyGroup
+from skdp.testing._transcripts import fixed_noise
 
 BOUNDS = {"a": Bound("a", (3,), 1.0, slack=0.0), "b": Bound("b", (2, 2), 1.0, slack=0.0)}
 
@@ -59,7 +57,7 @@ def test_an_answer_that_fails_leaves_all_as_they_were():
     _, once = closed([{"a": ones, "b": twos}])
     with fixed_noise(0):
         group = new_group()
-        with pytest.raises(MemoryError):
+        with pytest.raises(PrivacyError, match="memory enough"):
             group.add({"a": ones, "b": fails}, rows=1)
         assert group.notes["rows"] == 0
         group.add({"a": ones, "b": twos}, rows=1)

@@ -5,7 +5,7 @@ import math
 import mpmath as mp
 import pytest
 
-from skdp.privacy.streams.sketch_draws import COARSE, FINE, gaussian_scale
+from skdp.privacy.streams.sketches import COARSE, FINE, gaussian_scale
 
 
 def coarse_law(divisor):

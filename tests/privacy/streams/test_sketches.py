@@ -7,11 +7,9 @@ import pytest
 
 from skdp import PrivacyLedger
 from skdp.exceptions import BudgetExceededError, PrivacyError
-from skdp.privacy.accounting.losses import mu_from_epsilon_delta
+from skdp.privacy.accounting.losses import SketchLaw, mu_from_epsilon_delta
 from skdp.privacy.accounting.receipts import privacy_card
-from skdp.privacy.accounting.sketch_laws import SketchLaw
-from skdp.privacy.gate.bounds import Bound
-from skdp.privacy.gate.budget import PrivacyBudget
+from skdp.privacy.gate.bounds import Bound, PrivacyBudget
 from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.routes import Account, charge, settle
 from skdp.privacy.noise.words import SystemSource
@@ -116,7 +114,10 @@ def test_a_ledger_refuses_what_its_law_does_not_allow():
 def test_a_sketch_that_others_have_too_is_refused_in_a_ledger():
     shared = session(0.4)
     grant_sketches(shared, BOUNDS, [0.5, 0.5], shared=True)
-    with PrivacyLedger(1.0, 1e-6):
+    refused = pytest.raises(
+        PrivacyError, match=r"2 fit\(s\) inside this PrivacyLedger were refused"
+    )
+    with refused, PrivacyLedger(1.0, 1e-6):
         charged = session(0.4)
         charge(charged, "charged first")
         with pytest.raises(PrivacyError, match="this sketch is shared"):

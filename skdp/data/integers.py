@@ -1,0 +1,550 @@
+"""Rows as integers, and exact arithmetic with them: what one unit adds never depends on the others.
+
+The row map makes integers of a row, from that row alone, with a norm checked exactly. Products
+and sums of integers are exact in float64 below 2**53, and in limbs or digits beyond it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdp.data.blocks import (
+    Block,
+    Scratch,
+    dense,
+    entrywise,
+    largest_entries,
+    rint,
+    rows_times_powers,
+    scale_rows,
+    scaled_to_integers,
+    spread,
+    square_norms,
+    where_rows,
+)
+from skdp.data.factorisations import of_public
+
+# The row map: a row becomes integers that depend on that row alone, with a norm checked exactly.
+#
+# Nothing here may depend on where a row stands: norms never go through BLAS, whose bits do, and
+# sums of squares are compared only where they are exact integers.
+
+
+FloatArray = NDArray[np.float64]
+# Finest unit of a row, in units of its largest norm: products with a public matrix of 26 bits, and
+# sums of squares, then stay exact.
+FINEST_UNIT = 2.0**-25
+_EXACT = 2.0**52  # sums of squares of integers below this are exact in any order
+_ROUGH = 2.0**20  # and those of fewer units than this, for each column, rounding may blur
+_LENGTH_BITS = 19
+
+
+class _ScratchOfMaps(threading.local):
+    """Arrays that each thread uses again: for whole blocks, and for their long rows."""
+
+    def __init__(self) -> None:
+        self.block = Scratch()
+        self.long_rows = Scratch()
+        self.mantissas = Scratch()
+
+
+_SCRATCH = _ScratchOfMaps()
+
+
+def _mantissas(rows: Block) -> tuple[Block, FloatArray, NDArray[np.intc]]:
+    """Write rows as 2**e times integers: (integers, exact squared norms, e). Bad rows become 0.
+
+    The largest entry, the power of two and the integers depend on the row alone, and the squared
+    norm of the integers stays below 2**53: nothing here depends on summation order. The next call
+    of this thread overwrites dense integers.
+    """
+    bits = max(4, (51 - math.ceil(math.log2(max(2, rows.shape[1])))) // 2)
+    out = None if sp.issparse(rows) else _SCRATCH.mantissas.shaped(rows.shape)
+    largest = largest_entries(rows, out)
+    good = np.isfinite(largest) & (largest > 0)
+    exponents = np.where(good, np.frexp(np.where(good, largest, 1.0))[1], 0).astype(np.intc)
+    integers = entrywise(rint, rows_times_powers(where_rows(good, rows), bits - exponents, out))
+    return integers, square_norms(integers), exponents - bits
+
+
+def length_unit(n_features: int) -> float:
+    """Return a unit in which most rows of entries about 1 are neither too long nor too short.
+
+    A power of two, so that a row of length 1 has length 1: many lie at the end of an octave.
+    """
+    return math.ldexp(1.0, math.frexp(math.sqrt(n_features))[1] - _LENGTH_BITS)
+
+
+def row_norms(rows: Block, unit: float = math.inf) -> FloatArray:
+    """Norm of each row to a relative 1e-3 or better, from that row alone; bad rows have norm 0.
+
+    Rows of many units are measured in whole units, which is faster; rows of few units, and rows
+    too long for an exact sum of squares, in units of their own.
+    """
+    if not math.isfinite(unit):
+        return _own_norms(rows)
+    return _norms(rows, IntegerRows(math.inf, unit, reuse=True).unclipped(rows)[1], unit)
+
+
+def _norms(rows: Block, squares: FloatArray, unit: float) -> FloatArray:
+    """Return norms from those of integers; of rows for which these say little, from the rows."""
+    norms = np.sqrt(squares) * unit
+    hard = np.flatnonzero(~((squares > _ROUGH * rows.shape[1]) & (squares < _EXACT)))
+    if hard.size:
+        norms[hard] = _own_norms(rows if hard.size == rows.shape[0] else rows[hard])
+    return np.asarray(norms)
+
+
+def _own_norms(rows: Block) -> FloatArray:
+    _, squares, exponents = _mantissas(rows)
+    with np.errstate(over="ignore"):  # a norm beyond the largest float is above everything
+        return np.asarray(np.ldexp(np.sqrt(squares), exponents))
+
+
+@dataclass(frozen=True)
+class IntegerRows:
+    """The row map: clip to `clip_norm`, write in units of `unit`, keep the integer norm in bound.
+
+    A row x becomes z = rint(min(1, C/|x|) x / unit). If z.z exceeds (C/unit)**2 in exact integers,
+    the row is scaled down a little and rounded again, then truncated, then dropped: each step is
+    checked exactly and depends on that row alone. Rows that are not finite become zero.
+
+    With ``reuse`` dense results share one array of the thread, which the next such call overwrites.
+    """
+
+    clip_norm: float
+    unit: float
+    reuse: bool = False
+
+    @property
+    def square_bound(self) -> float:
+        """Largest squared integer norm that a row may have."""
+        return math.floor((self.clip_norm / self.unit) ** 2 * (1 - 1e-14))
+
+    def __call__(self, rows: Block) -> Block:
+        """Return the integer rows as float64."""
+        return self.with_squares(rows)[0]
+
+    def with_squares(self, rows: Block) -> tuple[Block, FloatArray]:
+        """Return the integer rows and their exact squared norms."""
+        return self._clipped(rows, *self.unclipped(rows))
+
+    def with_norms(self, rows: Block) -> tuple[Block, FloatArray]:
+        """Return the integer rows, and the norms of rows in this unit, as `row_norms` does."""
+        Z, squares = self.unclipped(rows)
+        norms = _norms(rows, squares, self.unit)
+        return self._clipped(rows, Z, squares)[0], norms
+
+    def unclipped(self, rows: Block) -> tuple[Block, FloatArray]:
+        """Return rows of any length in whole units, and their squared norms."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            Z = entrywise(self._rounded, rows)
+            return Z, square_norms(Z)
+
+    def _clipped(self, rows: Block, Z: Block, squares: FloatArray) -> tuple[Block, FloatArray]:
+        bound = self.square_bound
+        over = np.flatnonzero(~(squares <= bound))  # NaN counts as over
+        if over.size:
+            known = squares[over] < _EXACT  # else the sum of squares was not exact
+            easy, hard = over[known], over[~known]
+            lengths = np.sqrt(squares[easy]) * self.unit
+            shrunk, squares[easy] = self._shrunk(self._copied(rows, easy), lengths)
+            self._replace(Z, easy, shrunk)
+            if hard.size:
+                integers, exact, _ = _mantissas(rows[hard])
+                lengths = np.sqrt(np.maximum(exact, 1.0))
+                shrunk, squares[hard] = self._shrunk(integers, lengths)
+                self._replace(Z, hard, shrunk)
+        return Z, squares
+
+    def _copied(self, rows: Block, which: NDArray[np.intp]) -> Block:
+        if not self.reuse or sp.issparse(rows):
+            return rows[which]
+        out = _SCRATCH.long_rows.shaped((which.size, rows.shape[1]))
+        return np.take(rows, which, axis=0, out=out, mode="clip")  # else it takes a buffer
+
+    def _rounded(self, x: FloatArray) -> FloatArray:
+        out = _SCRATCH.block.shaped(x.shape) if self.reuse and x.ndim == 2 else None
+        scaled = np.multiply(x, 1.0 / self.unit, out=out)
+        return np.asarray(np.rint(scaled, out=scaled))
+
+    def _shrunk(self, rows: Block, lengths: FloatArray) -> tuple[Block, FloatArray]:
+        """Scale rows of given lengths (each from its row alone) down to the bound, in place.
+
+        Returns integer rows and their exact squared norms.
+        """
+        bound, radius = self.square_bound, math.sqrt(self.square_bound)
+        # Rounding moves a length by .6 of a unit, twice, and its square by d/12: aim below the
+        # bound, so that few rows need truncation, which shrinks every entry.
+        aim = max(radius - 2.5 - rows.shape[1] / (24 * max(radius, 1.0)), 0.875 * radius)
+        Z = scaled_to_integers(rows, spread(aim / lengths, rows))
+        squares = square_norms(Z)
+        over = np.flatnonzero(squares > bound)
+        if over.size:
+            smaller = radius / np.sqrt(squares[over]) * (1 - 2.0**-40)
+            truncated = entrywise(np.trunc, scale_rows(Z[over], smaller))
+            kept = (square_norms(truncated) <= bound).astype(np.float64)
+            self._replace(Z, over, scale_rows(truncated, kept))
+            squares[over] = square_norms(truncated) * kept
+        return Z, squares
+
+    @staticmethod
+    def _replace(Z: Block, which: NDArray[np.intp], rows: Block) -> None:
+        if isinstance(Z, np.ndarray):
+            Z[which] = rows
+            return
+        counts = Z.indptr[which + 1] - Z.indptr[which]
+        starts = np.repeat(Z.indptr[which] - rows.indptr[:-1], counts)
+        Z.data[starts + np.arange(rows.data.size)] = rows.data
+
+
+def as_int64(values: FloatArray) -> NDArray[np.int64]:
+    """Round to int64, saturated: a deterministic map of one row's contribution."""
+    return np.asarray(np.clip(np.rint(values), -(2.0**62), 2.0**62), dtype=np.int64)
+
+
+def clip_rows(rows: Block, clip_norm: float) -> Block:
+    """Scale float rows to norm at most `clip_norm` (epsilon is infinite: nothing is protected)."""
+    if math.isinf(clip_norm):
+        return rows
+    norms = np.sqrt(square_norms(rows))
+    return scale_rows(rows, np.minimum(1.0, clip_norm / np.maximum(norms, 1e-300)))
+
+
+def row_map(clip_norm: float, unit: float, *, reuse: bool = True) -> Callable[[Block], Block]:
+    """Return what clips rows to `clip_norm`: integers in units of `unit`, or floats at unit 0."""
+    if unit == 0.0:
+        return partial(clip_rows, clip_norm=clip_norm)
+    return IntegerRows(clip_norm, unit, reuse)
+
+
+def rows_and_squares(rows: Block, clip_norm: float, unit: float) -> tuple[Block, FloatArray]:
+    """Return clipped rows as `row_map` makes them, and their squared norms."""
+    if unit == 0.0:
+        clipped = clip_rows(rows, clip_norm)
+        return clipped, square_norms(clipped)
+    return IntegerRows(clip_norm, unit, reuse=True).with_squares(rows)
+
+
+# Products and sums of integers that are exact: in float64 below 2**53, and in limbs beyond it.
+#
+# Bits of such results depend on no order, block size or thread count (BLAS included). A public
+# matrix is put on a grid of 2**-26 first, which is free: everybody knows it.
+
+
+IntArray = NDArray[np.int64]
+GRID_BITS = 26  # of a public matrix beside integers of 26 bits: products stay below 2**53
+_LIMB = 20
+_MASK = 2**_LIMB - 1
+
+
+class PublicMatrix:
+    """A public matrix on a grid, so that products with integer rows are exact.
+
+    `integers` are its entries in multiples of `unit`, `norms` its two largest singular values.
+    """
+
+    def __init__(self, V: FloatArray) -> None:
+        V = np.asarray(V, np.float64)
+        self._bits = GRID_BITS - math.frexp(float(of_public(np.linalg.norm, V, 2)))[1]
+        self.unit = math.ldexp(1.0, -self._bits)
+        self.integers: FloatArray = np.rint(np.ldexp(V, self._bits))
+        largest = np.zeros(2)
+        values = of_public(np.linalg.svd, self.integers, compute_uv=False)[:2]
+        largest[: len(values)] = np.ldexp(values, -self._bits) * (1 + 1e-9)
+        self.norms: FloatArray = largest
+
+    def multiply(self, Z: Block) -> FloatArray:
+        """Return Z V for integer rows Z, without rounding."""
+        product = dense(Z @ self.integers)
+        product *= self.unit
+        return product
+
+
+class ExactProduct:
+    """The product Z'(Z V) for a public V on a grid and integers Z, exact until it is rounded once.
+
+    Rows of Z may be at most 2**18 long together, for one unit. V counts as `scale` times a matrix
+    of norm in [1/2, 1], so that Z is in units of sqrt(step / scale) for answers in steps.
+    """
+
+    def __init__(self, V: FloatArray) -> None:
+        V = np.asarray(V, np.float64)
+        self.scale = math.ldexp(1.0, math.frexp(float(of_public(np.linalg.norm, V, 2)))[1])
+        self._matrix = PublicMatrix(V / self.scale)
+        self.norms: FloatArray = self._matrix.norms * self.scale
+
+    def in_limbs(self, Z: Block) -> list[FloatArray]:
+        """Return Z V in three parts: whole numbers, units of 2**-13 and of 2**-26 of them."""
+        rest = self._matrix.multiply(Z)
+        parts = [np.trunc(rest)]
+        for _ in range(2):
+            rest = (rest - parts[-1]) * 2.0 ** (GRID_BITS // 2)
+            parts.append(np.trunc(rest))
+        return parts
+
+    @staticmethod
+    def whole(high: IntArray, middle: IntArray, low: IntArray) -> IntArray:
+        """Return the floor of products with the three parts, summed over all rows."""
+        bits = GRID_BITS // 2
+        return np.asarray(high + ((middle + (low >> bits)) >> bits))
+
+
+def on_grid(matrix: FloatArray) -> FloatArray:
+    """Write a public matrix of norm at most 1 in units of 2**-26."""
+    return rint(np.asarray(matrix, np.float64) * 2.0**GRID_BITS)
+
+
+def off_grid(grid: FloatArray) -> FloatArray:
+    """Return a matrix on the grid as what it stands for."""
+    return np.asarray(grid * 2.0**-GRID_BITS)
+
+
+def reduced(values: FloatArray, scale: float | FloatArray = 1.0) -> FloatArray:
+    """Round exact products with a grid (times powers of two) to integers, in place."""
+    values *= scale * 2.0**-GRID_BITS
+    return rint(values)
+
+
+def _floored(grid: FloatArray, *limbs: IntArray) -> IntArray:
+    """Return floor(grid K / 2**26) modulo 2**64 for K in limbs of 20 bits, the lowest first.
+
+    The last limb has a sign. By Cauchy-Schwarz products of a limb with a row of the grid of norm
+    below 2**27 stay below 2**53 for up to 2**12 rows of K.
+    """
+    low, middle, *rest = ((grid @ limb.astype(np.float64)).astype(np.int64) for limb in limbs)
+    total = ((low >> _LIMB) + middle) >> (GRID_BITS - _LIMB)
+    for place, part in enumerate(rest):
+        total += part << (2 * _LIMB - GRID_BITS + place * _LIMB)
+    return np.asarray(total)
+
+
+def exact_map(grid: FloatArray, K: IntArray) -> IntArray:
+    """Return floor(grid K / 2**26) for any int64 K, exactly."""
+    return _floored(grid, K & _MASK, (K >> _LIMB) & _MASK, K >> (2 * _LIMB))
+
+
+def wide_map(grid: FloatArray, high: IntArray, low: IntArray) -> IntArray:
+    """Return floor(grid K / 2**26) for K = 2**20 high + low (below 2**83), modulo 2**64.
+
+    K modulo 2**64 would not do: the quotient is not a function of it.
+    """
+    high = high + (low >> _LIMB)
+    return _floored(grid, low & _MASK, high & _MASK, (high >> _LIMB) & _MASK, high >> (2 * _LIMB))
+
+
+def limbs_of(exact: FloatArray) -> FloatArray:
+    """Return floor(x / 2**20) and the rest, exactly: sums of either fit int64."""
+    high = np.floor(exact * 2.0**-_LIMB)
+    return np.stack([high, exact - high * 2.0**_LIMB])
+
+
+def joined(high: IntArray, low: IntArray, shift: int) -> IntArray:
+    """Return floor((high 2**20 + low) / 2**shift)."""
+    if shift <= _LIMB:
+        return np.asarray((high << (_LIMB - shift)) + (low >> shift))
+    return np.asarray((high + (low >> _LIMB)) >> (shift - _LIMB))
+
+
+# Integers wider than int64: exact sums over rows, products with public matrices, one rounding.
+#
+# A number is held in limbs of 20 bits, the lowest first; the last one carries the sign. Public
+# matrices are on the grid of exact products.
+
+
+_FACTOR_BITS = 40  # of a public factor: a limb times it, and a carry, stay below 2**63
+_GROWTH = 2  # limbs that a product with a grid adds: 26 bits, and 6 for a sum over 4096 terms
+
+
+@dataclass(frozen=True)
+class Wide:
+    """An array of exact integers of any width.
+
+    Attributes
+    ----------
+    limbs : tuple of int64 arrays
+        The lowest first; all but the last lie in [0, 2**20).
+    """
+
+    limbs: tuple[IntArray, ...]
+
+    @classmethod
+    def joined(cls, high: IntArray, low: IntArray) -> Wide:
+        """Return ``2**20 high + low`` for any int64."""
+        zero = np.zeros_like(low)
+        return _carried([low, high, zero, zero, zero])
+
+    @property
+    def T(self) -> Wide:
+        """The transposed matrix."""
+        return Wide(tuple(limb.T for limb in self.limbs))
+
+    def __add__(self, other: Wide) -> Wide:
+        return self._with(other, 1)
+
+    def __sub__(self, other: Wide) -> Wide:
+        return self._with(other, -1)
+
+    def _with(self, other: Wide, sign: int) -> Wide:
+        width = max(len(self.limbs), len(other.limbs)) + 1
+        zero = np.zeros_like(self.limbs[0])
+        pairs = zip(
+            _padded(self.limbs, width, zero), _padded(other.limbs, width, zero), strict=True
+        )
+        return _carried([a + sign * b for a, b in pairs])
+
+    def shifted(self, bits: int) -> Wide:
+        """Return the numbers times ``2**bits``."""
+        whole, rest = divmod(bits, _LIMB)
+        zero = np.zeros_like(self.limbs[0])
+        return _carried([zero] * whole + [limb << rest for limb in self.limbs] + [zero])
+
+    def mapped(self, grid: FloatArray) -> Wide:
+        """Return ``grid @ self`` for a grid of at most 4096 columns whose rows are below 2**27.
+
+        Products with a limb stay below 2**53 by Cauchy-Schwarz, and are exact.
+        """
+        parts = [(grid @ limb.astype(np.float64)).astype(np.int64) for limb in self.limbs]
+        zero = np.zeros_like(parts[0])
+        return _carried(parts + [zero] * _GROWTH)
+
+    def in_steps(self, scales: FloatArray | float, bits: int) -> IntArray:
+        """Return the floor of the numbers times ``scales / 2**bits``, modulo 2**64.
+
+        Scales, one for each column, are cut to 40 bits of the largest: what they multiply never
+        grows by it.
+        """
+        exponent = math.frexp(float(np.max(scales)))[1]
+        factors = np.floor(np.ldexp(scales, _FACTOR_BITS - exponent)).astype(np.int64)
+        zero = np.zeros_like(self.limbs[0])
+        scaled = _carried([limb * factors for limb in self.limbs] + [zero] * 3)
+        return scaled._floored(bits + _FACTOR_BITS - exponent)
+
+    def _floored(self, bits: int) -> IntArray:
+        if bits < 0:
+            return self.shifted(-bits)._floored(0)
+        first, rest = divmod(bits, _LIMB)
+        total = np.zeros_like(self.limbs[0])
+        for place, limb in enumerate(self.limbs[first:]):
+            shift = place * _LIMB - rest
+            if shift < 64:
+                total += limb >> -shift if shift < 0 else limb << shift
+        return total
+
+
+def _padded(limbs: tuple[IntArray, ...], width: int, zero: IntArray) -> list[IntArray]:
+    return [*limbs, *[zero] * (width - len(limbs))]
+
+
+def _carried(parts: list[IntArray]) -> Wide:
+    """Return the number whose limbs, of any size and sign, are given."""
+    limbs = []
+    carry = np.zeros_like(parts[0])
+    for part in parts[:-1]:
+        total = part + carry
+        limbs.append(total & _MASK)
+        carry = total >> _LIMB
+    return Wide((*limbs, parts[-1] + carry))
+
+
+# Matrices of wide integers in digits, and their products with public matrices: all exact.
+#
+# Notation: Z = sum_i 2**(b i) Z_i, with digits of at most 2**(b - 1) in absolute value. A public
+# matrix W of integers stands for W / 2**g. Products of digits are float64 matrix products whose
+# partial sums are all below 2**53, so that their bits depend on no order.
+
+
+_LARGEST = 2**62
+
+
+def stored(Z: Block) -> FloatArray:
+    """Return the entries that are stored."""
+    return np.asarray(Z.data if sp.issparse(Z) else Z)
+
+
+def digit_bits(longest: int) -> int:
+    """Return b such that sums over `longest` products of a digit and a public number are exact.
+
+    A column of W has norm 2**26, and absolute values of sum 2**26 sqrt(longest), at most; 2**(b-1)
+    times that is below 2**52, where a hundredth more, for the rounding of W, does not matter.
+    """
+    return 53 - GRID_BITS - math.ceil(math.log2(longest) / 2)
+
+
+def on_column_grid(V: FloatArray) -> tuple[FloatArray, int]:
+    """Return a public matrix as integers W and g: its longest column has norm 2**25 to 2**26."""
+    e = math.frexp(float(np.abs(V).max(initial=0.0)))[1]
+    V = np.ldexp(V, -e)  # squares of entries are floats then
+    g = GRID_BITS - math.frexp(float(np.linalg.norm(V, axis=0).max(initial=0.0)))[1]
+    return np.rint(np.ldexp(V, g)), g - e
+
+
+def split(Z: Block, bits: int) -> list[Block]:
+    """Return the digits of integers that floats hold, the lowest first; as many as they need."""
+    digits = []
+    while np.abs(stored(Z)).max(initial=0.0) > 2.0 ** (bits - 1):
+        digits.append(entrywise(partial(_lowest, bits=bits), Z))
+        Z = entrywise(partial(_above, bits=bits), Z)
+    return [*digits, Z]
+
+
+def _above(x: FloatArray, bits: int) -> FloatArray:
+    x = x * 2.0**-bits
+    return np.rint(x, out=x)
+
+
+def _lowest(x: FloatArray, bits: int) -> FloatArray:
+    high = _above(x, bits)
+    high *= 2.0**bits
+    return np.subtract(x, high, out=high)
+
+
+def products(digits: list[Any], W: FloatArray) -> list[IntArray]:
+    """Return the products of all digits with W."""
+    return [dense(digit @ W).astype(np.int64) for digit in digits]
+
+
+def digits_of(parts: list[IntArray], bits: int) -> list[IntArray]:
+    """Return the digits of sum_i 2**(bits i) parts_i: what exceeds its place is carried."""
+    half = 1 << (bits - 1)
+    digits, carry = [], np.zeros_like(parts[0])
+    for part in parts:
+        carry = carry + part
+        digits.append(((carry + half) & (2 * half - 1)) - half)
+        carry = (carry - digits[-1]) >> bits
+    return digits + (digits_of([carry], bits) if carry.any() else [])
+
+
+def floored(parts: list[IntArray], bits: int, shift: int) -> IntArray:
+    """Return floor(sum_i 2**(bits i - shift) parts_i), cut at +-2**62."""
+    digits = digits_of(parts, bits)  # sums of digits do not cancel: floats know how large they are
+    drop, rest = divmod(shift, bits) if shift > 0 else (0, shift)
+    for _ in range(drop):
+        low = digits.pop(0)
+        digits = digits or [np.zeros_like(low)]
+        digits[0] = digits[0] + (low >> bits)
+    size, total = np.zeros(parts[0].shape), np.zeros_like(parts[0])
+    for place, digit in enumerate(digits):
+        e = bits * place - rest
+        with np.errstate(over="ignore"):
+            size += np.ldexp(digit.astype(np.float64), e)
+        total += digit << e if e >= 0 else digit >> -e
+    near = np.abs(size) < 1.25 * _LARGEST  # then nothing was lost modulo 2**64
+    return np.where(near, np.clip(total, -_LARGEST, _LARGEST), np.where(size < 0, -1, 1) * _LARGEST)
+
+
+def mixed_words(words: NDArray[np.uint64], turn: int = 1) -> NDArray[np.uint64]:
+    """Spread 64-bit words over all words, always the same way (a public permutation a turn)."""
+    words = words + np.uint64(turn * 0x9E3779B97F4A7C15 % 2**64)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(words ^ (words >> np.uint64(31)), np.uint64)

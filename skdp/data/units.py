@@ -1,0 +1,641 @@
+"""Rows by unit: those of one group or user follow each other, and come in batches.
+
+Which batch a unit is in, and beside whom, never changes what is computed for it.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial, reduce
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from skdp.data.blocks import (
+    AnyRows,
+    RemoteRows,
+    RowSource,
+    finite_rows,
+    is_dask_array,
+    plain_block,
+    row_source,
+)
+from skdp.data.factorisations import times_powers
+from skdp.data.stored_rows import (
+    BlockFiles,
+    DaskParts,
+    DaskRows,
+    Sealed,
+    lazy_blocks,
+    rows_of_block,
+)
+from skdp.data.views import Columns, Groups, InTurn
+
+# Where rows and their columns are: in memory, in files, or on Dask workers; and one way to each.
+#
+# A place is joined by a public function of its rows and columns, which runs where they are.
+
+
+_CHUNK_BYTES = 2**25  # of one npy file: enough chunks for all threads, few enough to open
+Build = Callable[..., RowSource]
+
+
+@dataclass(frozen=True)
+class _Built:
+    """What joins the blocks of one place; it holds none of them, so that it can travel."""
+
+    build: Build
+    names: tuple[str, ...]
+    n_features: int
+
+    def __call__(self, rows: Any, *columns: Any) -> RowSource:
+        source = rows_of_block(rows, self.n_features)
+        if any(len(column) != source.n_rows() for column in columns):
+            raise ValueError("a block and its columns differ in length")
+        return self.build(source, **dict(zip(self.names, columns, strict=True)))
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Rows and columns of the same records, in memory, in files, or in blocks of Dask.
+
+    Attributes
+    ----------
+    rows : DenseRows, SparseRows, BlockFiles or DaskRows
+        The rows; their order is known.
+    columns : dict
+        What belongs to them, by name: arrays, or (beside DaskRows) Dask arrays in the same blocks.
+    """
+
+    rows: Any
+    columns: Mapping[str, Any]
+
+    def known_rows(self) -> float:
+        """Return the number of records, NaN where it is not known before the rows are read."""
+        known = getattr(self.rows, "known_rows", None)
+        return float(self.rows.n_rows() if known is None else known)
+
+    def joined(self, build: Build, *, whole_files: bool = False) -> AnyRows:
+        """Return the source of ``build(rows, **columns)`` over all places.
+
+        Files may be cut into ranges of rows unless they are to stay whole.
+        """
+        if isinstance(self.rows, DaskRows):
+            parts = [list(part) for part in zip(*self._items(self.columns), strict=True)]
+            items = [[rows, *part] for rows, part in zip(self.rows.items(), parts, strict=True)]
+            built = _Built(build, tuple(self.columns), self.rows.n_features)
+            return DaskParts(items, built, self.rows.n_features)
+        if isinstance(self.rows, BlockFiles):
+            return self._in_turn(build, whole_files)
+        return build(self.rows, **self.columns)
+
+    def column(self, name: str, build: Callable[[Any], RowSource], width: int) -> AnyRows:
+        """Return the source of ``build(column)`` over all places, without the rows."""
+        column = self.columns[name]
+        if not isinstance(self.rows, DaskRows):
+            return build(column)
+        (items,) = self._items({name: column})
+        return DaskParts([[item] for item in items], build, width)
+
+    def reduced(
+        self,
+        name: str,
+        work: Callable[[Any], Any],
+        combine: Callable[[Any, Any], Any],
+        finish: Callable[[Any], Any],
+    ) -> Any:
+        """Combine ``work(column)`` of all places; of the workers' only ``finish`` comes home."""
+        column = self.columns[name]
+        if isinstance(self.rows, DaskRows):
+            (items,) = self._items({name: column})
+            parts = DaskParts([[item] for item in items], _as_it_is, 0)
+            return parts.reduce(work, combine, finish)
+        files = self.rows.files() if isinstance(self.rows, BlockFiles) else [self.rows]
+        return finish(reduce(combine, [work(column[a:b]) for a, b in _ranges(files)]))
+
+    def _in_turn(self, build: Build, whole: bool) -> InTurn:
+        files = self.rows.files() if whole else self.rows.chunks(_CHUNK_BYTES)
+        opens = [
+            partial(build, file, **{name: c[a:b] for name, c in self.columns.items()})
+            for file, (a, b) in zip(files, _ranges(files), strict=True)
+        ]
+        return InTurn(opens, self.rows.n_features)
+
+    def _items(self, columns: Mapping[str, Any]) -> list[list[Any]]:
+        """Return the blocks of each column; those in memory are cut as the rows are."""
+        out = []
+        for name, column in columns.items():
+            lazy = is_dask_array(column)
+            items = lazy_blocks(column) if lazy else _slices(column, self.rows.lengths)
+            if len(items) != len(self.rows.items()):
+                raise ValueError(
+                    f"X and {name} need the same blocks: rechunk {name} to the rows of X. How many "
+                    "each has is withheld: it may tell the number of rows."
+                )
+            out.append(items)
+        return out
+
+
+def in_memory(rows: Any, **columns: Any) -> Placed:
+    """Return the records of an array or CSR matrix, with their columns."""
+    return Placed(row_source(rows), columns)
+
+
+def _as_it_is(column: Any) -> Any:
+    return column
+
+
+def _ranges(sources: list[Any]) -> list[tuple[int, int]]:
+    """Return which rows of all each source has."""
+    ends = np.cumsum([0, *(source.n_rows() for source in sources)]).tolist()
+    return list(pairwise(ends))
+
+
+def _slices(column: Any, lengths: tuple[float, ...]) -> list[Any]:
+    """Cut a column in memory; each slice travels, sealed, with its task."""
+    ends = np.cumsum([0, *lengths]).astype(int)
+    return [Sealed(column[a:b]) for a, b in pairwise(ends)]
+
+
+# Private rows by group, handed out in batches of groups with equally many rows.
+#
+# Which batch a group is in, and beside whom, never changes what is computed for it.
+
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+_BATCH_BYTES = 2**21  # what is made of a batch stays in a cache
+_MAX_GROUPS = 2**14  # public cap: integer products of one batch stay below 2**53
+
+
+@dataclass(frozen=True)
+class _Sorted:
+    """Rows in the order of their groups: group i owns ``rows[ends[i] - sizes[i]:ends[i]]``."""
+
+    rows: NDArray[np.intp]
+    sizes: IntArray
+    ends: IntArray
+
+
+class GroupedRows(ABC):
+    """Rows, and columns beside them, by group: a `RowSource` of batches (see `_batch`).
+
+    Parameters
+    ----------
+    X : array or CSR matrix of shape (n_rows, n_features), or a source of one
+        The private rows.
+    columns : mapping of arrays
+        What belongs to the rows, by name.
+    codes : int array of shape (n_rows,)
+        Number of the group of each row, 0, 1, 2, ...
+    """
+
+    def __init__(self, X: Any, columns: Columns, codes: NDArray[Any]) -> None:
+        self._source: Any = row_source(X)
+        self._columns, self._codes = columns, codes
+        self._sorted: _Sorted | None = None
+        self._chosen: list[IntArray] | None = None
+        self.n_features: int = self._source.n_features
+
+    @cached_property
+    def _X(self) -> Any:
+        return self._source.whole()  # of a file: read when a batch is asked for
+
+    def _sort(self) -> _Sorted:
+        """Sort rows by group; done once, inside the gate, and shared by all parts."""
+        codes = self._codes  # taken first: another thread lets go of them once rows are sorted
+        if self._sorted is None:
+            sizes = np.bincount(codes)
+            rows = np.argsort(codes, kind="stable")
+            self._sorted = _Sorted(rows, sizes, np.cumsum(sizes))
+            self._codes = np.zeros(0, np.intp)  # not needed again
+        return self._sorted
+
+    def _bytes_of_row(self) -> int:
+        """Return about what a row takes in a batch."""
+        return 8 * self.n_features
+
+    def _batches(self) -> list[IntArray]:
+        """Groups in batches of equal size; which batch one is in never changes a result."""
+        if self._chosen is None:
+            sizes = self._sort().sizes
+            by_size = np.argsort(sizes, kind="stable")
+            edges = np.flatnonzero(np.diff(sizes[by_size])) + 1
+            self._chosen = []
+            for groups in np.split(by_size, edges):
+                if groups.size == 0 or sizes[groups[0]] == 0:
+                    continue
+                bytes_each = int(sizes[groups[0]]) * self._bytes_of_row()
+                n = int(np.clip(_BATCH_BYTES // bytes_each, 1, _MAX_GROUPS))
+                self._chosen += [groups[i : i + n] for i in range(0, groups.size, n)]
+        return self._chosen
+
+    def n_rows(self) -> int:
+        """Return the private number of groups."""
+        return sum(groups.size for groups in self._batches())
+
+    def parts(self, n: int) -> list[RowSource]:
+        """Cut into `n` sources of the same groups."""
+        batches, out = self._batches(), []
+        for i in range(n):
+            part = copy.copy(self)
+            part._chosen = batches[i::n]
+            out.append(part)
+        return list(out)
+
+    def blocks(self) -> Iterator[Any]:
+        """Yield the batches."""
+        for groups in self._batches():
+            yield self._batch(groups)
+
+    @abstractmethod
+    def _batch(self, groups: IntArray) -> Any:
+        """Return some groups with equally many rows, as one block."""
+
+    def _gathered(self, groups: IntArray) -> tuple[int, Any, dict[str, Any]]:
+        """Return the number of rows of each group, their rows, and what is beside them."""
+        places = self._places_of(groups)
+        rows = self._sort().rows[places.ravel()]
+        return places.shape[1], self._X[rows], {name: c[rows] for name, c in self._columns.items()}
+
+    def _places_of(self, groups: IntArray) -> IntArray:
+        """Return where the rows of some groups with equally many stand among the sorted rows."""
+        order = self._sort()
+        m = int(order.sizes[groups[0]])
+        return np.asarray((order.ends[groups] - m)[:, None] + np.arange(m))
+
+
+class GroupRows(GroupedRows):
+    """Private rows by group: a `RowSource` of batches `Groups`, whose rows are groups.
+
+    Parameters
+    ----------
+    X : array or CSR matrix of shape (n_rows, n_features), or a source of one
+        The private rows.
+    columns : mapping of arrays
+        What belongs to the rows, by name.
+    codes : int array of shape (n_rows,)
+        Number of the group of each row, 0, 1, 2, ...
+    """
+
+    sparse = False  # whatever the rows are: centred ones are not
+
+    def __init__(self, X: Any, columns: Columns, codes: NDArray[Any]) -> None:
+        super().__init__(X, columns, codes)
+        self.dtype = getattr(self._source, "dtype", np.dtype(np.float64))
+
+    def _batch(self, groups: IntArray) -> Groups:
+        m, block, columns = self._gathered(groups)
+        return Groups(plain_block(block), m, columns)
+
+
+def each_alone(rows: Any, **columns: Any) -> GroupRows:
+    """Return rows as groups of one row each."""
+    n = rows.n_rows() if hasattr(rows, "n_rows") else rows.shape[0]
+    return GroupRows(rows, columns, np.arange(n))
+
+
+@dataclass(frozen=True)
+class GroupForm:
+    """How labels of groups, and what is beside them, are read; public, so that it can travel.
+
+    Attributes
+    ----------
+    check : callable
+        From the labels of a block to labels of one kind (it raises for a missing one).
+    encode : callable or None
+        From targets to float64 columns, each row from its target alone.
+    """
+
+    check: Callable[[Any], NDArray[Any]]
+    encode: Callable[[Any], FloatArray] | None = None
+
+    def __call__(self, rows: RowSource, groups: Any, y: Any = None) -> GroupRows:
+        """Return the groups of one place."""
+        codes = np.unique(self.check(groups), return_inverse=True)[1]
+        return GroupRows(rows, {} if self.encode is None else {"y": self.encode(y)}, codes)
+
+
+def groups_of(placed: Placed, form: GroupForm) -> AnyRows:
+    """Return the groups of rows, wherever they are, with the column `groups` beside them.
+
+    All rows of a group must lie in one place (`check_apart`).
+    """
+    check_apart(placed, form.check)
+    return placed.joined(form, whole_files=True)
+
+
+_SPREAD = (
+    "The rows of a group lie in more than one block, where they would count as two. Sort the "
+    "rows by group and cut the blocks between groups."
+)
+
+
+class _Seen(NamedTuple):
+    """The groups of some blocks, sorted, and whether no two of these blocks share one."""
+
+    labels: NDArray[Any]
+    apart: bool
+
+
+def _seen(labels: Any, check: Callable[[Any], NDArray[Any]]) -> _Seen:
+    return _Seen(np.unique(check(labels)), True)
+
+
+def _both(a: _Seen, b: _Seen) -> _Seen:
+    """Labels of unlike kinds may be cast to equal ones: then we refuse what would be right."""
+    labels = np.unique(np.concatenate([a.labels, b.labels]))
+    return _Seen(labels, a.apart and b.apart and len(labels) == len(a.labels) + len(b.labels))
+
+
+def check_apart(placed: Placed, check: Callable[[Any], NDArray[Any]]) -> None:
+    """Raise unless all rows of a group lie in one place; no label comes to the driver.
+
+    A group in two would send two contributions, each clipped alone, and count twice.
+    """
+    if not placed.reduced("groups", partial(_seen, check=check), _both, attrgetter("apart")):
+        raise ValueError(_SPREAD)
+
+
+# What was made for some units is kept for the passes that follow, within a public limit.
+
+
+Arrays = tuple[NDArray[Any], ...]
+_LARGE = 0.9  # of the limit, for what is large: what is small and needed in each pass finds room
+_KEPT_BYTES = 190_000_000  # of what is as large as rows; beside it a fit needs little
+
+
+class Memory:
+    """Arrays by public key, until they take a public number of bytes: a part stays without.
+
+    Which are kept never changes a result: what is not is made again, from the same rows.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[Hashable, Arrays] = {}
+        self._taken = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
+        """Return what is kept under the key, or what `make` returns."""
+        found = self._arrays.get(key)
+        if found is None:
+            found = make()
+            size = sum(array.nbytes for array in found)
+            share = _LARGE if large else 1.0
+            with self._lock:
+                if self._taken + size <= share * _KEPT_BYTES:
+                    self._taken += size
+                    self._arrays[key] = found
+        return found
+
+
+# Private rows by user, handed out in batches of users with equally many rows.
+#
+# Which batch a user is in, and beside whom, never changes what is computed for it.
+
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # spreads the bits of entries that differ little
+
+
+class _Units(NamedTuple):
+    """The power of two of each user's rows and targets, and whether all of it is finite."""
+
+    x_exponent: NDArray[np.intc]
+    y_exponent: NDArray[np.intc]
+    good: NDArray[np.bool_]
+
+
+class Batch:
+    """Users with equally many rows, each with its own power of two taken off.
+
+    Rows are gathered when they are looked at: some messages are about targets alone.
+
+    Parameters
+    ----------
+    source : UserRows
+        All users.
+    users : int array
+        Which of them.
+
+    Attributes
+    ----------
+    x_exponent, y_exponent : int arrays of shape (users,)
+        The powers of two (0 for targets without a free scale).
+    good : bool array of shape (users,)
+        Whether all that a user brought is finite; zeros stand for what others brought.
+    shape : tuple of int
+        Shape of the rows: users first.
+    """
+
+    def __init__(self, source: UserRows, users: IntArray) -> None:
+        self._source, self._users, self._keeps = source, users, True
+        self.x_exponent, self.y_exponent, self.good = source._units(users)
+        self.shape = (users.size, int(source._sort().sizes[users[0]]), source.n_features)
+
+    @cached_property
+    def _at(self) -> NDArray[np.intp]:
+        """Where the rows of each user stand in its own order, (users, rows)."""
+        return self._source._at(self._users)
+
+    @cached_property
+    def X(self) -> FloatArray:
+        """Rows (users, rows, features), entries at most 1: the true ones are X * 2**x_exponent."""
+        X = self._source._rows_of(self._at, self.good)
+        return times_powers(X, -self.x_exponent, out=X)
+
+    @cached_property
+    def Y(self) -> FloatArray:
+        """Targets (users, rows, outputs), likewise with `y_exponent`."""
+        Y = self._source._targets_of(self._at, self.good)
+        return times_powers(Y, -self.y_exponent, out=Y)
+
+    @property
+    def first_rows(self) -> FloatArray:
+        """The first row of each user in its own order, in the units of the data."""
+        return self._source._rows_of(self._at[:, :1], self.good)[:, 0]
+
+    def alone(self, i: int) -> Batch:
+        """Return one of the users, for whom nothing is kept."""
+        one, mine = copy.copy(self), slice(i, i + 1)
+        for name in ("_at", "X", "Y"):
+            one.__dict__.pop(name, None)
+        one._users, one._keeps = self._users[mine], False
+        one.x_exponent, one.y_exponent = self.x_exponent[mine], self.y_exponent[mine]
+        one.good, one.shape = self.good[mine], (1, *self.shape[1:])
+        return one
+
+    def own_rows(self) -> FloatArray:
+        """Return `X` in an array that may be written to: who looks at it again gathers it again."""
+        X = self.X
+        del self.X
+        return X
+
+    def keep(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
+        """Return what `make` returned for these users under a public key, or call it."""
+        if not self._keeps:
+            return make()
+        return self._source.memory((int(self._users[0]), key), make, large=large)
+
+
+def _exponents(values: FloatArray) -> NDArray[np.intc]:
+    """Return the power of two of each user, which brings its largest entry to [1/2, 1)."""
+    flat = values.reshape(len(values), -1)
+    largest = np.maximum(flat.max(axis=1, initial=0.0), -flat.min(axis=1, initial=0.0))
+    return np.where(largest > 0, np.frexp(largest)[1], 0).astype(np.intc)
+
+
+def _hashes(rows: FloatArray, first: int) -> NDArray[np.uint64]:
+    """Return a public hash of each row: its bits, folded, times odd numbers that spread them."""
+    bits = np.ascontiguousarray(rows).view(np.uint64)
+    steps = np.arange(first, first + rows.shape[2], dtype=np.uint64)
+    return np.asarray((bits ^ (bits >> np.uint64(32))) @ (steps * _ODD | np.uint64(1)))
+
+
+def _own_order(X: FloatArray, Y: FloatArray) -> NDArray[np.intp]:
+    """Return each user's rows in an order that depends on what they are, not on how they came.
+
+    Float sums then have the same bits for every order in which rows came. The order is that of a
+    public hash: sorted by value, rows that are alike would become pairs.
+    """
+    keys = _hashes(X, 1) + _hashes(Y, 1 + X.shape[2])
+    return np.argsort(keys, axis=1, kind="stable")
+
+
+class UserRows(GroupedRows):
+    """Private rows and targets, handed out in batches of users (a `RowSource` of batches).
+
+    Parameters
+    ----------
+    X : array or CSR matrix of shape (n_rows, n_features), or a source of one
+        The private rows.
+    Y : array of shape (n_rows, n_outputs)
+        The private targets.
+    codes : int array of shape (n_rows,)
+        Number of the user of each row, 0, 1, 2, ...
+    scale_targets : bool
+        Whether the target has a free scale, which is then taken off each user.
+    """
+
+    def __init__(self, X: Any, Y: FloatArray, codes: NDArray[Any], scale_targets: bool) -> None:
+        super().__init__(X, {"Y": Y}, codes)
+        self._scale_targets = scale_targets
+        self.n_outputs = int(Y.shape[1])
+        self.memory = Memory()
+        self._known: dict[int, _Units] = {}
+
+    def _bytes_of_row(self) -> int:
+        return 8 * (self.n_features + self.n_outputs)
+
+    def labelled_blocks(self) -> Iterator[tuple[IntArray, Batch]]:
+        """Yield (numbers of the users, batch)."""
+        for users in self._batches():
+            yield users, self._batch(users)
+
+    def _batch(self, users: IntArray) -> Batch:
+        return Batch(self, users)
+
+    def _units(self, users: IntArray) -> _Units:
+        """Return the units of users; the first time their rows are brought to their own order."""
+        known = self._known.get(int(users[0]))
+        if known is None:
+            known = self._known[int(users[0])] = self._first_look(users)
+        return known
+
+    def _first_look(self, users: IntArray) -> _Units:
+        everyone, at = np.ones(users.size, bool), self._at(users)
+        X, Y = self._rows_of(at, everyone), self._targets_of(at, everyone)
+        good = finite_rows(X.reshape(len(X), -1)) & finite_rows(Y.reshape(len(Y), -1))
+        if not good.all():
+            X, Y = (np.where(good[:, None, None], A, 0.0) for A in (X, Y))
+        if X.shape[1] > 1:
+            order = np.take_along_axis(at, _own_order(X, Y), axis=1)
+            self._sort().rows[self._places_of(users)] = order
+        none = np.zeros(users.size, np.intc)
+        return _Units(_exponents(X), _exponents(Y) if self._scale_targets else none, good)
+
+    def _at(self, users: IntArray) -> NDArray[np.intp]:
+        """Return where the rows of users stand, (users, rows)."""
+        return np.asarray(self._sort().rows[self._places_of(users)])
+
+    def _rows_of(self, at: NDArray[np.intp], good: NDArray[np.bool_]) -> FloatArray:
+        """Return rows of users, in an array of their own; zeros stand for bad users."""
+        X, flat = self._X, at.ravel()  # an array takes in half of the time of an index
+        block: Any = X.take(flat, axis=0) if isinstance(X, np.ndarray) else X[flat]
+        if sp.issparse(block):
+            block = block.toarray()  # duplicates are summed
+        X = np.asarray(block, np.float64).reshape(*at.shape, self.n_features)
+        return X if good.all() else np.where(good[:, None, None], X, 0.0)
+
+    def _targets_of(self, at: NDArray[np.intp], good: NDArray[np.bool_]) -> FloatArray:
+        taken = self._columns["Y"].take(at.ravel(), axis=0)
+        Y = np.asarray(taken, np.float64).reshape(*at.shape, self.n_outputs)
+        return Y if good.all() else np.where(good[:, None, None], Y, 0.0)
+
+
+def one_row_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
+    """Yield one row of each user, the first in the user's own order, in the units of the data.
+
+    That of a bad user is a bad row.
+    """
+    for batch in batches:
+        yield np.where(batch.good[:, None], batch.first_rows, np.nan)
+
+
+@dataclass(frozen=True)
+class UserForm:
+    """How targets and labels are read; public, so that it can travel.
+
+    Attributes
+    ----------
+    encode : callable
+        From the targets of a block to float64 columns.
+    check : callable
+        From the labels of a block to labels of one kind (it raises for a missing one).
+    scale_targets : bool
+        As in `UserRows`.
+    """
+
+    encode: Callable[[Any], FloatArray]
+    check: Callable[[Any], NDArray[Any]]
+    scale_targets: bool
+
+    def __call__(self, rows: RowSource, y: Any, groups: Any) -> UserRows:
+        """Return the users of one place."""
+        codes = np.unique(self.check(groups), return_inverse=True)[1]
+        return UserRows(rows, self.encode(y), codes, self.scale_targets)
+
+
+def users_of(placed: Placed, form: UserForm, n_outputs: int) -> AnyUsers:
+    """Return users whose rows lie in files or on workers, read one place at a time.
+
+    All rows of a user must lie in one place, else this raises: a user in two would send two
+    contributions, each clipped alone, and count twice. No label comes to the driver.
+    """
+    check_apart(placed, form.check)
+    users: Any = placed.joined(form, whole_files=True)
+    users.n_outputs = n_outputs
+    return cast(AnyUsers, users)
+
+
+class RemoteUsers(RemoteRows, Protocol):
+    """Users that live elsewhere, in parts of whole users."""
+
+    n_outputs: int
+
+
+class UsersInTurn(RowSource, Protocol):
+    """Users of one place after the other."""
+
+    n_outputs: int
+
+
+AnyUsers = UserRows | UsersInTurn | RemoteUsers

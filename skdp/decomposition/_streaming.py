@@ -1,0 +1,379 @@
+"""Estimators whose streams go on over calls: checkpoints, plans, what may be published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from skdp.base import FitObserver, change_of
+from skdp.decomposition._base import SPECTRUM_LEVEL
+from skdp.decomposition._factorizer_state import begin, chosen_method
+from skdp.decomposition._row_planning import check_shares, length_of, n_planned
+from skdp.exceptions import PrivacyError
+from skdp.privacy.ledger import routes
+from skdp.privacy.streams import checkpoints
+from skdp.privacy.streams.checkpoints import StreamGroup
+from skdp.theory import (
+    Expectation,
+    FitPlan,
+    check_counts,
+    constant_error,
+    factorization_error,
+    factorization_threshold,
+    gram_loss,
+    last_noise,
+    moment_edge,
+    rehearse,
+    whole_rows,
+    zero_rows,
+)
+
+# Estimators whose streams go on over calls: checkpoints, crashes, and what may be published.
+
+
+_STREAM = (
+    "_private"  # holds the running stream: secret, never pickled, not part of what is released
+)
+# How many acts of the stream its estimator knows to be done: fewer, if a call was interrupted.
+_ACTS = "_acknowledged"
+_NO_VALUE = "not kept"
+
+
+def _plain(value):
+    """Return a parameter as numbers, strings and lists, for comparison and for a checkpoint."""
+    if isinstance(value, np.ndarray):
+        return {"array": value.tolist()}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else _NO_VALUE
+
+
+def _parameter(plain):
+    """Undo `_plain`; a random generator is not kept (its stream of noise is)."""
+    if isinstance(plain, Mapping) and list(plain) == ["array"]:
+        return np.asarray(plain["array"])
+    return None if plain == _NO_VALUE else plain
+
+
+class StreamingMixin:
+    """An estimator with running streams: they go on over calls, checkpoints and crashes.
+
+    Subclasses have ``_publish(group)``, which sets the fitted attributes from the last releases,
+    list in ``_free`` the parameters that may change while a stream runs, and in ``_secrets`` what
+    a copy must not have.
+    """
+
+    _free = ("n_jobs",)
+    _secrets = (_STREAM, _ACTS)  # never copied
+
+    def _start_stream(self, session, bounds, shares, notes, **options):
+        """Pay for all streams (dict of bounds) or sketches (list); nothing is read."""
+        pay = StreamGroup.paid if isinstance(bounds, Mapping) else StreamGroup.paid_sketches
+        group = pay(session, bounds, shares, self.max_releases, **options)
+        group.notes = notes | {
+            "class": type(self).__name__,
+            "params": self._plain_params(),
+        }
+        return group
+
+    def _running_stream(self):
+        """Return the running group, charged to all ledgers that are open now; None if none runs."""
+        group = vars(self).get(_STREAM)
+        if group is None:
+            return None
+        self._check_stream(group.session, group.notes["params"])
+        if vars(self).get(_ACTS, 0) != group.acts:
+            raise PrivacyError(
+                "an earlier call was interrupted after its data were taken: again, they would "
+                "count twice. n_acknowledged() tells how many calls were done, and lets the stream "
+                "go on after them."
+            )
+        return group
+
+    def _plain_params(self):
+        return _plain(self.get_params(deep=False))
+
+    def _check_stream(self, session, before):
+        """Refuse parameters that changed; charge the stream to all ledgers that are open now."""
+        now = self._plain_params()
+        changed = [name for name in now if now[name] != before[name] and name not in self._free]
+        if changed:
+            raise ValueError(
+                f"The parameters {changed} of {type(self).__name__} changed while its stream runs. "
+                "Set them back, or start anew with sklearn.base.clone."
+            )
+        routes.charge(session, type(self).__name__, sensitivity=change_of(self))
+
+    def _keep_stream(self, group):
+        """Set what was released; a stream that has ended leaves nothing secret behind."""
+        self._publish(group)
+        setattr(self, _ACTS, group.acts)  # undone by `atomic`, if the call fails after all
+        if group.left > 0:
+            setattr(self, _STREAM, group)
+            return self
+        self._drop_stream()
+        checkpoints.close(group)
+        return self
+
+    def _drop_stream(self):
+        group = vars(self).pop(_STREAM, None)
+        vars(self).pop(_ACTS, None)
+        if group is not None:
+            checkpoints.close(group)
+
+    def checkpoint(self, path: Any) -> Any:
+        """Keep the running stream in a file, from now on: a crash then loses nothing.
+
+        Each later call (of ``partial_fit``, ``update`` or ``release``) is made durable before it
+        returns. What has returned is acknowledged: `restore` has it, and gives out the same bytes
+        for what was released. A call that was killed may or may not have been done:
+        `n_acknowledged` of the restored estimator tells where to go on.
+
+        Parameters
+        ----------
+        path : str or path-like
+            A file to make, mode 0600, with a second one, `path` + ".count", beside it. Both hold
+            exact sums of private data: keep them like the data. A second path takes over from the
+            first.
+        """
+        group = vars(self).get(_STREAM)
+        if group is None:
+            raise PrivacyError(
+                "no stream is running, so there is nothing secret to keep: pickle the estimator."
+            )
+        checkpoints.checkpoint(group, path)
+
+    @classmethod
+    def restore(cls, path: Any) -> Any:
+        """Return the estimator whose stream was kept at a path, to go on with it.
+
+        Raises PrivacyError if the file is damaged, in use by another process, or older than what
+        was acknowledged (an old copy would release the same steps again, with other noise). A copy
+        of both files from an earlier time cannot be told from the true ones.
+
+        Parameters
+        ----------
+        path : str or path-like
+            As given to `checkpoint`.
+
+        Returns
+        -------
+        estimator : object
+            Fitted if anything was released.
+        """
+        group = checkpoints.restore(path, FitObserver())
+        try:
+            if group.notes["class"] != cls.__name__:
+                raise ValueError(f"{path} holds a stream of {group.notes['class']}.")
+            params = {name: _parameter(value) for name, value in group.notes["params"].items()}
+            estimator = cls(**params)
+            group.notes["params"] = estimator._plain_params()
+            estimator._check_stream(group.session, group.notes["params"])
+            estimator._warn_if_weak(group.session.budget.epsilon, group.session.source.seeded)
+            if group.steps:
+                return estimator._keep_stream(group)
+            setattr(estimator, _STREAM, group)
+            setattr(estimator, _ACTS, group.acts)
+            return estimator
+        except BaseException:
+            checkpoints.close(group)
+            raise
+
+    def n_acknowledged(self) -> int:
+        """Return how many calls the running stream has done, and go on after the last of them.
+
+        Of ``partial_fit``, ``update``, ``update_matrix`` and ``release``. Ask it after a restore,
+        and after a call that was interrupted: where its data were taken all later calls raise until
+        it is asked, and what was released is then set. For the owner of the data: how often there
+        was data may tell more than was released.
+
+        Returns
+        -------
+        n_calls : int
+        """
+        group = vars(self).get(_STREAM)
+        if group is None:
+            raise PrivacyError("no stream is running.")
+        if vars(self).get(_ACTS, 0) != group.acts and group.steps:
+            self._keep_stream(group)
+        else:
+            setattr(self, _ACTS, group.acts)
+        return group.acts
+
+    def released(self) -> Any:
+        """Return a copy with what was released and nothing else: it can be pickled and published.
+
+        Returns
+        -------
+        public : object
+            A fitted estimator of the same class, whose stream does not go on.
+        """
+        check_is_fitted(self, "privacy_spent_")
+        copy = type(self)(**self.get_params(deep=False))
+        vars(copy).update({k: v for k, v in vars(self).items() if k not in self._secrets})
+        return copy
+
+
+# Plans of the decompositions that take streams: incremental PCA and the factorizer.
+
+
+# Root mean square length of rows in units of a learnt clip norm. Measured: beside many rows it lies
+# well above the median norm; where it may shorten most rows, it ends below.
+_SHORT, _CLIPPED = 0.75, 0.95
+
+
+class IncrementalPlanMixin:
+    """The method `plan` of DPIncrementalPCA."""
+
+    def plan(
+        self, n_samples: int, n_features: int, *, signal: Any = None, stream: bool = True
+    ) -> FitPlan:
+        """Say what a stream or a fit would release, and what error to expect; no data is touched.
+
+        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
+        number of samples that is private.
+
+        Parameters
+        ----------
+        n_samples, n_features : int
+            Shape of the data: all rows up to the last release.
+        signal : float or None, default=None
+            Assumed share of the squared length that the components hold; shares of directions fall
+            like the power of 1/i that agrees with it, None like 1/i.
+        stream : bool, default=True
+            Plan for `max_releases` calls of `partial_fit` (the error is that of the last release,
+            whose noise is the largest), or for one call of `fit`.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
+        """
+        n, d = n_samples, n_features
+        check_counts(self, n_samples=n, n_features=d)
+        self._check_parameters()
+        act = type(self)._first_step if stream else None
+        rehearsal = rehearse(self, n, zero_rows(n, d), act=act)
+        moments = rehearsal.named("moment", "gram")
+        noise = math.nan
+        horizon = self.max_releases if stream else 1
+        if moments:
+            length = self._length_in_batch(n / horizon, d, rehearsal.mu)
+            noise = last_noise(moments[0], horizon, self.mechanism) / length**2
+        shares = check_shares(self, signal, None, d)
+        calls = f"{self.max_releases} releases, paid at once" if stream else "one release, by fit"
+        if stream and self.clip_norm == "auto":
+            calls += f"; the first batch has about {math.ceil(n / horizon)} rows, and is like all"
+        expected = expect_moments(n, d, n_planned(self, d), shares, noise, calls)
+        unit = "clip_norm" if self.clip_norm == "auto" else "1"
+        return rehearsal.plan(n, d, expected, unit)
+
+    def _length_in_batch(self, n, d, mu):
+        """Return the length of rows in clip norms, where n rows showed their scale."""
+        if self.clip_norm != "auto":
+            return length_of(self, d)
+        shortened = SPECTRUM_LEVEL * math.sqrt(2 * d) / mu  # as many rows as `row_clip_norm` lets
+        return _SHORT + (_CLIPPED - _SHORT) * min(1.0, 2 * shortened / n)
+
+
+def expect_moments(n, d, k, shares, noise, calls):
+    """Expect the loss of components that are read off one moment; a sketch has no formula."""
+    known = not math.isnan(noise)
+    facts = {"spectrum": shares[0], "k": k, "moment": noise}
+    loss = partial(lost_of_moment, **facts) if known else constant_error
+    return Expectation(
+        error=loss,
+        meaning="share of the best captured squared length that is lost, at the last release",
+        found=min(1.0, moment_edge(noise, d) / n) if known else math.nan,
+        signal="share of the squared length that one direction must hold",
+        assumptions=(
+            calls,
+            shares[1],
+            "rows are about as long as the clip norm, and as one another, and centred",
+        ),
+        goal=loss(1e-9) / 2 if known and noise else 0.0,
+    )
+
+
+def lost_of_moment(n, spectrum, k, moment):
+    """Return the expected loss of n rows that are alike in length."""
+    return gram_loss(whole_rows(n, spectrum, k), k, moment=moment)
+
+
+class FactorizerPlanMixin:
+    """The method `plan` of DPLowRankFactorizer."""
+
+    def plan(
+        self,
+        n_samples: Any = None,
+        n_features: Any = None,
+        *,
+        signal: Any = None,
+        stream: Any = None,
+    ) -> FitPlan:
+        """Say what a fit or a stream would release, and what error to expect; no data is touched.
+
+        Costs nothing: the fit is rehearsed on the shape alone.
+
+        Parameters
+        ----------
+        n_samples, n_features : int or None, default=None
+            Shape of the matrix, which is public; None takes `matrix_shape`.
+        signal : float or None, default=None
+            Singular values that are assumed, all alike; None gives the threshold alone.
+        stream : bool or None, default=None
+            Plan for updates and `release`, or for `fit`; None is a stream if `matrix_shape` is
+            given. With `max_releases` beyond 1 the error is that of the last release.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
+        """
+        if n_samples is None and n_features is None and self.matrix_shape is not None:
+            n_samples, n_features = self.matrix_shape
+        check_counts(self, n_samples=n_samples, n_features=n_features)
+        self._check_parameters()
+        shape = (n_samples, n_features)
+        self._check_matrix(shape)
+        stream = self.matrix_shape is not None if stream is None else stream
+        if stream:
+            rehearsal = rehearse(self, n_samples, shape, act=begin)
+        else:
+            rehearsal = rehearse(self, n_samples, zero_rows(*shape))
+        horizon = self.max_releases if stream else 1
+        expected = expect_factors(self, rehearsal, shape, signal, horizon)
+        return rehearsal.plan(*shape, expected)
+
+
+def expect_factors(estimator, rehearsal, shape, signal, horizon):
+    """Expect the error of a matrix with equal singular values, at the last release."""
+    method = chosen_method(estimator, shape)
+    lasts = [
+        last_noise(line, horizon, estimator.mechanism, estimator.window) * math.sqrt(line.share)
+        for line in rehearsal.lines[:2]
+    ]
+    noise = sum(lasts) / len(lasts)  # as if each had the whole budget
+    calls = "one release" if horizon == 1 else f"{horizon} releases, paid at once"
+    assumed, error = [f"{calls}, method {method!r}"], math.nan
+    if signal is not None:
+        k, value = estimator.n_components, float(signal)
+        assumed.append(f"{k} singular values of {value:g}, the others 0")
+        error = factorization_error(method, *shape, noise, value)
+    return Expectation(
+        error=partial(constant_error, error=error),
+        meaning="relative Frobenius error of the matrix",
+        found=factorization_threshold(method, *shape, noise),
+        signal="singular value",
+        assumptions=tuple(assumed),
+        scales=False,  # the noise depends on the shape
+    )

@@ -1,0 +1,459 @@
+"""Messages of a federated fit as bytes, and how they travel."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.exceptions import PrivacyError
+from skdp.federated._crypto import KEY_BYTES, SHARE_BYTES, SIGNATURE_BYTES, TAG_BYTES
+from skdp.federated.config import AggregationConfig, MessageRefused
+from skdp.privacy.accounting.plain_data import pack, unpack
+
+# Messages as bytes: fixed layouts, strict parsing, nothing that could run code.
+#
+# Every message starts with the same 32 bytes: magic, version, kind, attempt, step, sender and a
+# digest of the run's name. A body that is not exactly as long as its kind says is refused.
+
+
+SERVER: Final = 0xFFFFFFFF  # sender of the server's messages
+COMMITMENT_BYTES: Final = 32
+SEALED_BYTES: Final = 2 * SHARE_BYTES + TAG_BYTES
+_MAGIC: Final = b"SKDP"
+_VERSION: Final = 1
+_HEADER: Final = struct.Struct("<4sBBHII16s")
+_OPENING: Final = struct.Struct("<5IQ")
+_KEYS: Final = struct.Struct(f"<{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
+_PEER: Final = struct.Struct(f"<I{KEY_BYTES}s{KEY_BYTES}s{SIGNATURE_BYTES}s")
+_SEALED: Final = struct.Struct(f"<I{SEALED_BYTES}s")
+_REVEALED: Final = struct.Struct(f"<IB{SHARE_BYTES}s")
+T = TypeVar("T")
+
+
+class Kind(IntEnum):
+    """What a message is; even kinds are a client's answers to the kind before."""
+
+    OPEN = 1  # server: a step begins; what is asked
+    KEYS = 2  # client: two public keys
+    PEERS = 3  # server: the neighbours' keys
+    SHARES = 4  # client: a sealed pair of shares for each neighbour
+    DELIVERY = 5  # server: the sealed shares that are for this client
+    MASKED = 6  # client: contribution + masks
+    UNMASK = 7  # server: who is in the sum, who dropped out
+    REVEAL = 8  # client: one share for each neighbour
+
+
+class Header(NamedTuple):
+    """Which run, step and attempt a message belongs to, and who says to be its sender."""
+
+    kind: Kind
+    step: int
+    attempt: int
+    sender: int
+    run: bytes
+
+
+class Keys(NamedTuple):
+    """Public keys of one client for one attempt: to agree on masks, and to seal shares."""
+
+    mask: bytes
+    sealing: bytes
+    signature: bytes
+
+
+class Opening(NamedTuple):
+    """The public question of a step."""
+
+    config: tuple[int, ...]
+    size: int
+    request: bytes
+
+
+def check_run_id(run_id: bytes) -> bytes:
+    """Return the name of a run; it must never name another one."""
+    if not isinstance(run_id, bytes) or not 1 <= len(run_id) <= 64:
+        raise ValueError(f"run_id must be 1 to 64 bytes (use os.urandom(16)). Got {run_id!r}.")
+    return run_id
+
+
+def run_digest(run_id: bytes) -> bytes:
+    """Return the name of a run as it stands in headers."""
+    return hashlib.sha256(b"skdp.federated.run/1" + run_id).digest()[:16]
+
+
+def config_numbers(config: AggregationConfig) -> tuple[int, ...]:
+    """Return what all parties must agree on."""
+    return (
+        int(config.n_clients),
+        int(config.n_colluders),
+        int(config.n_dropouts),
+        config.degree,
+        config.shares_needed,
+    )
+
+
+def context(run_id: bytes, step: int, attempt: int, opening: Opening) -> bytes:
+    """Return a digest of all that is public: it is bound into every key and every seal.
+
+    Clients that were told different things derive different masks, and their sum stays masked.
+    """
+    head = struct.pack("<BIH", len(run_id), step, attempt)
+    body = _OPENING.pack(*opening.config, opening.size)
+    return hashlib.sha256(
+        b"skdp.federated.context/1" + head + run_id + body + opening.request
+    ).digest()
+
+
+def pack_message(header: Header, body: bytes) -> bytes:
+    """Return a whole message."""
+    kind, step, attempt, sender, run = header
+    return _HEADER.pack(_MAGIC, _VERSION, kind, attempt, step, sender, run) + body
+
+
+def unpack_message(message: bytes) -> tuple[Header, memoryview]:
+    """Return header and body of a message of this version."""
+    if not isinstance(message, bytes | bytearray | memoryview) or len(message) < _HEADER.size:
+        raise MessageRefused("This is no message of a secure sum.")
+    magic, version, kind, attempt, step, sender, run = _HEADER.unpack_from(message)
+    if magic != _MAGIC or kind not in Kind.__members__.values():
+        raise MessageRefused("This is no message of a secure sum.")
+    if version != _VERSION:
+        raise MessageRefused(f"The message has version {version}; this is version {_VERSION}.")
+    return Header(Kind(kind), step, attempt, sender, run), memoryview(message)[_HEADER.size :]
+
+
+def message_kind(message: bytes) -> Kind:
+    """Return the kind of a message."""
+    return unpack_message(message)[0].kind
+
+
+def pack_opening(opening: Opening) -> bytes:
+    """Write the public question."""
+    return _OPENING.pack(*opening.config, opening.size) + opening.request
+
+
+def unpack_opening(body: memoryview) -> Opening:
+    """Read the public question."""
+    if len(body) < _OPENING.size:
+        raise MessageRefused("The opening of a step is too short.")
+    *config, size = _OPENING.unpack_from(body)
+    return Opening(tuple(config), size, bytes(body[_OPENING.size :]))
+
+
+def unpack_keys(body: memoryview) -> Keys:
+    """Read a client's public keys (`b"".join(keys)` writes them)."""
+    _check_length(body, _KEYS.size)
+    return Keys(*_KEYS.unpack(body))
+
+
+def pack_peers(peers: Mapping[int, Keys]) -> bytes:
+    """Write the keys of a client's neighbours."""
+    return b"".join(_PEER.pack(peer, *keys) for peer, keys in peers.items())
+
+
+def unpack_peers(body: memoryview) -> dict[int, Keys]:
+    """Read the keys of neighbours."""
+    return _distinct((peer, Keys(*keys)) for peer, *keys in _rows(_PEER, body))
+
+
+def pack_shares(commitment: bytes, sealed: Mapping[int, bytes]) -> bytes:
+    """Write sealed shares and the digest of the self-mask's seed."""
+    return commitment + pack_delivery(sealed)
+
+
+def unpack_shares(body: memoryview) -> tuple[bytes, dict[int, bytes]]:
+    """Read sealed shares and the digest of the self-mask's seed."""
+    if len(body) < COMMITMENT_BYTES:
+        raise MessageRefused("A message of shares is too short.")
+    return bytes(body[:COMMITMENT_BYTES]), unpack_delivery(body[COMMITMENT_BYTES:])
+
+
+def pack_delivery(sealed: Mapping[int, bytes]) -> bytes:
+    """Write sealed shares by client."""
+    return b"".join(_SEALED.pack(client, text) for client, text in sealed.items())
+
+
+def unpack_delivery(body: memoryview) -> dict[int, bytes]:
+    """Read sealed shares by client."""
+    return _distinct(_rows(_SEALED, body))
+
+
+def pack_words(words: NDArray[np.uint64]) -> bytes:
+    """Write a masked contribution."""
+    return words.astype("<u8", copy=False).tobytes()
+
+
+def unpack_words(body: memoryview, size: int) -> NDArray[np.uint64]:
+    """Read a masked contribution of `size` words."""
+    _check_length(body, 8 * size)
+    return np.frombuffer(body, dtype="<u8").astype(np.uint64, copy=False)
+
+
+def pack_flags(n_clients: int, *groups: Collection[int]) -> bytes:
+    """Write sets of clients, one bit for each client."""
+    flags = np.zeros((len(groups), n_clients), dtype=np.uint8)
+    for row, group in zip(flags, groups, strict=True):
+        row[list(group)] = 1
+    return np.packbits(flags, axis=1, bitorder="little").tobytes()
+
+
+def unpack_flags(body: memoryview, n_clients: int) -> tuple[set[int], set[int]]:
+    """Read the two sets of clients of a request to unmask."""
+    width = (n_clients + 7) // 8
+    _check_length(body, 2 * width)
+    rows = np.frombuffer(body, dtype=np.uint8).reshape(2, width)
+    flags = np.unpackbits(rows, axis=1, bitorder="little")
+    if flags[:, n_clients:].any():
+        raise MessageRefused("A request to unmask names clients that do not exist.")
+    first, second = (set(np.flatnonzero(row).tolist()) for row in flags)
+    return first, second
+
+
+def pack_reveal(shares: Iterable[tuple[int, int, bytes]]) -> bytes:
+    """Write (owner, 0 for a self-mask or 1 for a key, share)."""
+    return b"".join(_REVEALED.pack(*share) for share in shares)
+
+
+def unpack_reveal(body: memoryview) -> dict[int, tuple[int, bytes]]:
+    """Read shares by owner: (0 or 1, share)."""
+    return _distinct((owner, (which, share)) for owner, which, share in _rows(_REVEALED, body))
+
+
+def _check_length(body: memoryview, length: int) -> None:
+    if len(body) != length:
+        raise MessageRefused(f"The body of a message has {len(body)} bytes instead of {length}.")
+
+
+def _rows(layout: struct.Struct, body: memoryview) -> list[tuple[Any, ...]]:
+    if len(body) % layout.size:
+        raise MessageRefused(f"A list of {layout.size}-byte records has {len(body)} bytes.")
+    return list(layout.iter_unpack(body))
+
+
+def _distinct(rows: Iterable[tuple[int, T]]) -> dict[int, T]:
+    pairs = list(rows)
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise MessageRefused("A message names a client twice.")
+    return result
+
+
+# What the server asks of its clients in one step, as bytes: public values only, never a pickle.
+#
+# A request is a magic line, and plain data with arrays (`skdp.privacy.accounting.plain_data`): both
+# sides compute with the same bits. `Request.decode` refuses whatever it does not know; it runs no
+# code and imports nothing.
+
+
+Argument: TypeAlias = "float | NDArray[Any] | None"
+
+_REQUEST_MAGIC = b"skdp request 2\n"
+_MAX_HEADER = 2**16
+_MAX_CALLS = 8
+_DTYPES = (np.dtype("<f8"), np.dtype("<i8"))
+_FIELDS = {"serial", "facts", "share", "step", "calls"}
+
+
+class Call(NamedTuple):
+    """One method of a query, with public arguments."""
+
+    method: str
+    arguments: tuple[Argument, ...] = ()
+
+
+class Facts(NamedTuple):
+    """What both sides must agree on: a client that was set up otherwise refuses."""
+
+    unit: str
+    adjacency: str
+    n_features: int
+    n_clients: int
+    n_colluders: int
+    n_dropouts: int
+
+
+class Question(bytes):
+    """A request as `AggregationClient` hands it to its callback.
+
+    The bytes are the server's. The rest comes from the client's own half of the secure sum, which
+    knows what it has answered: so a second answer within one step is one to an attempt that this
+    client never helped to unmask, and in any other step it would be a second release.
+
+    Parameters
+    ----------
+    request : bytes
+        The public request of the server.
+    step : bytes
+        Names the step; the same in each of its attempts, and in no other step of any run.
+    counts : tuple of int
+        Clients, colluders and drop-outs of the secure sum: how much noise it needs.
+    size : int
+        How many words the secure sum adds.
+    """
+
+    step: bytes
+    counts: tuple[int, int, int]
+    size: int
+
+    def __new__(
+        cls, request: bytes, step: bytes, counts: tuple[int, int, int], size: int
+    ) -> Question:
+        """Attach the step to the request."""
+        self = super().__new__(cls, request)
+        self.step = step
+        self.counts = counts
+        self.size = size
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One step of a federated fit.
+
+    Attributes
+    ----------
+    serial : int
+        Number of the release in its fit.
+    facts : Facts
+        What both sides must agree on.
+    share : float
+        Share of the budget (of mu squared) that the release takes.
+    step : float
+        Unit of the integers in which clients answer.
+    calls : tuple of Call
+        Narrowings of the query, then the release.
+    """
+
+    serial: int
+    facts: Facts
+    share: float
+    step: float
+    calls: tuple[Call, ...]
+
+    def encode(self) -> bytes:
+        """Return the request as bytes."""
+        calls = [[call.method, list(map(_packed, call.arguments))] for call in self.calls]
+        header = {
+            "serial": self.serial,
+            "facts": list(self.facts),
+            "share": float(self.share),
+            "step": float(self.step),
+            "calls": calls,
+        }
+        return _REQUEST_MAGIC + pack(header)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Request:
+        """Return the request, or raise `PrivacyError`; nothing in it is run."""
+        try:
+            return _decoded(bytes(data))
+        except (ValueError, TypeError):
+            raise PrivacyError("not a request that this version of skdp knows.") from None
+
+
+def _packed(argument: Argument) -> Any:
+    """Return what travels: None, a float, or an array of eight-byte numbers."""
+    if argument is None:
+        return None
+    if isinstance(argument, np.ndarray):
+        return argument.astype(_DTYPES[argument.dtype.kind != "f"])
+    return float(argument)
+
+
+@lru_cache(maxsize=2)  # clients of one process (a simulation) parse the same bytes
+def _decoded(data: bytes) -> Request:
+    if not data.startswith(_REQUEST_MAGIC):
+        raise ValueError
+    header = unpack(data[len(_REQUEST_MAGIC) :], longest_text=_MAX_HEADER)
+    if not isinstance(header, dict) or set(header) != _FIELDS:
+        raise ValueError
+    if not 1 <= len(header["calls"]) <= _MAX_CALLS:
+        raise ValueError
+    calls = tuple(Call(_text(name), tuple(map(_argument, args))) for name, args in header["calls"])
+    return Request(
+        _integer(header["serial"]),
+        _facts(header["facts"]),
+        _number(header["share"]),
+        _number(header["step"]),
+        calls,
+    )
+
+
+def _argument(value: Any) -> Argument:
+    if value is None:
+        return None
+    if not isinstance(value, np.ndarray):
+        return _number(value)
+    if value.dtype not in _DTYPES or value.ndim > 2:
+        raise ValueError
+    value.flags.writeable = False  # clients of one process share it
+    return value
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, float):
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError
+    return value
+
+
+def _facts(values: Any) -> Facts:
+    unit, adjacency, *counts = values
+    n_features, n_clients, n_colluders, n_dropouts = (_integer(count) for count in counts)
+    return Facts(_text(unit), _text(adjacency), n_features, n_clients, n_colluders, n_dropouts)
+
+
+# Clients in the same process: for tests and simulations.
+
+
+class LocalTransport:
+    """Carry messages to clients of this process, one after the other.
+
+    Parameters
+    ----------
+    handlers : mapping of int to callable
+        What each client does with a message: the `handle` of an `AggregationClient`.
+    lost : callable, optional
+        ``lost(client_id, kind)``: whether the client's answer of this kind never arrives, as if
+        the client had dropped out. To rehearse drop-outs.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Callable[[bytes], bytes]],
+        *,
+        lost: Callable[[int, Kind], bool] | None = None,
+    ) -> None:
+        self._handlers = handlers
+        self._lost = lost
+
+    def exchange(self, messages: Mapping[int, bytes], accept: Callable[[int, bytes], bool]) -> None:
+        """Deliver each message and hand over its answer; a client that refuses is silent."""
+        for client_id, message in messages.items():
+            if client_id not in self._handlers:
+                continue
+            try:
+                answer = self._handlers[client_id](message)
+            except MessageRefused:
+                continue
+            if self._lost is None or not self._lost(client_id, message_kind(answer)):
+                accept(client_id, answer)

@@ -1,0 +1,621 @@
+"""Displays of what was released: spectra, scree plots, scores."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from skdp.privacy.streams.continual import stream_schedule
+from skdp.solvers.linalg import symmetric_noise_edge
+from skdp.solvers.postprocess import clear_edge, debias_eigenvalues, mean_push
+
+# What the displays share: axes, colours, and words.
+
+
+# Okabe and Ito's colours, which people with colour blindness tell apart; darkest first.
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+GREY = "0.35"
+RED = "#D55E00"
+
+
+def axes_of(ax, figsize=(6.4, 4.2)):
+    """Return (axes, figure): those given, or new ones."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError(
+            "skdp.plotting needs matplotlib. Install it with `pip install skdp[plot]`."
+        ) from error
+    if ax is None:
+        _, ax = plt.subplots(figsize=figsize, layout="constrained")
+    return ax, ax.figure
+
+
+def rgb(color):
+    """Return "#rrggbb" as three numbers in [0, 1]."""
+    return tuple(int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+
+
+def wrapped(text, width=70):
+    """Break a sentence into lines."""
+    return "\n".join(textwrap.wrap(text, width))
+
+
+def log_ticks(axis, values):
+    """Label a logarithmic axis with plain numbers, at most seven of them."""
+    values = list(values)
+    shown = values[:: max(1, -(-len(values) // 7))]
+    axis.set_ticks(shown, [f"{value:.3g}" for value in shown])
+    axis.set_ticks([], minor=True)
+
+
+# What a spectrum says beside its noise: how far noise alone reaches, and cumulative shares.
+
+
+_SYMMETRIC = ("gram", "moment", "votes", "pairs")
+_SKETCHES = ("matrix", "right_sketch", "left_sketch")
+_PRODUCTS = ("tangent_product", "gram_product", "right_product", "left_product", "product")
+# Of order k: where the values themselves were read. Edge over the noise scale times sqrt(k).
+_READ_OFF = {"projected_gram": math.sqrt(2), "ritz": math.sqrt(2), "core": 2.0}
+
+
+def released_values(estimator):
+    """Return (values, what they are, whether `noise_edge` is in their unit)."""
+    values = getattr(estimator, "eigenvalues_", None)
+    if values is not None:
+        return values, "eigenvalue (released)", True
+    values = getattr(estimator, "singular_values_", None)
+    if values is None:
+        raise ValueError(
+            f"{type(estimator).__name__} released no spectrum: it has neither 'eigenvalues_' nor "
+            "'singular_values_'. Use SpectrumDisplay.from_values."
+        )
+    if hasattr(estimator, "left_") or hasattr(estimator, "coef_"):
+        known = hasattr(estimator, "left_")
+        return values, "singular value (released)", known
+    return values**2, "squared singular value (unit of X, squared)", True
+
+
+def noise_edge(estimator, n_values):
+    """Return what noise alone shows at most (but once in a hundred fits); None if it is not known.
+
+    All of it comes from the ledger, in the unit of the values that are shown: those of rows have
+    the push of the noise taken off, and so has their edge.
+    A released symmetric matrix of order d: sigma sqrt(2 d). Products of T releases with n rows:
+    sigma sqrt(n / T), as far as they average. The smallest of them says which directions are found.
+    Their values may come from a later release of order k, and its noise may be larger: then that
+    counts. Noisy sketches (or the matrix itself) of shape m x n: sigma (sqrt(m) + sqrt(n)),
+    and what is found rises above both.
+    """
+    lines = estimator.ledger_
+    if {line.name for line in lines} & set(_SKETCHES):
+        return max(sketch_edge(estimator, line) for line in lines) or None
+    edges, push = [], _push_of_mean(estimator)
+    for name in {line.name for line in lines}:
+        scales = [release_noise(estimator, line) for line in lines if line.name == name]
+        if name in _SYMMETRIC:
+            d = estimator.n_features_in_ + (name == "moment")
+            scale = min(scales) / math.sqrt(len(scales))
+            edges.append(_shown(estimator, scale, d, push))
+        elif name in _PRODUCTS:
+            precision = sum(1 / scale**2 for scale in scales if scale > 0)
+            size = estimator.n_features_in_
+            if name == "right_product":
+                size = len(
+                    getattr(estimator, "left_", getattr(estimator, "embedding_", range(size)))
+                )
+            edge = math.sqrt(size / precision) if precision else 0.0
+            edges.append(edge + push)
+    read_off = [
+        _shown(estimator, line.noise_scale * factor / math.sqrt(2), n_values, push)
+        for line in lines
+        if (factor := _READ_OFF.get(line.name))
+    ]
+    return max(min(edges, default=0.0), max(read_off, default=0.0)) or None
+
+
+def _shown(estimator, scale, order, push):
+    """Return what symmetric noise of an order shows, as the estimator shows its values."""
+    edge = symmetric_noise_edge(scale, order)
+    clear = clear_edge(edge, order) + push
+    is_pca = hasattr(estimator, "components_") and not hasattr(estimator, "left_")
+    return float(debias_eigenvalues(np.array([clear]), edge)[0]) if is_pca else clear
+
+
+def _push_of_mean(estimator):
+    """Return what the error of a mean that was released by itself adds to the moment about it.
+
+    The last mean counts, with those before it that were pooled with it: sums of the same rows, so
+    of the same noise.
+    """
+    sums = [line.noise_scale for line in estimator.ledger_ if line.name == "sums"]
+    if not sums or not hasattr(estimator, "n_samples_") or not hasattr(estimator, "mean_"):
+        return 0.0
+    pooled = sums[-1] / math.sqrt(sums.count(sums[-1]))
+    return mean_push(pooled, max(1, estimator.n_samples_), estimator.n_features_in_)
+
+
+def release_noise(estimator, line):
+    """Return the noise of the last release: a stream has more of it than its ledger line shows."""
+    steps = getattr(estimator, "n_releases_", None)
+    if steps is None or " stream of " not in line.mechanism:
+        return line.noise_scale
+    mechanism = "sqrt" if "square-root" in line.mechanism else "tree"
+    window = getattr(estimator, "window", None)
+    schedule = stream_schedule(1, estimator.max_releases, mechanism, window)
+    return line.noise_scale * schedule.unit * schedule.noise_factor(steps)
+
+
+def sketch_edge(estimator, line):
+    """Return the edge of the noise of one sketch of a factorizer; 0 for other releases."""
+    m, n = len(estimator.left_), estimator.n_features_in_
+    shapes = {
+        "matrix": (m, n),
+        "right_sketch": (m, estimator.sketch_size_),
+        "left_sketch": (estimator.core_size_, n),
+    }
+    a, b = shapes.get(line.name, (0, 0))
+    return release_noise(estimator, line) * (math.sqrt(a) + math.sqrt(b))
+
+
+def cumulative_share(estimator):
+    """Return (shares, deviations): of the variance that the first components hold, from the ledger.
+
+    A sum of j eigenvalues of a moment with noise s on its diagonal has the noise s sqrt(j), the
+    other d - j directions have s sqrt(d - j); a total that was released by itself has its own. The
+    push of the noise on an eigenvalue is known to half of itself. None where the total was not
+    released.
+    """
+    ratios = getattr(estimator, "explained_variance_ratio_", None)
+    if ratios is None or not hasattr(estimator, "noise_variance_") or not np.any(ratios > 0):
+        return None
+    values = np.square(np.asarray(estimator.singular_values_, np.float64))
+    total = float(values.sum() / np.sum(ratios))
+    shares, number = np.cumsum(values) / total, np.arange(1, len(values) + 1)
+    noise = {line.name: release_noise(estimator, line) for line in estimator.ledger_}
+    if "trace" in noise:
+        scale, order = noise.get("projected_gram", math.nan), len(values)
+        square = scale**2 * number + (shares * noise["trace"]) ** 2
+    else:
+        scale, order = noise.get("gram", noise.get("moment", math.nan)), estimator.n_features_in_
+        square = scale**2 * ((1 - shares) ** 2 * number + shares**2 * np.maximum(order - number, 0))
+    edge = symmetric_noise_edge(scale, order)
+    push = edge**2 / (4 * np.maximum(values, max(edge / 2, 1e-300)))
+    deviations = np.sqrt(square + np.square(np.cumsum(push) / 2)) / total
+    return (shares, deviations) if np.isfinite(deviations).all() else None
+
+
+# Released eigenvalues beside the edge of the noise.
+
+
+class SpectrumDisplay:
+    """Released eigenvalues or singular values, and how far noise alone would reach.
+
+    Everything in it was released by the fit. Values inside the shaded band say nothing: the noise
+    of privacy alone has eigenvalues of that size. What stands above it is variance that the rows
+    have; many rows without any structure have it in every direction.
+
+    Parameters
+    ----------
+    values : array-like of shape (n_values,)
+        Released values, in descending order.
+    noise_edge : float or None, default=None
+        What noise alone shows at most, the noise of a released mean too; None where it is not
+        known.
+    n_kept : int or None, default=None
+        How many of the values the model keeps; None is all.
+    quantity : str, default="eigenvalue"
+        What the values are, with their unit.
+    estimator_name : str or None, default=None
+        Name for the title.
+    cumulative : pair of arrays or None, default=None
+        Shares of the variance that the first components hold, and their standard deviations.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Axes of the picture.
+    figure_ : matplotlib Figure
+        Figure of the picture.
+    kept_, left_out_ : artists
+        Filled and hollow points.
+    band_ : artist or None
+        The shaded band of the noise.
+    share_ : artist or None
+        The cumulative share as far as components stand above the noise, on an axis of its own, with
+        its interval of 95% (the noise is known).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp import DPPCA
+    >>> from skdp.plotting import SpectrumDisplay
+    >>> X = np.random.default_rng(0).standard_normal((500, 6))
+    >>> display = SpectrumDisplay.from_estimator(DPPCA(2, clip_norm=3.0).fit(X))
+    >>> len(display.values)
+    2
+    """
+
+    def __init__(
+        self, values, *, noise_edge=None, n_kept=None, quantity="eigenvalue", estimator_name=None,
+        cumulative=None,
+    ):  # fmt: skip
+        self.values = np.asarray(values, dtype=np.float64)
+        self.noise_edge = noise_edge
+        self.n_kept = len(self.values) if n_kept is None else n_kept
+        self.quantity = quantity
+        self.estimator_name = estimator_name
+        self.cumulative = cumulative
+
+    @property
+    def n_above_noise(self) -> Any:
+        """How many values noise alone would not show; None where its edge is not known.
+
+        Rows without any structure give 0 in at least 95 of 100 fits.
+        """
+        if self.noise_edge is None:
+            return None
+        return int(np.count_nonzero(np.abs(self.values) > self.noise_edge))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the values as stems and the noise as a band.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        display : SpectrumDisplay
+            The display.
+        """
+        self.ax_, self.figure_ = ax, _ = axes_of(ax)
+        numbers = np.arange(1, len(self.values) + 1)
+        ax.vlines(numbers, 0, self.values, color="0.75", linewidth=1.5, zorder=1)
+        kept = numbers <= self.n_kept
+        self.kept_ = ax.scatter(
+            numbers[kept], self.values[kept], s=50, color=COLORS[0], label="kept", zorder=3
+        )
+        self.left_out_ = None
+        if not kept.all():
+            self.left_out_ = ax.scatter(
+                numbers[~kept], self.values[~kept], s=50, facecolors="white", edgecolors=COLORS[0],
+                linewidths=1.5, label="left out", zorder=3,
+            )  # fmt: skip
+        self.band_ = None
+        if self.noise_edge:
+            low = -self.noise_edge if (self.values < 0).any() else 0.0
+            self.band_ = ax.axhspan(
+                low, self.noise_edge, color=COLORS[1], alpha=0.25, linewidth=0, zorder=0,
+                label=f"noise alone: up to {self.noise_edge:.3g}",
+            )  # fmt: skip
+        ax.axhline(0, color=GREY, linewidth=0.8)
+        ax.set_xticks(numbers[:: max(1, len(numbers) // 15)])
+        ax.set_xlim(0.4, len(self.values) + 0.6)
+        ax.set_xlabel("component (number)")
+        ax.set_ylabel(self.quantity)
+        name = f"{self.estimator_name}: " if self.estimator_name else ""
+        above = self.n_above_noise
+        count = "" if above is None else f", {above} of {len(self.values)} above the noise"
+        ax.set_title(f"{name}released spectrum{count}")
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "frameon": False}
+        ax.legend(fontsize="small", ncols=3, **below)
+        if np.all(self.values >= 0) and np.any(self.values > 0):
+            ax.set_ylim(0, 1.05 * max(self.values.max(), self.noise_edge or 0.0))
+        self.share_ = None if self.cumulative is None else self._draw_share(numbers)
+        return self
+
+    def _draw_share(self, numbers):
+        """Draw the cumulative share, as far as components stand above the noise."""
+        known = slice(self.n_above_noise)
+        shares, deviations = (np.asarray(part)[known] for part in self.cumulative)
+        axis = self.ax_.twinx()
+        low, high = (np.clip(shares + side * deviations, 0, 1) for side in (-1.96, 1.96))
+        (line,) = axis.plot(numbers[known], shares, color=COLORS[2], marker=".", linewidth=1.2)
+        axis.errorbar(
+            numbers[known], shares, (shares - low, high - shares), fmt="none", color=COLORS[2],
+            capsize=3,
+        )  # fmt: skip
+        axis.set_ylim(0, 1.05)
+        axis.set_ylabel("share of the variance up to here, 95%", color=COLORS[2])
+        return line
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, *, ax: Any = None) -> Any:
+        """Draw the spectrum that a fitted estimator released.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted, with `singular_values_` or `eigenvalues_`.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        display : SpectrumDisplay
+            The display.
+        """
+        check_is_fitted(estimator, "ledger_")
+        values, quantity, squared = released_values(estimator)
+        edge = noise_edge(estimator, len(values))
+        display = cls(
+            values,
+            noise_edge=edge if squared else None,
+            n_kept=getattr(estimator, "n_components_", None),
+            quantity=quantity,
+            estimator_name=type(estimator).__name__,
+            cumulative=cumulative_share(estimator),
+        )
+        return display.plot(ax)
+
+    @classmethod
+    def from_values(
+        cls,
+        values: Any,
+        *,
+        noise_edge: Any = None,
+        n_kept: Any = None,
+        quantity: str = "eigenvalue",
+        ax: Any = None,
+    ) -> Any:
+        """Draw a spectrum from numbers.
+
+        Parameters
+        ----------
+        values : array-like of shape (n_values,)
+            Released values, in descending order.
+        noise_edge : float or None, default=None
+            Largest value that noise alone has.
+        n_kept : int or None, default=None
+            How many are kept; None is all.
+        quantity : str, default="eigenvalue"
+            What the values are, with their unit.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        display : SpectrumDisplay
+            The display.
+        """
+        return cls(values, noise_edge=noise_edge, n_kept=n_kept, quantity=quantity).plot(ax)
+
+
+# Where private rows lie in a plane, as it was released.
+
+
+_HALF, _MOST = 0.5, 0.9  # shares of the rows of a class that its contours hold
+_ARROW = 0.8  # of half the picture: the longest loading
+_SHORT = 0.2  # of the longest loading: no arrow
+_LINES = ("-", "--", ":", "-.")
+
+
+def mass_level(density, share):
+    """Return the level above which the densest cells hold a share of all that is shown."""
+    ordered = np.sort(density.ravel())[::-1]
+    total = np.cumsum(ordered)
+    if total[-1] <= 0:
+        return math.inf
+    return float(ordered[min(np.searchsorted(total, share * total[-1]), ordered.size - 1)])
+
+
+class ScoreDisplay:
+    """The score plot of a private fit: a shaded density, a contour for each class, loadings.
+
+    Everything in it was released by the fit. It shows no row: cells in which noise alone would
+    reach are empty, and classes below the noise are left out.
+
+    Parameters
+    ----------
+    estimator : DPScoreDensity
+        Fitted.
+    n_loadings : int, default=6
+        How many features get an arrow: those with the longest loadings.
+    feature_names : list of str or None, default=None
+        Names of the features; None takes those that the estimator saw, or numbers.
+    component_names : pair of str, default=("component 1", "component 2")
+        Labels of the axes.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Axes of the picture.
+    figure_ : matplotlib Figure
+        Figure of the picture.
+    density_ : artist or None
+        The shaded cells.
+    contours_ : list of artists
+        Of each class that is shown: half of its rows inside the inner line, nine tenths inside the
+        outer one.
+    arrows_ : list of artists
+        The loadings.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp import DPScoreDensity
+    >>> from skdp.plotting import ScoreDisplay
+    >>> X = np.random.default_rng(0).standard_normal((5000, 3))
+    >>> display = ScoreDisplay.from_estimator(DPScoreDensity().fit(X))
+    >>> display.estimator.kind_, len(display.arrows_)
+    ('density', 2)
+    """
+
+    def __init__(
+        self, estimator, *, n_loadings=6, feature_names=None,
+        component_names=("component 1", "component 2"),
+    ):  # fmt: skip
+        self.estimator = estimator
+        self.n_loadings = n_loadings
+        self.feature_names = feature_names
+        self.component_names = component_names
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw what was released.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        display : ScoreDisplay
+            The display.
+        """
+        check_is_fitted(self.estimator, "limits_")
+        self.ax_, self.figure_ = ax, _ = axes_of(ax, (6.4, 5.2))
+        self.density_, self.contours_ = None, []
+        if self.estimator.kind_ == "density":
+            self._draw_density()
+        else:
+            self._draw_ellipses()
+        self.arrows_ = self._draw_loadings()
+        (left, right), (low, high) = self.estimator.limits_
+        ax.set(xlim=(left, right), ylim=(low, high))
+        ax.set_xlabel(self.component_names[0])
+        ax.set_ylabel(self.component_names[1])
+        ax.set_title(wrapped(self._promise(), 72), fontsize="small")
+        if self.contours_ and hasattr(self.estimator, "classes_"):
+            beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "frameon": False}
+            inside = {"loc": "best", "framealpha": 0.8}
+            ax.legend(fontsize="small", **(inside if self.density_ else beside))
+        return self
+
+    # -- parts of the picture --------------------------------------------------------------
+
+    def _draw_density(self):
+        fitted, ax = self.estimator, self.ax_
+        total = fitted.density_.sum(axis=0)
+        edges = [np.linspace(*ends, len(total) + 1) for ends in fitted.limits_]
+        shown = np.ma.masked_less_equal(total, 0)
+        self.density_ = ax.pcolormesh(*edges, shown.T, cmap="Blues", vmin=0, rasterized=True)
+        bar = self.figure_.colorbar(self.density_, ax=ax, shrink=0.8)
+        bar.set_label("rows in a cell (released, smoothed)")
+        middles = [(e[1:] + e[:-1]) / 2 for e in edges]
+        for i, label in self._shown_classes():
+            density = fitted.density_[i]
+            levels = sorted({mass_level(density, share) for share in (_MOST, _HALF)})
+            color = COLORS[i % len(COLORS)]
+            line = _LINES[i // len(COLORS) % len(_LINES)]
+            style = {"colors": [color], "linewidths": [1.0, 2.0], "linestyles": [line]}
+            contour = ax.contour(*middles, density.T, levels=levels, **style)
+            ax.plot([], [], color=color, linestyle=line, linewidth=2, label=label)
+            self.contours_.append(contour)
+
+    def _draw_ellipses(self):
+        fitted = self.estimator
+        fill = 0.6 / max(4, len(fitted.means_))
+        for i, label in self._shown_classes(always=True):
+            color, line = COLORS[i % len(COLORS)], _LINES[i // len(COLORS) % len(_LINES)]
+            for share, width in ((_HALF, 2.0), (_MOST, 0.6)):
+                patch = self._ellipse(i, share, edgecolor=color, linewidth=width, linestyle=line)
+                if share == _HALF:
+                    patch.set_facecolor((*rgb(color), fill))
+                self.contours_.append(self.ax_.add_patch(patch))
+            name = f"{label}: {self._size(i)} rows"
+            self.ax_.plot([], [], color=color, linestyle=line, linewidth=2, label=name)
+            words = {"color": color, "weight": "bold", "ha": "center", "va": "center"}
+            self.ax_.text(*fitted.means_[i], label, **words)
+
+    def _ellipse(self, i, share, **style):
+        """Return where a share of a normal density of this mean and covariance lies."""
+        from matplotlib.patches import Ellipse
+
+        values, vectors = np.linalg.eigh(self.estimator.covariances_[i])
+        minor, major = 2 * math.sqrt(-2 * math.log(1 - share)) * np.sqrt(values)
+        angle = math.degrees(math.atan2(vectors[1, 1], vectors[0, 1]))
+        style |= {"angle": angle, "facecolor": "none"}
+        return Ellipse(self.estimator.means_[i], major, minor, **style)
+
+    def _size(self, i):
+        return f"about {max(0, round(float(self.estimator.class_counts_[i])))}"
+
+    def _shown_classes(self, always=False):
+        """Yield (number, name) of the classes above the noise; without classes, of all rows."""
+        classes = getattr(self.estimator, "classes_", None)
+        if classes is None and not always:
+            return
+        names = ["all rows"] if classes is None else [str(label) for label in classes]
+        yield from ((i, name) for i, name in enumerate(names) if self.estimator.seen_[i])
+
+    def _draw_loadings(self):
+        axes = np.asarray(self.estimator.axes_)
+        lengths = np.hypot(*axes)
+        longest = np.argsort(-lengths)[: self.n_loadings]
+        middle = self.estimator.limits_.mean(axis=1)
+        room = _ARROW * (self.estimator.limits_[:, 1] - middle) / lengths.max()
+        arrow = {"arrowstyle": "<-", "color": GREY, "shrinkA": 6, "shrinkB": 0}
+        words = {"color": GREY, "fontsize": "small", "ha": "center", "va": "center"}
+        return [
+            self.ax_.annotate(
+                self._name(j),
+                middle,
+                middle + room * axes[:, j],
+                arrowprops=arrow,
+                **words,
+            )
+            for j in longest
+            if lengths[j] > _SHORT * lengths.max()
+        ]
+
+    def _name(self, j):
+        names = self.feature_names
+        if names is None:
+            names = getattr(self.estimator, "feature_names_in_", None)
+        return f"x{j}" if names is None else str(names[j])
+
+    def _promise(self):
+        spent = self.estimator.privacy_spent_
+        if math.isinf(spent.epsilon):
+            return "not private: epsilon is infinite"
+        what = "add or remove a row" if spent.adjacency == "add_remove" else "replace a row"
+        seeded = "; seeded, so not private" if spent.seeded else ""
+        left = int(np.count_nonzero(~self.estimator.seen_))
+        left = f"; {left} class(es) below the noise left out" if left else ""
+        return (
+            f"no row is shown: ε = {spent.epsilon:.3g}, δ = {spent.delta:.0e} to {what}, beside "
+            f"what the axes cost{seeded}{left}"
+        )
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        *,
+        n_loadings: int = 6,
+        feature_names: Any = None,
+        component_names: Any = ("component 1", "component 2"),
+        ax: Any = None,
+    ) -> Any:
+        """Draw what a fitted `DPScoreDensity` released.
+
+        Parameters
+        ----------
+        estimator : DPScoreDensity
+            Fitted.
+        n_loadings : int, default=6
+            How many features get an arrow.
+        feature_names : list of str or None, default=None
+            Names of the features; None takes those that the estimator saw, or numbers.
+        component_names : pair of str, default=("component 1", "component 2")
+            Labels of the axes.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+
+        Returns
+        -------
+        display : ScoreDisplay
+            The display.
+        """
+        display = cls(
+            estimator, n_loadings=n_loadings, feature_names=feature_names,
+            component_names=component_names,
+        )  # fmt: skip
+        return display.plot(ax)

@@ -1,0 +1,658 @@
+"""Steps before a private step: clipping, public scaling, and private standardisation."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from skdp._inputs import GroupUnitMixin, advised, as_blocks, checked, column_number, map_blocks
+from skdp._validation import (
+    FLOATS,
+    ColumnBounds,
+    Seed,
+    Split,
+    check_bool,
+    check_column_bounds,
+    check_n_jobs,
+    check_range,
+    check_real,
+    check_split,
+    column_bounds,
+    spread_range,
+)
+from skdp.base import (
+    BaseDPEstimator,
+    DocLinkMixin,
+    atomic,
+    column_weights,
+    warn_blurred_columns,
+    warn_far_columns,
+    warn_unclear_columns,
+)
+from skdp.data.blocks import row_source, square_norms
+from skdp.data.products import saturated
+from skdp.data.units import each_alone
+from skdp.queries.columns import ColumnQuery
+from skdp.solvers.columns import column_moments, find_columns
+from skdp.theory import Expectation, FitPlan, check_counts, deviation_error, rehearse, zero_rows
+
+# Scaling down of long rows.
+
+
+class RowClipper(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Scale rows that are longer than `clip_norm` down to it; leave the others as they are.
+
+    Each row is treated by itself and nothing is learnt, so this step spends no privacy, and rows
+    are still protected by the private step behind it. That step clips by itself too: this one makes
+    several steps see the same rows, and lets them take a number for `clip_norm`.
+
+    Parameters
+    ----------
+    clip_norm : float, default=1.0
+        Largest Euclidean norm of a row. A public number, not one from the data.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, when X has names that are all strings.
+
+    See Also
+    --------
+    sklearn.preprocessing.Normalizer : Scales short rows up too.
+
+    Examples
+    --------
+    >>> from skdp.preprocessing import RowClipper
+    >>> RowClipper(clip_norm=1.0).transform([[3.0, 4.0], [0.3, 0.4]])
+    array([[0.6, 0.8],
+           [0.3, 0.4]])
+    """
+
+    def __init__(self, clip_norm: float = 1.0) -> None:
+        self.clip_norm = clip_norm
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Check the parameter and the shape of X; nothing is learnt.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        y : Ignored
+            Not used.
+
+        Returns
+        -------
+        self : RowClipper
+            The same object.
+        """
+        check_real(self, "clip_norm", 0, math.inf, closed="right")
+        checked(self, X, accept_sparse="csr")
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return X with long rows scaled down.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        X_new : {ndarray, CSR matrix} of shape (n_samples, n_features)
+            Clipped rows, a copy.
+        """
+        clip_norm = check_real(self, "clip_norm", 0, math.inf, closed="right")
+        X = checked(self, X, accept_sparse="csr", reset=False, copy=True)
+        if sp.issparse(X):
+            X.sum_duplicates()
+        return clipped(X, clip_norm)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.requires_fit = False
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def clipped(rows, clip_norm):
+    """Return rows of norm at most `clip_norm`, each from that row alone (never through BLAS)."""
+    wide = rows.astype(np.float64) if sp.issparse(rows) else np.array(rows, np.float64, order="C")
+    largest = abs(wide).max(axis=1)
+    largest = np.asarray(largest.toarray() if sp.issparse(largest) else largest).ravel()
+    largest = np.where(largest > 0, largest, 1.0)
+    relative = _by_row(np.divide, wide, largest)  # so that squares do not overflow
+    lengths = np.sqrt(square_norms(relative))
+    # A margin for rounding in the dtype of X: the result is never longer than the bound.
+    short = clip_norm * (1 - 4 * np.finfo(rows.dtype).eps)
+    with np.errstate(over="ignore"):  # a length beyond all floats is longer than the bound
+        long = largest * lengths > clip_norm
+    scaled = _by_row(np.multiply, relative, short / np.maximum(lengths, 1.0)).astype(rows.dtype)
+    if not sp.issparse(rows):
+        return np.where(long[:, None], scaled, rows)
+    scaled.data = np.where(np.repeat(long, np.diff(rows.indptr)), scaled.data, rows.data)
+    return scaled
+
+
+def _by_row(operation, rows, numbers):
+    if not sp.issparse(rows):
+        return operation(rows, numbers[:, None])
+    out = rows.copy()
+    out.data = operation(rows.data, np.repeat(numbers, np.diff(rows.indptr)))
+    return out
+
+
+# Scaling of columns by bounds that are public.
+
+
+class PublicScaler(DocLinkMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Map each column to [-1, 1] or [0, 1] by bounds you know, and cut what lies outside.
+
+    Each entry is treated by itself and nothing is learnt, so this step spends no privacy, and rows
+    are still protected by the private step behind it. Bounds must be public: ages from 0 to 120, a
+    questionnaire from 1 to 5, a price list; never the smallest and the largest value of the data.
+
+    Zero stays zero where it is one of the bounds, and the column lies in [0, 1] or [-1, 0] then;
+    sparse rows stay sparse. Elsewhere the middle of the bounds becomes zero, and the column lies in
+    [-1, 1].
+
+    Parameters
+    ----------
+    bounds : pair, two arrays, list of tuples or dict, default=(-1.0, 1.0)
+        ``(low, high)`` for all columns, two arrays of one number for each column, a list of one
+        tuple ``(low, high)`` for each column, or a dict of such tuples by column name (for data
+        frames).
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, when X has names that are all strings.
+
+    See Also
+    --------
+    DPStandardScaler : Learns private scales where no bounds are known.
+    RowClipper : Cuts rows, not entries.
+
+    Examples
+    --------
+    >>> from skdp.preprocessing import PublicScaler
+    >>> ages_and_visits = [[20.0, 0.0], [70.0, 5.0], [130.0, 50.0]]
+    >>> PublicScaler(bounds=[(20, 120), (0, 10)]).transform(ages_and_visits)
+    array([[-1. ,  0. ],
+           [ 0. ,  0.5],
+           [ 1. ,  1. ]])
+    """
+
+    def __init__(self, bounds: ColumnBounds = (-1.0, 1.0)) -> None:
+        self.bounds = bounds
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Check the parameter against the shape of X; nothing is learnt.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+        y : Ignored
+            Not used.
+
+        Returns
+        -------
+        self : PublicScaler
+            The same object.
+        """
+        check_column_bounds(self, "bounds")
+        names = getattr(X, "columns", None)
+        self._map(checked(self, X, accept_sparse="csr"), names)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return X cut to the bounds and scaled.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Rows.
+
+        Returns
+        -------
+        X_new : {ndarray, CSR matrix} of shape (n_samples, n_features)
+            Scaled rows, a copy.
+        """
+        check_column_bounds(self, "bounds")
+        names = getattr(X, "columns", getattr(self, "feature_names_in_", None))
+        X = checked(self, X, accept_sparse="csr", reset=False, copy=True)
+        low, high, center, size = self._map(X, names)
+        if not sp.issparse(X):
+            return ((np.clip(X, low, high) - center) / size).astype(X.dtype, copy=False)
+        X.sum_duplicates()
+        here = X.indices
+        X.data = (np.clip(X.data, low[here], high[here]) / size[here]).astype(X.dtype, copy=False)
+        return X
+
+    def _map(self, X, names):
+        """Return lows, highs, what becomes zero, and what becomes one, for each column."""
+        low, high = column_bounds(self, "bounds", X.shape[1], names)
+        center = np.where((low == 0) | (high == 0), 0.0, low + (high - low) / 2)
+        if sp.issparse(X) and center.any():
+            column = int(np.flatnonzero(center)[0])
+            raise ValueError(
+                "PublicScaler keeps sparse rows sparse only where zero is one of the bounds of "
+                f"each column, or in their middle. In column {column} it is "
+                "neither: use such bounds, or X.toarray()."
+            )
+        return low, high, center, np.maximum(high - center, center - low)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.requires_fit = False
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+# The public maps of DPStandardScaler: what it does to rows, and to released intervals.
+
+
+_BLOCK = 2**16  # numbers of a block: it fits the second-level cache
+
+
+class Standardisation(NamedTuple):
+    """The public map of `transform`, for blocks of rows wherever they are."""
+
+    bounds: tuple[np.ndarray, np.ndarray]
+    mean: np.ndarray | None
+    scale: np.ndarray | None
+
+    def __call__(self, X):
+        """Return standardised copies of rows; those of another dtype than float32 in float64."""
+        dtype = X.dtype if X.dtype in FLOATS else np.float64
+        if sp.issparse(X):
+            return self._of_stored(X, dtype)
+        out = np.empty(X.shape, dtype)
+        size = max(1, min(len(X), _BLOCK // max(1, X.shape[1])))
+        # Arithmetic with a vector for each row is faster than with one for all.
+        low, high = (np.tile(bound, (size, 1)) for bound in self.bounds)
+        center, scale = (
+            None if numbers is None else np.tile(numbers.astype(dtype), (size, 1))
+            for numbers in (self.mean, self.scale)
+        )
+        with np.errstate(over="ignore"):
+            for i in range(0, len(X), size):
+                rows = out[i : i + size]
+                n = len(rows)
+                np.clip(X[i : i + size], low[:n], high[:n], out=rows, casting="same_kind")
+                if center is not None:
+                    rows -= center[:n]
+                if scale is not None:
+                    rows /= scale[:n]
+                saturated(rows)
+        return out
+
+    def _of_stored(self, X, dtype):
+        """Return the same of a CSR matrix that is scaled alone: its zeros stay zeros."""
+        low, high = (bound[X.indices] for bound in self.bounds)
+        data = np.clip(X.data, np.minimum(low, 0.0), np.maximum(high, 0.0)).astype(dtype)
+        with np.errstate(over="ignore"):
+            if self.scale is not None:
+                data /= self.scale[X.indices].astype(dtype)
+        return type(X)((saturated(data), X.indices.copy(), X.indptr.copy()), shape=X.shape)
+
+
+def around_zero(center, size):
+    """Widen intervals until 0 lies in them."""
+    beyond = np.maximum(np.abs(center) - size, 0.0)  # how far 0 is from the nearer end
+    half = np.where(beyond > 0, beyond / 2, 0.0)
+    return center - np.sign(center) * half, size + half * (1 + 2.0**-40)
+
+
+def handed_on(attributes, place):
+    """Return attributes that leave one more column, the one of persons, as it is."""
+    low, high = attributes["entry_bounds_"]
+    bounds = np.insert(low, place, -np.inf), np.insert(high, place, np.inf)
+    unchanged = {"mean_": 0.0, "var_": 1.0, "scale_": 1.0}
+    found = {name: attributes[name] for name in unchanged if attributes[name] is not None}
+    found = {name: np.insert(value, place, unchanged[name]) for name, value in found.items()}
+    return attributes | found | {"entry_bounds_": bounds}
+
+
+def is_constant(found):
+    """Whether a variance is nothing but rounding, as scikit-learn decides it."""
+    eps = np.finfo(np.float64).eps
+    return found.variance <= found.n * eps * found.variance + (found.n * found.mean * eps) ** 2
+
+
+# Standardisation of columns with differential privacy.
+
+
+class DPStandardScaler(GroupUnitMixin, OneToOneFeatureMixin, TransformerMixin, BaseDPEstimator):
+    """Centre and scale columns with (epsilon, delta)-differential privacy for one row.
+
+    The fitted attributes satisfy (`epsilon`, `delta`)-differential privacy for adding or removing
+    (or replacing, see `adjacency`) one row of X, or all rows of one person (see `privacy_unit`),
+    whatever the data are: entries are cut to bounds before anything is computed from them. Not
+    covered: ``transform`` of private rows.
+
+    Parameters
+    ----------
+    epsilon : float, default=1.0
+        Budget of one call of fit; ``inf`` adds no noise (and warns).
+    delta : float, default=1e-6
+        Probability that the bound fails; well below one over the number of rows.
+    adjacency : {"add_remove", "replace"}, default="add_remove"
+        With "add_remove" the number of rows is private too; with "replace" it is public.
+    privacy_unit : {"row", "group"}, default="row"
+        What is protected: one row, or all rows of one person ("group", see `groups` of ``fit``).
+        Then the sums of a person are bounded, however many rows it has.
+    user_column : int, str or None, default=None
+        The column of X that names the person of each row, in place of `groups`: of numbers.
+        ``transform`` hands it on as it is, and no bounds are given for it.
+    with_mean : bool, default=True
+        Whether ``transform`` centres the columns.
+    with_std : bool, default=True
+        Whether ``transform`` scales the columns.
+    entry_bounds : (low, high) or "auto", default="auto"
+        Public bounds of the entries, numbers or arrays of one number for each column; entries are
+        cut to them, by ``transform`` too. They make the fit much more accurate. "auto" learns
+        where each column lies and how far it reaches, from ranks of its entries: almost half of the
+        budget. Where a column does not show its scale, a warning says so.
+    budget_split : dict or "auto", default="auto"
+        Shares of the releases; its keys depend on the other parameters and are named in the error.
+    random_state : int, Generator, RandomState or None, default=None
+        None draws noise from the operating system. Anything else makes the noise reproducible,
+        which is not private: it warns and is flagged in the receipt.
+    n_jobs : int or None, default=None
+        Threads for the passes over the rows; it never changes the result.
+
+    Attributes
+    ----------
+    mean_ : ndarray of shape (n_features,)
+        Released means of the cut entries.
+    var_ : ndarray of shape (n_features,) or None
+        Released variances of the cut entries, kept above their noise; None if with_std=False.
+    scale_ : ndarray of shape (n_features,) or None
+        Their square roots, 1 for a variance of 0.
+    n_samples_seen_ : int
+        Number of rows: released under "add_remove", exact under "replace". Of persons their total
+        weight.
+    entry_bounds_ : tuple of two ndarrays of shape (n_features,)
+        The bounds that were used last: given, or released.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, when X has names that are all strings.
+    privacy_spent_ : PrivacySpent
+        The receipt.
+    ledger_ : tuple of LedgerEntry
+        Each release with its sensitivity and noise scale.
+
+    See Also
+    --------
+    RowClipper : Costs nothing.
+    sklearn.preprocessing.StandardScaler : The estimator without privacy.
+
+    Notes
+    -----
+    Every column pays: the noise grows with the square root of the number of columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdp.preprocessing import DPStandardScaler
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((20000, 3)) * [1.0, 10.0, 0.1] + [0.0, 50.0, 1.0]
+    >>> scaler = DPStandardScaler(epsilon=1.0).fit(X)
+    >>> bool(np.all(np.abs(scaler.scale_ / [1.0, 10.0, 0.1] - 1) < 0.3))
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        adjacency: str = "add_remove",
+        privacy_unit: str = "row",
+        user_column: Any = None,
+        with_mean: bool = True,
+        with_std: bool = True,
+        entry_bounds: ArrayLike | str = "auto",
+        budget_split: Split = "auto",
+        random_state: Seed = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.with_mean = with_mean
+        self.with_std = with_std
+        self.entry_bounds = entry_bounds
+        self.epsilon = epsilon
+        self.delta = delta
+        self.adjacency = adjacency
+        self.privacy_unit = privacy_unit
+        self.user_column = user_column
+        self.budget_split = budget_split
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    @atomic
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
+        """Learn means and scales; spends (`epsilon`, `delta`) once.
+
+        Parameters
+        ----------
+        X : array-like or CSR matrix of shape (n_samples, n_features), or blocks
+            The private rows; blocks as in `DPPCA`. Sparse ones for
+            the unit "row" with ``with_mean=False`` only.
+        y : Ignored
+            Not used.
+        groups : array-like of shape (n_samples,), default=None
+            The person of each row, for ``privacy_unit="group"``.
+
+        Returns
+        -------
+        self : DPStandardScaler
+            The fitted estimator.
+        """
+        self._check_parameters()
+        session = self._open_session()
+        accepted = False if self._by_group else self._accepted()
+        X = self._checked_rows(X, groups, accept_sparse=accepted)
+        self._check_zero(X)
+        attributes = self._fit_session(session, X)
+        if self.user_column is not None:
+            attributes = handed_on(attributes, column_number(self))
+        return self._close_session(session, attributes)
+
+    def _fit_session(self, session, X):
+        """Make all releases; X itself is read by the session alone."""
+        shares, bounds = self._check_parameters()
+        X = row_source(X)
+        bounds = spread_range(self, "entry_bounds", bounds, X.n_features, "columns")
+        query = self._asked(ColumnQuery, X)
+        n = float(query.n_rows) if self._total_is_public() else None
+        ask = session.ask(query)
+        center, size, columns = self._range(session, ask, X.n_features, bounds, shares, n)
+        sparse = getattr(X, "sparse", False)
+        if sparse:  # what is not stored is left as it is
+            center, size = around_zero(center, size)
+        found = self._moments(ask, center, size, n, shares["moments"])
+        if columns is not None and not sparse and self.with_std:
+            warn_blurred_columns(self, columns, found)
+        scale = np.sqrt(found.variance)
+        scale[is_constant(found)] = 1.0
+        return {
+            "mean_": found.mean,
+            "var_": found.variance if self.with_std else None,
+            "scale_": scale if self.with_std else None,
+            "n_samples_seen_": round(found.n),
+            "entry_bounds_": (center - size, center + size),
+        }
+
+    def plan(self, n_samples: int, n_features: int, *, signal: float = 0.25) -> FitPlan:
+        """Say what a fit would release, and what error to expect; no data is touched.
+
+        Costs nothing: the fit is rehearsed on the shape alone. Pass a guess for a
+        number of samples that is private.
+
+        Parameters
+        ----------
+        n_samples, n_features : int
+            Shape of the data.
+        signal : float, default=0.25
+            Assumed standard deviation of a column, in units of the half-width of its bounds.
+
+        Returns
+        -------
+        plan : FitPlan
+            ``print(plan)`` shows it; ``plan.error`` and ``plan.releases`` are numbers.
+        """
+        check_counts(self, n_samples=n_samples, n_features=n_features)
+        if not 0 < signal <= 1:
+            raise ValueError(f"'signal' must be in the range (0, 1]. Got {signal!r} instead.")
+        self._check_parameters()
+        X = zero_rows(n_samples, n_features)
+        rehearsal = rehearse(self, n_samples, each_alone(X) if self._by_group else X)
+        expected = self._expected(rehearsal, n_samples, n_features, float(signal))
+        return rehearsal.plan(n_samples, n_features, expected)
+
+    def _expected(self, rehearsal, n, d, signal):
+        """Expect the error of scales, from the noise of the last moments."""
+        noise, weights = rehearsal.lines[-1].noise_scale, column_weights(d)
+        count_noise = 0.0 if self._total_is_public() else noise / weights.rows
+        square = noise / weights.square
+        return Expectation(
+            error=partial(deviation_error, noise=square, count_noise=count_noise, deviation=signal),
+            meaning="mean relative error of a standard deviation",
+            found=min(1.0, math.sqrt(math.hypot(square, count_noise / 2) / n)),
+            signal="standard deviation, in units of the half-width of the bounds",
+            assumptions=(
+                f"columns with a standard deviation of {signal:g} times the half-width of their "
+                "bounds",
+                "means in the middle of the bounds; all records are finite",
+            ),
+            goal=0.5,
+        )
+
+    def _check_parameters(self):
+        """Return the shares of the releases, and the public bounds if there are any."""
+        self._check_unit()
+        check_bool(self, "with_mean")
+        check_bool(self, "with_std")
+        check_n_jobs(self)
+        return check_split(self, self._default_shares()), check_range(self, "entry_bounds")
+
+    def _accepted(self):
+        """Return the sparse format that is accepted: means would fill in what is not stored."""
+        return False if self.with_mean else "csr"
+
+    def _check_zero(self, X):
+        """Refuse public bounds that would cut what a sparse X does not store."""
+        bounds = check_range(self, "entry_bounds")
+        if not getattr(X, "sparse", False) or bounds is None:
+            return
+        if not ((bounds[0] <= 0) & (bounds[1] >= 0)).all():
+            raise ValueError(
+                "a sparse X needs 'entry_bounds' with 0 between them: zeros are not stored, and "
+                f"stay zeros. Got {self.entry_bounds!r}."
+            )
+
+    def _default_shares(self):
+        if isinstance(self.entry_bounds, str):
+            shares = {"columns": 0.45, "moments": 0.55}
+        else:
+            shares = {"moments": 1.0}
+        return shares
+
+    def _range(self, session, ask, d, bounds, shares, n):
+        """Return centre and half-width of each column, public or learnt, and what was learnt."""
+        if bounds is not None and np.isfinite(bounds).all():
+            low, high = bounds
+            center = low + (high - low) / 2
+            return center, np.maximum(high - center, center - low), None
+        if session.budget.exact:  # nothing is cut, and a first mean makes the second accurate
+            center, shares["moments"] = np.zeros(d), shares["moments"] / 2
+            size = np.full(d, np.inf)
+            return self._moments(ask, center, size, n, shares["moments"]).mean, size, None
+        found = find_columns(ask, d, shares["columns"], n)
+        warn_unclear_columns(
+            self,
+            ~found.found,
+            found.needed,
+            outcome="and took a low guess",
+            remedy="'entry_bounds'",
+        )
+        warn_far_columns(self, found, remedy="'entry_bounds'")
+        noise = found.sums_noise(shares["moments"] / shares["columns"])
+        return found.center, found.reach(noise), found
+
+    def _moments(self, ask, center, size, n, share):
+        weights = column_weights(len(center))
+        sums = ask.moments(center, size, weights.rows, share=share)
+        return column_moments(sums.value, sums.noise_scale, center, size, weights=weights, n=n)
+
+    def transform(self, X: Any) -> Any:
+        """Centre and scale rows. The map is public; private rows stay private.
+
+        Parameters
+        ----------
+        X : array-like or CSR matrix of shape (n_samples, n_features), or blocks
+            Rows; sparse ones with ``with_mean=False`` only.
+
+        Returns
+        -------
+        X_new : ndarray or CSR matrix of shape (n_samples, n_features)
+            Standardised rows, of entries cut to `entry_bounds_`; zeros of a CSR matrix stay. For
+            a Dask array a lazy Dask array; for a list of files and for a row source a generator of
+            arrays, one for each block.
+        """
+        check_is_fitted(self)
+        scale = Standardisation(
+            self.entry_bounds_,
+            self.mean_ if self.with_mean else None,
+            self.scale_ if self.with_std else None,
+        )
+        source = as_blocks(X)
+        if source is None:
+            return scale(checked(self, X, accept_sparse=self._accepted(), reset=False))
+        return map_blocks(self, X, source, scale, source.n_features)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Undo the scaling and the centring.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Standardised rows.
+
+        Returns
+        -------
+        X_original : ndarray of shape (n_samples, n_features)
+            Rows in the units of the data.
+        """
+        check_is_fitted(self)
+        X = advised(self, check_array, X, accept_sparse=self._accepted(), copy=True, input_name="X")
+        if self.with_std and sp.issparse(X):
+            X.data *= self.scale_[X.indices].astype(X.dtype)
+        elif self.with_std:
+            X *= self.scale_.astype(X.dtype)
+        if self.with_mean:
+            X += self.mean_.astype(X.dtype)
+        return X
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = not self.with_mean and not self._by_group
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

@@ -1,0 +1,556 @@
+"""The book of a ledger, in memory or in a file: a change happens whole, or not at all.
+
+A charge is on the disk before any data are read: the transaction ends with a sync of the file and
+of its directory. Who is killed between the charge and the release leaves an open entry, which
+counts with its whole budget. Writers wait for each other, so that check and charge are one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from skdp.exceptions import BudgetExceededError, PrivacyError
+from skdp.privacy.accounting.losses import Loss
+from skdp.privacy.accounting.plain_data import loss_from_state, loss_state
+from skdp.privacy.ledger.balances import Balance, Terms, check_part, part_of
+from skdp.privacy.ledger.filters import late_kind
+from skdp.privacy.ledger.fits import LedgerFit, Part, as_text, multiplied, new_token
+from skdp.privacy.locks import WAIT, alone
+
+# The book of a ledger: its entries, and how they change. One change at a time, or none.
+
+
+Losses: TypeAlias = tuple[Loss, ...]
+
+
+class Book:
+    """Entries in the memory of this process.
+
+    Whatever keeps entries elsewhere replaces `held`: nobody else changes them inside it, they are
+    kept when it is left without an error, and as they were before with one.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.token = new_token()
+        self.refused: list[tuple[type[PrivacyError], str]] = []  # no tracebacks: they hold X
+        self._now = Balance(terms, {})
+        self._last = 0
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def held(self) -> Iterator[Balance]:
+        """Hold what stands in the book, to look at it or to change it."""
+        with self._lock, self._now.changing():
+            yield self._now
+
+    def balance(self) -> Balance:
+        """Return what stands in the book now."""
+        with self.held() as now:
+            return now.copy()
+
+    def note_refusal(self, error: PrivacyError) -> None:
+        """Remember a refusal, for the end of the block."""
+        self.refused.append((type(error), str(error)))
+
+    @contextmanager
+    def _changing(self) -> Iterator[Balance]:
+        try:
+            with self.held() as balance:
+                yield balance
+        except PrivacyError as error:
+            self.note_refusal(error)
+            raise
+
+    # -- as a payer of fits ----------------------------------------------------------------
+    def reserve(self, fit: LedgerFit) -> int:
+        """Charge the whole budget of a fit that is about to start, or refuse."""
+        with self._changing() as balance:
+            balance.check_kind(fit)
+            factor = balance.factor(fit)
+            if (part := part_of(self.token)) is not None:
+                check_part(part, fit, factor, balance.parts)
+            losses = multiplied(fit.losses, factor)
+            charged = replace(fit, losses=losses, factor=factor, promised=losses, part=part)
+            if not balance.affords(charged):
+                raise BudgetExceededError(
+                    f"{fit.estimator} asks for {as_text(losses)}; this PrivacyLedger has room for "
+                    f"epsilon={balance.remaining(part=part):.4g} at "
+                    f"delta={self.terms.cap.delta:.3g}. The data were not touched. Use a smaller "
+                    "'epsilon', fewer fits, or a larger ledger."
+                )
+            self._last += 1
+            key = self._last
+            balance.put(key, charged)
+        return key
+
+    def check_same_part(self, key: int) -> None:
+        """Refuse to go on with a fit in another part of the data than the one that it is in."""
+        with self._changing() as balance:
+            fit = balance.entries[key]
+            if fit.part not in (None, part_of(self.token)):
+                raise PrivacyError(
+                    f"{fit.estimator} was charged for one part of the data and goes on "
+                    "elsewhere. Feed it inside the same part."
+                )
+
+    def recharge(self, key: int, losses: Losses) -> None:
+        """Replace a reservation by a loss of another kind, before it is granted, or refuse."""
+        with self._changing() as balance:
+            self._check_recharge(balance, key, losses)
+            fit = balance.entries[key]
+            costs = fit.costs(losses)
+            balance.put(key, replace(fit, losses=costs, promised=costs))
+            if not balance.affords():
+                raise BudgetExceededError(
+                    f"{fit.estimator} asks for {as_text(losses)}, which costs more than a Gaussian "
+                    "release beside other fits. The data were not touched. Use a smaller "
+                    "'epsilon' or a larger ledger."
+                )
+
+    def _check_recharge(self, balance: Balance, key: int, losses: Losses) -> None:
+        """Refuse to choose another way of adding up once there are answers."""
+        entries = balance.entries
+        oldest = next(iter(entries))
+        sketched = any(loss.kind == "sketch" for loss in entries[oldest].promised)
+        first = key == oldest and entries[key].part is None
+        if sketched or (first and all(other.state == "open" for other in entries.values())):
+            return
+        raise PrivacyError(f"{entries[key].estimator}: {late_kind(losses)}")
+
+    def scale(self, key: int, parts: float) -> None:
+        """Charge a fit `parts` times its loss (Gaussian or of sketches) from now on, or refuse."""
+        with self._changing() as balance:
+            fit = balance.entries[key]
+            losses = tuple(loss.times(parts / fit.parts) for loss in fit.losses)
+            balance.put(key, replace(fit, losses=losses, parts=parts))
+            if parts > fit.parts and not balance.affords():
+                raise BudgetExceededError(
+                    f"{fit.estimator} holds parts of rows that other servers hold parts of: under "
+                    f"a secure sum it costs {as_text(losses)}. Nothing was opened. Use a smaller "
+                    "'epsilon' or a larger ledger."
+                )
+
+    def settle(self, key: int, granted: Losses, state: str) -> None:
+        """Replace a reservation by what was granted; nothing granted is nothing spent."""
+        with self.held() as balance:
+            fit = balance.entries[key]
+            if not granted and state == "failed":
+                balance.put(key, None)
+                return
+            losses = fit.costs(granted)
+            balance.put(key, replace(fit, losses=losses, state=state))
+            grown = fit.state != "open" and losses != fit.losses
+            exceeded = grown and not balance.affords()
+        if exceeded:  # it was released: it stays in the book
+            error = BudgetExceededError(f"{fit.estimator} released more after it was settled.")
+            self.note_refusal(error)
+            raise error
+
+
+# Lines in a database file that are only added to, each with a hash over it and all before it.
+#
+# A line that was changed, taken out or put in later breaks the hash of every line after it. Who can
+# write the file can also make all hashes anew, or take away the last lines: a process remembers the
+# last line that it saw, and refuses a file that has not got it. Against the same between two
+# processes, keep a `head` elsewhere and ask whether it is still there.
+
+
+Line: TypeAlias = dict[str, Any]
+
+_TABLE = "CREATE TABLE IF NOT EXISTS lines (number INTEGER PRIMARY KEY, line TEXT, hash TEXT)"
+_SEEN: dict[str, tuple[int, str]] = {}  # path -> number and hash of the last line seen there
+
+
+def _hash(before: str, line: str) -> str:
+    return hashlib.sha256(f"{before}\n{line}".encode()).hexdigest()
+
+
+def line_as_text(line: Line) -> str:
+    """Return a line as it is written and hashed."""
+    return json.dumps(line, sort_keys=True)
+
+
+def verify(rows: Iterable[tuple[int, str, str]], name: str, number: int = 0, head: str = "") -> str:
+    """Return the last hash of rows that go on from line `number`, with hash `head`, or refuse."""
+    for at, line, written in rows:
+        number += 1
+        if (at, _hash(head, line)) != (number, written):
+            raise PrivacyError(
+                f"line {number} of {name}, or one before it, was changed after it was "
+                "written: what was spent is not known. Nothing may be charged to it. Go back to "
+                "a copy that is whole, or take the budget to be spent."
+            )
+        head = written
+    return head
+
+
+class Chain:
+    """The lines of one file, inside a change that nobody else interrupts."""
+
+    def __init__(self, file: sqlite3.Cursor, name: str) -> None:
+        self._file, self._name = file, name
+        self._number, self._head = self._last(file) or (0, "")
+        self.added = False
+        self.check_has(*_SEEN.get(name, (0, "")))
+
+    @staticmethod
+    def _last(file: sqlite3.Cursor) -> tuple[int, str] | None:
+        found = file.execute("SELECT number, hash FROM lines ORDER BY number DESC LIMIT 1")
+        last: tuple[int, str] | None = found.fetchone()
+        return last
+
+    def check_has(self, number: int, head: str) -> None:
+        """Refuse a file without a line that this process saw there."""
+        found = self._file.execute("SELECT hash FROM lines WHERE number = ?", (number,)).fetchone()
+        if number and found != (head,):
+            raise PrivacyError(
+                f"{self._name} has not line {number} that this process saw there: it is an older "
+                "copy, or was written anew, and does not know all that was spent. Nothing may be "
+                "charged to it. Put the file back, or keep a new ledger at another path."
+            )
+
+    def after(self, number: int, head: str, *, whole: bool) -> list[tuple[Line, str]]:
+        """Return lines that follow line `number`, with hashes, verified; `whole`: those before too.
+
+        `head` is the hash of that line, which is known to be whole.
+        """
+        self.check_has(number, head)
+        start = (0, "") if whole else (number, head)
+        rows = self._file.execute(
+            "SELECT number, line, hash FROM lines WHERE number > ? ORDER BY number", start[:1]
+        ).fetchall()
+        verify(rows, self._name, *start)
+        return [(json.loads(line), written) for at, line, written in rows if at > number]
+
+    def add(self, **line: Any) -> tuple[Line, str]:
+        """Add a line, with the time; return it as it will be read."""
+        line["at"] = datetime.now(UTC).isoformat(timespec="seconds")
+        text = line_as_text(line)
+        self._number, self._head = self._number + 1, _hash(self._head, text)
+        self._file.execute("INSERT INTO lines VALUES (?, ?, ?)", (self._number, text, self._head))
+        self.added = True
+        return json.loads(text), self._head
+
+    def remember(self) -> None:
+        """Look for what was just written, as anybody else would, or refuse; then remember it."""
+        last = self._number, self._head
+        if self.added:
+            with _opened(self._name) as file:
+                found = self._last(file)
+            if found != last:
+                raise PrivacyError(
+                    f"{self._name} has not got what was just written to it: it was replaced, or "
+                    "another program writes to it. Nothing may be fitted."
+                )
+        _SEEN[self._name] = last
+
+
+def make_file(path: str) -> None:
+    """Make a file that only its owner reads, if there is none."""
+    with contextlib.suppress(FileExistsError), alone(path):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def is_database(path: str) -> bool:
+    """Whether SQLite reads a file: nobody else may open it (see `skdp.privacy.locks`)."""
+    try:
+        with _opened(path, "ro") as file:
+            file.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.Error as error:
+        return error.sqlite_errorcode != sqlite3.SQLITE_NOTADB
+    return True
+
+
+@contextmanager
+def _opened(path: str, mode: str = "rw") -> Iterator[sqlite3.Cursor]:
+    uri = f"{Path(path).as_uri()}?mode={mode}"
+    connection = sqlite3.connect(uri, timeout=WAIT, isolation_level=None, uri=True)
+    with contextlib.closing(connection), contextlib.closing(connection.cursor()) as file:
+        yield file  # one for all: half of a statement would hold the lock of a closed file
+
+
+@contextmanager
+def transaction(path: str) -> Iterator[Chain]:
+    """Begin a change that nobody else interrupts; when this is left, it is durable and there."""
+    try:
+        with alone(path):
+            with _opened(path) as file:
+                file.execute("PRAGMA synchronous = EXTRA")
+                file.execute("BEGIN IMMEDIATE")
+                tables = file.execute("SELECT name FROM sqlite_master").fetchall()
+                if not set(tables) <= {("lines",)}:
+                    raise PrivacyError(f"{path} was written by another version or program.")
+                file.execute(_TABLE)
+                chain = Chain(file, path)
+                yield chain
+                file.execute("COMMIT")  # closed without it, nothing has happened
+            chain.remember()
+    except (sqlite3.Error, json.JSONDecodeError, OSError) as error:
+        raise PrivacyError(
+            f"the PrivacyLedger in {path} cannot be read or written, so nothing was charged "
+            f"and nothing may be fitted: {error}."
+        ) from error
+
+
+# What the lines of a ledger file say: its datasets, their terms, and every change of a fit.
+
+
+FORMAT = "skdp ledger 2"
+_LOSSES = ("losses", "promised")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One line about a fit: what it looked like from then on (None: it cost nothing)."""
+
+    at: str
+    number: int
+    fit: LedgerFit | None
+
+
+@dataclass
+class Dataset:
+    """One dataset: a budget of its own, all changes of its fits, and what they come to."""
+
+    name: str
+    terms: Terms
+    token: str
+    since: str
+    changes: list[Change] = field(default_factory=list)
+    last: int = 0  # number of a fit in use: that of one that cost nothing is not used again
+
+    def __post_init__(self) -> None:
+        self.now = Balance(self.terms, {})
+
+    def take(self, change: Change) -> None:
+        """Take in one more change."""
+        self.changes.append(change)
+        self.last = max(self.last, change.number)
+        self.now.put(change.number, change.fit)
+
+    @property
+    def entries(self) -> dict[int, LedgerFit]:
+        """The fits as they stand now."""
+        return self.now.entries
+
+    def balance(self) -> Balance:
+        """Return what stands there now."""
+        return self.now.copy()
+
+
+class Registry:
+    """All datasets of a file; it takes in line after line, verified ones.
+
+    Parameters
+    ----------
+    name : str
+        Of the file, for errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lines: list[Line] = []
+        self.hashes: list[str] = []
+        self.datasets: dict[str, Dataset] = {}
+
+    def take(self, line: Line, written: str) -> None:
+        """Take in one more line."""
+        self.lines.append(line)
+        self.hashes.append(written)
+        if "terms" in line:
+            dataset = Dataset(line["dataset"], Terms(**line["terms"]), line["token"], line["at"])
+            self.datasets[dataset.name] = dataset
+        elif "fit" in line:
+            change = Change(line["at"], line["number"], _fit_from_state(line["fit"]))
+            self.datasets[line["dataset"]].take(change)
+
+    def read(self, chain: Chain, *, whole: bool = False) -> None:
+        """Take in what is new in a file."""
+        for line, written in chain.after(len(self.lines), self.head, whole=whole):
+            self.take(line, written)
+
+    @property
+    def head(self) -> str:
+        """The hash over everything so far."""
+        return self.hashes[-1] if self.hashes else ""
+
+    def choose(self, name: str | None) -> Dataset:
+        """Return a dataset; without a name, the only one."""
+        if name is None and len(self.datasets) == 1:
+            return next(iter(self.datasets.values()))
+        if name not in self.datasets:
+            known = ", ".join(map(repr, self.datasets)) or "none"
+            if name is None and self.datasets:
+                raise PrivacyError(f"say which 'dataset' of {self.name}: it has {known}.")
+            raise PrivacyError(f"{self.name} has no dataset {name!r}. It has {known}.")
+        return self.datasets[name]
+
+    def with_token(self, token: str) -> Dataset:
+        """Return the dataset that was announced."""
+        for dataset in self.datasets.values():
+            if dataset.token == token:
+                return dataset
+        raise PrivacyError(f"{self.name} has not the dataset that is open around this process.")
+
+    def export(self) -> str:
+        """Return everything as JSON; `read_registry` reads and verifies it."""
+        pairs = zip(self.lines, self.hashes, strict=True)
+        lines = [line | {"hash": written} for line, written in pairs]
+        return json.dumps({"format": FORMAT, "lines": lines}, indent=1)
+
+
+_KEPT: dict[str, Registry] = {}  # path -> what this process has read and verified
+
+
+@contextmanager
+def opened(path: str, *, whole: bool = False) -> Iterator[tuple[Registry, Chain]]:
+    """Hold a file, and all that it says; what is added to both is durable when this is left.
+
+    What this process has read and verified is kept: only lines that are new are read. `whole`: the
+    others are verified once more.
+    """
+    with transaction(path) as chain:
+        registry = _KEPT.pop(path, None) or Registry(path)  # an error in here keeps nothing
+        registry.read(chain, whole=whole)
+        try:
+            yield registry, chain
+        except PrivacyError:  # a refusal, which changed nothing
+            if not chain.added:
+                _KEPT[path] = registry
+            raise
+    _KEPT[path] = registry
+
+
+def read_registry(path: str | os.PathLike[str]) -> Registry:
+    """Read a ledger file, or one that was exported, and verify its hashes."""
+    name = os.path.realpath(path)
+    registry = Registry(name)
+    if is_database(name):
+        with transaction(name) as chain:
+            registry.read(chain)
+        return registry
+    try:
+        state = json.loads(Path(name).read_text(encoding="utf-8"))
+        rows = [(dict(line), line["hash"]) for line in state["lines"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PrivacyError(f"{name} is no PrivacyLedger, and no exported one.") from error
+    for line, _ in rows:
+        del line["hash"]
+    verify(((i, line_as_text(line), written) for i, (line, written) in enumerate(rows, 1)), name)
+    for row in rows:
+        registry.take(*row)
+    return registry
+
+
+def add_dataset(registry: Registry, chain: Chain, name: str | None, terms: Terms | None) -> Dataset:
+    """Return a dataset of a file, which is added if it is not there; other terms are refused."""
+    if not registry.datasets and terms is None:
+        raise PrivacyError(f"{registry.name} is no PrivacyLedger.")
+    known = bool(registry.datasets) if name is None else name in registry.datasets
+    if terms is not None and not known:
+        if not registry.lines:
+            registry.take(*chain.add(format=FORMAT, file=new_token()))
+        name = name or "data"
+        registry.take(*chain.add(dataset=name, token=new_token(), terms=asdict(terms)))
+    dataset = registry.choose(name)
+    if terms is not None and terms != dataset.terms:
+        raise ValueError(
+            f"{dataset.name!r} in {registry.name} is a PrivacyLedger with other terms: "
+            f"{dataset.terms}. Got {terms}."
+        )
+    return dataset
+
+
+# -- fits as plain data ---------------------------------------------------------------------------
+
+
+def fit_state(fit: LedgerFit) -> dict[str, Any]:
+    """Return a fit as plain data."""
+    state: dict[str, Any] = {each.name: getattr(fit, each.name) for each in fields(fit)}
+    for name in _LOSSES:
+        state[name] = [loss_state(loss) for loss in state[name]]
+    return state | {"part": fit.part and asdict(fit.part)}
+
+
+def _fit_from_state(state: dict[str, Any] | None) -> LedgerFit | None:
+    if state is None:
+        return None
+    losses = {name: tuple(loss_from_state(*loss) for loss in state[name]) for name in _LOSSES}
+    part = state.get("part")
+    parts = part and Part(part["key"], tuple(part["parts"]), part["name"], part["whole_groups"])
+    return LedgerFit(**(state | losses | {"part": parts}))
+
+
+class FileBook(Book):
+    """Entries of one dataset in a database file, mode 0600.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    terms : Terms or None, default=None
+        A dataset that is new is made with them, another must have the same. None: read them.
+    dataset : str or None, default=None
+        Its name. None: the only one of the file.
+    token : str or None, default=None
+        In place of the name.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        terms: Terms | None = None,
+        dataset: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        self.path = os.path.realpath(path)
+        if terms is not None:
+            make_file(self.path)
+        with opened(self.path, whole=True) as (registry, chain):
+            kept = (
+                add_dataset(registry, chain, dataset, terms)
+                if token is None
+                else registry.with_token(token)
+            )
+        super().__init__(kept.terms)
+        self.dataset, self.token = kept.name, kept.token
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FileBook) and (other.path, other.token) == (self.path, self.token)
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.token))
+
+    def registry(self) -> Registry:
+        """Return what stands in the whole file."""
+        return read_registry(self.path)
+
+    @contextmanager
+    def held(self) -> Iterator[Balance]:
+        """Hold what stands there; what was changed is on the disk when this is left."""
+        with opened(self.path) as (registry, chain):
+            kept = registry.with_token(self.token)
+            self._last = kept.last
+            with kept.now.changing() as before:
+                yield kept.now
+                for number, fit in sorted(kept.now.changed(before).items()):
+                    state = None if fit is None else fit_state(fit)
+                    line = chain.add(dataset=self.dataset, number=number, fit=state)
+                    registry.take(*line)
+
+    def balance(self) -> Balance:
+        """Return what stands there now; all lines are verified."""
+        with opened(self.path, whole=True) as (registry, _):
+            return registry.with_token(self.token).balance()

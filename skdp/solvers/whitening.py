@@ -1,0 +1,318 @@
+"""What a trace regression learns before it descends: whitening, means of rows and columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skdp.answer import Answer
+from skdp.solvers.trace import TraceFit, private_median
+
+# Whitening of measurement matrices from released second moments.
+#
+# Notation: X = R0^(1/2) G C0^(1/2) with G of iid entries; the sums of X X' and X'X over n records
+# are about n tr(C0) R0 and n tr(R0) C0. W1 X W2 has entries of variance `lam`.
+
+
+FloatArray = NDArray[np.float64]
+_SMALLEST = 0.02  # of the mean eigenvalue, for learnt moments
+_SMALLEST_PUBLIC = 1e-8
+_BELOW_ONE = 1 - 1e-6  # norm of a mix: its grid adds less
+_CLIP = 1.5  # of second moments, in medians
+
+
+class AsksDesign(Protocol):
+    """What a design is learnt from."""
+
+    def moment_sizes_below(self, threshold: float, *, share: float) -> Answer:
+        """Return a negative number when the threshold is below the median size."""
+        ...
+
+    def design_moments(self, clip_level: float, *, share: float) -> Answer:
+        """Return the two second moments (or their diagonals), flat."""
+        ...
+
+
+class Whitening(NamedTuple):
+    """Public symmetric W1, W2 of norm 1 (None: identity), and the variance of W1 X W2.
+
+    Or a public `mix` A, `lam` times the inverse of the covariance L of vec(X): E <x, H> A x = lam H
+    for every H. Then `variance` is that of an entry of A x, and `spread` its square times the mean
+    variance of an entry of x, over lam^2: 1 if L is a multiple of the identity.
+    """
+
+    left: FloatArray | None
+    right: FloatArray | None
+    lam: float
+    mix: FloatArray | None = None
+    variance: float | None = None
+    spread: float = 1.0
+
+
+def _signal(spread: float, expected: float) -> float:
+    """Return the share of a squared spread that is not noise (Ledoit, Wolf 2004; error known)."""
+    return max(0.0, 1 - expected / spread) if spread > 0 else 0.0
+
+
+def _shrunk(moment: FloatArray, noise: float, mean: float) -> tuple[FloatArray, FloatArray]:
+    """Return eigenvalues and vectors of a noisy moment, drawn to its mean as the noise demands.
+
+    (G + G')/2 with scale s has mean squared size s^2 d (d + 1)/2 and spectral edge s sqrt(2 d).
+    """
+    d = len(moment)
+    centred = (moment + moment.T) / 2 - mean * np.eye(d)
+    signal = _signal(float(np.sum(centred**2)), noise**2 * d * (d + 1) / 2)
+    values, vectors = np.linalg.eigh(mean * np.eye(d) + signal * centred)
+    return _floored(values, signal * noise * math.sqrt(2 * d), noise, mean), vectors
+
+
+def _floored(values: FloatArray, edge: float, noise: float, mean: float) -> FloatArray:
+    smallest = _SMALLEST if noise else _SMALLEST_PUBLIC
+    return np.maximum(values, min(max(smallest * mean, edge), mean))
+
+
+def _shrunk_diagonal(part: FloatArray, noise: float, mean: float) -> tuple[FloatArray, FloatArray]:
+    centred = part - mean
+    signal = _signal(float(np.sum(centred**2)), noise**2 * len(part))
+    return _floored(mean + signal * centred, signal * noise, noise, mean), np.eye(len(part))
+
+
+def whitening(
+    moments: FloatArray, shape: tuple[int, int], n: float, noise: float
+) -> Whitening | None:
+    """Return the whitening for sums of X X' and X'X or their diagonals; None if all is noise."""
+    d1, d2 = shape
+    diagonal = len(moments) == d1 + d2
+    shrunk: Callable[..., tuple[FloatArray, FloatArray]] = _shrunk
+    if diagonal:
+        shrunk, parts = _shrunk_diagonal, (moments[:d1], moments[d1:])
+        trace = float(moments.sum()) / 2
+    else:
+        parts = (moments[: d1 * d1].reshape(d1, d1), moments[d1 * d1 :].reshape(d2, d2))
+        trace = float(np.trace(parts[0]) + np.trace(parts[1])) / 2
+    if trace <= 2 * noise * math.sqrt((d1 + d2) / 4):
+        return None
+    (r, P), (c, Q) = shrunk(parts[0], noise, trace / d1), shrunk(parts[1], noise, trace / d2)
+    left, right = (P * np.sqrt(r.min() / r)) @ P.T, (Q * np.sqrt(c.min() / c)) @ Q.T
+    return Whitening(left, right, float(r.min() * c.min() / (trace * n)))
+
+
+def mixing(covariance: FloatArray) -> Whitening:
+    """Return the mix for a public covariance of vec(X), positive definite."""
+    values, vectors = np.linalg.eigh(covariance)
+    lam = float(values[0]) * _BELOW_ONE
+    mix = (vectors * (lam / values)) @ vectors.T
+    variance = lam * lam * float(np.mean(1 / values))
+    spread = variance * float(np.mean(values)) / lam**2
+    return Whitening(None, None, lam, (mix + mix.T) / 2, variance, spread)
+
+
+def through_design(ask: Any, design: Whitening) -> Any:
+    """Return what is asked of records that are seen through a design."""
+    if design.mix is not None:
+        return ask.mixed(design.mix)
+    return ask if design.left is None else ask.whitened(design.left, design.right)
+
+
+def release_whitening(
+    ask: AsksDesign, shape: tuple[int, int], n: float, rank_share: float, share: float
+) -> Whitening | None:
+    """Learn the design: a private median of the sizes, and one release of both moments."""
+    median = private_median(ask.moment_sizes_below, rank_share, n)
+    answer = ask.design_moments(_CLIP * median, share=share)
+    return whitening(answer.value, shape, n, answer.noise_scale)
+
+
+def trace_attributes(
+    fit: TraceFit,
+    left: FloatArray | None,
+    right: FloatArray | None,
+    means: tuple[FloatArray, FloatArray] | None = None,
+) -> dict[str, FloatArray | float | tuple[float, ...]]:
+    """Return the fitted attributes for M = left (U s V') right + a 1' + 1 b' (None: identity)."""
+    A = (fit.U if left is None else left @ fit.U) * fit.values
+    B = fit.V if right is None else right @ fit.V
+    if means is not None:
+        ones = np.ones(len(means[0])), np.ones(len(means[1]))
+        A = np.column_stack([A, means[0], ones[0]])
+        B = np.column_stack([B, ones[1], means[1]])
+    Q1, R1 = np.linalg.qr(A)
+    Q2, R2 = np.linalg.qr(B)
+    P, values, Qt = np.linalg.svd(R1 @ R2.T, full_matrices=False)
+    U, V = Q1 @ P, Q2 @ Qt.T
+    signs = np.where(V[np.argmax(np.abs(V), axis=0), np.arange(V.shape[1])] < 0, -1.0, 1.0)
+    return {
+        "coef_": (U * values) @ V.T,
+        "U_": U * signs,
+        "singular_values_": values,
+        "V_": V * signs,
+        "noise_sd_": fit.noise_sd if math.isfinite(fit.noise_sd) else 0.0,
+        "clip_levels_": fit.clip_levels,
+    }
+
+
+# Means of the rows and columns of a matrix of coefficients, from released sums; all of it is free.
+#
+# Notation: y = centre + <X, a 1' + 1 b'> + the rest, for CSR records X: ratings of products
+# (columns) by people (rows), one entry each. A sum of residuals beside known means, times the
+# entries of column j, is w_j (what b_j lacks), w_j the sum of squares of these entries. Each mean
+# is drawn to 0 by its own noise: means have a variance t, whose likelihood what was released tells.
+
+
+_REACH = 2.0  # deviations of residuals at which they are cut
+_VARIANCES = np.append(0.0, np.geomspace(1e-4, 0.5, 31))  # of means, in that of targets
+_NONE = 0.2  # chance beforehand that there are none; other variances are alike
+_BY_CHANCE = 4.0  # times what means explain of any matrix, one over the number in each
+_OVERSHOT = 0.5  # of a step: from here on entries of records move together
+_PARTS = np.linspace(0.0, 1.0, 11)  # of a share, for the columns
+_ROUNDS = 2  # what is left of one is seen in the next
+_LEFT = 0.25  # of the variance of targets, that means leave at least
+
+
+class AsksMeans(Protocol):
+    """Records whose targets are seen beside public means."""
+
+    def beside_means(self, rows: FloatArray, columns: FloatArray) -> Any:
+        """Take public means off the targets."""
+        ...
+
+
+class MeansFacts(NamedTuple):
+    """Public numbers of what means are learnt from.
+
+    Attributes
+    ----------
+    rows, columns : array of shape (d1,), (d2,)
+        Sums of squares of the entries of each row and column over records, released or public.
+    n : float
+        Number of records, public or released.
+    centre, sd : float
+        Where targets lie, and how far they vary about there.
+    unit_noise : float
+        Noise scale of a sum clipped at 1 that has the whole budget.
+    """
+
+    rows: FloatArray
+    columns: FloatArray
+    n: float
+    centre: float
+    sd: float
+    unit_noise: float
+
+
+def energies(design: Whitening, shape: tuple[int, int], n: float) -> tuple[FloatArray, FloatArray]:
+    """Return sums of squares of the entries of rows and columns over n records of a design."""
+    rows, columns = (
+        np.ones(d) if W is None else np.diagonal(W) ** -2.0
+        for W, d in zip(design[:2], shape, strict=True)
+    )
+    whole = n * design.lam
+    return whole * rows * columns.sum(), whole * columns * rows.sum()
+
+
+class _Side:
+    """Means of rows, or of columns, and the sums that tell of them."""
+
+    def __init__(self, weights: FloatArray) -> None:
+        self.weights = weights
+        self.means = np.zeros(len(weights))
+        self.released: list[tuple[FloatArray, FloatArray, float]] = []  # beside which, sums, noise
+        others = len(_VARIANCES) - 1
+        self.prior = np.append(_NONE, np.full(others, (1 - _NONE) / others))
+        self.chances = self.prior
+
+    @property
+    def precision(self) -> float:
+        """One over the squared noise of all sums together."""
+        return math.fsum(noise**-2.0 for _, _, noise in self.released)
+
+    def add(self, answer: Answer, sd: float) -> None:
+        """Take in released sums of residuals beside the means so far; estimate them anew."""
+        noise = max(answer.noise_scale, 1e-9 * sd * math.sqrt(float(self.weights.mean())))
+        self._look_back(answer.value, noise)
+        self.released.append((self.means, answer.value, noise))
+        w, variance = self.weights, 1 / self.precision
+        whole = variance * np.sum([(w * b + g) / s**2 for b, g, s in self.released], axis=0)
+        t = _VARIANCES[:, None] * sd**2
+        spread = w**2 * t + variance + sd**2 * w
+        likely = -0.5 * np.sum(whole**2 / spread + np.log(spread), axis=1)
+        chances = self.prior * np.exp(likely - likely.max())
+        self.chances = chances / chances.sum()
+        self.means = whole * w * (self.chances @ (t / spread)) * (self.chances[0] < 0.5)
+
+    def _look_back(self, sums: FloatArray, noise: float) -> None:
+        """Take shorter steps where the one that led here was too long, beyond the noise."""
+        moved = float(self.means @ (self.weights * self.means))
+        back = -float(sums @ self.means)
+        if back > _OVERSHOT * moved + 2 * noise * float(np.linalg.norm(self.means)):
+            self.weights = (1 + back / moved) * self.weights
+
+    def explained(self) -> float:
+        """Return the sum of squares of <X, M> over records, M these means."""
+        return float(self.means @ (self.weights * self.means))
+
+    def left(self, noise: float, sd: float) -> float:
+        """Return the sum of squares that these means will miss, after sums with more noise."""
+        w, t = self.weights, _VARIANCES[:, None] * sd**2
+        precision = self.precision + (noise**-2.0 if math.isfinite(noise) else 0.0)
+        rest = sd**2 * w + (1 / precision if precision else math.inf)
+        return float(self.chances @ np.sum(w * t / (1 + w**2 * t / rest), axis=1))
+
+
+class Means:
+    """Means of rows and columns as they become known, round by round."""
+
+    def __init__(self, facts: MeansFacts) -> None:
+        self.facts = facts
+        self.rows, self.columns = _Side(facts.rows), _Side(facts.columns)
+        self.length = math.sqrt(float(facts.columns.sum()) / facts.n)  # of records
+        self.levels: list[float] = []
+
+    @property
+    def found(self) -> bool:
+        """Whether any mean differs from 0."""
+        return bool(self.rows.means.any() or self.columns.means.any())
+
+    def drop_what_is_low_rank(self) -> None:
+        """Forget means that explain about what those of a matrix without means do."""
+        whole = self.facts.n * self.facts.sd**2
+        for side, other in ((self.columns, self.rows), (self.rows, self.columns)):
+            if side.explained() * len(other.means) < _BY_CHANCE * whole:
+                side.means = np.zeros(len(side.means))
+
+    @property
+    def sd(self) -> float:
+        """About how far targets vary beside the means."""
+        seen = (self.rows.explained() + self.columns.explained()) / self.facts.n
+        return math.sqrt(max(self.facts.sd**2 - seen, _LEFT * self.facts.sd**2))
+
+    def release(self, ask: AsksMeans, share: float) -> None:
+        """Learn from rounds of sums of columns and of rows; what promises more has more of each."""
+        part = min(_PARTS, key=lambda part: self._left(part, share))
+        for _ in range(_ROUNDS):
+            for side, of_share in ((self.columns, part), (self.rows, 1 - part)):
+                if of_share > 0:
+                    self._round(ask, side, of_share * share / _ROUNDS)
+
+    def _round(self, ask: AsksMeans, side: _Side, share: float) -> None:
+        known = ask.beside_means(self.rows.means, self.columns.means)
+        sums = (
+            known.single_entries(side is self.columns).augmented(self.facts.centre, 0.0).products()
+        )
+        sd = self.sd
+        self.levels.append(_REACH * sd * self.length)
+        side.add(sums.total(self.levels[-1], share=share), sd)
+
+    def _left(self, part: float, share: float) -> float:
+        sd, left = self.sd, 0.0
+        for side, of_share in ((self.columns, part), (self.rows, 1 - part)):
+            noise = math.inf
+            if of_share > 0:
+                clip = _REACH * sd * self.length
+                noise = clip * max(self.facts.unit_noise, 1e-12) / math.sqrt(of_share * share)
+            left += side.left(noise, sd)
+        return left

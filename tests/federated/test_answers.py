@@ -1,0 +1,176 @@
+"""Every request that a client answers, on rows whose entries are of sizes that products lose."""
+
+import warnings
+from functools import cache, partial
+
+import numpy as np
+import pytest
+
+from skdp import DPPersonalizedRegressor
+from skdp.exceptions import PrivacyError
+from skdp.federated import (
+    AggregationConfig,
+    PersonalizedClient,
+    PowerMethodClient,
+    RecommenderClient,
+)
+from skdp.federated._clients import narrowed, pack
+from skdp.federated._messages import Call, Request
+from skdp.federated.noise_parts import NoiseParts, PartGrant, granted_step
+from skdp.privacy.gate.bounds import Bounded
+from skdp.testing import seeded_entropy
+from skdp.testing._transcripts import replaced
+from skdp.testing.sensitivity import mixed_sizes
+
+D = 6
+CONFIG = AggregationConfig(4, 1, 1)
+RNG = np.random.default_rng(0)
+X, Y, USERS = RNG.standard_normal((2 * D, D)), RNG.standard_normal(2 * D), np.arange(2 * D) % 3
+MIXED, ZERO, ONE, KEPT = mixed_sizes(D, D), np.zeros(D), np.ones(D), np.arange(3)
+V = np.linalg.qr(RNG.standard_normal((D, 2)))[0]
+LEVEL, LINE = np.zeros(1), V[:, :1]
+SIGHT = np.full((2, D), [[-np.inf], [np.inf]]), ZERO
+VIEW = (np.eye(D), np.full((D, 1), 0.3), LEVEL, *SIGHT)
+RULES = np.array([[0.0, 1.0, np.inf, 1.0], [1.0, 0.1, np.inf, 1.0], [0.0, np.inf, 0.0, 1.0]])
+FILTER = (KEPT, ONE, np.ones((3, 2)), np.ones((1, 3)), 1.0, np.ones((3, 1)), 0.5, 0.5)
+PUBLIC = {  # method -> public arguments, of which those are sent that it takes
+    "clipped": [(1.5,)], "columns": [(), (KEPT,)], "centered": [(ONE,)],
+    "tangent": [(V, 3.0, None)], "kept_below": [(0.5,)], "norms_above": [(0.5,)],
+    "moment": [(0.85,), (KEPT, 1.0, 0.5, 0.5, np.zeros(3))], "projected_gram": [(V,)],
+    "gram_product": [(V,)], "sizes_above": [(1.0,)], "product": [(1.0,)], "right": [(V,)],
+    "left": [(V,)], "core": [(V, V)], "ritz": [(V,)], "judge": [FILTER],
+    "target": [(LEVEL,)], "coef": [(np.eye(D), *SIGHT, LINE)],
+    "pooled": [(ZERO, ONE, LEVEL, 1.0)], "reach_votes": [(ZERO, ONE, VIEW[1], LEVEL)],
+    "second_moment": [(ONE, *SIGHT)], "variances": [(ONE, *SIGHT)], "votes": [(), VIEW],
+    "round": [(*VIEW, LINE), (LINE.T.copy(),)], "head_votes": [(*VIEW, LINE, RULES)],
+    "mean_head": [(np.eye(D), *SIGHT, LINE, LEVEL, 1.0)], "octaves": [(ZERO,)],
+    "places": [(ZERO, ONE)], "ranks": [(ONE,)],
+}  # fmt: skip
+
+
+@cache
+def published():
+    with warnings.catch_warnings(), seeded_entropy(0):
+        warnings.simplefilter("ignore")
+        return DPPersonalizedRegressor(1).fit(X, Y, groups=USERS).released()
+
+
+def personal(make_model, rows):
+    """Rows beyond X are one more user, with targets of all sizes."""
+    more = len(rows) - len(X)
+    y = np.append(Y, mixed_sizes(more, 2)[:, 1])
+    return PersonalizedClient(
+        make_model(), rows, y, CONFIG, groups=np.append(USERS, np.full(more, 7))
+    )
+
+
+def more_rows(*numbers):
+    """Neighbours in a row, or in all rows of one user."""
+    return [(X, np.vstack([X, mixed_sizes(first + n, D)[first:]])) for first, n in numbers]
+
+
+def other_rows():
+    return [(np.vstack([X, row]), np.vstack([X, MIXED[:1]])) for row in MIXED[1::2]]
+
+
+def entries(*values, symmetric=False):
+    pairs = []
+    for base in (X[:D], MIXED):
+        base = np.triu(base) + np.triu(base).T if symmetric else base
+        for value in values:
+            pair = np.array(base), np.array(base)
+            for matrix, entry in zip(pair, (0.0, value), strict=True):
+                matrix[1, 2] = entry
+                matrix[2, 1] = entry if symmetric else matrix[2, 1]
+            pairs.append(pair)
+    return pairs
+
+
+SIZES = (1e-154, 1e154, 5e-324, 1.7e308)
+ROWS = more_rows(*((first, 1) for first in (0, 3, 7)))
+USER = more_rows((0, 3), (3, 6), (5, 1))
+CLIENTS = {  # name -> (rows -> client, neighbours)
+    "rows": (PowerMethodClient, ROWS),
+    "other rows": (partial(PowerMethodClient, adjacency="replace"), other_rows()),
+    "interactions": (
+        partial(PowerMethodClient, privacy_unit="interaction"), entries(1.0, *SIZES[1:3]),
+    ),
+    "entries": (partial(PowerMethodClient, privacy_unit="entry"), entries(*SIZES)),
+    "edges": (
+        partial(PowerMethodClient, privacy_unit="edge"), entries(*SIZES, symmetric=True),
+    ),
+    "changes": (partial(PowerMethodClient, privacy_unit="entry_change"), entries(1.0, 5e-324)),
+    "changed edges": (
+        partial(PowerMethodClient, privacy_unit="edge_change"),
+        entries(1.0, 5e-324, symmetric=True),
+    ),
+    "histories": (RecommenderClient, ROWS),
+    "rated histories": (partial(RecommenderClient, weights=2.0, adjacency="replace"), other_rows()),
+    "first fit": (partial(personal, partial(DPPersonalizedRegressor, 1)), USER),
+    "further rounds": (partial(personal, published), USER),
+}  # fmt: skip
+
+
+def client_of(name, rows):
+    make, _ = CLIENTS[name]
+    return make(rows) if name in ("first fit", "further rounds") else make(rows, CONFIG)
+
+
+def calls_of(client):
+    """Return all requests: the calls to each release, through each narrower query once."""
+    found, narrow = [], set()
+    paths = [(client._query, ())]
+    for query, path in paths:
+        for method in client._signatures.get(type(query), {}):
+            for arguments in PUBLIC.get(method, [()]):
+                calls = (*path, Call(method, arguments))
+                try:
+                    asked = narrowed(query, calls[-1], client._signatures)
+                except (PrivacyError, ValueError):
+                    continue  # needs a narrower query, or other arguments
+                if isinstance(asked, Bounded) and 0 < asked.bound.l2 < np.inf:
+                    found.append(calls)
+                elif not isinstance(asked, Bounded) and (type(asked), method) not in narrow:
+                    narrow.add((type(asked), method))
+                    paths.append((asked, calls))
+    return found
+
+
+def asked(client, calls):
+    query = client._query
+    for call in calls:
+        query = narrowed(query, call, client._signatures)
+    return query
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_answers_follow_no_sizes_of_entries(name):
+    """No error and no warning; one unit moves the integers as far as is paid for; alike replies."""
+    client = client_of(name, CLIENTS[name][1][0][0])
+    requests = calls_of(client)
+    methods = {call.method for calls in requests for call in calls}
+    public = {"count"} if client._facts.adjacency == "replace" else set()
+    assert methods >= set(client._signatures[type(client._query)]) - public
+    for calls in requests:
+        bound = asked(client, calls).bound
+        step = granted_step(bound, client._session.mu(0.1), NoiseParts.of(CONFIG), None)
+        request = Request(0, client._facts, 0.1, step, calls).encode()
+        replies = {}
+        for pair in CLIENTS[name][1]:
+            exact = []
+            for rows in pair:
+                one = client_of(name, rows)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    exact.append(asked(one, calls).answer(step))
+                with replaced(PartGrant, "draw", nothing):
+                    words = one.respond(request)
+                assert np.array_equal(words, pack(exact[-1], bound)), bound.name
+                replies.setdefault((words.shape, one.ledger_))
+            moved = np.subtract(*exact).astype(float)
+            assert np.linalg.norm(moved) <= bound.l2_steps(step), bound.name
+        assert len(replies) == 1
+
+
+def nothing(_):
+    return lambda grant, *index: np.zeros(grant.bound.shape, np.int64)

@@ -1,0 +1,296 @@
+"""Planted slips, each of a line or two: {what: (file, is, slip)}; `select_tier.py` plants them.
+
+The first tier must catch each. `test_mutations.py` asks the same of single checks, of toys.
+"""
+
+# What broke a privacy claim, or a number, when an audit planted it.
+PLANTED = {
+    # A bound of `replace` that is the one of `add_remove`, and the like, by query.
+    "positive sum under replace": (
+        "queries/sums.py", "return math.sqrt(self.units) * level if size > 1 else level",
+        "return level",
+    ),
+    "tangent product under replace": (
+        "queries/sums.py", "self.neighbours.array(level) * LOOSE,", "level * LOOSE,",
+    ),
+    "tangent product of a kept moment under replace": (
+        "queries/rows.py", "l2 = self.neighbours.array(level) * LOOSE", "l2 = level * LOOSE",
+    ),
+    "tangent product of persons under replace": (
+        "queries/sums.py", "change = self.neighbours.array(level)\n", "change = level\n",
+    ),
+    "ellipses with classes under replace": (
+        "queries/plane.py", "2 * _ONE_ROW if self._groups > 1 else _ONE_CLASS", "_ONE_CLASS",
+    ),
+    "ellipse of one class under replace": (
+        "queries/plane.py", "2 * _ONE_ROW if self._groups > 1 else _ONE_CLASS", "_ONE_ROW",
+    ),
+    "cells under replace": (
+        "queries/plane.py", "        units = self.neighbours.units\n", "        units = 1.0\n",
+    ),
+    "votes of histories under replace": (
+        "queries/interactions.py", "size = self.neighbours.number(-1.0, 1.0)", "size = 1.0",
+    ),
+    "range of filters under replace": (
+        "queries/interactions.py", "c, range_ = self._n, 2 * self.neighbours.units",
+        "c, range_ = self._n, 2.0",
+    ),
+    "shares of histories under replace": (
+        "queries/interactions.py", "slack=0.0, l1=units, l1_slack=0.0",
+        "slack=0.0, l1=1.0, l1_slack=0.0",
+    ),
+    "pairs of items under replace": (
+        "queries/interactions.py", "l2 = self.neighbours.positive(1.0, d * (d - 1) // 2)",
+        "l2 = 1.0",
+    ),
+    "moment of entries under replace": (
+        "queries/entries.py", "return against_zero(sizes[0]) + against_zero(sizes[1])",
+        "return against_zero(max(sizes))",
+    ),
+    "entry under replace": (
+        "queries/entries.py", "return Neighbours(self.adjacency).number(self.low, self.high)",
+        'return Neighbours("add_remove").number(self.low, self.high)',
+    ),
+    # Of ledgers, of what is paid by name, of clients, and of what runs below the gate.
+    "private eigenvalues that are called public": (
+        "solvers/local_fits.py", "        s, P = eigh(K)\n",
+        "        s, P = of_public(np.linalg.eigh, K)\n",
+    ),
+    "any way to lie in parts is affordable": (
+        "privacy/ledger/balances.py", "return all(map(self.terms.cap.affords, self._seen(*more)))",
+        "return any(map(self.terms.cap.affords, self._seen(*more)))",
+    ),
+    "parts of equal Gaussians are one": (
+        "privacy/ledger/balances.py",
+        "{(part.gaussian, frozenset(part.others.items())): part for part in parts}",
+        "{part.gaussian: part for part in parts}",
+    ),
+    "whole groups are no part of a rule": (
+        "privacy/ledger/balances.py", "other.key == part.key and other.rule() != part.rule()",
+        "other.key == part.key and other.parts != part.parts",
+    ),
+    "noise of the part that draws least": (
+        "privacy/ledger/balances.py", "sum(max(part.drawn for part in parts) for",
+        "sum(min(part.drawn for part in parts) for",
+    ),
+    "noise of a search is drawn once": (
+        "privacy/ledger/balances.py", "return Sum.of(fit.losses, fit.sessions)",
+        "return Sum.of(fit.losses, 1)",
+    ),
+    "any line stands for the one that was seen": (
+        "privacy/ledger/store.py", "if number and found != (head,):",
+        "if number and found is None:",
+    ),
+    "remembered before it is committed": (
+        "privacy/ledger/store.py", "                yield chain\n",
+        "                yield chain\n                _SEEN[path] = chain._number, chain._head\n",
+    ),
+    "a lock that is left when its last copy is closed": (
+        "privacy/locks.py", "                _apply(descriptor, False, 0)", "                pass",
+    ),
+    "a late ledger pays for what was granted alone": (
+        "privacy/ledger/routes.py", "accounting.compose([*granted, *more])",
+        "accounting.compose(granted)",
+    ),
+    "a search whose file is gone was never fitted": (
+        "privacy/ledger/routes.py", "self._drawn_on = True  #", "self._drawn_on = False  #",
+    ),
+    "an answer of another form is told": (
+        "federated/_clients.py", "return found if grant.fits(found) else grant.nothing()",
+        "return found",
+    ),
+    "errors of hostile requests come out": (
+        "federated/_clients.py", "except Exception as error:  # of whatever kind",
+        "except PrivacyError as error:  # of whatever kind",
+    ),
+    "the size of a change is not named in a ledger": (
+        "federated/_clients.py", "name, sensitivity=self._sensitivity)", "name)",
+    ),
+    # The rest of the bounds.
+    "gram of interactions under replace": (
+        "queries/interactions.py", "return math.sqrt(2 * (2 * d0 - 1)) / d0",
+        "return math.sqrt(2 * d0 - 1) / d0",
+    ),
+    "flipped cells under replace": (
+        "queries/interactions.py", "moved = int(self._units)", "moved = 1",
+    ),
+    "counts of items under replace": (
+        "queries/interactions.py", "moved = self._units\n", "moved = 1.0\n",
+    ),
+    "read-out under replace, long targets": (
+        "queries/readout.py", "2 * math.sqrt(2) * U * t", "math.sqrt(2) * U * t",
+    ),
+    "exact count of rows in a picture": (
+        "decomposition/_score_density.py",
+        'n = float(query.n_rows) if self.adjacency == "replace" else None',
+        "n = float(source.n_rows())",
+    ),
+    # Sums over several payers, files, reports or units.
+    "one person in one file counts as several": (
+        "data/units.py", "    return placed.joined(form, whole_files=True)",
+        "    return placed.joined(form)",
+    ),
+    "one user in one file counts as several": (
+        "data/units.py", "users: Any = placed.joined(form, whole_files=True)",
+        "users: Any = placed.joined(form)",
+    ),
+    "score of labels under add_remove": (
+        "model_selection/_scorers.py", 'adjacency="add_remove" if private_count else "replace"',
+        'adjacency="add_remove" if private_count or unit == "label" else "replace"',
+    ),
+    "pure losses of one run added like Gaussians": (
+        "privacy/ledger/routes.py",
+        'math.hypot(*values) if self.run.kind == "gaussian" else math.fsum(values)',
+        "math.hypot(*values)",
+    ),
+    "parts of a sum in any ledger as in one of all": (
+        "privacy/ledger/routes.py", "len(sessions) / math.sqrt(len(keys))",
+        "math.sqrt(len(sessions))",
+    ),
+    "sketches in a replace ledger at half price": (
+        "privacy/ledger/store.py", "costs = fit.costs(losses)\n            balance.put",
+        "costs = replace(fit, factor=1.0).costs(losses)\n            balance.put",
+    ),
+    "receipt of the report that says least": (
+        "decomposition/_local_reports.py", "most = max(receipts", "most = min(receipts",
+    ),
+    "a paid fit drawn on by another adjacency": (
+        "privacy/ledger/routes.py", "repr((fit.unit, fit.adjacency, tuple(fit.losses)))",
+        "repr((fit.unit, tuple(fit.losses)))",
+    ),
+    "of disjoint parts the dearest Gaussian alone": (
+        "privacy/ledger/balances.py", "return mixed + sorted(plain, key=_squares)[-1:]",
+        "return (mixed + sorted(plain, key=_squares))[-1:]",
+    ),
+    "a paid search is charged to one ledger alone": (
+        "privacy/ledger/routes.py", "_charge_all(_payers(None, payment.fit.estimator), payment",
+        "_charge_all(_payers(None, payment.fit.estimator)[:1], payment",
+    ),
+    "lines of a ledger are hashed alone": (
+        "privacy/ledger/store.py", 'sha256(f"{before}\\n{line}".encode())', "sha256(line.encode())",
+    ),
+    "a search takes fits of another unit": (
+        "privacy/ledger/routes.py", "if (fit.unit, fit.adjacency) != self.meaning:", "if False:",
+    ),
+    "a score divided by the exact number of rows": (
+        "model_selection/_scorers.py", "n = max(1.0, float(ask.count(share=count_share).value))",
+        "n = max(1.0, min(float(ask.count(share=count_share).value), float(n_rows(as_rows(X)))))",
+    ),
+    "a client that ends early keeps its rest": (
+        "federated/_clients.py", "        forfeit_rest(self._session)\n        routes.settle",
+        "        routes.settle",
+    ),
+    "coefficients of shares are all equal": (
+        "federated/_crypto.py", "os.urandom(_DRAW_BYTES * (threshold - 1))",
+        "os.urandom(_DRAW_BYTES) * (threshold - 1)",
+    ),
+    "one clip of residuals for a batch of users": (
+        "solvers/local_fits.py", "np.median(np.abs(R), axis=(1, 2))[:, None, None]",
+        "np.median(np.abs(R)) * np.ones((len(R), 1, 1))",
+    ),
+    "public design without records of a bad target": (
+        "queries/records.py", "found = self.of_rows_alone()", "found = self.moment_sizes",
+    ),
+    "sketch of a stream that starts from rows": (
+        "decomposition/_incremental_pca.py", "session.random_signs((d, sketch_size(k, d))))",
+        "session.random_signs((d, sketch_size(k, d))) + np.arange(d)[:, None] / X.n_rows())",
+    ),
+    "power steps that start from rows": (
+        "decomposition/_base.py", "start = session.random_signs((d, min(d, k + extra)))",
+        "start = session.random_signs((d, min(d, k + extra))) + np.arange(d)[:, None] / "
+        "ask._query.n_rows",
+    ),
+    "route by what a CSR matrix stores": (
+        "decomposition/_pca.py", "d, sparse = source.n_features, is_sparse(source)",
+        "d, sparse = source.n_features, is_sparse(source) and source.whole().nnz < "
+        "source.n_rows() * source.n_features",
+    ),
+    "law of one chi-square for two": (
+        "queries/sketches.py", "law=SketchLaw(tuple(degrees))",
+        "law=SketchLaw(tuple(degrees[:1]))",
+    ),
+    "records that are not made durable": (
+        "privacy/streams/checkpoints.py", "        os.fsync(file.fileno())", "        file.flush()",
+    ),
+    "a count that is not made durable": (
+        "privacy/streams/checkpoints.py", "        os.fsync(self._file.fileno())",
+        "        self._file.flush()",
+    ),
+    # Noise and ledger lines.
+    "noise over sqrt 2": (
+        "privacy/gate/bounds.py", "room = _room(bound, bound.l2_slack, mu * sigma)",
+        "room = _room(bound, bound.l2_slack, mu * sigma * math.sqrt(2))",
+    ),
+    "a share that is paid by half": (
+        "privacy/gate/session.py", "self.spending.shares[kind] += share",
+        "self.spending.shares[kind] += share / 2",
+    ),
+    "one kind of noise for two openings": (
+        "privacy/gate/session.py", "bound.name, self.noise_scale, *index)\n        if self._pure",
+        "bound.name, self.noise_scale)\n        if self._pure",
+    ),
+    "rows that are not cut": (
+        "data/integers.py", "over = np.flatnonzero(~(squares <= bound))",
+        "over = np.flatnonzero(~(squares <= 4 * bound))",
+    ),
+    # Formulas and plans: a wrong factor, a root or a square that is missing.
+    "a deviation's error": (
+        "theory/_plan.py", "* spread / (2 * deviation**2)", "* spread / deviation**2",
+    ),
+    "error of a dense factorization": (
+        "theory/_plan.py", "noise_scale * math.sqrt(m + n) / value",
+        "noise_scale * math.sqrt(m) / value",
+    ),
+    "noise of votes": (
+        "theory/_plan.py", "noise_scale**2 / 2 + n_users", "noise_scale**2 + n_users",
+    ),
+    "users that votes need": (
+        "theory/_plan.py", "noise_scale * math.sqrt(d) / gap",
+        "noise_scale * math.sqrt(d / 2) / gap",
+    ),
+    "loss of a read-out": (
+        "theory/_plan.py", "noise**2 * (1 + rho2 * z2.sum(axis=1))", "noise**2 * (1 + rho2)",
+    ),
+    "noise of printed power steps": (
+        "theory/_power.py", "math.log(2 * n_iter))", "math.log(1 + n_iter))",
+    ),
+    "what a guess of several units is worth": (
+        "theory/_power.py", "ndtr(changes * mu / 2)", "ndtr(mu / 2)",
+    ),
+    "ratio at a random start": ("theory/_power.py", "2 * n**2 * (n - 1)", "2 * n**2 * n / 2"),
+    "longest row of any iterate": (
+        "theory/_power.py", "mu0 * math.sqrt(width * math.log(n))", "mu0 * math.sqrt(math.log(n))",
+    ),
+    "noise of the printed start": (
+        "theory/_trace.py", "math.sqrt(rank) * d * logs", "rank * d * logs",
+    ),
+    "error of the printed descent": (
+        "theory/_trace.py", "noise_sd * math.sqrt(q * math.log(d) / n) + private",
+        "noise_sd * math.sqrt(q / n) + private",
+    ),
+    "lower bound of theorem 5": (
+        "theory/_trace.py", "(rank * d / (n * epsilon)) ** 2)", "(rank * d / (n * epsilon)))",
+    ),
+    "lower bound of theorem 2": (
+        "theory/_trace.py", "math.sqrt(rank) * power * d", "power * d",
+    ),
+    "useful records": ("theory/_trace.py", "3 * k * math.sqrt(r) * size**3", "3 * k * size**3"),
+    "records of the printed start": (
+        "theory/_trace.py", "base * (condition**2 if descent", "base * (condition if descent",
+    ),
+    "edge of a noisy moment": (
+        "theory/_subspaces.py", "noise * math.sqrt(2 * d)", "noise * math.sqrt(d)",
+    ),
+    "plan of a read-out": (
+        "regression/_readout.py", "noise_scale / math.sqrt(2) / facts.clip_norm**2",
+        "noise_scale / facts.clip_norm**2",
+    ),
+    "plan of rounded cells": (
+        "decomposition/_planning.py", "math.hypot(cells.noise_scale, math.sqrt(1 / 6))",
+        "cells.noise_scale",
+    ),
+    "plan of rows": (
+        "decomposition/_row_planning.py", "found=min(1.0, moment_edge(noise, d) / n)",
+        "found=min(1.0, moment_edge(noise, d) / (n - 1))",
+    ),
+}  # fmt: skip

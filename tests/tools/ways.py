@@ -1,0 +1,406 @@
+"""Ways of a fit: those that somebody thought of, and a covering array of the parameters.
+
+Any two values of the parameters below that go together are in one way at least, so that no axis (a
+unit, an adjacency, an algorithm, a law, classes) is tested at its first value alone. What does not
+go together stands under `REFUSED`, with the words of its error.
+"""
+
+import importlib
+import inspect
+import itertools
+import re
+
+import numpy as np
+
+from skdp import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPLowRankFactorizer,
+    DPPersonalizedClassifier,
+    DPPersonalizedRegressor,
+    DPRidge,
+    DPRidgeClassifier,
+    DPScoreDensity,
+    DPSpectralEmbedding,
+    DPTraceRegressor,
+    DPTruncatedSVD,
+)
+from skdp._support import _FACADES
+from skdp.base import BaseDPEstimator
+from skdp.papers import PrintedDeflation, PrintedFactorizer, PrintedPowerMethod
+from skdp.preprocessing import DPStandardScaler
+from skdp.recommend import DPRecommender
+
+# One line for each way that a fit can take.
+ESTIMATORS = [
+    PrintedPowerMethod(),
+    PrintedPowerMethod(privacy_unit="edge", sensitivity="independent"),
+    PrintedDeflation(2, coherence=1e6, n_iter=2),
+    PrintedFactorizer(1),
+    PrintedFactorizer(1, method="three_sketch", sensitivity=2.0),
+    DPPCA(),
+    DPPCA(2, bounds=(-3.0, 4.0)),
+    DPPCA(n_components=2, clip_norm=1.0),
+    DPPCA(n_components=1, clip_norm=1.0, adjacency="replace", center="none"),
+    DPPCA(n_components="auto", adjacency="replace", epsilon=16.0),
+    DPPCA(n_components=0.9, center="none", whiten=True),
+    DPPCA(n_components="mle", clip_norm=2.0, epsilon=8.0),
+    DPPCA(center=np.arange(5.0), epsilon=0.1),
+    DPPCA(epsilon=np.inf, clip_norm=np.inf),
+    DPPCA(privacy_unit="group"),
+    DPIncrementalPCA(),
+    DPIncrementalPCA(n_components=2, clip_norm=1.0, adjacency="replace"),
+    DPIncrementalPCA(n_components=1, clip_norm=1.0, center="none"),
+    DPIncrementalPCA(privacy_unit="group"),
+    DPTruncatedSVD(),
+    DPTruncatedSVD(clip_norm=1.0, algorithm="power"),
+    DPTruncatedSVD(clip_norm=1.0, algorithm="power", adjacency="replace", n_oversamples=0),
+    DPTruncatedSVD(algorithm="screened"),
+    DPTruncatedSVD(1, algorithm="gram", adjacency="replace"),
+    DPTruncatedSVD(clip_norm=1.0, privacy_unit="group", adjacency="replace", algorithm="power"),
+    DPTruncatedSVD(privacy_unit="interaction", unit_bound=2),
+    DPTruncatedSVD(privacy_unit="interaction", adjacency="replace", algorithm="power"),
+    DPTruncatedSVD(privacy_unit="interaction", algorithm="gram", n_components=3),
+    DPTruncatedSVD(privacy_unit="interaction", algorithm="one_shot", delta=0.0),
+    DPTruncatedSVD(privacy_unit="entry"),
+    DPTruncatedSVD(privacy_unit="entry", algorithm="alternating"),
+    DPTruncatedSVD(privacy_unit="entry", algorithm="one_shot", delta=0.0, adjacency="replace"),
+    DPTruncatedSVD(
+        privacy_unit="entry", adjacency="replace", unit_bound=(-1.0, 2.0), algorithm="deflation"
+    ),
+    DPTruncatedSVD(1, privacy_unit="entry", delta=0.0, epsilon=4.0, algorithm="alternating"),
+    DPTruncatedSVD(
+        1,
+        privacy_unit="entry",
+        adjacency="replace",
+        unit_bound=(-1.0, 2.0),
+        algorithm="gram",
+        clip_norm=3.0,
+    ),
+    DPTruncatedSVD(privacy_unit="edge", algorithm="power", n_oversamples=1),
+    DPTruncatedSVD(1, privacy_unit="edge", adjacency="replace", delta=0.0, algorithm="power"),
+    DPTruncatedSVD(privacy_unit="edge", delta=0.0),
+    DPTruncatedSVD(privacy_unit="entry_change"),
+    DPTruncatedSVD(privacy_unit="entry_change", algorithm="alternating", unit_bound=2.0),
+    DPTruncatedSVD(privacy_unit="edge_change"),
+    DPTruncatedSVD(privacy_unit="mixed", epsilon=4.0),
+    DPTruncatedSVD(privacy_unit="frobenius"),
+    DPTruncatedSVD(privacy_unit="spectral", epsilon=8.0),
+    DPSpectralEmbedding(),
+    DPSpectralEmbedding(1, normalization="laplacian", delta=0.0, algorithm="power"),
+    DPSpectralEmbedding(normalization="none", adjacency="replace", algorithm="power"),
+    DPSpectralEmbedding(algorithm="power"),
+    DPSpectralEmbedding(privacy_unit="edge_change", unit_bound=2.0),
+    DPSpectralEmbedding(1, privacy_unit="mixed", normalization="none", delta=0.0),
+    DPSpectralEmbedding(
+        normalization="laplacian", algorithm="one_shot", delta=0.0, adjacency="replace"
+    ),
+    DPLowRankFactorizer(),
+    DPLowRankFactorizer(method="two_sketch", sketch_size=5, unit_bound=2.0),
+    DPLowRankFactorizer(
+        method="two_sketch",
+        sketch_size=5,
+        core_size=20,
+        sensitivity_mode="worst_case",
+        sketch="srht",
+        privacy_unit="rank_one",
+    ),
+    DPLowRankFactorizer(privacy_unit="row", adjacency="zero_out"),
+    DPLowRankFactorizer(
+        privacy_unit="row",
+        adjacency="replace",
+        method="two_sketch",
+        sketch_size=4,
+        sensitivity_mode="worst_case",
+    ),
+    DPLowRankFactorizer(privacy_unit="row", adjacency="zero_out", method="three_sketch"),
+    DPLowRankFactorizer(privacy_unit="entry", unit_bound=(-0.5, 2.0)),
+    DPLowRankFactorizer(
+        privacy_unit="entry",
+        adjacency="replace",
+        method="two_sketch",
+        sketch="sparse",
+        sketch_size=5,
+        unit_bound=(-1.0, 2.0),
+    ),
+    # DPTraceRegressor has its own instances in tests/regression/test_trace.py: it needs larger
+    # budgets to learn anything from the few records of these checks.
+    DPPersonalizedRegressor(),
+    DPPersonalizedRegressor(1, adjacency="replace"),
+    DPPersonalizedRegressor(1, loss="absolute"),
+    DPPersonalizedRegressor(1, init="random", whiten=False, delta=0.0, n_rounds=1),
+    DPPersonalizedClassifier(classes=[0, 1]),
+    DPRidge(epsilon=30.0),  # at less, few rows leave nothing for the model
+    DPRidge(bounds=(-3.0, 4.0), target_bounds=(-1.0, 2.0)),
+    DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace"),
+    DPRidge(0.0, fit_intercept=False, clip_norm=2.0, adjacency="replace"),
+    DPRidge(clip_norm=1.0, target_bounds=(-1.0, 2.0), adjacency="replace", privacy_unit="group"),
+    DPRidgeClassifier(classes=[0, 1], privacy_unit="group"),
+    DPRidgeClassifier(clip_norm=1.0, classes=[0, 1]),
+    DPRidgeClassifier(classes=[0, 1, 2], fit_intercept=False, epsilon=30.0),
+    DPRidgeClassifier(clip_norm=1.0, classes=[0, 1, 2], adjacency="replace"),
+    DPRidgeClassifier(clip_norm=1.0, classes=[0, 1], class_weight="balanced"),
+    DPRidgeClassifier(classes=[0, 1, 2], class_weight={0: 3.0}, fit_intercept=False, epsilon=30.0),
+    DPRecommender(),
+    DPRecommender(2, epsilon=8.0, adjacency="replace"),
+    DPRecommender(algorithm="popularity"),
+    DPRecommender(delta=0.0),
+    DPRecommender(2, weights=2.0, epsilon=8.0),
+    DPRecommender(privacy_unit="interaction"),
+    DPRecommender(privacy_unit="interaction", algorithm="gram", adjacency="replace", epsilon=8.0),
+    DPRecommender(privacy_unit="interaction", epsilon=4.0, delta=0.0),
+    DPScoreDensity(),
+    DPScoreDensity(kind="density", limits=((-3.0, 3.0), (-2.0, 2.0)), n_bins=6, delta=0.0),
+    DPScoreDensity(kind="density", limits=((-3.0, 3.0), (-2.0, 2.0)), adjacency="replace"),
+    DPScoreDensity(np.eye(2, 5), kind="ellipse", classes=[0, 1], center=np.ones(5)),
+    DPScoreDensity(kind="ellipse", limits=((-3.0, 3.0), (-2.0, 2.0)), adjacency="replace"),
+    DPScoreDensity(classes=[0, 1], epsilon=8.0),
+    DPStandardScaler(),
+    DPStandardScaler(adjacency="replace"),
+    DPStandardScaler(entry_bounds=(-1.0, 2.0)),
+    DPStandardScaler(privacy_unit="group", adjacency="replace", entry_bounds=(-1.0, 2.0)),
+    DPStandardScaler(entry_bounds=(-1.0, 2.0), adjacency="replace", with_std=False),
+]
+
+ADJACENCIES = ["add_remove", "replace"]
+LIMITS = ((-3.0, 3.0), (-2.0, 2.0))
+CONTRACTS = ["entry_change", "edge_change", "mixed", "frobenius", "spectral"]
+# class -> values of its parameters; what has one value only is given
+AXES = {
+    PrintedPowerMethod: {
+        "privacy_unit": ["interaction", "edge"],
+        "sensitivity": ["rows", "independent", "prior", "width"],
+        "calibration": ["exact", "printed"],
+    },
+    DPPCA: {
+        "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES,
+        "clip_norm": ["auto", 2.0], "center": ["dp", "none"], "bounds": [None, (-3.0, 4.0)],
+        "svd_solver": ["auto", "gram", "power", "screened"],
+        "n_components": [2, "auto", 0.9, "mle"],
+        "epsilon": [8.0],
+    },
+    DPIncrementalPCA: {
+        "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES, "clip_norm": ["auto", 2.0],
+        "center": ["dp", "none"],
+    },
+    DPTruncatedSVD: {
+        "privacy_unit": ["row", "group", "interaction", "entry", "edge", *CONTRACTS],
+        "algorithm": ["auto", "gram", "power", "screened", "alternating", "deflation", "one_shot"],
+        "adjacency": ADJACENCIES, "delta": [1e-6, 0.0], "n_components": [2, 1],
+        "unit_bound": [None, (-1.0, 2.0)],
+    },
+    DPSpectralEmbedding: {
+        "privacy_unit": ["edge", "edge_change", "mixed"], "adjacency": ADJACENCIES,
+        "algorithm": ["auto", "power", "one_shot"],
+        "normalization": ["degree", "laplacian", "none"], "delta": [1e-6, 0.0],
+        "n_components": [2, 1],
+    },
+    DPLowRankFactorizer: {
+        "privacy_unit": ["frobenius", "rank_one", "row", "entry"],
+        "adjacency": ["add_remove", "replace", "zero_out"],
+        "method": ["auto", "two_sketch", "three_sketch"],
+        "sketch": ["gaussian", "isometry", "srht", "sparse"],
+        "sensitivity_mode": ["random", "worst_case"],
+    },
+    DPTraceRegressor: {
+        "rank": [1], "matrix_shape": [(2, 2)], "epsilon": [25.0],
+        "privacy_unit": ["row", "label"], "adjacency": ADJACENCIES,
+        "design": ["private", 1.0], "solver": ["riemannian", "spectral_init"],
+        "fit_intercept": [True, False],
+    },
+    DPPersonalizedRegressor: {
+        "adjacency": ADJACENCIES, "n_rounds": [0, 1], "init": ["votes", "random"],
+        "whiten": [True, False, "diag"], "head": ["voted", "hybrid", "subspace"],
+        "loss": ["squared", "huber", "absolute"], "delta": [1e-6, 0.0],
+        "target_bounds": ["auto", (-2.0, 2.0)],
+    },
+    DPPersonalizedClassifier: {
+        "classes": [[0, 1], [0, 1, 2]], "adjacency": ADJACENCIES, "n_rounds": [0, 1],
+        "init": ["votes", "random"], "head": ["voted", "hybrid", "subspace"],
+        "coef_bound": [1.0, "auto"],
+    },
+    DPRidge: {
+        "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES, "clip_norm": ["auto", 2.0],
+        "target_bounds": ["auto", (-1.0, 2.0)], "bounds": [None, (-3.0, 4.0)],
+        "fit_intercept": [True, False], "epsilon": [60.0],
+    },
+    DPRidgeClassifier: {
+        "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES, "clip_norm": ["auto", 2.0],
+        "classes": [[0, 1], [0, 1, 2]], "class_weight": [None, "balanced", {0: 3.0}],
+        "bounds": [None, (-3.0, 4.0)], "fit_intercept": [True, False],
+        "epsilon": [30.0],
+    },
+    DPRecommender: {
+        "privacy_unit": ["row", "interaction"], "adjacency": ADJACENCIES,
+        "algorithm": ["auto", "gram", "popularity", "one_shot"], "delta": [1e-6, 0.0],
+        "weights": ["binary", 2.0], "n_components": [2], "epsilon": [8.0],
+    },
+    DPScoreDensity: {
+        "adjacency": ADJACENCIES, "kind": ["auto", "density", "ellipse"],
+        "classes": [None, [0, 1]], "limits": ["auto", LIMITS], "delta": [1e-6, 0.0],
+        "n_bins": ["auto", 6], "epsilon": [8.0],
+    },
+    DPStandardScaler: {
+        "privacy_unit": ["row", "group"], "adjacency": ADJACENCIES,
+        "entry_bounds": ["auto", (-1.0, 2.0)],
+        "with_mean": [True, False], "with_std": [True, False],
+    },
+}  # fmt: skip
+
+
+SEARCHES = "model_selection"  # of estimators that they are given
+
+
+def newcomers(known):
+    """Return exported private estimators of other classes: defaults, and each documented option."""
+    rooms = [importlib.import_module(f"skdp.{name}") for name in _FACADES if name != SEARCHES]
+    exported = [getattr(room, name) for room in rooms for name in room.__all__]
+    return [
+        way
+        for cls in exported
+        if inspect.isclass(cls) and issubclass(cls, BaseDPEstimator) and cls not in known
+        for way in [cls(), *documented_ways(cls)]
+    ]
+
+
+def documented_options(cls):
+    """Return (parameter, options in words) for each ``name : {"one", "other"}`` of a docstring."""
+    return re.findall(r"^    (\w+) : \{([^}]*)\}", cls.__doc__, flags=re.MULTILINE)
+
+
+def documented_ways(cls):
+    """Return an estimator for each option that is not the default of its parameter."""
+    default = cls().get_params()
+    return [
+        cls(**{name: option})
+        for name, options in documented_options(cls)
+        for option in re.findall(r'"(\w+)"', options)
+        if option != default[name]
+    ]
+
+
+ESTIMATORS += newcomers({*map(type, ESTIMATORS), *AXES})
+
+NO_PURE = "no pure differential privacy"
+NOT_OFFERED = "must be a str among"
+UNREAD = None  # goes together, and makes no other way
+UNIT, ALGORITHM = "privacy_unit", "algorithm"
+# class -> (values that do not go together, words of the error)
+REFUSED = {
+    DPTruncatedSVD: [
+        ({UNIT: ["row", "group", "interaction"], ALGORITHM: ["alternating", "deflation"]},
+         NOT_OFFERED),
+        ({UNIT: ["row", "group"], ALGORITHM: ["one_shot"]}, NOT_OFFERED),
+        ({UNIT: ["entry"], ALGORITHM: ["power"]}, NOT_OFFERED),
+        ({UNIT: ["edge"], ALGORITHM: ["gram", "screened", "alternating"]}, NOT_OFFERED),
+        ({UNIT: CONTRACTS, ALGORITHM: ["gram", "screened"]}, NOT_OFFERED),
+        ({UNIT: ["entry_change", "frobenius", "spectral"], ALGORITHM: ["power"]}, NOT_OFFERED),
+        ({UNIT: ["edge_change", "mixed"], ALGORITHM: ["alternating", "one_shot"]}, NOT_OFFERED),
+        ({UNIT: ["spectral"], ALGORITHM: ["one_shot"]}, NOT_OFFERED),
+        ({UNIT: CONTRACTS, "adjacency": ["replace"]}, NOT_OFFERED),
+        ({UNIT: ["row", "group"], "delta": [0.0]}, NO_PURE),
+        ({ALGORITHM: ["gram", "screened"], "delta": [0.0]}, NO_PURE),
+        ({UNIT: ["interaction"], ALGORITHM: ["power"], "delta": [0.0]}, NO_PURE),
+        ({ALGORITHM: ["power", "alternating"], "delta": [0.0], "n_components": [2]}, NO_PURE),
+        ({UNIT: ["row", "group"], "unit_bound": [(-1.0, 2.0)]}, "bounds nothing"),
+        ({UNIT: ["interaction", *CONTRACTS], "unit_bound": [(-1.0, 2.0)]}, "'unit_bound'"),
+        ({UNIT: ["entry", "edge"], ALGORITHM: ["one_shot"], "unit_bound": [(-1.0, 2.0)]},
+         "flips cells"),
+    ],
+    DPSpectralEmbedding: [
+        ({UNIT: ["edge_change", "mixed"], "adjacency": ["replace"]}, NOT_OFFERED),
+        ({UNIT: ["edge_change", "mixed"], ALGORITHM: ["one_shot"]}, "flips edges"),
+        ({UNIT: ["edge_change", "mixed"], "delta": [0.0], "n_components": [2]}, NO_PURE),
+        ({ALGORITHM: ["power"], "delta": [0.0], "n_components": [2]}, NO_PURE),
+    ],
+    DPLowRankFactorizer: [
+        ({UNIT: ["frobenius", "rank_one"], "adjacency": ["replace", "zero_out"]}, NOT_OFFERED),
+        ({UNIT: ["entry"], "adjacency": ["zero_out"]}, NOT_OFFERED),
+        ({UNIT: ["row"], "adjacency": ["add_remove"]}, "needs adjacency"),
+        ({"method": ["auto"], "sketch": ["isometry", "srht", "sparse"]}, UNREAD),
+        ({"method": ["auto"], "sensitivity_mode": ["worst_case"]}, UNREAD),
+        ({"method": ["two_sketch", "three_sketch"], "sketch": ["isometry"],
+          "sensitivity_mode": ["random"]}, "has no bound"),
+        ({UNIT: ["frobenius", "rank_one", "row"], "method": ["two_sketch", "three_sketch"],
+          "sketch": ["srht", "sparse"], "sensitivity_mode": ["random"]}, "has no bound"),
+    ],
+    DPPersonalizedRegressor: [
+        ({"init": ["votes"], "delta": [0.0]}, NO_PURE),
+        ({"init": ["random"], "n_rounds": [0]}, UNREAD),  # a subspace that nothing is learnt of
+        ({"whiten": [True], "delta": [0.0]}, NO_PURE),
+    ],
+    DPRecommender: [
+        ({UNIT: ["row"], ALGORITHM: ["one_shot"]}, "flips single interactions"),
+        ({UNIT: ["interaction"], "weights": [2.0]}, "a cap on values"),
+        ({ALGORITHM: ["gram"], "delta": [0.0]}, NO_PURE),
+    ],
+    DPScoreDensity: [
+        ({"kind": ["auto", "ellipse"], "delta": [0.0]}, NO_PURE),
+        ({"limits": ["auto"], "delta": [0.0]}, NO_PURE),
+        ({"kind": ["ellipse"], "n_bins": [6]}, UNREAD),
+    ],
+}  # fmt: skip
+
+
+def goes_together(cls, params):
+    """Tell whether no rule refuses values of some parameters, whatever the others are."""
+    return not any(breaks(params, rule) for rule, _ in REFUSED.get(cls, ()))
+
+
+def breaks(params, rule):
+    """Tell whether parameters have values that a rule refuses together."""
+    return all(name in params and params[name] in values for name, values in rule.items())
+
+
+def pairs_of(params):
+    """Return all pairs of values, in a form that has a hash."""
+    values = ((name, repr(value)) for name, value in params.items())
+    return {frozenset(pair) for pair in itertools.combinations(values, 2)}
+
+
+def completed(cls, params, missing):
+    """Give the other parameters values: those that cover most, as far as rules allow; or None."""
+    free = [name for name in AXES[cls] if name not in params]
+    if not free:
+        return params
+    options = [params | {free[0]: value} for value in AXES[cls][free[0]]]
+    for option in sorted(options, key=lambda option: -len(pairs_of(option) & missing)):
+        if goes_together(cls, option) and (whole := completed(cls, option, missing)):
+            return whole
+    return None
+
+
+def taken(estimator):
+    """Return the values of an estimator's parameters, in the order of its axes."""
+    given = estimator.get_params()
+    return {name: given[name] for name in AXES[type(estimator)]}
+
+
+def covering(cls, known):
+    """Yield parameters of further ways, until each pair that goes together is in one."""
+    missing = {}
+    axes = [(name, values) for name, values in AXES[cls].items() if len(values) > 1]
+    for (one, firsts), (other, seconds) in itertools.combinations(axes, 2):
+        for params in ({one: a, other: b} for a, b in itertools.product(firsts, seconds)):
+            missing |= dict.fromkeys(pairs_of(params), params)
+    for estimator in known:
+        for pair in pairs_of(taken(estimator)):
+            missing.pop(pair, None)
+    while missing:
+        pair, params = next(iter(missing.items()))
+        del missing[pair]
+        ordered = completed(cls, params, set(missing)) if goes_together(cls, params) else None
+        if ordered:
+            way = {name: ordered[name] for name in AXES[cls]}
+            for found in pairs_of(way):
+                missing.pop(found, None)
+            yield way
+
+
+def further_ways():
+    """Return an estimator for each further way of all classes."""
+    known = {cls: [e for e in ESTIMATORS if type(e) is cls] for cls in AXES}
+    return [cls(**params) for cls in AXES for params in covering(cls, known[cls])]
+
+
+FURTHER = further_ways()
