@@ -9,11 +9,11 @@ import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import (
-    bound_of,
     check_rows,
     check_unit_bound,
     checked,
     is_memory_map,
+    matrix_unit,
     public_units,
     refuse_blocks,
 )
@@ -32,7 +32,8 @@ from skdp.decomposition._factorizer_state import (
 from skdp.decomposition._factorizer_streams import FactorizerStreams
 from skdp.decomposition._streaming import FactorizerPlanMixin
 from skdp.privacy.streams.sketches import SketchSource, grant_sketches
-from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
+from skdp.queries.sketches import SketchUnit, Whole
+from skdp.units import offered, unit_of
 
 _METHODS = ("auto", "two_sketch", "three_sketch", "dense")
 _SKETCHES = ("gaussian", "srht", "sparse", "isometry")
@@ -166,11 +167,8 @@ class DPLowRankFactorizer(
     True
     """
 
-    _privacy_units = {
-        "frobenius": ("add_remove",),
-        "rank_one": ("add_remove",),
-        "row": ("zero_out", "replace"),
-        "entry": ("add_remove", "replace"),
+    _privacy_units = offered("frobenius", "rank_one", "row", "entry") | {
+        "row": ("zero_out", "replace")
     }
 
     def __init__(
@@ -305,8 +303,8 @@ class DPLowRankFactorizer(
 
     def _check_parameters(self):
         check_int(self, "n_components", 1)
-        unit = check_option(self, "privacy_unit", SKETCH_UNITS)
-        if unit == "row" and self.adjacency == "add_remove":
+        check_option(self, "privacy_unit", tuple(self._privacy_units))
+        if unit_of(self).by_rows and self.adjacency == "add_remove":
             raise ValueError(
                 "privacy_unit='row' needs adjacency='zero_out' (a row against zeros) or 'replace': "
                 "left_ has one row for each row of X, so their number is public. Got 'add_remove'."
@@ -364,11 +362,7 @@ class DPLowRankFactorizer(
             )
 
     def _unit(self, *, stream):
-        clip_norm, bound = float(self.clip_norm), bound_of(self)
-        if self.privacy_unit == "entry":
-            return SketchUnit("entry", self.adjacency, stream, clip_norm, *map(float, bound))
-        change = 1.0 if bound is None else float(bound)
-        return SketchUnit(self.privacy_unit, self.adjacency, stream, clip_norm, sensitivity=change)
+        return matrix_unit(self, SketchUnit, stream=stream, clip_norm=float(self.clip_norm))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
