@@ -122,8 +122,8 @@ def test_a_receipt_claims_what_was_opened(route, mode, monkeypatch):
 
 
 def test_a_server_without_noise_or_with_a_seed_shows():
+    other = coordinator().set_params(random_state=0)
     with pytest.warns(PrivacyWarning, match="random_state"):
-        other = coordinator().set_params(random_state=0)
         message = other.update_matrix(DATA).state_message()
     assert coordinator().merge(message).release().privacy_spent_.seeded
     with pytest.warns(PrivacyWarning, match="no noise"):
