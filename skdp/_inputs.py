@@ -629,11 +629,12 @@ def check_unit_bound(estimator, low=0.0, high=math.inf):
     bound = unit_of(estimator).bound
     if given is None:
         return
-    if bound is None:
+    if bound is None and hasattr(estimator, "clip_norm"):
         raise ValueError(
             f"'unit_bound' bounds nothing under privacy_unit={unit!r}, whose rows are bounded by "
             f"'clip_norm'. Leave it out. Got {given!r}."
         )
+    bound = bound or NORM  # of the longest row, where it has no parameter of its own
     if bound is INTERVAL:
         check_bounds(estimator, "unit_bound")
         return

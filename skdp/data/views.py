@@ -315,13 +315,6 @@ class ColumnRows:
         return self._rows.blocks()
 
 
-def columns_of(source: RowSource, kept: NDArray[np.intp]) -> RowSource:
-    """Return a public selection of columns of rows that are here."""
-    if isinstance(source, (SparseRows, ColumnRows)):
-        return ColumnRows(source, kept)
-    return ViewedRows(source, partial(selected, kept=kept), len(kept))
-
-
 def centered(blocks: Iterable[Any], center: FloatArray) -> Iterator[Any]:
     """Yield rows minus a centre, in dense blocks of bounded memory; groups stay whole."""
     rows = rows_at_once(len(center))

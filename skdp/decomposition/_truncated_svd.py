@@ -331,9 +331,6 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         flips = not self._by_rows and not whole_at_once(unit_of(self))
         return flips and unit_route(self, X.shape)[0] == "one_shot"
 
-    def _unread_bounds(self):
-        return [] if unit_of(self).reads_clip_norm else ["clip_norm"]
-
     def _check_parameters(self):
         self._check_unit()
         check_int(self, "n_components", 1)

@@ -6,7 +6,8 @@ import scipy.sparse as sp
 
 from skdp.data import blocks, views
 from skdp.data.blocks import dense, finite_rows, row_source
-from skdp.data.views import columns_of, selected
+from skdp.data.remote import selected_columns
+from skdp.data.views import selected
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -29,8 +30,8 @@ def test_columns_of_sparse_rows_are_the_same_copied_or_looked_up(monkeypatch, mo
     twice = sp.csr_array((np.repeat(X.data / 2, 2), np.repeat(X.indices, 2), 2 * X.indptr))
     twice.data[40] = np.nan
     first, second = rng.permutation(30)[:12], np.array([5, 0, 7])
-    some = columns_of(row_source(twice), first)
-    fewer = columns_of(some, second)
+    some = selected_columns(row_source(twice), first)
+    fewer = selected_columns(some, second)
     bad = np.flatnonzero(~finite_rows(twice))
     good = np.setdiff1d(np.arange(200), bad)
     for source, kept in ((some, first), (fewer, first[second])):
