@@ -635,7 +635,7 @@ def check_unit_bound(estimator, low=0.0, high=math.inf):
     default = _DEFAULTS.get(unit)
     if given is None:
         return
-    if default is None:
+    if default is None and hasattr(estimator, "clip_norm"):
         raise ValueError(
             f"'unit_bound' bounds nothing under privacy_unit={unit!r}, whose rows are bounded by "
             f"'clip_norm'. Leave it out. Got {given!r}."
@@ -675,8 +675,3 @@ def check_clip_norm_read(estimator):
             f"'clip_norm' bounds nothing under privacy_unit={unit!r}; it is read by {units}. Leave "
             f"it out. Got {estimator.clip_norm!r}."
         )
-
-
-def unread_bounds(unit):
-    """Return the bounds that a unit does not read."""
-    return [] if unit in _CLIPPED else ["clip_norm"]

@@ -224,9 +224,8 @@ def run_atomically(fit, estimator, args, kwargs):
 
 def change_of(estimator):
     """Return the norm that a change of the private data has at most, for units that have one."""
-    if hasattr(estimator, "unit_bound"):
-        return 1.0 if estimator.unit_bound is None else estimator.unit_bound
-    return getattr(estimator, "sensitivity", None)
+    given = getattr(estimator, "unit_bound", None)
+    return 1.0 if given is None else given
 
 
 def _is_narrow(args, kwargs):

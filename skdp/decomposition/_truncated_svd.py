@@ -13,7 +13,6 @@ from skdp._inputs import (
     check_matrix,
     check_unit_bound,
     public_units,
-    unread_bounds,
 )
 from skdp._validation import (
     Seed,
@@ -326,9 +325,6 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
     def _is_pure(self, X):
         flips = not self._by_rows and self.privacy_unit != "frobenius"
         return flips and unit_route(self, X.shape)[0] == "one_shot"
-
-    def _unread_bounds(self):
-        return unread_bounds(self.privacy_unit)
 
     def _check_parameters(self):
         self._check_unit()

@@ -280,12 +280,12 @@ def test_factors_beside_ours():
     def median(model):
         return float(np.median([error(model) for _ in range(5)]))
 
-    ours = DPLowRankFactorizer(5, method="two_sketch", sketch_size=20, core_size=80)
+    ours = DPLowRankFactorizer(5, method="two_sketch", sketch_size=(20, 80))
     printed = median(PrintedFactorizer(5))
     assert median(ours) < printed < 2 * median(ours)
     assert printed < median(PrintedFactorizer(5, method="three_sketch"))
     narrow = median(PrintedFactorizer(20, alpha=0.9))  # 22 and 24 columns; A has rank 5
-    ours.set_params(n_components=20, sketch_size=22, core_size=24)
+    ours.set_params(n_components=20, sketch_size=(22, 24))
     assert narrow > 3 * median(ours)
     spent = PrintedFactorizer(5).fit(A).privacy_spent_
     assert spent.epsilon == 1.0 and spent.mu is None  # a random sketch is part of the noise
