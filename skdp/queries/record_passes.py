@@ -19,7 +19,7 @@ from skdp.data.blocks import AnyRows, RowSource, sum_rows
 from skdp.data.records import DenseRecords, FactoredRecords, SparseRecords, of_means
 from skdp.data.remote import RowColumns
 from skdp.data.units import Placed
-from skdp.data.views import Zipped, ZippedRows
+from skdp.data.views import Zipped, ZippedRows, may_be_kept
 from skdp.exceptions import PrivacyError
 from skdp.queries.sums import SumQuery
 from skdp.units import unit_named
@@ -31,7 +31,6 @@ Means = tuple[FloatArray, FloatArray]  # a of the rows and b of the columns of a
 # A public contract: with more, sums that a public map is applied to could wrap, and the map is not
 # a function of a wrapped sum.
 _MOST_RECORDS = 2**25
-_KEPT_BYTES = 2**26  # of records as integers, which all passes over them begin with
 _LARGEST_TARGET = 2.0**200
 
 
@@ -102,7 +101,7 @@ class RecordPasses(SumQuery):
         self._records: Any = self._joined
         # Integers of all records, four bytes each, are kept where they fit; others than dense ones
         # contribute what is not their rows. It decides on speed alone.
-        fits = 4 * self._n_known * math.prod(shape) <= _KEPT_BYTES
+        fits = may_be_kept(4 * self._n_known * math.prod(shape))
         if fits and type(self.form) is DenseRecords:
             self._records = self._made(DenseRecords.whole, "row_units", "whole").beside
         self.shape = shape

@@ -40,7 +40,7 @@ from skdp._validation import (
     spread_range,
 )
 from skdp.base import BaseDPEstimator, atomic
-from skdp.data.units import UserForm, UserRows, users_of
+from skdp.data.units import GroupForm, UserRows, groups_of
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning, warn_caller
 from skdp.queries.users import UserQuery
 from skdp.regression._users import (
@@ -389,7 +389,9 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
             )
         encode, n_outputs, scale_targets = self._block_encoding()
         placed = in_blocks(self, X, y, groups, numbers=self._y_numeric)
-        return users_of(placed, UserForm(encode, check_labels, scale_targets), n_outputs)
+        users = groups_of(placed, GroupForm(check_labels, encode, scale_targets))
+        users.n_outputs = n_outputs
+        return users
 
     def _unit_of(self, groups):
         if groups is not None and self.user_column is not None:
