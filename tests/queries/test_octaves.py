@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from skdp.data.bins import OctavesOfBlock, PlacesOfBlock
 from skdp.data.blocks import DenseRows
-from skdp.queries.columns import ColumnQuery, OctavesOfBlock, PlacesOfBlock
+from skdp.queries.columns import ColumnQuery
 from skdp.testing import check_lazy, check_sensitivity
 from tools.fit_checks import check_order_invariance
 
