@@ -95,9 +95,9 @@ WAYS += [
         DPPersonalizedRegressor(2, init="random", whiten="diag"),
         DPPersonalizedRegressor(1, n_rounds=0, head="hybrid", adjacency="replace"),
         DPLowRankFactorizer(2, method="two_sketch", sketch="srht", sketch_size=8, **ROW),
-        DPLowRankFactorizer(2, method="two_sketch", sketch_seed=3, sketch_size=8, **ROW),
-        DPLowRankFactorizer(2, method="two_sketch", sketch="isometry", sketch_seed=3,
-                            sketch_size=8, sensitivity_mode="worst_case"),
+        DPLowRankFactorizer(2, method="two_sketch", sketch_size=8, **ROW),
+        DPLowRankFactorizer(2, method="two_sketch", sketch="isometry", sketch_size=8,
+                            sensitivity_mode="worst_case"),
     ]
 ]  # fmt: skip
 WAYS += [
@@ -121,7 +121,9 @@ WAYS += [
         DPLowRankFactorizer(2, method="two_sketch", **ENTRY),
         DPLowRankFactorizer(2, method="two_sketch", max_releases=8, **ENTRY),
         DPLowRankFactorizer(2, max_releases=8, window=3, **ENTRY),
-        DPLowRankFactorizer(2, method="three_sketch", matrix_shape=X.shape, oblivious=True),
+        DPLowRankFactorizer(
+            2, method="three_sketch", matrix_shape=X.shape, sensitivity_mode="oblivious"
+        ),
         DPLowRankFactorizer(2, matrix_shape=X.shape, max_releases=4, **ROW),
     ]
 ]
@@ -166,7 +168,7 @@ def is_public(line, estimator):
     if getattr(estimator, "clip_norm", None) == "auto" and line.name in IN_CLIP_NORMS:
         return False
     drawn = getattr(estimator, "sensitivity_mode", "random") == "worst_case"
-    if drawn and estimator.sketch_seed is None and estimator.sketch in ("gaussian", "isometry"):
+    if drawn and estimator.sketch in ("gaussian", "isometry"):
         return False  # norms of another draw
     return line.name not in LEARNT
 

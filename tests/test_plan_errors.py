@@ -338,7 +338,7 @@ def test_the_rounding_of_entries_is_planned():
 @pytest.mark.parametrize("n_releases", [1, 6])
 def test_expected_error_of_a_factorization(method, shape, k, n_releases):
     """Within 40% of the mean of three, of one release and of the last of six."""
-    params = {"method": method, "oblivious": True}
+    params = {"method": method, "sensitivity_mode": "oblivious"}
     if n_releases > 1:
         params |= {"matrix_shape": shape, "max_releases": n_releases}
     value = 8 * DPLowRankFactorizer(k, **params).plan(*shape).found

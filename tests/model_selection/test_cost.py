@@ -274,15 +274,6 @@ def test_random_sketches_are_not_counted_as_gaussian(method, epsilon):
         assert together <= cost.epsilon(1e-6 * cost.held) * (1 + 1e-9)
 
 
-def test_fits_with_one_secret_sketch_do_not_add_up():
-    shared = DPLowRankFactorizer(2, method="two_sketch", sketch_seed=1, oblivious=True)
-    with pytest.raises(PrivacyError, match="share the sketch"):
-        search_cost(shared, 90, cv=4)
-    for known in ({"sensitivity_mode": "worst_case"}, {"method": "dense"}):
-        model = clone(shared).set_params(**known)
-        assert search_cost(model, 90, cv=4).mu == pytest.approx(2 * mu_of(1.0))
-
-
 @pytest.mark.parametrize(
     "drawn",
     [

@@ -17,6 +17,7 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.noise.words import SystemSource
 from skdp.queries.readout import LossQuery
 from skdp.testing import record_transcript, seeded_entropy
+from skdp.units import UNITS
 
 # Tiny fits show little; whether a fit says so is tested where the estimators are.
 pytestmark = pytest.mark.filterwarnings("ignore:.*(sees nothing of|could not see):UserWarning")
@@ -224,7 +225,7 @@ def test_a_row_has_one_loss_whatever_the_shape_of_y(loss, n_targets):
     scorer = make_private_scorer(loss, (0.0, 1.0))
 
     def total(n):
-        query, _ = scorer._query(model, X[:n], targets[:n], None, "row", True)
+        query, _ = scorer._query(model, X[:n], targets[:n], None, UNITS["row"], True)
         return query.total()
 
     bounded = total(300)

@@ -100,8 +100,7 @@ ESTIMATORS = [
     DPLowRankFactorizer(method="two_sketch", sketch_size=5, unit_bound=2.0),
     DPLowRankFactorizer(
         method="two_sketch",
-        sketch_size=5,
-        core_size=20,
+        sketch_size=(5, 20),
         sensitivity_mode="worst_case",
         sketch="srht",
         privacy_unit="rank_one",
