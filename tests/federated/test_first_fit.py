@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,17 +19,15 @@ from skdp.federated import (
     PlainAggregator,
     PowerMethodClient,
     RecommenderClient,
-    simulated_aggregator,
 )
-from skdp.federated._clients import narrowed, pack
 from skdp.federated._messages import Call, Request
-from skdp.federated.noise_parts import PartGrant
 from skdp.federated.personalized import SIGNATURES, FirstFitUsers, trial_users
 from skdp.privacy.gate.bounds import PrivacyBudget
 from skdp.queries.users import UserQuery
 from skdp.testing import seeded_entropy
 from skdp.testing._transcripts import replaced
 from skdp.testing.sensitivity import mixed_sizes
+from tools.federation import Wire, first_request, noise_of, plain_sum, secure_sum
 
 S, D = 5, 5
 CONFIG = AggregationConfig(S, 1, 1)
@@ -68,24 +67,13 @@ def central(estimator, houses=HOUSES):
     return estimator.fit(X, y, groups=groups)
 
 
-def pooled_users(estimator):
-    """All users at one place, as a client would see them."""
-    house = [np.concatenate(part) for part in zip(*HOUSES, strict=True)]
-    house[2] = np.repeat(np.arange(60 * S), 8)
-    return clients_of(estimator, [house])[0]._query
-
-
-def zeros(_):
-    return lambda grant, *index: np.zeros(grant.bound.shape, np.int64)
-
-
-def fit(estimator, aggregator=None, **options):
-    clients = clients_of(estimator)
-    sums = aggregator or PlainAggregator([client.respond for client in clients])
+def fit(estimator, aggregator=None, clients=None, **options):
+    clients = clients or clients_of(estimator)
     if estimator.adjacency == "replace":
         options["n_users"] = 60 * S
     server = FederatedRounds(estimator, CONFIG)
-    return server.fit(sums, n_features=D, **options), clients, server
+    model = server.fit(aggregator or plain_sum(clients), n_features=D, **options)
+    return model, clients, server
 
 
 WAYS = [
@@ -125,24 +113,15 @@ def test_same_releases_same_receipt_same_model(estimator):
 @pytest.mark.parametrize("estimator", WAYS, ids=range(len(WAYS)))
 def test_sums_of_clients_are_the_integers_of_the_central_fit(estimator):
     """At every step, whatever was asked: the noise apart, not a bit differs."""
-    clients = clients_of(estimator)
-    pooled = pooled_users(estimator)
-    sums = PlainAggregator([client.respond for client in clients])
-    names = []
-
-    def aggregator(request, size):
-        opened, parsed = sums(request, size), Request.decode(request)
-        bounded = pooled
-        for call in parsed.calls:
-            bounded = narrowed(bounded, call, SIGNATURES)
-        expected = pack(np.asarray(bounded.answer(parsed.step)), bounded.bound)
-        assert np.array_equal(opened.total, expected), bounded.bound.name
-        names.append(bounded.bound.name)
-        return opened
-
-    with replaced(PartGrant, "draw", zeros):
-        model = fit(estimator, aggregator)[0]
-    assert names == [line.name for line in model.ledger_]
+    house = [np.concatenate(part) for part in zip(*HOUSES, strict=True)]
+    house[2] = np.repeat(np.arange(60 * S), 8)
+    (whole,) = clients_of(estimator, [house])
+    wire = Wire(clients_of(estimator))
+    with noise_of(0):
+        model = fit(estimator, wire)[0]
+    gaps = list(wire.gaps(whole._query))
+    assert [bound.name for bound, _, _ in gaps] == [line.name for line in model.ledger_]
+    assert not any(distance for _, _, distance in gaps)
 
 
 def gap(model):
@@ -161,7 +140,7 @@ def test_drop_outs_at_every_step_over_secure_sums():
     def lost(i, kind):
         return i == len(asked) % S
 
-    secure = simulated_aggregator([client.respond for client in clients], CONFIG, lost=lost)
+    secure = secure_sum(clients, CONFIG, lost=lost)
 
     def aggregator(request, size):
         asked.append(request)
@@ -192,10 +171,7 @@ def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
     assert set(names) == set(STEPS)
     stop = len(names) - names[::-1].index(step)
     clients, asked = clients_of(estimator), []
-    complete = PlainAggregator([client.respond for client in clients])
-    secure = simulated_aggregator(
-        [client.respond for client in clients], CONFIG, lost=lambda i, kind: i < 2
-    )
+    complete, secure = plain_sum(clients), secure_sum(clients, CONFIG, lost=lambda i, kind: i < 2)
 
     def aggregator(request, size):
         asked.append(request)
@@ -218,18 +194,6 @@ def test_too_many_drop_outs_at_any_step_end_the_fit_and_are_paid(step):
 
 
 # -- what clients refuse -----------------------------------------------------------------------
-
-
-def first_request(estimator):
-    seen = []
-
-    def stop(request, size):
-        seen.append(request)
-        raise StopIteration
-
-    with pytest.raises(StopIteration):
-        fit(estimator, stop)
-    return Request.decode(seen[0])
 
 
 EYE, ONE = np.eye(D), np.ones(D)
@@ -284,15 +248,21 @@ LIES = [
 ]
 
 
+def alone(method, arguments):
+    """Return a client, and a request to it."""
+    estimator = DPPersonalizedRegressor(1, target_bounds=(-10, 10))
+    honest = first_request(partial(fit, estimator))
+    client = clients_of(estimator, HOUSES[:1])[0]
+    calls = (Call(method, arguments),)
+    return client, Request(0, honest.facts, 0.1, honest.step, calls).encode()
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("lie", LIES, ids=[f"{i}-{lie[0]}" for i, lie in enumerate(LIES)])
 def test_requests_that_do_not_fit_cost_nothing(lie):
-    estimator = DPPersonalizedRegressor(1, target_bounds=(-10, 10))
-    honest = first_request(estimator)
-    client = clients_of(estimator, HOUSES[:1])[0]
-    request = Request(0, honest.facts, 0.1, honest.step, (Call(*lie),))
+    client, request = alone(*lie)
     with pytest.raises(MessageRefused):
-        client.respond(request.encode())
+        client.respond(request)
     assert client.ledger_ == ()
 
 
@@ -317,7 +287,7 @@ def test_sizes_that_products_lose_stop_no_client(estimator):
     users = np.append(g, np.repeat([77, 78, 79], [3, 1, 8]))
     house = np.vstack([X, rows]), np.append(y, np.abs(rows[:, 1])), users
     clients = clients_of(estimator, [house, *HOUSES[1:]])
-    model, _, _ = fit(estimator, PlainAggregator([client.respond for client in clients]))
+    model, _, _ = fit(estimator, clients=clients)
     assert np.isfinite(model.components_).all()
 
 
@@ -335,8 +305,6 @@ def test_rows_near_the_largest_float_make_no_client_warn(holder):
 @pytest.mark.parametrize("spoil", [ValueError, ZeroDivisionError, UserWarning, MemoryError, None])
 def test_a_client_that_cannot_answer_answers_with_its_noise(spoil):
     """Paid, in the form of its bound, and the noise alone: nobody learns that it failed."""
-    estimator = DPPersonalizedRegressor(1, target_bounds=(-10, 10))
-    honest = first_request(estimator)
 
     def spoiled(original):
         def term(self, *args):
@@ -350,21 +318,15 @@ def test_a_client_that_cannot_answer_answers_with_its_noise(spoil):
 
     words = []
     for broken in (True, False):
-        client = clients_of(estimator, HOUSES[:1])[0]
-        request = Request(0, honest.facts, 0.1, honest.step, (Call("votes", HONEST["votes"]),))
-        sums = replaced(UserQuery, "_sum", spoiled if broken else nothing_of)
-        with sums, replaced(PartGrant, "draw", ones):
-            words.append(client.respond(request.encode()))
+        client, request = alone("votes", HONEST["votes"])
+        with replaced(UserQuery, "_sum", spoiled if broken else nothing_of), noise_of(1):
+            words.append(client.respond(request))
         assert len(client.ledger_) == 1
     assert np.array_equal(*words)
 
 
 def nothing_of(original):
     return lambda self, term, shape, step: np.zeros(shape, np.int64 if step else np.float64)
-
-
-def ones(_):
-    return lambda grant, *index: np.ones(grant.bound.shape, np.int64)
 
 
 @pytest.mark.parametrize("name", HONEST)
