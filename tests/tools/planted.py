@@ -254,6 +254,17 @@ PLANTED = {
         "privacy/streams/checkpoints.py", "        os.fsync(self._file.fileno())",
         "        self._file.flush()",
     ),
+    "streams without the highest level of their tree": (
+        "privacy/streams/continual.py", "return math.sqrt(self.levels)",
+        "return math.sqrt(self.levels - 1)",
+    ),
+    "nodes of a stream without noise": (
+        "privacy/streams/continual.py", "return wrapping_sum(exact, self._grant.draw(*node))",
+        "return wrapping_sum(exact, self._grant.draw(*node) * (node[0] < 2))",
+    ),
+    "one noise for all nodes of a stream": (
+        "privacy/streams/continual.py", "self._grant.draw(*node)", "self._grant.draw()",
+    ),
     # Noise and ledger lines.
     "noise over sqrt 2": (
         "privacy/gate/bounds.py", "room = _room(bound, bound.l2_slack, mu * sigma)",
