@@ -523,7 +523,7 @@ COUNTERS: list[Callable[..., Payment]] = []
 @contextmanager
 def pay_for(payment: Payment) -> Iterator[None]:
     """Charge what is paid for by name, and let its parts draw on it while it is fitted."""
-    if payment.fit is None:
+    if (fit := payment.fit) is None:
         with payment.in_calls(lambda: _whole_fits(payment)):
             yield
         return
@@ -532,10 +532,10 @@ def pay_for(payment: Payment) -> Iterator[None]:
 
     def settle() -> None:
         used = reservation is not None and reservation.end()
-        settle_charges(charges, payment.fit.losses if used else (), state if used else "failed")
+        settle_charges(charges, fit.losses if used else (), state if used else "failed")
 
     try:
-        _charge_all(_payers(None, payment.fit.estimator), payment.fit, charges)
+        _charge_all(_payers(None, fit.estimator), fit, charges)
         covers = tuple(around()[0])
         reservation = SearchReservation.write(payment.fits, payment.refits, covers)
         for token in covers:  # in another part of the data it would be a fit that nobody paid for
