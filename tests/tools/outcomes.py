@@ -15,9 +15,6 @@ import scipy.sparse as sp
 from skdp.privacy.gate.session import PrivacySession
 from skdp.testing._transcripts import replaced
 
-# What a fit lets the world see: attributes, warnings, exceptions; and whether two are the same.
-
-
 _SKLEARN_STATE = {
     "_sklearn_output_config",
     "_metadata_request",
