@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 
 from skdp import (
     DPPCA,
@@ -31,15 +31,6 @@ from tools.pairs import worst_case_pair
 
 matplotlib = pytest.importorskip("matplotlib")
 X = make_spiked_rows(800, 10, 2, 0.6, random_state=0)
-
-
-@pytest.fixture(autouse=True)
-def canvas():
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    yield plt
-    plt.close("all")
 
 
 def users(estimator):
@@ -76,7 +67,7 @@ def model(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NAMES[:-1])
+@pytest.mark.parametrize("name", NAMES)
 def test_spectrum(name, canvas, tmp_path):
     estimator = model(name)
     display = SpectrumDisplay.from_estimator(estimator)
@@ -84,21 +75,22 @@ def test_spectrum(name, canvas, tmp_path):
     kept = display.n_kept
     assert np.allclose(offsets[:, 1], display.values[:kept])
     assert np.array_equal(offsets[:, 0], np.arange(1, kept + 1))
+    assert (display.left_out_ is not None) == (name == "users")
     if display.left_out_ is not None:
-        assert len(display.left_out_.get_offsets()) == len(display.values) - kept
+        assert len(display.left_out_.get_offsets()) == len(display.values) - kept == 4
+        assert np.allclose(display.left_out_.get_facecolor(), 1)  # white
+        assert display.left_out_.get_edgecolor().shape[1] == 4
+    if name == "graph":
+        assert display.share_ is None
+    if name == "pca all":
+        assert 2 <= display.n_above_noise == len(display.share_.get_xdata()) < 10
+        assert f"{display.n_above_noise} of 10 above the noise" in display.ax_.get_title()
     if display.noise_edge:
         extent = display.band_.get_extents().transformed(display.ax_.transData.inverted())
         assert extent.y1 == pytest.approx(display.noise_edge)
     assert display.ax_.get_ylabel() and type(estimator).__name__ in display.ax_.get_title()
     display.figure_.savefig(tmp_path / "picture.png", dpi=40)
     assert canvas.imread(tmp_path / "picture.png").std() > 0.05
-
-
-def test_spectrum_of_users_has_hollow_points():
-    display = SpectrumDisplay.from_estimator(model("users"))
-    assert len(display.left_out_.get_offsets()) == 4
-    assert np.allclose(display.left_out_.get_facecolor(), 1)  # white
-    assert display.left_out_.get_edgecolor().shape[1] == 4
 
 
 NOISE = {
@@ -142,14 +134,6 @@ def test_the_edge_has_the_noise_of_the_last_mean(shift):
     assert SpectrumDisplay.from_estimator(fitted).n_above_noise == 5
 
 
-def test_components_above_the_noise_are_counted():
-    display = SpectrumDisplay.from_estimator(DPPCA(epsilon=1.0, clip_norm=1.5).fit(X))
-    assert 2 <= display.n_above_noise < 10
-    assert f"{display.n_above_noise} of 10 above the noise" in display.ax_.get_title()
-    assert SpectrumDisplay([2.0, 1.0]).n_above_noise is None
-    assert SpectrumDisplay([3.0, -4.0, 1.0], noise_edge=2.0).n_above_noise == 2
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("k", [None, 3])
 def test_cumulative_shares_have_intervals(k):
@@ -164,32 +148,6 @@ def test_cumulative_shares_have_intervals(k):
     assert np.all(np.std(errors, axis=0) > 0.5)  # and they are not wide
 
 
-def test_the_share_ends_where_the_noise_begins():
-    display = SpectrumDisplay.from_estimator(DPPCA(clip_norm=1.5).fit(X))
-    assert len(display.share_.get_xdata()) == display.n_above_noise
-    assert SpectrumDisplay.from_estimator(model("graph")).share_ is None
-
-
-def test_spectrum_from_values_on_given_axes(canvas):
-    ax = canvas.figure().add_subplot()
-    display = SpectrumDisplay.from_values([5.0, -2.0], noise_edge=3.0, n_kept=1, ax=ax)
-    assert display.ax_ is ax and display.figure_ is ax.figure
-    assert display.left_out_.get_offsets()[0, 1] == -2.0
-    assert ax.get_ylim()[0] < -2
-
-
-class Other(BaseEstimator):
-    ledger_ = ()
-
-    def fit(self):
-        return self
-
-
-def test_spectrum_needs_a_spectrum():
-    with pytest.raises(ValueError, match="released no spectrum"):
-        SpectrumDisplay.from_estimator(Other())
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_budget(name, canvas, tmp_path):
@@ -201,6 +159,7 @@ def test_budget(name, canvas, tmp_path):
         assert sum(widths) == pytest.approx(1.0)
         ends = [bar.get_x() + bar.get_width() for bar in bars]
         assert [bar.get_x() for bar in bars] == pytest.approx([0.0, *ends[:-1]])
+    assert set(display.shares) == ({"pure"} if name == "pure" else {"gaussian"})
     title = display.ax_.get_title(loc="left").replace("\n", " ")
     assert estimator.privacy_spent_.sentence() in title
     assert display.flag_ is None
@@ -211,16 +170,6 @@ def test_budget(name, canvas, tmp_path):
     assert {text.get_text().rpartition(" ")[0] for text in display.ax_.get_legend().texts} == {
         line.name for line in estimator.ledger_
     }
-
-
-def test_budget_shares_of_the_pca_are_those_of_its_split():
-    shares = BudgetDisplay.from_estimator(model("pca")).shares["gaussian"]
-    assert shares["sums"] == pytest.approx(0.08)  # the mean
-    assert shares["count"] == pytest.approx(0.01)
-
-
-def test_budget_kinds():
-    assert set(BudgetDisplay.from_estimator(model("pure")).shares) == {"pure"}
 
 
 def test_budget_says_seeded_and_not_private():
@@ -289,15 +238,6 @@ def test_utility_of_users_takes_groups():
     assert display.metric_name == "score"
 
 
-def test_utility_asks_what_the_data_are():
-    with pytest.raises(ValueError, match="not private"):
-        UtilityCurveDisplay.from_values([1], [[1]], data="private")
-    with pytest.raises(ValueError, match="not private"):
-        UtilityCurveDisplay.from_estimator(DPPCA(1), X, data="mine")
-    with pytest.raises(ValueError, match="n_epsilons, n_repeats"):
-        UtilityCurveDisplay.from_values([1, 2], [[1]], data="public")
-
-
 @pytest.mark.thorough
 def test_plan(canvas, tmp_path):
     display = PlanDisplay.from_estimator(
@@ -356,8 +296,35 @@ def test_audit_of_reports():
     assert AuditDisplay.from_audit(pure).broken == ["epsilon, any scores"]
     fuzz = SensitivityReport("gram", {"l2": 0.99}, "spike", (), 0.1, 30)
     assert AuditDisplay.from_audit(fuzz).broken == []
-    with pytest.raises(TypeError, match="from_audit takes the result"):
-        AuditDisplay.from_audit(3)
+
+
+def test_spectrum_from_values_on_given_axes(canvas):
+    ax = canvas.figure().add_subplot()
+    display = SpectrumDisplay.from_values([5.0, -2.0], noise_edge=3.0, n_kept=1, ax=ax)
+    assert display.ax_ is ax and display.figure_ is ax.figure
+    assert display.left_out_.get_offsets()[0, 1] == -2.0
+    assert ax.get_ylim()[0] < -2
+    assert SpectrumDisplay([2.0, 1.0]).n_above_noise is None
+    assert SpectrumDisplay([3.0, -4.0, 1.0], noise_edge=2.0).n_above_noise == 2
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "match"),
+    [
+        (lambda: SpectrumDisplay.from_estimator(clone(NOISE["whole"][0])), ValueError,
+         "released no spectrum"),
+        (lambda: UtilityCurveDisplay.from_values([1], [[1]], data="private"), ValueError,
+         "not private"),
+        (lambda: UtilityCurveDisplay.from_estimator(DPPCA(1), X, data="mine"), ValueError,
+         "not private"),
+        (lambda: UtilityCurveDisplay.from_values([1, 2], [[1]], data="public"), ValueError,
+         "n_epsilons, n_repeats"),
+        (lambda: AuditDisplay.from_audit(3), TypeError, "from_audit takes the result"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_drawn(act, error, match):
+    with pytest.raises(error, match=match):
+        act()
 
 
 def test_without_matplotlib(monkeypatch):

@@ -13,17 +13,7 @@ from skdp.solvers.linalg import symmetric_noise_edge
 from skdp.solvers.postprocess import debias_eigenvalues
 from skdp.testing import seeded_entropy
 
-matplotlib = pytest.importorskip("matplotlib")
 ZEROS = np.zeros((60, 40))
-
-
-@pytest.fixture(autouse=True)
-def canvas():
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    yield plt
-    plt.close("all")
 
 
 @pytest.mark.filterwarnings("ignore:.*may be noise alone:skdp.exceptions.PrivacyWarning")

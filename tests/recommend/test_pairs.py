@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skdp.recommend import DPRecommender, histories_of_pairs
+from skdp.recommend import histories_of_pairs
 
 ITEMS = np.array(["jam", "tea", "ham", "oil"])
 
@@ -21,17 +21,18 @@ def test_each_pair_is_a_cell_whatever_the_order():
     assert found.matrix.has_canonical_format
 
 
-def test_the_largest_value_of_a_pair_counts():
-    values = [1.0, 5.0, 3.0]
-    found = histories_of_pairs([1, 1, 2], ["tea"] * 3, items=ITEMS, values=values)
-    assert found.matrix.toarray()[:, 1].tolist() == [5.0, 3.0]
-
-
 def test_what_is_not_in_a_public_list_adds_nothing():
     who, what = ["ann", "bob", "eve"], ["tea", "pie", "jam"]
     found = histories_of_pairs(who, what, items=ITEMS, users=["bob", "ann", "zoe"])
     assert found.matrix.toarray().tolist() == [[0.0] * 4, [0.0, 1.0, 0.0, 0.0], [0.0] * 4]
     assert found.users.tolist() == ["bob", "ann", "zoe"]
+
+
+def test_the_largest_value_of_a_pair_counts_and_names_come_back():
+    values = [1.0, 5.0, 3.0]
+    found = histories_of_pairs([1, 1, 2], ["tea"] * 3, items=ITEMS, values=values)
+    assert found.matrix.toarray()[:, 1].tolist() == [5.0, 3.0]
+    assert found.names([[1, -1]]).tolist() == [["tea", None]]
 
 
 def test_one_strange_name_changes_no_other_pair():
@@ -59,20 +60,6 @@ def test_values_that_are_no_numbers_are_not_quoted():
     with pytest.raises(ValueError, match="must hold numbers") as caught:
         histories_of_pairs([1], ["tea"], items=ITEMS, values=["secret"])
     assert caught.value.__context__ is None and "secret" not in str(caught.value)
-
-
-def test_recommendations_come_back_by_name():
-    rng = np.random.default_rng(0)
-    who, what = rng.integers(0, 500, 2000), rng.permuted(np.tile(ITEMS, 500))
-    found = histories_of_pairs(who, what, items=ITEMS)
-    model = DPRecommender(2, epsilon=3.0, random_state=0)
-    with pytest.warns(UserWarning, match="random_state"):
-        model.fit(found.matrix)
-    names = found.names(model.recommend(found.matrix[:5], n=4)[0])
-    for row, best in zip(found.matrix[:5].toarray(), names, strict=True):
-        unknown = ITEMS[row == 0].tolist()
-        assert sorted(filter(None, best)) == sorted(unknown)
-        assert [name is None for name in best] == [i >= len(unknown) for i in range(4)]
 
 
 @pytest.mark.parametrize(
