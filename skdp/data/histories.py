@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import RowSource, plain_block
+from skdp.data.blocks import RowSource, finite_rows, plain_block, where_rows
 from skdp.data.integers import mixed_words
 
 Words = NDArray[np.uint64]
@@ -26,27 +27,20 @@ HIDDEN = 0.2  # share of the items of a judged row that are hidden
 _FEW = 8.0  # of a long row: the judge looks at four
 
 
-def binary_rows(block: Any) -> Any:
-    """Return a CSR array of ones where a block is positive and finite."""
-    rows = sp.csr_array(plain_block(block)).copy()
-    rows.data = np.where(np.isfinite(rows.data) & (rows.data > 0), 1.0, 0.0)
-    rows.eliminate_zeros()
-    rows.sort_indices()
-    return rows
-
-
 def weighted_rows(block: Any, cap: float | None) -> Any:
     """Return a CSR array of min(x, cap)/cap where a block is positive; without a cap, of ones.
 
-    An entry that is too small for its share of the cap is no item.
+    An entry that is not finite, or too small for its share of the cap, is no item.
     """
-    if cap is None:
-        return binary_rows(block)
-    rows = sp.csr_array(plain_block(block)).astype(np.float64)
-    rows.data = np.where(np.isfinite(rows.data), np.clip(rows.data, 0.0, cap) / cap, 0.0)
+    rows = sp.csr_array(plain_block(block)).copy()
+    weights = rows.data > 0 if cap is None else np.clip(rows.data, 0.0, cap) / cap
+    rows.data = np.where(np.isfinite(rows.data), weights, 0.0)
     rows.eliminate_zeros()
     rows.sort_indices()
     return rows
+
+
+binary_rows = partial(weighted_rows, cap=None)
 
 
 def hidden_cells(
@@ -117,7 +111,8 @@ def history_rows(
     CSR array
     """
     for block in blocks:
-        rows = weighted_rows(_finite_rows(block), cap)
+        given = sp.csr_array(plain_block(block))  # a row with a bad entry adds nothing
+        rows = weighted_rows(where_rows(finite_rows(given), given), cap)
         if form == "known":
             rows = without_hidden(rows, judged, share, by_cell=False, most=_FEW)
         elif form == "both":
@@ -126,22 +121,12 @@ def history_rows(
         yield rows if form == "both" else _scaled(rows, whole=form == "share")
 
 
-def _finite_rows(block: Any) -> Any:
-    """Empty the rows that hold anything but numbers: such a row adds nothing."""
-    rows = sp.csr_array(plain_block(block)).copy()
-    owner = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    broken = np.bincount(owner[~np.isfinite(rows.data)], minlength=rows.shape[0]) > 0
-    rows.data = np.where(broken[owner], 0.0, rows.data)
-    return rows
-
-
 def _scaled(rows: Any, *, whole: bool = False) -> Any:
     """Scale each row, from itself alone, to length 1, or as a `whole` to sum 1.
 
     Its largest entry comes first, so that none vanishes.
     """
-    degrees = np.diff(rows.indptr)
-    owner = np.repeat(np.arange(rows.shape[0]), degrees)
+    owner = _owners(rows)
     largest = np.zeros(rows.shape[0])
     np.maximum.at(largest, owner, rows.data)
     scaled = rows.data / largest[owner]

@@ -7,7 +7,7 @@ alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import (
     Block,
-    Repeated,
     RowSource,
     Scratch,
+    ScratchOfThread,
     SparseRows,
     cuts,
     dense,
@@ -248,15 +248,45 @@ FloatArray = NDArray[np.float64]
 View: TypeAlias = Callable[[Iterable[Any]], Iterator[Any]]
 
 
-_MOST_COPIED = 2**23  # entries of which a copy is kept between passes: 100 MB
+# What was made for some units is kept for the passes that follow, within one public limit: copied
+# columns, records as integers, what users were asked before. It never changes a result.
 
 
-class _OfThread(threading.local):
+Arrays = tuple[NDArray[Any], ...]
+_LARGE = 0.9  # of the limit, for what is large: what is small and needed in each pass finds room
+_KEPT_BYTES = 190_000_000  # of what is as large as rows; beside it a fit needs little
+
+
+def may_be_kept(n_bytes: float, *, large: bool = False) -> bool:
+    """Whether that much is kept between passes; NaN (not known) is not."""
+    return n_bytes <= (_LARGE if large else 1.0) * _KEPT_BYTES
+
+
+class Memory:
+    """Arrays by public key, until they take a public number of bytes: a part stays without.
+
+    Which are kept never changes a result: what is not is made again, from the same rows.
+    """
+
     def __init__(self) -> None:
-        self.center = Repeated()
+        self._arrays: dict[Hashable, Arrays] = {}
+        self._taken = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
+        """Return what is kept under the key, or what `make` returns."""
+        found = self._arrays.get(key)
+        if found is None:
+            found = make()
+            size = sum(array.nbytes for array in found)
+            with self._lock:
+                if may_be_kept(self._taken + size, large=large):
+                    self._taken += size
+                    self._arrays[key] = found
+        return found
 
 
-_OF_THREAD = _OfThread()
+_OF_THREAD = ScratchOfThread()
 
 
 class ViewedRows:
@@ -295,7 +325,7 @@ class ColumnRows:
     def _rows(self) -> RowSource:
         given: RowSource = self._given._rows if isinstance(self._given, ColumnRows) else self._given
         view = ViewedRows(given, partial(selected, kept=self._kept), self.n_features)
-        if not isinstance(given, SparseRows) or given.n_stored() > _MOST_COPIED:
+        if not isinstance(given, SparseRows) or not may_be_kept(12 * given.n_stored()):
             return view
         copies = [sp.csr_array((0, self.n_features)), *view.blocks()]
         copied = sp.vstack(copies, format="csr")
@@ -313,13 +343,6 @@ class ColumnRows:
     def blocks(self) -> Iterator[Block]:
         """Yield the rows on these columns."""
         return self._rows.blocks()
-
-
-def columns_of(source: RowSource, kept: NDArray[np.intp]) -> RowSource:
-    """Return a public selection of columns of rows that are here."""
-    if isinstance(source, (SparseRows, ColumnRows)):
-        return ColumnRows(source, kept)
-    return ViewedRows(source, partial(selected, kept=kept), len(kept))
 
 
 def centered(blocks: Iterable[Any], center: FloatArray) -> Iterator[Any]:

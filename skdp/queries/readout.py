@@ -33,8 +33,9 @@ from skdp.data.blocks import (
     where_rows,
 )
 from skdp.data.integers import length_unit
-from skdp.data.remote import Columns, RowColumns, narrowed
+from skdp.data.remote import RowColumns, narrowed
 from skdp.data.views import (
+    Columns,
     Groups,
     good_records,
     rows_of,

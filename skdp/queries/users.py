@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import one_blas_thread, quietly
 from skdp.data.remote import RowNumbers, narrowed
-from skdp.data.units import AnyUsers, Batch, UserRows, one_row_each
+from skdp.data.units import Batch, UserRows, one_row_each
 from skdp.privacy.gate.bounds import Bound, Bounded
 from skdp.queries.columns import ColumnQuery
 from skdp.queries.sums import Neighbours, NumberQuery, SumQuery, summed
@@ -173,8 +173,8 @@ class UserQuery(SumQuery):
 
     Parameters
     ----------
-    users : UserRows or DaskUsers
-        The private rows, by user.
+    users : UserRows, or a source of their batches anywhere
+        The private rows, by user; `n_outputs` says how many targets each has.
     adjacency : {"add_remove", "replace"}
         What neighbours differ in.
     n_jobs : int or None
@@ -183,7 +183,7 @@ class UserQuery(SumQuery):
 
     units, count_name = "users", "users"
 
-    def __init__(self, users: AnyUsers, *, adjacency: str, n_jobs: int | None = None) -> None:
+    def __init__(self, users: Any, *, adjacency: str, n_jobs: int | None = None) -> None:
         super().__init__(users, adjacency=adjacency, n_jobs=n_jobs)
         self.n_features = users.n_features
         self.n_outputs = users.n_outputs

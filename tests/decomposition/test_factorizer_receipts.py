@@ -23,21 +23,23 @@ from skdp.testing import seeded_entropy
 pytestmark = pytest.mark.filterwarnings("ignore:.*may be noise:skdp.exceptions.PrivacyWarning")
 
 SHAPE = (20, 12)
-COMMON = {"matrix_shape": SHAPE, "method": "two_sketch", "sketch_seed": 7, "sketch_size": 6,
-          "core_size": 8, "oblivious": True}  # fmt: skip
+COMMON = {"matrix_shape": SHAPE, "method": "two_sketch", "sketch_size": (6, 8),
+          "sensitivity_mode": "oblivious"}  # fmt: skip
 DATA = np.arange(240.0).reshape(SHAPE)
 
 
 def server(epsilon=1.0, *, data=DATA, **params):
     """A factorizer with data that nobody has opened yet."""
-    model = DPLowRankFactorizer(2, epsilon=epsilon, **COMMON | params)
+    model = coordinator(epsilon=epsilon, **params)
     if model.privacy_unit == "row":
         return model.partial_fit(data)
     return model.update_matrix(data)
 
 
-def coordinator(**params):
-    return DPLowRankFactorizer(2, **COMMON | params)
+def coordinator(*, first_row=0, honest_servers=None, **params):
+    model = DPLowRankFactorizer(2, **COMMON | params)
+    part = {"first_row": first_row, "honest_servers": honest_servers}
+    return model.for_server(sketch_seed=7, **part)
 
 
 def shares(count=3, **params):
@@ -104,7 +106,7 @@ ROUTES = {
 
 
 @pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
-@pytest.mark.parametrize("mode", ["random", "worst_case"])
+@pytest.mark.parametrize("mode", ["oblivious", "worst_case"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_receipt_claims_what_was_opened(route, mode, monkeypatch):
     """In each route the largest budget of a server is epsilon=1, and all of it is spent."""
@@ -112,7 +114,7 @@ def test_a_receipt_claims_what_was_opened(route, mode, monkeypatch):
     model = ROUTES[route]()
     spent = model.privacy_spent_
     assert 1.0 <= spent.epsilon < 1.05  # above 1: random sketches of blocks of several heights
-    assert spent.epsilon == 1.0 or (route, mode) == ("blocks of rows", "random")
+    assert spent.epsilon == 1.0 or (route, mode) == ("blocks of rows", "oblivious")
     assert spent.delta == 1e-6 and spent.losses and not spent.seeded
     assert spent.unit == model.privacy_unit and spent.adjacency == model.adjacency
     assert model.ledger_ and all(line.noise_scale > 0 for line in model.ledger_)
@@ -120,8 +122,9 @@ def test_a_receipt_claims_what_was_opened(route, mode, monkeypatch):
 
 
 def test_a_server_without_noise_or_with_a_seed_shows():
+    other = coordinator().set_params(random_state=0)
     with pytest.warns(PrivacyWarning, match="random_state"):
-        message = server(random_state=0).state_message()
+        message = other.update_matrix(DATA).state_message()
     assert coordinator().merge(message).release().privacy_spent_.seeded
     with pytest.warns(PrivacyWarning, match="no noise"):
         message = server(math.inf).state_message()
@@ -130,7 +133,7 @@ def test_a_server_without_noise_or_with_a_seed_shows():
     assert "NOT PRIVATE" in spent.sentence()
 
 
-ROWS = {"privacy_unit": "row", "adjacency": "zero_out", "method": "dense", "clip_norm": 1.0}
+ROWS = {"privacy_unit": "row", "adjacency": "zero_out", "method": "dense"}
 
 
 @pytest.mark.parametrize("way", ["messages", "secure"])
@@ -298,7 +301,7 @@ def test_too_few_shares_are_refused_before_they_are_closed():
 def test_a_secure_sum_of_whole_noises_is_refused():
     """Each could be opened alone; their receipts would count one noise for all."""
     whole = [server(), server()]
-    with pytest.raises(PrivacyError, match="set 'honest_servers'"):
+    with pytest.raises(PrivacyError, match="use servers of for_server"):
         secure(servers=whole)
     assert all(model._state.running is not None for model in whole)
 

@@ -18,7 +18,7 @@ from skdp.papers import (
 from skdp.papers._base import PrintedQuery, printed_bound
 from skdp.papers._upadhyay_2018 import printed_factors
 from skdp.privacy import mu_from_epsilon_delta
-from skdp.queries.entries import EntryQuery, EntryUnit
+from skdp.queries.entries import EntryQuery, MatrixUnit
 from skdp.queries.interactions import InteractionQuery
 from skdp.testing import FitData, seeded_entropy, transcript_audit
 from tools.outcomes import assert_refused
@@ -60,7 +60,7 @@ def changes(ask, unit):
 @pytest.mark.parametrize("name", MATRICES)
 @pytest.mark.parametrize("rule", LITERAL)
 def test_printed_bounds_are_literal_and_hold(name, rule):
-    X, unit = MATRICES[name], EntryUnit("edge", "add_remove", 0.0, 1.0)
+    X, unit = MATRICES[name], MatrixUnit("edge", "add_remove", 0.0, 1.0)
     worst, claimed = changes(lambda q: PrintedQuery(q, rule).right(X), unit)
     own = EntryQuery(np.zeros((N, N)), unit).right(X).bound.l2
     assert printed_bound(rule, X) == pytest.approx(LITERAL[rule](X))
@@ -71,7 +71,7 @@ def test_printed_bounds_are_literal_and_hold(name, rule):
 
 
 def test_length_is_bounded_and_the_bound_attained():
-    unit = EntryUnit("edge", "add_remove", 0.0, 2.0)
+    unit = MatrixUnit("edge", "add_remove", 0.0, 2.0)
     x = MATRICES["orthonormal"][:, 0]
     rng = np.random.default_rng(1)
     for removed in (np.zeros(N), rng.standard_normal(N), 1e9 * np.ones(N)):
@@ -96,7 +96,7 @@ def test_interactions_are_printed_too_and_entries_are_not():
     assert PrintedQuery(query, "rows", 9).right(X).bound.l2 == pytest.approx(3 * printed)
     assert printed == pytest.approx(math.sqrt(2) * own, rel=1e-6)  # the paper's sqrt(2)
     with pytest.raises(PrivacyError, match="symmetric"):
-        PrintedQuery(EntryQuery(np.zeros((3, 3)), EntryUnit("entry")), "rows")
+        PrintedQuery(EntryQuery(np.zeros((3, 3)), MatrixUnit("entry")), "rows")
 
 
 # -- power methods ---------------------------------------------------------------------------------
@@ -290,12 +290,12 @@ def test_factors_beside_ours():
     def median(model):
         return float(np.median([error(model) for _ in range(5)]))
 
-    ours = DPLowRankFactorizer(5, method="two_sketch", sketch_size=20, core_size=80)
+    ours = DPLowRankFactorizer(5, method="two_sketch", sketch_size=(20, 80))
     printed = median(PrintedFactorizer(5))
     assert median(ours) < printed < 2 * median(ours)
     assert printed < median(PrintedFactorizer(5, method="three_sketch"))
     narrow = median(PrintedFactorizer(20, alpha=0.9))  # 22 and 24 columns; A has rank 5
-    ours.set_params(n_components=20, sketch_size=22, core_size=24)
+    ours.set_params(n_components=20, sketch_size=(22, 24))
     assert narrow > 3 * median(ours)
     spent = PrintedFactorizer(5).fit(A).privacy_spent_
     assert spent.epsilon == 1.0 and spent.mu is None  # a random sketch is part of the noise

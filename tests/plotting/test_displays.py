@@ -384,7 +384,12 @@ def test_the_edge_of_a_stream_is_where_its_noise_ends(n_releases, mechanism, mon
         {"method": "dense"},
         {"method": "two_sketch"},
         {"method": "three_sketch"},
-        {"method": "two_sketch", "matrix_shape": (60, 40), "max_releases": 6, "oblivious": True},
+        {
+            "method": "two_sketch",
+            "matrix_shape": (60, 40),
+            "max_releases": 6,
+            "sensitivity_mode": "oblivious",
+        },
     ],
 )
 def test_the_edge_of_a_factorizer_separates_signal_from_noise(params, canvas, tmp_path):

@@ -8,10 +8,9 @@ import pytest
 import scipy.sparse as sp
 from scipy.special import erf
 
-from skdp.data import records
+from skdp.data import records, views
 from skdp.data.records import DenseRecords, FactoredRecords, SparseRecords
 from skdp.data.units import in_memory
-from skdp.queries import record_passes
 from skdp.queries.records import RecordQuery, public_curvature
 from skdp.solvers.trace import curved_step
 
@@ -452,7 +451,7 @@ def test_records_that_are_kept_as_integers_say_the_same(name, monkeypatch):
     X, y = rng.standard_normal((300, P)) * 2.0 ** rng.integers(-30, 30, (300, 1)), np.ones(300)
     X[3, 0], X[5], y[7] = np.nan, 1e-40, np.inf
     kept = SUMS[name](query("dense", X, y)).answer(1e-8)
-    monkeypatch.setattr(record_passes, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(views, "_KEPT_BYTES", 0)
     assert np.array_equal(SUMS[name](query("dense", X, y)).answer(1e-8), kept)
 
 

@@ -55,7 +55,6 @@ SIZES = {
     "_FEWEST": 1, "_MOST_FLIPS": 16.0, "MOST_FEATURES": 2, "_MOST_ASKED": 2, "_LATE": 2,
     "_SMALL_PRODUCT": 16, "_SHORT_PIECE": 1, "_SPLIT_COLUMNS": 2,
     "_MOST_WORK": 2, "_MOST_COORDINATES": 2, "_MOST_ORDERED": 2, "_MOST_BYTES": 64,
-    "_MOST_COPIED": 2,
 }  # fmt: skip
 # Names that stand in comparisons and decide on no way of a fit, with the reason.
 OTHERS = {

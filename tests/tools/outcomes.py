@@ -17,9 +17,6 @@ from skdp.privacy.gate.session import PrivacySession
 from skdp.privacy.ledger.ledger import PrivacyLedger
 from skdp.testing._transcripts import record_transcript, replaced
 
-# What a fit lets the world see: attributes, warnings, exceptions; and whether two are the same.
-
-
 _SKLEARN_STATE = {
     "_sklearn_output_config",
     "_metadata_request",

@@ -130,10 +130,6 @@ PLANTED = {
         "data/units.py", "    return placed.joined(form, whole_files=True)",
         "    return placed.joined(form)",
     ),
-    "one user in one file counts as several": (
-        "data/units.py", "users: Any = placed.joined(form, whole_files=True)",
-        "users: Any = placed.joined(form)",
-    ),
     "score of labels under add_remove": (
         "model_selection/_scorers.py", 'adjacency="add_remove" if private_count else "replace"',
         'adjacency="add_remove" if private_count or unit == "label" else "replace"',
