@@ -314,23 +314,27 @@ def test_spectrum_from_values_on_given_axes(canvas):
     assert SpectrumDisplay([3.0, -4.0, 1.0], noise_edge=2.0).n_above_noise == 2
 
 
-@pytest.mark.parametrize(
-    ("act", "error", "match"),
-    [
-        (lambda: SpectrumDisplay.from_estimator(clone(NOISE["whole"][0])), ValueError,
-         "released no spectrum"),
-        (lambda: UtilityCurveDisplay.from_values([1], [[1]], data="private"), ValueError,
-         "not private"),
-        (lambda: UtilityCurveDisplay.from_estimator(DPPCA(1), X, data="mine"), ValueError,
-         "not private"),
-        (lambda: UtilityCurveDisplay.from_values([1, 2], [[1]], data="public"), ValueError,
-         "n_epsilons, n_repeats"),
-        (lambda: AuditDisplay.from_audit(3), TypeError, "from_audit takes the result"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_drawn(act, error, match):
-    with pytest.raises(error, match=match):
-        act()
+UNDRAWN = {
+    "no spectrum": (lambda: SpectrumDisplay.from_estimator(DPRidge()), "released no spectrum"),
+    "private curve": (
+        lambda: UtilityCurveDisplay.from_values([1], [[1]], data="private"), "not private",
+    ),
+    "curve of own data": (
+        lambda: UtilityCurveDisplay.from_estimator(DPPCA(1), X, data="mine"), "not private",
+    ),
+    "too few values": (
+        lambda: UtilityCurveDisplay.from_values([1, 2], [[1]], data="public"),
+        "n_epsilons, n_repeats",
+    ),
+    "no audit": (lambda: AuditDisplay.from_audit(3), "from_audit takes the result"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNDRAWN)
+def test_what_cannot_be_drawn(what):
+    draw, match = UNDRAWN[what]
+    with pytest.raises(TypeError if what == "no audit" else ValueError, match=match):
+        draw()
 
 
 def test_without_matplotlib(monkeypatch):
