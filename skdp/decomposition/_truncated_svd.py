@@ -344,8 +344,8 @@ class DPTruncatedSVD(GroupUnitMixin, LinearTransformMixin, PlansMixin, BaseDPEst
         check_unit_bound(self)
         if self.algorithm == "deflation" and self.delta > 0:
             raise ValueError(
-                "algorithm='deflation' is for delta=0: Gaussian noise does not grow with the columns "
-                f"of an answer. Use 'auto'. Got delta={self.delta!r}."
+                "algorithm='deflation' is for delta=0: Gaussian noise does not grow with the "
+                f"columns of an answer. Use 'auto'. Got delta={self.delta!r}."
             )
         flips = self.algorithm == "one_shot" and unit_of(self).bound is INTERVAL
         if flips and not has_cells(self):

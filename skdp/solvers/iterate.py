@@ -418,7 +418,7 @@ def half_steps(
     first: int | None = None,
     step: Step = posterior_step,
     across: tuple[FloatArray, FloatArray] | None = None,
-) -> Halves:
+) -> tuple[FloatArray, FloatArray]:
     """Find bases of the leading left and right subspaces of A by 2 `n_passes` releases.
 
     Answers of A and of A' share no noise, so all are used. Columns join as in `symmetric_power`,
