@@ -303,6 +303,7 @@ REFUSED = {
     DPTruncatedSVD: [
         ({UNIT: ["row", "group", "interaction"], ALGORITHM: ["alternating"]}, NOT_OFFERED),
         ({UNIT: ["interaction"], ALGORITHM: ["deflation"]}, NOT_OFFERED),
+        ({UNIT: ["row", "group"], ALGORITHM: ["deflation"]}, UNREAD),  # by any delta
         ({UNIT: ["row", "group"], ALGORITHM: ["one_shot"]}, NOT_OFFERED),
         ({UNIT: ["entry"], ALGORITHM: ["power"]}, NOT_OFFERED),
         ({UNIT: ["edge"], ALGORITHM: ["gram", "screened", "alternating"]}, NOT_OFFERED),
