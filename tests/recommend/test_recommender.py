@@ -229,18 +229,6 @@ def test_counts_of_whole_users_may_be_pure(tastes, adjacency):
 
 
 @pytest.mark.deep
-def test_short_histories_of_few_users_are_better_counted_with_pure_noise():
-    found = np.zeros((20, 2))
-    for seed, line in enumerate(found):
-        R = make_histories(150, 150, 6, overlap=0.8, tail=1.2, random_state=seed)
-        known, held_out = leave_some_out(R, random_state=seed)
-        for j, delta in enumerate((0.0, 1e-6)):
-            model = DPRecommender(delta=delta, algorithm="popularity").fit(known)
-            line[j] = recall_at_n(model.recommend(known, 20)[0], held_out)
-    assert found[:, 0].mean() > found[:, 1].mean() + 0.02
-
-
-@pytest.mark.deep
 def test_a_public_length_of_histories_is_used(tastes):
     with fixed_noise(0):
         model = DPRecommender(privacy_unit="interaction", algorithm="gram", degree_floor=30)
