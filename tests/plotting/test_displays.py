@@ -315,7 +315,10 @@ def test_spectrum_from_values_on_given_axes(canvas):
 
 
 UNDRAWN = {
-    "no spectrum": (lambda: SpectrumDisplay.from_estimator(DPStandardScaler(entry_bounds=(-9, 9)).fit(X)), "released no spectrum"),
+    "no spectrum": (
+        lambda: SpectrumDisplay.from_estimator(DPStandardScaler(entry_bounds=(-9, 9)).fit(X)),
+        "released no spectrum",
+    ),
     "private curve": (
         lambda: UtilityCurveDisplay.from_values([1], [[1]], data="private"), "not private",
     ),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skdp.datasets import make_histories, make_interactions
+from skdp.datasets import make_interactions
 from skdp.exceptions import PrivacyWarning
 from skdp.model_selection import leave_some_out
 from skdp.recommend import DPRecommender, recall_at_n
