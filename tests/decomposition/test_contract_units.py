@@ -161,16 +161,3 @@ def test_spectral_noise_beside_that_of_the_paper():
     assert longest <= 1.01
     papers = math.sqrt((m + 1) / m) * math.sqrt(m) * longest / right.loss.value
     assert right.noise_scale / papers == pytest.approx(math.sqrt(2), rel=0.01)
-
-
-@pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
-@pytest.mark.deep
-def test_one_shot_against_deflation_at_the_same_pure_epsilon():
-    """Many components: one release of all entries has less noise than products for each of them."""
-    X, V = planted(300, 200, [30.0] * 12)
-    found = {
-        name: captured(fit(X, 12, privacy_unit="entry_change", delta=0.0, algorithm=name), V)
-        for name in ("one_shot", "deflation", "auto")
-    }
-    assert found["one_shot"] > found["deflation"]
-    assert found["auto"] == found["one_shot"]

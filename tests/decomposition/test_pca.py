@@ -116,14 +116,6 @@ def test_auto_components_count_what_rises_above_the_noise():
     assert seeded("auto", data=rows, clip_norm=3.0).n_components_ == 3
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
-@pytest.mark.thorough
-def test_number_of_rows_public_or_released():
-    assert DPPCA(2, adjacency="replace", random_state=1).fit(X).n_samples_ == len(X)
-    counts = {DPPCA(2, epsilon=0.1).fit(X).n_samples_ for _ in range(5)}
-    assert len(counts) > 1
-
-
 BAD = {
     "adjacency": ["swap"],
     "center": ["mean", np.zeros(3)],

@@ -67,14 +67,6 @@ def test_two_blocks_are_recovered(two_blocks, normalization, adjacency, seed):
     assert agreement(model, labels) >= 0.97
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize(("n_blocks", "gap"), [(3, 70.0), (4, 70.0)])
-@pytest.mark.parametrize("normalization", ["degree", "laplacian"])
-def test_more_blocks_are_recovered(n_blocks, gap, normalization):
-    A, labels = make_block_graph(900, n_blocks, gap, 140.0, random_state=0)
-    assert agreement(fit(A, n_blocks - 1, normalization=normalization), labels) >= 0.97
-
-
 def test_leading_eigenvectors_as_they_are(two_blocks):
     """Without a normalisation the first component is size, the second one structure."""
     A, labels = two_blocks

@@ -79,15 +79,6 @@ def test_it_learns_and_more_budget_is_better():
 
 
 @pytest.mark.deep
-def test_learnt_bounds_lie_about_the_mean():
-    X, y = data(20000)
-    model = DPRidge().fit(X, y + 100)
-    (low,), (high,) = model.target_bounds_
-    assert abs((low + high) / 2 - y.mean() - 100) < y.std()
-    assert 2 * y.std() < high - low < 60 * y.std()
-
-
-@pytest.mark.deep
 @pytest.mark.parametrize("shift", [0.0, 50.0])
 @pytest.mark.parametrize("units", [1.0, [1e-6, 1.0, 30.0, 1e4, 1e9]])
 def test_shifts_and_units_do_not_matter(shift, units):
@@ -123,17 +114,6 @@ def test_columns_that_do_not_show_get_no_coefficient():
         model = DPRidge().fit(X, y)
     assert model.coef_[2] == 0.0
     assert model.score(X, y) > 0.5
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("n", [5, 60, 400])
-def test_few_records_give_small_predictions_and_a_warning(n):
-    """Where nothing can be learnt, the fit says so and stays near a constant, in any units."""
-    X, y = data(n)
-    X, y = 1e4 * X, 1e-3 * y
-    with pytest.warns(PrivacyWarning):
-        model = DPRidge(epsilon=0.2).fit(X, y)
-    assert np.ptp(model.predict(X)) < 30 * np.ptp(y) or n < 60
 
 
 @pytest.mark.thorough
