@@ -30,10 +30,11 @@ ALLOWED = {
     "ledger": {"exceptions", "privacy"},
     "privacy": {"exceptions", "answer"},
     "privacy.noise": {"exceptions"},
+    "privacy.store": {"exceptions"},
     "privacy.accounting": {"exceptions"},
     "privacy.gate": {"exceptions", "answer"} | ROOMS_BELOW,
-    "privacy.streams": {"exceptions", "answer", "privacy.gate", "privacy.locks"} | ROOMS_BELOW,
-    "privacy.ledger": {"exceptions", "privacy.gate", "privacy.locks"} | ROOMS_BELOW,
+    "privacy.streams": {"exceptions", "answer", "privacy.gate", "privacy.store"} | ROOMS_BELOW,
+    "privacy.ledger": {"exceptions", "privacy.gate", "privacy.store"} | ROOMS_BELOW,
     "data": {"exceptions"},
     "solvers": {"exceptions", "answer", "data.factorisations"},
     "queries": {"exceptions", "data", "privacy.gate.bounds", "privacy.accounting.losses"}

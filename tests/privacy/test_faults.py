@@ -49,6 +49,7 @@ TRACED = (
     *(HOME / "privacy" / part for part in ("gate", "ledger", "streams")),
     *(HOME / "federated" / name for name in ("_clients.py", "noise_parts.py")),
     HOME / "base.py",
+    HOME / "privacy" / "store.py",
 )
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # files need no disk here
 SECONDS = 20  # until something that waits counts as a deadlock
@@ -509,7 +510,7 @@ class Kept:
                 refused.append(str(error))
         if self.twice:
             yield "unpaid: one step was released twice, with other noise"
-        if any("damaged" in text or "is behind" in text for text in refused):
+        if any("damaged" in text or "has not line" in text for text in refused):
             yield "lost: the file cannot be read"
 
     def end(self):
