@@ -9,6 +9,7 @@ of Hardt and Roth (2012), and the algorithm of Upadhyay (2018) with its own cons
 import math
 import statistics
 import time
+from functools import partial
 
 import numpy as np
 from report import run_sections, show, shown
@@ -98,7 +99,7 @@ def cells(A, k, error, *args, epsilon=1.0, **params):
 
 def sizes(quick):
     """Error against n (rank 10, t=40, v=160, epsilon 1)."""
-    two = {"method": "two_sketch", "sketch_size": 40, "core_size": 160}
+    two = {"method": "two_sketch", "sketch_size": (40, 160)}
     table = []
     for n in (250, 500) if quick else (250, 500, 1000, 2000):
         A = low_rank(n, n, 10)
@@ -152,7 +153,7 @@ def sketches(quick):
     """Error against sketch sizes and kinds (1000 x 800, rank 10, epsilon 1)."""
     A, table = low_rank(1000, 800, 10), []
     for t, v in ((40, 80), (80, 80), (100, 200), (200, 200))[: 2 if quick else None]:
-        options = {"method": "two_sketch", "sketch_size": t, "core_size": v}
+        options = {"method": "two_sketch", "sketch_size": (t, v)}
         table.append([f"t={t}, v={v}", *cells(A, 10, skdp_error, **options)])
     for kind in ("gaussian", "srht", "sparse", "isometry"):
         options = {"sketch": kind, "sensitivity_mode": "worst_case", "sketch_size": 80}
@@ -180,7 +181,7 @@ def updates(quick):
     for kind, mode in (("sparse", "random"), ("gaussian", "worst_case")):
         model = DPLowRankFactorizer(
             10, privacy_unit="entry", matrix_shape=(m, n), method="two_sketch", sketch=kind,
-            sensitivity_mode=mode, sketch_size=60, core_size=120,
+            sensitivity_mode=mode, sketch_size=(60, 120),
         )  # fmt: skip
         batches = [
             (RNG.integers(0, m, size), RNG.integers(0, n, size), RNG.random(size))
@@ -199,20 +200,20 @@ def updates(quick):
 def servers(quick):
     """Error over the reference: independent noise of p servers, and shares under a secure sum."""
     A = low_rank(500, 400, 10) if quick else low_rank(1000, 800, 10)
-    params = {"method": "two_sketch", "sketch_seed": 1, "oblivious": True, "sketch_size": 80,
-              "matrix_shape": A.shape}  # fmt: skip
+    model = DPLowRankFactorizer(
+        10, method="two_sketch", sensitivity_mode="oblivious", sketch_size=80, matrix_shape=A.shape
+    )
+    new = partial(model.for_server, sketch_seed=1)
     table = []
 
     def error(model):
         return np.linalg.norm(A - model.release().reconstruct()) / reference(A, 10)
 
     for p in (1, 4) if quick else (1, 4, 16):
-        single, shared = DPLowRankFactorizer(10, **params), DPLowRankFactorizer(10, **params)
+        single, shared = new(), new()
         for _ in range(p):
-            server = DPLowRankFactorizer(10, **params).update_matrix(A / p)
-            single.merge(server.state_message())
-        parts = [DPLowRankFactorizer(10, honest_servers=p, **params).update_matrix(A / p)
-                 for _ in range(p)]  # fmt: skip
+            single.merge(new().update_matrix(A / p).state_message())
+        parts = [new(honest_servers=p).update_matrix(A / p) for _ in range(p)]
         shared.merge_secure(parts, lambda arrays: np.sum(arrays, axis=0, dtype=np.int64))
         table.append([p, f"{error(single):.2f}", f"{error(shared):.2f}"])
     note = f"One fit each, {A.shape[0]} x {A.shape[1]}, rank 10, epsilon 1."

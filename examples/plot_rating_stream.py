@@ -36,8 +36,7 @@ def stream(epsilon, batch=100_000):
         matrix_shape=(n_users, n_items),
         method="two_sketch",
         sketch="sparse",
-        sketch_size=100,
-        core_size=400,
+        sketch_size=(100, 400),
     )
     for start in range(0, len(users), batch):
         part = slice(start, start + batch)

@@ -25,10 +25,11 @@ traffic *= 1e5 / np.linalg.norm(traffic)
 
 def factorizer(**more):
     """A factorizer on one server, or that of the coordinator."""
-    return DPLowRankFactorizer(
-        rank, unit_bound=50.0, matrix_shape=shape, method="two_sketch", sketch_seed=20,
-        oblivious=True, sketch_size=60, core_size=120, **more,
+    model = DPLowRankFactorizer(
+        rank, unit_bound=50.0, matrix_shape=shape, method="two_sketch", sketch_size=(60, 120),
+        sensitivity_mode="oblivious",
     )  # fmt: skip
+    return model.for_server(sketch_seed=20, **more)
 
 
 def secure_sum(arrays):

@@ -31,6 +31,7 @@ from skdp.privacy.noise.words import make_source
 from skdp.queries.columns import SQUARE_WEIGHT
 from skdp.solvers.columns import MomentWeights
 from skdp.solvers.place import find_scale, finer_scale
+from skdp.units import offered
 
 __all__ = ["DocLinkMixin"]
 
@@ -224,9 +225,8 @@ def run_atomically(fit, estimator, args, kwargs):
 
 def change_of(estimator):
     """Return the norm that a change of the private data has at most, for units that have one."""
-    if hasattr(estimator, "unit_bound"):
-        return 1.0 if estimator.unit_bound is None else estimator.unit_bound
-    return getattr(estimator, "sensitivity", None)
+    given = getattr(estimator, "unit_bound", None)
+    return 1.0 if given is None else given
 
 
 def _is_narrow(args, kwargs):
@@ -278,7 +278,7 @@ class BaseDPEstimator(DocLinkMixin, CallbackSupportMixin, BaseEstimator):
 
         def __getattr__(self, name: str) -> Any: ...
 
-    _privacy_units = {"row": ("add_remove", "replace")}
+    _privacy_units = offered("row")
     _pure_dp = False  # whether delta=0 is offered
     _splits_budget = False  # whether a huge epsilon is split into copies
     _reservation_key = None  # of clones and pickles made inside a PrivacyLedger

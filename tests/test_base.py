@@ -1,12 +1,23 @@
 """What every estimator inherits: atomic fits, and the stamp of a ledger."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import has_fit_parameter
 
-from skdp import DPPCA, DPRidge, PrivacyLedger
+from skdp import (
+    DPPCA,
+    DPIncrementalPCA,
+    DPRidge,
+    DPRidgeClassifier,
+    DPStandardScaler,
+    DPTruncatedSVD,
+    PrivacyLedger,
+)
 from skdp.base import BaseDPEstimator, atomic
 
 X = np.random.default_rng(0).standard_normal((50, 3))
@@ -92,3 +103,19 @@ def test_weights_are_refused_with_the_reason():
         assert ledger.entries == ()
     DPRidge(clip_norm=1.0, target_bounds=(-1.0, 1.0)).fit(X, X[:, 0], sample_weight=None)
     assert not has_fit_parameter(DPRidge(), "sample_weight")
+
+
+MODELS = [DPPCA(1), DPTruncatedSVD(1), DPIncrementalPCA(1), DPStandardScaler(), DPRidge()]
+
+
+@pytest.mark.parametrize("step", [False, True])
+@pytest.mark.parametrize(
+    "model", [*MODELS, DPRidgeClassifier(classes=[0, 1])], ids=lambda model: type(model).__name__
+)
+def test_warnings_point_at_the_line_that_called(model, step):
+    """However many wrappers and solvers a fit has below it, and in a pipeline too."""
+    model = make_pipeline(clone(model)) if step else clone(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(np.eye(4)[:3], [0, 1, 0])
+    assert caught and {one.filename for one in caught} == {__file__}

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -82,8 +83,8 @@ def batches(**params):
 
 
 STREAM = {"matrix_shape": X.shape, "privacy_unit": "entry", "unit_bound": (-3.0, 3.0)}
-SERVERS = {"matrix_shape": X.shape, "oblivious": True, "method": "two_sketch", "sketch_size": 5,
-           "sketch_seed": 7, "core_size": 12}  # fmt: skip
+SERVERS = {"matrix_shape": X.shape, "sensitivity_mode": "oblivious", "method": "two_sketch",
+           "sketch_size": (5, 12)}  # fmt: skip
 
 
 def updates(**params):
@@ -96,17 +97,15 @@ def updates(**params):
 
 
 def rows_in_blocks():
-    params = {"privacy_unit": "row", "adjacency": "zero_out", "clip_norm": 3.0}
+    params = {"privacy_unit": "row", "adjacency": "zero_out", "unit_bound": 3.0}
     model = DPLowRankFactorizer(2, matrix_shape=X.shape, **params)
     return [model.partial_fit(X[:25]).partial_fit(X[25:]).release()]
 
 
 def servers():
-    parts = [
-        DPLowRankFactorizer(2, honest_servers=3, **SERVERS).update_matrix(X / 3) for _ in range(3)
-    ]
-    model = DPLowRankFactorizer(2, **SERVERS)
-    return [model.merge_secure(parts, lambda arrays: sum(arrays[1:], arrays[0])).release()]
+    new = partial(DPLowRankFactorizer(2, **SERVERS).for_server, sketch_seed=7)
+    parts = [new(honest_servers=3).update_matrix(X / 3) for _ in range(3)]
+    return [new().merge_secure(parts, lambda arrays: sum(arrays[1:], arrays[0])).release()]
 
 
 def local_rows():

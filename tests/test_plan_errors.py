@@ -1,11 +1,11 @@
 """Expected errors of plans: near those that fits then make."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-from sklearn.linear_model import Ridge
 
 from skdp import (
     DPPCA,
@@ -23,33 +23,33 @@ from skdp.preprocessing import DPStandardScaler
 from skdp.testing import seeded_entropy
 
 ENTRY = {"privacy_unit": "entry", "sketch": "sparse", "matrix_shape": (400, 12)}
+SMALL_FITS = pytest.mark.filterwarnings(
+    "ignore:.*a signal needs|.*sees nothing of about|.*stand above the noise|.*may be noise"
+    "|.*found no eigenvalue:skdp.exceptions.PrivacyWarning"
+)
 
 
 def captured(X, components):
     return np.sum((X @ components.T) ** 2) / np.sum(X**2)
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
-@pytest.mark.deep
-@pytest.mark.parametrize("solver", ["gram", "power"])
-@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-@pytest.mark.parametrize(
-    ("n", "d", "k", "share", "epsilon"),
-    [(3000, 40, 3, 0.5, 0.2), (2000, 80, 4, 0.7, 0.6), (8000, 30, 2, 0.3, 0.1)],
-)
-def test_expected_loss_of_components(solver, adjacency, n, d, k, share, epsilon):
-    """Within a factor of two of the mean over fits, as `skdp.theory` states."""
-    rows = make_spiked_rows(n, d, k, share, random_state=1)
-    rows /= np.linalg.norm(rows, axis=1)[:, None]
-    best = captured(rows, np.linalg.svd(rows, full_matrices=False)[2][:k])
-    options = {"clip_norm": 1.0, "center": "none", "svd_solver": solver, "adjacency": adjacency}
-    estimator = DPPCA(k, epsilon=epsilon, **options)
-    squares = np.maximum(np.linalg.eigvalsh(rows.T @ rows), 0.0)
-    expected = estimator.plan(n, d, spectrum=squares).error
-    with seeded_entropy(0):
-        losses = [1 - captured(rows, estimator.fit(rows).components_) / best for _ in range(6)]
-    assert 0.01 < expected < 0.5
-    assert 0.5 < np.mean(losses) / expected < 2
+def squares_of(rows):
+    return np.maximum(np.linalg.eigvalsh(rows.T @ rows), 0.0)
+
+
+def outside(V, components):
+    """Share of the directions of V that components miss."""
+    return 1 - np.sum((components @ V) ** 2) / V.shape[1]
+
+
+def directions(m, n, k, signs=False):
+    """Orthonormal factors of an m x n matrix of rank k."""
+    rng = np.random.default_rng(0)
+    normal = (rng.standard_normal((side, k)) for side in (m, n))
+    return (np.linalg.qr(np.sign(Z) if signs else Z)[0] for Z in normal)
+
+
+# -- components of rows --------------------------------------------------------------------------
 
 
 def falling(n, d, fall, spread=0.0, mean=0.0, tail=None, seed=0):
@@ -72,6 +72,18 @@ def one_hot(n, columns, levels, tastes=4, seed=0):
     return X.reshape(n, -1)
 
 
+def spiked(n, d, k, share):
+    return make_spiked_rows(n, d, k, share, random_state=1)
+
+
+def within_bounds(n):
+    """Rows that are shorter than bounds allow."""
+    rng = np.random.default_rng(0)
+    V = np.linalg.qr(rng.standard_normal((10, 2)))[0]
+    X = 0.6 * rng.standard_normal((n, 2)) @ V.T + 0.17 * rng.standard_normal((n, 10))
+    return np.clip(0.3 * X / np.sqrt(np.mean(X**2)), -1, 1)
+
+
 TABLES = {
     "nearly alike": (lambda: falling(4000, 50, 0.05), 5, (0.5, 1.0)),
     "slow": (lambda: falling(5000, 60, 0.5), 5, (0.5, 1.0)),
@@ -82,46 +94,60 @@ TABLES = {
     "heavy entries": (lambda: falling(5000, 40, 0.7, tail=3), 4, (0.5,)),
     "one-hot": (lambda: one_hot(5000, 10, 8), 6, (0.5, 1.0, 3.0)),
     "digits": (lambda: load_digits().data, 10, (0.5, 1.0, 3.0)),
+    "spiked": (lambda: spiked(2000, 80, 4, 0.7), 4, (0.6,)),
+    "few spiked rows": (lambda: spiked(400, 8, 2, 0.5), 2, (0.5,)),
+    "within bounds": (lambda: within_bounds(1000), 2, (1.0,)),
+}
+# Learnt clip norms, a mean that is 0 or taken off, directions that depend on lengths.
+LEARNT = [*TABLES][:9]
+UNIT_ROWS = {"clip_norm": 1.0, "center": "none"}
+# (tables, estimator and its settings, what a plan is told)
+KNOWN = [
+    (LEARNT, DPTruncatedSVD, {}, "spectrum and spread"),
+    (LEARNT, DPPCA, {}, "spectrum and spread"),
+    (["few spiked rows"], DPPCA, {}, "signal"),
+    (["few rows"], DPPCA, {}, "nothing"),
+    (["within bounds"], DPPCA, {"bounds": (-1, 1)}, "signal"),
+    # What random starts leave of other directions counts, where there is little noise.
+    (["slow", "fast", "one-hot", "digits"], DPTruncatedSVD,
+     {"clip_norm": 1.0, "algorithm": "power"}, "spectrum"),
+    *(
+        (["spiked"], DPPCA,
+         {"svd_solver": solver, "adjacency": adjacency} | UNIT_ROWS, "spectrum")
+        for solver in ("gram", "power") for adjacency in ("add_remove", "replace")
+    ),
+]  # fmt: skip
+COMPONENTS = {
+    f"{name}, {told}, {kind.__name__} {settings}": (name, kind, settings, told)
+    for names, kind, settings, told in KNOWN
+    for name in names
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
-@pytest.mark.deep
-@pytest.mark.parametrize("kind", [DPTruncatedSVD, DPPCA])
-@pytest.mark.parametrize("name", TABLES)
-def test_expected_loss_of_tables(name, kind):
-    """Within a factor of two where spectrum and lengths are known; more is said to be lost if not.
-
-    Learnt clip norms, a mean that is 0 or taken off, directions that depend on lengths.
-    """
+@SMALL_FITS
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", COMPONENTS)
+def test_expected_loss_of_components(case):
+    """Within a factor of two of the median over fits, of what the best components capture."""
+    name, kind, settings, told = COMPONENTS[case]
     make, k, budgets = TABLES[name]
     rows = make()
-    judged = rows if kind is DPTruncatedSVD else rows - rows.mean(axis=0)
-    squares = np.maximum(np.linalg.eigvalsh(judged.T @ judged), 0.0)
+    if "clip_norm" in settings:
+        rows /= np.linalg.norm(rows, axis=1)[:, None]
+    centred = kind is DPPCA and "center" not in settings
+    judged = rows - rows.mean(axis=0) if centred else rows
+    squares = squares_of(judged)
+    facts = {"spectrum": squares} if told.startswith("spectrum") else {}
+    if told == "spectrum and spread":
+        facts["spread"] = np.std(np.log(np.linalg.norm(judged, axis=1)))
+    if told == "signal":
+        facts = {"signal": squares[-k:].sum() / squares.sum()}
     best = captured(judged, np.linalg.svd(judged, full_matrices=False)[2][:k])
-    facts = {"spectrum": squares, "spread": np.std(np.log(np.linalg.norm(judged, axis=1)))}
     for epsilon in budgets:
-        model = kind(k, epsilon=epsilon)
+        model = kind(k, epsilon=epsilon, **settings)
         with seeded_entropy(0):
             losses = [1 - captured(judged, model.fit(rows).components_) / best for _ in range(8)]
         assert 0.5 < np.median(losses) / model.plan(*rows.shape, **facts).error < 2.0
-
-
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
-@pytest.mark.deep
-@pytest.mark.parametrize("name", ["slow", "fast", "one-hot", "digits"])
-def test_expected_loss_of_power_steps(name):
-    """What random starts leave of other directions counts, where there is little noise."""
-    make, k, budgets = TABLES[name]
-    rows = make()
-    rows /= np.linalg.norm(rows, axis=1)[:, None]
-    squares = np.maximum(np.linalg.eigvalsh(rows.T @ rows), 0.0)
-    best = captured(rows, np.linalg.svd(rows, full_matrices=False)[2][:k])
-    for epsilon in budgets:
-        model = DPTruncatedSVD(k, epsilon=epsilon, clip_norm=1.0, algorithm="power")
-        with seeded_entropy(0):
-            losses = [1 - captured(rows, model.fit(rows).components_) / best for _ in range(4)]
-        assert 0.5 < np.median(losses) / model.plan(*rows.shape, spectrum=squares).error < 2.0
 
 
 @pytest.mark.parametrize("clip_norm", [0.1, 5.0])
@@ -145,133 +171,122 @@ def test_a_plan_says_which_assumption_decides():
     assert losses == sorted(losses)
 
 
-@pytest.mark.parametrize("spread", [-0.1, 6.0, "wide", True, math.nan])
-def test_spreads_that_nothing_has(spread):
-    with pytest.raises(ValueError, match="'spread' must be None or a number in the range"):
-        DPPCA(2).plan(100, 5, spread=spread)
-
-
-def test_spectra_that_nothing_has():
-    with pytest.raises(ValueError, match="'spectrum' must be None or 5 numbers"):
-        DPPCA(2).plan(100, 5, spectrum=[1.0, -1.0, 0, 0, 0])
-    with pytest.raises(ValueError, match="'signal' or 'spectrum', not both"):
-        DPPCA(2).plan(100, 5, spectrum=np.ones(5), signal=0.6)
+@SMALL_FITS
+@pytest.mark.thorough
+@pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
+@pytest.mark.parametrize("n_releases", [1, 16])
+@pytest.mark.parametrize("clip_norm", [1.0, "auto"])
+def test_expected_loss_of_a_stream(n_releases, mechanism, clip_norm):
+    """Within a factor of two of the mean over streams, at the last release."""
+    rows = spiked(3200, 30, 3, 0.5)
+    if clip_norm == 1.0:
+        rows /= np.linalg.norm(rows, axis=1)[:, None]
+    best = captured(rows, np.linalg.svd(rows, full_matrices=False)[2][:3])
+    options = {"clip_norm": clip_norm, "max_releases": n_releases, "mechanism": mechanism}
+    losses = []
+    with seeded_entropy(0):
+        for _ in range(4):
+            model = DPIncrementalPCA(3, epsilon=0.3 if n_releases == 1 else 0.8, **options)
+            for part in np.array_split(rows, n_releases):
+                model.partial_fit(part)
+            losses.append(1 - captured(rows, model.components_) / best)
+    expected = model.plan(3200, 30, signal=0.5).error
+    assert 0.005 < expected < 0.5
+    assert 0.5 < np.mean(losses) / expected < 2
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(
-    ("n", "shape", "epsilon"), [(3000, (10, 10), 1.0), (2000, (20, 20), 4.0), (6000, (20, 20), 1.0)]
-)
-def test_expected_error_of_a_matrix(n, shape, epsilon):
-    X, y, M = make_trace_regression(n, shape, 2, coef=True, random_state=0)
-    model = DPTraceRegressor(2, matrix_shape=shape, epsilon=epsilon)
-    expected = model.plan(n, signal=math.sqrt(2) / 0.5).error
-    with seeded_entropy(0):
-        errors = [np.linalg.norm(model.fit(X, y).coef_ - M) for _ in range(3)]
-    assert 0.5 < np.median(errors) / np.linalg.norm(M) / expected < 2
+def test_more_rows_and_more_budget_help():
+    def error(n=3000, **params):
+        return DPPCA(3, clip_norm=1.0, **params).plan(n, 40).error
 
-
-@pytest.mark.thorough
-def test_expected_error_of_a_subspace():
-    X, y, groups, coefs = make_user_tasks(1000, 12, 2, coef=True, random_state=0)
-    basis = np.linalg.svd(coefs, full_matrices=False)[2][:2]
-    split = {"init": 0.89, "head": 0.05, "columns": 0.02, "global": 0.03, "reach": 0.01}
-    model = DPPersonalizedRegressor(
-        2, n_rounds=0, whiten=False, budget_split=split, target_bounds=(-9, 9)
-    )
-    inside = []  # what users' own rows say
-    for user in range(200):
-        A = X[groups == user]
-        own = np.linalg.solve(A.T @ A + np.eye(12), A.T @ y[groups == user])
-        inside.append(np.sum((basis @ own) ** 2) / np.sum(own**2))
-    expected = model.plan(1000, 12, signal=float(np.mean(inside))).error
-    with seeded_entropy(0):
-        errors = [
-            1 - np.sum((basis @ model.fit(X, y, groups=groups).components_.T) ** 2) / 2
-            for _ in range(3)
-        ]
-    assert 0.5 < np.mean(errors) / expected < 2
+    assert error(6000) < error() < error(adjacency="replace")
+    assert error(epsilon=2.0) < error(epsilon=1.0)
+    needed = DPPCA(3, clip_norm=1.0).plan(3000, 40).needed
+    assert error(needed) < error(1) / 2 < error(int(needed * 0.95))
+    for model in (DPRidge(clip_norm=1.0), DPStandardScaler(), DPIncrementalPCA(2, clip_norm=1.0)):
+        plan = model.plan(1000, 20)
+        assert model.plan(plan.needed, 20).error <= 0.51
+        assert model.plan(round(0.9 * plan.needed), 20).error > model.plan(plan.needed, 20).error
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(
-    ("n", "epsilon"), [(300, 0.4), (500, 0.3), (300, 1.0), (500, 1.0), (1000, 1.0), (1000, 4.0)]
-)
-@pytest.mark.parametrize("m", [10, 20])
-def test_expected_risk_of_heads(n, epsilon, m):
-    """Within a factor of two, of heads inside the subspace without intercepts."""
-    X, y, groups, coefs = make_user_tasks(
-        n, 12, 2, rows_per_user=m, noise_sd=0.7, coef=True, random_state=0
-    )
-    basis, power = np.linalg.svd(coefs, full_matrices=False)[2][:2], np.mean(np.sum(coefs**2, 1))
-    inside = []
-    for user in range(200):
-        A = X[groups == user]
-        own = np.linalg.solve(A.T @ A + np.eye(12), A.T @ y[groups == user])
-        inside.append(np.sum((basis @ own) ** 2) / np.sum(own**2))
-    model = DPPersonalizedRegressor(2, epsilon=epsilon, head="subspace", fit_intercept=False)
-    facts = {"signal": float(np.mean(inside)), "n_rows": m, "noise": 0.49 / power}
-    expected = model.plan(n, 12, **facts).error
-    with seeded_entropy(0):
-        risks = [
-            np.mean((model.fit(X, y, groups=groups)._private["heads"][:, :-1] - coefs) ** 2)
-            for _ in range(4)
-        ]
-    assert 0.5 < 12 * np.mean(risks) / power / expected < 2
+def test_too_few_rows_for_a_scale_are_too_few_for_a_fit():
+    """The plan knows that a search in doubt brings nothing."""
+    split = {"clip_norm": 1e-4, "count": 0.01, "subspace": 0.9, "ritz": 0.05, "trace": 0.04}
+    model = DPPCA(1, epsilon=2.0, center="none", budget_split=split)
+    assert model.plan(500, 8).error > 0.9 * model.plan(1, 8).error
+    assert DPPCA(1, epsilon=2.0, center="none", clip_norm=1.0).plan(500, 8).error < 0.05
+    assert DPRidge().plan(60, 4).error > 0.9
 
 
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
+def test_more_releases_cost_more():
+    def error(**params):
+        return DPIncrementalPCA(2, clip_norm=1.0, **params).plan(3000, 20).error
+
+    assert error(max_releases=1) < error(max_releases=10) < error(max_releases=1000)
+    assert error(max_releases=100) < error(max_releases=100, mechanism="tree")
+    once = DPIncrementalPCA(2, clip_norm=1.0).plan(3000, 20, stream=False)
+    assert once.error == pytest.approx(error(max_releases=1))
+    found = [DPLowRankFactorizer(2, max_releases=t, **ENTRY).plan().found for t in (1, 10, 100)]
+    assert found == sorted(found) and found[2] > 1.5 * found[0]
+
+
+def test_a_plan_of_many_features_has_no_error():
+    plan = DPIncrementalPCA(2, clip_norm=1.0).plan(10**6, 4000)
+    assert math.isnan(plan.error) and {r.name for r in plan.releases} == {
+        "gram_product", "trace", "sums", "count"
+    }  # fmt: skip
+
+
+# -- matrices and graphs -------------------------------------------------------------------------
+
+
+def entries(shape):
+    U, V = directions(*shape, 2, signs=True)
+    return lambda value: value * U @ V.T, V
+
+
+def cells(n, k=4):
+    """Blocks of ones, anew at each call."""
+    rng, labels = np.random.default_rng(0), np.arange(n) % k
+    alike = labels[:, None] == labels
+    made = lambda value: (rng.random((n, n)) < alike * value * k / n) * 1.0  # noqa: E731
+    return made, np.eye(k)[labels] / math.sqrt(n / k)
+
+
+PRODUCTS = {"algorithm": "alternating", "unit_bound": (-2, 2), "epsilon": 8.0}
+MOMENT = {"algorithm": "gram", "unit_bound": (-2, 2), "clip_norm": 4.0}
+# name -> (shape, components, settings, made matrix and its directions, times what is found)
+FOUND = {
+    "the moment": ((2000, 60), 2, MOMENT, entries, (1.3, 2.0)),
+    "tall": ((1000, 40), 2, PRODUCTS, entries, (1.2, 2.0)),
+    "wide": ((40, 1000), 2, PRODUCTS, entries, (1.2, 2.0)),
+    "neither": ((300, 200), 2, PRODUCTS, entries, (1.2, 2.0)),
+    "flipped cells": ((320, 320), 4, {"epsilon": 2.0, "algorithm": "one_shot"},
+                      lambda shape: cells(shape[0]), (1.2, 3.0)),
+}  # fmt: skip
+
+
+@SMALL_FITS
 @pytest.mark.thorough
-@pytest.mark.parametrize(("n", "epsilon"), [(1000, 1.0), (2000, 0.5)])
-def test_expected_error_within_public_bounds(n, epsilon):
-    """Rows are shorter than bounds allow, and the level that is found follows them."""
-    rng = np.random.default_rng(0)
-    V = np.linalg.qr(rng.standard_normal((10, 2)))[0]
-    X = 0.6 * rng.standard_normal((n, 2)) @ V.T + 0.17 * rng.standard_normal((n, 10))
-    X = np.clip(0.3 * X / np.sqrt(np.mean(X**2)), -1, 1)
-    squares, W = np.linalg.eigh(X.T @ X)
-    signal = squares[-2:].sum() / squares.sum()
-    model = DPPCA(2, epsilon=epsilon, bounds=(-1, 1))
-    with seeded_entropy(0):
-        fits = [model.fit(X).components_ for _ in range(8)]
-    lost = [1 - np.sum((V @ W) ** 2 * squares) / squares[-2:].sum() for V in fits]
-    assert 0.4 < np.mean(lost) / model.plan(n, 10, signal=signal).error < 2.5
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("times", [1.3, 2.0])
-def test_expected_error_of_the_moment_of_entries(times):
-    """Within a factor of two, where rows are about as long as a public clip norm."""
-    rng = np.random.default_rng(0)
-    U, V = (np.linalg.qr(np.sign(rng.standard_normal((n, 2))))[0] for n in (2000, 60))
-    options = {"algorithm": "gram", "unit_bound": (-2, 2), "clip_norm": 4.0}
-    model = DPTruncatedSVD(2, privacy_unit="entry", epsilon=1.0, **options)
-    found = model.plan(2000, 60).found
-    with seeded_entropy(0):
-        fits = [model.fit(times * found * U @ V.T).components_ for _ in range(6)]
-    lost = np.mean([1 - np.sum((components @ V) ** 2) / 2 for components in fits])
-    assert 0.5 < lost / model.plan(2000, 60, signal=times * found).error < 2
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("shape", [(1000, 40), (40, 1000), (300, 200)])
-@pytest.mark.parametrize("times", [1.2, 2.0])
-def test_expected_error_of_entries(shape, times):
-    """Within a factor of two, for tall and wide matrices; well below there is next to nothing."""
-    rng = np.random.default_rng(0)
-    U, V = (np.linalg.qr(np.sign(rng.standard_normal((n, 2))))[0] for n in shape)
-    products = {"algorithm": "alternating", "unit_bound": (-2, 2)}
-    model = DPTruncatedSVD(2, privacy_unit="entry", epsilon=8.0, **products)
+@pytest.mark.parametrize("name", FOUND)
+def test_expected_error_of_entries(name):
+    """Within a factor of two, above what is found; well below there is next to nothing."""
+    shape, k, settings, make, all_times = FOUND[name]
+    made, V = make(shape)
+    model = DPTruncatedSVD(k, privacy_unit="entry", **settings)
     found = model.plan(*shape).found
 
     def error(value):
-        fits = [model.fit(value * U @ V.T).components_ for _ in range(6)]
-        return np.mean([1 - np.sum((components @ V) ** 2) / 2 for components in fits])
+        with seeded_entropy(0):
+            return np.mean([outside(V, model.fit(made(value)).components_) for _ in range(6)])
 
-    with seeded_entropy(0):
-        lost, nothing = error(times * found), error(0.4 * found)
-    assert 0.5 < lost / model.plan(*shape, signal=times * found).error < 2
-    assert nothing > 0.6 and model.plan(*shape, signal=0.4 * found).error > 0.9
+    for times in all_times:
+        expected = model.plan(*shape, signal=times * found).error
+        assert 0.5 < error(times * found) / expected < 2
+    if name != "the moment":
+        assert error(0.4 * found) > 0.6 and model.plan(*shape, signal=0.4 * found).error > 0.9
 
 
 UNEVEN = {
@@ -283,15 +298,14 @@ UNEVEN = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
+@SMALL_FITS
 @pytest.mark.deep
 @pytest.mark.parametrize("name", UNEVEN)
 def test_expected_loss_where_singular_values_are_known(name):
     """Within a factor of two, also where some are found and others are not."""
     (m, n), unit, budgets, largest = UNEVEN[name]
-    rng = np.random.default_rng(0)
-    U, V = (np.linalg.qr(rng.standard_normal((side, 4)))[0] for side in (m, n))
     values = largest * np.array([1.0, 0.7, 0.5, 0.35])
+    U, V = directions(m, n, 4)
     A = U * values @ V.T
     for epsilon in budgets:
         model = DPTruncatedSVD(4, epsilon=epsilon, **unit)
@@ -318,156 +332,18 @@ def test_the_rounding_of_entries_is_planned():
     assert plan.error < lost < 2 * between
 
 
-def test_singular_values_that_nothing_has():
-    model = DPTruncatedSVD(2, privacy_unit="entry")
-    for wrong in (-1.0, math.nan, [2.0], True):
-        with pytest.raises(ValueError, match="'signal' must be a positive number, a singular"):
-            model.plan(100, 20, signal=wrong)
-    for wrong in (3.0, [], [1.0, 0.0], [math.inf]):
-        with pytest.raises(ValueError, match="'spectrum' must be a list of positive numbers"):
-            model.plan(100, 20, spectrum=wrong)
-    with pytest.raises(ValueError, match="'signal' or 'spectrum', not both"):
-        model.plan(100, 20, signal=3.0, spectrum=[3.0])
-    with pytest.raises(ValueError, match="takes 'signal', not 'spectrum'"):
-        DPTruncatedSVD(2, privacy_unit="interaction").plan(100, 20, spectrum=[3.0])
-
-
-@pytest.mark.filterwarnings("ignore:.*sees nothing of about:UserWarning")
-@pytest.mark.deep
-@pytest.mark.parametrize("length", [0.3, 0.6])
-def test_expected_loss_of_a_ridge_on_short_rows(length):
-    """Within a factor of two of the mean over tables whose rows are shorter than the clip norm."""
-    lost, planned = [], []
-    for seed in range(4):
-        rng = np.random.default_rng(seed)
-        X = rng.standard_normal((9000, 12)) * np.arange(1, 13) ** -0.5
-        X *= length / np.linalg.norm(X, axis=1)[:, None]
-        X -= X.mean(axis=0)
-        w = rng.standard_normal(12)
-        y = 0.28 * (X @ w / np.std(X @ w) + 0.5 * rng.standard_normal(9000))
-        X, y, rest, values = X[:5000], y[:5000], X[5000:], y[5000:]
-        best = Ridge(1e-6).fit(X, y).score(rest, values)
-        model = DPRidge(epsilon=0.5, clip_norm=1.0, target_bounds=(-1, 1))
-        facts = {"signal": best, "spectrum": np.linalg.eigvalsh(X.T @ X)}
-        planned.append(model.plan(5000, 12, length=length, **facts).error)
-        with seeded_entropy(0):
-            lost += [1 - model.fit(X, y).score(rest, values) / best for _ in range(4)]
-    assert 0.5 < np.mean(lost) / np.mean(planned) < 2
-    assert model.plan(5000, 12, length=2.0, **facts).error == model.plan(5000, 12, **facts).error
-
-
-def test_lengths_that_no_rows_have():
-    for kind in (DPRidge, DPRidgeClassifier):
-        with pytest.raises(ValueError, match="with a finite 'clip_norm'"):
-            kind().plan(100, 5, length=0.5)
-        for wrong in (0.0, -1.0, "long", True):
-            with pytest.raises(ValueError, match="'length' must be None or a positive number"):
-                kind(clip_norm=1.0).plan(100, 5, length=wrong)
-
-
-@pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
-@pytest.mark.thorough
-@pytest.mark.parametrize("times", [1.2, 3.0])
-def test_expected_error_of_flipped_cells(times):
-    """Within a factor of two, for many components; well below there is little."""
-    rng, n, k = np.random.default_rng(0), 320, 4
-    labels = np.arange(n) % k
-    model = DPTruncatedSVD(k, privacy_unit="entry", epsilon=2.0, algorithm="one_shot")
-    found = model.plan(n, n).found
-
-    def error(value):
-        A = np.where(labels[:, None] == labels, value * k / n, 0.0)
-        with seeded_entropy(0):
-            fits = [model.fit((rng.random((n, n)) < A) * 1.0).components_ for _ in range(3)]
-        V = np.eye(k)[labels] / math.sqrt(n / k)
-        return np.mean([1 - np.sum((components @ V) ** 2) / k for components in fits])
-
-    expected = model.plan(n, n, signal=times * found).error
-    assert 0.5 < error(times * found) / expected < 2
-    assert error(0.4 * found) > 0.6 and model.plan(n, n, signal=0.4 * found).error == 1.0
-
-
-@pytest.mark.deep
-def test_a_graph_below_the_threshold_is_not_found():
-    model = DPSpectralEmbedding(1)
-    plan = model.plan(1000, signal=20)
-    assert plan.error == 1.0 and plan.found > 20
-    assert model.plan(1000, signal=60).error < 0.05
-    assert math.isnan(model.plan(1000).error)
-
-
-@pytest.mark.deep
-def test_more_rows_and_more_budget_help():
-    def error(n=3000, **params):
-        return DPPCA(3, clip_norm=1.0, **params).plan(n, 40).error
-
-    assert error(6000) < error() < error(adjacency="replace")
-    assert error(epsilon=2.0) < error(epsilon=1.0)
-    needed = DPPCA(3, clip_norm=1.0).plan(3000, 40).needed
-    assert error(needed) < error(1) / 2 < error(int(needed * 0.95))
-
-
-@pytest.mark.filterwarnings("ignore:.*may be noise:skdp.exceptions.PrivacyWarning")  # early steps
-@pytest.mark.thorough
-@pytest.mark.parametrize("mechanism", ["sqrt", "tree"])
-@pytest.mark.parametrize("n_releases", [1, 16])
-@pytest.mark.parametrize("clip_norm", [1.0, "auto"])
-def test_expected_loss_of_a_stream(n_releases, mechanism, clip_norm):
-    """Within a factor of two of the mean over streams, at the last release."""
-    rows = make_spiked_rows(3200, 30, 3, 0.5, random_state=1)
-    if clip_norm == 1.0:
-        rows /= np.linalg.norm(rows, axis=1)[:, None]
-    best = captured(rows, np.linalg.svd(rows, full_matrices=False)[2][:3])
-    epsilon = 0.3 if n_releases == 1 else 0.8
-    options = {"clip_norm": clip_norm, "max_releases": n_releases, "mechanism": mechanism}
-    losses = []
-    with seeded_entropy(0):
-        for _ in range(4):
-            model = DPIncrementalPCA(3, epsilon=epsilon, **options)
-            for part in np.array_split(rows, n_releases):
-                model.partial_fit(part)
-            losses.append(1 - captured(rows, model.components_) / best)
-    expected = model.plan(3200, 30, signal=0.5).error
-    assert 0.005 < expected < 0.5
-    assert 0.5 < np.mean(losses) / expected < 2
-
-
-def test_more_releases_cost_more():
-    def error(**params):
-        return DPIncrementalPCA(2, clip_norm=1.0, **params).plan(3000, 20).error
-
-    assert error(max_releases=1) < error(max_releases=10) < error(max_releases=1000)
-    assert error(max_releases=100) < error(max_releases=100, mechanism="tree")
-    once = DPIncrementalPCA(2, clip_norm=1.0).plan(3000, 20, stream=False)
-    assert once.error == pytest.approx(error(max_releases=1))
-    found = [DPLowRankFactorizer(2, max_releases=t, **ENTRY).plan().found for t in (1, 10, 100)]
-    assert found == sorted(found) and found[2] > 1.5 * found[0]
-
-
-def test_a_plan_of_many_features_has_no_error():
-    plan = DPIncrementalPCA(2, clip_norm=1.0).plan(10**6, 4000)
-    assert math.isnan(plan.error) and {r.name for r in plan.releases} == {
-        "gram_product", "trace", "sums", "count"
-    }  # fmt: skip
-
-
-def low_rank(m, n, k, value):
-    rng = np.random.default_rng(0)
-    U, V = (np.linalg.qr(rng.standard_normal((side, k)))[0] for side in (m, n))
-    return value * U @ V.T
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("method", ["dense", "two_sketch", "three_sketch"])
 @pytest.mark.parametrize(("shape", "k"), [((200, 150), 4), ((400, 60), 2)])
 @pytest.mark.parametrize("n_releases", [1, 6])
 def test_expected_error_of_a_factorization(method, shape, k, n_releases):
     """Within 40% of the mean of three, of one release and of the last of six."""
-    params = {"method": method, "oblivious": True}
+    params = {"method": method, "sensitivity_mode": "oblivious"}
     if n_releases > 1:
         params |= {"matrix_shape": shape, "max_releases": n_releases}
     value = 8 * DPLowRankFactorizer(k, **params).plan(*shape).found
-    A = low_rank(*shape, k, value)
+    U, V = directions(*shape, k)
+    A = value * U @ V.T
     errors = []
     with seeded_entropy(0):
         for _ in range(3):
@@ -483,7 +359,7 @@ def test_expected_error_of_a_factorization(method, shape, k, n_releases):
     assert 0.6 < np.mean(errors) / expected < 1.4
 
 
-@pytest.mark.filterwarnings("ignore:.*stand above the noise:skdp.exceptions.PrivacyWarning")
+@SMALL_FITS
 @pytest.mark.deep
 @pytest.mark.parametrize("method", ["dense", "two_sketch", "three_sketch"])
 def test_what_is_below_the_noise_is_not_found(method):
@@ -491,199 +367,26 @@ def test_what_is_below_the_noise_is_not_found(method):
     plan = model.plan(300, 200)
     assert math.isnan(plan.error)
     assert model.plan(300, 200, signal=0.9 * plan.found).error == 1.0
+    U, V = directions(300, 200, 2)
     with seeded_entropy(0):
-        low, high = (low_rank(300, 200, 2, f * plan.found) for f in (0.4, 1.5))
-        assert sum(model.fit(low).rank_ for _ in range(4)) <= 3
-        assert [model.fit(high).rank_ for _ in range(4)] == [2] * 4
-
-
-@pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*sees nothing of about:UserWarning")
-@pytest.mark.parametrize(
-    ("n", "d", "adjacency", "intercept", "q", "signal"),
-    [
-        (400, 10, "add_remove", True, 1, 0.5),
-        (1500, 30, "add_remove", False, 1, 0.8),
-        (1000, 8, "replace", True, 1, 0.3),
-        (2000, 20, "add_remove", True, 3, 0.5),
-    ],
-)
-def test_expected_loss_of_a_ridge(n, d, adjacency, intercept, q, signal):
-    """Within a factor of two of the mean over data and fits."""
-    rng = np.random.default_rng(0)
-    edge = 1 / math.sqrt(q)
-    model = DPRidge(
-        clip_norm=1.0, adjacency=adjacency, fit_intercept=intercept, target_bounds=(-edge, edge),
-        alpha=1e-3,
-    )  # fmt: skip
-    losses = []
-    with seeded_entropy(0):
-        for _ in range(8):
-            rows = rng.standard_normal((n, d))
-            rows /= np.linalg.norm(rows, axis=1)[:, None]
-            W = np.linalg.qr(rng.standard_normal((d, q)))[0] * math.sqrt(d * signal) * edge / 2
-            y = rows @ W + math.sqrt(1 - signal) * edge / 2 * rng.standard_normal((n, q))
-            coef = np.reshape(model.fit(rows, y).coef_, (q, d)).T
-            losses.append(np.sum((coef - W) ** 2) / np.sum(W**2))
-    expected = model.plan(n, d, n_targets=q, signal=signal, spectrum=np.ones(d)).error
-    assert 0.05 < expected < 0.5
-    assert 0.5 < np.mean(losses) / expected < 2
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("n", "d", "epsilon"), [(2000, 10, 1.0), (1000, 5, 2.0)])
-def test_expected_loss_of_a_ridge_within_public_bounds(n, d, epsilon):
-    """Columns fill a third of their bounds, on either side of a centre."""
-    rng = np.random.default_rng(0)
-    model = DPRidge(bounds=(5, 7), target_bounds=(-3, 3), epsilon=epsilon)
-    losses = []
-    with seeded_entropy(0):
-        for _ in range(10):
-            X = 6 + np.clip(0.3 * rng.standard_normal((n, d)), -1, 1)
-            linear = (X - 6) @ rng.standard_normal(d)
-            linear /= math.sqrt(2) * linear.std()
-            model.fit(X, linear + math.sqrt(0.5) * rng.standard_normal(n))
-            losses.append(np.mean((model.predict(X) - linear) ** 2) / np.mean(linear**2))
-    plan = model.plan(n, d, signal=0.5, spectrum=np.ones(d))
-    assert plan.unit == "half the widths of 'bounds'"
-    assert 0.4 < np.mean(losses) / plan.error < 2.5
-
-
-@pytest.mark.filterwarnings("ignore:.*a signal needs:UserWarning")
-@pytest.mark.deep
-@pytest.mark.parametrize(
-    ("n", "d", "k", "epsilon"), [(400, 8, 2, 0.5), (1000, 8, 2, 0.5), (1000, 20, 2, 0.5)]
-)
-@pytest.mark.parametrize("signal", [0.5, None])
-def test_expected_loss_of_components_by_default(n, d, k, epsilon, signal):
-    """Learnt clip norms and means, rows of unequal length: within a factor of two."""
-    if signal is None:
-        rng = np.random.default_rng(3)
-        axes = np.linalg.qr(rng.standard_normal((d, d)))[0]
-        rows = rng.standard_normal((n, d)) / np.sqrt(np.arange(1, d + 1)) @ axes
-    else:
-        rows = make_spiked_rows(n, d, k, signal, random_state=1)
-    centred = rows - rows.mean(axis=0)
-    best = captured(centred, np.linalg.svd(centred, full_matrices=False)[2][:k])
-    model = DPPCA(k, epsilon=epsilon)
-    with seeded_entropy(0):
-        losses = [1 - captured(centred, model.fit(rows).components_) / best for _ in range(12)]
-    assert 0.5 < np.mean(losses) / model.plan(n, d, signal=signal).error < 2
+        below, above = (
+            [model.fit(times * plan.found * U @ V.T).rank_ for _ in range(4)]
+            for times in (0.4, 1.5)
+        )
+    assert sum(below) <= 3 and above == [2] * 4
 
 
 @pytest.mark.deep
-def test_too_few_rows_for_a_scale_are_too_few_for_a_fit():
-    """The plan knows that a search in doubt brings nothing."""
-    split = {"clip_norm": 1e-4, "count": 0.01, "subspace": 0.9, "ritz": 0.05, "trace": 0.04}
-    model = DPPCA(1, epsilon=2.0, center="none", budget_split=split)
-    assert model.plan(500, 8).error > 0.9 * model.plan(1, 8).error
-    assert DPPCA(1, epsilon=2.0, center="none", clip_norm=1.0).plan(500, 8).error < 0.05
-    assert DPRidge().plan(60, 4).error > 0.9
-
-
-def columns_with(spectrum):
-    """A root of the covariance of columns of variance 1 whose common spectrum is about this one."""
-    d = len(spectrum)
-    Q = np.linalg.qr(np.random.default_rng(1).standard_normal((d, d)))[0]
-    C = (Q * spectrum) @ Q.T
-    deviations = np.sqrt(np.diag(C))
-    return np.linalg.cholesky(C / np.outer(deviations, deviations))
+def test_a_graph_below_the_threshold_is_not_found():
+    model = DPSpectralEmbedding(1)
+    plan = model.plan(1000, signal=20)
+    assert plan.error == 1.0 and plan.found > 20
+    assert model.plan(1000, signal=60).error < 0.05
+    assert math.isnan(model.plan(1000).error)
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("kind", ["even", "one factor", "strong factor", "falling"])
-@pytest.mark.parametrize(
-    ("n", "d", "epsilon"), [(2000, 10, 1.0), (1500, 6, 2.0), (20_000, 20, 0.3)]
-)
-def test_expected_loss_of_a_ridge_by_default(n, d, epsilon, kind):
-    """Learnt scales, columns far from 0 and correlated: within a factor of two."""
-    roots = {
-        kind: np.linalg.cholesky((1 - part) * np.eye(d) + part)
-        for kind, part in {"even": 0.0, "one factor": 0.5, "strong factor": 0.9}.items()
-    }
-    roots["falling"] = columns_with(1 / np.arange(1, d + 1))
-    root, rng, losses = roots[kind], np.random.default_rng(0), []
-    C = root @ root.T
-    model = DPRidge(1e-3, epsilon=epsilon)
-    with seeded_entropy(5):
-        for _ in range(8):
-            X, w = rng.standard_normal((n, d)) @ root.T, rng.standard_normal(d)
-            w *= math.sqrt(0.5 / (w @ C @ w))
-            y = X @ w + math.sqrt(0.5) * rng.standard_normal(n)
-            change = model.fit(X + 5, y + 9).coef_ - w
-            losses.append(change @ C @ change / 0.5)
-    spectrum = None if kind == "falling" else np.linalg.eigvalsh(C)
-    expected = model.plan(n, d, signal=0.5, spectrum=spectrum).error
-    assert 0.005 < expected < 0.5
-    assert 0.5 < np.mean(losses) / expected < 2
-
-
-def test_a_plan_without_a_spectrum_says_how_far_correlation_takes_it():
-    """Its two ends are plans for columns without correlation, and for columns alike."""
-    for model in (DPRidge(), DPRidgeClassifier(), DPRidge(bounds=(-1, 1), target_bounds=(-1, 1))):
-        middle = model.plan(2000, 8)
-        (said,) = [text for text in middle.assumptions if "correlation" in text]
-        ends = [
-            model.plan(2000, 8, spectrum=np.linalg.eigvalsh((1 - by) * np.eye(8) + by)).error
-            for by in (0.0, 0.9)
-        ]
-        assert f"correlation of the columns {ends[0]:.2g} would" in said
-        assert f"0.9 of all of them {ends[1]:.2g}:" in said
-        assert ends[0] < middle.error < ends[1]
-    given = DPRidge().plan(2000, 8, spectrum=np.ones(8))
-    assert not any("correlation" in text for text in given.assumptions)
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("correlation", [0.0, 0.9])
-def test_what_a_default_ridge_loses_lies_between_the_ends_of_its_plan(correlation):
-    """Whatever all columns have in common, up to a factor of two at each end."""
-    n, d, rng, losses = 2000, 8, np.random.default_rng(0), []
-    C = (1 - correlation) * np.eye(d) + correlation
-    with seeded_entropy(4):
-        for _ in range(8):
-            X = rng.standard_normal((n, d)) @ np.linalg.cholesky(C).T
-            w = rng.standard_normal(d)
-            w *= math.sqrt(0.5 / (w @ C @ w))
-            change = DPRidge().fit(X, X @ w + math.sqrt(0.5) * rng.standard_normal(n)).coef_ - w
-            losses.append(change @ C @ change / 0.5)
-    low, high = (
-        DPRidge().plan(n, d, spectrum=np.linalg.eigvalsh((1 - by) * np.eye(d) + by)).error
-        for by in (0.0, 0.9)
-    )
-    assert low / 2 < np.mean(losses) < 2 * high
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("spectrum", [[1.0], [1.0, -1.0], [0.0, 0.0], [1.0, math.nan]])
-def test_a_spectrum_is_a_number_for_each_direction(spectrum):
-    with pytest.raises(ValueError, match="spectrum"):
-        DPRidge().plan(100, 2, spectrum=spectrum)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
-@pytest.mark.parametrize(("n", "d", "deviation"), [(500, 5, 0.25), (2000, 20, 0.3), (300, 3, 0.4)])
-def test_expected_error_of_a_scale(n, d, deviation, adjacency):
-    """Within 30% of the mean over fits."""
-    rows = np.clip(deviation * np.random.default_rng(0).standard_normal((n, d)), -1, 1)
-    model = DPStandardScaler(entry_bounds=(-1, 1), adjacency=adjacency)
-    expected = model.plan(n, d, signal=float(rows.std(axis=0).mean())).error
-    with seeded_entropy(0):
-        errors = [np.abs(model.fit(rows).scale_ / rows.std(axis=0) - 1).mean() for _ in range(40)]
-    assert np.mean(errors) == pytest.approx(expected, rel=0.3)
-
-
-@pytest.mark.deep
-def test_samples_needed():
-    for model in (DPRidge(clip_norm=1.0), DPStandardScaler(), DPIncrementalPCA(2, clip_norm=1.0)):
-        plan = model.plan(1000, 20)
-        assert model.plan(plan.needed, 20).error <= 0.51
-        assert model.plan(round(0.9 * plan.needed), 20).error > model.plan(plan.needed, 20).error
-
-
-@pytest.mark.deep
-@pytest.mark.filterwarnings("ignore:.*found no eigenvalue:skdp.exceptions.PrivacyWarning")
+@SMALL_FITS
 @pytest.mark.parametrize(
     ("n", "epsilon", "algorithm", "most"),
     [(400, 1.0, "power", 0.1), (200, 4.0, "power", 0.1), (200, 4.0, "one_shot", 0.3)],
@@ -726,3 +429,204 @@ def test_expected_error_of_a_pure_graph_with_degrees():
         signs = [np.sign(model.fit(graph).embedding_[:, 0]) for _ in range(3)]
     wrong = [min(np.mean(s == 2 * blocks - 1), np.mean(s == 1 - 2 * blocks)) for s in signs]
     assert 0 < expected < 0.1 and max(wrong) < 0.05
+
+
+# -- regression ------------------------------------------------------------------------------------
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("n", "shape", "epsilon"), [(3000, (10, 10), 1.0), (2000, (20, 20), 4.0), (6000, (20, 20), 1.0)]
+)
+def test_expected_error_of_a_matrix(n, shape, epsilon):
+    X, y, M = make_trace_regression(n, shape, 2, coef=True, random_state=0)
+    model = DPTraceRegressor(2, matrix_shape=shape, epsilon=epsilon)
+    expected = model.plan(n, signal=math.sqrt(2) / 0.5).error
+    with seeded_entropy(0):
+        errors = [np.linalg.norm(model.fit(X, y).coef_ - M) for _ in range(3)]
+    assert 0.5 < np.median(errors) / np.linalg.norm(M) / expected < 2
+
+
+def users(n, **settings):
+    """Return tasks, their common subspace, and how much of it each user's own rows hold."""
+    X, y, groups, coefs = make_user_tasks(n, 12, 2, coef=True, random_state=0, **settings)
+    basis, inside = np.linalg.svd(coefs, full_matrices=False)[2][:2], []
+    for user in range(200):
+        A = X[groups == user]
+        own = np.linalg.solve(A.T @ A + np.eye(12), A.T @ y[groups == user])
+        inside.append(np.sum((basis @ own) ** 2) / np.sum(own**2))
+    return (X, y), groups, coefs, basis, float(np.mean(inside))
+
+
+@pytest.mark.thorough
+def test_expected_error_of_a_subspace():
+    rows, groups, _, basis, inside = users(1000)
+    split = {"init": 0.89, "head": 0.05, "columns": 0.02, "global": 0.03, "reach": 0.01}
+    bounds = {"target_bounds": (-9, 9)}
+    model = DPPersonalizedRegressor(2, n_rounds=0, whiten=False, budget_split=split, **bounds)
+    with seeded_entropy(0):
+        fits = [model.fit(*rows, groups=groups).components_ for _ in range(3)]
+    errors = [outside(basis.T, components) for components in fits]
+    assert 0.5 < np.mean(errors) / model.plan(1000, 12, signal=inside).error < 2
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("n", "epsilon"), [(300, 0.4), (500, 0.3), (300, 1.0), (500, 1.0), (1000, 1.0), (1000, 4.0)]
+)
+@pytest.mark.parametrize("m", [10, 20])
+def test_expected_risk_of_heads(n, epsilon, m):
+    """Within a factor of two, of heads inside the subspace without intercepts."""
+    rows, groups, coefs, _, inside = users(n, rows_per_user=m, noise_sd=0.7)
+    power = np.mean(np.sum(coefs**2, 1))
+    model = DPPersonalizedRegressor(2, epsilon=epsilon, head="subspace", fit_intercept=False)
+    expected = model.plan(n, 12, signal=inside, n_rows=m, noise=0.49 / power).error
+    with seeded_entropy(0):
+        heads = [model.fit(*rows, groups=groups)._private["heads"][:, :-1] for _ in range(4)]
+    risks = [np.mean((head - coefs) ** 2) for head in heads]
+    assert 0.5 < 12 * np.mean(risks) / power / expected < 2
+
+
+def of_length(length, rng, n, d):
+    rows = rng.standard_normal((n, d))
+    return length * rows / np.linalg.norm(rows, axis=1)[:, None]
+
+
+def inside_bounds(rng, n, d):
+    """Columns that fill a third of the bounds (5, 7)."""
+    return 6 + np.clip(0.3 * rng.standard_normal((n, d)), -1, 1)
+
+
+def correlated(root, rng, n, d):
+    """Columns far from 0 that have a covariance with this root."""
+    return 5 + rng.standard_normal((n, d)) @ root.T
+
+
+def alike(part):
+    """Covariance of columns that have a part in common."""
+    return lambda d: (1 - part) * np.eye(d) + part
+
+
+def falling_spectrum(d):
+    """Covariance of columns of variance 1 whose common spectrum falls."""
+    Q = np.linalg.qr(np.random.default_rng(1).standard_normal((d, d)))[0]
+    C = (Q / np.arange(1, d + 1)) @ Q.T
+    return C / np.sqrt(np.outer(np.diag(C), np.diag(C)))
+
+
+BOUNDED = {"clip_norm": 1.0, "target_bounds": (-1, 1)}
+
+
+def ridges():
+    """Yield (rows of a generator, n, d, targets, signal, deviation of y, settings, facts)."""
+    for n, d, q, signal, more in (
+        (400, 10, 1, 0.5, {}),
+        (1500, 30, 1, 0.8, {"fit_intercept": False}),
+        (1000, 8, 1, 0.3, {"adjacency": "replace"}),
+        (2000, 20, 3, 0.5, {}),
+    ):
+        edge = 1 / math.sqrt(q)
+        more = {"clip_norm": 1.0, "target_bounds": (-edge, edge)} | more
+        yield partial(of_length, 1.0), n, d, q, signal, edge / 2, more, {"spectrum": np.ones(d)}
+    for length in (0.3, 0.6):
+        more, facts = {"epsilon": 0.5} | BOUNDED, {"spectrum": np.ones(12), "length": length}
+        yield partial(of_length, length), 5000, 12, 1, 0.8, 0.3, more, facts
+    for n, d, epsilon in ((2000, 10, 1.0), (1000, 5, 2.0)):
+        more = {"bounds": (5, 7), "target_bounds": (-3, 3), "epsilon": epsilon}
+        yield inside_bounds, n, d, 1, 0.5, 1.0, more, {"spectrum": np.ones(d)}
+    for covariance in (alike(0.0), alike(0.5), alike(0.9), falling_spectrum):
+        for n, d, epsilon in ((2000, 10, 1.0), (1500, 6, 2.0), (20_000, 20, 0.3)):
+            C = covariance(d)
+            known = {} if covariance is falling_spectrum else {"spectrum": np.linalg.eigvalsh(C)}
+            make = partial(correlated, np.linalg.cholesky(C))
+            yield make, n, d, 1, 0.5, 1.0, {"epsilon": epsilon}, known
+
+
+@SMALL_FITS
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", range(20))
+def test_expected_loss_of_a_ridge(case):
+    """Within a factor of two of the mean over data and fits: public bounds, and learnt scales."""
+    make, n, d, q, signal, deviation, settings, facts = [*ridges()][case]
+    model, rng, losses = DPRidge(1e-3, **settings), np.random.default_rng(0), []
+    far = 0.0 if "target_bounds" in settings else 9.0
+    with seeded_entropy(5):
+        for _ in range(8):
+            X = make(rng, n, d)
+            linear = (X - X.mean(axis=0)) @ rng.standard_normal((d, q))
+            linear *= deviation * math.sqrt(signal) / linear.std(axis=0)
+            noise = deviation * math.sqrt(1 - signal) * rng.standard_normal((n, q))
+            found = model.fit(X, np.squeeze(far + linear + noise)).predict(X).reshape(n, q)
+            losses.append(np.mean((found - found.mean(axis=0) - linear) ** 2) / np.mean(linear**2))
+    plan = model.plan(n, d, n_targets=q, signal=signal, **facts)
+    assert 0.005 < plan.error < 0.5
+    assert 0.5 < np.mean(losses) / plan.error < 2
+    assert (plan.unit == "half the widths of 'bounds'") == ("bounds" in settings)
+
+
+def test_rows_longer_than_the_clip_norm_are_as_long():
+    model, facts = DPRidge(epsilon=0.5, **BOUNDED), {"signal": 0.5, "spectrum": np.ones(12)}
+    assert model.plan(5000, 12, length=2.0, **facts).error == model.plan(5000, 12, **facts).error
+
+
+def test_a_plan_without_a_spectrum_says_how_far_correlation_takes_it():
+    """Its two ends are plans for columns without correlation, and for columns alike."""
+    for model in (DPRidge(), DPRidgeClassifier(), DPRidge(bounds=(-1, 1), target_bounds=(-1, 1))):
+        middle = model.plan(2000, 8)
+        (said,) = [text for text in middle.assumptions if "correlation" in text]
+        ends = [
+            model.plan(2000, 8, spectrum=np.linalg.eigvalsh((1 - by) * np.eye(8) + by)).error
+            for by in (0.0, 0.9)
+        ]
+        assert f"correlation of the columns {ends[0]:.2g} would" in said
+        assert f"0.9 of all of them {ends[1]:.2g}:" in said
+        assert ends[0] < middle.error < ends[1]
+    given = DPRidge().plan(2000, 8, spectrum=np.ones(8))
+    assert not any("correlation" in text for text in given.assumptions)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace"])
+@pytest.mark.parametrize(("n", "d", "deviation"), [(500, 5, 0.25), (2000, 20, 0.3), (300, 3, 0.4)])
+def test_expected_error_of_a_scale(n, d, deviation, adjacency):
+    """Within 30% of the mean over fits."""
+    rows = np.clip(deviation * np.random.default_rng(0).standard_normal((n, d)), -1, 1)
+    model = DPStandardScaler(entry_bounds=(-1, 1), adjacency=adjacency)
+    expected = model.plan(n, d, signal=float(rows.std(axis=0).mean())).error
+    with seeded_entropy(0):
+        errors = [np.abs(model.fit(rows).scale_ / rows.std(axis=0) - 1).mean() for _ in range(40)]
+    assert np.mean(errors) == pytest.approx(expected, rel=0.3)
+
+
+# -- what nothing has ------------------------------------------------------------------------------
+
+MATRIX, HISTORIES = (DPTruncatedSVD(2, privacy_unit=unit) for unit in ("entry", "interaction"))
+CLIPPED, CLASSES = DPRidge(clip_norm=1.0), DPRidgeClassifier(clip_norm=1.0)
+# (estimator, argument of its plan for 100 rows of 5 columns, values that nothing has, the words)
+WRONG = [
+    (DPPCA(2), "spread", [-0.1, 6.0, "wide", True, math.nan], "'spread' must be None or a number"),
+    (DPPCA(2), "spectrum", [[1.0, -1.0, 0, 0, 0]], "'spectrum' must be None or 5 numbers"),
+    (MATRIX, "signal", [-1.0, math.nan, [2.0], True], "'signal' must be a positive number"),
+    (MATRIX, "spectrum", [3.0, [], [1.0, 0.0], [math.inf]], "a list of positive numbers"),
+    (HISTORIES, "spectrum", [[3.0]], "takes 'signal', not 'spectrum'"),
+    (DPRidge(), "spectrum", [[1.0], np.arange(-1.0, 4), 5 * [0.0], 5 * [math.nan]], "spectrum"),
+    (CLIPPED, "length", [0.0, -1.0, "long", True], "'length' must be None or a positive number"),
+    (CLASSES, "length", [0.0, -1.0, "long", True], "'length' must be None or a positive number"),
+    (DPRidge(), "length", [0.5], "with a finite 'clip_norm'"),
+    (DPRidgeClassifier(), "length", [0.5], "with a finite 'clip_norm'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "fact", "value", "match"),
+    [(model, fact, value, match) for model, fact, values, match in WRONG for value in values],
+)
+def test_facts_that_nothing_has(model, fact, value, match):
+    with pytest.raises(ValueError, match=match):
+        model.plan(100, 5, **{fact: value})
+
+
+@pytest.mark.parametrize("model", [DPPCA(2), MATRIX], ids=repr)
+def test_one_of_two_facts(model):
+    with pytest.raises(ValueError, match="'signal' or 'spectrum', not both"):
+        model.plan(100, 5, spectrum=np.ones(5), signal=0.6)

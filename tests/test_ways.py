@@ -20,7 +20,7 @@ from tools.ways import (
 )
 
 # Other names of a value of the axis; words of scikit-learn, and loops of streams; and what needs
-# candidates as wide as the data (tests/solvers/test_user_starts.py).
+# candidates as wide as the data (tests/solvers/test_personalization.py).
 ALIASES = {"randomized", "arpack", "full", "covariance_eigh", "dense", "exponential", "gram"}
 OTHER = {"power_iteration_normalizer", "mechanism", "affinity", "group_weight"}
 

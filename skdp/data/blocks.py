@@ -225,27 +225,42 @@ def rows_at_once(n_features: int) -> int:
     return int(np.clip(fitting, max(16, enough), _MAX_ROWS))
 
 
-class DenseRows:
-    """Rows of a dense array or memory map; a map is never loaded whole."""
+class _RangeOfRows:
+    """Rows start to stop of a matrix."""
 
-    def __init__(self, X: NDArray[Any], start: int = 0, stop: int | None = None) -> None:
-        self._X = X
-        self._range = (start, len(X) if stop is None else stop)
+    def __init__(self, X: Any, start: int, stop: int) -> None:
+        self._X, self._range = X, (start, stop)
         self.n_features = int(X.shape[1])
         self.dtype = X.dtype
-        self.sparse = False
 
     def n_rows(self) -> int:
         """Return the private number of rows."""
         return self._range[1] - self._range[0]
 
+
+class DenseRows(_RangeOfRows):
+    """Rows of a dense array or memory map, all or `which`; a map is never loaded whole."""
+
+    sparse = False
+
+    def __init__(
+        self,
+        X: NDArray[Any],
+        start: int = 0,
+        stop: int | None = None,
+        which: NDArray[np.intp] | None = None,
+    ) -> None:
+        self._which = which
+        n = len(X if which is None else which)
+        super().__init__(X, start, n if stop is None else stop)
+
     def whole(self) -> Any:
         """Return the rows as one array or map."""
-        return self._X[slice(*self._range)]
+        return self._rows(*self._range)
 
     def parts(self, n: int) -> list[RowSource]:
         """Cut into `n` ranges of rows."""
-        return [DenseRows(self._X, a, b) for a, b in cuts(*self._range, n)]
+        return [DenseRows(self._X, a, b, self._which) for a, b in cuts(*self._range, n)]
 
     def blocks(self) -> Iterator[FloatArray]:
         """Yield blocks that fit a cache: views of float64 rows, else one array used again."""
@@ -259,35 +274,13 @@ class DenseRows:
                 block = converted
             yield block
 
-    def _rows(self, i: int, j: int) -> NDArray[Any]:
-        return self._X[i:j]
+    def _rows(self, i: int, j: int) -> Any:
+        return self._X[i:j] if self._which is None else self._X[self._which[i:j]]
 
     def taken(self, which: NDArray[np.intp]) -> DenseRows:
-        """Return some of these rows."""
-        return _TakenRows(self._X, self._range[0] + which)
-
-
-class _TakenRows(DenseRows):
-    """Some rows of an array, copied block by block."""
-
-    def __init__(self, X: NDArray[Any], which: NDArray[np.intp]) -> None:
-        super().__init__(X, 0, len(which))
-        self._which = which
-
-    def whole(self) -> Any:
-        """Return the rows as one array."""
-        return self._X[self._which]
-
-    def parts(self, n: int) -> list[RowSource]:
-        """Cut into `n` ranges of rows."""
-        return [_TakenRows(self._X, self._which[a:b]) for a, b in cuts(*self._range, n)]
-
-    def taken(self, which: NDArray[np.intp]) -> DenseRows:
-        """Return some of these rows."""
-        return _TakenRows(self._X, self._which[which])
-
-    def _rows(self, i: int, j: int) -> NDArray[Any]:
-        return self._X[self._which[i:j]]
+        """Return some of these rows, copied block by block."""
+        places = self._range[0] + which
+        return DenseRows(self._X, which=places if self._which is None else self._which[places])
 
 
 def _is_canonical(block: Any) -> bool:
@@ -322,19 +315,13 @@ def plain_block(block: Any) -> Any:
     return block
 
 
-class SparseRows:
+class SparseRows(_RangeOfRows):
     """Rows of a CSR matrix or array; duplicates are summed before anything is computed."""
 
-    def __init__(self, X: Any, start: int = 0, stop: int | None = None) -> None:
-        self._X = X
-        self._range = (start, X.shape[0] if stop is None else stop)
-        self.n_features = int(X.shape[1])
-        self.dtype = X.dtype
-        self.sparse = True
+    sparse = True
 
-    def n_rows(self) -> int:
-        """Return the private number of rows."""
-        return self._range[1] - self._range[0]
+    def __init__(self, X: Any, start: int = 0, stop: int | None = None) -> None:
+        super().__init__(X, start, X.shape[0] if stop is None else stop)
 
     def n_stored(self) -> int:
         """Return the private number of stored entries."""

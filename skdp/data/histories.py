@@ -11,13 +11,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from skdp.data.blocks import RowSource, plain_block
+from skdp.data.blocks import (
+    RowSource,
+    entrywise,
+    finite_rows,
+    largest_entries,
+    plain_block,
+    scale_rows,
+    where_rows,
+)
 from skdp.data.integers import mixed_words
 
 Words = NDArray[np.uint64]
@@ -26,27 +35,20 @@ HIDDEN = 0.2  # share of the items of a judged row that are hidden
 _FEW = 8.0  # of a long row: the judge looks at four
 
 
-def binary_rows(block: Any) -> Any:
-    """Return a CSR array of ones where a block is positive and finite."""
-    rows = sp.csr_array(plain_block(block)).copy()
-    rows.data = np.where(np.isfinite(rows.data) & (rows.data > 0), 1.0, 0.0)
-    rows.eliminate_zeros()
-    rows.sort_indices()
-    return rows
-
-
 def weighted_rows(block: Any, cap: float | None) -> Any:
     """Return a CSR array of min(x, cap)/cap where a block is positive; without a cap, of ones.
 
-    An entry that is too small for its share of the cap is no item.
+    An entry that is not finite, or too small for its share of the cap, is no item.
     """
-    if cap is None:
-        return binary_rows(block)
-    rows = sp.csr_array(plain_block(block)).astype(np.float64)
-    rows.data = np.where(np.isfinite(rows.data), np.clip(rows.data, 0.0, cap) / cap, 0.0)
+    rows = sp.csr_array(plain_block(block)).copy()
+    weights = rows.data > 0 if cap is None else np.clip(rows.data, 0.0, cap) / cap
+    rows.data = np.where(np.isfinite(rows.data), weights, 0.0)
     rows.eliminate_zeros()
     rows.sort_indices()
     return rows
+
+
+binary_rows = partial(weighted_rows, cap=None)
 
 
 def hidden_cells(
@@ -117,7 +119,8 @@ def history_rows(
     CSR array
     """
     for block in blocks:
-        rows = weighted_rows(_finite_rows(block), cap)
+        given = sp.csr_array(plain_block(block))  # a row with a bad entry adds nothing
+        rows = weighted_rows(where_rows(finite_rows(given), given), cap)
         if form == "known":
             rows = without_hidden(rows, judged, share, by_cell=False, most=_FEW)
         elif form == "both":
@@ -126,22 +129,12 @@ def history_rows(
         yield rows if form == "both" else _scaled(rows, whole=form == "share")
 
 
-def _finite_rows(block: Any) -> Any:
-    """Empty the rows that hold anything but numbers: such a row adds nothing."""
-    rows = sp.csr_array(plain_block(block)).copy()
-    owner = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    broken = np.bincount(owner[~np.isfinite(rows.data)], minlength=rows.shape[0]) > 0
-    rows.data = np.where(broken[owner], 0.0, rows.data)
-    return rows
-
-
 def _scaled(rows: Any, *, whole: bool = False) -> Any:
     """Scale each row, from itself alone, to length 1, or as a `whole` to sum 1.
 
     Its largest entry comes first, so that none vanishes.
     """
-    degrees = np.diff(rows.indptr)
-    owner = np.repeat(np.arange(rows.shape[0]), degrees)
+    owner = _owners(rows)
     largest = np.zeros(rows.shape[0])
     np.maximum.at(largest, owner, rows.data)
     scaled = rows.data / largest[owner]
@@ -289,3 +282,56 @@ def _exact_product(weights: FloatArray, factors: FloatArray) -> FloatArray:
     step = math.ldexp(1.0, math.frexp(float(np.abs(factors).max()))[1] - _BITS)
     products = np.rint(weights / unit) @ np.rint(factors / step)
     return np.asarray(products * (unit * step))
+
+
+# Rows whose pairs of entries have norm 1, in integers (see `skdp.queries.interactions.PairQuery`).
+
+
+_LONGEST = 2.0  # squared length of a row at most
+_MARGIN = 1 - 2.0**-20  # v on its grid has length 1 to 2**-24, sums of a row are nearer
+_FRACTIONS = (1 - 2.0**-12, 1 - 2.0**-6, 0.5, 0.0)
+def with_unit_pairs(rows: Any, unit: float, popular: FloatArray) -> Any:
+    """Scale each row, from itself alone, to pairs of norm 1; in whole units, or floats at 0.
+
+    Its largest entry comes first, so that no square is too large; a row that is not finite is
+    empty. What rounding made too long is shortened, a little more each time, or left out.
+    """
+    largest = largest_entries(rows)
+    good = np.isfinite(largest) & (largest > 0)
+    rows = scale_rows(where_rows(good, rows), 1 / np.where(good, largest, 1.0))
+    rows = entrywise(lambda x: np.maximum(x, 0.0), rows)
+    squares, norms = _pair_lengths(rows, popular)
+    least = np.maximum(norms, squares / _LONGEST)
+    grown = 1 / np.sqrt(np.where(least > 0, least, 1.0))
+    if unit == 0.0:
+        return scale_rows(rows, grown)
+    Z = entrywise(np.rint, scale_rows(rows, grown / unit))
+    most = _MARGIN / unit**2
+    for less in _FRACTIONS:
+        norms = _pair_lengths(Z, popular)[1]
+        over = norms > most
+        if not over.any():
+            break
+        shorter = np.sqrt(most / np.maximum(norms, most)) * less
+        Z = entrywise(np.trunc, scale_rows(Z, np.where(over, shorter, 1.0)))
+    return Z
+
+
+def _pair_lengths(rows: Any, v: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the squared length of each row x and the norm of P A P, added up in order.
+
+    With c = v'x, A v has the entries y_i = x_i (c - x_i v_i) on the row, and the squared norm is
+    |A|^2 - 2 |y|^2 + (v'y)^2, where |A|^2 is the sum of x_i^2 (|x|^2 - x_i^2). For s = |v|^2 < 1 it
+    is smaller by (1 - s)^2 (2 - s) |y|^2 at least.
+    """
+    m, x, own = rows.shape[0], rows.data, v[rows.indices]
+    owner = np.repeat(np.arange(m), np.diff(rows.indptr))
+
+    def total(values: FloatArray) -> FloatArray:
+        return np.asarray(np.bincount(owner, values, m))
+
+    squares = total(x**2)
+    pairs = total(x**2 * np.maximum(squares[owner] - x**2, 0.0))
+    image = x * (total(x * own)[owner] - x * own)
+    left = pairs - 2 * total(image**2) + total(image * own) ** 2
+    return squares, np.sqrt(np.maximum(left, 0.0))

@@ -10,7 +10,9 @@ blocks of them, with numbers of each record (units, weights, scales) in the colu
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -162,9 +164,19 @@ class DenseRecords:
 
         A column `kept` receives W1 Z W2 V and U'W1 Z W2, rounded to integers below 2**24.
         """
-        (d1, d2), r, m = self.shape, frame.basis.shape[1], len(block.rows)
-        units, kept = block.columns["units"], block.columns.get("kept")
-        Z = self.counted(block)
+        units = block.columns["units"]
+        squares, K, margin = self._tangent_parts(self.counted(block), block, frame, 0.5)
+        inner = np.einsum("ij,j->i", K, frame.core.ravel())
+        return tangent_sizes(squares, units, margin), units * frame.core_unit * inner
+
+    def _tangent_parts(
+        self, Z: FloatArray, block: Zipped, frame: Frame, steps: float
+    ) -> tuple[tuple[FloatArray, ...], FloatArray, float]:
+        """Return the squares of both sides and of the core, the core, and what rounding adds.
+
+        Each entry of Z is at most that many steps away from the record's.
+        """
+        (d1, d2), r, m = self.shape, frame.basis.shape[1], len(Z)
         A = reduced(Z.reshape(-1, d2) @ frame.right).reshape(m, d1 * r)
         B = reduced(self._left(frame.left, Z))
         if self.outer is not None:
@@ -173,12 +185,12 @@ class DenseRecords:
             B = reduced(B.reshape(-1, d2) @ W2).reshape(m, r, d2)
         K = reduced((B.reshape(-1, d2) @ frame.basis).reshape(m, r * r))
         B = B.reshape(m, -1)
+        kept = block.columns.get("kept")
         if kept is not None:
             kept[:, : r * d1], kept[:, r * d1 :] = A, B
         squares = tuple(np.einsum("ij,ij->i", part, part) for part in (A, B, K))
-        margin = 0.5 * math.sqrt(d1 * d2) + 2 * math.sqrt(r) * (math.sqrt(d1) + math.sqrt(d2)) + r
-        inner = np.einsum("ij,j->i", K, frame.core.ravel())
-        return tangent_sizes(squares, units, margin), units * frame.core_unit * inner
+        margin = steps * math.sqrt(d1 * d2) + 2 * math.sqrt(r) * (math.sqrt(d1) + math.sqrt(d2)) + r
+        return squares, K, margin
 
     def sides(self, block: Zipped, frame: Frame, beside: FloatArray) -> Pair:
         """Return W1 X W2 V and U'W1 X beside of each record, as floats."""
@@ -451,6 +463,16 @@ def of_means(block: Zipped, rows: FloatArray, columns: FloatArray) -> FloatArray
         return np.asarray(np.bincount(record, terms, X.shape[0]), np.float64)
 
 
+def _of_singles(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of forms of CSR rows for what a form makes of their single entries."""
+
+    @wraps(method)
+    def of_singles(form: SingleEntries, block: Zipped, *public: Any) -> Any:
+        return method(form, form._singled(block), *public)
+
+    return of_singles
+
+
 @dataclass(frozen=True)
 class SingleEntries(SparseRecords):
     """Records of one entry as x e_b of `shape` (1, d2), or x e_a of `shape` (d1, 1)."""
@@ -484,29 +506,12 @@ class SingleEntries(SparseRecords):
             sp.csr_array((X.data[kept], index, indptr), (m, max(self.shape))), block.columns
         )
 
-    def survey(self, block: Zipped) -> Pair:
-        """Return units and upper bounds of the norms."""
-        return super().survey(self._singled(block))
-
-    def tangent(self, block: Zipped, frame: Frame) -> Pair:
-        """Return an upper bound of ||P_T X|| and <X, M> of each record."""
-        return super().tangent(self._singled(block), frame)
-
-    def sides(self, block: Zipped, frame: Frame, beside: FloatArray) -> Pair:
-        """Return X V and U'X beside of each record, as floats."""
-        return super().sides(self._singled(block), frame, beside)
-
-    def weighted(self, block: Zipped) -> FloatArray:
-        """Return the sum of weights Z, flat."""
-        return super().weighted(self._singled(block))
-
-    def moment_sizes(self, block: Zipped) -> FloatArray:
-        """Return an upper bound of the norm of the row (or column) sums of squares."""
-        return super().moment_sizes(self._singled(block))
-
-    def moments(self, block: Zipped) -> FloatArray:
-        """Return row sums and column sums of trunc((scale X)^2)."""
-        return super().moments(self._singled(block))
+    survey = _of_singles(SparseRecords.survey)
+    tangent = _of_singles(SparseRecords.tangent)
+    sides = _of_singles(SparseRecords.sides)
+    weighted = _of_singles(SparseRecords.weighted)
+    moment_sizes = _of_singles(SparseRecords.moment_sizes)
+    moments = _of_singles(SparseRecords.moments)
 
 
 # Dense records whose contributions are A x for a public matrix A, and whose residuals are of x.
@@ -562,16 +567,6 @@ class MixedRecords(DenseRecords):
 
         A column `kept` receives Y V and U'Y of Y = A Z, rounded to integers below 2**24.
         """
-        (d1, d2), r, m = self.shape, frame.basis.shape[1], len(block.rows)
-        units, kept = block.columns["units"], block.columns.get("kept")
-        Z = self.counted(block)
-        Y = self._mixed(Z)
-        right = reduced((Y.reshape(-1, d2) @ frame.right).reshape(m, d1, r))
-        left = reduced(self._left(frame.left, Y))
-        core = reduced((left.reshape(-1, d2) @ frame.basis).reshape(m, r * r))
-        right, left = right.reshape(m, -1), left.reshape(m, -1)
-        if kept is not None:
-            kept[:, : r * d1], kept[:, r * d1 :] = right, left
-        squares = tuple(np.einsum("ij,ij->i", part, part) for part in (right, left, core))
-        margin = math.sqrt(d1 * d2) + 2 * math.sqrt(r) * (math.sqrt(d1) + math.sqrt(d2)) + r
+        units, Z = block.columns["units"], self.counted(block)
+        squares, _, margin = self._tangent_parts(self._mixed(Z), block, frame, 1.0)
         return tangent_sizes(squares, units, margin), self.inner(Z, units, frame)

@@ -5,8 +5,8 @@ What travels is a function of public values (to where the rows are) and an integ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeGuard, cast
 
@@ -20,15 +20,23 @@ from skdp.data.blocks import (
     PartSum,
     RemoteRows,
     RowSource,
+    SparseRows,
     checked_total,
     each_part,
     plain_block,
     sum_rows,
 )
-from skdp.data.views import View, ViewedRows, ZippedRows, columns_of, selected, sources_in_turn
+from skdp.data.views import (
+    ColumnRows,
+    Columns,
+    View,
+    ViewedRows,
+    ZippedRows,
+    selected,
+    sources_in_turn,
+)
 
 FloatArray = NDArray[np.float64]
-Columns = Mapping[str, NDArray[Any]]
 _MOST_ORDERED = 2**15  # more are counted faster one question after the other
 # From a block to its columns, and its term of a sum.
 Both = Callable[[Block], tuple[Sequence[NDArray[Any]], NDArray[Any]]]
@@ -37,39 +45,22 @@ Both = Callable[[Block], tuple[Sequence[NDArray[Any]], NDArray[Any]]]
 class Kept(Protocol):
     """Arrays, one for each part, kept where the parts are."""
 
-    def sum(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
+    def sum_parts(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
         """Return the sum of ``work(array)``."""
         ...
 
 
-@dataclass(frozen=True)
-class _Composed:
-    """First `inner`, then `outer`; holds no rows, so that it can travel."""
-
-    outer: Callable[[Any], Any]
-    inner: Callable[[Any], Any]
-
-    def __call__(self, part: Any) -> Any:
-        return self.outer(self.inner(part))
+def _composed(part: Any, *, outer: Callable[[Any], Any], inner: Callable[[Any], Any]) -> Any:
+    """First `inner`, then `outer`: as a partial function it holds no rows, and can travel."""
+    return outer(inner(part))
 
 
 @dataclass(frozen=True)
 class _KeptHere:
     made: list[tuple[RowSource, Any]]
 
-    def sum(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
+    def sum_parts(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
         return np.asarray(sum(work(made) for _, made in self.made))
-
-
-@dataclass(frozen=True)
-class _NotKept:
-    """Computed again for each sum, by sources that cannot keep anything."""
-
-    source: RemoteRows
-    make: Callable[[RowSource], NDArray[Any]]
-
-    def sum(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
-        return self.source.sum_parts(_Composed(work, self.make))
 
 
 def is_remote(source: AnyRows) -> TypeGuard[RemoteRows]:
@@ -80,92 +71,80 @@ def is_remote(source: AnyRows) -> TypeGuard[RemoteRows]:
 def _keep(source: AnyRows, make: Callable[[RowSource], Any], n_jobs: int | None = None) -> Kept:
     if not is_remote(source):
         return _KeptHere(each_part(cast(RowSource, source), make, n_jobs))
-    if hasattr(source, "keep"):
-        kept: Kept = source.keep(make)
-        return kept
-    return _NotKept(source, make)
+    # Sources that cannot keep anything compute it again for each sum.
+    keep: Callable[..., Kept] = getattr(source, "keep", partial(RemoteView, source))
+    return keep(make)
 
 
 class RemoteView:
-    """Remote rows behind a public view, each part where it is."""
+    """What a public function makes of each part of remote rows, where it is."""
 
-    def __init__(self, source: RemoteRows, view: View, n_features: int) -> None:
-        self._source = source
-        self._wrap = partial(ViewedRows, view=view, n_features=n_features)
-        self.n_features = n_features
+    def __init__(
+        self, source: RemoteRows, change: Callable[[RowSource], Any], n_features: int = 0
+    ) -> None:
+        self._source, self._change, self.n_features = source, change, n_features
 
     def n_rows(self) -> int:
         """Return the private number of rows."""
         return self._source.n_rows()
 
-    def sum_parts(self, work: Callable[[RowSource], NDArray[Any]]) -> NDArray[Any]:
-        """Return the sum over the wrapped parts."""
-        return self._source.sum_parts(_Composed(work, self._wrap))
+    def sum_parts(self, work: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
+        """Return the sum of ``work`` over what is made of the parts."""
+        return self._source.sum_parts(partial(_composed, outer=work, inner=self._change))
 
-    def keep(self, make: Callable[[RowSource], Any]) -> Kept:
-        """Keep arrays of the wrapped parts where they are."""
-        return _keep(self._source, _Composed(make, self._wrap))
+    def keep(self, make: Callable[[Any], Any]) -> Kept:
+        """Keep arrays of what is made of the parts, where they are."""
+        return _keep(self._source, partial(_composed, outer=make, inner=self._change))
 
 
 def narrowed(source: AnyRows, view: View, n_features: int) -> AnyRows:
     """Return the rows behind a public view, here or where they are."""
     if is_remote(source):
-        return RemoteView(source, view, n_features)
+        wrap = partial(ViewedRows, view=view, n_features=n_features)
+        return RemoteView(source, wrap, n_features)
     return ViewedRows(cast(RowSource, source), view, n_features)
 
 
 def selected_columns(source: AnyRows, kept: NDArray[np.intp]) -> AnyRows:
     """Return the rows on a public selection of columns; a row with a bad value stays one."""
-    if is_remote(source):
-        return RemoteView(source, partial(selected, kept=kept), len(kept))
-    return columns_of(cast(RowSource, source), kept)
+    if isinstance(source, (SparseRows, ColumnRows)):
+        return ColumnRows(source, kept)
+    return narrowed(source, partial(selected, kept=kept), len(kept))
 
 
-@dataclass(frozen=True)
-class _ColumnsOfRows:
-    """Makes columns of one part: from each block one array for each name."""
-
-    compute: Callable[[Block], Sequence[NDArray[Any]]]
-    names: tuple[str, ...]
-
-    def __call__(self, part: RowSource) -> Columns:
-        with np.errstate(all="ignore"):
-            return self.joined([self.compute(plain_block(block)) for block in part.blocks()])
-
-    def joined(self, found: Sequence[Sequence[NDArray[Any]]]) -> Columns:
-        """Return the columns of all blocks as one, by name."""
-        if not found:
-            return {name: np.zeros(0) for name in self.names}
-        arrays = [np.concatenate(column) for column in zip(*found, strict=True)]
-        return dict(zip(self.names, arrays, strict=True))
+def _columns_of_part(
+    part: RowSource, *, compute: Callable[[Block], Sequence[NDArray[Any]]], names: tuple[str, ...]
+) -> Columns:
+    """Make columns of one part: from each block one array for each name."""
+    with np.errstate(all="ignore"):
+        return _joined([compute(plain_block(block)) for block in part.blocks()], names)
 
 
-@dataclass(frozen=True)
-class _TermAlone:
-    both: Both
+def _joined(found: Sequence[Sequence[NDArray[Any]]], names: tuple[str, ...]) -> Columns:
+    """Return the columns of all blocks as one, by name."""
+    if not found:
+        return {name: np.zeros(0) for name in names}
+    arrays = [np.concatenate(column) for column in zip(*found, strict=True)]
+    return dict(zip(names, arrays, strict=True))
 
-    def __call__(self, block: Block) -> NDArray[Any]:
-        return self.both(block)[1]
+
+def _term_alone(block: Block, *, both: Both) -> NDArray[Any]:
+    return both(block)[1]
 
 
-@dataclass(frozen=True)
-class _ColumnsAndSum:
-    """Columns of one part, and a sum over it, block by block."""
+def _columns_and_sum(
+    part: RowSource, *, both: Both, names: tuple[str, ...], shape: tuple[int, ...]
+) -> tuple[Columns, NDArray[Any]]:
+    """Return columns of one part, and a sum over it, block by block."""
+    found: list[Sequence[NDArray[Any]]] = []
 
-    columns: _ColumnsOfRows
-    total: PartSum
-    both: Both
+    def term(block: Block) -> NDArray[Any]:
+        columns, value = both(block)
+        found.append(columns)
+        return value
 
-    def __call__(self, part: RowSource) -> tuple[Columns, NDArray[Any]]:
-        found: list[Sequence[NDArray[Any]]] = []
-
-        def term(block: Block) -> NDArray[Any]:
-            columns, value = self.both(block)
-            found.append(columns)
-            return value
-
-        total = replace(self.total, term=term)(part)
-        return self.columns.joined(found), total
+    total = PartSum(term, shape, "int64")(part)
+    return _joined(found, names), total
 
 
 class RowColumns:
@@ -191,7 +170,8 @@ class RowColumns:
         n_jobs: int | None = None,
     ) -> None:
         self._given: Any = source
-        self._make, self._n_jobs = _ColumnsOfRows(compute, names), n_jobs
+        self._make = partial(_columns_of_part, compute=compute, names=names)
+        self._names, self._n_jobs = names, n_jobs
         self._kept: Kept | None = None
         self._last: tuple[Any, Numbers] | None = None
 
@@ -211,10 +191,11 @@ class RowColumns:
         Unless they were made before, or rows are elsewhere. ``both(block)`` returns the columns
         that `compute` makes, and the term.
         """
-        source, term = self._source, _TermAlone(both)
+        source = self._source
         if self._kept is not None or is_remote(source):
+            term = partial(_term_alone, both=both)
             return sum_rows(source, term, shape, exact=True, n_jobs=n_jobs)
-        work = _ColumnsAndSum(self._make, PartSum(term, shape, "int64"), both)
+        work = partial(_columns_and_sum, both=both, names=self._names, shape=shape)
         made = each_part(cast(RowSource, source), work, n_jobs)
         self._kept = _KeptHere([(part, columns) for part, (columns, _) in made])
         return np.asarray(sum(total for _, (_, total) in made))
@@ -223,7 +204,7 @@ class RowColumns:
         self, work: Callable[[Columns], NDArray[Any]], shape: tuple[int, ...] = ()
     ) -> NDArray[Any]:
         """Return the sum of the int64 ``work(columns)`` over all parts."""
-        return checked_total(self._made().sum(work), shape, "int64")
+        return checked_total(self._made().sum_parts(work), shape, "int64")
 
     def numbers(self, of: Callable[[Columns], FloatArray]) -> Numbers:
         """Return one number of each row, a public function of its columns.
@@ -294,7 +275,7 @@ class Numbers:
         self, work: Callable[[FloatArray], NDArray[Any]], shape: tuple[int, ...] = ()
     ) -> NDArray[Any]:
         """Return the sum of the int64 ``work(numbers)`` over all parts."""
-        return self.columns.sum(_Composed(work, self.of), shape)
+        return self.columns.sum(partial(_composed, outer=work, inner=self.of), shape)
 
     def beside_sum(self, both: Both, shape: tuple[int, ...], n_jobs: int | None) -> NDArray[Any]:
         """Return the sum of integer terms; numbers are made in the same pass."""
@@ -335,12 +316,8 @@ def _taken(part: RowSource, which: NDArray[np.intp]) -> RowSource:
     return part
 
 
-@dataclass(frozen=True)
-class _Alone:
-    compute: Callable[[Block], FloatArray]
-
-    def __call__(self, block: Block) -> tuple[FloatArray]:
-        return (self.compute(block),)
+def _alone(block: Block, *, compute: Callable[[Block], FloatArray]) -> tuple[FloatArray]:
+    return (compute(block),)
 
 
 class RowNumbers(Numbers):
@@ -352,5 +329,6 @@ class RowNumbers(Numbers):
         compute: Callable[[Block], FloatArray],
         n_jobs: int | None = None,
     ) -> None:
-        columns = RowColumns(source, _Alone(compute), "numbers", n_jobs=n_jobs)
+        alone = partial(_alone, compute=compute)
+        columns = RowColumns(source, alone, "numbers", n_jobs=n_jobs)
         super().__init__(columns, partial(_column, name="numbers"))

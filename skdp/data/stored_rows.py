@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -385,7 +386,12 @@ class DaskParts:
 
     def reduce(self, work: Work, combine: Callable[[Any, Any], Any], finish: Work) -> Any:
         """Combine ``work(part)`` on the workers; only ``finish`` of the whole comes home."""
-        return _reduced(lambda: self._tasks(_broadcast(work)), combine, finish, self.forget)
+
+        def make() -> Any:
+            whole = _tree(self._tasks(_broadcast(work)), combine)
+            return _dask().delayed(_run, pure=False)([whole], Sealed(_same), Sealed(finish))
+
+        return _computed(make, self.forget)
 
     def keep(self, make: Work) -> _KeptThere:
         """Keep ``make(part)`` of each part on its worker."""
@@ -396,37 +402,24 @@ class DaskParts:
         return _DaskZipped(self, kept)
 
 
-def _reduced(
-    tasks: Callable[[], list[Any]],
-    combine: Callable[[Any, Any], Any],
-    finish: Work,
-    forget: Callable[[], None],
-) -> Any:
-    def make() -> Any:
-        whole = _tree(tasks(), combine)
-        return _dask().delayed(_run, pure=False)([whole], Sealed(_same), Sealed(finish))
-
-    return _computed(make, forget)
-
-
 def _count(part: RowSource) -> NDArray[np.int64]:
     return np.asarray(part.n_rows(), np.int64)
 
 
-class _KeptThere:
+class _KeptThere(DaskParts):
     """Numbers of single rows, on the workers: made once, made again only if they were lost."""
 
     def __init__(self, source: DaskParts, make: Work) -> None:
+        super().__init__([], _same, source.n_features)
         self._source = source
         self._make = make
-        self._held: list[Any] | None = None
+        self._held: list[list[Any]] | None = None
         self._work: Any = None  # lost numbers are made again from it
 
-    def held(self) -> list[Any]:
-        """Return what is kept of each part."""
+    def _blocks(self) -> list[list[Any]]:
         if self._held is None:
             self._work = _broadcast(self._make)
-            self._held = list(_dask().persist(*self._source._tasks(self._work)))
+            self._held = [[kept] for kept in _dask().persist(*self._source._tasks(self._work))]
         return self._held
 
     def forget(self) -> None:
@@ -434,36 +427,17 @@ class _KeptThere:
         self._held = None
         self._source.forget()
 
-    def _tasks(self, work: Any) -> list[Any]:
-        run = _dask().delayed(_run, pure=False)
-        return [run([kept], Sealed(_same), work) for kept in self.held()]
 
-    def sum(self, work: Work) -> NDArray[Any]:
-        """Return the sum of ``work(kept)``."""
-        return np.asarray(
-            _computed(lambda: _tree(self._tasks(_broadcast(work)), _add), self.forget)
-        )
-
-    def reduce(self, work: Work, combine: Callable[[Any, Any], Any], finish: Work) -> Any:
-        """Combine ``work(kept)`` on the workers; only ``finish`` of the whole comes home."""
-        return _reduced(lambda: self._tasks(_broadcast(work)), combine, finish, self.forget)
-
-
-class _Zip:
-    """Joins one part and its columns, on its worker."""
-
-    def __init__(self, build: Callable[..., RowSource]) -> None:
-        self.build = build
-
-    def __call__(self, *blocks: Any) -> RowSource:
-        return ZippedRows(self.build(*blocks[:-1]), blocks[-1])
+def _beside(*blocks: Any, build: Callable[..., RowSource]) -> RowSource:
+    """Join one part and its columns, on its worker."""
+    return ZippedRows(build(*blocks[:-1]), blocks[-1])
 
 
 class _DaskZipped(DaskParts):
     """Parts with columns that are kept on the workers."""
 
     def __init__(self, source: DaskParts, kept: _KeptThere) -> None:
-        super().__init__([], _Zip(source._build), source.n_features)
+        super().__init__([], partial(_beside, build=source._build), source.n_features)
         self._source, self._kept = source, kept
 
     def n_rows(self) -> int:
@@ -472,8 +446,8 @@ class _DaskZipped(DaskParts):
 
     def _blocks(self) -> list[list[Any]]:
         return [
-            [*blocks, kept]
-            for blocks, kept in zip(self._source._blocks(), self._kept.held(), strict=True)
+            [*blocks, *kept]
+            for blocks, kept in zip(self._source._blocks(), self._kept._blocks(), strict=True)
         ]
 
     def forget(self) -> None:
@@ -526,14 +500,6 @@ def rows_of_block(block: Any, n_features: int) -> RowSource:
     return row_source(rows)
 
 
-class _RowsOfBlock:
-    def __init__(self, n_features: int) -> None:
-        self.n_features = n_features
-
-    def __call__(self, block: Any) -> RowSource:
-        return rows_of_block(block, self.n_features)
-
-
 def checked_array(X: Any) -> Any:
     """Return a Dask array of rows, whole in each block; raise if it is none."""
     if X.ndim != 2:
@@ -574,7 +540,8 @@ class DaskRows(DaskParts):
             self.lengths = tuple(_length(source) for source in sources)
             self.known_rows = sum(self.lengths)
             n_features = sources[0].n_features
-        super().__init__([[item] for item in items], _RowsOfBlock(n_features), n_features)
+        build = partial(rows_of_block, n_features=n_features)
+        super().__init__([[item] for item in items], build, n_features)
 
     def items(self) -> list[Any]:
         """Return the block of each part."""

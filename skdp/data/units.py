@@ -6,14 +6,12 @@ Which batch a unit is in, and beside whom, never changes what is computed for it
 from __future__ import annotations
 
 import copy
-import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,7 +19,6 @@ from numpy.typing import NDArray
 
 from skdp.data.blocks import (
     AnyRows,
-    RemoteRows,
     RowSource,
     finite_rows,
     is_dask_array,
@@ -37,7 +34,7 @@ from skdp.data.stored_rows import (
     lazy_blocks,
     rows_of_block,
 )
-from skdp.data.views import Columns, Groups, InTurn
+from skdp.data.views import Arrays, Columns, Groups, InTurn, Memory
 
 # Where rows and their columns are: in memory, in files, or on Dask workers; and one way to each.
 #
@@ -48,19 +45,14 @@ _CHUNK_BYTES = 2**25  # of one npy file: enough chunks for all threads, few enou
 Build = Callable[..., RowSource]
 
 
-@dataclass(frozen=True)
-class _Built:
-    """What joins the blocks of one place; it holds none of them, so that it can travel."""
-
-    build: Build
-    names: tuple[str, ...]
-    n_features: int
-
-    def __call__(self, rows: Any, *columns: Any) -> RowSource:
-        source = rows_of_block(rows, self.n_features)
-        if any(len(column) != source.n_rows() for column in columns):
-            raise ValueError("a block and its columns differ in length")
-        return self.build(source, **dict(zip(self.names, columns, strict=True)))
+def _built(
+    rows: Any, *columns: Any, build: Build, names: tuple[str, ...], n_features: int
+) -> RowSource:
+    """Join the blocks of one place, where they are."""
+    source = rows_of_block(rows, n_features)
+    if any(len(column) != source.n_rows() for column in columns):
+        raise ValueError("a block and its columns differ in length")
+    return build(source, **dict(zip(names, columns, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -91,8 +83,9 @@ class Placed:
         if isinstance(self.rows, DaskRows):
             parts = [list(part) for part in zip(*self._items(self.columns), strict=True)]
             items = [[rows, *part] for rows, part in zip(self.rows.items(), parts, strict=True)]
-            built = _Built(build, tuple(self.columns), self.rows.n_features)
-            return DaskParts(items, built, self.rows.n_features)
+            d = self.rows.n_features
+            built = partial(_built, build=build, names=tuple(self.columns), n_features=d)
+            return DaskParts(items, built, d)
         if isinstance(self.rows, BlockFiles):
             return self._in_turn(build, whole_files)
         return build(self.rows, **self.columns)
@@ -185,8 +178,8 @@ class _Sorted:
     ends: IntArray
 
 
-class GroupedRows(ABC):
-    """Rows, and columns beside them, by group: a `RowSource` of batches (see `_batch`).
+class GroupRows:
+    """Private rows by group: a `RowSource` of batches `Groups`, whose rows are groups.
 
     Parameters
     ----------
@@ -198,8 +191,11 @@ class GroupedRows(ABC):
         Number of the group of each row, 0, 1, 2, ...
     """
 
+    sparse = False  # whatever the rows are: centred ones are not
+
     def __init__(self, X: Any, columns: Columns, codes: NDArray[Any]) -> None:
         self._source: Any = row_source(X)
+        self.dtype = getattr(self._source, "dtype", np.dtype(np.float64))
         self._columns, self._codes = columns, codes
         self._sorted: _Sorted | None = None
         self._chosen: list[IntArray] | None = None
@@ -256,45 +252,18 @@ class GroupedRows(ABC):
         for groups in self._batches():
             yield self._batch(groups)
 
-    @abstractmethod
     def _batch(self, groups: IntArray) -> Any:
         """Return some groups with equally many rows, as one block."""
-
-    def _gathered(self, groups: IntArray) -> tuple[int, Any, dict[str, Any]]:
-        """Return the number of rows of each group, their rows, and what is beside them."""
         places = self._places_of(groups)
         rows = self._sort().rows[places.ravel()]
-        return places.shape[1], self._X[rows], {name: c[rows] for name, c in self._columns.items()}
+        columns = {name: column[rows] for name, column in self._columns.items()}
+        return Groups(plain_block(self._X[rows]), places.shape[1], columns)
 
     def _places_of(self, groups: IntArray) -> IntArray:
         """Return where the rows of some groups with equally many stand among the sorted rows."""
         order = self._sort()
         m = int(order.sizes[groups[0]])
         return np.asarray((order.ends[groups] - m)[:, None] + np.arange(m))
-
-
-class GroupRows(GroupedRows):
-    """Private rows by group: a `RowSource` of batches `Groups`, whose rows are groups.
-
-    Parameters
-    ----------
-    X : array or CSR matrix of shape (n_rows, n_features), or a source of one
-        The private rows.
-    columns : mapping of arrays
-        What belongs to the rows, by name.
-    codes : int array of shape (n_rows,)
-        Number of the group of each row, 0, 1, 2, ...
-    """
-
-    sparse = False  # whatever the rows are: centred ones are not
-
-    def __init__(self, X: Any, columns: Columns, codes: NDArray[Any]) -> None:
-        super().__init__(X, columns, codes)
-        self.dtype = getattr(self._source, "dtype", np.dtype(np.float64))
-
-    def _batch(self, groups: IntArray) -> Groups:
-        m, block, columns = self._gathered(groups)
-        return Groups(plain_block(block), m, columns)
 
 
 def each_alone(rows: Any, **columns: Any) -> GroupRows:
@@ -313,23 +282,32 @@ class GroupForm:
         From the labels of a block to labels of one kind (it raises for a missing one).
     encode : callable or None
         From targets to float64 columns, each row from its target alone.
+    scale_targets : bool or None
+        As in `UserRows`; None: groups, whose targets stay as they are.
     """
 
     check: Callable[[Any], NDArray[Any]]
     encode: Callable[[Any], FloatArray] | None = None
+    scale_targets: bool | None = None
 
     def __call__(self, rows: RowSource, groups: Any, y: Any = None) -> GroupRows:
         """Return the groups of one place."""
         codes = np.unique(self.check(groups), return_inverse=True)[1]
-        return GroupRows(rows, {} if self.encode is None else {"y": self.encode(y)}, codes)
+        columns = {} if self.encode is None else {"y": self.encode(y)}
+        if self.scale_targets is None:
+            return GroupRows(rows, columns, codes)
+        return UserRows(rows, columns["y"], codes, self.scale_targets)
 
 
 def groups_of(placed: Placed, form: GroupForm) -> AnyRows:
     """Return the groups of rows, wherever they are, with the column `groups` beside them.
 
-    All rows of a group must lie in one place (`check_apart`).
+    All rows of a group must lie in one place, else this raises: a group in two would send two
+    contributions, each clipped alone, and count twice. No label comes to the driver.
     """
-    check_apart(placed, form.check)
+    seen = partial(_seen, check=form.check)
+    if not placed.reduced("groups", seen, _both, attrgetter("apart")):
+        raise ValueError(_SPREAD)
     return placed.joined(form, whole_files=True)
 
 
@@ -354,48 +332,6 @@ def _both(a: _Seen, b: _Seen) -> _Seen:
     """Labels of unlike kinds may be cast to equal ones: then we refuse what would be right."""
     labels = np.unique(np.concatenate([a.labels, b.labels]))
     return _Seen(labels, a.apart and b.apart and len(labels) == len(a.labels) + len(b.labels))
-
-
-def check_apart(placed: Placed, check: Callable[[Any], NDArray[Any]]) -> None:
-    """Raise unless all rows of a group lie in one place; no label comes to the driver.
-
-    A group in two would send two contributions, each clipped alone, and count twice.
-    """
-    if not placed.reduced("groups", partial(_seen, check=check), _both, attrgetter("apart")):
-        raise ValueError(_SPREAD)
-
-
-# What was made for some units is kept for the passes that follow, within a public limit.
-
-
-Arrays = tuple[NDArray[Any], ...]
-_LARGE = 0.9  # of the limit, for what is large: what is small and needed in each pass finds room
-_KEPT_BYTES = 190_000_000  # of what is as large as rows; beside it a fit needs little
-
-
-class Memory:
-    """Arrays by public key, until they take a public number of bytes: a part stays without.
-
-    Which are kept never changes a result: what is not is made again, from the same rows.
-    """
-
-    def __init__(self) -> None:
-        self._arrays: dict[Hashable, Arrays] = {}
-        self._taken = 0
-        self._lock = threading.Lock()
-
-    def __call__(self, key: Hashable, make: Callable[[], Arrays], *, large: bool = False) -> Arrays:
-        """Return what is kept under the key, or what `make` returns."""
-        found = self._arrays.get(key)
-        if found is None:
-            found = make()
-            size = sum(array.nbytes for array in found)
-            share = _LARGE if large else 1.0
-            with self._lock:
-                if self._taken + size <= share * _KEPT_BYTES:
-                    self._taken += size
-                    self._arrays[key] = found
-        return found
 
 
 # Private rows by user, handed out in batches of users with equally many rows.
@@ -510,7 +446,7 @@ def _own_order(X: FloatArray, Y: FloatArray) -> NDArray[np.intp]:
     return np.argsort(keys, axis=1, kind="stable")
 
 
-class UserRows(GroupedRows):
+class UserRows(GroupRows):
     """Private rows and targets, handed out in batches of users (a `RowSource` of batches).
 
     Parameters
@@ -588,54 +524,3 @@ def one_row_each(batches: Iterable[Batch]) -> Iterator[FloatArray]:
     """
     for batch in batches:
         yield np.where(batch.good[:, None], batch.first_rows, np.nan)
-
-
-@dataclass(frozen=True)
-class UserForm:
-    """How targets and labels are read; public, so that it can travel.
-
-    Attributes
-    ----------
-    encode : callable
-        From the targets of a block to float64 columns.
-    check : callable
-        From the labels of a block to labels of one kind (it raises for a missing one).
-    scale_targets : bool
-        As in `UserRows`.
-    """
-
-    encode: Callable[[Any], FloatArray]
-    check: Callable[[Any], NDArray[Any]]
-    scale_targets: bool
-
-    def __call__(self, rows: RowSource, y: Any, groups: Any) -> UserRows:
-        """Return the users of one place."""
-        codes = np.unique(self.check(groups), return_inverse=True)[1]
-        return UserRows(rows, self.encode(y), codes, self.scale_targets)
-
-
-def users_of(placed: Placed, form: UserForm, n_outputs: int) -> AnyUsers:
-    """Return users whose rows lie in files or on workers, read one place at a time.
-
-    All rows of a user must lie in one place, else this raises: a user in two would send two
-    contributions, each clipped alone, and count twice. No label comes to the driver.
-    """
-    check_apart(placed, form.check)
-    users: Any = placed.joined(form, whole_files=True)
-    users.n_outputs = n_outputs
-    return cast(AnyUsers, users)
-
-
-class RemoteUsers(RemoteRows, Protocol):
-    """Users that live elsewhere, in parts of whole users."""
-
-    n_outputs: int
-
-
-class UsersInTurn(RowSource, Protocol):
-    """Users of one place after the other."""
-
-    n_outputs: int
-
-
-AnyUsers = UserRows | UsersInTurn | RemoteUsers

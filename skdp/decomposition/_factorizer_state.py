@@ -91,9 +91,14 @@ def chosen_method(estimator, shape):
     return "dense" if small else "two_sketch"
 
 
+def _given_sizes(estimator):
+    """Return (columns of F, columns of S) that were asked for; None where nothing was said."""
+    given = estimator.sketch_size
+    return tuple(given) if np.ndim(given) else (given, None)
+
+
 def _sketch_size(estimator):
-    least = max(4 * estimator.n_components, 32)
-    return least if estimator.sketch_size is None else estimator.sketch_size
+    return _given_sizes(estimator)[0] or max(4 * estimator.n_components, 32)
 
 
 def sizes(estimator, shape, *, stream):
@@ -111,12 +116,12 @@ def sizes(estimator, shape, *, stream):
         t *= 2
     if ours and method == "two_sketch" and (1 + _WIDER_CORE) * t * (m + n) <= _WIDE_SIZE:
         wider = _WIDER_CORE
-    v = wider * t if estimator.core_size is None else estimator.core_size
+    v = _given_sizes(estimator)[1] or wider * t
     if method != "dense":
         t, v = min(t, n), min(v, m)
         if min(t, v) < k:
             raise ValueError(
-                f"sketch_size={t} and core_size={v} must be at least n_components={k}. Got "
+                f"sketch_size=({t}, {v}) must be at least n_components={k} on both sides. Got "
                 f"{min(t, v)}."
             )
     return method, t, v
@@ -125,7 +130,7 @@ def sizes(estimator, shape, *, stream):
 def make_layout(estimator, shape, unit):
     """Choose what is released, and refuse what has no bound."""
     method, t, v = sizes(estimator, shape, stream=unit.stream)
-    random = estimator.sensitivity_mode == "random" and method != "dense"
+    random = estimator.sensitivity_mode != "worst_case" and method != "dense"
     if random:
         _check_random(estimator, unit)
     return Layout(method, tuple(shape), t, v, unit, random, estimator.n_components)
@@ -136,14 +141,9 @@ def budget_kinds(estimator):
 
     Several fits with one secret sketch have coins in common, and do not add up.
     """
-    secret = estimator.sensitivity_mode == "random" and estimator.sketch == "gaussian"
+    secret = estimator.sensitivity_mode != "worst_case" and estimator.sketch == "gaussian"
     if not secret or estimator.method == "dense":
         return ("gaussian",)
-    if estimator.sketch_seed is not None:
-        raise PrivacyError(
-            "several fits share the sketch of 'sketch_seed', and what they spend together is not "
-            "known. Use sketch_seed=None, or sensitivity_mode='worst_case'."
-        )
     return ("gaussian", "sketch") if estimator.method == "auto" else ("sketch",)
 
 
@@ -153,22 +153,18 @@ def _check_random(estimator, unit):
     reason = unit.refusal(kind)
     if reason is not None:
         raise ValueError(
-            f"sensitivity_mode='random' has no bound for sketch={kind!r} and privacy_unit="
-            f"{unit.name!r}: {reason}. Use sketch='gaussian', or sensitivity_mode='worst_case', "
-            "which takes exact norms."
+            f"sensitivity_mode={estimator.sensitivity_mode!r} has no bound for sketch={kind!r} and "
+            f"privacy_unit={unit.name!r}: {reason}. Use sketch='gaussian', or sensitivity_mode="
+            "'worst_case', which takes exact norms."
         )
-    if estimator.oblivious or kind in ("sparse", "srht"):
+    if estimator.sensitivity_mode == "oblivious" or kind in ("sparse", "srht"):
         return  # single entries meet rows of known norm, whoever knows the sketch
-    source = None
-    if estimator.sketch_seed is not None:
-        source = "sketch_seed is given, so the sketch may be known to those who choose the data"
-    elif unit.stream:
-        source = "the data arrive after the sketch is drawn"
-    if source is not None:
+    if unit.stream:
         raise ValueError(
-            f"sensitivity_mode='random' counts the sketch as secret noise, and {source}. Use "
-            "sensitivity_mode='worst_case' (single entries: with sketch='sparse' at no cost), or "
-            "declare with oblivious=True that the data do not depend on the sketch in any way."
+            "sensitivity_mode='random' counts the sketch as secret noise, and the data arrive "
+            "after it is drawn. Use sensitivity_mode='worst_case' (single entries: with "
+            "sketch='sparse' at no cost), or declare with sensitivity_mode='oblivious' that the "
+            "data do not depend on the sketch in any way. Got 'random'."
         )
 
 
@@ -317,18 +313,18 @@ class NoisyState:
 
 def contract(unit):
     """Return the caller's bound where that is part of what a neighbour is, else None."""
-    return unit.sensitivity if unit.name in ("frobenius", "rank_one") else None
+    return unit.sensitivity if unit.kind.contract else None
 
 
 def header_of(running):
     """Return what others may know before a state is opened: a NoisyState without arrays."""
-    session, params = running.session, running.group.notes["params"]
+    session, server = running.session, running.server
     receipt = receipt_state(session.spent(), session.ledger)
     receipt["sensitivity"] = contract(running.layout.unit)
     steps, scales = zip(*running.group.steps(), strict=True)
     return NoisyState(
-        running.layout.method, running.layout.shape, params["first_row"], map_digest(running.maps),
-        list(steps), [s**2 for s in scales], [], params["honest_servers"], [receipt],
+        running.layout.method, running.layout.shape, server.first_row, map_digest(running.maps),
+        list(steps), [s**2 for s in scales], [], server.honest_servers, [receipt],
     )  # fmt: skip
 
 
@@ -341,7 +337,7 @@ def check_alike(state, other):
     """Refuse to merge states of other sketches, shapes or noise."""
     for name, remedy in (
         ("method", "one 'method'"),
-        ("digest", "one 'sketch_seed' and equal sketch parameters"),
+        ("digest", "for_server() of one factorizer, or one 'sketch_seed'"),
         ("honest_servers", "states that are all noisy, or all parts of the noise"),
         ("protects", "one 'privacy_unit', 'adjacency' and 'unit_bound'"),
     ):
@@ -447,7 +443,9 @@ def check_parts(states):
         if other.steps != first.steps or other.shape != first.shape or not same_rows:
             raise ValueError("parts of a secure sum need equal steps and shapes.")
     if first.honest_servers is None:
-        raise PrivacyError("a secure sum adds parts of the noise: set 'honest_servers'.")
+        raise PrivacyError(
+            "a secure sum adds parts of the noise: use servers of for_server(honest_servers=...)."
+        )
     if len(states) < first.honest_servers:
         raise PrivacyError("fewer servers than 'honest_servers': the sum has too little noise.")
     receipt_of([replace(first, receipts=[r for state in states for r in state.receipts])])
@@ -470,6 +468,25 @@ def secure_total(states, aggregator):
     return replace(first, arrays=arrays, variances=variances, receipts=receipts)
 
 
+@dataclass(frozen=True)
+class Server:
+    """What a server among several knows of its part.
+
+    Attributes
+    ----------
+    first_row : int
+        Place of its first row among the rows of all.
+    honest_servers : int or None
+        Servers that are sure to add their part of the noise; None: each adds all of it.
+    sketch_seed : int or None
+        Public seed of the sketches that all share; None: those of `FactorizerState.source`.
+    """
+
+    first_row: int = 0
+    honest_servers: int | None = None
+    sketch_seed: int | None = None
+
+
 @dataclass(frozen=True, repr=False)
 class Running:
     """Sketches that were paid for and take data.
@@ -483,11 +500,14 @@ class Running:
         What is released.
     maps : list of SketchMap
         The sketches.
+    server : Server
+        Which part of the matrix, and of the noise, they hold.
     """
 
     group: NoisyGroup | StreamGroup
     layout: Layout
     maps: list
+    server: Server = field(default_factory=Server)
 
     @property
     def session(self):
@@ -533,31 +553,29 @@ def begin(estimator, session, shape):
     Nothing is read. `estimator` gives its parameters, and the source of the sketches if it has one.
     """
     layout = make_layout(estimator, shape, estimator._unit(stream=True))
-    source = estimator._state.source
-    shared = source is not None or estimator.sketch_seed is not None
-    source = source or SketchSource.of(session, estimator.sketch_seed)
-    maps = draw_maps(layout, estimator.sketch, source.shared_with(session), estimator.first_row)
+    source, server = shared_source(estimator, session), estimator._server or Server()
+    maps = draw_maps(layout, estimator.sketch, source.shared_with(session), server.first_row)
     bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
     if estimator.max_releases > 1:
         group = _for_many_releases(estimator, session, layout, maps, bounds, source)
     else:
-        parties, note = estimator.honest_servers or 0, ", noise first"
         grants = grant_sketches(
-            session, bounds, layout.shares, parties=parties, shared=shared, note=note
-        )
+            session, bounds, layout.shares, parties=server.honest_servers or 0,
+            shared=estimator._server is not None, note=", noise first",
+        )  # fmt: skip
         notes = {"rows_seen": 0, "params": estimator._plain_params()}
         group = NoisyGroup(session, grants, notes)
-    return replace(estimator._state, running=Running(group, layout, maps), source=source)
+    return replace(estimator._state, running=Running(group, layout, maps, server), source=source)
+
+
+def shared_source(estimator, session):
+    """Return where the sketches come from: of another server, of a public seed, or a new secret."""
+    server = estimator._server or Server()
+    return estimator._state.source or SketchSource.of(session, server.sketch_seed)
 
 
 def _for_many_releases(estimator, session, layout, maps, bounds, source):
     """Pay for all releases of a stream."""
-    if estimator.sketch_seed is not None and any(bound.law is not None for bound in bounds):
-        raise ValueError(
-            "many releases of a random sketch need one of their own; use sketch_seed=None, or "
-            "sensitivity_mode='worst_case'. Got "
-            f"sketch_seed={estimator.sketch_seed!r} instead."
-        )
     notes = {
         "sketches": source.secret(),
         "rows_seen": 0,
@@ -576,7 +594,7 @@ def resumed(estimator, group):
     machine it may differ, and its norms with it.
     """
     layout = make_layout(estimator, estimator._shape(), estimator._unit(stream=True))
-    maps = draw_maps(layout, estimator.sketch, group.sketches(), estimator.first_row)
+    maps = draw_maps(layout, estimator.sketch, group.sketches())
     if map_digest(maps, left=True) != group.notes["digest"]:
         raise PrivacyError(
             "the sketches of this stream cannot be drawn again here: another machine or "
@@ -599,16 +617,15 @@ def merged(estimator, session, noisy):
     """Factor opened states, each of some rows, of one server or of several: fitted attributes."""
     n, blocks = noisy[0].shape[1], added(noisy)
     unit = estimator._unit(stream=True)
-    source = estimator._state.source or SketchSource.of(session, estimator.sketch_seed)
-    source = source.shared_with(session)
+    source = shared_source(estimator, session).shared_with(session)
     maps = [
         draw_maps(make_layout(estimator, (m, n), unit), estimator.sketch, source, first)
         for first, m, *_ in blocks
     ]
     if map_digest(maps[0]) != noisy[0].digest:
         raise ValueError(
-            "the messages come from other sketches; use the servers' 'method', 'sketch', "
-            "'sketch_size', 'core_size' and 'sketch_seed', or for_server()."
+            "the messages come from other sketches; use the servers' 'method', 'sketch' and "
+            "'sketch_size', and for_server() with their 'sketch_seed'."
         )
     layout = make_layout(estimator, (sum(block[1] for block in blocks), n), unit)
     answers = stacked(layout.method, blocks)

@@ -11,12 +11,14 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array
 
 from skdp._inputs import advised, checked, checked_updates, public_units, refuse_blocks
+from skdp._validation import check_int
 from skdp.base import atomic
 from skdp.decomposition._base import warn_below_noise
 from skdp.decomposition._factorizer_state import (
     OTHER_BLOCKS,
     FactorizerState,
     NoisyState,
+    Server,
     _has_shape,
     all_spent,
     begin,
@@ -36,6 +38,7 @@ from skdp.decomposition._streaming import StreamingMixin
 from skdp.exceptions import PrivacyError
 from skdp.privacy.ledger.routes import charge_parts
 from skdp.queries.sketches import Updates, Whole
+from skdp.units import unit_of
 
 stream_method = available_if(_has_shape)
 
@@ -44,6 +47,7 @@ class FactorizerStreams(StreamingMixin):
     """Updates to a matrix of known shape, one release or many, one server or many."""
 
     _state = FactorizerState()
+    _server: Server | None = None  # of several; set by `for_server`, and no clone has it
     _secrets = (*StreamingMixin._secrets, "_state")
 
     # -- adding data ----------------------------------------------------------------------------
@@ -126,7 +130,7 @@ class FactorizerStreams(StreamingMixin):
         return self
 
     def _refuse_rows(self, name):
-        if self.privacy_unit == "row":
+        if unit_of(self).by_rows:
             raise ValueError(
                 f"privacy_unit='row' clips whole rows, which {name} does not see; use partial_fit."
             )
@@ -139,10 +143,7 @@ class FactorizerStreams(StreamingMixin):
         self._state = replace(self._state, **changes)
 
     def _checked_running(self):
-        """Return what runs, if anything: its parameters unchanged, later ledgers charged.
-
-        `honest_servers` says how much of the noise it drew, `privacy_unit` how data are bounded.
-        """
+        """Return what runs, if anything: its parameters unchanged, later ledgers charged."""
         group, running = self._running_stream(), self._state.running
         if group is None:
             if running is not None:
@@ -245,15 +246,28 @@ class FactorizerStreams(StreamingMixin):
         return self
 
     # -- servers --------------------------------------------------------------------------------
-    def for_server(self, *, matrix_shape: Any = None, first_row: Any = None) -> Any:
-        """Return an empty factorizer that shares the sketches of this one, with its own noise.
+    def for_server(
+        self,
+        *,
+        matrix_shape: Any = None,
+        first_row: Any = 0,
+        honest_servers: Any = None,
+        sketch_seed: Any = None,
+    ) -> Any:
+        """Return an empty factorizer for one of several servers, with noise of its own.
 
         Parameters
         ----------
-        matrix_shape : tuple of int or None
-            Shape of the other server's matrix (for a partition of the rows).
-        first_row : int or None
+        matrix_shape : tuple of int or None, default=None
+            Shape of this server's matrix, if servers hold ranges of rows.
+        first_row : int, default=0
             Place of its first row among all rows.
+        honest_servers : int or None, default=None
+            Under a secure sum: number of servers, other than a curious one, that are sure to add
+            their part of the noise: at most all but one. None: each server adds all of it.
+        sketch_seed : int or None, default=None
+            Public seed of the sketches: factorizers that are made elsewhere with the same one have
+            the same sketches. None shares the sketches of this one, which are secret.
 
         Returns
         -------
@@ -265,14 +279,20 @@ class FactorizerStreams(StreamingMixin):
                 "for_server needs random_state=None: servers with one seed would draw the same "
                 f"noise, and the difference of two would be exact. Got {self.random_state!r}."
             )
-        if self._state.source is None:
+        if sketch_seed is None and self._server is not None:
+            sketch_seed = self._server.sketch_seed
+        server = Server(first_row, honest_servers, sketch_seed)
+        check_int(server, "first_row", 0)
+        check_int(server, "honest_servers", 1, none=True)
+        check_int(server, "sketch_seed", 0, none=True)
+        if sketch_seed is None and self._state.source is None:
             self._running()
         other = self._twin()
         if matrix_shape is not None:
             other.set_params(matrix_shape=matrix_shape)
-        if first_row is not None:
-            other.set_params(first_row=first_row)
-        other._keep(source=self._state.source)
+        other._server = server
+        if sketch_seed is None:
+            other._keep(source=self._state.source)
         return other
 
     def state_message(self) -> Any:
@@ -291,7 +311,7 @@ class FactorizerStreams(StreamingMixin):
             raise PrivacyError(f"{name} opens a state once for all; it needs max_releases=1.")
 
     def _refuse_part(self, name):
-        if self.honest_servers is not None:
+        if (self._server or Server()).honest_servers is not None:
             raise PrivacyError(
                 f"{name} would show a part of the noise, which protects nothing alone; with "
                 "honest_servers use merge_secure."
@@ -307,7 +327,7 @@ class FactorizerStreams(StreamingMixin):
         noisy = opened(running)
         self._keep(running=None)
         self._close_session(running.session, {})
-        name = noisy.fingerprint() if self.honest_servers is None else None
+        name = noisy.fingerprint() if running.server.honest_servers is None else None
         header = replace(noisy, arrays=[], receipts=list(receipts) or noisy.receipts)
         self._keep(sent=(*self._state.sent, (name, header)))
         return noisy
@@ -345,8 +365,8 @@ class FactorizerStreams(StreamingMixin):
         Parameters
         ----------
         servers : sequence of DPLowRankFactorizer
-            Factorizers with `honest_servers`, one of which may be this one. Each draws a part of
-            the noise; together `honest_servers` of them draw all of it.
+            Factorizers of ``for_server(honest_servers=...)``, one of which may be this one. Each
+            draws a part of the noise; together `honest_servers` of them draw all of it.
         aggregator : callable
             Takes a list of equally shaped int64 arrays and returns their sum modulo 2**64.
 

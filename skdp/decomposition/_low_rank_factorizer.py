@@ -9,15 +9,15 @@ import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
 from skdp._inputs import (
-    bound_of,
     check_rows,
     check_unit_bound,
     checked,
     is_memory_map,
+    matrix_unit,
     public_units,
     refuse_blocks,
 )
-from skdp._validation import Seed, check_bool, check_int, check_option, check_real, check_shape
+from skdp._validation import Seed, check_int, check_option, check_shape
 from skdp.base import BaseDPEstimator, atomic
 from skdp.data.blocks import is_paths
 from skdp.decomposition._base import LinearTransformMixin, as_input_dtype, warn_below_noise
@@ -32,7 +32,8 @@ from skdp.decomposition._factorizer_state import (
 from skdp.decomposition._factorizer_streams import FactorizerStreams
 from skdp.decomposition._streaming import FactorizerPlanMixin
 from skdp.privacy.streams.sketches import SketchSource, grant_sketches
-from skdp.queries.sketches import SKETCH_UNITS, SketchUnit, Whole
+from skdp.queries.sketches import SketchUnit, Whole
+from skdp.units import NORM, offered, unit_of
 
 _METHODS = ("auto", "two_sketch", "three_sketch", "dense")
 _SKETCHES = ("gaussian", "srht", "sparse", "isometry")
@@ -56,8 +57,6 @@ class DPLowRankFactorizer(
         Budget of one fit, or of one stream; ``inf`` adds no noise (and warns).
     delta : float, default=1e-6
         Probability that the bound fails; well below one over the number of units.
-    clip_norm : float, default=1.0
-        Row unit: largest norm of a row.
     adjacency : {"add_remove", "zero_out", "replace"}, default="add_remove"
         "add_remove" for all units but the row; the row and the entry unit have "replace". The row
         unit has "zero_out" instead of "add_remove", a row against zeros, since the number of rows
@@ -66,40 +65,30 @@ class DPLowRankFactorizer(
         What is protected. "frobenius" (and "rank_one"): any change of A (of rank one) of Frobenius
         norm at most `unit_bound`; in a stream, the updates of one unit sum to at most
         `unit_bound` in absolute value. Both are the caller's contract: it cannot be checked.
-        "row": one row, scaled down to `clip_norm`. "entry": one entry, clipped to `unit_bound`;
+        "row": one row, scaled down to norm `unit_bound`. "entry": one entry, clipped to the bounds;
         in a stream, updates whose absolute values sum to no more than the larger bound (with
         "replace", before and after: they may come at other times, which costs twice as much).
     unit_bound : (low, high), float or None, default=None
         The bound of the unit. "entry": what an entry is clipped to; None is (0, 1). "frobenius" and
-        "rank_one": the norm of the largest change; None is 1. "row" has none: see `clip_norm`.
-    oblivious : bool, default=False
-        Declare that the data do not depend on the sketch in any way: then a sketch that is drawn
-        before the data, or from a known seed, may count as noise (``sensitivity_mode="random"``).
-        If that is wrong, epsilon=1 can really be 3 to 10.
+        "rank_one": the norm of the largest change; "row": the largest norm of a row; None is 1.
     method : {"auto", "two_sketch", "three_sketch", "dense"}, default="auto"
         What is released: sketches of the rows and of the columns, a third one of both, or A
         itself. "auto" takes "dense", which has less error, up to 20 million entries: it makes a
         matrix of noise of the shape of A.
     sketch : {"gaussian", "srht", "sparse", "isometry"}, default="gaussian"
         Kind of sketch. "sparse" makes updates fast.
-    sensitivity_mode : {"random", "worst_case"}, default="random"
+    sensitivity_mode : {"random", "oblivious", "worst_case"}, default="random"
         "random": a secret Gaussian sketch is part of the noise. "worst_case": exact norms of the
         sketch that was drawn, for data that may depend on it: streams, servers, known seeds.
-    sketch_size : int or None, default=None
-        Columns of the row sketch; None is ``max(4 k, 32)`` for k components, and twice that for
-        `fit` where all sketches take 32 MB at most.
-    core_size : int or None, default=None
-        Rows of the column sketch; None is twice `sketch_size`, and five times that of the default
-        for "two_sketch" in `fit` where all sketches take 32 MB at most.
-    sketch_seed : int or None, default=None
-        Public seed that servers share to have one sketch; None draws a secret sketch.
+        "oblivious": as "random", where you declare that the data do not depend in any way on a
+        sketch that is drawn before them, or from a known seed. If that is wrong, epsilon=1 can
+        really be 3 to 10.
+    sketch_size : int, (int, int) or None, default=None
+        Columns of the row sketch, and rows of the column sketch: twice as many, if not given. None
+        is ``max(4 k, 32)`` for k components; twice that for `fit` where all sketches take 32 MB at
+        most, and for "two_sketch" five times as many rows.
     matrix_shape : tuple of int or None, default=None
         Public shape of a matrix that arrives by `update`, `update_matrix` or `partial_fit`.
-    first_row : int, default=0
-        Servers that each hold a range of rows: place of this one's first row.
-    honest_servers : int or None, default=None
-        Servers under a secure sum: number of servers, other than a curious one, that are sure to
-        add their part of the noise: at most all but one. None: each server adds all of it.
     max_releases : int, default=1
         Number of releases of a stream. Beyond 1 their noise is correlated over time, and the bound
         of a unit holds for the sum over time of the norms of all that it contributes.
@@ -166,11 +155,8 @@ class DPLowRankFactorizer(
     True
     """
 
-    _privacy_units = {
-        "frobenius": ("add_remove",),
-        "rank_one": ("add_remove",),
-        "row": ("zero_out", "replace"),
-        "entry": ("add_remove", "replace"),
+    _privacy_units = offered("frobenius", "rank_one", "row", "entry") | {
+        "row": ("zero_out", "replace")
     }
 
     def __init__(
@@ -179,20 +165,14 @@ class DPLowRankFactorizer(
         *,
         epsilon: float = 1.0,
         delta: float = 1e-6,
-        clip_norm: float = 1.0,
         adjacency: str = "add_remove",
         privacy_unit: str = "frobenius",
         unit_bound: Any = None,
-        oblivious: bool = False,
         method: str = "auto",
         sketch: str = "gaussian",
         sensitivity_mode: str = "random",
-        sketch_size: int | None = None,
-        core_size: int | None = None,
-        sketch_seed: int | None = None,
+        sketch_size: int | tuple[int, int] | None = None,
         matrix_shape: tuple[int, int] | None = None,
-        first_row: int = 0,
-        honest_servers: int | None = None,
         max_releases: int = 1,
         mechanism: str = "auto",
         window: int | None = None,
@@ -204,18 +184,12 @@ class DPLowRankFactorizer(
         self.delta = delta
         self.privacy_unit = privacy_unit
         self.unit_bound = unit_bound
-        self.clip_norm = clip_norm
         self.adjacency = adjacency
-        self.oblivious = oblivious
         self.method = method
         self.sketch = sketch
         self.sensitivity_mode = sensitivity_mode
         self.sketch_size = sketch_size
-        self.core_size = core_size
-        self.sketch_seed = sketch_seed
         self.matrix_shape = matrix_shape
-        self.first_row = first_row
-        self.honest_servers = honest_servers
         self.max_releases = max_releases
         self.mechanism = mechanism
         self.window = window
@@ -250,11 +224,9 @@ class DPLowRankFactorizer(
     def _fit_session(self, session, X):
         """Make all releases; X itself is read by the session alone."""
         layout = make_layout(self, shape_of(X), self._unit(stream=False))
-        source = SketchSource.of(session, self.sketch_seed)
-        maps = draw_maps(layout, self.sketch, source, self.first_row)
+        maps = draw_maps(layout, self.sketch, SketchSource.of(session))
         bounds = [layout.unit.bound(sketch, random=layout.random) for sketch in maps]
-        shared = self.sketch_seed is not None
-        grants = grant_sketches(session, bounds, layout.shares, shared=shared)
+        grants = grant_sketches(session, bounds, layout.shares)
         query = Whole(X, layout.unit)
         answers = [g.open(query.answer(s)) for g, s in zip(grants, maps, strict=True)]
         return factored(layout, answers, [maps], random_start(session, layout))
@@ -305,22 +277,20 @@ class DPLowRankFactorizer(
 
     def _check_parameters(self):
         check_int(self, "n_components", 1)
-        unit = check_option(self, "privacy_unit", SKETCH_UNITS)
-        if unit == "row" and self.adjacency == "add_remove":
+        check_option(self, "privacy_unit", tuple(self._privacy_units))
+        if unit_of(self).by_rows and self.adjacency == "add_remove":
             raise ValueError(
                 "privacy_unit='row' needs adjacency='zero_out' (a row against zeros) or 'replace': "
                 "left_ has one row for each row of X, so their number is public. Got 'add_remove'."
             )
         check_unit_bound(self, 1e-60, 1e60)
-        check_real(self, "clip_norm", 1e-60, 1e60)
         check_option(self, "method", _METHODS)
         check_option(self, "sketch", _SKETCHES)
-        check_option(self, "sensitivity_mode", ("random", "worst_case"))
-        check_bool(self, "oblivious")
-        for name in ("sketch_size", "core_size", "honest_servers"):
-            check_int(self, name, 1, none=True)
-        check_int(self, "sketch_seed", 0, none=True)
-        check_int(self, "first_row", 0)
+        check_option(self, "sensitivity_mode", ("random", "oblivious", "worst_case"))
+        if np.ndim(self.sketch_size):
+            check_shape(self, "sketch_size")
+        else:
+            check_int(self, "sketch_size", 1, none=True)
         self._check_releases()
         if self.matrix_shape is not None:
             self._check_matrix(check_shape(self, "matrix_shape"))
@@ -334,15 +304,16 @@ class DPLowRankFactorizer(
                 "'window' must be at most 'max_releases', and needs mechanism='tree' or 'auto'. "
                 f"Got window={window!r}, max_releases={horizon!r}, mechanism={mechanism!r}."
             )
-        if horizon > 1 and self.honest_servers is not None:
-            raise ValueError("'honest_servers' is for a single release; use max_releases=1.")
 
     def _check_fit(self):
         self._check_parameters()
         if self._state.running is not None or self._running_stream() is not None:
             raise ValueError("a stream is running: release it, or fit a clone.")
-        if self.honest_servers is not None:
-            raise ValueError("'honest_servers' is for streams under a secure sum, not for fit.")
+        if self._server is not None:
+            raise ValueError(
+                "a factorizer of 'for_server' takes updates, not fit: its sketches are shared with "
+                "other servers. Use update_matrix, or fit a clone."
+            )
 
     def _matrix(self, X):
         """Return the checked matrix, or its files."""
@@ -364,11 +335,10 @@ class DPLowRankFactorizer(
             )
 
     def _unit(self, *, stream):
-        clip_norm, bound = float(self.clip_norm), bound_of(self)
-        if self.privacy_unit == "entry":
-            return SketchUnit("entry", self.adjacency, stream, clip_norm, *map(float, bound))
-        change = 1.0 if bound is None else float(bound)
-        return SketchUnit(self.privacy_unit, self.adjacency, stream, clip_norm, sensitivity=change)
+        more = {"stream": stream}
+        if unit_of(self).by_rows:
+            more["clip_norm"] = float(NORM.default if self.unit_bound is None else self.unit_bound)
+        return matrix_unit(self, SketchUnit, **more)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -166,8 +166,8 @@ def candidate_of(estimator, params):
 # Parameters that change what a fit spends: a search may not draw them anew. Those of the second
 # line say whether it is Gaussian, pure, or has random sketches.
 _SPENDING = (
-    "epsilon", "delta", "adjacency", "privacy_unit", "sensitivity", "unit_bound", "init",
-    "random_state", "algorithm", "entry_bounds", "method", "sketch", "sketch_seed",
+    "epsilon", "delta", "adjacency", "privacy_unit", "unit_bound", "init",
+    "random_state", "algorithm", "entry_bounds", "method", "sketch",
     "sensitivity_mode",
 )  # fmt: skip
 _DELTA = 1e-6  # at which a total is said

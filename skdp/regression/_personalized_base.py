@@ -40,7 +40,7 @@ from skdp._validation import (
     spread_range,
 )
 from skdp.base import BaseDPEstimator, atomic
-from skdp.data.units import UserForm, UserRows, users_of
+from skdp.data.units import GroupForm, UserRows, groups_of
 from skdp.exceptions import PrivacyUnitWarning, PrivacyWarning, warn_caller
 from skdp.queries.users import UserQuery
 from skdp.regression._users import (
@@ -77,6 +77,7 @@ from skdp.solvers.user_heads import (
     usable,
 )
 from skdp.theory import FitPlan, check_counts, rehearse
+from skdp.units import offered
 
 _GLOBAL_SHARES = {"targets": 0.08, "columns": 0.1, "global": 0.1, "reach": 0.02}
 _SCALES = 4.0  # half the width of public bounds, in scales of the targets
@@ -309,10 +310,7 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
     _methods_with_users = ("fit", "predict", "score")
 
     _fit_keeps = "an exact head for each user, and the users' labels"
-    _privacy_units = {
-        "group": ("add_remove", "replace"),
-        "row": ("add_remove", "replace"),
-    }
+    _privacy_units = offered("group", "row")
 
     @property
     def privacy_unit(self) -> Any:
@@ -391,7 +389,9 @@ class PersonalizedBase(ParametersMixin, PublicationMixin, BaseDPEstimator):
             )
         encode, n_outputs, scale_targets = self._block_encoding()
         placed = in_blocks(self, X, y, groups, numbers=self._y_numeric)
-        return users_of(placed, UserForm(encode, check_labels, scale_targets), n_outputs)
+        users = groups_of(placed, GroupForm(check_labels, encode, scale_targets))
+        users.n_outputs = n_outputs
+        return users
 
     def _unit_of(self, groups):
         if groups is not None and self.user_column is not None:

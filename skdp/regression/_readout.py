@@ -33,8 +33,9 @@ from skdp.answer import released_count
 from skdp.base import BaseDPEstimator, learn_scale, warn_far_columns, warn_unclear_columns
 from skdp.data.blocks import row_source
 from skdp.data.units import GroupForm, Placed, groups_of
+from skdp.data.views import RowScale, TargetScale
 from skdp.exceptions import PrivacyWarning, warn_caller
-from skdp.queries.readout import ReadoutQuery, RowScale, TargetScale
+from skdp.queries.readout import ReadoutQuery
 from skdp.solvers.columns import Columns, columns_about_zero, find_columns
 from skdp.solvers.postprocess import readout_moments
 from skdp.solvers.spectral import bought_sums
@@ -171,13 +172,6 @@ def kept_of(ask, clip_norm, shares, n, unit_noise):
     return np.sort(order[: int(size)]), left
 
 
-def every_column(coefficients, kept, d):
-    """Return coefficients of all columns, zeros where they are not kept."""
-    whole = np.zeros((d, coefficients.shape[1]))
-    whole[kept] = coefficients
-    return whole
-
-
 # What theory expects of rehearsed regressions, and the shapes that they are rehearsed on.
 
 
@@ -283,6 +277,35 @@ _TYPICAL = 0.75  # length of a row in units of half the diagonal of its bounds: 
 _TARGET = 0.6
 
 
+class Released(NamedTuple):
+    """What a read-out released, before it is solved.
+
+    Attributes
+    ----------
+    moments : ReadoutMoments or None
+        Of rows and targets; None where all budget went into where targets lie.
+    noise_scale : float
+        Of the moments.
+    clip_norm : float
+        Of rows in `units`.
+    scale : TargetScale
+        Of the targets.
+    kept : ndarray of int
+        Columns that the moments hold.
+    units, found : RowScale
+        Centre and unit of each column: those that are used, infinite where a column did not show
+        its own, and all that were found.
+    """
+
+    moments: Any
+    noise_scale: float
+    clip_norm: float
+    scale: TargetScale
+    kept: np.ndarray
+    units: RowScale
+    found: RowScale
+
+
 class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
     """A linear model from one release of its second moments."""
 
@@ -325,12 +348,10 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             return placed.joined(form)
         return groups_of(placed, GroupForm(check_labels, form.columns))
 
-    def _release(self, session, placed, form, scale_of, solve):
-        """Return (coefficients, intercepts, scale, attributes), all from released numbers.
+    def _release(self, session, placed, form, scale):
+        """Make all releases: where columns and targets lie, and the second moments.
 
-        `scale_of(session, ask, shares, n)` returns the public scale of the q targets, paid or not,
-        and what is left of the share of the model; ``solve(released, clip_norm, scale)`` the
-        solution.
+        `scale` is the public one of the targets, or None: then it is learnt.
         """
         records, q = self._records(placed, form), form.n_targets
         rows = records if self._by_group else placed.rows
@@ -342,37 +363,32 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
         query = self._asked(ReadoutQuery, records, **anything)
         ask = session.ask(query)
         n = float(query.n_rows) if self._total_is_public() else None
-        units = unit = self._public_units(d)
+        units = found = self._public_units(d)
         if learns:
-            units, unit = self._units(ask, d, shares["columns"], n)
+            units, found = self._units(ask, d, shares["columns"], n)
         if learns or self.bounds is not None:
             ask = ask.scaled(units)
         clip_norm, seen = self._clip_norm_of(session, ask, d, shares)
         if learns and not seen and not math.isfinite(units.reach):  # rows of any length: no part
             units = units._replace(size=np.full(d, math.inf))
             ask = ask.scaled(units)
-        scale, left = scale_of(session, ask.targets(), shares, n)
+        left = model_share(shares)
+        if scale is None:
+            scale, left = self._target_scale(session, ask.targets(), (d, q), shares, n)
         shares = left_for_model(shares, left)
-        kept, coefficients, intercepts = np.arange(d), np.zeros((d, q)), np.zeros(q)
+        kept, share = np.arange(d), shares["readout"] if left else 0.0
         if wide and left:
             noise = query.neighbours.positive(session.noise_multiplier)
-            kept, left = kept_of(ask, clip_norm, shares, n, noise)
+            kept, share = kept_of(ask, clip_norm, shares, n, noise)
             ask = ask.selected(kept)
-        elif left:
-            left = shares["readout"]
-        if left:
-            coefficients, intercepts = self._solved(ask, left, clip_norm, scale, solve)
-        coefficients = every_column(coefficients, kept, d) / units.size[:, None]
-        intercepts = intercepts - units.center @ coefficients
-        attributes = {"clip_norm_": clip_norm, "center_": unit.center, "scale_": unit.size}
-        attributes["entry_bounds_"] = units.bounds()
-        return coefficients, intercepts, scale, attributes
+        moments, noise = self._moments(ask, share, clip_norm, scale) if share else (None, 0.0)
+        return Released(moments, noise, clip_norm, scale, kept, units, found)
 
-    def _solved(self, ask, share, clip_norm, scale, solve):
-        """Release the moments; return what `solve` makes of them: coefficients, intercepts."""
+    def _moments(self, ask, share, clip_norm, scale):
+        """Release the moments of records; return them in units of the data, and their noise."""
         corner, target = self._lengths(clip_norm)
         answer = ask.within(clip_norm, scale).readout(corner, target, share=share)
-        released = readout_moments(
+        moments = readout_moments(
             answer.value,
             answer.noise_scale,
             scale.size / target,
@@ -380,9 +396,24 @@ class ReadoutBase(GroupUnitMixin, BaseDPEstimator):
             clip_norm=clip_norm,
             target_norm=target if np.isfinite(scale.high - scale.low).all() else math.inf,
         )
-        solution = solve(released, clip_norm, scale)
-        self._warn_unseen(solution, len(released.scatter), clip_norm, answer.noise_scale)
-        return solution.coefficients, solution.intercepts
+        return moments, answer.noise_scale
+
+    def _fitted(self, released, solution):
+        """Return (coefficients, intercepts) in units of the rows, and what else was learnt.
+
+        No `solution` predicts the centre of the targets.
+        """
+        d, units = len(released.units.size), released.units
+        coefficients = np.zeros((d, len(released.scale.size)))
+        intercepts = np.zeros(coefficients.shape[1])
+        if solution is not None:
+            size, noise = len(released.moments.scatter), released.noise_scale
+            self._warn_unseen(solution, size, released.clip_norm, noise)
+            coefficients[released.kept], intercepts = solution.coefficients, solution.intercepts
+        coefficients = coefficients / units.size[:, None]
+        attributes = {"clip_norm_": released.clip_norm, "entry_bounds_": units.bounds()}
+        attributes |= {"center_": released.found.center, "scale_": released.found.size}
+        return coefficients, intercepts - units.center @ coefficients, attributes
 
     def _learns_columns(self, session, rows):
         """Whether columns get units, from public facts: sparse rows stay sparse."""

@@ -14,8 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdp._inputs import as_columns, float_dtype, n_columns
 from skdp._validation import ColumnBounds, Seed, Split, check_range, spread_range
 from skdp.base import atomic
-from skdp.data.views import RecordForm
-from skdp.queries.readout import TargetScale
+from skdp.data.views import RecordForm, TargetScale
 from skdp.regression._readout import (
     GuessedRows,
     ReadoutBase,
@@ -199,18 +198,18 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, ReadoutBase):
 
     def _fit_session(self, session, placed):
         """Make all releases; the records are read by the session alone."""
-        d, q = placed.rows.n_features, n_columns(placed.columns["y"])
+        q = n_columns(placed.columns["y"])
         bounds = check_range(self, "target_bounds")
         bounds = spread_range(self, "target_bounds", bounds, q, "targets")
-
-        def scale_of(session, ask, shares, n):
-            if bounds is None:
-                return self._target_scale(session, ask, (d, q), shares, n)
+        scale = None
+        if bounds is not None:
             scale = TargetScale.in_box(*bounds, centered=self.fit_intercept)
-            return scale, model_share(shares)
-
-        form = RecordForm(as_columns, q)
-        W, b, scale, attributes = self._release(session, placed, form, scale_of, self._solve)
+        released = self._release(session, placed, RecordForm(as_columns, q), scale)
+        solution, scale = None, released.scale
+        if released.moments is not None:
+            moments = steadied(released.moments, scale.size / math.sqrt(q))
+            solution = solve_readout(moments, float(self.alpha))
+        W, b, attributes = self._fitted(released, solution)
         single = q == 1  # a column counts as one target, as in scikit-learn
         intercept = b + scale.center if self.fit_intercept else np.zeros_like(b)
         return attributes | {
@@ -220,10 +219,6 @@ class DPRidge(MultiOutputMixin, ScoredRegressorMixin, ReadoutBase):
             "intercept_": float(intercept[0]) if single else intercept,
             "target_bounds_": (scale.low, scale.high),
         }
-
-    def _solve(self, released, _clip_norm, scale):
-        half = scale.size / math.sqrt(len(scale.size))
-        return solve_readout(steadied(released, half), float(self.alpha))
 
     def _target_scale(self, session, ask, shape, shares, n):
         """Return learnt bounds about the medians of the targets (about 0 without an intercept).

@@ -16,10 +16,9 @@ from skdp._inputs import float_dtype
 from skdp._validation import ColumnBounds, Seed, Split, check_classes, check_kind, class_numbers
 from skdp.base import atomic
 from skdp.data.blocks import is_dask_array
-from skdp.data.views import RecordForm
+from skdp.data.views import RecordForm, TargetScale
 from skdp.exceptions import PrivacyWarning, warn_caller
-from skdp.queries.readout import TargetScale
-from skdp.regression._readout import GuessedRows, ReadoutBase, model_share
+from skdp.regression._readout import GuessedRows, ReadoutBase
 from skdp.regression._scores import ScoredClassifierMixin
 from skdp.solvers.postprocess import class_moments, reweighted, solve_readout
 from skdp.theory import FitPlan, check_counts
@@ -222,20 +221,16 @@ class DPRidgeClassifier(ScoredClassifierMixin, ReadoutBase):
         codes, factor = label_codes(len(classes), centered=self.fit_intercept)
         q = codes.shape[1]
         form = RecordForm(partial(encode, classes=classes, codes=codes), q)
-        scale = TargetScale.in_ball(1.0, q)
-        solve = partial(self._solve, classes=classes, codes=codes)
-
-        def scale_of(_session, _ask, shares, _n):
-            return scale, model_share(shares)
-
-        W, b, _, attributes = self._release(session, placed, form, scale_of, solve)
+        released = self._release(session, placed, form, TargetScale.in_ball(1.0, q))
+        solution = self._solve(released.moments, released.clip_norm, classes, codes)
+        W, b, attributes = self._fitted(released, solution)
         return attributes | {
             "classes_": classes,
             "coef_": (factor * W.T).astype(float_dtype(placed.rows), copy=False),
             "intercept_": intercepts(b, factor) if self.fit_intercept else np.zeros_like(b),
         }
 
-    def _solve(self, released, clip_norm, _scale, *, classes, codes):
+    def _solve(self, released, clip_norm, classes, codes):
         """Return the solution under the weights of the classes; all of it is free."""
         alpha = float(self.alpha)
         if not self._releases_sums():

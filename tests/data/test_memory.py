@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from skdp.data import units
-from skdp.data.units import Memory, UserRows
+from skdp.data import units, views
+from skdp.data.units import UserRows
+from skdp.data.views import Memory
 from skdp.queries.users import UserQuery
 from skdp.solvers.personalization import GlobalModel, Shared, View
 from skdp.solvers.shared_subspace import ResidualRound, Votes
@@ -12,7 +13,7 @@ from skdp.solvers.user_heads import Heads, HeadVotes, all_rules
 
 
 def test_what_does_not_fit_is_made_again(monkeypatch):
-    monkeypatch.setattr(units, "_KEPT_BYTES", 100)
+    monkeypatch.setattr(views, "_KEPT_BYTES", 100)
     made = []
 
     def make(n):
@@ -58,7 +59,7 @@ def test_no_bit_depends_on_what_is_kept(m, monkeypatch):
     order = rng.permutation(len(X))
     found = []
     for limit, rows, jobs in ((2**20, order, None), (0, slice(None), None), (700, order, 2)):
-        monkeypatch.setattr(units, "_KEPT_BYTES", limit)
+        monkeypatch.setattr(views, "_KEPT_BYTES", limit)
         users = UserRows(X[rows], y[rows], codes[rows], True)
         found.append(messages(UserQuery(users, adjacency="add_remove", n_jobs=jobs)))
     for other in found[1:]:

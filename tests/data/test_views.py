@@ -6,7 +6,8 @@ import scipy.sparse as sp
 
 from skdp.data import blocks, views
 from skdp.data.blocks import dense, finite_rows, row_source
-from skdp.data.views import columns_of, selected
+from skdp.data.remote import selected_columns
+from skdp.data.views import selected
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -18,10 +19,10 @@ def test_columns_keep_the_bad_rows_of_their_sources_bad(sparse):
     np.testing.assert_array_equal(dense(block)[[0, 3]], X[[0, 3]][:, [0, 2]])
 
 
-@pytest.mark.parametrize("most", [2**23, 2])
+@pytest.mark.parametrize("most", [2**26, 2])
 def test_columns_of_sparse_rows_are_the_same_copied_or_looked_up(monkeypatch, most):
     """In their order, once more selected, cut into parts; entries stored twice, and bad ones."""
-    monkeypatch.setattr(views, "_MOST_COPIED", most)
+    monkeypatch.setattr(views, "_KEPT_BYTES", most)
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 2**9)
     rng = np.random.default_rng(0)
     rows, columns = rng.integers(0, 200, 3000), rng.integers(0, 30, 3000)
@@ -29,8 +30,8 @@ def test_columns_of_sparse_rows_are_the_same_copied_or_looked_up(monkeypatch, mo
     twice = sp.csr_array((np.repeat(X.data / 2, 2), np.repeat(X.indices, 2), 2 * X.indptr))
     twice.data[40] = np.nan
     first, second = rng.permutation(30)[:12], np.array([5, 0, 7])
-    some = columns_of(row_source(twice), first)
-    fewer = columns_of(some, second)
+    some = selected_columns(row_source(twice), first)
+    fewer = selected_columns(some, second)
     bad = np.flatnonzero(~finite_rows(twice))
     good = np.setdiff1d(np.arange(200), bad)
     for source, kept in ((some, first), (fewer, first[second])):

@@ -9,6 +9,7 @@ import pytest
 from skdp import DPLowRankFactorizer, PrivacyLedger
 from skdp.decomposition import _factorizer_state
 from skdp.exceptions import BudgetExceededError, PrivacyError, PrivacyWarning
+from skdp.privacy.gate.session import Accumulator
 from skdp.privacy.streams.checkpoints import StreamGroup
 from skdp.queries.sketches import Updates
 
@@ -26,17 +27,14 @@ def new(**params):
     return DPLowRankFactorizer(1, **(defaults | params))
 
 
-def states(model):
-    return [
-        accumulator._state.copy()
-        for accumulator in model._state.running.group.accumulators.values()
-    ]
+def accumulators(model):
+    return model._state.running.group.accumulators.values()
 
 
 def test_a_failed_update_may_be_repeated(monkeypatch):
     """Before, the sketches ahead of the failure had the data of both attempts: twice the bound."""
     model = new(sketch="sparse").update([0], [0], [0.0])
-    before = states(model)
+    before = [accumulator._state.copy() for accumulator in accumulators(model)]
     real, calls = Updates.answer, []
 
     def answer(self, sketch):
@@ -49,31 +47,26 @@ def test_a_failed_update_may_be_repeated(monkeypatch):
     with pytest.raises(MemoryError):
         model.update([3], [4], [1.0])
     model.update([3], [4], [1.0])
-    for old, now, accumulator in zip(
-        before, states(model), model._state.running.group.accumulators.values(), strict=True
-    ):
+    for old, accumulator in zip(before, accumulators(model), strict=True):
         grant = accumulator.grant
-        change = np.linalg.norm((now - old).astype(np.float64))
+        change = np.linalg.norm((accumulator._state - old).astype(np.float64))
         assert 0 < change <= grant.bound.l2_steps(grant.step)
 
 
-def test_an_interrupted_addition_is_not_repeated(monkeypatch):
-    model = new().update([0], [0], [0.0])
-    real = type(model._state.running.group.accumulators["right_sketch"]).take
-    calls = []
-
-    def take(self, part):
-        calls.append(part)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        real(self, part)
-
-    monkeypatch.setattr(type(model._state.running.group.accumulators["right_sketch"]), "take", take)
-    with pytest.raises(KeyboardInterrupt):
-        model.update([3], [4], [1.0])
+@pytest.mark.parametrize(
+    ("releases", "owner", "name"), [(1, Accumulator, "take"), (3, StreamGroup, "apply")]
+)
+def test_an_interrupted_update_is_not_repeated(releases, owner, name, monkeypatch):
+    """After the first of two sketches was added to; after all of a step of a stream."""
+    model = new(max_releases=releases).update([0], [0], [0.0])
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupted_after(getattr(owner, name)))
+        with pytest.raises(KeyboardInterrupt):
+            model.update([3], [4], [1.0])
     with pytest.raises(PrivacyError, match="count twice"):
         model.update([3], [4], [1.0])
-    model.release()
+    if releases == 1:
+        model.release()
 
 
 def test_a_forked_state_is_refused(monkeypatch):
@@ -90,13 +83,12 @@ def test_a_forked_state_is_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     ("old", "new_value"),
-    [({"honest_servers": 9}, {"honest_servers": None}), ({}, {"honest_servers": 9}),
-     ({"privacy_unit": "row", "adjacency": "zero_out"},
+    [({"privacy_unit": "row", "adjacency": "zero_out"},
       {"privacy_unit": "entry", "adjacency": "add_remove"}),
      ({}, {"max_releases": 3}), ({"max_releases": 3}, {"max_releases": 1})],
 )  # fmt: skip
 def test_parameters_stay_while_a_state_runs(old, new_value):
-    """A part of the noise (1/3 of it) could be published, and rows go past their clip norm."""
+    """Rows could go past the bound that was paid for, or many releases be made of one."""
     model = new(**old).partial_fit(np.zeros((1, 20)))
     model.set_params(**new_value)
     acts = (
@@ -109,21 +101,41 @@ def test_parameters_stay_while_a_state_runs(old, new_value):
         with pytest.raises((ValueError, PrivacyError)):
             act()
     model.set_params(**{name: old.get(name, value) for name, value in _defaults(new_value).items()})
-    if model.honest_servers is None:
-        model.release()
+    model.release()
 
 
 def _defaults(names):
     return {name: getattr(DPLowRankFactorizer(), name) for name in names}
 
 
-def test_a_later_ledger_is_charged_for_a_single_release():
-    model = new(epsilon=5.0).update([0], [0], [0.5])
+@pytest.mark.parametrize("params", [{}, {"max_releases": 3, "sensitivity_mode": "oblivious"}])
+def test_a_later_ledger_is_charged_what_was_granted(params):
+    model = new(epsilon=5.0, **params).update([0], [0], [0.5])
     with pytest.raises(BudgetExceededError), PrivacyLedger(1.0, 1e-6):
         model.update([1], [1], [0.5])
     with PrivacyLedger(6.0, 1e-6) as ledger:
         model.update([1], [1], [0.5]).release()
     assert [fit.losses for fit in ledger.entries] == [model.privacy_spent_.losses]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("part", [{}, {"sketch_seed": 1}])
+def test_a_ledger_refuses_random_sketches_that_are_shared(part, late):
+    """It adds them up as independent: at 20 servers its delta can be 5 times too small."""
+    first = new(sensitivity_mode="oblivious")
+    first = first.for_server(**part) if part else first
+    second = first.for_server()
+    if late:
+        second.update([0], [0], [0.0])
+
+    def in_a_ledger():
+        with PrivacyLedger(9.0, 1e-5):
+            first.update([0], [0], [0.0])
+            second.update([0], [0], [0.0])
+
+    with pytest.raises(PrivacyError, match="shared"):
+        in_a_ledger()
+    second.update([0], [0], [0.0])
 
 
 @pytest.mark.parametrize("releases", [1, 3])
@@ -140,24 +152,13 @@ def test_a_later_ledger_knows_the_sensitivity(releases):
         second.update([0], [0], [0.0])
 
 
-def test_an_interrupted_update_of_a_stream_is_not_repeated(monkeypatch):
-    model = new(max_releases=3).update([0], [0], [1.0])
-    real = StreamGroup.apply
-    monkeypatch.setattr(StreamGroup, "apply", interrupted_after(real))
-    with pytest.raises(KeyboardInterrupt):
-        model.update([0], [0], [1.0])
-    monkeypatch.setattr(StreamGroup, "apply", real)
-    with pytest.raises(PrivacyError):
-        model.update([0], [0], [1.0])
-
-
 def test_an_interrupted_last_release_is_not_lost(monkeypatch):
     model = new(max_releases=2).update([0], [0], [1.0]).release()
-    real = _factorizer_state.factorize
-    monkeypatch.setattr(_factorizer_state, "factorize", interrupted_after(real))
-    with pytest.raises(KeyboardInterrupt):
-        model.release()
-    monkeypatch.setattr(_factorizer_state, "factorize", real)
+    with monkeypatch.context() as patch:
+        real = _factorizer_state.factorize
+        patch.setattr(_factorizer_state, "factorize", interrupted_after(real))
+        with pytest.raises(KeyboardInterrupt):
+            model.release()
     assert model.n_releases_ == 1
     with pytest.raises(PrivacyError, match="n_acknowledged"):
         model.release()
@@ -185,24 +186,12 @@ def test_a_message_is_merged_once():
 
 
 def test_a_release_that_lacks_a_server_may_be_repeated():
-    first = new(matrix_shape=(10, 20), first_row=5, core_size=5).update([0], [0], [1.0])
-    other = first.for_server(matrix_shape=(5, 20), first_row=0).update([0], [0], [1.0])
+    first = new(matrix_shape=(5, 20), sketch_size=(5, 5)).update([0], [0], [1.0])
+    later = first.for_server(matrix_shape=(10, 20), first_row=5).update([0], [0], [1.0])
     with pytest.raises(ValueError, match="one server each"):
-        first.release()
-    first.merge(other).release()
-    assert first.left_.shape == (15, 1)
-
-
-def test_a_later_ledger_refuses_shared_random_sketches():
-    """It adds them up as independent: at 20 servers its delta can be 5 times too small."""
-    first = new(sensitivity_mode="random", oblivious=True).update([0], [0], [0.0])
-    second = first.for_server().update([0], [0], [0.0])
-    ledger = PrivacyLedger(9.0, 1e-5)
-    with ledger:
-        first.update([0], [0], [0.0])
-    with pytest.raises(PrivacyError, match="shared"), ledger:
-        second.update([0], [0], [0.0])
-    second.update([0], [0], [0.0])
+        later.release()
+    later.merge(first).release()
+    assert later.left_.shape == (15, 1)
 
 
 def test_a_stream_draws_its_sketches_once():
@@ -214,26 +203,28 @@ def test_a_stream_draws_its_sketches_once():
     assert model._private.session.spending.draws == draws
 
 
-@pytest.mark.parametrize("releases", [0, 1])
-def test_other_sketches_than_those_paid_for_are_refused(releases, tmp_path, monkeypatch):
+@pytest.mark.parametrize("released", [False, True])
+def test_other_sketches_than_those_paid_for_are_refused(released, tmp_path, monkeypatch):
     """Another LAPACK may turn the columns of an isometry; its norms were never checked."""
     model = new(max_releases=3, sketch="isometry").update([0], [0], [1.0])
     model.checkpoint(tmp_path / "stream")
-    for _ in range(releases):
+    if released:
         model.release()
     model._drop_stream()
-    real = np.linalg.qr
-    monkeypatch.setattr(np.linalg, "qr", lambda A: tuple(-part for part in real(A)))
-    if releases:
-        with pytest.raises(PrivacyError, match="drawn again"):
-            DPLowRankFactorizer.restore(tmp_path / "stream")
-    else:
+
+    def go_on():
         restored = DPLowRankFactorizer.restore(tmp_path / "stream")
-        with pytest.raises(PrivacyError, match="drawn again"):
+        try:
             restored.update([0], [0], [1.0])
-        restored._drop_stream()
-    monkeypatch.undo()
-    DPLowRankFactorizer.restore(tmp_path / "stream").update([0], [0], [1.0])
+        finally:
+            restored._drop_stream()
+
+    real = np.linalg.qr
+    with monkeypatch.context() as patch:
+        patch.setattr(np.linalg, "qr", lambda A: tuple(-part for part in real(A)))
+        with pytest.raises(PrivacyError, match="drawn again"):
+            go_on()
+    go_on()
 
 
 def test_servers_do_not_share_a_seed():

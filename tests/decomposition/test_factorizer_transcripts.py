@@ -22,7 +22,6 @@ UNITS = [
 ]
 SKETCHES = ("gaussian", "srht", "sparse", "isometry")
 METHODS = ("two_sketch", "three_sketch")
-SIZES = {"sketch_size": 5, "core_size": 7}
 
 
 def is_refused(unit, sketch, mode):
@@ -46,8 +45,8 @@ def cases():
 def test_transcript(unit, adjacency, method, sketch, mode):
     model = DPLowRankFactorizer(
         1, privacy_unit=unit, adjacency=adjacency, method=method, sketch=sketch,
-        sensitivity_mode=mode, epsilon=4.0, clip_norm=1.0,
-        unit_bound=(-0.5, 2.0) if unit == "entry" else None, **SIZES,
+        sensitivity_mode=mode, epsilon=4.0, sketch_size=(5, 7),
+        unit_bound=(-0.5, 2.0) if unit == "entry" else None,
     )  # fmt: skip
     if method != "dense" and is_refused(unit, sketch, mode):
         with pytest.raises(ValueError, match="has no bound"):

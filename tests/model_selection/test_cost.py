@@ -205,6 +205,8 @@ def test_users():
         search = GridSearchCV(model, {"n_rounds": [0, 1]}, cv=cv)
         cost = search_cost(search, 90, USERS)
         assert (cost.held, cost.unit) == (held, "group")
+    # a user who is replaced may have more rows
+    assert search_cost(model, 6, np.arange(6), cv=WithinGroupKFold(3)).held == 3
 
 
 # -- refusals ------------------------------------------------------------------------------------
@@ -272,15 +274,6 @@ def test_random_sketches_are_not_counted_as_gaussian(method, epsilon):
         assert together <= cost.epsilon(1e-6 * cost.held) * (1 + 1e-9)
 
 
-def test_fits_with_one_secret_sketch_do_not_add_up():
-    shared = DPLowRankFactorizer(2, method="two_sketch", sketch_seed=1, oblivious=True)
-    with pytest.raises(PrivacyError, match="share the sketch"):
-        search_cost(shared, 90, cv=4)
-    for known in ({"sensitivity_mode": "worst_case"}, {"method": "dense"}):
-        model = clone(shared).set_params(**known)
-        assert search_cost(model, 90, cv=4).mu == pytest.approx(2 * mu_of(1.0))
-
-
 @pytest.mark.parametrize(
     "drawn",
     [
@@ -336,11 +329,6 @@ def test_a_row_may_not_be_twice_in_a_training_set():
     assert search_cost(pca(adjacency="replace"), 20, cv=masks).held == 1
 
 
-def test_a_user_who_is_replaced_may_have_more_rows():
-    model = DPPersonalizedRegressor(adjacency="replace")
-    assert search_cost(model, 6, np.arange(6), cv=WithinGroupKFold(3)).held == 3
-
-
 @pytest.mark.parametrize("unit", ["rank_one", "frobenius", "spectral", "edge"])
 def test_a_change_of_some_norm_has_parts_in_all_folds(unit):
     """K copies of a row: the change of the whole is sqrt(K) times that in each fold, for K - 1."""
@@ -353,12 +341,6 @@ def test_a_change_of_some_norm_has_parts_in_all_folds(unit):
 
 def test_folds_of_a_known_seed_move_with_a_row_in_front():
     cv = IndependentKFold(3, random_state=0)
-    fold = np.zeros((2, 50), int)
-    for i, (_, test) in enumerate(cv.split(np.zeros((50, 1)))):
-        fold[0, test] = i
-    for i, (_, test) in enumerate(cv.split(np.zeros((49, 1)))):
-        fold[1, test + 1] = i  # without the first row
-    assert np.any(fold[0, 1:] != fold[1, 1:])
     with pytest.raises(PrivacyError, match="random_state=None"):
         search_cost(pca(), 50, cv=cv)
     assert search_cost(pca(adjacency="replace"), 50, cv=cv).held == 2

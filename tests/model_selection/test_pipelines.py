@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.cluster import KMeans
 from sklearn.compose import (
     ColumnTransformer,
     TransformedTargetRegressor,
@@ -24,7 +23,7 @@ from sklearn.feature_selection import SelectKBest
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import KNNImputer
 from sklearn.kernel_approximation import RBFSampler
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import Pipeline, make_pipeline, make_union
@@ -34,7 +33,6 @@ from sklearn.preprocessing import (
     Normalizer,
     OneHotEncoder,
     QuantileTransformer,
-    SplineTransformer,
     StandardScaler,
 )
 
@@ -84,9 +82,16 @@ def kinds(pipe, **options):
     return [(problem.step, problem.kind) for problem in check_pipeline(pipe, **options).problems]
 
 
+def by_columns(*parts, **params):
+    return ColumnTransformer(
+        list(parts), **{"sparse_threshold": 0, "verbose_feature_names_out": False} | params
+    )
+
+
 SCORER = make_private_scorer("squared_error", (0.0, 4.0))
 NOT, AFTER = "not verified", "after"
 ONE_HOT = OneHotEncoder(categories=[["a", "b"]], handle_unknown="ignore")
+CLIPPED = ("a", Normalizer(), [0])
 PIPES = {
     # -- right ones --
     "clip, reduce, read out": (
@@ -101,13 +106,7 @@ PIPES = {
     "passthrough": (Pipeline([("a", "passthrough"), ("b", None), ("c", DPRidge())]), []),
     "union of private steps": (make_pipeline(make_union(DPPCA(2), RowClipper()), DPRidge()), []),
     "columns": (
-        make_pipeline(
-            ColumnTransformer(
-                [("a", ONE_HOT, [0]), ("b", Normalizer(), [1, 2])], sparse_threshold=0
-            ),
-            DPRidge(),
-        ),
-        [],
+        make_pipeline(by_columns(("a", ONE_HOT, [0]), ("b", Normalizer(), [1, 2])), DPRidge()), [],
     ),
     "voting, private": (VotingRegressor([("a", DPRidge()), ("b", DPRidge(10.0))]), []),
     "rows by themselves at the end": (make_pipeline(DPPCA(2), Normalizer()), []),
@@ -120,9 +119,6 @@ PIPES = {
         [],
     ),
     # -- before a private step --
-    "fitted scaler before": (
-        make_pipeline(StandardScaler(), DPPCA(2), DPRidge()), [("standardscaler", NOT)],
-    ),
     "scaler from public data": (
         make_pipeline(FrozenEstimator(StandardScaler().fit(np.eye(3))), DPPCA(2), DPRidge()),
         [("frozenestimator", NOT)],
@@ -134,27 +130,6 @@ PIPES = {
     "rows on disk": (
         make_pipeline(RowClipper(), DPPCA(2), DPRidge(), memory="cache"), [("Pipeline", NOT)],
     ),
-    "PCA in place of DPPCA": (make_pipeline(PCA(2), DPRidge()), [("pca", NOT)]),
-    "unknown step": (make_pipeline(Mystery(), DPRidge()), [("mystery", NOT)]),
-    "subclass of a known step": (
-        make_pipeline(SubclassedScaler(), DPRidge()), [("subclassedscaler", NOT)],
-    ),
-    "unknown function": (
-        make_pipeline(FunctionTransformer(lambda X: X - X.mean(axis=0)), DPRidge()),
-        [("functiontransformer", NOT)],
-    ),
-    "a function dressed as a ufunc": (
-        make_pipeline(FunctionTransformer(np.frompyfunc(float, 1, 1)), DPRidge()),
-        [("functiontransformer", NOT)],
-    ),
-    "a function that warns": (
-        make_pipeline(FunctionTransformer(np.log1p), DPRidge()), [("functiontransformer", NOT)],
-    ),
-    "texts by an unknown function": (
-        make_pipeline(HashingVectorizer(tokenizer=str.split, token_pattern=None), DPRidge()),
-        [("hashingvectorizer", NOT)],
-    ),
-    "products by BLAS": (make_pipeline(RBFSampler(gamma=1.0), DPRidge()), [("rbfsampler", NOT)]),
     "nested": (
         make_pipeline(make_pipeline(StandardScaler(), RowClipper()), DPRidge()),
         [("pipeline__standardscaler", NOT)],
@@ -167,40 +142,8 @@ PIPES = {
         make_pipeline(make_union(DPPCA(2), PCA(2)), DPRidge()), [("featureunion__pca", NOT)],
     ),
     "the remainder": (
-        make_pipeline(
-            ColumnTransformer(
-                [("a", Normalizer(), [0])], remainder=StandardScaler(), sparse_threshold=0
-            ),
-            DPRidge(),
-        ),
+        make_pipeline(by_columns(CLIPPED, remainder=StandardScaler()), DPRidge()),
         [("columntransformer__remainder", NOT)],
-    ),
-    "columns by a function of the rows": (
-        make_pipeline(
-            ColumnTransformer(
-                [("a", Normalizer(), lambda X: [int(X.sum()) % 2])], sparse_threshold=0
-            ),
-            DPRidge(),
-        ),
-        [("columntransformer", NOT)],
-    ),
-    "sparse by density": (
-        make_pipeline(ColumnTransformer([("a", Normalizer(), [0, 1])]), DPRidge()),
-        [("columntransformer", NOT)],
-    ),
-    "categories learnt": (
-        make_pipeline(OneHotEncoder(handle_unknown="ignore"), DPRidge()), [("onehotencoder", NOT)],
-    ),
-    "categories that warn": (
-        make_pipeline(clone(ONE_HOT).set_params(drop="first"), DPRidge()),
-        [("onehotencoder", NOT)],
-    ),
-    "splines that raise": (
-        make_pipeline(
-            SplineTransformer(knots=np.linspace(0, 1, 5)[:, None], extrapolation="error"),
-            DPRidge(),
-        ),
-        [("splinetransformer", NOT)],
     ),
     "target transformed": (
         TransformedTargetRegressor(DPRidge(), transformer=StandardScaler()),
@@ -228,10 +171,6 @@ PIPES = {
         [("dpgridsearchcv__estimator__standardscaler", NOT)],
     ),
     # -- behind a private step: exact projections of private rows --
-    "classifier after": (
-        make_pipeline(Normalizer(), DPPCA(2), LogisticRegression()),
-        [("logisticregression", AFTER)],
-    ),
     "vocabulary before, forest after": (
         make_pipeline(TfidfVectorizer(), DPTruncatedSVD(2), RandomForestClassifier()),
         [("tfidfvectorizer", NOT), ("randomforestclassifier", AFTER)],
@@ -239,7 +178,6 @@ PIPES = {
     "learnt between two private steps": (
         make_pipeline(DPPCA(2), StandardScaler(), DPRidge()), [("standardscaler", AFTER)],
     ),
-    "clusters after": (make_pipeline(DPPCA(2), KMeans()), [("kmeans", AFTER)]),
     "selection after": (make_pipeline(DPPCA(2), SelectKBest()), [("selectkbest", AFTER)]),
     "bags after": (
         make_pipeline(DPPCA(2), BaggingRegressor(DPRidge())), [("baggingregressor", AFTER)],
@@ -280,8 +218,7 @@ PIPES = {
     ),
     "users in a column that was moved, and is known": (
         make_pipeline(
-            ColumnTransformer([("a", "passthrough", [1, 0])], sparse_threshold=0),
-            DPPersonalizedRegressor(user_column=1),
+            by_columns(("a", "passthrough", [1, 0])), DPPersonalizedRegressor(user_column=1)
         ),
         [("dppersonalizedregressor", "holds private")],
     ),
@@ -289,6 +226,23 @@ PIPES = {
         DPPersonalizedRegressor(), [("DPPersonalizedRegressor", "holds private")],
     ),
 }  # fmt: skip
+# Steps that are not verified before a private one.
+UNVERIFIED = {
+    "unknown": Mystery(),
+    "of a class derived from a known one": SubclassedScaler(),
+    "a function of all rows": FunctionTransformer(lambda X: X - X.mean(axis=0)),
+    "a function dressed as a ufunc": FunctionTransformer(np.frompyfunc(float, 1, 1)),
+    "texts by an unknown function": HashingVectorizer(tokenizer=str.split, token_pattern=None),
+    "products by BLAS": RBFSampler(gamma=1.0),
+    "columns by a function of the rows": by_columns(
+        ("a", Normalizer(), lambda X: [int(X.sum()) % 2])
+    ),
+    "categories learnt": OneHotEncoder(handle_unknown="ignore"),
+}
+PIPES |= {
+    step: (make_pipeline(unverified, DPRidge()), [(type(unverified).__name__.lower(), NOT)])
+    for step, unverified in UNVERIFIED.items()
+}
 
 
 @pytest.mark.parametrize("name", PIPES)
@@ -423,7 +377,6 @@ def test_the_whole_pipeline_moves_by_no_more_than_its_receipts(adjacency):
         report = transcript_audit(
             lambda d: d.fit(private_pipeline(adjacency=adjacency)), neighbours(adjacency)
         ).check()
-    print(report)
     assert len(report.steps) > 3 and "readout" in str(report)
     assert 0.4 < report.realised_mu / report.claimed_mu <= 1
 
@@ -469,21 +422,14 @@ class _OwnSearch(DPGridSearchCV):
 
 def test_what_a_search_may_put_in_the_place_of_a_step():
     pipe = Pipeline([("scale", RowClipper()), ("ridge", DPRidge())])
-    scorer = make_private_scorer("squared_error", (0.0, 1.0))
     steps = {"scale": [RowClipper(), StandardScaler()], "ridge__alpha": [1.0]}
-    report = check_pipeline(DPGridSearchCV(pipe, steps, scoring=scorer))
-    assert [problem.step for problem in report.problems] == ["DPGridSearchCV__scale"]
-    steps = {"scale": [RowClipper(), "passthrough"]}
-    assert check_pipeline(DPGridSearchCV(pipe, steps, scoring=scorer)).ok
+    assert kinds(DPGridSearchCV(pipe, steps, SCORER)) == [("DPGridSearchCV__scale", NOT)]
+    assert not kinds(DPGridSearchCV(pipe, {"scale": [RowClipper(), "passthrough"]}, SCORER))
 
 
-def test_a_search_that_is_derived_from_ours_is_looked_into():
-    pipe = make_pipeline(StandardScaler(), DPRidge())
-    scorer = make_private_scorer("squared_error", (0.0, 1.0))
-    assert not check_pipeline(_OwnSearch(pipe, {}, scoring=scorer)).ok
-
-
-def test_your_own_private_class_is_taken_on_trust():
+def test_derived_classes():
+    """A search is looked into; a private estimator is taken on trust."""
+    assert kinds(_OwnSearch(make_pipeline(StandardScaler(), DPRidge()), {}, SCORER))
     assert any("_OwnRidge" in text for text in check_pipeline(_OwnRidge()).assumptions)
 
 
@@ -524,20 +470,6 @@ def users_first(n_users=100, m=20):
     users = np.repeat(np.arange(n_users), m)
     X = rng.standard_normal((len(users), 4))
     return np.column_stack([X, users]), np.tanh(X[:, 0] * (1 + users % 3)), users
-
-
-def test_a_step_before_a_column_of_users_renames_them():
-    """Each row would count as a user of its own, and 20 rows of one person as 20 persons."""
-    X, _, users = users_first()
-    clipped = RowClipper(1.0).fit_transform(X)
-    assert len(np.unique(users)) == 100
-    assert len(np.unique(clipped[20:, -1])) == 1980
-
-
-def by_columns(*parts, **params):
-    return ColumnTransformer(
-        list(parts), **{"sparse_threshold": 0, "verbose_feature_names_out": False} | params
-    )
 
 
 SCALED, HOT = PublicScaler([(-9, 9)] * 3), OneHotEncoder(
@@ -622,24 +554,21 @@ def test_what_a_fitted_object_holds_is_said_by_one_attribute():
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*too few:skdp.exceptions.PrivacyWarning")
-@pytest.mark.filterwarnings("ignore:.*asked to predict without users:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*too few|.*asked to predict without users:UserWarning")
 def test_the_best_model_of_a_search_says_what_it_holds():
     X, y, users = users_first()
-    scorer = make_private_scorer("squared_error", (0.0, 4.0))
-    search = DPGridSearchCV(DPPersonalizedRegressor(1), {"n_rounds": [0, 2]}, scorer, epsilon=9.0)
+    search = DPGridSearchCV(DPPersonalizedRegressor(1), {"n_rounds": [0, 2]}, SCORER, epsilon=9.0)
     assert ("DPGridSearchCV__estimator", "holds private") in kinds(search)
     search.fit(X[:, :4], y, groups=users)
+    assert "in best_estimator_" in str(search.privacy_card())
     for fitted in (search, search.best_estimator_):
         assert "head for each user" in fitted.holds_private
         assert "HOLDS" in str(fitted.privacy_card())
-    assert "in best_estimator_" in str(search.privacy_card())
-    for fitted in (search, search.best_estimator_):
         with pytest.warns(PrivacyWarning, match="holds an exact head"):
             pickle.dumps(fitted)
     public = search.best_estimator_.released()
     assert not public.holds_private and public.privacy_spent_ == search.privacy_spent_
-    assert not DPGridSearchCV(DPRidge(), {}, scorer).fit(X[:, :4], y).holds_private
+    assert not DPGridSearchCV(DPRidge(), {}, SCORER).fit(X[:, :4], y).holds_private
 
 
 def test_a_running_stream_is_held_too():
@@ -693,5 +622,4 @@ def test_a_private_search_takes_private_steps_at_the_top_only():
 
 def test_what_is_private_inside_a_step_is_not_said_to_be_missing():
     told = str(check_pipeline(MultiOutputRegressor(DPRidge())))
-    assert "fitted by a step that is not verified" in told
-    assert "no step is private" not in told
+    assert "fitted by a step that is not verified" in told and "no step is private" not in told

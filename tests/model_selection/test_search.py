@@ -44,15 +44,12 @@ from skdp.privacy.noise.words import SeededSource
 from skdp.queries.readout import LossQuery
 from skdp.testing import (
     epsilon_lower_bound,
-    fixed_noise,
-    null_release,
     record_transcript,
     seeded_entropy,
     transcript_audit,
 )
 from skdp.testing._transcripts import cached_accounting
-from tools.data import contrasting_data
-from tools.outcomes import difference, documented_attributes, fitted_attributes, outcome
+from tools.outcomes import difference, documented_attributes, fitted_attributes
 from tools.pairs import worst_case_pair
 
 RNG = np.random.default_rng(0)
@@ -230,13 +227,7 @@ def test_seeded_search_is_reproducible_and_flagged():
         ({"estimator": make_pipeline(DPPCA(), memory="x")}, "memory: None"),
         ({"estimator": DPPCA(random_state=0)}, "share their noise"),
         ({"delta": 0.0}, "pure differential privacy"),
-        (
-            {
-                "estimator": DPTruncatedSVD(1, clip_norm=1.0),
-                "param_grid": {"privacy_unit": ["row", "interaction"]},
-            },
-            "protects one interaction .* and the search one row",
-        ),
+        ({"param_grid": {"privacy_unit": ["row", "group"]}}, "protects .* and the search one row"),
     ],
 )
 def test_bad_parameters_touch_nothing(params, match):
@@ -279,19 +270,19 @@ def test_estimators_have_a_score_of_their_own():
     assert search.best_score_ == pytest.approx(-error, abs=0.2)
 
 
-def test_losses_of_other_kinds_are_refused():
-    """A pure part is no Gaussian: the bound for random stopping would not hold."""
-    model = DPTruncatedSVD(1, privacy_unit="entry", algorithm="one_shot")
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        # A pure part is no Gaussian: the bound for random stopping would not hold.
+        ({"privacy_unit": "entry", "algorithm": "one_shot"}, "for 'gaussian' ones only"),
+        ({"privacy_unit": "spectral"}, "no private score"),
+    ],
+)
+def test_losses_of_other_kinds_and_norms_are_refused(settings, match):
     scorer = make_private_scorer("reconstruction", (0.0, 5.0))
-    search = DPGridSearchCV(model, {"n_components": [1, 2]}, scorer)
-    with pytest.raises(PrivacyError, match="accounts for 'gaussian' ones only"):
+    search = DPGridSearchCV(DPTruncatedSVD(1, **settings), {"n_components": [1, 2]}, scorer)
+    with pytest.raises(PrivacyError, match=match):
         search.fit((X[:60] > 0).astype(float))
-
-
-def test_norm_units_have_no_private_score():
-    search = pca_search(estimator=DPTruncatedSVD(1, privacy_unit="spectral"))
-    with pytest.raises(PrivacyError, match="no private score"):
-        search.fit(X)
 
 
 @pytest.mark.thorough
@@ -417,23 +408,6 @@ def test_no_run_draws_anything():
     assert search.transform(X[:3]).shape == (3, 1)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("search", SEARCHES[:2], ids=["compose", "random stopping"])
-def test_null_release(search):
-    """With nothing read, searches on contrasting data must look the same, whatever they draw."""
-    for family, data in contrasting_data(search).items():
-        if family != "dense":
-            continue
-        for run in (False, True):
-            with fixed_noise(7), null_release(run=run):
-                reference = outcome(clone(search), data["ordinary"])
-                assert reference.exception is None
-                for name, item in data.items():
-                    seen = outcome(clone(search), item)
-                    found = difference(tuple(reference), tuple(seen))
-                    assert found is None, f"{name}, run={run}: {found}"
-
-
 @pytest.mark.thorough
 def test_only_the_winner_is_published():
     search = clone(STOPPED).set_params(expected_runs=20)
@@ -513,21 +487,20 @@ def lower_bound(n_runs, expected_runs, epsilon):
     """Bound epsilon from below by the log-likelihood ratio of one run, up to a factor."""
     with seeded_entropy(0):
         sides = [run_toy(value, n_runs, expected_runs, epsilon) for value in (-1.0, 1.0)]
-    return max(epsilon_lower_bound(*pair, 1e-6, 1e-3) for pair in (sides, sides[::-1]))
+    bound = max(epsilon_lower_bound(*pair, 1e-6, 1e-3) for pair in (sides, sides[::-1]))
+    print(f"geometric, mean {expected_runs}: epsilon >= {bound:.3f} of {epsilon}")
+    return bound
 
 
-@pytest.mark.thorough
-def test_audit_of_a_whole_search():
-    bound = lower_bound(120, 3.0, 8.0)
-    print(f"geometric, mean 3: epsilon >= {bound:.3f} of 8.0")
-    assert 0 < bound <= 8.0
-
-
-@pytest.mark.slow
-def test_long_audit_of_a_whole_search():
-    bound = lower_bound(2000, 8.0, 4.0)
-    print(f"geometric, mean 8: epsilon >= {bound:.3f} of 4.0")
-    assert 0 < bound <= 4.0
+@pytest.mark.parametrize(
+    ("n_runs", "expected_runs", "epsilon"),
+    [
+        pytest.param(120, 3.0, 8.0, marks=pytest.mark.thorough),
+        pytest.param(2000, 8.0, 4.0, marks=pytest.mark.slow),
+    ],
+)
+def test_audit_of_a_whole_search(n_runs, expected_runs, epsilon):
+    assert 0 < lower_bound(n_runs, expected_runs, epsilon) <= epsilon
 
 
 @pytest.mark.thorough
@@ -538,9 +511,7 @@ def test_audit_finds_scores_without_noise(monkeypatch):
         return draw(grant) * (grant.bound.name != "loss_sum")
 
     monkeypatch.setattr(Grant, "draw", planted)
-    bound = lower_bound(120, 2.0, 2.0)
-    print(f"scores without noise: epsilon >= {bound:.3f} of 2.0")
-    assert bound > 2.0
+    assert lower_bound(120, 2.0, 2.0) > 2.0
 
 
 MU, MEAN = 0.3, 64.0
@@ -603,40 +574,40 @@ def test_callbacks_and_printing_do_not_count_the_runs(who, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_no_run_at_all_publishes_nothing_of_the_labels_or_the_length(monkeypatch):
+FACTORS = {n: (np.ones((n, 3)), np.ones((n, 2))) for n in (30, 31)}
+
+
+@pytest.mark.parametrize(
+    ("model", "grid", "loss", "tables"),
+    [
+        (
+            DPRidgeClassifier(classes=[0, 1], clip_norm=1.0), {"alpha": [1.0, 2.0]}, "zero_one",
+            [(X, np.resize(labels, len(X))) for labels in ([0, 1], [0, 1, 2], [2])],
+        ),
+        (
+            DPTraceRegressor(1), {"max_iter": [2, 3]}, "squared_error",
+            [(factors, np.ones(n)) for n, factors in FACTORS.items()],
+        ),
+    ],
+    ids=["labels", "lengths of factors"],
+)  # fmt: skip
+def test_no_run_at_all_publishes_nothing_of_the_rows(model, grid, loss, tables, monkeypatch):
+    """Neither labels that are no public classes, nor how many rows there are."""
     monkeypatch.setattr(selection_laws, "draw_runs", lambda *args: 0)
     seen = []
-    fit = DPRidgeClassifier.fit
 
-    def spy(self, X, y):
-        seen.append((X, y))
-        return fit(self, X, y)
+    class Spy(type(model)):
+        def fit(self, X, y):
+            seen.append((X, y))
+            return super().fit(X, y)
 
-    monkeypatch.setattr(DPRidgeClassifier, "fit", spy)
-    scorer = make_private_scorer("zero_one", (0.0, 1.0))
-    for labels in ([0, 1], [0, 1, 2], [2]):  # 2 is not among the public classes
-        model = DPRidgeClassifier(classes=[0, 1], clip_norm=1.0)
-        search = DPGridSearchCV(
-            model, {"alpha": [1.0, 2.0]}, scoring=scorer, strategy="random_stopping", law="poisson"
-        )
-        search.fit(X, np.resize(labels, len(X)))
-    for rows, targets in seen[1:]:
-        np.testing.assert_array_equal(rows, seen[0][0])
-        np.testing.assert_array_equal(targets, seen[0][1])
-
-
-def test_no_run_at_all_publishes_nothing_of_the_length_of_factors(monkeypatch):
-    monkeypatch.setattr(selection_laws, "draw_runs", lambda *args: 0)
-    scorer = make_private_scorer("squared_error", (0.0, 1.0))
-    widths = set()
-    for n in (30, 31):
-        model = DPTraceRegressor(rank=1)
-        search = DPGridSearchCV(
-            model, {"max_iter": [2, 3]}, scoring=scorer, strategy="random_stopping", law="poisson"
-        )
-        factors = (np.ones((n, 3)), np.ones((n, 2)))
-        widths.add(np.shape(search.fit(factors, np.ones(n)).best_estimator_.coef_))
-    assert len(widths) == 1
+    spy = Spy(**model.get_params())
+    scorer = make_private_scorer(loss, (0.0, 1.0))
+    options = {"strategy": "random_stopping", "law": "poisson"}
+    for data in tables:
+        DPGridSearchCV(spy, grid, scorer, **options).fit(*data)
+    assert len(seen) == len(tables)
+    assert not any(difference(seen[0], other) for other in seen[1:])
 
 
 @pytest.mark.thorough

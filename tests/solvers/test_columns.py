@@ -1,5 +1,7 @@
 """Location and spread of columns, from released numbers."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -39,8 +41,9 @@ class _Ranks:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("n", [2_000, 20_000])
-@pytest.mark.parametrize("shift", [2_000.0, 0.0, 300.0, -5_000.0])
+@pytest.mark.parametrize(
+    ("shift", "n"), [(2_000.0, 2_000), (0.0, 2_000), (300.0, 20_000), (-5_000.0, 20_000)]
+)
 def test_columns_far_from_zero_are_found_where_they_are(shift, n):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, 4)) * [1, 1, 50, 0.01] + [shift, 0, shift, 0]
@@ -110,6 +113,44 @@ def test_medians_alone_are_found_however_far_from_zero(shift):
         off.append(abs(find_centers(ask, 1, 1.0).center[0] - X.mean()))
         assert sum(ask.spent) == pytest.approx(1.0)
     assert np.median(off) < 0.5
+
+
+def real_columns(n, rng):
+    """A shift, an amount with zeros, dummies, a sentinel, a frequent price, ratings, years."""
+    return np.column_stack([
+        50 + rng.standard_normal(n),
+        np.where(rng.random(n) < 0.9, 0.0, rng.exponential(5.0, n)),
+        rng.random(n) < 0.3,
+        np.where(rng.random(n) < 0.7, -999.0, rng.normal(50, 10, n)),
+        np.where(rng.random(n) < 0.6, 9.99, rng.normal(10, 3, n)),
+        rng.choice([1, 2, 3, 4, 5], n, p=[0.1, 0.1, 0.1, 0.1, 0.6]),
+        rng.integers(1950, 2020, n),
+    ]).astype(float)  # fmt: skip
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("n", [None, 20_000.0])
+def test_columns_of_real_tables(n):
+    """The centre lies among the entries, most within the spread, hardly any outside the reach."""
+    rng = np.random.default_rng(6)
+    X = real_columns(20_000, rng)
+    found = find_columns(Entries(X, 5 * math.sqrt(7), rng), 7, 1.0, n)
+    assert found.found.all()
+    assert found.n == (n or pytest.approx(len(X), rel=0.1))
+    ratio = found.spread / X.std(axis=0)
+    assert np.all(ratio > 0.2) and np.all(ratio < 6)
+    assert np.all(np.abs(found.center - np.median(X, axis=0)) < 2 * X.std(axis=0))
+    np.testing.assert_array_equal(found.center[[1, 2, 5]], [0, 0, 5])  # what most entries are
+    np.testing.assert_array_equal(found.reach(1e9), 4 * found.spread)
+
+
+def test_centres_that_are_not_seen_stay_at_zero():
+    """Forty in a hundred dummies: between 0 and 1 lies no entry, and next to 0 no scale."""
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        X = (rng.random((300, 1)) < 0.4) * 1.0
+        found = find_columns(Entries(X, 5.0, np.random.default_rng(0)), 1, 1.0, 300.0)
+        assert found.center[0] in (0.0, 1.0) or not found.found[0]
 
 
 def test_moments_of_columns():

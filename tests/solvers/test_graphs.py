@@ -1,10 +1,9 @@
 """Degrees, directions and scalings of a graph."""
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 
+from skdp.answer import Answer
 from skdp.solvers.graphs import (
     ScaledGraph,
     angular_rows,
@@ -12,11 +11,6 @@ from skdp.solvers.graphs import (
     embed_across,
     released_degrees,
 )
-
-
-class Answer(NamedTuple):
-    value: np.ndarray
-    noise_scale: float
 
 
 class Graph:

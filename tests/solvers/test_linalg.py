@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from skdp.solvers.linalg import fix_signs, orthonormal, symmetric_noise_edge, top_eigenpairs
+from skdp.solvers.linalg import (
+    fix_signs,
+    leading_pairs,
+    marchenko_pastur,
+    orthonormal,
+    symmetric_noise_edge,
+    top_eigenpairs,
+    wigner,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -50,3 +58,79 @@ def test_symmetric_noise_edge():
     G = np.random.default_rng(1).standard_normal((600, 600)) * 3.0
     largest = np.linalg.eigvalsh((G + G.T) / 2)[-1]
     assert largest == pytest.approx(symmetric_noise_edge(3.0, 600), rel=0.04)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["noise", "spiked", "diagonal", "zero"])
+@pytest.mark.parametrize(("n", "k"), [(499, 10), (600, 10), (600, 24), (600, 100)])
+def test_leading_pairs_are_those_of_a_decomposition(kind, n, k):
+    rng = np.random.default_rng(0)
+    G = rng.standard_normal((n, n))
+    Q = np.linalg.qr(rng.standard_normal((n, 5)))[0]
+    M = {"diagonal": np.diag(G[0]), "zero": np.zeros((n, n))}.get(kind, (G + G.T) / 2)
+    M = M + (Q * [900, 700, 500, 300, 200]) @ Q.T if kind == "spiked" else M
+    values, vectors = leading_pairs(M, k)
+    expected = np.linalg.eigvalsh(M)[::-1][:k]
+    np.testing.assert_allclose(values, expected, atol=1e-5 * max(1.0, expected[0]))
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(k), atol=1e-8)
+    captured = np.einsum("ij,ij->j", vectors, M @ vectors)
+    np.testing.assert_allclose(captured, expected, atol=1e-5 * max(1.0, expected[0]))
+
+
+def test_leading_pairs_of_a_large_moment():
+    rng = np.random.default_rng(3)
+    values = np.concatenate([[50.0, 30.0, 20.0], np.ones(1597)])
+    Q = np.linalg.qr(rng.standard_normal((1600, 1600)))[0]
+    found, vectors = leading_pairs((Q * values) @ Q.T, 3)
+    np.testing.assert_allclose(found, values[:3], rtol=1e-3)
+    np.testing.assert_allclose(np.abs(np.sum(vectors * Q[:, :3], axis=0)), 1.0, atol=1e-3)
+
+
+# -- shrunk eigenpairs against simulation: values and cosines of spiked matrices ------------------
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3))
+def test_wigner_finds_values_and_cosines(seed):
+    n, scale, rng = 600, 0.3, np.random.default_rng(seed)
+    U, theta = orthonormal(rng.standard_normal((n, 3))), np.array([40.0, 25.0, 15.0])
+    G = rng.standard_normal((n, n)) * scale * np.sqrt(2)  # (G + G')/2 has `scale` off the diagonal
+    values, vectors = top_eigenpairs((U * theta) @ U.T + (G + G.T) / 2, 10)
+    found = wigner(values, vectors, scale)
+    assert len(found.values) == 3
+    np.testing.assert_allclose(found.values, theta, rtol=0.08)
+    true = np.sum((U.T @ found.vectors) ** 2, axis=0)
+    np.testing.assert_allclose(found.cosines, true, atol=0.08)
+
+
+@pytest.mark.deep
+def test_wigner_reads_nothing_in_noise():
+    rng = np.random.default_rng(0)
+    n, rank = 300, 0
+    for _ in range(20):
+        G = rng.standard_normal((n, n))
+        rank += len(wigner(*top_eigenpairs((G + G.T) / 2, 5), np.sqrt(0.5)).values)
+    assert rank <= 2
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3))
+def test_marchenko_pastur_finds_values_and_cosines(seed):
+    m, n, s, rng = 3000, 500, 0.7, np.random.default_rng(seed)
+    V, strengths = orthonormal(rng.standard_normal((n, 3))), np.array([80.0, 60.0, 45.0])
+    Y = (orthonormal(rng.standard_normal((m, 3))) * strengths) @ V.T + s * rng.standard_normal(
+        (m, n)
+    )
+    values, vectors = top_eigenpairs(Y.T @ Y - m * s**2 * np.eye(n), 10)
+    found = marchenko_pastur(values, vectors, m, s**2)
+    assert len(found.values) == 3
+    np.testing.assert_allclose(found.values, strengths**2, rtol=0.1)
+    true = np.sum((V.T @ found.vectors) ** 2, axis=0)
+    np.testing.assert_allclose(found.cosines, true, atol=0.08)
+
+
+def test_without_noise_all_is_read():
+    values, vectors = np.array([3.0, 1.0, -1.0]), np.eye(3)
+    for found in (wigner(values, vectors, 0.0), marchenko_pastur(values, vectors, 10, 0.0)):
+        np.testing.assert_allclose(found.values, [3.0, 1.0])
+        np.testing.assert_allclose(found.cosines, 1.0)

@@ -1,4 +1,4 @@
-"""Spectra of flipped cells: unbiased, sparse and dense alike, and the noise that is claimed."""
+"""Flipped cells as something to ask, and their spectra: unbiased, without what the noise adds."""
 
 import math
 
@@ -8,7 +8,128 @@ import scipy.sparse as sp
 
 from skdp.solvers import linalg, one_shot
 from skdp.solvers.linalg import leading_pairs
-from skdp.solvers.one_shot import flip_deviation, flip_probability, history_pairs, pair_deviation
+from skdp.solvers.one_shot import (
+    FlippedMatrix,
+    flip_deviation,
+    flip_probability,
+    graph_of_pairs,
+    history_pairs,
+    pair_deviation,
+    singular_triplets,
+    symmetric_pairs,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def flipped(R, epsilon=1.0, rng=RNG):
+    """Cells, each turned with the probability of this budget."""
+    return sp.csr_array(np.abs(R - (rng.random(R.shape) < 1 / (1 + math.exp(epsilon)))))
+
+
+@pytest.mark.parametrize("n", [2, 3, 30])
+def test_pairs_become_a_graph(n):
+    A = np.triu(RNG.random((n, n)) < 0.5, 1) * 1.0
+    A[0, 1] = 1.0
+    row = sp.csr_array(A[np.triu_indices(n, 1)][None])
+    assert np.array_equal(graph_of_pairs(row, n).toarray(), A + A.T)
+    assert graph_of_pairs(sp.csr_array(row.shape), n).nnz == 0
+
+
+@pytest.mark.parametrize("loops", [True, False])
+def test_products_are_those_of_the_unbiased_matrix(loops):
+    Y = (RNG.random((9, 9)) < 0.4) * 1.0
+    if not loops:
+        np.fill_diagonal(Y, 0.0)
+    p = flip_probability(flip_deviation(1.0))
+    B = 3.0 * (Y - p) / (1 - 2 * p)
+    if not loops:
+        np.fill_diagonal(B, 0.0)
+    ask = FlippedMatrix(sp.csr_array(Y), flip_deviation(1.0), high=3.0, loops=loops)
+    X = RNG.standard_normal((9, 2))
+    assert np.allclose(ask.right(X, share=0.1).value, B @ X)
+    assert np.allclose(ask.left(X, share=0.1).value, B.T @ X)
+
+
+def test_noise_is_as_claimed():
+    R, X = (RNG.random((300, 80)) < 0.2) * 1.0, RNG.standard_normal((80, 3))
+    answers = [
+        FlippedMatrix(flipped(R), flip_deviation(1.0)).right(X, share=1.0) for _ in range(20)
+    ]
+    errors = np.array([answer.value - R @ X for answer in answers])
+    assert np.abs(errors.mean()) < 6 * errors.std() / math.sqrt(errors.size)
+    assert math.sqrt(np.mean(errors**2)) == pytest.approx(answers[0].noise_scale, rel=0.03)
+
+
+def spiked(n, values):
+    """A symmetric matrix with known eigenvalues of both signs, and cells of given noise."""
+    Q = np.linalg.qr(RNG.standard_normal((n, len(values))))[0]
+    noise = RNG.standard_normal((n, n)) / math.sqrt(2)
+    return (Q * values) @ Q.T + 0.5 * (noise + noise.T), Q
+
+
+class Known(FlippedMatrix):
+    def __init__(self, A, noise_scale):
+        self.A, self.noise_scale = A, noise_scale
+
+    def right(self, X, *, share):
+        return one_shot.Answer(self.A @ X, self.noise_scale)
+
+
+def test_eigenvalues_lose_what_the_noise_gave_them(monkeypatch):
+    n, values = 400, np.array([60.0, -40.0, 25.0])
+    A, Q = spiked(n, values)
+    found, V = symmetric_pairs(Known(A, 0.5), n, 4)
+    assert found[:3] == pytest.approx(values, abs=3.0)  # the edge is 20, the noise of a value .7
+    assert found[3] == 0.0  # inside the edge
+    assert abs(Q[:, 0] @ V[:, 0]) > 0.97
+    monkeypatch.setattr(one_shot, "_SMALL", 10)
+    iterated, W = symmetric_pairs(Known(A, 0.5), n, 4)
+    assert np.allclose(iterated, found, rtol=1e-3)
+    assert np.allclose(np.abs(np.sum(V * W, axis=0))[:3], 1.0, atol=1e-3)
+    zero, V = symmetric_pairs(Known(np.zeros((n, n)), 0.0), n, 2)
+    assert np.array_equal(zero, [0, 0])
+    assert V.shape == (n, 2)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("small", [10, 1000])
+@pytest.mark.parametrize("shape", [(300, 200), (200, 300)])
+def test_triplets_of_flipped_cells(shape, small, monkeypatch):
+    monkeypatch.setattr(one_shot, "_SMALL", small)
+    left, right = (RNG.integers(0, 3, size) for size in shape)
+    R = (RNG.random(shape) < np.where(left[:, None] == right, 0.7, 0.1)) * 1.0
+    exact = FlippedMatrix(sp.csr_array(R), 0.0)
+    U, values, V = singular_triplets(exact, 3)
+    assert np.allclose((U.T @ R @ V), np.diag(values), atol=1e-3)
+    assert np.allclose(values, np.linalg.svd(R, compute_uv=False)[:3], rtol=1e-4)
+    assert exact.square_sum() == R.sum()
+    noisy = FlippedMatrix(flipped(R), flip_deviation(1.0))
+    W, found, Z = singular_triplets(noisy, 5)
+    assert found[:3] == pytest.approx(values, abs=0.1 * values[0])
+    nothing = FlippedMatrix(flipped(np.zeros(shape)), flip_deviation(1.0))
+    assert np.array_equal(singular_triplets(nothing, 4)[1], np.zeros(4))
+    assert np.linalg.norm(Z[:, :3].T @ V) ** 2 > 2.0
+    assert W.shape == (shape[0], 5)
+    assert noisy.square_sum() == pytest.approx(R.sum(), abs=6 * math.sqrt(R.size))
+
+
+def test_coins_are_noise_of_known_size():
+    """Rounding x to 0 or 3 at random adds x (3 - x) to each square, and noise of that variance."""
+    x = 3 * np.outer(RNG.uniform(0.5, 0.9, 200), RNG.uniform(0.5, 0.9, 100))
+    Y = flipped((RNG.random(x.shape) < x / 3) * 1.0, 3.0)
+    coins = float((x * (3 - x)).sum())
+    scale = flip_deviation(3.0)
+    plain = FlippedMatrix(Y, scale, high=3.0)
+    known = FlippedMatrix(Y, scale, high=3.0, coins=coins)
+    truth = float((x**2).sum())
+    assert known.square_sum() == pytest.approx(truth, rel=0.1)
+    assert plain.square_sum() > 1.5 * truth
+    seen = known.right(np.eye(100), share=1.0)
+    assert np.std(seen.value - x) == pytest.approx(seen.noise_scale, rel=0.03)
+    exact = np.linalg.svd(x, compute_uv=False)
+    assert singular_triplets(known, 3)[1] == pytest.approx(exact[:3], abs=0.06 * exact[0])
+    assert singular_triplets(plain, 3)[1][1] > 0.08 * exact[0]  # noise that nobody took off
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0, 20.0])
@@ -20,17 +141,13 @@ def test_probability_and_deviation_belong_together(epsilon):
     assert flip_deviation(math.inf) == pytest.approx(0.0, abs=1e-200)
 
 
-def flip(R, p, rng):
-    return sp.csr_array(np.abs(R - (rng.random(R.shape) < p)))
-
-
 @pytest.mark.thorough
 def test_pairs_have_the_claimed_deviation():
     rng, m, epsilon = np.random.default_rng(0), 400, 1.0
     R = np.zeros((m, 2))
     R[:100] = 1.0
     p, s = 1 / (1 + math.e), flip_deviation(epsilon)
-    B = [(flip(R, p, rng).toarray() - p) / (1 - 2 * p) for _ in range(2000)]
+    B = [(flipped(R, epsilon, rng).toarray() - p) / (1 - 2 * p) for _ in range(2000)]
     pairs = np.array([b[:, 0] @ b[:, 1] for b in B])
     assert abs(pairs.mean() - 100) < 6 * pairs.std() / math.sqrt(2000)
     # The deviation of a product of cells that are ones is s^2 + 1 + 1, which this leaves out.
@@ -52,7 +169,7 @@ def test_the_moment_is_that_of_the_true_rows():
     rng = np.random.default_rng(1)
     R = blocks(3000, 60, rng)
     epsilon = 3.0
-    Y, s = flip(R, 1 / (1 + math.exp(epsilon)), rng), flip_deviation(epsilon)
+    Y, s = flipped(R, epsilon, rng), flip_deviation(epsilon)
     found, exact = (readable(*case, 10.0, 3) for case in ((Y, s), (sp.csr_array(R), 0.0)))
     overlap = np.linalg.norm(exact.vectors[:, :3].T @ found.vectors[:, :3]) ** 2 / 3
     assert overlap > 0.95
@@ -62,7 +179,7 @@ def test_the_moment_is_that_of_the_true_rows():
 def test_the_operator_is_the_dense_moment(monkeypatch):
     rng = np.random.default_rng(2)
     R = blocks(2000, 80, rng)
-    Y, s = flip(R, 0.1, rng), flip_deviation(math.log(9))
+    Y, s = flipped(R, math.log(9), rng), flip_deviation(math.log(9))
     dense = readable(Y, s, 8.0, 4)
     monkeypatch.setattr(linalg, "_MOST_DENSE", 10)
     sparse = readable(Y, s, 8.0, 4)
@@ -73,32 +190,6 @@ def test_the_operator_is_the_dense_moment(monkeypatch):
     monkeypatch.setattr(one_shot, "_FULL", 0.9)
     again = readable(Y, s, 8.0, 4)
     np.testing.assert_allclose(again.values, dense.values, rtol=1e-9)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["noise", "spiked", "diagonal", "zero"])
-@pytest.mark.parametrize(("n", "k"), [(499, 10), (600, 10), (600, 24), (600, 100)])
-def test_leading_pairs_are_those_of_a_decomposition(kind, n, k):
-    rng = np.random.default_rng(0)
-    G = rng.standard_normal((n, n))
-    Q = np.linalg.qr(rng.standard_normal((n, 5)))[0]
-    M = {"diagonal": np.diag(G[0]), "zero": np.zeros((n, n))}.get(kind, (G + G.T) / 2)
-    M = M + (Q * [900, 700, 500, 300, 200]) @ Q.T if kind == "spiked" else M
-    values, vectors = leading_pairs(M, k)
-    expected = np.linalg.eigvalsh(M)[::-1][:k]
-    np.testing.assert_allclose(values, expected, atol=1e-5 * max(1.0, expected[0]))
-    np.testing.assert_allclose(vectors.T @ vectors, np.eye(k), atol=1e-8)
-    captured = np.einsum("ij,ij->j", vectors, M @ vectors)
-    np.testing.assert_allclose(captured, expected, atol=1e-5 * max(1.0, expected[0]))
-
-
-def test_leading_pairs_of_a_large_moment():
-    rng = np.random.default_rng(3)
-    values = np.concatenate([[50.0, 30.0, 20.0], np.ones(1597)])
-    Q = np.linalg.qr(rng.standard_normal((1600, 1600)))[0]
-    found, vectors = leading_pairs((Q * values) @ Q.T, 3)
-    np.testing.assert_allclose(found, values[:3], rtol=1e-3)
-    np.testing.assert_allclose(np.abs(np.sum(vectors * Q[:, :3], axis=0)), 1.0, atol=1e-3)
 
 
 def test_normalised_pairs_are_those_of_the_normalised_rows():
@@ -114,7 +205,7 @@ def test_normalised_pairs_are_those_of_the_normalised_rows():
     assert np.allclose(exact.sums, rows.sum(axis=0))
     assert exact.noise_scale == 0.0
     epsilon = 6.0
-    Y = flip(R, 1 / (1 + math.exp(epsilon)), rng)
+    Y = flipped(R, epsilon, rng)
     found = one_shot.normalised_pairs(Y, flip_deviation(epsilon), floor, 5)
     assert found.squares[:3] == pytest.approx(exact.squares, rel=0.05)
     assert found.squares.shape == (5,)

@@ -148,6 +148,16 @@ def test_huber_ignores_outliers():
     assert errors["huber"] < 0.1 * errors["squared"]
 
 
+@pytest.mark.parametrize("far", [0.0, 1e3, 1e12, np.inf])
+def test_spread_about_own_means_wherever_they_are(far):
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((30, 7, 3))
+    A = np.ones_like(A) * rng.standard_normal(3) if far == np.inf else A + far
+    expected = fits.own_scale(fits.centred(A))
+    np.testing.assert_allclose(fits.own_spread(A), expected, rtol=1e-9)
+    assert (expected == 1.0).all() == (far == np.inf)  # constants have none
+
+
 # -- the shared structure --------------------------------------------------------------------------
 
 
@@ -286,3 +296,31 @@ def test_kept_decompositions_hold_features_of_any_scale():
     seen = view(batch_of(X, RNG.standard_normal((3, 6, 1))))
     assert np.isfinite(seen.path.s).all()
     np.testing.assert_allclose(seen.path.s[:, -1], 6 * seen.X[:, 0, 0] ** 2, rtol=1e-6)
+
+
+def test_number_of_rules_is_public():
+    view = shared.View(None, True, "squared")
+    few = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.9, shared.Count()), view)
+    many = heads.all_rules(shared.Shared(np.eye(5)[:, :2], 0.0, shared.Count()), view)
+    assert len(few) == len(many) == 64
+    for rule in heads.usable(few, 0.9, 0.0):
+        assert rule.outside > 0 or math.isinf(rule.penalty)
+    assert not any(rule.toward_global for rule in heads.usable(few, 0.0, 0.9))
+    assert heads.usable(few, 0.9, 0.9)
+
+
+def test_prior_outside_the_subspace_follows_its_error():
+    U = np.eye(10)[:, :2]
+    ratios = [
+        heads.outside_variance(shared.Shared(U, error, shared.Count()))
+        for error in (0.0, 3e-5, 4e-5, 0.1, 0.8)
+    ]
+    assert ratios[0] == ratios[1] == 0.0 < ratios[2] < ratios[3] < ratios[4] <= 1.0
+    assert ratios[2] < 1e-4  # a smaller share of all coefficients is not fitted
+    assert heads.outside_variance(shared.Shared(np.eye(3), 0.5, shared.Count())) == 0.0
+
+
+def test_components_are_counted_above_the_noise():
+    values = np.array([90.0, 70.0, 12.0, *[5.0] * 12])
+    assert starts.count_components(values, 3.0, 300.0) == 2
+    assert starts.count_components(values, 1e3, 300.0) == 1

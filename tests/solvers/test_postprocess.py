@@ -150,12 +150,8 @@ def test_mle_of_redundant_columns():
     variances = np.linalg.eigvalsh(np.cov(one, rowvar=False))[::-1]
     assert infer_dimension(np.maximum(variances, 0.0), 200.0) == 1
     assert PCA("mle", svd_solver="full").fit(one).n_components_ == 1
-
-
-def test_mle_of_degenerate_variances():
-    assert infer_dimension(np.array([1.0]), 10.0) == 1
-    assert infer_dimension(np.zeros(4), 10.0) == 1
-    assert infer_dimension(np.array([1.0, 0.0, 0.0]), 10.0) == 1
+    for degenerate in ([1.0], [0.0] * 4, [1.0, 0.0, 0.0]):
+        assert infer_dimension(np.array(degenerate), 10.0) == 1
 
 
 def test_count_components():
@@ -197,23 +193,17 @@ def test_covariance_precision_and_likelihood(k, whiten):
     assert np.allclose(rows, theirs.score_samples(X))
 
 
-def test_precision_without_components():
-    nothing = (np.zeros((0, 3)), np.zeros(0), 2.0)
-    assert np.allclose(model_covariance(*nothing), 2 * np.eye(3))
-    assert np.allclose(model_precision(*nothing), np.eye(3) / 2)
-
-
-def test_precision_without_noise_is_the_pseudoinverse():
-    components = np.eye(4)[:2]
-    model = (components, np.array([2.0, 5.0]), 0.0)
-    assert np.allclose(model_precision(*model), np.diag([0.5, 0.2, 0.0, 0.0]))
-
-
-def test_variances_below_the_noise_are_the_noise():
-    """Released variances may fall below the noise variance: the model stays positive definite."""
-    model = (np.eye(3)[:2], np.array([4.0, 0.1]), 1.0)
-    assert np.allclose(model_covariance(*model), np.diag([4.0, 1.0, 1.0]))
-    assert np.allclose(model_precision(*model) @ model_covariance(*model), np.eye(3))
+@pytest.mark.parametrize(
+    ("k", "variances", "noise", "covariance", "precision"),
+    [(0, [], 2.0, [2, 2, 2], [0.5, 0.5, 0.5]), (2, [2.0, 5.0], 0.0, [2, 5, 0], [0.5, 0.2, 0]),
+     (2, [4.0, 0.1], 1.0, [4, 1, 1], [0.25, 1, 1])],
+    ids=["without components", "without noise", "a variance below the noise"],
+)  # fmt: skip
+def test_precision_of_models_at_the_edge(k, variances, noise, covariance, precision):
+    """Without noise the pseudoinverse; a released variance may lie below that of the noise."""
+    model = (np.eye(3)[:k], np.array(variances), noise)
+    assert np.allclose(model_covariance(*model), np.diag(covariance))
+    assert np.allclose(model_precision(*model), np.diag(precision))
 
 
 # -- the truncated decomposition ---------------------------------------------------------------

@@ -1,18 +1,13 @@
 """The descent on answers that a test makes up: no data, no gate."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from skdp.answer import Answer
 from skdp.solvers import trace
 from skdp.solvers.trace import TraceFacts
-
-
-class Answer(NamedTuple):
-    value: np.ndarray
-    noise_scale: float
 
 
 class Exact:

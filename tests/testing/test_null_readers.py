@@ -153,7 +153,8 @@ def batches(X, y, groups):
     return fitted_attributes(pca)
 
 
-STREAM = {"matrix_shape": (40, 4), "oblivious": True, "method": "two_sketch", "sketch_size": 3}
+STREAM = {"matrix_shape": (40, 4), "sensitivity_mode": "oblivious", "method": "two_sketch",
+          "sketch_size": 3}  # fmt: skip
 
 
 def updates(X, y, groups):
@@ -163,8 +164,9 @@ def updates(X, y, groups):
 
 
 def state(X, y, groups):
-    model = DPLowRankFactorizer(1, sketch_seed=3, **STREAM)
-    return model.update_matrix(X).state_message()
+    return (
+        DPLowRankFactorizer(1, **STREAM).for_server(sketch_seed=3).update_matrix(X).state_message()
+    )
 
 
 READERS = {

@@ -130,10 +130,6 @@ PLANTED = {
         "data/units.py", "    return placed.joined(form, whole_files=True)",
         "    return placed.joined(form)",
     ),
-    "one user in one file counts as several": (
-        "data/units.py", "users: Any = placed.joined(form, whole_files=True)",
-        "users: Any = placed.joined(form)",
-    ),
     "score of labels under add_remove": (
         "model_selection/_scorers.py", 'adjacency="add_remove" if private_count else "replace"',
         'adjacency="add_remove" if private_count or unit == "label" else "replace"',
@@ -163,8 +159,8 @@ PLANTED = {
         "return (mixed + sorted(plain, key=_squares))[-1:]",
     ),
     "a paid search is charged to one ledger alone": (
-        "privacy/ledger/routes.py", "_charge_all(_payers(None, payment.fit.estimator), payment",
-        "_charge_all(_payers(None, payment.fit.estimator)[:1], payment",
+        "privacy/ledger/routes.py", "_charge_all(_payers(None, fit.estimator), fit",
+        "_charge_all(_payers(None, fit.estimator)[:1], fit",
     ),
     "lines of a ledger are hashed alone": (
         "privacy/store.py", 'sha256(b"%s\\n%s" % (before.encode(), record))', "sha256(record)",
@@ -179,6 +175,44 @@ PLANTED = {
     "a client that ends early keeps its rest": (
         "federated/_clients.py", "        forfeit_rest(self._session)\n        routes.settle",
         "        routes.settle",
+    ),
+    "noise of honest clients and of colluders": (
+        "federated/noise_parts.py",
+        "return self.n_clients - self.n_colluders - self.n_dropouts",
+        "return self.n_clients - self.n_dropouts",
+    ),
+    "noise of clients that may be away": (
+        "federated/noise_parts.py",
+        "return self.n_clients - self.n_colluders - self.n_dropouts",
+        "return self.n_clients",
+    ),
+    "half of a client's noise": (
+        "federated/noise_parts.py", "words, self.bound.shape, noise.PART_LEVELS)",
+        "words, self.bound.shape, noise.PART_LEVELS) // 2",
+    ),
+    "a client that adds noise to its first answer alone": (
+        "federated/noise_parts.py", "words, self.bound.shape, noise.PART_LEVELS)",
+        "words, self.bound.shape, noise.PART_LEVELS) * (self.serial == 0)",
+    ),
+    "the step of the server is believed": (
+        "federated/noise_parts.py", "elif not _covers(bound, step, allowed):", "elif False:",
+    ),
+    "the facts of the server are believed": (
+        "federated/_clients.py", "if parsed.facts != self._facts:", "if False:",
+    ),
+    "one column is asked for twice": (
+        "federated/_clients.py", "        and np.unique(value).size == value.size\n", "",
+    ),
+    "arguments of a server are believed": (
+        "federated/_clients.py", "sound = all(check(", "sound = True or all(check(",
+    ),
+    "a request is answered twice": (
+        "federated/_clients.py", "if parsed.serial <= self._serial:",
+        "if parsed.serial < self._serial:",
+    ),
+    "a total of too few clients": (
+        "federated/_clients.py", "if not needed <= opened.n_survivors",
+        "if not 0 <= opened.n_survivors",
     ),
     "coefficients of shares are all equal": (
         "federated/_crypto.py", "os.urandom(_DRAW_BYTES * (threshold - 1))",
@@ -225,6 +259,17 @@ PLANTED = {
     "a stream that goes on at two paths": (
         "privacy/streams/checkpoints.py", "                    old.append(_MOVED)",
         "                    pass",
+    ),
+    "streams without the highest level of their tree": (
+        "privacy/streams/continual.py", "return math.sqrt(self.levels)",
+        "return math.sqrt(self.levels - 1)",
+    ),
+    "nodes of a stream without noise": (
+        "privacy/streams/continual.py", "return wrapping_sum(exact, self._grant.draw(*node))",
+        "return wrapping_sum(exact, self._grant.draw(*node) * (node[0] < 2))",
+    ),
+    "one noise for all nodes of a stream": (
+        "privacy/streams/continual.py", "self._grant.draw(*node)", "self._grant.draw()",
     ),
     # Noise and ledger lines.
     "noise over sqrt 2": (

@@ -326,7 +326,7 @@ _MAX_EPSILON, _ROUNDING = 64.0, 1e-9
 _UNKNOWN = (
     "the servers paid for random sketches of different sizes (or some for a sketch and some for "
     "exact norms), so no receipt of their sum is known. Use one 'sensitivity_mode', and one "
-    "'sketch_size' and 'core_size', on all servers."
+    "'sketch_size', on all servers."
 )
 _PARTS = (
     "servers with different budgets hold parts of the same rows, which each clips on its own: no "
