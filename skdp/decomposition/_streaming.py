@@ -141,9 +141,9 @@ class StreamingMixin:
         Parameters
         ----------
         path : str or path-like
-            A file to make, mode 0600, with `path` + ".lock" beside it, and `path` + "-wal" while the
-            stream runs or if it was killed. They hold exact sums of private data: keep them like
-            the data, and together. A second path takes over from the first.
+            A file to make, mode 0600, with `path` + ".lock" beside it, and `path` + "-wal" while
+            the stream runs or if it was killed. They hold exact sums of private data: keep them
+            like the data, and together. A second path takes over from the first.
         """
         group = vars(self).get(_STREAM)
         if group is None:

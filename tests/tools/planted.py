@@ -86,7 +86,8 @@ PLANTED = {
         "                    yield chain\n                    _SEEN[self.path] = chain.last\n",
     ),
     "a lock that is left when its last copy is closed": (
-        "privacy/store.py", "                    _apply(descriptor, False)", "                    pass",
+        "privacy/store.py", "                    _apply(descriptor, False)",
+        "                    pass",
     ),
     "a late ledger pays for what was granted alone": (
         "privacy/ledger/routes.py", "accounting.compose([*granted, *more])",
