@@ -119,15 +119,6 @@ def test_the_released_rows_and_entries():
     )
 
 
-@pytest.mark.parametrize(("m", "n"), [(900, 90), (90, 900)])
-def test_shares_follow_the_shape(m, n):
-    with seeded_entropy(0):
-        model = DPLowRankFactorizer(2, method="two_sketch", sketch_size=(20, 40))
-        model.fit(low_rank(m, n, 2))
-    right, left = (line.noise_scale for line in model.ledger_)
-    assert left / right == pytest.approx((m / n) ** 0.25, rel=0.1)
-
-
 # -- streams ---------------------------------------------------------------------------------------
 
 STREAM = {"matrix_shape": (60, 40), "privacy_unit": "entry", "unit_bound": (-3.0, 3.0)}
