@@ -281,6 +281,8 @@ def test_where_rows_lie_changes_no_receipt(adjacency):
     assert len(receipts) == 1
 
 
+# -- synthetic rows follow the released model, and nothing else ------------------------------------
+
 N = 200_000
 
 

@@ -342,6 +342,8 @@ def test_colours_differ_in_lightness():
     assert np.abs(np.diff(lightness)).min() > 0.02
 
 
+# -- streams and factorizers -----------------------------------------------------------------------
+
 ZEROS = np.zeros((60, 40))
 
 
