@@ -396,6 +396,12 @@ def cases():
 @pytest.mark.thorough
 @pytest.mark.parametrize(("unit", "adjacency", "method", "sketch", "mode"), list(cases()))
 def test_transcript(unit, adjacency, method, sketch, mode):
+    """Neighbours, with the sketch drawn and the noise as it was; what has no bound is refused.
+
+    With exact norms (worst case) the realised loss may not exceed the claim. With a random sketch
+    the claim is a law: one draw may exceed its mean, so the audit compares with a high quantile,
+    and the law itself is tested in tests/privacy/accounting/test_sketch_laws.py.
+    """
     model = DPLowRankFactorizer(
         1, privacy_unit=unit, adjacency=adjacency, method=method, sketch=sketch,
         sensitivity_mode=mode, epsilon=4.0, sketch_size=(5, 7),
