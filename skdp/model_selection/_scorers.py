@@ -220,17 +220,17 @@ class PrivateScorer:
                 "score."
             )
         private_count = session.adjacency == "add_remove" and unit.by_rows
-        routes.charge(session, "PrivateScorer", self._reservation_key)
         try:
+            routes.charge(session, "PrivateScorer", self._reservation_key)
             query, n = self._query(model, X, y, groups, unit, private_count)
             ask = session.ask(query)
             total = ask.total(share=1 - count_share if private_count else 1.0)
             if private_count:
                 n = max(1.0, float(ask.count(share=count_share).value))
+            routes.settle(session)
         except BaseException:
             routes.settle(session, "failed")
             raise
-        routes.settle(session)
         low, high = self.bounds
         mean = low + (high - low) / 2 + float(total.value) / n
         return -min(max(mean, low), high), -float(total.value)

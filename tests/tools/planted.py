@@ -159,8 +159,8 @@ PLANTED = {
         "return (mixed + sorted(plain, key=_squares))[-1:]",
     ),
     "a paid search is charged to one ledger alone": (
-        "privacy/ledger/routes.py", "_charge_all(_payers(None, payment.fit.estimator), payment",
-        "_charge_all(_payers(None, payment.fit.estimator)[:1], payment",
+        "privacy/ledger/routes.py", "_charge_all(_payers(None, fit.estimator), fit",
+        "_charge_all(_payers(None, fit.estimator)[:1], fit",
     ),
     "lines of a ledger are hashed alone": (
         "privacy/ledger/store.py", 'sha256(f"{before}\\n{line}".encode())', "sha256(line.encode())",
