@@ -366,6 +366,11 @@ def row_source(X: Any) -> RowSource:
     return SparseRows(X.tocsr()) if sp.issparse(X) else DenseRows(X)
 
 
+def zero_rows(n: int, d: int, *, sparse: bool = False) -> Any:
+    """Return a matrix of zeros that takes no memory: a query needs its shape alone."""
+    return sp.csr_array((n, d)) if sparse else np.broadcast_to(np.zeros(()), (n, d))
+
+
 def _pieces(part: RowSource) -> Iterator[Block]:
     """Blocks of at most _MAX_ROWS rows: a source of your own may not know the cap."""
     for given in part.blocks():
