@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.utils.validation import check_array
 
+from skdp.data.blocks import zero_rows
 from skdp.exceptions import PrivacyError
 from skdp.federated._clients import (
     Aggregate,
@@ -295,7 +295,7 @@ class FederatedPowerMethod:
             facts = Facts(unit, session.adjacency, shape[1], *counts)
             return FederatedSession(Federation(session, aggregator, facts))
 
-        return estimator._fit_elsewhere(_schema(shape, sparse or unit != "row"), connect)
+        return estimator._fit_elsewhere(zero_rows(*shape, sparse=sparse or unit != "row"), connect)
 
     @staticmethod
     def _checked_unit(estimator: Any) -> str:
@@ -359,10 +359,3 @@ def _entries(X: Any, unit: str, adjacency: str, bound: Any) -> PrivateQuery:
     if not 0 < change < np.inf:
         raise ValueError(f"'unit_bound' must be positive and finite. Got {bound!r}.")
     return NormQuery(X, EntryUnit(unit, adjacency, 0.0, 1.0, change))
-
-
-def _schema(shape: tuple[int, int], sparse: bool) -> Any:
-    """Return rows of zeros of a public shape that take no memory: a query needs only the shape."""
-    if sparse:
-        return sp.csr_array(shape, dtype=np.float64)
-    return np.broadcast_to(np.zeros(()), shape)
